@@ -124,12 +124,12 @@ fn fresh_feed_forward() -> Result<()> {
     for (name, weight, expected) in [
         (
             "up   (Kaiming normal)     ",
-            layer.up().weight(),
+            layer.up().weight()?,
             (2.0f64 / 384.0).sqrt(),
         ),
         (
             "down (Xavier normal x .02)",
-            layer.down().weight(),
+            layer.down().weight()?,
             0.02 * (2.0f64 / 1920.0).sqrt(),
         ),
     ] {

@@ -23,8 +23,10 @@ mod position_table;
 mod precision;
 mod readout;
 mod relative_bias;
+mod rotary_axes;
 mod setters;
 mod temperature;
+mod xielu;
 
 pub use activation::Activation;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
@@ -38,7 +40,7 @@ pub use embeddings::{
 };
 pub use feed_forward::{
     ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp, RoutingConfig,
-    RoutingScores, RoutingWeights, SharedExpertConfig,
+    RoutingScores, RoutingWeights, SharedExpertConfig, Weighted,
 };
 pub use initialization::{Draw, Initialization};
 pub use latent::LatentConfig;
@@ -55,7 +57,9 @@ pub use readout::{
     TransformConfig, TransformLinear,
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
-pub use temperature::PositionTemperature;
+pub use rotary_axes::{PatchAxes, RotaryAxes};
+pub use temperature::{PositionTemperature, TemperatureBy};
+pub use xielu::XieluConfig;
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};

@@ -51,12 +51,12 @@ impl PlainBlock {
                 _ => return None,
             };
         Some(Self {
-            query: linear(query),
-            key: linear(key),
-            value: linear(value),
-            output: linear(attention.output()),
-            up: linear(feed_forward.up()),
-            down: linear(feed_forward.down()),
+            query: linear(query)?,
+            key: linear(key)?,
+            value: linear(value)?,
+            output: linear(attention.output())?,
+            up: linear(feed_forward.up())?,
+            down: linear(feed_forward.down())?,
             attention_norm: layer_norm(attention_norm)?,
             feed_forward_norm: layer_norm(feed_forward_norm)?,
             activation: match feed_forward.activation() {
@@ -117,8 +117,9 @@ impl PlainBlock {
     }
 }
 
-fn linear(linear: &Linear) -> candle_nn::Linear {
-    candle_nn::Linear::new(linear.weight().clone(), linear.bias().cloned())
+fn linear(linear: &Linear) -> Option<candle_nn::Linear> {
+    let weight = linear.weight().ok()?;
+    Some(candle_nn::Linear::new(weight, linear.bias().cloned()))
 }
 
 fn layer_norm(norm: &Norm) -> Option<candle_nn::LayerNorm> {

@@ -45,7 +45,7 @@ impl<'c> Loader<'c> {
         build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
         if precision != Precision::AsStored {
-            return self.typed(build);
+            return self.build(build);
         }
         let Checkpoint { plan, files, .. } = self.checkpoint();
         let is_coded = |source: &Source| -> Result<bool> {
@@ -65,7 +65,7 @@ impl<'c> Loader<'c> {
             files: Arc::new(files.clone()),
             held: Mutex::default(),
         };
-        self.typed_with(Some(codes), build)
+        self.built_with(Some(codes), build)
     }
 }
 

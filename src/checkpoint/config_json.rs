@@ -72,6 +72,15 @@ impl ConfigJson {
         changed
     }
 
+    /// A copy without `key`: what it says is read in another place.
+    pub fn without(&self, key: &str) -> Self {
+        let mut changed = self.clone();
+        if let Some(object) = changed.value.as_object_mut() {
+            object.remove(key);
+        }
+        changed
+    }
+
     /// The first of `keys` that is present and not null.
     fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
         keys.iter()

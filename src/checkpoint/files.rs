@@ -11,6 +11,7 @@
 //! The format is described at <https://github.com/huggingface/safetensors#format>.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ mod foreign;
 mod gguf;
 mod header;
 mod locate;
+mod memory;
 mod positioned;
 
 pub(crate) use block_kind::BlockKind;
@@ -35,6 +37,7 @@ pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
 pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};
+use memory::Memory;
 use positioned::PositionedFile;
 
 /// The least similarity of a name that is suggested: with 0.5, `transformer.wte.weight` would no longer suggest
@@ -50,6 +53,8 @@ pub struct TensorFiles {
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
     gguf: Option<Arc<Gguf>>,
+    /// What has been read once, if it is kept.
+    memory: Option<Arc<Memory>>,
 }
 
 /// The description of a tensor in a file's header.
@@ -123,6 +128,7 @@ impl TensorFiles {
             tensors: BTreeMap::new(),
             metadata: BTreeMap::new(),
             gguf: None,
+            memory: None,
         };
         for path in paths {
             opened.add(PositionedFile::open(path)?)?;
@@ -369,10 +375,22 @@ impl TensorFiles {
         values
             .try_reserve_exact(spans.iter().map(Range::len).sum())
             .map_err(|error| failed(error.into()))?;
+        let place = (file, offset);
+        let file = &self.files[file];
+        if let Some(memory) = &self.memory {
+            let bytes = memory.bytes(file, place, info.n_bytes).map_err(failed)?;
+            for span in spans {
+                let bytes = bytes.get(span.start * size_of::<T>()..span.end * size_of::<T>());
+                let bytes = bytes.ok_or_else(|| failed(ErrorKind::UnexpectedEof.into()))?;
+                let filled = values.len();
+                values.resize(filled + span.len(), T::zeroed());
+                bytemuck::cast_slice_mut(&mut values[filled..]).copy_from_slice(bytes);
+            }
+            return Ok(values);
+        }
         for span in spans {
             let offset = offset + (span.start * size_of::<T>()) as u64;
-            self.files[file]
-                .append(&mut values, span.len(), offset)
+            file.append(&mut values, span.len(), offset)
                 .map_err(failed)?;
         }
         Ok(values)
@@ -400,7 +418,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 /// Why a tensor that the header promises cannot be read.
 fn read_failed(name: &str, info: &TensorInfo, source: std::io::Error) -> Error {
     match source.kind() {
-        std::io::ErrorKind::UnexpectedEof => Error::NotSafetensors {
+        ErrorKind::UnexpectedEof => Error::NotSafetensors {
             path: info.path.clone(),
             reason: format!(
                 "it was cut short after it was opened; tensor {name:?} is not all there"

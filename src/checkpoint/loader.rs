@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
@@ -9,6 +10,7 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::checkpoint::as_stored::Codes;
 use crate::checkpoint::files::floating;
+use crate::checkpoint::kept::Kept;
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::Source;
@@ -16,7 +18,7 @@ use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{Precision, each_matches, matches};
 use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
-use crate::layers::{FeedForward, Stack, TransformerBlock};
+use crate::layers::{FeedForward, Stack, TransformerBlock, with_stored};
 use crate::packed::PackedStack;
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
@@ -37,6 +39,8 @@ pub struct Loader<'c> {
     dtype: DType,
     device: Device,
     frozen: Vec<String>,
+    /// The weights that stay as they are in the files, if any do.
+    kept: Option<Arc<Kept>>,
     /// The variables made so far, when training.
     parameters: Option<Arc<Mutex<Parameters>>>,
 }
@@ -80,6 +84,10 @@ impl<'c> Loader<'c> {
             dtype,
             device: device.clone(),
             frozen: Vec::new(),
+            kept: match checkpoint.keeps_quantized {
+                true => Some(Arc::new(Kept::of(checkpoint)?)),
+                false => None,
+            },
             parameters: parameters.map(|parameters| Arc::new(Mutex::new(parameters))),
         })
     }
@@ -106,7 +114,7 @@ impl<'c> Loader<'c> {
     }
 
     /// A `VarBuilder` that maps this crate's names (`blocks.0.attention.query.weight`) to the checkpoint, for layers of
-    /// your own.
+    /// your own. Tensors are all that it hands out: what should stay quantised is kept so by [`Self::build`].
     pub fn var_builder(&self) -> VarBuilder<'c> {
         self.noting(Failure::default())
     }
@@ -134,18 +142,18 @@ impl<'c> Loader<'c> {
     /// If there is no such block, or a tensor is missing or has the wrong shape or an unsupported dtype.
     pub fn block(&self, i: usize) -> Result<TransformerBlock> {
         let config = self.block_config(i)?;
-        self.typed(|vb| TransformerBlock::new(config, vb.pp("blocks").pp(i)))
+        self.build(|vb| TransformerBlock::new(config, vb.pp("blocks").pp(i)))
     }
 
     /// Loads the feed-forward of block `i`; errors as for [`Self::block`].
     pub fn feed_forward(&self, i: usize) -> Result<FeedForward> {
         let config = &self.block_config(i)?.feed_forward;
-        self.typed(|vb| FeedForward::new(config, vb.pp("blocks").pp(i).pp("feed_forward")))
+        self.build(|vb| FeedForward::new(config, vb.pp("blocks").pp(i).pp("feed_forward")))
     }
 
     /// Loads all blocks and the final norm; errors as for [`Self::block`].
     pub fn stack(&self) -> Result<Stack> {
-        self.typed(|vb| Stack::new(&self.checkpoint.config, vb))
+        self.build(|vb| Stack::new(&self.checkpoint.config, vb))
     }
 
     /// Loads all blocks and the final norm and packs them for inference on the CPU.
@@ -199,25 +207,57 @@ impl<'c> Loader<'c> {
         })
     }
 
-    /// What `build` makes, or the typed error behind candle's text. Each call has a place of its own for that error:
-    /// neither another thread's nor an earlier one may be taken for it.
-    pub(crate) fn typed<T>(
+    /// What `build` makes of the parameters, as [`Self::stack`] does by the checkpoint's own configuration: for another one,
+    /// such as with other dropout, or for layers of your own. Errors have the types of this crate.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{Checkpoint, Stack, candle_core::{DType, Device}};
+    /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
+    /// let mut config = checkpoint.config().clone();
+    /// config.blocks.iter_mut().for_each(|block| block.attention.dropout = 0.1);
+    /// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+    /// let stack = loader.build(|vb| Stack::new(&config, vb))?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Self::block`], and those of `build`.
+    pub fn build<T>(
         &self,
         build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
-        self.typed_with(None, build)
+        self.built_with(None, build)
     }
 
-    /// As [`Self::typed`], where some weights are packed from codes.
-    pub(super) fn typed_with<T>(
+    /// As [`Self::build`], where some weights are packed from codes.
+    pub(super) fn built_with<T>(
         &self,
         codes: Option<Codes>,
         build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
+        // Each call has its own: neither another thread's error nor an earlier one may be taken for it.
         let failure = Failure::default();
-        build(self.backend(failure.clone(), codes))
-            .map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
+        let packs_codes = codes.is_some();
+        let vb = self.backend(failure.clone(), codes);
+        let built = match &self.kept {
+            Some(kept) if !packs_codes => {
+                let (kept, failure) = (kept.clone(), failure.clone());
+                let matrix = move |role: &str, shape| noted(&failure, kept.matrix(role, shape));
+                with_stored(Rc::new(matrix), || build(vb))
+            }
+            _ => build(vb),
+        };
+        built.map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
     }
+}
+
+/// The result for candle, whose error has the text alone; the first is kept in `failure`.
+fn noted<T>(failure: &Failure, result: Result<T>) -> candle_core::Result<T> {
+    result.map_err(|error| {
+        let text = candle_core::Error::msg(&error);
+        lock(failure).get_or_insert(error);
+        text
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -251,15 +291,8 @@ impl Backend<'_> {
             };
             missing(known.unwrap_or(&unknown), &plan.unused, files)
         })?;
-        if let Some(shape) = shape
-            && shape.dims() != source.shape
-        {
-            return Err(Error::ShapeMismatch {
-                path: source.path(files),
-                tensor: source.name.clone(),
-                expected: shape.dims().to_vec(),
-                found: source.shape.clone(),
-            });
+        if let Some(shape) = shape {
+            source.check_request(shape.dims(), files)?;
         }
         if let Some(codes) = &self.codes
             && let Some(stand_in) = codes.stand_in(source)?
@@ -311,14 +344,6 @@ impl Backend<'_> {
         let tensor = floating(source.read(files)?, &source.path(files), &source.name)?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
-
-    fn noted(&self, result: Result<Tensor>) -> candle_core::Result<Tensor> {
-        result.map_err(|error| {
-            let text = candle_core::Error::msg(&error);
-            lock(&self.failure).get_or_insert(error);
-            text
-        })
-    }
 }
 
 impl SimpleBackend for Backend<'_> {
@@ -330,7 +355,7 @@ impl SimpleBackend for Backend<'_> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        self.noted(self.load(Some(shape), name, dtype, device))
+        noted(&self.failure, self.load(Some(shape), name, dtype, device))
     }
 
     fn get_unchecked(
@@ -339,7 +364,7 @@ impl SimpleBackend for Backend<'_> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        self.noted(self.load(None, name, dtype, device))
+        noted(&self.failure, self.load(None, name, dtype, device))
     }
 
     fn contains_tensor(&self, name: &str) -> bool {

@@ -18,6 +18,7 @@ mod gguf;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod initializer_range;
+mod kept;
 mod known;
 mod labels;
 mod lacking;
@@ -97,6 +98,7 @@ pub struct CheckpointOptions {
     whole: bool,
     config: Option<PathBuf>,
     strictness: Strictness,
+    keeps_quantized: bool,
 }
 
 impl CheckpointOptions {
@@ -149,7 +151,7 @@ impl CheckpointOptions {
             None if files.gguf().is_some() => files.path().to_path_buf(),
             None => files.directory().join("config.json"),
         };
-        let strictness = self.strictness;
+        let (strictness, keeps_quantized) = (self.strictness, self.keeps_quantized);
         let (family, config) = self.blocks(&config_path)?;
         let json = match config_path.exists() {
             true => Some(ConfigJson::open(&config_path)?),
@@ -167,6 +169,7 @@ impl CheckpointOptions {
             config,
             plan,
             strictness,
+            keeps_quantized,
             other: None,
             is_joined: false,
             config_path: config_path.exists().then_some(config_path),
@@ -191,6 +194,8 @@ pub struct Checkpoint {
     config: StackConfig,
     plan: Plan,
     strictness: Strictness,
+    /// Whether linear layers keep quantised weights as they are in the files.
+    keeps_quantized: bool,
     /// Whether this is one of two stacks that make one model.
     is_joined: bool,
     /// The other of them.
@@ -269,14 +274,14 @@ impl Checkpoint {
     /// A loader of parameters as plain tensors, for inference.
     ///
     /// # Errors
-    /// If `dtype` is not a floating-point type that `device` computes in, or the files contain unknown tensors and
-    /// [`Strictness`] forbids them.
+    /// If `dtype` is not a floating-point type that `device` computes in, the files contain unknown tensors and
+    /// [`Strictness`] forbids them, or weights shall stay quantised and none are.
     pub fn loader(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, None)
     }
 
     /// A loader of parameters as variables, for training; [`Loader::parameters`] lists them; errors as for
-    /// [`Self::loader`].
+    /// [`Self::loader`]. Weights that stay quantised ([`CheckpointOptions::keep_quantized`]) are none of them.
     pub fn trainable(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, Some(Parameters::default()))
     }

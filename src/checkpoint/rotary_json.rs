@@ -194,6 +194,7 @@ impl ConfigJson {
                     short_factor: factors("short_factor")?,
                     long_factor: factors("long_factor")?,
                     attention_factor: given.unwrap_or(inferred),
+                    long_attention_factor: None,
                     original_positions: original,
                 }
             }

@@ -1,5 +1,6 @@
 //! Where one parameter is stored on disk, and how it is read.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use candle_core::Tensor;
@@ -72,6 +73,39 @@ impl Source {
     /// Whether the family has it as `[d_in, d_out]`.
     pub fn is_in_out(&self) -> bool {
         self.orientation == Orientation::InOut && self.shape.len() == 2
+    }
+
+    /// Whether some rows of the parameter can be had without the others.
+    pub fn has_rows(&self) -> bool {
+        self.item.is_none() && self.leading_ones == 0 && !self.lies_transposed()
+    }
+
+    /// Where some rows of such a parameter are in the tensor.
+    pub fn rows_on_disk(&self, rows: Range<usize>) -> Vec<Range<usize>> {
+        let Some(features) = &self.features else {
+            return vec![rows];
+        };
+        let mut before = 0;
+        let part = |range: &Range<usize>| {
+            let part = rows.start.max(before)..rows.end.min(before + range.len());
+            let start = range.start + part.start - before;
+            before += range.len();
+            (!part.is_empty()).then(|| start..start + part.len())
+        };
+        features.ranges.iter().filter_map(part).collect()
+    }
+
+    /// Checks that a layer asks for the shape that the parameter has, and the file holds it.
+    pub fn check_request(&self, shape: &[usize], files: &TensorFiles) -> Result<()> {
+        if shape == self.shape {
+            return self.check_shape(files);
+        }
+        Err(Error::ShapeMismatch {
+            path: self.path(files),
+            tensor: self.name.clone(),
+            expected: shape.to_vec(),
+            found: self.shape.clone(),
+        })
     }
 
     /// Reads the parameter to the CPU, in the dtype of the file and the layout of the layer.

@@ -112,6 +112,11 @@ pub struct AttentionConfig {
     /// The sliding window `w`, if any: causal attention sees the last `w` keys, its own position included; bidirectional
     /// attention sees the keys at most `w` positions away (transformers' `sliding_window`).
     pub window: Option<usize>,
+    /// The length of the chunks that causal attention stays in, if any: a query sees the keys of its own chunk up to itself. The
+    /// first chunk begins behind the padding on the left (Llama 4's `attention_chunk_size`; transformers'
+    /// `chunked_causal_mask_function`, <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/masking_utils.py>).
+    #[serde(default)]
+    pub chunk: Option<usize>,
     /// Rotary embedding or position bias.
     pub position: Position,
     /// Norms of queries and keys, if any.
@@ -164,6 +169,7 @@ impl AttentionConfig {
             scale: 1.0 / (head_dim as f64).sqrt(),
             visibility: Visibility::Bidirectional,
             window: None,
+            chunk: None,
             position: Position::None,
             query_key_norm: None,
             latent: None,
@@ -185,6 +191,8 @@ impl AttentionConfig {
         with_visibility(visibility: Visibility) => visibility = visibility;
         /// Sets the sliding window, or removes it.
         with_window(window: Option<usize>) => window = window;
+        /// Sets the length of the chunks that causal attention stays in, or removes them.
+        with_chunk(chunk: Option<usize>) => chunk = chunk;
         /// Sets the rotary embedding or position bias.
         with_position(position: Position) => position = position;
         /// Sets the norms of queries and keys, or removes them.
@@ -274,6 +282,14 @@ impl AttentionConfig {
         }
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));
+        }
+        if let Some(chunk) = self.chunk {
+            size("the length of chunks", chunk)?;
+            let fits = self.visibility == Visibility::Causal && self.window.is_none();
+            if !fits || self.d_memory != self.d_model {
+                let reason = "chunks are of causal self-attention without a window";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
         }
         if self.sinks && matches!(self.position, Position::Alibi(_)) {
             // Which a softmax of keys alone would not notice.

@@ -213,6 +213,8 @@ pub struct PatchEmbeddingsConfig {
     pub distillation_token: bool,
     /// The number of further tokens behind those, which have no positions (DINOv2's registers).
     pub n_registers: usize,
+    /// Whether there is a table of positions; without, the blocks turn queries and keys (DINOv3).
+    pub positions: bool,
     /// Whether positions for a smaller image are smoothed when they are interpolated (DINOv2 with registers).
     pub antialias: bool,
     /// The norm of the sum (CLIP).
@@ -233,6 +235,7 @@ impl PatchEmbeddingsConfig {
             class_token: true,
             distillation_token: false,
             n_registers: 0,
+            positions: true,
             antialias: false,
             norm: None,
             dropout: 0.0,
@@ -247,6 +250,11 @@ impl PatchEmbeddingsConfig {
     /// Tokens with positions in front of the patches.
     pub(crate) fn n_special(&self) -> usize {
         usize::from(self.class_token) + usize::from(self.distillation_token)
+    }
+
+    /// Tokens in front of the patches.
+    pub fn n_front(&self) -> usize {
+        self.n_special() + self.n_registers
     }
 
     fn validate(&self) -> Result<()> {

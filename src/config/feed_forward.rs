@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, finite, positive, probability, setters, size};
+use super::{Activation, XieluConfig, finite, positive, probability, setters, size};
 use crate::error::{Error, Result};
 
 /// Whether a feed-forward is gated.
@@ -35,6 +35,9 @@ pub struct FeedForwardConfig {
     pub d_ff: usize,
     /// The activation function.
     pub activation: Activation,
+    /// An xIELU in place of the activation function.
+    #[serde(default)]
+    pub xielu: Option<XieluConfig>,
     /// Whether it is plain or gated.
     pub form: FeedForwardForm,
     /// Bounds of gate and `up`, of a gated one.
@@ -59,16 +62,26 @@ pub enum RoutingScores {
     Softmax,
     /// The sigmoid of each (DeepSeek-V3).
     Sigmoid,
+    /// They are the scores.
+    Logits,
 }
 
 /// How the scores of the chosen experts become weights of their outputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoutingWeights {
     /// They are the scores.
     Scores,
     /// Divided by their sum, so that those of the chosen experts add up to 1.
     Renormalized,
+    /// The experts are chosen one after another. The weight of each is its share in the softmax over those not chosen before it
+    /// whose scores s are near the best of them, b: `(b - s) / max(|s|, b) <= tolerance`. In training each is drawn from that
+    /// softmax, and counts a third in three of four cases where it is not the best, which its gradient does not (sparse mixer,
+    /// Liu et al. 2024, <https://arxiv.org/abs/2409.12136>; transformers' `sparsemixer`). Of [`RoutingScores::Logits`].
+    AmongNear {
+        /// Which scores are near.
+        tolerance: f64,
+    },
 }
 
 /// Experts in groups of equal size, of which only those in the best groups can be chosen (DeepSeek-V2 and V3).
@@ -97,6 +110,17 @@ pub struct RoutingConfig {
     pub groups: Option<ExpertGroups>,
 }
 
+/// What is multiplied by the weight of a chosen expert.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weighted {
+    /// Its output.
+    #[default]
+    Outputs,
+    /// Its input (Llama 4).
+    Inputs,
+}
+
 /// An expert that every position uses, of the same form as the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedExpertConfig {
@@ -121,6 +145,9 @@ pub struct ExpertsConfig {
     /// Whether each expert has a number that is added to its score for the choice alone, which balances their use and has no
     /// gradient (Wang et al. 2024, <https://arxiv.org/abs/2408.15664>).
     pub correction: bool,
+    /// What the weights multiply.
+    #[serde(default)]
+    pub weighted: Weighted,
     /// The expert that every position uses, if any.
     pub shared: Option<SharedExpertConfig>,
 }
@@ -154,6 +181,19 @@ impl RoutingConfig {
             return fail(format!("each position uses {top_k} of {n_experts} experts"));
         }
         finite("the factor on the weights of experts", self.scale)?;
+        let is_drawn = matches!(self.weights, RoutingWeights::AmongNear { .. });
+        if is_drawn != (self.scores == RoutingScores::Logits) {
+            return fail(format!(
+                "weights {:?} of scores {:?}; those among near scores are of logits, and no others are",
+                self.weights, self.scores
+            ));
+        }
+        if let RoutingWeights::AmongNear { tolerance } = self.weights {
+            finite("how far a score may be from the best", tolerance)?;
+            if self.groups.is_some() {
+                return fail("experts chosen one after another are in no groups".to_string());
+            }
+        }
         let Some(groups) = self.groups else {
             return Ok(());
         };
@@ -190,6 +230,7 @@ impl ExpertsConfig {
             routing,
             router_bias: false,
             correction: false,
+            weighted: Weighted::Outputs,
             shared: None,
         }
     }
@@ -199,6 +240,8 @@ impl ExpertsConfig {
         with_router_bias(bias: bool) => router_bias = bias;
         /// Sets whether each expert has a number that corrects its score for the choice.
         with_correction(correction: bool) => correction = correction;
+        /// Sets what the weights of experts multiply.
+        with_weighted(weighted: Weighted) => weighted = weighted;
         /// Sets the expert that every position uses, or removes it.
         with_shared(shared: Option<SharedExpertConfig>) => shared = shared;
     }
@@ -211,6 +254,7 @@ impl FeedForwardConfig {
             d_model,
             d_ff: d_model.saturating_mul(4),
             activation: Activation::Gelu,
+            xielu: None,
             form: FeedForwardForm::Plain,
             clamp: None,
             up_bias: true,
@@ -225,6 +269,8 @@ impl FeedForwardConfig {
         with_d_ff(d_ff: usize) => d_ff = d_ff;
         /// Sets the activation function.
         with_activation(activation: Activation) => activation = activation;
+        /// Puts an xIELU in place of the activation function, or removes it.
+        with_xielu(xielu: Option<XieluConfig>) => xielu = xielu;
         /// Sets whether it is plain or gated.
         with_form(form: FeedForwardForm) => form = form;
         /// Sets bounds of gate and `up`, or removes them.
@@ -253,11 +299,22 @@ impl FeedForwardConfig {
                 let reason = "a plain feed-forward has no gate to clamp; set `form` to gated";
                 return Err(Error::InvalidConfig(reason.to_string()));
             }
+            if self.xielu.is_some() {
+                let reason = "a gate with an xIELU has no clamp; remove one of the two";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
             positive("the bound of gate and up", clamp.limit)?;
             finite("the offset of up", clamp.offset)?;
         }
+        if let Some(xielu) = self.xielu {
+            xielu.validate()?;
+        }
         if let Some(experts) = &self.experts {
             experts.routing.check(experts.n_experts)?;
+            if experts.correction && experts.routing.scores == RoutingScores::Logits {
+                let reason = "experts chosen one after another have no correction of their scores";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
             size("n_experts", experts.n_experts)?;
             if let Some(shared) = experts.shared {
                 size("the shared expert's d_ff", shared.d_ff)?;

@@ -35,6 +35,9 @@ pub enum Draw {
     },
     /// Not drawn: sines of each position, then cosines, of wavelengths from 2π to 20,000π (Whisper's table of positions).
     Sinusoids,
+    /// Not drawn: sines and cosines of the column of each patch of a square image, then of its row, of wavelengths from 2π to
+    /// 20,000π, behind zeros for the token in front (ViT-MAE).
+    PatchSinusoids,
 }
 
 /// The distribution of every fresh parameter of a model: a list of patterns over roles, of which the last match counts.
@@ -57,11 +60,12 @@ pub struct Initialization {
     zero_rows: Vec<(String, usize)>,
 }
 
-/// Parameters that change nothing at first, in every scheme.
-const NEUTRAL: [&str; 3] = [
+/// Parameters that begin with the same numbers in every scheme.
+const NEUTRAL: [&str; 4] = [
     "*norm*",
     "*_layer_scale.weight",
     "*router.correction.weight",
+    "*xielu.*",
 ];
 
 impl Initialization {

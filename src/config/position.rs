@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, DisentangledConfig, finite, positive, setters, size};
+use super::{AttentionConfig, DisentangledConfig, RotaryAxes, finite, positive, setters, size};
 use crate::error::{Error, Result};
 
 /// The position embedding of an attention.
@@ -63,6 +63,9 @@ pub struct RotaryConfig {
     /// The number of dimensions that the frequencies are computed for, if not `dim`: see [`Self::rounded_up`].
     #[serde(default)]
     pub frequency_dim: Option<usize>,
+    /// What the angles are multiples of, if not a token's position.
+    #[serde(default)]
+    pub axes: Option<RotaryAxes>,
 }
 
 impl RotaryConfig {
@@ -71,6 +74,7 @@ impl RotaryConfig {
         Self {
             dim,
             frequency_dim: None,
+            axes: None,
             theta,
             pairing: RotaryPairing::Halves,
             scaling: RotaryScaling::None,
@@ -82,6 +86,8 @@ impl RotaryConfig {
         with_pairing(pairing: RotaryPairing) => pairing = pairing;
         /// Sets the scaling.
         with_scaling(scaling: RotaryScaling) => scaling = scaling;
+        /// Sets what the angles are multiples of.
+        with_axes(axes: RotaryAxes) => axes = Some(axes);
     }
 
     /// Instead of an odd number of dimensions, rotates the next even number of them with the frequencies of the odd one, as
@@ -113,6 +119,9 @@ impl RotaryConfig {
             )));
         }
         positive("rope_theta", self.theta)?;
+        if let Some(RotaryAxes::Patches(axes)) = &self.axes {
+            axes.validate(self)?;
+        }
         self.scaling.validate(self)
     }
 }
@@ -173,6 +182,9 @@ pub enum RotaryScaling {
         long_factor: Vec<f64>,
         /// Factor on cosine and sine.
         attention_factor: f64,
+        /// That of long sequences, if it is another.
+        #[serde(default)]
+        long_attention_factor: Option<f64>,
         /// Length of the original context.
         original_positions: usize,
     },
@@ -241,6 +253,7 @@ impl RotaryScaling {
                 ref short_factor,
                 ref long_factor,
                 attention_factor,
+                long_attention_factor,
                 original_positions,
             } => {
                 let n_pairs = rotary.dim / 2;
@@ -257,6 +270,8 @@ impl RotaryScaling {
                     factors.iter().try_for_each(|&f| positive(&name, f))?;
                 }
                 finite(&named("attention_factor"), attention_factor)?;
+                let of_long = long_attention_factor.unwrap_or(attention_factor);
+                finite(&named("long_attention_factor"), of_long)?;
                 size("original_positions", original_positions)
             }
         }

@@ -5,6 +5,17 @@ use serde::{Deserialize, Serialize};
 use super::{finite, size};
 use crate::error::Result;
 
+/// What a temperature calls a position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TemperatureBy {
+    /// The position of the context, as for a rotation.
+    #[default]
+    Position,
+    /// The place among all tokens, padding included (Llama 4).
+    Place,
+}
+
 /// A temperature of the softmax by position: after their rotation and norm, queries at position `p` are multiplied by
 /// `1 + beta·ln(1 + ⌊(p + offset) / interval⌋)`, so that attention does not flatten over long contexts (Nakanishi 2025,
 /// <https://arxiv.org/abs/2501.19399>). transformers' `get_llama_4_attn_scale`:
@@ -17,6 +28,9 @@ pub struct PositionTemperature {
     pub interval: usize,
     /// Added to positions before they are counted in intervals: Llama 4 counts from 1.
     pub offset: usize,
+    /// What a position is.
+    #[serde(default)]
+    pub by: TemperatureBy,
 }
 
 impl PositionTemperature {

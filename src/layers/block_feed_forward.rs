@@ -37,7 +37,7 @@ impl BlockFeedForward {
     pub(crate) fn widths(&self) -> [usize; 2] {
         match self {
             Self::Dense(feed_forward) => feed_forward.widths(),
-            Self::Experts(experts) => [experts.router().weight().dims()[1]; 2],
+            Self::Experts(experts) => [experts.router().shape().1; 2],
         }
     }
 

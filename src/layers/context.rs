@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::config::{Precision, getters, setters};
+use crate::config::{PatchAxes, Precision, getters, setters};
 use crate::{Error, Result, layers::AttentionMask};
 
 /// The mask, positions, encoder output and mode of one forward pass, shared by every block of a stack.
@@ -22,6 +22,7 @@ use crate::{Error, Result, layers::AttentionMask};
 pub struct ForwardContext {
     mask: AttentionMask,
     positions: Option<Vec<Vec<u32>>>,
+    patches: Option<[usize; 2]>,
     memory: Option<Memory>,
     relative_embeddings: Option<Tensor>,
     train: bool,
@@ -53,6 +54,9 @@ impl ForwardContext {
         with_mask(mask: AttentionMask) => mask = mask;
         /// Turns dropout on or off.
         with_train(train: bool) => train = train;
+        /// Sets how many patches of an image there are, down and across, for rotary embeddings of rows and columns; without, as
+        /// many as in the images that the model was trained with. A whole model counts those of its images itself.
+        with_patches(down_and_across: [usize; 2]) => patches = Some(down_and_across);
         /// Sets the embeddings of distances `[2 * span, d_model]` that disentangled attention reads in a block outside of its
         /// stack: [`RelativeEmbeddings::rows`](crate::layers::RelativeEmbeddings::rows). A stack has its own.
         with_relative_embeddings(rows: Tensor) => relative_embeddings = Some(rows);
@@ -158,5 +162,30 @@ impl ForwardContext {
             return Err(Error::input("position_ids", reason));
         }
         Ok(positions.clone())
+    }
+
+    /// Patches down and across of an image whose tokens are `seq`.
+    ///
+    /// # Errors
+    /// If they are not that many, or the pass trains a model whose coordinates are random then.
+    pub(crate) fn patches(&self, axes: &PatchAxes, seq: usize) -> Result<[usize; 2]> {
+        if self.train && axes.random_in_training {
+            return Err(Error::InvalidConfig(
+                "config.json asks for coordinates of patches that are moved or scaled at random in training, which this crate \
+                 does not have; set pos_embed_shift, pos_embed_jitter and pos_embed_rescale to null to train without"
+                    .to_string(),
+            ));
+        }
+        let [down, across] = self.patches.unwrap_or(axes.grid);
+        let expected = axes.n_front.saturating_add(down.saturating_mul(across));
+        if seq != expected {
+            let n_front = axes.n_front;
+            let reason = format!(
+                "has {seq} positions, expected {expected}: {n_front} tokens in front of {down} x {across} patches; give the \
+                 patches of other images by ForwardContext::with_patches"
+            );
+            return Err(Error::input("hidden_states", reason));
+        }
+        Ok([down, across])
     }
 }

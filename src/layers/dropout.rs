@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, ModuleT, Result, Shape, Tensor, bail};
 use chacha20::ChaCha12Rng;
-use rand::SeedableRng;
+use rand::{RngExt, SeedableRng};
 use rand_mt::Mt;
 
 use crate::config::getters;
@@ -97,6 +97,21 @@ impl DropoutSource {
             (Stream::NumPy(a), Stream::NumPy(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
+    }
+
+    /// Uniform numbers of `[0, 1)`, drawn on the host.
+    pub(super) fn uniform(&self, n: usize) -> Result<Vec<f64>> {
+        Ok(match &self.0 {
+            Stream::Candle => Tensor::rand(0f64, 1f64, n, &Device::Cpu)?.to_vec1()?,
+            Stream::Seeded(stream) => {
+                let mut rng = lock(stream);
+                (0..n).map(|_| rng.random()).collect()
+            }
+            Stream::NumPy(stream) => {
+                let mut rng = lock(stream);
+                (0..n).map(|_| numpy_double(&mut rng)).collect()
+            }
+        })
     }
 
     /// A mask of the given shape: 1 where a uniform number of `[0, 1)` is at least `p`, else 0.
@@ -306,7 +321,6 @@ impl ModuleT for Dropout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::RngExt;
 
     #[test]
     fn masks_are_those_of_one_number_after_the_other() {

@@ -6,11 +6,11 @@ use candle_nn::VarBuilder;
 use crate::config::{
     Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit, getters,
 };
-use crate::layers::{Dropout, DropoutSource, Linear};
+use crate::layers::{Dropout, DropoutSource, Linear, Xielu};
 use crate::ops::Value;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`, where
-/// a [`GateClamp`] may bound gate and up.
+/// a [`GateClamp`] may bound gate and up. The activation may be an [`Xielu`], which has parameters of its own.
 ///
 /// The feed-forward of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>, section 3.3) and its
 /// gated variants (Shazeer 2020, <https://arxiv.org/abs/2002.05202>). The residual connection and the norm
@@ -38,12 +38,13 @@ pub struct FeedForward {
     up: Linear,
     down: Linear,
     activation: Activation,
+    xielu: Option<Xielu>,
     clamp: Option<GateClamp>,
     dropout: Dropout,
 }
 
 impl FeedForward {
-    /// Gets `up`, `down` and, if gated, `gate` (each with `weight` and `bias`) from `vb`.
+    /// Gets `up`, `down` and, if gated, `gate` (each with `weight` and `bias`) and, where configured, `xielu` from `vb`.
     pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let &FeedForwardConfig { d_model, d_ff, .. } = config;
@@ -65,6 +66,10 @@ impl FeedForward {
             up: widen("up")?,
             down: Linear::new(&narrow, vb.pp("down"))?,
             activation: config.activation,
+            xielu: config
+                .xielu
+                .map(|xielu| Xielu::new(&xielu, vb.pp("xielu")))
+                .transpose()?,
             clamp: config.clamp,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
         })
@@ -85,6 +90,7 @@ impl FeedForward {
             up,
             down,
             activation,
+            xielu: None,
             clamp: None,
             dropout: Dropout::none(),
         };
@@ -95,11 +101,11 @@ impl FeedForward {
     /// # Errors
     /// If the shapes of the projections do not fit each other.
     pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (d_ff, d_model) = self.up.weight().dims2()?;
+        let (d_ff, d_model) = self.up.shape();
         if let Some(gate) = &self.gate {
             gate.expect_shape("feed-forward", "gate", [d_ff, d_model])?;
         }
-        let d_out = self.down.weight().dim(0)?;
+        let d_out = self.down.shape().0;
         self.down
             .expect_shape("feed-forward", "down", [d_out, d_ff])
     }
@@ -114,6 +120,12 @@ impl FeedForward {
         }
         self.clamp = Some(clamp);
         Ok(self)
+    }
+
+    /// Puts an xIELU in place of the activation function.
+    pub fn with_xielu(mut self, xielu: Xielu) -> Self {
+        self.xielu = Some(xielu);
+        self
     }
 
     /// Applies `dropout` after the activation.
@@ -131,13 +143,15 @@ impl FeedForward {
         down(&self) -> &Linear => &self.down;
         /// The activation function.
         activation(&self) -> Activation => self.activation;
+        /// The xIELU in place of the activation function, if any.
+        xielu(&self) -> Option<&Xielu> => self.xielu.as_ref();
         /// The bounds of gate and `up`, if any.
         clamp(&self) -> Option<GateClamp> => self.clamp;
     }
 
     /// The widths of input and output.
     pub(crate) fn widths(&self) -> [usize; 2] {
-        [self.up.weight().dims()[1], self.down.weight().dims()[0]]
+        [self.up.shape().1, self.down.shape().0]
     }
 
     /// Makes the layer draw its dropout masks from `source`.
@@ -162,9 +176,10 @@ impl FeedForward {
         self.gate.iter().chain([&self.up, &self.down])
     }
 
-    /// The parameters of all linear layers.
+    /// All parameters that have gradients.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        self.linears().flat_map(Linear::parameters)
+        let of_xielu = self.xielu.iter().flat_map(Xielu::parameters);
+        self.linears().flat_map(Linear::parameters).chain(of_xielu)
     }
 
     /// Every dropout of the layer.
@@ -175,11 +190,17 @@ impl FeedForward {
 
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
-        let hidden = match &self.gate {
-            None => self.up.apply(x, None, train)?.activate(self.activation)?,
-            Some(gate) => {
+        let up = self.up.apply(x, None, train)?;
+        let hidden = match (&self.gate, &self.xielu) {
+            (None, None) => up.activate(self.activation)?,
+            (None, Some(xielu)) => xielu.apply(&up)?,
+            (Some(gate), None) => {
                 let gate = gate.apply(x, None, train)?;
-                gate.gate(&self.up.apply(x, None, train)?, self.activation, self.clamp)?
+                gate.gate(&up, self.activation, self.clamp)?
+            }
+            (Some(gate), Some(xielu)) => {
+                let gate = xielu.apply(&gate.apply(x, None, train)?)?;
+                gate.gate(&up, Activation::Identity, None)?
             }
         };
         let hidden = self.dropout.apply(&hidden, train)?;

@@ -5,7 +5,7 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::config::{LinearConfig, LinearInit, getters};
 use crate::layers::{Dropout, DropoutSource, LowRank};
-use crate::ops::Value;
+use crate::ops::{Stored, Value, Weight, stored};
 
 /// The candle hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {
@@ -43,7 +43,7 @@ pub(crate) fn torch_bound(d_in: usize) -> f64 {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Linear {
-    weight: Tensor, // [d_out, d_in]
+    weight: Weight, // [d_out, d_in]
     bias: Option<Tensor>,
     adapter: Option<LowRank>,
 }
@@ -58,9 +58,15 @@ impl Linear {
             d_in, d_out, bias, ..
         } = config;
         let (weight_init, bias_init) = hints(config);
-        let weight = vb.get_with_hints((d_out, d_in), "weight", weight_init)?;
+        let weight = match stored(&vb.pp("weight").prefix(), (d_out, d_in))? {
+            Some(matrix) => {
+                let kind = (vb.dtype(), vb.device());
+                Stored::weight(matrix, (d_out, d_in), kind)
+            }
+            None => Weight::Dense(vb.get_with_hints((d_out, d_in), "weight", weight_init)?),
+        };
         let bias = bias.then(|| vb.get_with_hints(d_out, "bias", bias_init));
-        Self::from_parts(weight, bias.transpose()?)
+        Self::from_weight(weight, bias.transpose()?)
     }
 
     /// Builds the layer from a weight `[d_out, d_in]` and an optional bias `[d_out]`.
@@ -68,6 +74,11 @@ impl Linear {
     /// # Errors
     /// If a shape is different.
     pub fn from_parts(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
+        Self::from_weight(Weight::Dense(weight), bias)
+    }
+
+    /// As [`Self::from_parts`], of a weight in any form.
+    pub(crate) fn from_weight(weight: Weight, bias: Option<Tensor>) -> Result<Self> {
         let (d_out, d_in) = weight.dims2()?;
         if let Some(bias) = &bias
             && bias.dims() != [d_out]
@@ -89,7 +100,7 @@ impl Linear {
     /// # Errors
     /// If the adapter does not have the input and output widths of the weight.
     pub fn with_adapter(mut self, adapter: LowRank) -> Result<Self> {
-        let (d_out, d_in) = self.weight.dims2()?;
+        let (d_out, d_in) = self.shape();
         let (a, b) = (adapter.a().dims(), adapter.b().dims());
         if (b[0], a[1]) != (d_out, d_in) {
             bail!("linear: an adapter of {a:?} and {b:?} for a weight of [{d_out}, {d_in}]");
@@ -101,20 +112,38 @@ impl Linear {
     getters! {
         /// The low-rank adapter, if any.
         adapter(&self) -> Option<&LowRank> => self.adapter.as_ref();
-        /// The weight, `[d_out, d_in]`.
-        weight(&self) -> &Tensor => &self.weight;
         /// The bias, `[d_out]`.
         bias(&self) -> Option<&Tensor> => self.bias.as_ref();
+    }
+
+    /// The weight, `[d_out, d_in]`. One that is kept quantised
+    /// ([`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized)) is dequantised by every call.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn weight(&self) -> Result<Tensor> {
+        self.weight.tensor()
+    }
+
+    /// The shape of the weight, `(d_out, d_in)`.
+    pub fn shape(&self) -> (usize, usize) {
+        let checked = self.weight.dims2();
+        checked.unwrap_or_else(|_| unreachable!("a matrix, as checked where the layer was made"))
+    }
+
+    /// The weight in the form in which the layer keeps it.
+    pub(crate) fn kept_weight(&self) -> &Weight {
+        &self.weight
     }
 
     /// A copy of the layer with the adapter folded into the weight: the same function in evaluation, without the cost
     /// of the adapter.
     pub fn merged(&self) -> Result<Self> {
         let weight = match &self.adapter {
-            Some(adapter) => (&self.weight + adapter.product()?)?,
+            Some(adapter) => Weight::Dense((self.weight()? + adapter.product()?)?),
             None => self.weight.clone(),
         };
-        Self::from_parts(weight, self.bias.clone())
+        Self::from_weight(weight, self.bias.clone())
     }
 
     /// Makes the adapter draw its dropout masks from `source`.
@@ -146,9 +175,9 @@ impl Linear {
         y.added_to(residual)
     }
 
-    /// Weight, bias and the adapter's factors.
+    /// Weight, unless it is kept in another form than a tensor, bias and the adapter's factors.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        let own = [Some(&self.weight), self.bias.as_ref()];
+        let own = [self.weight.dense(), self.bias.as_ref()];
         let adapter = self.adapter().into_iter();
         let low_rank = adapter.flat_map(|adapter| [adapter.a(), adapter.b()]);
         own.into_iter().flatten().chain(low_rank)
@@ -157,7 +186,7 @@ impl Linear {
     /// # Errors
     /// If the weight of this layer, in this role of that one, has not the given shape.
     pub(crate) fn expect_shape(&self, of: &str, role: &str, shape: [usize; 2]) -> Result<()> {
-        let found = self.weight.dims();
+        let found: [usize; 2] = self.shape().into();
         if found != shape {
             bail!("{of}: {role} has shape {found:?}, expected {shape:?}");
         }

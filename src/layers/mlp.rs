@@ -35,7 +35,7 @@ impl Mlp {
             bail!("mlp: no layers given, expected at least one");
         }
         for (i, pair) in layers.windows(2).enumerate() {
-            let (d_out, d_in) = (pair[0].weight().dims()[0], pair[1].weight().dims()[1]);
+            let (d_out, d_in) = (pair[0].shape().0, pair[1].shape().1);
             if d_out != d_in {
                 bail!(
                     "mlp: layer {i} gives width {d_out}, but layer {} takes {d_in}",

@@ -5,11 +5,12 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::config::{
     Activation, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores, RoutingWeights,
-    getters,
+    Weighted, getters,
 };
 use crate::layers::routing::{Routing, choose_experts};
+use crate::layers::sparse_mixer::{self, SparseMixer};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
-use crate::ops::{Scores, Value, wide};
+use crate::ops::{Scores, Value, uploaded, wide};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
 /// sigmoid of `router(x)`, plus a shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>;
@@ -24,6 +25,9 @@ pub struct MixtureOfExperts {
     experts: Vec<FeedForward>,
     shared: Option<Box<SharedExpert>>,
     routing: RoutingConfig,
+    weighted: Weighted,
+    /// Where experts are drawn in training: from its source, and its masks say which count in full.
+    drawn: Dropout,
 }
 
 /// The expert that every position uses.
@@ -72,7 +76,8 @@ impl MixtureOfExperts {
             Ok((FeedForward::new(&one, vb.pp("shared"))?, gate))
         });
         let (correction, shared) = (correction.transpose()?, shared.transpose()?);
-        Self::from_parts((router, correction), all, shared, experts.routing)
+        let mixture = Self::from_parts((router, correction), all, shared, experts.routing)?;
+        Ok(mixture.with_weighted(experts.weighted))
     }
 
     /// Builds the layer from its router `[n_experts, d_model]` and the numbers `[n_experts]` that correct its scores for the choice,
@@ -94,6 +99,13 @@ impl MixtureOfExperts {
             shared: shared
                 .map(|(feed_forward, gate)| Box::new(SharedExpert { feed_forward, gate })),
             routing,
+            weighted: Weighted::Outputs,
+            drawn: match routing.weights {
+                RoutingWeights::AmongNear { .. } => {
+                    Dropout::new(sparse_mixer::THIRDS, DropoutSource::default())?
+                }
+                _ => Dropout::none(),
+            },
         };
         mixture.check_shapes()?;
         Ok(mixture)
@@ -102,7 +114,7 @@ impl MixtureOfExperts {
     /// # Errors
     /// If the parts' shapes do not fit each other.
     pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (of, d_model) = ("mixture of experts", self.router.weight().dim(1)?);
+        let (of, d_model) = ("mixture of experts", self.router.shape().1);
         let n_experts = self.experts.len();
         self.router
             .expect_shape(of, "router", [n_experts, d_model])?;
@@ -119,7 +131,7 @@ impl MixtureOfExperts {
         let shared = self.shared.iter().map(|shared| &shared.feed_forward);
         for expert in self.experts.iter().chain(shared) {
             expert.check_shapes()?;
-            let d_ff = expert.up().weight().dim(0)?;
+            let d_ff = expert.up().shape().0;
             expert
                 .up()
                 .expect_shape(of, "an expert's up", [d_ff, d_model])?;
@@ -130,7 +142,15 @@ impl MixtureOfExperts {
         Ok(())
     }
 
+    /// Sets what the weights of experts multiply.
+    pub fn with_weighted(mut self, weighted: Weighted) -> Self {
+        self.weighted = weighted;
+        self
+    }
+
     getters! {
+        /// What the weights of experts multiply.
+        weighted(&self) -> Weighted => self.weighted;
         /// The experts.
         experts(&self) -> &[FeedForward] => &self.experts;
         /// The router, `[n_experts, d_model]`.
@@ -164,7 +184,8 @@ impl MixtureOfExperts {
         let shared = shared.map(|shared| &shared.feed_forward);
         let feed_forwards = self.experts.iter().chain(shared);
         let of_feed_forwards = feed_forwards.flat_map(FeedForward::dropouts);
-        of_feed_forwards.chain(adapters).collect()
+        let drawn = [&self.drawn].into_iter();
+        of_feed_forwards.chain(adapters).chain(drawn).collect()
     }
 
     /// The shared expert that every position uses, and its gate `[1, d_model]`, if it has one.
@@ -173,8 +194,9 @@ impl MixtureOfExperts {
         Some((&shared.feed_forward, shared.gate.as_ref()))
     }
 
-    /// Makes every expert draw its dropout masks from `source`.
+    /// Makes every expert draw its dropout masks from `source`, and the router what it draws in training.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.drawn.set_source(source.clone());
         for (_, linear) in self.linears_mut("") {
             linear.set_dropout_source(source);
         }
@@ -197,9 +219,19 @@ impl MixtureOfExperts {
         } = self.routing;
         // In f32: rounded to a half type, scores would be equal that are not.
         let logits = self.router.apply(x, None, train)?.widened()?; // [rows, n_experts]
+        if let RoutingWeights::AmongNear { tolerance } = weights {
+            let mixer = SparseMixer {
+                routing: &self.routing,
+                tolerance,
+                drawn: &self.drawn,
+            };
+            let (places, weights) = mixer.route(&logits, train)?;
+            return Ok((places, weights.scale(scale)?.to_dtype(x.dtype())?));
+        }
         let scores = match form {
             RoutingScores::Softmax => logits.softmax(Scores::Finite)?,
             RoutingScores::Sigmoid => logits.activate(Activation::Sigmoid)?,
+            RoutingScores::Logits => logits.clone(),
         };
         let on_host = |numbers: &Tensor| {
             let numbers = numbers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
@@ -210,15 +242,15 @@ impl MixtureOfExperts {
         let Routing { chosen, places } =
             choose_experts(&known, n_experts, correction.as_deref(), &self.routing);
         let mut weights = match (weights, form) {
-            (RoutingWeights::Scores, _) => scores.gather(&chosen, top_k)?,
+            (RoutingWeights::Scores | RoutingWeights::AmongNear { .. }, _) => {
+                scores.gather(&chosen, top_k)?
+            }
             // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
             // cancel, and leaves its rounding.
             (RoutingWeights::Renormalized, RoutingScores::Softmax) => {
                 logits.gather(&chosen, top_k)?.softmax(Scores::Finite)?
             }
-            (RoutingWeights::Renormalized, RoutingScores::Sigmoid) => {
-                scores.gather(&chosen, top_k)?.shares()?
-            }
+            (RoutingWeights::Renormalized, _) => scores.gather(&chosen, top_k)?.shares()?,
         };
         if scale != 1.0 {
             weights = weights.scale(scale)?;
@@ -229,13 +261,13 @@ impl MixtureOfExperts {
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         let dims = x.dims().to_vec();
-        let width = self.router.weight().dim(1)?;
+        let width = self.router.shape().1;
         // Rows of another width might fill rows of this one, and be mixed without an error.
         if dims.last() != Some(&width) {
             bail!("mixture of experts: input has shape {dims:?}, expected [.., {width}]");
         }
         let rows = x.reshape(vec![dims.iter().product::<usize>() / width, width])?;
-        let (places, weights) = self.route(&rows, train)?;
+        let (places, mut weights) = self.route(&rows, train)?;
         let all = self.experts.iter().zip(places);
         let (used, idle): (Vec<_>, Vec<_>) = all.partition(|(_, places)| !places.is_empty());
         let top_k = self.routing.top_k;
@@ -243,7 +275,22 @@ impl MixtureOfExperts {
         let rows_of = used
             .iter()
             .map(|(_, places)| places.iter().map(row).collect());
-        let dealt = rows.deal_rows(&rows_of.collect::<Vec<_>>())?;
+        let mut dealt = rows.deal_rows(&rows_of.collect::<Vec<_>>())?;
+        if self.weighted == Weighted::Inputs {
+            let place = |place: &usize| *place as u32;
+            let of_each = used
+                .iter()
+                .map(|(_, places)| places.iter().map(place).collect());
+            let (n, dims) = (weights.dims().iter().product(), weights.dims().to_vec());
+            let of_each = weights
+                .reshape(vec![n, 1])?
+                .deal_rows(&of_each.collect::<Vec<_>>())?;
+            for (rows, weights) in dealt.iter_mut().zip(of_each) {
+                *rows = rows.times_column(&weights)?;
+            }
+            let ones = Tensor::ones(dims, DType::F32, &Device::Cpu)?;
+            weights = weights.beside(&uploaded(&ones, weights.dtype(), &weights.device())?)?;
+        }
         let computed = dealt.into_iter().zip(used);
         let computed = computed
             .map(|(rows, (expert, places))| Ok((expert.apply(&rows, None, train)?, places)));

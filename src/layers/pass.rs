@@ -4,7 +4,9 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::config::{AlibiConfig, DisentangledConfig, PositionTemperature, RotaryConfig};
+use crate::config::{
+    AlibiConfig, DisentangledConfig, PositionTemperature, RotaryAxes, RotaryConfig, TemperatureBy,
+};
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,
 };
@@ -31,6 +33,7 @@ pub(crate) struct Pass<'c> {
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
     temperatures: Memo<(TemperatureKey, DType), Option<RotaryTables>>,
     alibi: Memo<(AlibiKey, DType), Tensor>,
+    chunks: Memo<(usize, DType), Option<Tensor>>,
     distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
 }
 
@@ -81,6 +84,7 @@ impl<'c> Pass<'c> {
             tables: Memo::default(),
             temperatures: Memo::default(),
             alibi: Memo::default(),
+            chunks: Memo::default(),
             distances: Memo::default(),
         }
     }
@@ -183,7 +187,7 @@ impl<'c> Pass<'c> {
     /// Cosines and sines of this pass's positions.
     ///
     /// # Errors
-    /// If the context's positions are of another input.
+    /// If the context's positions or patches are of another input.
     pub fn rotary_tables(
         &self,
         config: &RotaryConfig,
@@ -191,6 +195,11 @@ impl<'c> Pass<'c> {
         device: &Device,
     ) -> Result<RotaryTables> {
         self.tables.get(&(config.clone(), dtype), || {
+            if let Some(RotaryAxes::Patches(axes)) = &config.axes {
+                let grid = self.context.patches(axes, self.seq)?;
+                let of = (axes.n_front, grid);
+                return RotaryTables::of_patches(config, of, (dtype, device));
+            }
             if !self.context.has_positions() && self.batch * self.seq > 0 {
                 let range = self.seen..self.seen + self.seq;
                 if let Some(tables) =
@@ -215,7 +224,14 @@ impl<'c> Pass<'c> {
         device: &Device,
     ) -> Result<Option<RotaryTables>> {
         self.temperatures.get(&(key, dtype), || {
-            let positions = self.context.positions(self.batch, self.seq, self.seen)?;
+            let positions = match key.0.by {
+                TemperatureBy::Position => {
+                    self.context.positions(self.batch, self.seq, self.seen)?
+                }
+                TemperatureBy::Place => {
+                    vec![(self.seen as u32..(self.seen + self.seq) as u32).collect()]
+                }
+            };
             RotaryTables::of_temperature(key, &positions, dtype, device)
         })
     }
@@ -230,6 +246,44 @@ impl<'c> Pass<'c> {
         let ((config, n_heads), (_, keys)) = key;
         self.alibi.get(&(key, dtype), || {
             uploaded(&alibi_bias(&config, n_heads, keys, keep)?, dtype, device)
+        })
+    }
+
+    /// What hides from each query the keys of other chunks, `[batch or 1, 1, seq, keys]`, by the marks of all positions; `None`
+    /// where there is one chunk.
+    pub fn chunks(
+        &self,
+        chunk: usize,
+        keep: Option<&Tensor>,
+        (dtype, device): (DType, &Device),
+    ) -> Result<Option<Tensor>> {
+        let keys = self.seen + self.seq;
+        if keys <= chunk {
+            return Ok(None);
+        }
+        self.chunks.get(&(chunk, dtype), || {
+            let padding = |marks: Vec<u8>| marks.iter().take_while(|&&mark| mark == 0).count();
+            let starts: Vec<usize> = match keep {
+                Some(keep) => keep.to_vec2()?.into_iter().map(padding).collect(),
+                None => vec![0],
+            };
+            let mut hidden = Vec::with_capacity(starts.len() * self.seq * keys);
+            for start in &starts {
+                // Before the first chunk is another.
+                let number = |key: usize| (key + chunk - start % chunk) / chunk;
+                for query in self.seen..keys {
+                    let is_other = |key: usize| number(key) != number(query);
+                    hidden.extend((0..keys).map(|key| {
+                        if is_other(key) {
+                            f64::NEG_INFINITY
+                        } else {
+                            0.0
+                        }
+                    }));
+                }
+            }
+            let hidden = Tensor::from_vec(hidden, (starts.len(), 1, self.seq, keys), &Device::Cpu)?;
+            uploaded(&hidden, dtype, device).map(Some)
         })
     }
 
@@ -290,5 +344,34 @@ impl<K: Clone + PartialEq, V: Clone> Memo<K, V> {
         let made = make()?;
         self.0.borrow_mut().push((key.clone(), made.clone()));
         Ok(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::AttentionMask;
+
+    /// What transformers 5.23's `chunked_causal_mask_function(3, [0, 2])` hides, without what lies behind the query.
+    #[test]
+    fn chunks_begin_behind_the_padding_on_the_left() {
+        let marks = [[1u8, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]];
+        let marks = Tensor::new(&marks, &Device::Cpu).unwrap();
+        let context = ForwardContext::evaluation();
+        let context = context.with_mask(AttentionMask::padding(&marks).unwrap());
+        let keep = context.mask().marks().cloned();
+        let pass = Pass::behind(&context, (2, 3), 4, keep);
+        let hidden = pass.chunks(3, Some(&marks), (DType::F32, &Device::Cpu));
+        let hidden = hidden.unwrap().unwrap();
+        assert_eq!(hidden.dims(), [2, 1, 3, 7]);
+        let first_seen = |row: Vec<f32>| row.iter().position(|&x| x == 0.0).unwrap();
+        let rows = hidden.flatten_to(2).unwrap().to_vec2::<f32>().unwrap();
+        let first: Vec<usize> = rows.into_iter().map(first_seen).collect();
+        assert_eq!(first, [3, 3, 6, 2, 5, 5]);
+        assert!(
+            pass.chunks(7, None, (DType::F32, &Device::Cpu))
+                .unwrap()
+                .is_none()
+        );
     }
 }

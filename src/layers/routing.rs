@@ -2,9 +2,14 @@
 
 use crate::config::{ExpertGroups, RoutingConfig};
 
-/// Whether a parameter has a gradient: what corrects the scores for the choice has none.
+/// Whether a parameter has a gradient: what corrects the scores for the choice has none, nor have the fixed numbers of an xIELU.
 pub(crate) fn has_gradient(role: &str) -> bool {
-    !role.ends_with("router.correction.weight")
+    let without = [
+        "router.correction.weight",
+        "xielu.slope.weight",
+        "xielu.knee.weight",
+    ];
+    without.iter().all(|ending| !role.ends_with(ending))
 }
 
 /// The experts that rows have chosen.
@@ -39,6 +44,35 @@ pub(crate) fn choose_experts<T: Copy + Into<f64>>(
         }
     }
     Routing { chosen, places }
+}
+
+/// Of each choice of a row its scores with `-inf` for those chosen before it and those that are not near the best of the rest,
+/// `(best - s) / max(|s|, best) <= tolerance`. `choose` makes the choice, from these.
+pub(crate) fn among_near<E>(
+    scores: &[f64],
+    (top_k, tolerance): (usize, f64),
+    mut choose: impl FnMut(usize, &[f64]) -> Result<usize, E>,
+) -> Result<Vec<(usize, Vec<f64>)>, E> {
+    let mut rest = scores.to_vec();
+    let mut chosen = Vec::with_capacity(top_k);
+    for nth in 0..top_k {
+        let best = rest.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let near = rest.iter().map(|&s| {
+            let is_far = (best - s) / s.abs().max(best) > tolerance;
+            if is_far { f64::NEG_INFINITY } else { s }
+        });
+        let near: Vec<f64> = near.collect();
+        let expert = choose(nth, &near)?;
+        rest[expert] = f64::NEG_INFINITY;
+        chosen.push((expert, near));
+    }
+    Ok(chosen)
+}
+
+/// The first of the largest.
+pub(crate) fn best(scores: &[f64]) -> usize {
+    let better = |best: usize, i: usize| if scores[i] > scores[best] { i } else { best };
+    (0..scores.len()).fold(0, better)
 }
 
 /// The experts of the best groups, in their order.
@@ -78,6 +112,25 @@ mod tests {
         assert_eq!(routing.places, [vec![3], vec![0, 2], vec![1]]);
         let corrected = choose_experts(&scores, 3, Some(&[0.5, 0.0, 0.0]), &RoutingConfig::new(2));
         assert_eq!(corrected.chosen, [0, 1, 0, 1]);
+    }
+
+    /// Values of transformers 5.23's `sparsemixer` in evaluation, with a jitter of 0.1.
+    #[test]
+    fn experts_are_chosen_one_after_another_among_those_that_are_near() {
+        let weighted = |scores: [f64; 4]| {
+            let best = |_, near: &[f64]| Ok::<_, std::convert::Infallible>(best(near));
+            let Ok(chosen) = among_near(&scores, (2, 0.2), best);
+            let share = |(expert, near): (usize, Vec<f64>)| {
+                let total: f64 = near.iter().map(|s| s.exp()).sum();
+                (expert, (1e4 * near[expert].exp() / total).round() / 1e4)
+            };
+            chosen.into_iter().map(share).collect::<Vec<_>>()
+        };
+        assert_eq!(weighted([1.0, 0.9, -0.5, 0.4]), [(0, 0.525), (1, 1.0)]);
+        assert_eq!(
+            weighted([-1.8, -1.5, -1.6, -4.0]),
+            [(1, 0.3780), (2, 0.5498)]
+        );
     }
 
     #[test]

@@ -228,7 +228,7 @@ impl Checkpoint {
     /// As for [`Self::model`].
     pub fn base_model(&self, dtype: DType, device: &Device) -> Result<Model> {
         let loader = self.loader(dtype, device)?;
-        loader.typed(|vb| Model::new(&base(self.model_config()?), vb))
+        loader.build(|vb| Model::new(&base(self.model_config()?), vb))
     }
 
     /// Like [`Self::packed_model`], without the pooler and the head.
@@ -251,7 +251,7 @@ impl Loader<'_> {
     /// Loads the whole model; errors as for [`Checkpoint::model`].
     pub fn model(&self) -> Result<Model> {
         let config = self.checkpoint().model_config()?;
-        self.typed(|vb| Model::new(config, vb))
+        self.build(|vb| Model::new(config, vb))
     }
 
     /// Loads the whole model and packs it for inference on the CPU. The tables of the embeddings stay f32, but for that of

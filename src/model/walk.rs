@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::body::{Body, Observer};
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{BlockConfig, ModelConfig, Position, Task, getters};
+use crate::config::{BlockConfig, ModelConfig, Position, RotaryConfig, Task, getters};
 use crate::layers::{BlockStages, BlocksOutput, DropoutSource, Embeddings, Tokens};
 
 /// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
@@ -75,7 +75,12 @@ impl Model {
 
     fn run(&self, input: &ModelInput, observer: Option<&mut Observer>) -> Result<ModelOutput> {
         let embeddings = self.embed(input)?;
-        let context = input.context(&self.device)?;
+        let mut context = input.context(&self.device)?;
+        if let (Embeddings::Patches(patches), Some(pixels)) =
+            (&self.embeddings, &input.pixel_values)
+        {
+            context = context.with_patches(patches.grid(pixels)?);
+        }
         let blocks = self.body.blocks(&embeddings, &context, observer)?;
         let last_hidden_state = self.body.projected_back(blocks)?;
         let pooler_output = self.pool(&last_hidden_state, input)?;
@@ -132,7 +137,10 @@ impl Model {
             Embeddings::Tokens(embeddings) => embeddings.config().positions.is_some(),
             _ => false,
         };
-        let turns = |block: &BlockConfig| matches!(block.attention.position, Position::Rotary(_));
+        let turns = |block: &BlockConfig| match &block.attention.position {
+            Position::Rotary(RotaryConfig { axes, .. }) => axes.is_none(),
+            _ => false,
+        };
         has_table || self.config.stack.blocks.iter().any(turns)
     }
 

@@ -17,6 +17,7 @@ mod relative_bias;
 mod relative_scores;
 mod rotary;
 mod softmax;
+mod xielu;
 
 use std::ops::Range;
 

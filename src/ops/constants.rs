@@ -51,6 +51,7 @@ enum What {
         queries: usize,
         keys: usize,
         marks: Option<TensorId>,
+        has_mask: bool,
     },
     /// Numbers of a layer's own, told apart by its text.
     Table(String),
@@ -153,9 +154,10 @@ pub(crate) struct Hidden {
 const LOWEST: f64 = -1e30;
 
 impl Hidden {
-    /// Made once for all layers of a pass that see alike.
+    /// Made once for all layers of a pass that see alike. What else is added to the scores may be a mask, which hides the keys
+    /// that are left.
     pub fn of(
-        visible: &Visible,
+        (visible, has_mask): (&Visible, bool),
         (queries, keys): (usize, usize),
         of: (DType, &Device),
         constants: &Constants,
@@ -165,19 +167,20 @@ impl Hidden {
             queries,
             keys,
             marks: visible.keep.map(Tensor::id),
+            has_mask,
         };
-        let make = || Self::new(visible, (queries, keys), of, &constants.arrays);
+        let make = || Self::new((visible, has_mask), (queries, keys), of, &constants.arrays);
         constants.hidden.get(what, of, make)
     }
 
     fn new(
-        visible: &Visible,
+        (visible, has_mask): (&Visible, bool),
         (queries, keys): (usize, usize),
         (dtype, device): (DType, &Device),
         arrays: &Latest<Array>,
     ) -> Result<Self> {
         let reach = Reach::of(visible);
-        let all_see = visible.all_see(queries, keys)?;
+        let all_see = !has_mask && visible.all_see(queries, keys)?;
         let lowest = if all_see { LOWEST } else { f64::NEG_INFINITY };
         let by_position = (0..queries).any(|query| reach.range(query, keys) != (0..keys));
         let by_position = by_position.then(|| {

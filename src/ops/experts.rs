@@ -48,8 +48,12 @@ impl Value {
 
     /// `sigmoid(gate) · self`, of a gate of one column.
     pub fn gated_rows(&self, gate: &Value) -> Result<Value> {
-        let gate = gate.activate(Activation::Sigmoid)?;
-        on_either!(self, x => Ok(x.times_column(&x.on_tape(&gate)?)?.into()))
+        self.times_column(&gate.activate(Activation::Sigmoid)?)
+    }
+
+    /// Each row times the number of a column.
+    pub fn times_column(&self, column: &Value) -> Result<Value> {
+        on_either!(self, x => Ok(x.times_column(&x.on_tape(column)?)?.into()))
     }
 
     /// This value, with a gradient of 0 for parameters that it does not depend on.

@@ -7,6 +7,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::numbers::Numbers;
 use super::tape::{Taped, check_float};
 use super::value::{Value, on_either};
+use super::weight::Weight;
 use crate::config::Precision;
 
 const OP: &str = "linear";
@@ -33,11 +34,12 @@ impl Value {
     /// As [`linear()`], with `residual`, in the shape of the result, added to it.
     pub fn linear(
         &self,
-        weight: &Tensor,
+        weight: impl Into<Weight>,
         bias: Option<&Tensor>,
         residual: Option<&Value>,
     ) -> Result<Value> {
-        check(self, weight, bias)?;
+        let weight = weight.into();
+        check(self, &weight, bias)?;
         on_either!(self, x => {
             let residual = residual.map(|residual| x.on_tape(residual)).transpose()?;
             Ok(x.linear(weight, bias, residual.as_ref())?.into())
@@ -48,7 +50,7 @@ impl Value {
 impl Taped<Cpu> {
     fn linear(
         &self,
-        weight: &Tensor,
+        weight: Weight,
         bias: Option<&Tensor>,
         residual: Option<&Self>,
     ) -> Result<Self> {
@@ -60,7 +62,7 @@ impl Taped<Cpu> {
         }
         let (d_out, d_in) = weight.dims2()?;
         let x = self.whole()?;
-        let (weight, of_weight) = x.parameter(weight)?;
+        let of_weight = weight.dense().and_then(|weight| x.place(weight));
         let bias = bias.map(|bias| x.parameter(bias)).transpose()?;
         let residual = residual.map(Self::whole).transpose()?;
         let mut dims = x.dims().to_vec();
@@ -77,7 +79,8 @@ impl Taped<Cpu> {
         };
         let mut y = Numbers::new(x.dtype(), rows * d_out)?;
         {
-            let (x_data, w_data) = (x.data.read(), weight.read());
+            let w_data = weight.data()?;
+            let (x_data, w_data) = (x.data.read(), w_data.read());
             let bias = bias.as_ref().map(|(bias, _)| bias.read());
             let residual = residual.as_ref().map(|residual| residual.data.read());
             let added = Added {
@@ -112,6 +115,7 @@ impl Taped<Cpu> {
             }
             pass.add_column_sums(of_bias, &dy, d_out)?;
             if of_x.place.is_some() {
+                let weight = weight.data()?;
                 let weight = weight.read();
                 let mut dx = Numbers::new(dtype, rows * d_in)?;
                 let before = match is_half(dtype) {
@@ -138,7 +142,7 @@ pub(super) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-fn check(x: &Value, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+fn check(x: &Value, weight: &Weight, bias: Option<&Tensor>) -> Result<()> {
     let (d_out, d_in) = weight.dims2()?;
     if x.precision() != Precision::F32 && x.dtype() != DType::F32 {
         bail!(

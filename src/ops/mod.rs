@@ -54,6 +54,8 @@ mod softmax;
 mod tape;
 mod value;
 mod visible;
+mod weight;
+mod xielu;
 
 pub(crate) use candle_blocks_kernels::memory::Keeper as MemoryKeeper;
 
@@ -83,3 +85,5 @@ pub(crate) use softmax::Scores;
 pub use softmax::softmax;
 pub(crate) use value::Value;
 pub(crate) use visible::{Reach, Visible};
+pub(crate) use weight::{Stored, StoredMatrix, Weight, stored, with_stored};
+pub(crate) use xielu::{XieluNumbers, xielu_kernel};

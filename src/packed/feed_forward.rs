@@ -53,7 +53,10 @@ impl PackedFeedForward {
             up: weight,
             bias,
             up_bias,
-            activation: ops::activation_kernel(feed_forward.activation()),
+            activation: match feed_forward.xielu() {
+                Some(xielu) => ActivationFunction::Xielu(ops::xielu_kernel(xielu.numbers())?),
+                None => ops::activation_kernel(feed_forward.activation()),
+            },
             clamp: feed_forward.clamp().map(|clamp| GateClamp {
                 limit: clamp.limit as f32,
                 offset: clamp.offset as f32,
@@ -94,7 +97,7 @@ impl PackedFeedForward {
 
 /// The weights of gate and up as one.
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> {
-    let shape = gate.weight().dims2()?;
+    let shape = gate.shape();
     check_inputs(shape.0, shape.1)?;
     match (packing.codes_of(gate)?, packing.codes_of(up)?) {
         (None, None) => {}

@@ -225,9 +225,10 @@ pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
 /// # Errors
 /// If it has a number that the format cannot hold.
 pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor> {
-    let weight = match stood_for(linear.weight())? {
+    let weight = linear.weight()?;
+    let weight = match stood_for(&weight)? {
         Some(codes) => codes.numbers()?,
-        None => plain(linear.weight())?,
+        None => plain(&weight)?,
     };
     let weight = match linear.adapter() {
         None => weight,
@@ -250,7 +251,7 @@ impl Packing {
     /// The codes of a layer's weight, if those are to be packed.
     pub(super) fn codes_of(&self, linear: &Linear) -> Result<Option<Arc<dyn StoredWeight>>> {
         match self.format {
-            None => stood_for(linear.weight()),
+            None => stood_for(&linear.weight()?),
             Some(_) => Ok(None),
         }
     }
@@ -310,7 +311,7 @@ fn joined_bias<'a>(linears: impl Iterator<Item = &'a Linear>) -> Result<Arc<[f32
     for linear in linears {
         match linear.bias() {
             Some(bias) => joined.extend(elements(bias)?),
-            None => joined.resize(joined.len() + linear.weight().dim(0)?, 0.0),
+            None => joined.resize(joined.len() + linear.shape().0, 0.0),
         }
     }
     Ok(joined.into())

@@ -1,5 +1,7 @@
 //! A mixture of experts with packed weights.
 
+use std::convert::Infallible;
+
 use candle_blocks_kernels::rows::{ActivationFunction, Source, softmax};
 use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, products::WeightFormat};
@@ -7,8 +9,8 @@ use candle_core::{Module, Result, Tensor};
 
 use super::linear::{Finishing, PackedLinear};
 use super::{PackedFeedForward, Packing, elements, map_rows};
-use crate::config::{Precision, RoutingConfig, RoutingScores, RoutingWeights};
-use crate::layers::{MixtureOfExperts, Routing, choose_experts};
+use crate::config::{Precision, RoutingConfig, RoutingScores, RoutingWeights, Weighted};
+use crate::layers::{MixtureOfExperts, Routing, among_near, best, choose_experts};
 
 /// A [`MixtureOfExperts`] packed for inference on the CPU, created by [`MixtureOfExperts::pack`]. The router stays in f32
 /// in every precision, so that rounding does not change the choice of experts.
@@ -17,8 +19,9 @@ pub struct PackedMixtureOfExperts {
     router: PackedLinear,
     correction: Option<Vec<f32>>,
     experts: Vec<PackedFeedForward>,
-    shared: Option<SharedExpert>,
+    shared: Option<Box<SharedExpert>>,
     routing: RoutingConfig,
+    weighted: Weighted,
     cpu: Cpu,
 }
 
@@ -58,8 +61,9 @@ impl PackedMixtureOfExperts {
                     PackedFeedForward::new(&packing.at(format_args!("experts.{e}")), expert)
                 })
                 .collect::<Result<_>>()?,
-            shared: shared.transpose()?,
+            shared: shared.transpose()?.map(Box::new),
             routing: *mixture.routing(),
+            weighted: mixture.weighted(),
             cpu: packing.cpu,
         })
     }
@@ -91,7 +95,7 @@ impl PackedMixtureOfExperts {
                 sum.fill(0.0);
                 for (expert, weighted) in self.experts.iter().zip(self.route(input, width)) {
                     if !weighted.is_empty() {
-                        add_expert(expert, &weighted, input, sum);
+                        add_expert(expert, (&weighted, self.weighted), input, sum);
                     }
                 }
                 if let Some(shared) = &self.shared {
@@ -109,11 +113,15 @@ impl PackedMixtureOfExperts {
         self.router
             .apply(&Source::new(input, width), &Finishing::NONE, &mut logits);
         let RoutingConfig { top_k, scale, .. } = self.routing;
+        if let RoutingWeights::AmongNear { tolerance } = self.routing.weights {
+            return one_after_another(&logits, n_experts, (top_k, tolerance, scale));
+        }
         let mut scores = vec![0.0; logits.len()];
         let (logits, to) = (logits[..].into(), (&mut scores[..]).into());
         match self.routing.scores {
             RoutingScores::Softmax => softmax::softmax(self.cpu, logits, to, n_experts),
             RoutingScores::Sigmoid => ActivationFunction::Sigmoid.forward(self.cpu, logits, to),
+            RoutingScores::Logits => ActivationFunction::Identity.forward(self.cpu, logits, to),
         }
         let correction = self.correction.as_deref();
         let Routing { chosen, places } =
@@ -122,7 +130,7 @@ impl PackedMixtureOfExperts {
         let weight = |&place: &usize| {
             let row = place / top_k;
             let divisor = match self.routing.weights {
-                RoutingWeights::Scores => 1.0,
+                RoutingWeights::Scores | RoutingWeights::AmongNear { .. } => 1.0,
                 RoutingWeights::Renormalized => {
                     let of_row = &chosen[row * top_k..][..top_k];
                     of_row.iter().map(|&expert| score(row, expert)).sum()
@@ -162,18 +170,50 @@ per_row!(
     of.cpu.threads
 );
 
-/// Adds an expert's output to the rows that chose it, times its weight in each.
-fn add_expert(expert: &PackedFeedForward, chosen: &[(usize, f32)], input: &[f32], sum: &mut [f32]) {
+/// For each expert the rows that chose it, and its weight in each, by [`RoutingWeights::AmongNear`].
+fn one_after_another(
+    logits: &[f32],
+    n_experts: usize,
+    (top_k, tolerance, scale): (usize, f64, f64),
+) -> Vec<Vec<(usize, f32)>> {
+    let mut weighted = vec![Vec::new(); n_experts];
+    for (row, logits) in logits.chunks_exact(n_experts).enumerate() {
+        let scores: Vec<f64> = logits.iter().map(|&s| s.into()).collect();
+        let best = |_, near: &[f64]| Ok::<_, Infallible>(best(near));
+        let Ok(chosen) = among_near(&scores, (top_k, tolerance), best);
+        for (expert, near) in chosen {
+            let shares = near.iter().map(|s| (s - near[expert]).exp());
+            let share = scale / shares.sum::<f64>();
+            weighted[expert].push((row, share as f32));
+        }
+    }
+    weighted
+}
+
+/// Adds an expert's output to the rows that chose it, weighted in each.
+fn add_expert(
+    expert: &PackedFeedForward,
+    (chosen, weighted): (&[(usize, f32)], Weighted),
+    input: &[f32],
+    sum: &mut [f32],
+) {
     let width = expert.d_model();
     let n = chosen.len() * width;
     lend(EXPERT_ROWS, 2 * n, |memory: &mut [f32]| {
         let (rows, output) = memory.split_at_mut(n);
-        for (to, &(row, _)) in rows.chunks_exact_mut(width).zip(chosen) {
+        for (to, &(row, weight)) in rows.chunks_exact_mut(width).zip(chosen) {
             to.copy_from_slice(&input[row * width..][..width]);
+            if weighted == Weighted::Inputs {
+                to.iter_mut().for_each(|x| *x *= weight);
+            }
         }
         expert.apply(&Source::new(rows, width), &Finishing::NONE, output);
         for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
-            add_scaled(&mut sum[row * width..][..width], output, weight);
+            let factor = match weighted {
+                Weighted::Inputs => 1.0,
+                Weighted::Outputs => weight,
+            };
+            add_scaled(&mut sum[row * width..][..width], output, factor);
         }
     });
 }

@@ -27,6 +27,7 @@ pub(super) struct PackedPass<'c> {
     tables: Memo<RotaryConfig, Arc<Tables>>,
     temperatures: Memo<TemperatureKey, Option<Arc<Tables>>>,
     alibi: Memo<AlibiKey, Arc<Additive>>,
+    chunks: Memo<usize, Option<Arc<Additive>>>,
     distances: Memo<DisentangledConfig, Arc<DistanceRows>>,
 }
 
@@ -59,6 +60,7 @@ impl<'c> PackedPass<'c> {
             tables: Memo::default(),
             temperatures: Memo::default(),
             alibi: Memo::default(),
+            chunks: Memo::default(),
             distances: Memo::default(),
             pass,
         };
@@ -183,6 +185,18 @@ impl<'c> PackedPass<'c> {
         let seq = self.pass.seq;
         self.distances
             .get(config, || Ok(Arc::new(DistanceRows::new(config, seq))))
+    }
+
+    /// What hides the keys of other chunks, where there is more than one.
+    pub fn chunks(&self, chunk: usize) -> Result<Option<Arc<Additive>>> {
+        self.chunks.get(&chunk, || {
+            // Without its padding, a sequence begins with its first chunk.
+            let keep = self.keep().filter(|_| self.kept.is_none());
+            let hidden = self.pass.chunks(chunk, keep, (DType::F32, &Device::Cpu))?;
+            hidden
+                .map(|hidden| Additive::new(&hidden).map(Arc::new))
+                .transpose()
+        })
     }
 
     /// The linear bias of every head and key.

@@ -72,6 +72,8 @@ pub struct ChatTemplate {
 }
 
 const NAME: &str = "chat_template";
+/// A template that loops for ever ends with an error after a second; real ones take some hundred steps a message.
+const MOST_STEPS: u64 = 10_000_000;
 
 impl ChatTemplate {
     /// The template beside a tokenizer.
@@ -112,6 +114,7 @@ impl ChatTemplate {
     ) -> Result<Self> {
         let mut environment = Environment::new();
         environment.set_syntax(as_transformers().map_err(|error| malformed(path, jinja(&error)))?);
+        environment.set_fuel(Some(MOST_STEPS));
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |reason: String| {

@@ -62,7 +62,7 @@ impl Stage {
     /// The width of its output for an input of this width.
     pub fn width(&self, d_in: usize) -> Result<usize> {
         match self {
-            Self::Dense { linear, .. } => linear.weight().dim(0),
+            Self::Dense { linear, .. } => Ok(linear.shape().0),
             Self::LayerNorm(_) | Self::Normalize => Ok(d_in),
         }
     }

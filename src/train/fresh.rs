@@ -144,6 +144,7 @@ impl SimpleBackend for Fresh {
         let mut stream = ChaCha12Rng::seed_from_u64(self.seed ^ digest(role));
         let mut values: Vec<f64> = match draw {
             Draw::Sinusoids => sinusoids(role, &shape)?,
+            Draw::PatchSinusoids => patch_sinusoids(role, &shape)?,
             _ => (0..shape.elem_count())
                 .map(|_| mean + sample(draw, &mut stream))
                 .collect(),
@@ -180,7 +181,11 @@ fn is_distribution(draw: Draw) -> bool {
             deviation: width, ..
         }
         | Draw::Uniform { bound: width } => width.is_finite() && width >= 0.0,
-        Draw::Constant(_) | Draw::Layer | Draw::TorchLinear | Draw::Sinusoids => true,
+        Draw::Constant(_)
+        | Draw::Layer
+        | Draw::TorchLinear
+        | Draw::Sinusoids
+        | Draw::PatchSinusoids => true,
     }
 }
 
@@ -222,7 +227,7 @@ fn sample(draw: Draw, stream: &mut ChaCha12Rng) -> f64 {
                 return value;
             }
         },
-        Draw::Layer | Draw::TorchLinear | Draw::Sinusoids => {
+        Draw::Layer | Draw::TorchLinear | Draw::Sinusoids | Draw::PatchSinusoids => {
             unreachable!("resolved into one of the others")
         }
     }
@@ -244,6 +249,32 @@ fn sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
         sines.chain((0..half).map(move |i| libm::cos(turn(position, i))))
     };
     Ok((0..n_positions).flat_map(row).collect())
+}
+
+/// A table of the patches of a square image, behind a row of zeros: each with sines and cosines of its column, then of its row
+/// (transformers' `build_2d_sinusoidal_position_embedding`, whose halves ViT-MAE swaps).
+fn patch_sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
+    let side = |n_rows: usize| (n_rows.max(1) - 1).isqrt();
+    let (side, width) = match *shape.dims() {
+        [n_rows, width] if width % 4 == 0 && side(n_rows).pow(2) + 1 == n_rows => {
+            (side(n_rows), width)
+        }
+        _ => bail!(
+            "{role}: sines and cosines of rows and columns need a table of a square of patches behind one token, of a width \
+             that 4 divides, not {shape:?}"
+        ),
+    };
+    let quarter = width / 4;
+    let waves = move |at: usize| {
+        let turn = move |i: usize| {
+            at as f64 * libm::exp(-libm::log(MAX_TIMESCALE) * i as f64 / quarter as f64)
+        };
+        let sines = (0..quarter).map(move |i| libm::sin(turn(i)));
+        sines.chain((0..quarter).map(move |i| libm::cos(turn(i))))
+    };
+    let patch = |i: usize| waves(i % side).chain(waves(i / side));
+    let patches = (0..side * side).flat_map(patch);
+    Ok(std::iter::repeat_n(0.0, width).chain(patches).collect())
 }
 
 /// Box and Muller's transformation, through `libm` for the same bits on every platform.

@@ -60,6 +60,9 @@ fn local(role: &str) -> &str {
 /// The LoRA adapters of a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` instead of `y = x·Wᵀ + b`, where only
 /// `A` and `B` are trained (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
 ///
+/// A quantised checkpoint opened by [`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized) stays
+/// quantised under them.
+///
 /// As in PEFT, `A` starts Kaiming-uniform (`±1/√d_in`) and `B` zero, so that nothing changes before the first step.
 ///
 /// ```no_run
@@ -140,7 +143,7 @@ impl Lora {
     /// roles, for [`Checkpoint::save`](crate::Checkpoint::save).
     ///
     /// # Errors
-    /// If these adapters are not in the stack.
+    /// If these adapters are not in the stack, or a weight is kept quantised.
     pub fn merge(&self, stack: &mut Stack) -> Result<Vec<(String, Tensor)>> {
         let mut merged = Vec::new();
         for (role, linear) in stack
@@ -155,13 +158,18 @@ impl Lora {
                     return Err(Error::input(role, reason));
                 }
             }
+            if linear.kept_weight().dense().is_none() {
+                let reason = "its weight is kept quantised, which a sum with the adapter's product is not; save the adapters, \
+                              open the checkpoint without keep_quantized, and merge them there";
+                return Err(Error::input(role, reason));
+            }
             merged.push((role, linear.merged()?));
         }
         let mut weights = Vec::with_capacity(merged.len());
         for (role, linear) in stack.linears_mut() {
             if let Some((_, whole)) = merged.iter().find(|(known, _)| *known == role) {
                 *linear = whole.clone();
-                weights.push((format!("{role}.weight"), whole.weight().detach()));
+                weights.push((format!("{role}.weight"), whole.weight()?.detach()));
             }
         }
         Ok(weights)
@@ -226,9 +234,7 @@ fn check_shapes(
     let mut expected = BTreeMap::new();
     let picked = |(role, _): &(String, &mut Linear)| config.picks(role);
     for (role, linear) in stack.linears_mut().filter(picked) {
-        let &[d_out, d_in] = linear.weight().dims() else {
-            continue; // no linear layer has another rank
-        };
+        let (d_out, d_in) = linear.shape();
         expected.insert(format!("{role}.lora_a.weight"), [config.rank, d_in]);
         expected.insert(format!("{role}.lora_b.weight"), [d_out, config.rank]);
     }
@@ -258,8 +264,7 @@ fn adapt(
     config: &LoraConfig,
     seed: u64,
 ) -> Result<(Linear, Parameters)> {
-    let weight = linear.weight();
-    let (d_out, d_in) = weight.dims2()?;
+    let (weight, (d_out, d_in)) = (linear.kept_weight(), linear.shape());
     let initialization = Initialization::layers()
         .with("*.lora_a.weight", Draw::TorchLinear)
         .with("*.lora_b.weight", Draw::Constant(0.0));
@@ -269,7 +274,7 @@ fn adapt(
     let b = vb.pp("lora_b").get((d_out, config.rank), "weight")?;
     let dropout = Dropout::new(config.dropout, DropoutSource::default())?;
     let adapter = LowRank::from_parts(a, b, config.alpha / config.rank as f64)?;
-    let frozen = Linear::from_parts(weight.detach(), linear.bias().map(Tensor::detach))?;
+    let frozen = Linear::from_weight(weight.detached(), linear.bias().map(Tensor::detach))?;
     let adapted = frozen.with_adapter(adapter.with_dropout(dropout))?;
     Ok((adapted, fresh.parameters()))
 }

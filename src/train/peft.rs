@@ -10,7 +10,7 @@ use std::{collections::HashMap, fs, path::Path};
 use candle_core::Tensor;
 use serde_json::{Map, json};
 
-use crate::checkpoint::write::write_safetensors;
+use crate::checkpoint::write::{write_safetensors, write_whole};
 use crate::checkpoint::{Checkpoint, Conversion, UsedTensor};
 use crate::error::{Error, Result};
 use crate::train::Lora;
@@ -87,7 +87,10 @@ impl Lora {
         )?;
         let path = directory.join("adapter_config.json");
         let json = format!("{config:#}\n");
-        fs::write(&path, json).map_err(|e| Error::io(&path, "write", e))
+        write_whole(&path, |out| {
+            let written = out.write_all(json.as_bytes());
+            written.map_err(|e| Error::io(&path, "write", e))
+        })
     }
 
     /// `A` and `B` by the role of the layer.

@@ -12,6 +12,8 @@ mod contents;
 mod device;
 #[path = "../shared/hostile.rs"]
 mod hostile;
+#[path = "../shared/judged_by_safetensors.rs"]
+mod judged_by_safetensors;
 #[path = "../shared/numbers.rs"]
 mod numbers;
 #[path = "../shared/said.rs"]
@@ -24,6 +26,7 @@ mod weights;
 mod bad_directories;
 mod bad_files;
 mod failed_writes;
+mod faults;
 mod gguf_headers;
 mod quantizing;
 mod random_damage;

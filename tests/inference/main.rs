@@ -14,6 +14,8 @@ mod judged;
 mod kinds;
 #[path = "../shared/numbers.rs"]
 mod numbers;
+#[path = "../shared/patches.rs"]
+mod patches;
 #[path = "../shared/refused.rs"]
 mod refused;
 #[path = "../shared/rehearsal.rs"]

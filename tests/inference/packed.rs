@@ -8,7 +8,7 @@ use candle_blocks::{
     verify::verify,
 };
 
-use crate::{all::all, committed::Committed, judged, weights::is_present};
+use crate::{all::all, committed::Committed, judged, patches::in_one_row, weights::is_present};
 
 /// Every committed stack.
 fn stacks() -> Vec<Committed> {
@@ -238,6 +238,7 @@ fn to_be_watched_changes_no_bit() {
     for (label, checkpoint, packed) in packed_stacks() {
         let x = input(2, 7, width(&packed));
         let context = with_memory(ForwardContext::evaluation(), &checkpoint, 2);
+        let context = in_one_row(context, checkpoint.config(), 7);
         let unwatched = packed.forward_with(&x, &context).unwrap();
         let mut layers = 0;
         let watched = packed.observe(&x, &context, |_, _| {
@@ -254,13 +255,12 @@ fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_behind_it() {
     for (label, checkpoint, packed) in packed_stacks() {
         let (seq, padding) = (5, 4);
         let x = input(3, seq, width(&packed));
-        let together = packed
-            .forward_with(
-                &x,
-                &with_memory(ForwardContext::evaluation(), &checkpoint, 3),
-            )
-            .unwrap();
-        let context = with_memory(ForwardContext::evaluation(), &checkpoint, 1);
+        let of = |batch, seq| {
+            let context = with_memory(ForwardContext::evaluation(), &checkpoint, batch);
+            in_one_row(context, checkpoint.config(), seq)
+        };
+        let together = packed.forward_with(&x, &of(3, seq)).unwrap();
+        let context = of(1, seq);
         let first = x.narrow(0, 0, 1).unwrap();
         let alone = packed.forward_with(&first, &context).unwrap();
         let of_first = together.narrow(0, 0, 1).unwrap();
@@ -269,7 +269,7 @@ fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_behind_it() {
         let padded = Tensor::cat(&[&first, &behind], 1).unwrap();
         let mask: Vec<u8> = (0..seq + padding).map(|i| u8::from(i < seq)).collect();
         let mask = Tensor::from_vec(mask, (1, seq + padding), &Device::Cpu).unwrap();
-        let context = context.with_mask(AttentionMask::padding(&mask).unwrap());
+        let context = of(1, seq + padding).with_mask(AttentionMask::padding(&mask).unwrap());
         let kept = packed.forward_with(&padded, &context).unwrap();
         let kept = kept.narrow(1, 0, seq).unwrap();
         if checkpoint.config().relative_bias.is_some() || depends_on_length(&checkpoint) {
@@ -287,8 +287,12 @@ fn padding_on_either_side_is_left_out_and_gaps_are_not() {
         let of = |marks: [[u8; 8]; 3]| {
             let mask = Tensor::new(&marks, &Device::Cpu).unwrap();
             let context = ForwardContext::evaluation();
-            with_memory(context, &checkpoint, batch)
-                .with_mask(AttentionMask::padding(&mask).unwrap())
+            in_one_row(
+                with_memory(context, &checkpoint, batch),
+                checkpoint.config(),
+                seq,
+            )
+            .with_mask(AttentionMask::padding(&mask).unwrap())
         };
         for marks in [
             [[1, 1, 1, 1, 1, 0, 0, 0], [1; 8], [0, 0, 1, 1, 1, 1, 1, 0]],
@@ -324,10 +328,13 @@ fn depends_on_length(checkpoint: &Checkpoint) -> bool {
         .iter()
         .any(|block| match &block.attention.position {
             Position::Alibi(_) => true,
-            Position::Rotary(rotary) => matches!(
-                rotary.scaling,
-                RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
-            ),
+            Position::Rotary(rotary) => {
+                let by_length = matches!(
+                    rotary.scaling,
+                    RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
+                );
+                by_length || rotary.axes.is_some()
+            }
             _ => false,
         })
 }

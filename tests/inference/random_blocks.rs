@@ -1,321 +1,68 @@
-//! Blocks of any configuration, not only those that a family has: packed, cached, watched and whole they are one function.
-//!
-//! Configurations and requests are drawn from seeds. The yardstick is the layer in f64, which no kernel of f32 shares.
+//! Blocks of any configuration, not only those that a family has: `drawn/properties.rs` holds of each.
 
-use candle_blocks::{
-    ForwardContext, Precision, Stack, StackConfig,
-    candle_core::{DType, Result, Tensor, Var},
+use crate::drawn::{
+    Draws,
+    properties::{self, Property},
 };
-
-use crate::drawn::{self, Draws, Request};
 
 const CASES: u64 = 600;
 
-/// What a case is, for messages.
-fn case(seed: u64) -> (StackConfig, Request) {
-    let mut draws = Draws::new(seed);
-    let mut config = draws.stack();
-    let request = draws.request(&config);
-    draws.add_to(&mut config);
-    (config, request)
-}
-
-fn stack(config: &StackConfig, dtype: DType) -> Stack {
-    drawn::made(dtype, |vb| Stack::new(config, vb))
-}
-
-/// The largest difference over the rows that are kept, in parts of the largest value.
-fn difference(request: &Request, ours: &Tensor, theirs: &Tensor) -> f64 {
-    let rows = |y: &Tensor| -> Vec<f64> {
-        let y = y.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
-        y.to_vec1().unwrap()
-    };
-    assert_eq!(ours.dims(), theirs.dims());
-    let width = *ours.dims().last().unwrap();
-    let (ours, theirs) = (rows(ours), rows(theirs));
-    let kept = |at: &usize| {
-        request
-            .keep
-            .as_ref()
-            .is_none_or(|keep| keep[at / width] == 1)
-    };
-    let largest = theirs
-        .iter()
-        .fold(1.0f64, |largest, x| largest.max(x.abs()));
-    let differences = (0..ours.len()).filter(kept);
-    differences
-        .map(|at| (ours[at] - theirs[at]).abs() / largest)
-        .fold(
-            0.0,
-            |worst, x| if x.is_nan() || x > worst { x } else { worst },
-        )
-}
-
-fn failures(
-    check: impl Fn(&StackConfig, &Request) -> std::result::Result<(), String>,
-) -> Vec<String> {
-    let mut failures = Vec::new();
+/// The property holds of every case, and says something of so many at least.
+#[track_caller]
+fn assert_holds(property: Property, least: u64) {
+    let (mut n, mut failures) = (0, Vec::new());
     for seed in 0..CASES {
-        let (config, request) = case(seed);
-        if let Err(problem) = check(&config, &request) {
-            failures.push(format!(
+        let (config, request) = Draws::new(seed).case();
+        match property(&config, &request) {
+            Ok(applies) => n += u64::from(applies),
+            Err(problem) => failures.push(format!(
                 "{seed}: {problem}\n    {request:?}\n    {config:?}"
-            ));
+            )),
         }
     }
-    failures
-}
-
-fn assert_none(failures: Vec<String>) {
-    let shown = failures
-        .iter()
-        .take(5)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join("\n");
-    assert!(
-        failures.is_empty(),
-        "{} of {CASES}:\n{shown}",
-        failures.len()
-    );
-}
-
-fn words<T>(result: Result<T>) -> std::result::Result<T, String> {
-    result.map_err(|error| error.to_string())
+    let shown = failures[..failures.len().min(5)].join("\n");
+    let n_failures = failures.len();
+    assert!(failures.is_empty(), "{n_failures} of {CASES}:\n{shown}");
+    assert!(n >= least, "of {n} cases only");
 }
 
 #[test]
 fn a_packed_stack_is_its_layers() {
-    assert_none(failures(|config, request| {
-        let exact = stack(config, DType::F64);
-        let x = request.x();
-        let expected = words(exact.forward_with(&x, &request.context(DType::F64)))?;
-        let layers = stack(config, DType::F32);
-        let x = x.to_dtype(DType::F32).unwrap();
-        let context = request.context(DType::F32);
-        let plain = words(layers.forward_with(&x, &context))?;
-        let packed = words(layers.pack(Precision::F32))?;
-        let packed = words(packed.forward_with(&x, &context))?;
-        // What a block makes of one rounding of its input, it may make of its own.
-        let next = (&x * f64::from(1.0 + f32::EPSILON)).unwrap();
-        let next = words(layers.forward_with(&next, &context))?;
-        let [plain, packed, next] =
-            [&plain, &packed, &next].map(|y| difference(request, y, &expected));
-        if !(plain < 1e-4 && packed < 3.0 * plain.max(next) + 2e-6) {
-            return Err(format!("plain {plain:e}, next {next:e}, packed {packed:e}"));
-        }
-        Ok(())
-    }));
+    assert_holds(properties::a_packed_stack_is_its_layers, CASES);
 }
 
-/// As its documentation says of rows that nothing of the kept ones depends on.
 #[test]
 fn padding_is_zero_in_what_a_packed_stack_returns() {
-    let mut n = std::cell::Cell::new(0);
-    assert_none(failures(|config, request| {
-        if !request.padding_is_left_out(config) {
-            return Ok(());
-        }
-        n.set(n.get() + 1);
-        let packed = words(stack(config, DType::F32).pack(Precision::F32))?;
-        let x = request.x().to_dtype(DType::F32).unwrap();
-        let y = words(packed.forward_with(&x, &request.context(DType::F32)))?;
-        let rows = y.flatten_to(1).unwrap().to_vec2::<f32>().unwrap();
-        let marks = request.keep.as_ref().unwrap();
-        let is_zero = |row: &Vec<f32>| row.iter().all(|&value| value == 0.0);
-        let wrong = rows
-            .iter()
-            .zip(marks)
-            .position(|(row, &mark)| mark == 0 && !is_zero(row));
-        wrong.map_or(Ok(()), |at| Err(format!("row {at} is not zero")))
-    }));
-    assert!(n.get_mut() > &mut 20, "{n:?}");
+    assert_holds(
+        properties::padding_is_zero_in_what_a_packed_stack_returns,
+        21,
+    );
 }
 
 #[test]
 fn to_be_watched_changes_nothing() {
-    assert_none(failures(|config, request| {
-        let layers = stack(config, DType::F32);
-        let x = request.x().to_dtype(DType::F32).unwrap();
-        let context = request.context(DType::F32);
-        let mut n = 0;
-        let whole = words(layers.forward_with(&x, &context))?;
-        let watched = words(layers.observe(&x, &context, |_, _| {
-            n += 1;
-            Ok(())
-        }))?;
-        let difference = difference(request, &watched, &whole);
-        if n != config.layers.len() || difference != 0.0 {
-            return Err(format!("{difference:e} after {n} layers"));
-        }
-        let packed = words(layers.pack(Precision::F32))?;
-        let whole = words(packed.forward_with(&x, &context))?;
-        let watched = words(packed.observe(&x, &context, |_, _| Ok(())))?;
-        let difference = self::difference(request, &watched, &whole);
-        if difference != 0.0 {
-            return Err(format!("packed: {difference:e}"));
-        }
-        Ok(())
-    }));
+    assert_holds(properties::to_be_watched_changes_nothing, CASES);
 }
 
 #[test]
 fn a_sequence_in_chunks_is_the_sequence() {
-    let mut n = std::cell::Cell::new(0);
-    assert_none(failures(|config, request| {
-        if !request.can_be_cached(config) {
-            return Ok(());
-        }
-        n.set(n.get() + 1);
-        let layers = stack(config, DType::F64);
-        let x = request.x();
-        let context = request.context(DType::F64);
-        let whole = words(layers.forward_with(&x, &context))?;
-        let mut cache = layers.new_cache();
-        let in_chunks =
-            request.chunks(&x, DType::F64, |x: &Tensor, context: &ForwardContext| {
-                words(layers.forward_cached(x, context, &mut cache))
-            })?;
-        let difference = difference(request, &in_chunks, &whole);
-        if difference.is_nan() || difference > 1e-12 {
-            return Err(format!("{difference:e}"));
-        }
-        let packed = words(stack(config, DType::F32).pack(Precision::F32))?;
-        let x = x.to_dtype(DType::F32).unwrap();
-        let whole = words(packed.forward_with(&x, &request.context(DType::F32)))?;
-        let mut cache = packed.new_cache();
-        let in_chunks =
-            request.chunks(&x, DType::F32, |x: &Tensor, context: &ForwardContext| {
-                words(packed.forward_cached(x, context, &mut cache))
-            })?;
-        let difference = self::difference(request, &in_chunks, &whole);
-        // Linear biases count from the last key, so that their rounding depends on the chunk.
-        let bound = if drawn::has_alibi(config) { 1e-5 } else { 0.0 };
-        if difference.is_nan() || difference > bound {
-            return Err(format!("packed: {difference:e}"));
-        }
-        Ok(())
-    }));
-    assert!(n.get_mut() > &mut 50, "{n:?}");
+    assert_holds(properties::a_sequence_in_chunks_is_the_sequence, 51);
 }
 
 #[test]
 fn a_sequence_has_the_same_bits_alone_and_before_padding() {
-    let mut n = std::cell::Cell::new(0);
-    assert_none(failures(|config, request| {
-        let Some((alone, padded)) = request.alone_and_padded(config) else {
-            return Ok(());
-        };
-        n.set(n.get() + 1);
-        let layers = stack(config, DType::F32);
-        let packed = words(layers.clone().pack(Precision::F32))?;
-        let run = |packs: bool, request: &Request| {
-            let x = request.x().to_dtype(DType::F32).unwrap();
-            let context = request.context(DType::F32);
-            words(match packs {
-                true => packed.forward_with(&x, &context),
-                false => layers.forward_with(&x, &context),
-            })
-        };
-        for packs in [false, true] {
-            let whole = run(packs, &alone)?;
-            let seq = whole.dims()[1];
-            let part = run(packs, &padded)?.narrow(0, 0, 1).unwrap();
-            let part = part.narrow(1, 0, seq).unwrap();
-            let difference = difference(&alone, &part, &whole);
-            if difference != 0.0 {
-                return Err(format!("packed {packs}: {difference:e}"));
-            }
-        }
-        Ok(())
-    }));
-    assert!(n.get_mut() > &mut 50, "{n:?}");
+    assert_holds(
+        properties::a_sequence_has_the_same_bits_alone_and_before_padding,
+        51,
+    );
 }
 
 #[test]
 fn half_types_are_the_function_rounded() {
-    assert_none(failures(|config, request| {
-        let exact = stack(config, DType::F64);
-        let x = request.x().to_dtype(DType::F16).unwrap();
-        let wide = x.to_dtype(DType::F64).unwrap();
-        let expected = words(exact.forward_with(&wide, &request.context(DType::F64)))?;
-        let packed = words(stack(config, DType::F32).pack(Precision::F32))?;
-        let ours = words(packed.forward_with(&x, &request.context(DType::F32)))?;
-        let difference = difference(request, &ours, &expected);
-        if ours.dtype() != DType::F16 || difference.is_nan() || difference > 1e-3 {
-            return Err(format!("{difference:e}"));
-        }
-        Ok(())
-    }));
-}
-
-/// A loss of no symmetry, and what its gradients are of.
-fn loss(y: &Tensor) -> Tensor {
-    let cotangent = Draws::new(77).tensor(y.dims());
-    (y * cotangent).unwrap().sum_all().unwrap()
+    assert_holds(properties::half_types_are_the_function_rounded, CASES);
 }
 
 #[test]
 fn gradients_are_the_slopes_of_the_loss() {
-    // A step may cross the kink of an activation, or lead to other experts; a tenth of it hardly does as well.
-    const STEPS: [f64; 2] = [1e-6, 1e-7];
-    assert_none(failures(|config, request| {
-        let (layers, parameters) =
-            drawn::made_with_parameters(DType::F64, |vb| Stack::new(config, vb));
-        let x = Var::from_tensor(&request.x()).unwrap();
-        let context = request.context(DType::F64);
-        let loss = || Ok::<_, String>(loss(&words(layers.forward_with(x.as_tensor(), &context))?));
-        let gradients = words(loss()?.backward())?;
-        let watched = words(layers.observe(x.as_tensor(), &context, |_, _| Ok(())))?;
-        let of_watched = words(self::loss(&watched).backward())?;
-        let mut variables: Vec<(String, Var)> = parameters;
-        variables.push(("x".to_string(), x.clone()));
-        let mut slope = 0.0;
-        let mut directions = Vec::new();
-        for (i, (name, variable)) in variables.iter().enumerate() {
-            let direction = Draws::new(500 + i as u64).tensor(variable.dims());
-            let along = |gradients: &candle_blocks::candle_core::backprop::GradStore| {
-                let gradient = gradients.get(variable);
-                gradient.map(|gradient| {
-                    let sum = (gradient * &direction).unwrap().sum_all().unwrap();
-                    sum.to_scalar::<f64>().unwrap()
-                })
-            };
-            match (along(&gradients), along(&of_watched)) {
-                (None, None) if !request.reaches(config, name) => {}
-                (Some(whole), Some(watched))
-                    if (whole - watched).abs() <= 1e-9 * whole.abs().max(1.0) =>
-                {
-                    slope += whole;
-                }
-                found => return Err(format!("{name}: {found:?}")),
-            }
-            directions.push(direction);
-        }
-        let start: Vec<Tensor> = variables
-            .iter()
-            .map(|(_, v)| v.as_tensor().copy().unwrap())
-            .collect();
-        let at = |step: f64| {
-            for ((variable, start), direction) in variables
-                .iter()
-                .map(|(_, v)| v)
-                .zip(&start)
-                .zip(&directions)
-            {
-                let moved = (start + (direction * step).unwrap()).unwrap();
-                variable.set(&moved).unwrap();
-            }
-            Ok::<_, String>(loss()?.to_scalar::<f64>().unwrap())
-        };
-        let mut found = Vec::new();
-        for step in STEPS {
-            let difference = (at(step)? - at(-step)?) / (2.0 * step);
-            if (difference - slope).abs() <= 1e-5 * slope.abs().max(1.0) {
-                return Ok(());
-            }
-            found.push(difference);
-        }
-        Err(format!("{slope} by gradients, {found:?} by differences"))
-    }));
+    assert_holds(properties::gradients_are_the_slopes_of_the_loss, CASES);
 }

@@ -39,8 +39,8 @@ fn feed_forward_is_four_times_as_wide_by_default() {
     let parameters = VarMap::new();
     let vb = VarBuilder::from_varmap(&parameters, DType::F32, &device());
     let layer = FeedForward::new(&config.with_dropout(0.5), vb).unwrap();
-    assert_eq!(layer.up().weight().dims(), [24, 6]);
-    assert_eq!(layer.down().weight().dims(), [6, 24]);
+    assert_eq!(layer.up().shape(), (24, 6));
+    assert_eq!(layer.down().shape(), (6, 24));
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn fresh_parameters_have_the_asked_statistics() {
     let layer = FeedForward::new(&config, vb).unwrap();
     let n = (d_model * d_ff) as f64;
     for (weight, deviation) in [
-        (layer.up().weight(), (2.0 / d_model as f64).sqrt()),
+        (layer.up().weight().unwrap(), (2.0 / d_model as f64).sqrt()),
         (
-            layer.down().weight(),
+            layer.down().weight().unwrap(),
             0.02 * (2.0 / (d_model + d_ff) as f64).sqrt(),
         ),
     ] {

@@ -165,9 +165,9 @@ fn a_fused_projection_equals_separate_ones() {
     let QueryKeyValue::Separate { query, key, value } = separate.projections() else {
         panic!("a BERT has separate projections");
     };
-    let cat = |parts: [&Tensor; 3]| Var::from_tensor(&Tensor::cat(&parts, 0).unwrap()).unwrap();
-    let weight = cat([query.weight(), key.weight(), value.weight()]);
-    let bias = cat([query, key, value].map(|linear| linear.bias().unwrap()));
+    let cat = |parts: [Tensor; 3]| Var::from_tensor(&Tensor::cat(&parts, 0).unwrap()).unwrap();
+    let weight = cat([query, key, value].map(|linear| linear.weight().unwrap()));
+    let bias = cat([query, key, value].map(|linear| linear.bias().unwrap().clone()));
     let linear =
         Linear::from_parts(weight.as_tensor().clone(), Some(bias.as_tensor().clone())).unwrap();
     let fused = Attention::from_parts(
@@ -206,8 +206,9 @@ fn a_stack_as_a_whole_has_the_values_and_gradients_of_its_layers_one_by_one() {
             |dims: (usize, usize, usize)| Tensor::randn(0f64, 1., dims, &device()).unwrap();
         let x = random((2, 5, block.d_model()));
         let keep = Tensor::new(&[[1u8, 1, 1, 1, 1], [0, 0, 1, 1, 1]], &device()).unwrap();
-        let mut context =
+        let context =
             ForwardContext::evaluation().with_mask(AttentionMask::padding(&keep).unwrap());
+        let mut context = crate::patches::in_one_row(context, checkpoint.config(), 5);
         if let Some(cross) = &block.cross_attention {
             context = context.with_memory(random((2, 4, cross.d_memory)), AttentionMask::none());
         }

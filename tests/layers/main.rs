@@ -24,6 +24,8 @@ mod levels;
 mod message;
 #[path = "../shared/numbers.rs"]
 mod numbers;
+#[path = "../shared/patches.rs"]
+mod patches;
 #[path = "../shared/random.rs"]
 mod random;
 #[path = "../shared/reference.rs"]

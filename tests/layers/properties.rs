@@ -108,7 +108,8 @@ fn the_order_of_heads_does_not_matter() {
             let features = Tensor::new(features, &device()).unwrap();
             let rows = |linear: &Linear| {
                 let pick = |t: &Tensor| t.index_select(&features, 0).unwrap();
-                Linear::from_parts(pick(linear.weight()), linear.bias().map(pick)).unwrap()
+                Linear::from_parts(pick(&linear.weight().unwrap()), linear.bias().map(pick))
+                    .unwrap()
             };
             let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
                 panic!("these families load separate projections");
@@ -119,7 +120,7 @@ fn the_order_of_heads_does_not_matter() {
                 value: rows(value),
             };
             let output = attention.output();
-            let columns = output.weight().index_select(&features, 1).unwrap();
+            let columns = output.weight().unwrap().index_select(&features, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
             let permuted =
                 Attention::from_parts(projections, None, None, output, attention.config().clone())

@@ -98,7 +98,8 @@ fn checked(stack: &Committed, documented: &BTreeMap<String, Vec<String>>) -> BTr
                 .product::<usize>()
         };
         let fits = shapes.iter().any(|shape| {
-            let mut dims: Vec<usize> = shape.split(',').map(product).collect();
+            let lengths = shape.split(',').filter(|length| !length.is_empty());
+            let mut dims: Vec<usize> = lengths.map(product).collect();
             if parameter == "bias" {
                 dims.truncate(1);
             }

@@ -1,7 +1,7 @@
 //! Loading takes the memory of what is loaded and of one tensor more, not of the file a second time; loading and
 //! packing, that of what is packed and of one block more.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use candle_blocks::{
     Checkpoint, Precision,
@@ -10,7 +10,7 @@ use candle_blocks::{
 use serde_json::json;
 
 use crate::{
-    resident::{in_a_process_of_its_own, status},
+    resident::{in_a_process_of_its_own, start_measuring, status},
     synthetic::{Sizes, Tensors, adder, write, write_bert},
 };
 
@@ -121,12 +121,6 @@ fn measure_whole() {
         );
     }
     assert_eq!(kept.len(), 5);
-}
-
-/// Sets the peak back to what is resident, and returns that.
-fn start_measuring() -> usize {
-    fs::write("/proc/self/clear_refs", "5").unwrap();
-    status("VmRSS:")
 }
 
 /// `config.json` and `model.safetensors` of a GPT-2 as transformers saves them, with embeddings of so many words or none.

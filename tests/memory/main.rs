@@ -13,8 +13,12 @@ mod counted;
 #[cfg(target_os = "linux")]
 mod loading;
 #[cfg(target_os = "linux")]
+mod quantized_lora;
+#[cfg(target_os = "linux")]
 mod reading;
 #[cfg(target_os = "linux")]
 mod resident;
 mod serving;
+#[cfg(target_os = "linux")]
+mod soak;
 mod training;

@@ -31,3 +31,9 @@ pub fn status(key: &str) -> usize {
     let kib: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     kib * 1024
 }
+
+/// Sets the peak back to what is resident, and returns that.
+pub fn start_measuring() -> usize {
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    status("VmRSS:")
+}

@@ -50,7 +50,7 @@ fn calls_beside_a_busy_pool_leave_nothing_behind() {
 
 /// Bytes of the process that are in memory; mappings do not come from the allocator.
 #[cfg(target_os = "linux")]
-fn resident() -> usize {
+pub fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let resident = pages.split_whitespace().nth(1).unwrap();
     resident.parse::<usize>().unwrap() * 4096

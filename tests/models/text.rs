@@ -101,6 +101,8 @@ fn a_template_that_is_missing_or_wrong_is_said() {
     assert!(
         refused(json!({"chat_template": [{"name": "other", "template": "a"}]})).contains("default")
     );
+    let for_ever = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    assert!(refused(json!({"chat_template": for_ever})).contains("fuel"));
 }
 
 fn checkpoint() -> Option<Checkpoint> {

@@ -6,10 +6,13 @@ use candle_blocks::candle_core::{DType, Device, Module, Tensor};
 use candle_blocks::candle_nn::{self, Conv2dConfig, VarBuilder};
 use candle_blocks::config::PatchEmbeddingsConfig;
 use candle_blocks::layers::PatchEmbeddings;
-use candle_blocks::{Checkpoint, model::ModelInput};
+use candle_blocks::verify::{Expected, compare};
+use candle_blocks::{
+    Checkpoint, CheckpointOptions, ForwardContext, model::ModelInput, train::Fresh,
+};
 
-use crate::message::message;
 use crate::weights::{is_present, weights};
+use crate::{message::message, said::assert_says};
 
 fn images(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
@@ -80,4 +83,63 @@ fn what_fills_no_patch_of_a_trained_size_is_left_out_as_by_a_convolution() {
     let expected = patches.broadcast_add(&tensors["position.weight"]).unwrap();
     let difference = (ours - expected).unwrap().abs().unwrap().max_all().unwrap();
     assert!(difference.to_scalar::<f32>().unwrap() < 1e-5);
+}
+
+#[test]
+fn hidden_states_of_other_patches_than_said_are_refused_with_the_cure() {
+    if !is_present("families/dinov3_vit") {
+        return;
+    }
+    let checkpoint = Checkpoint::open(weights("families/dinov3_vit")).unwrap();
+    let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let x = images(&[1, 3 + 2 * 4, 8]); // a class token and two registers
+    let context = ForwardContext::evaluation();
+    assert_says(
+        message(stack.forward_with(&x, &context)),
+        &["11 positions", "expected 12", "3 x 3", "with_patches"],
+    );
+    let turned = |grid| {
+        let context = context.clone().with_patches(grid);
+        let y = stack.forward_with(&x, &context).unwrap();
+        y.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+    };
+    assert_ne!(turned([2, 4]), turned([4, 2]));
+}
+
+#[test]
+fn coordinates_that_transformers_draws_in_training_are_refused_there_alone() {
+    if !is_present("families/dinov3_vit") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let from = weights("families/dinov3_vit");
+    let name = "model.safetensors";
+    std::fs::copy(from.join(name), folder.path().join(name)).unwrap();
+    let config = std::fs::read(from.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config.as_object_mut().unwrap().remove("pos_embed_rescale"); // 2 by default
+    let config = serde_json::to_vec(&config).unwrap();
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    let model = Checkpoint::open(folder.path()).unwrap();
+    let model = model.model(DType::F32, &Device::Cpu).unwrap();
+    let input = ModelInput::pixels(&images(&[1, 3, 6, 6]));
+    model.forward(&input).unwrap();
+    let said = message(model.forward(&input.with_train(true)));
+    assert_says(said, &["at random in training", "pos_embed_rescale"]);
+}
+
+#[test]
+fn the_positions_of_a_new_vit_mae_are_those_of_transformers() {
+    if !is_present("families/vit_mae") {
+        return;
+    }
+    let architecture = CheckpointOptions::default().architecture(weights("families/vit_mae"));
+    let initialization = architecture.unwrap().initialization;
+    let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);
+    let vb = fresh.var_builder().pp("embeddings.position");
+    let ours = vb.get((10, 12), "weight").unwrap();
+    let (tensors, _) = crate::images::images();
+    let expected = Expected::new(tensors["sinusoids"].clone(), None).unwrap();
+    let comparison = compare("positions", &ours, &expected, None);
+    assert!(comparison.passed(), "{comparison:#?}");
 }

@@ -8,7 +8,7 @@ use candle_blocks::{
         AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, ExpertGroups, GateClamp,
         LatentConfig, ParallelNorm, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan,
         RelativeBiasConfig, RelativeEmbeddingsConfig, RotaryScaling, RoutingConfig,
-        SharedExpertConfig,
+        SharedExpertConfig, TemperatureBy,
     },
 };
 
@@ -52,6 +52,7 @@ fn factors_that_give_nan_are_refused() {
             beta,
             interval,
             offset: 0,
+            by: TemperatureBy::Position,
         })
     };
     for bad in [temperature(f64::NAN, 4), temperature(0.1, 0)] {
@@ -278,6 +279,7 @@ fn rotary_settings_that_divide_by_zero_or_leave_pairs_out_are_refused() {
         short_factor: vec![1.0; short],
         long_factor: vec![factor; 4],
         attention_factor,
+        long_attention_factor: None,
         original_positions: 8,
     };
     // Fewer divisors than pairs would turn the first pairs only.

@@ -237,7 +237,7 @@ fn projections_through_a_latent_that_do_not_fit_are_refused() {
     });
     says(&["key_value has a bias"], || {
         with(|parts| {
-            let weight = parts.key_value.weight().clone();
+            let weight = parts.key_value.weight().unwrap();
             let bias = weight.narrow(1, 0, 1).unwrap().flatten_all().unwrap();
             parts.key_value = Linear::from_parts(weight, Some(bias)).unwrap();
         })

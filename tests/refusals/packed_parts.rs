@@ -212,7 +212,7 @@ fn layers_that_were_exchanged_for_others_are_refused_when_they_are_packed() {
                 let mut stack = stack(&config);
                 let mut role = String::new();
                 for (name, linear) in stack.linears_mut().skip(i).take(1) {
-                    let (d_out, d_in) = linear.weight().dims2().unwrap();
+                    let (d_out, d_in) = linear.shape();
                     let weight = numbers(&[d_out + change.0, d_in + change.1], 1);
                     *linear = Linear::from_parts(weight, None).unwrap();
                     role = name;
@@ -233,7 +233,7 @@ fn a_weight_beyond_the_range_of_f16_is_refused_with_its_name_where_it_is_packed_
         kinds::experts(),
     ];
     let planted = |linear: &Linear, number: f32| {
-        let (d_out, d_in) = linear.weight().dims2().unwrap();
+        let (d_out, d_in) = linear.shape();
         let mut weight = vec![0.5; d_out * d_in];
         weight[(d_out - 1) * d_in] = number;
         let weight = Tensor::from_vec(weight, (d_out, d_in), &Device::Cpu).unwrap();

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
 /// The sizes of a checkpoint.
@@ -55,12 +56,20 @@ pub fn adder(tensors: &mut Tensors, stem: String) -> impl FnMut(&str, &[usize], 
 
 /// The two files of a checkpoint.
 pub fn write(folder: &Path, config: &Value, tensors: &Tensors) {
+    let typed = tensors
+        .iter()
+        .map(|(name, shape)| (name.clone(), Dtype::F32, shape.clone()));
+    write_typed(folder, config, &typed.collect::<Vec<_>>());
+}
+
+/// The same of tensors of any types.
+pub fn write_typed(folder: &Path, config: &Value, tensors: &[(String, Dtype, Vec<usize>)]) {
     fs::write(folder.join("config.json"), config.to_string()).unwrap();
     let mut header = Map::new();
     let mut filled = 0;
-    for (name, shape) in tensors {
-        let end = filled + shape.iter().product::<usize>() * size_of::<f32>();
-        let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [filled, end]});
+    for (name, dtype, shape) in tensors {
+        let end = filled + shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [filled, end]});
         header.insert(name.clone(), entry);
         filled = end;
     }

@@ -114,7 +114,7 @@ fn adapted(adapted: &str) -> (Stack, Vec<(String, Var)>) {
     let mut parameters = Vec::new();
     for (role, linear) in stack.linears_mut() {
         if role == adapted {
-            let (d_out, d_in) = linear.weight().dims2().unwrap();
+            let (d_out, d_in) = linear.shape();
             let [a, b] =
                 [[2, d_in], [d_out, 2]].map(|shape| Var::from_tensor(&numbers(&shape, 4)).unwrap());
             let (down, up) = (a.as_tensor().clone(), b.as_tensor().clone());

@@ -12,6 +12,7 @@ use crate::{
     device::device,
     differentiated::value_and_gradients,
     numbers::{bits, numbers},
+    patches::in_one_row,
     reference::{Reference, assert_passed},
     weights::{is_present, weights},
 };
@@ -81,7 +82,11 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
         }
         let width = config.blocks[0].d_model();
         let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
-        let before = output(&stack, width, false);
+        let output = |stack: &Stack| {
+            let context = in_one_row(ForwardContext::evaluation(), config, 4);
+            stack.forward_with(&input(width), &context).unwrap()
+        };
+        let before = output(&stack);
         let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &ALL), 1).unwrap();
         let n_linears = stack.linears_mut().count();
         assert_eq!(
@@ -91,13 +96,13 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
             committed.label()
         );
         assert_eq!(
-            bits(&output(&stack, width, false)),
+            bits(&output(&stack)),
             bits(&before),
             "{}",
             committed.label()
         );
         trained(&lora);
-        let beside = numbers(&output(&stack, width, false));
+        let beside = numbers(&output(&stack));
         let moved = beside
             .iter()
             .zip(numbers(&before))
@@ -109,7 +114,7 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
                 .linears_mut()
                 .all(|(_, linear)| linear.adapter().is_none())
         );
-        let merged = numbers(&output(&stack, width, false));
+        let merged = numbers(&output(&stack));
         let largest = beside.iter().fold(0.0, |all: f64, x| all.max(x.abs()));
         for (merged, beside) in merged.iter().zip(&beside) {
             // Mixtures of experts may choose another expert for a row on the edge; none does here.

@@ -18,6 +18,8 @@ mod kinds;
 mod message;
 #[path = "../shared/numbers.rs"]
 mod numbers;
+#[path = "../shared/patches.rs"]
+mod patches;
 #[path = "../shared/reference.rs"]
 mod reference;
 #[path = "../shared/rehearsal.rs"]
@@ -36,6 +38,7 @@ mod failed_backward;
 mod in_bf16;
 mod initialization;
 mod initialization_of_two;
+mod kept_quantized;
 mod lora;
 mod lora_start;
 mod loss_curve;

@@ -12,6 +12,7 @@ use crate::{
     all::all,
     device::device,
     numbers::{bits, numbers},
+    patches::in_one_row,
     weights::{is_present, weights},
 };
 
@@ -111,8 +112,8 @@ fn every_familys_gradients_are_those_without_with_dropout_and_padding() {
         let width = config.blocks[0].d_model();
         let x = random(&[2, 5, width], 0.0);
         let keep = Tensor::new(&[[1u8, 1, 1, 1, 1], [0, 0, 1, 1, 1]], &device()).unwrap();
-        let mut context =
-            ForwardContext::training().with_mask(AttentionMask::padding(&keep).unwrap());
+        let context = ForwardContext::training().with_mask(AttentionMask::padding(&keep).unwrap());
+        let mut context = in_one_row(context, &config, 5);
         if let Some(cross) = &config.blocks[0].cross_attention {
             let memory = random(&[2, 4, cross.d_memory], 1.0);
             context = context.with_memory(memory, AttentionMask::none());

@@ -42,6 +42,7 @@ fn loss(stack: &Stack, rows: Range<usize>, context: &ForwardContext) -> Tensor {
                 .inner()
                 .output()
                 .weight()
+                .unwrap()
                 .dtype()
         },
         |norm| norm.weight().dtype(),

@@ -12,7 +12,7 @@ pub mod softmax;
 pub(crate) mod source;
 mod sums;
 
-pub use activation::ActivationFunction;
+pub use activation::{ActivationFunction, Xielu};
 pub use dropout::{draw_mask, dropout};
 pub use norm::Norm;
 pub use source::{RowNorm, Source};

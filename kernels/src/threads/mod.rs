@@ -1,6 +1,7 @@
 //! Work divided among threads.
 
 pub(crate) mod parallel;
+mod primitives;
 pub(crate) mod shared;
 pub(crate) mod target;
 pub(crate) mod team;

@@ -17,16 +17,16 @@
 use std::{
     any::Any,
     cell::{Cell, UnsafeCell},
-    hint,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     ptr,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        Arc, PoisonError,
+        atomic::{self, Ordering::SeqCst},
     },
-    thread,
 };
+
+use super::primitives::{AtomicBool, AtomicUsize, Mutex, hint, spawn, thread, thread_local};
 
 /// The work of a step, called with task numbers. It borrows from the leader's stack.
 type Work<'a> = &'a (dyn Fn(usize) + Sync);
@@ -65,8 +65,8 @@ thread_local! {
     static IN_STEP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Helpers that no pool has begun to run.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// Helpers that no pool has begun to run: of all teams, so that it is no part of one's model.
+static WAITING: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
 
 /// Helpers that may wait at once. A pool that has other work, or none of whose threads came along in a fork, would
 /// collect one for every pass, and the team that each of them holds.
@@ -74,7 +74,7 @@ const MAX_WAITING: usize = 1 << 10;
 
 /// Whether the calling thread leads a team.
 pub fn is_here() -> bool {
-    !LED.get().is_null()
+    !LED.with(Cell::get).is_null()
 }
 
 /// Runs `work`, in which every task is done by one team of at most `threads`
@@ -92,7 +92,7 @@ pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
 
 /// Does one step with the team that this thread leads, or alone if it leads none.
 pub fn step(tasks: usize, work: Work) {
-    let team = LED.get();
+    let team = LED.with(Cell::get);
     // SAFETY: `LED` is not null only while `with_team` keeps the team alive.
     match unsafe { team.as_ref() } {
         Some(team) => team.step(tasks, work),
@@ -103,7 +103,7 @@ pub fn step(tasks: usize, work: Work) {
 impl Team {
     /// A team of so many threads, whose helpers are on their way; none where the calling thread is alone, or has one.
     fn called(threads: usize) -> Option<Arc<Self>> {
-        if threads <= 1 || is_here() || IN_STEP.get() {
+        if threads <= 1 || is_here() || IN_STEP.with(Cell::get) {
             return None;
         }
         let counters = (0..threads).map(|_| CachePadded(AtomicUsize::new(0)));
@@ -122,7 +122,7 @@ impl Team {
                 break;
             }
             let team = team.clone();
-            rayon::spawn(move || {
+            spawn(move || {
                 WAITING.fetch_sub(1, SeqCst);
                 team.help(member);
             });
@@ -184,7 +184,7 @@ impl Team {
     /// What a helper does until the team is closed.
     fn help(&self, member: usize) {
         // This thread waits for rayon within a pass of its own, whose leader, helpers or tasks wait for it to return.
-        if is_here() || IN_STEP.get() {
+        if is_here() || IN_STEP.with(Cell::get) {
             return;
         }
         let mut idle = 0u32;
@@ -237,7 +237,7 @@ impl Drop for Closing<'_> {
             }
             hint::spin_loop();
         }
-        if thread::panicking() {
+        if std::thread::panicking() {
             // The leader's own panic is on its way up; a helper's must not show in a later step.
             *team.panic.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
@@ -258,13 +258,13 @@ struct InStep(bool);
 
 impl InStep {
     fn new() -> Self {
-        Self(IN_STEP.replace(true))
+        Self(IN_STEP.with(|in_step| in_step.replace(true)))
     }
 }
 
 impl Drop for InStep {
     fn drop(&mut self) {
-        IN_STEP.set(self.0);
+        IN_STEP.with(|in_step| in_step.set(self.0));
     }
 }
 
@@ -273,14 +273,14 @@ struct Led<'a>(&'a Team);
 
 impl<'a> Led<'a> {
     fn new(team: &'a Team) -> Self {
-        LED.set(team);
+        LED.with(|led| led.set(team));
         Self(team)
     }
 }
 
 impl Drop for Led<'_> {
     fn drop(&mut self) {
-        LED.set(ptr::null());
+        LED.with(|led| led.set(ptr::null()));
         self.0.closed.store(true, SeqCst);
     }
 }
@@ -290,15 +290,17 @@ struct Unled(*const Team);
 
 impl Unled {
     fn new() -> Self {
-        Self(LED.replace(ptr::null()))
+        Self(LED.with(|led| led.replace(ptr::null())))
     }
 }
 
 impl Drop for Unled {
     fn drop(&mut self) {
-        LED.set(self.0);
+        LED.with(|led| led.set(self.0));
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, shuttle))]
+mod model;
+#[cfg(all(test, not(shuttle)))]
 mod tests;

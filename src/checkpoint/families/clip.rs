@@ -79,7 +79,7 @@ fn end_of_text(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
 }
 
 fn images(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let patches = patches::config(&VISION.section(json)?, stack, [224, 32])?;
+    let patches = patches::config(&VISION.section(json)?, stack.blocks[0].d_model(), [224, 32])?;
     Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
         bias: false,
         norm: Some(stack.blocks[0].norm),

@@ -72,7 +72,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         n_registers: registers.unwrap_or(0),
         antialias,
         dropout: json.number(&["hidden_dropout_prob"], 0.0)?,
-        ..patches::config(json, stack, [224, patch])?
+        ..patches::config(json, stack.blocks[0].d_model(), [224, patch])?
     };
     Ok(EmbeddingsConfig::Patches(patches))
 }

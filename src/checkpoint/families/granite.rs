@@ -1,5 +1,5 @@
 //! Granite, Granite MoE and HyperCLOVA X: Llama's blocks with factors on embeddings, scores, residuals and logits; the second with
-//! a mixture of experts whose weights are stacked, the third with norms on both sides.
+//! a mixture of experts whose weights are stacked, and with a shared expert or without, the third with norms on both sides.
 //!
 //! transformers' `GraniteDecoderLayer` and `GraniteMoeMoE`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoe/modeling_granitemoe.py>
@@ -7,30 +7,50 @@
 use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
 
-pub(super) fn families() -> Vec<Family> {
-    let table = |name: &str, config| {
-        decoder(name, config)
-            .embeddings(|json, stack| {
-                let scale = json.number(&["embedding_multiplier"], 1.0)?;
-                Ok(padded_words(json, stack)?.with_scale(scale).into())
-            })
-            .head(Task::CausalLm, |json, _| {
-                let scale = 1.0 / json.number(&["logits_scaling"], 1.0)?;
-                next_token(language_model(json)?.with_scale(scale))
-            })
-    };
+/// Llama's table with factors on embeddings and logits.
+pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    decoder(name, config)
+        .embeddings(|json, stack| {
+            let scale = json.number(&["embedding_multiplier"], 1.0)?;
+            Ok(padded_words(json, stack)?.with_scale(scale).into())
+        })
+        .head(Task::CausalLm, |json, _| {
+            let scale = 1.0 / json.number(&["logits_scaling"], 1.0)?;
+            next_token(language_model(json)?.with_scale(scale))
+        })
+}
+
+/// The names of stacked experts.
+fn stacked_experts(family: Family) -> Family {
     let both = Rule::fused_gate(&["block_sparse_moe.input_linear"], Half::First);
+    let down = Rule::linear("feed_forward.down", &["block_sparse_moe.output_linear"]);
     let of_each = |rule: Rule| {
         let role = rule.role.replace('.', ".experts.{e}.");
         Rule { role, ..rule }.stacked()
     };
-    let down = Rule::linear("feed_forward.down", &["block_sparse_moe.output_linear"]);
-    let moe = table("granitemoe", granitemoe)
+    family
         .block_rules([Rule::linear(
             "feed_forward.router",
             &["block_sparse_moe.router.layer"],
         )])
-        .block_rules(both.into_iter().chain([down]).map(of_each));
+        .block_rules(both.into_iter().chain([down]).map(of_each))
+}
+
+/// The names of the expert that every position uses.
+pub(super) fn shared_rules() -> impl Iterator<Item = Rule> {
+    let both = Rule::fused_gate(&["shared_mlp.input_linear"], Half::First);
+    let down = Rule::linear("feed_forward.down", &["shared_mlp.output_linear"]);
+    both.into_iter().chain([down]).map(|rule| {
+        let role = rule.role.replace('.', ".shared.");
+        Rule { role, ..rule }
+    })
+}
+
+pub(super) fn families() -> Vec<Family> {
+    let moe = stacked_experts(table("granitemoe", granitemoe));
+    let with_shared = |json: &ConfigJson| shared(json, granitemoe(json)?);
+    let moe_shared = stacked_experts(table("granitemoeshared", with_shared));
+    let moe_shared = moe_shared.block_rules(shared_rules());
     let peri = table("hyperclovax", hyperclovax)
         .block_rules([
             Rule::norm("attention_output_norm", &["post_norm1"]),
@@ -40,10 +60,10 @@ pub(super) fn families() -> Vec<Family> {
             let scale = json.number(&["logits_scaling"], 1.0)?;
             next_token(language_model(json)?.with_scale(scale))
         });
-    vec![table("granite", granite), moe, peri]
+    vec![table("granite", granite), moe, moe_shared, peri]
 }
 
-fn granite(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn granite(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
     block.attention.scale = json.number(&["attention_multiplier"], 1.0)?;
     block.residual.multiplier = json.number(&["residual_multiplier"], 1.0)?;
@@ -63,9 +83,20 @@ fn hyperclovax(json: &ConfigJson) -> Result<StackConfig> {
     }))
 }
 
-fn granitemoe(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn granitemoe(json: &ConfigJson) -> Result<StackConfig> {
     let routing = RoutingConfig::renormalized(json.size_or(&["num_experts_per_tok"], 2)?);
     let experts = ExpertsConfig::new(json.size_or(&["num_local_experts"], 8)?, routing);
     let stack = granite(json)?;
     Ok(stack.with_each(|_, block| block.feed_forward.experts = Some(experts)))
+}
+
+/// With an expert of its own width that every position uses, unless that is 0.
+pub(super) fn shared(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
+    let d_ff = json.size_or(&["shared_intermediate_size"], 0)?;
+    let shared = (d_ff > 0).then_some(SharedExpertConfig { d_ff, gate: false });
+    Ok(stack.with_each(|_, block| {
+        if let Some(experts) = &mut block.feed_forward.experts {
+            experts.shared = shared;
+        }
+    }))
 }

@@ -1,12 +1,21 @@
-//! HunYuan (dense): Llama's blocks with norms of queries and keys behind the rotation.
+//! HunYuan, dense and with experts: Llama's blocks with norms of queries and keys behind the rotation.
 //!
 //! transformers' `HunYuanDenseV1Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py>
 
 use super::llama::{bias, block, decoder, uniform};
+use super::mixtral::{expert_rules, shared_rules};
 use super::prelude::*;
 
-pub(super) fn family() -> Family {
-    decoder("hunyuan_v1_dense", config)
+pub(super) fn families() -> Vec<Family> {
+    let experts = table("hunyuan_v1_moe", experts)
+        .block_rules(expert_rules())
+        .replace_block_rules([Rule::linear("feed_forward.router", &["mlp.gate.wg"])])
+        .block_rules(shared_rules("mlp.shared_mlp"));
+    vec![table("hunyuan_v1_dense", config), experts]
+}
+
+fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    decoder(name, config)
         .replace_block_rules([
             Rule::norm("attention.query_norm", &["self_attn.query_layernorm"]),
             Rule::norm("attention.key_norm", &["self_attn.key_layernorm"]),
@@ -27,6 +36,18 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         rotary.scaling = RotaryScaling::None;
     }
     uniform(json, block)
+}
+
+fn experts(json: &ConfigJson) -> Result<StackConfig> {
+    let top_k = json.size_or(&["moe_topk", "num_experts_per_tok"], 1)?;
+    let n_experts = json.size_or(&["num_experts", "num_local_experts"], 1)?;
+    let stack = config(&json.without("mlp_bias"))?;
+    Ok(stack.with_each(|_, block| {
+        let d_ff = block.feed_forward.d_ff;
+        let shared = SharedExpertConfig { d_ff, gate: false };
+        let experts = ExpertsConfig::new(n_experts, RoutingConfig::renormalized(top_k));
+        block.feed_forward.experts = Some(experts.with_shared(Some(shared)));
+    }))
 }
 
 /// With it, what published files call "dynamic" is a larger base, whatever the length.

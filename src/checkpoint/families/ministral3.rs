@@ -28,6 +28,7 @@ pub(super) fn ministral3(json: &ConfigJson) -> Result<StackConfig> {
             beta: parameters.optional_number(&[beta])?.ok_or_else(missing)?,
             interval: parameters.size(&["original_max_position_embeddings"])?,
             offset: 0,
+            by: TemperatureBy::Position,
         });
     }
     uniform(json, block)

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use crate::checkpoint::scheme::Family;
 
 mod albert;
+mod apertus;
 mod arcee;
 mod bart;
 mod bart_like;
@@ -18,6 +19,7 @@ mod deberta;
 mod deberta_v2;
 mod deepseek;
 mod dinov2;
+mod dinov3;
 mod disentangled;
 mod distilbert;
 mod dpr;
@@ -40,8 +42,11 @@ mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod granite_swa;
 mod hunyuan;
+mod internlm3;
 mod llama;
+mod llama4;
 mod megatron_bert;
 mod minicpm3;
 mod ministral3;
@@ -57,6 +62,7 @@ mod opt;
 mod patches;
 mod persimmon;
 mod phi;
+mod phimoe;
 mod prelude;
 mod qwen;
 mod rembert;
@@ -68,6 +74,7 @@ mod seed_oss;
 mod siglip;
 mod sigmoid_experts;
 mod smollm3;
+mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod t5;
@@ -76,6 +83,7 @@ mod torch;
 mod tower;
 mod umt5;
 mod vit;
+mod vit_mae;
 mod wav2vec2;
 mod whisper;
 
@@ -92,13 +100,14 @@ pub(crate) fn all() -> &'static [Family] {
 
 fn made() -> Vec<Family> {
     let single = of_files! { family:
-        albert bert bert_generation bloom deberta deberta_v2 dinov2 distilbert dpr electra ernie esm
-        eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj hunyuan megatron_bert ministral3
-        modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi rembert roformer seed_oss
-        smollm3 stablelm starcoder2
+        albert apertus bert bert_generation bloom deberta deberta_v2 dinov2 dinov3 distilbert dpr
+        electra ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
+        megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi
+        phimoe rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
-        arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite llama
+        arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite
+        granite_swa hunyuan internlm3 llama
         minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip sigmoid_experts t5
         text_side torch umt5 vit wav2vec2 whisper
     };

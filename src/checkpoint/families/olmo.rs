@@ -1,7 +1,8 @@
 //! OLMo 1, 2 and 3: Llama's names; the first with norms that have no weight, the others with norms on the
-//! sublayers' outputs, and the third with sliding windows. OLMoE is like the second, with norms in front and experts.
+//! sublayers' outputs, and the third with sliding windows. OLMoE is like the second, with norms in front and
+//! experts, FlexOlmo with experts alone.
 //!
-//! transformers' `OlmoDecoderLayer`, `Olmo3DecoderLayer` and `OlmoeDecoderLayer`:
+//! transformers' `OlmoDecoderLayer`, `Olmo3DecoderLayer`, `OlmoeDecoderLayer` and `FlexOlmoDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo3/modeling_olmo3.py>
 
 use super::gemma::global_rotary;
@@ -19,6 +20,14 @@ pub(super) fn families() -> Vec<Family> {
             .renamed("moe_intermediate_size", "intermediate_size")
             .default_of("rms_norm_eps", 1e-5)
             .default_of("pad_token_id", 1),
+        norms_behind("flex_olmo", flex_olmo)
+            .block_rules(expert_rules())
+            .renamed("moe_intermediate_size", "intermediate_size")
+            .default_of("rms_norm_eps", 1e-6)
+            .default_of("rope_theta", 5e5)
+            .default_of("num_experts", 7)
+            .default_of("num_experts_per_tok", 5)
+            .default_of("pad_token_id", 100277),
     ]
 }
 
@@ -66,6 +75,10 @@ fn olmoe(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
     with_experts(json, uniform(json, block)?, None)
+}
+
+fn flex_olmo(json: &ConfigJson) -> Result<StackConfig> {
+    with_experts(json, olmo2(json)?, None)
 }
 
 /// The block with norms on the outputs of its sublayers.

@@ -15,7 +15,7 @@ enum Size {
 /// The patches that a file describes, whose images and patches have these sizes where it says nothing.
 pub(super) fn config(
     json: &ConfigJson,
-    stack: &StackConfig,
+    d_model: usize,
     [image, patch]: [usize; 2],
 ) -> Result<PatchEmbeddingsConfig> {
     let size = |key: &str, default: usize| -> Result<[usize; 2]> {
@@ -29,7 +29,7 @@ pub(super) fn config(
         n_channels: json.size_or(&["num_channels"], 3)?,
         image_size: size("image_size", image)?,
         patch_size: size("patch_size", patch)?,
-        ..PatchEmbeddingsConfig::new(image, patch, stack.blocks[0].d_model())
+        ..PatchEmbeddingsConfig::new(image, patch, d_model)
     })
 }
 

@@ -1,4 +1,4 @@
-//! SigLIP: CLIP's two towers with other settings.
+//! SigLIP: CLIP's two towers with other settings; and the tower of texts of SigLIP 2.
 //!
 //! transformers' `SiglipEncoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip/modeling_siglip.py>
@@ -9,28 +9,25 @@ use super::tower::{Tower, tower};
 
 pub(super) fn families() -> Vec<Family> {
     vec![
-        tower(
-            Family::new("siglip", &["siglip", "siglip_text_model"], |json| {
-                TEXT.config(json)
-            })
-            .initialization(|json| initialization(json, &TEXT))
-            .embeddings(|json, stack| TEXT.words(json, stack, [32000, 64]))
-            .end_rules([Rule::linear("pooler.transform", &["head"])])
+        text("siglip", &["siglip", "siglip_text_model"])
             .end_rules([Rule {
                 bias: strings(&["logit_bias"]),
                 ..Rule::behind_ones("similarity", &["logit_scale"], 1)
             }])
-            .pooler(last_token)
             .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: true })),
-            StackPart::Text,
-        ),
+        // Its images are patches of any shape in one sequence, which are outside.
+        Family {
+            part: None,
+            ..text("siglip2", &["siglip2", "siglip2_text_model"])
+        },
         tower(
             Family::new("siglip", &["siglip", "siglip_vision_model"], |json| {
                 VISION.config(json)
             })
             .initialization(|json| initialization(json, &VISION))
             .embeddings(|json, stack| {
-                let patches = patches::config(&VISION.section(json)?, stack, [224, 16])?;
+                let patches =
+                    patches::config(&VISION.section(json)?, stack.blocks[0].d_model(), [224, 16])?;
                 Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
                     class_token: false,
                     ..patches
@@ -45,6 +42,16 @@ pub(super) fn families() -> Vec<Family> {
             StackPart::Vision,
         ),
     ]
+}
+
+/// The tower of texts.
+fn text(name: &str, model_types: &[&str]) -> Family {
+    let family = Family::new(name, model_types, |json| TEXT.config(json))
+        .initialization(|json| initialization(json, &TEXT))
+        .embeddings(|json, stack| TEXT.words(json, stack, [32000, 64]))
+        .end_rules([Rule::linear("pooler.transform", &["head"])])
+        .pooler(last_token);
+    tower(family, StackPart::Text)
 }
 
 const TEXT: Tower = Tower {

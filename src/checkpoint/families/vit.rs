@@ -73,7 +73,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 /// The table of the blocks and of their patches.
-fn blocks(name: &str, prefixes: &[&str]) -> Family {
+pub(super) fn blocks(name: &str, prefixes: &[&str]) -> Family {
     Family::new(name, &[name], config)
         .prefixes(prefixes)
         .block("encoder.layer.{i}.")
@@ -112,7 +112,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 fn patches(json: &ConfigJson, stack: &StackConfig) -> Result<PatchEmbeddingsConfig> {
     Ok(PatchEmbeddingsConfig {
         dropout: json.number(&["hidden_dropout_prob"], 0.0)?,
-        ..patches::config(json, stack, [224, 16])?
+        ..patches::config(json, stack.blocks[0].d_model(), [224, 16])?
     })
 }
 

@@ -190,6 +190,7 @@ fn rotary_scaling(
             long_factor,
             attention_factor,
             original_positions,
+            ..
         } => {
             set("rope.scaling.attn_factor", json!(attention_factor));
             set(

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::coded::CodeKind;
 use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
-use super::rows::{QuantizedRows, Stored, Zeros};
+use super::rows::{QuantizedRows, Stored, Zeros, groups};
 use super::{Matrix, Module};
 use crate::checkpoint::files::{Part, TensorFiles};
 use crate::error::Result;
@@ -184,6 +184,19 @@ impl Stored for Blocks {
             }
         };
         let scales = self.all_scales(files)?;
+        let (columns, size) = (self.columns, self.size);
+        let (group_of, n_groups, scales) = match columns.is_multiple_of(size) {
+            true => {
+                let of_rows = span.start / size..span.end / size;
+                let n_groups = columns / size;
+                (groups(columns, size), n_groups, scales[of_rows].to_vec())
+            }
+            // Blocks go on from one row to the next: each column has a scale of its own.
+            false => {
+                let each = span.clone().map(|i| scales[i / size]);
+                ((0..columns as u32).collect(), columns, each.collect())
+            }
+        };
         let numbers = files.part_in_f32(&self.numbers)?;
         Ok(QuantizedRows {
             codes: span.clone().map(code).collect(),
@@ -191,10 +204,9 @@ impl Stored for Blocks {
             values: Some(super::numbers::table(|code| {
                 numbers[usize::from(code & 15)]
             })),
-            // Blocks go on from one row to the next: each column has a scale of its own.
-            group_of: (0..self.columns as u32).collect(),
-            n_groups: self.columns,
-            scales: span.map(|i| scales[i / self.size]).collect(),
+            group_of,
+            n_groups,
+            scales,
             zeros: Zeros::All(0.0),
             factor: 1.0,
         })

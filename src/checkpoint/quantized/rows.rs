@@ -56,21 +56,43 @@ pub(super) enum Zeros {
 impl QuantizedRows {
     /// The weights, `[rows, columns]`.
     fn dequantized(&self) -> Vec<f32> {
-        let value = |code: u8| match &self.values {
-            Some(table) => table[usize::from(code)],
-            None => f32::from(code),
-        };
-        let rows = self.codes.chunks_exact(self.columns.max(1)).enumerate();
-        let mut weights = Vec::with_capacity(self.codes.len());
-        for (row, codes) in rows {
-            for (&code, &group) in codes.iter().zip(&self.group_of) {
-                let at = row * self.n_groups + group as usize;
+        match &self.values {
+            Some(table) => self.of_values(|code| table[usize::from(code)]),
+            None => self.of_values(f32::from),
+        }
+    }
+
+    fn of_values(&self, value: impl Fn(u8) -> f32) -> Vec<f32> {
+        // Columns of one group beside each other, as all but reordered ones are, go through one loop without a look-up.
+        let mut runs: Vec<(Range<usize>, usize)> = Vec::new();
+        for of_run in self.group_of.chunk_by(|a, b| a == b) {
+            let start = runs.last().map_or(0, |(columns, _)| columns.end);
+            runs.push((start..start + of_run.len(), of_run[0] as usize));
+        }
+        let factor = self.factor;
+        let mut weights = vec![0.0; self.codes.len()];
+        let rows = self.codes.chunks_exact(self.columns.max(1));
+        let rows = rows.zip(weights.chunks_exact_mut(self.columns.max(1)));
+        for (row, (codes, weights)) in rows.enumerate() {
+            for (columns, group) in &runs {
+                let at = row * self.n_groups + group;
                 let scale = self.scales[at];
-                weights.push(match &self.zeros {
-                    Zeros::All(zero) => (value(code) - zero) * scale * self.factor,
-                    Zeros::Each(zeros) => (value(code) - zeros[at]) * scale * self.factor,
-                    Zeros::Behind(offsets) => value(code) * scale + offsets[at],
-                });
+                let pairs = weights[columns.clone()]
+                    .iter_mut()
+                    .zip(&codes[columns.clone()]);
+                let scaled = |zero| move |code| (code - zero) * scale * factor;
+                match &self.zeros {
+                    Zeros::All(zero) => {
+                        pairs.for_each(|(w, &code)| *w = scaled(*zero)(value(code)))
+                    }
+                    Zeros::Each(zeros) => {
+                        pairs.for_each(|(w, &code)| *w = scaled(zeros[at])(value(code)))
+                    }
+                    Zeros::Behind(offsets) => {
+                        let offset = offsets[at];
+                        pairs.for_each(|(w, &code)| *w = value(code) * scale + offset);
+                    }
+                }
             }
         }
         weights

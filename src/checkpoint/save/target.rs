@@ -54,6 +54,9 @@ impl Target {
             replaces,
         } = self;
         let failed = |source| Error::io(&directory, "write", source);
+        if replaces && exchange(staging.path(), &directory).map_err(failed)? {
+            return Ok(()); // what is removed with the temporary directory is the old one
+        }
         if !replaces {
             fs::rename(staging.path(), &directory).map_err(failed)?;
         } else {
@@ -71,6 +74,26 @@ impl Target {
         let _ = staging.keep(); // it has its new name: there is nothing to remove
         Ok(())
     }
+}
+
+/// Has two directories take each other's names at once, so that at no time one of them is missing; false where the file
+/// system cannot.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+fn exchange(new: &Path, old: &Path) -> io::Result<bool> {
+    use rustix::{
+        fs::{CWD, RenameFlags, renameat_with},
+        io::Errno,
+    };
+    match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+fn exchange(_: &Path, _: &Path) -> io::Result<bool> {
+    Ok(false)
 }
 
 /// A fresh directory on the same file system, with the permissions of an ordinary one.

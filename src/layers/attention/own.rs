@@ -57,7 +57,7 @@ impl Attention {
             additive: additive
                 .map(|added| last_keys(&added, all, keys))
                 .transpose()?,
-            has_mask: pass.context.mask().additive().is_some(),
+            has_mask: pass.context.mask().additive().is_some() || self.config.chunk.is_some(),
         };
         self.attend(&query, &attended, pass, (x, residual))
     }

@@ -59,6 +59,9 @@ impl Attention {
             let key = ((*alibi, config.n_heads), *keys);
             biases.push(pass.alibi(key, visible.on_host, (query.dtype(), &device))?);
         }
+        if let Some(chunk) = config.chunk {
+            biases.extend(pass.chunks(chunk, visible.on_host, (query.dtype(), &device))?);
+        }
         if let Some(additive) = additive {
             check_additive(additive)?;
             biases.push(additive.clone());

@@ -17,7 +17,7 @@ pub struct PatchEmbeddings {
     patch: Linear,           // of [n_channels * height * width]
     special: Option<Tensor>, // [n_special, d_model]
     registers: Option<Tensor>,
-    positions: Tensor, // [n_special + grid, d_model]
+    positions: Option<Tensor>, // [n_special + grid, d_model]
     norm: Option<Norm>,
     pub(super) dropout: Dropout,
 }
@@ -63,16 +63,16 @@ impl PatchEmbeddings {
         });
         let [down, across] = config.grid();
         let n_positions = config.n_special() + down * across;
-        let positions = (n_positions, d_model);
-        let positions = vb
-            .pp("position")
-            .get_with_hints(positions, "weight", init)?;
+        let positions = config.positions.then(|| {
+            let shape = (n_positions, d_model);
+            vb.pp("position").get_with_hints(shape, "weight", init)
+        });
         let norm = |norm| Norm::new(norm, vb.pp("norm"));
         Ok(Self {
             patch,
             special,
             registers: registers.transpose()?,
-            positions,
+            positions: positions.transpose()?,
             norm: config.norm.as_ref().map(norm).transpose()?,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
             config: config.clone(),
@@ -103,7 +103,10 @@ impl PatchEmbeddings {
         if let Some(special) = &self.special {
             x = Tensor::cat(&[&in_each(special)?, &x], 1)?;
         }
-        x = x.broadcast_add(&self.positions_of(grid)?.unsqueeze(0)?)?;
+        if let Some(positions) = &self.positions {
+            let positions = self.resized_to(grid, positions)?;
+            x = x.broadcast_add(&positions.unsqueeze(0)?)?;
+        }
         if let Some(registers) = &self.registers {
             let n_special = self.config.n_special();
             let front = x.narrow(1, 0, n_special)?;
@@ -117,7 +120,7 @@ impl PatchEmbeddings {
     }
 
     /// Patches of an image, down and across.
-    fn grid(&self, pixels: &Tensor) -> Result<[usize; 2]> {
+    pub(crate) fn grid(&self, pixels: &Tensor) -> Result<[usize; 2]> {
         let fail = |reason| Err(Error::input("pixel_values", reason).into());
         let (found, n_channels) = (pixels.dims(), self.config.n_channels);
         if !pixels.dtype().is_float() {
@@ -152,19 +155,17 @@ impl PatchEmbeddings {
     }
 
     /// The positions of special tokens and patches of a grid, `[tokens and patches, d_model]`.
-    fn positions_of(&self, grid: [usize; 2]) -> Result<Tensor> {
+    fn resized_to(&self, grid: [usize; 2], positions: &Tensor) -> Result<Tensor> {
         let trained = self.config.grid();
         if grid == trained {
-            return Ok(self.positions.clone());
+            return Ok(positions.clone());
         }
         let n_special = self.config.n_special();
-        let of_patches = self
-            .positions
-            .narrow(0, n_special, trained[0] * trained[1])?;
+        let of_patches = positions.narrow(0, n_special, trained[0] * trained[1])?;
         let of_patches = resized(&of_patches, trained, grid, self.config.antialias)?;
         match n_special {
             0 => Ok(of_patches),
-            _ => Tensor::cat(&[&self.positions.narrow(0, 0, n_special)?, &of_patches], 0),
+            _ => Tensor::cat(&[&positions.narrow(0, 0, n_special)?, &of_patches], 0),
         }
     }
 

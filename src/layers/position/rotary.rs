@@ -52,30 +52,59 @@ impl RotaryTables {
     ) -> Result<Self> {
         let last = positions.iter().flatten().max().copied().unwrap_or(0);
         let (frequencies, factor) = frequencies(config, last as usize + 1);
-        let angles = || {
-            let position = |&position: &u32| {
-                frequencies
-                    .iter()
-                    .map(move |frequency| f64::from(position) * frequency)
-            };
-            positions.iter().flatten().flat_map(position)
-        };
-        let shape = (
+        let angles = positions.iter().flatten().flat_map(|&position| {
+            let angle = move |frequency| f64::from(position) * frequency;
+            frequencies.iter().map(angle)
+        });
+        let shape = [
             positions.len(),
             positions.first().map_or(0, Vec::len),
             frequencies.len(),
-        );
+        ];
+        Self::of_angles((angles.collect(), shape), factor, (dtype, device))
+    }
+
+    /// The tables of an image's patches, down and across, behind so many tokens that do not turn
+    /// ([`PatchAxes`](crate::config::PatchAxes)).
+    pub(crate) fn of_patches(
+        config: &RotaryConfig,
+        (n_front, grid): (usize, [usize; 2]),
+        place: (DType, &Device),
+    ) -> Result<Self> {
+        let pairs = config.dim / 2;
+        let half = RotaryConfig {
+            dim: pairs,
+            ..config.clone()
+        };
+        let (frequencies, _) = frequencies(&half, 0);
+        let at = |i: usize, n: usize| TAU * (2.0 * (i as f64 + 0.5) / n as f64 - 1.0);
+        let [down, across] = grid;
+        let of_patch = |i: usize| [at(i / across, down), at(i % across, across)];
+        let patches = (0..down * across).flat_map(of_patch);
+        let angles = patches.flat_map(|at| frequencies.iter().map(move |f| at * f));
+        let front = std::iter::repeat_n(0.0, n_front * pairs);
+        let shape = [1, n_front + down * across, pairs];
+        Self::of_angles((front.chain(angles).collect(), shape), 1.0, place)
+    }
+
+    /// The cosines and sines of angles, times `factor`.
+    fn of_angles(
+        (angles, shape): (Vec<f64>, [usize; 3]),
+        factor: f64,
+        (dtype, device): (DType, &Device),
+    ) -> Result<Self> {
         // Rounded on the CPU: Metal has no f64.
-        let table = |values: Vec<f64>| {
+        let table = |of: fn(f64) -> f64| {
+            let values: Vec<f64> = angles.iter().map(|&angle| of(angle) * factor).collect();
             uploaded(
-                &Tensor::from_vec(values, shape, &Device::Cpu)?,
+                &Tensor::from_vec(values, &shape, &Device::Cpu)?,
                 dtype,
                 device,
             )
         };
         Ok(Self {
-            cos: table(angles().map(|angle| angle.cos() * factor).collect())?,
-            sin: table(angles().map(|angle| angle.sin() * factor).collect())?,
+            cos: table(f64::cos)?,
+            sin: table(f64::sin)?,
         })
     }
 }
@@ -196,14 +225,18 @@ pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
             short_factor,
             long_factor,
             attention_factor,
+            long_attention_factor,
             original_positions,
         } => {
-            let divisors = match seq > *original_positions {
-                true => long_factor,
-                false => short_factor,
+            let (divisors, factor) = match seq > *original_positions {
+                true => (
+                    long_factor,
+                    long_attention_factor.unwrap_or(*attention_factor),
+                ),
+                false => (short_factor, *attention_factor),
             };
             let scaled = plain.iter().zip(divisors).map(|(f, divisor)| f / divisor);
-            (scaled.collect(), *attention_factor)
+            (scaled.collect(), factor)
         }
     }
 }
@@ -229,6 +262,7 @@ mod tests {
             short_factor: vec![1.0, 1.5, 2.0, 2.5],
             long_factor: vec![3.0, 4.0, 5.0, 6.0],
             attention_factor: 1.25,
+            long_attention_factor: None,
             original_positions: 8,
         };
         let short = [1.0, 0.066_666_67, 0.005, 0.0004];

@@ -67,12 +67,11 @@ impl Taped<Composed> {
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
             hidden: Hidden::of(
-                mixing.visible,
+                (mixing.visible, mixing.has_mask),
                 (queries, keys),
                 (dtype, device),
                 mixing.constants,
             )?,
-            has_mask: mixing.has_mask,
             biases,
             sinks: mixing.sinks.map(|sinks| (Array::of(sinks), of_sinks)),
             dropout: mixing.dropout.map(|(keep, p)| (Array::of(keep), 1.0 - p)),
@@ -119,8 +118,6 @@ struct Attention {
     scale: f64,
     soft_cap: Option<f64>,
     hidden: Hidden,
-    /// Whether a bias may hide keys with `-inf`.
-    has_mask: bool,
     biases: Vec<(Array, Option<usize>)>,
     /// `[n_heads]`.
     sinks: Option<(Array, Option<usize>)>,
@@ -157,7 +154,7 @@ impl Attention {
             let sinks = scores.zeros(&[batch, n_heads, queries, 1])?.add(&sinks)?;
             scores = Array::cat(&[scores, sinks], 3)?;
         }
-        let scores_are = match self.hidden.all_see && !self.has_mask {
+        let scores_are = match self.hidden.all_see {
             true => Scores::Finite,
             false => Scores::Any,
         };

@@ -4,20 +4,20 @@ use candle_core::{DType, Result, Tensor};
 
 use super::{Array, Composed, Taped};
 use crate::config::Precision;
+use crate::ops::weight::Weight;
 
 impl Taped<Composed> {
     pub(in crate::ops) fn linear(
         &self,
-        weight: &Tensor,
+        weight: Weight,
         bias: Option<&Tensor>,
         residual: Option<&Self>,
     ) -> Result<Self> {
-        let of_weight = self.place(weight);
+        let of_weight = weight.dense().and_then(|weight| self.place(weight));
         let of_bias = bias.and_then(|bias| self.place(bias));
-        let weight = Array::of(weight);
         let mut dims = self.dims().to_vec();
         if let Some(last) = dims.last_mut() {
-            *last = weight.dims()[0];
+            *last = weight.dims2()?.0;
         }
         // What is multiplied, and what the results are: f32 may be multiplied in bf16.
         let dtype = self.dtype();
@@ -25,11 +25,11 @@ impl Taped<Composed> {
             Precision::Bf16 => DType::BF16,
             _ => dtype,
         };
-        let (x, weight) = (
-            self.view()?.rows()?.to_dtype(factors)?,
-            weight.to_dtype(factors)?,
-        );
-        let mut y = x.matmul(&weight.transpose(0, 1)?)?.to_dtype(dtype)?;
+        let x = self.view()?.rows()?.to_dtype(factors)?;
+        let factor = weight.array()?.to_dtype(factors)?;
+        let mut y = x.matmul(&factor.transpose(0, 1)?)?.to_dtype(dtype)?;
+        // Of a weight in another form nothing is kept: it is made again.
+        let factor = weight.dense().map(|_| factor);
         if let Some(bias) = bias {
             y = y.add(&Array::of(bias))?;
         }
@@ -39,16 +39,20 @@ impl Taped<Composed> {
         // `dx = dy·W`, `dW = dyᵀ·x`, and the sum of `dy` over the rows.
         let y = self.computed((y.reshape(&dims)?, dims), &asks, move |pass, dy| {
             let dy = dy.rows()?;
-            let factor = dy.to_dtype(factors)?;
+            let of_dy = dy.to_dtype(factors)?;
             if let Some(x) = &x {
-                let dweight = factor.transpose(0, 1)?.matmul(x)?;
+                let dweight = of_dy.transpose(0, 1)?.matmul(x)?;
                 pass.add_parameter(of_weight, dweight.to_dtype(dtype)?)?;
             }
             pass.add_column_sums(of_bias, || Ok(dy.clone()), dtype)?;
-            match slot.place {
-                Some(_) => pass.add(&slot, factor.matmul(&weight)?.to_dtype(dtype)?),
-                None => Ok(()),
+            if slot.place.is_none() {
+                return Ok(());
             }
+            let factor = match &factor {
+                Some(factor) => factor.clone(),
+                None => weight.array()?.to_dtype(factors)?,
+            };
+            pass.add(&slot, of_dy.matmul(&factor)?.to_dtype(dtype)?)
         });
         match residual {
             Some(residual) => residual.add(&y),

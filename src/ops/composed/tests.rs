@@ -6,7 +6,8 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 
 use crate::config::{Activation, NormConfig, NormWeight, Precision, RotaryPairing, Visibility};
-use crate::ops::{self, Mixing, Relative, Route, Scores, Value, Visible, constants::Constants};
+use crate::ops::constants::Constants;
+use crate::ops::{self, Mixing, Relative, Route, Scores, Value, Visible, XieluNumbers};
 
 /// The value of a tensor as other devices compute, on the CPU.
 fn on(x: &Tensor) -> Value {
@@ -126,6 +127,30 @@ fn a_large_mean_keeps_its_digits() {
             "{a} and {b}"
         );
     }
+}
+
+#[test]
+fn xielus_agree() {
+    let vars = [
+        random(&[3, 50], 0.0, 3.0, 4),
+        random(&[1], 0.2, 1.0, 5),
+        random(&[1], 0.2, 1.0, 6),
+    ];
+    let on_route = |route: Route| {
+        move |a: &[Tensor]| {
+            let number = |value: f64| Tensor::full(value, (), &Device::Cpu)?.to_dtype(a[0].dtype());
+            let numbers = XieluNumbers {
+                positive: &a[1],
+                negative: &a[2],
+                slope: &number(0.5)?,
+                knee: &number(-1e-6)?,
+            };
+            let x = Value::on(route, Precision::F32, &a[0])?;
+            x.xielu(numbers)?.tensor()
+        }
+    };
+    let (fused, composed) = (on_route(Route::Kernels), on_route(Route::Composed));
+    compare(&TYPES, "xIELU", &vars, &fused, &composed);
 }
 
 #[test]

@@ -64,13 +64,13 @@ impl Parts {
     fn taped(&self, route: Route) -> Result<Tensor> {
         let x = Value::on(route, Precision::F32, &self.x)?;
         let normal = x.norm(&self.gain, None, &config())?;
-        let once = normal.linear(&self.weights[0], Some(&self.bias), None)?;
-        let twice = x.linear(&self.weights[0], None, None)?;
+        let once = normal.linear(self.weights[0].as_tensor(), Some(&self.bias), None)?;
+        let twice = x.linear(self.weights[0].as_tensor(), None, None)?;
         let (gate, up) = (once.columns(0..3), twice.columns(3..6));
         let hidden = gate
             .gate(&up, Activation::Silu, None)?
             .add(&once.columns(3..6))?;
-        let back = hidden.linear(&self.weights[1], None, Some(&x))?;
+        let back = hidden.linear(self.weights[1].as_tensor(), None, Some(&x))?;
         back.scale(0.5)?
             .multiply_rows(&self.gain)?
             .add(&x)?

@@ -57,7 +57,7 @@ impl PackedAttention {
             keys: memory.keys,
             keep: memory.marks.as_deref(),
             reach: Reach::of(&Visible::default()),
-            biases: self.biases(alibi.as_deref(), additive, pass, memory.keys)?,
+            biases: self.biases([alibi.as_deref(), additive], pass, memory.keys)?,
         };
         let n = call.x.rows() * q;
         lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {

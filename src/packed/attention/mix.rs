@@ -92,14 +92,13 @@ impl PackedAttention {
     /// If it does not broadcast to them.
     pub(super) fn biases<'a>(
         &self,
-        alibi: Option<&'a Additive>,
-        additive: Option<&'a Additive>,
+        added: impl IntoIterator<Item = Option<&'a Additive>>,
         pass: &PackedPass,
         keys: usize,
     ) -> Result<Vec<Bias<'a>>> {
         let lengths = [pass.batch(), self.config.n_heads, pass.seq(), keys];
-        let both = alibi.into_iter().chain(additive);
-        both.map(|added| added.checked(lengths)).collect()
+        let added = added.into_iter().flatten();
+        added.map(|added| added.checked(lengths)).collect()
     }
 
     /// Attends, projects, and writes the output.

@@ -71,6 +71,8 @@ impl PackedAttention {
         let (pass, asked) = (call.pass, call.asked);
         let keys = pass.seen() + pass.seq();
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
+        let chunks = self.config.chunk.map(|chunk| asked.chunks(chunk));
+        let chunks = chunks.transpose()?.flatten();
         let additive = asked.additive();
         let scored = Scored {
             keys,
@@ -82,7 +84,11 @@ impl PackedAttention {
                 window: self.config.window,
                 first_query: asked.seen(),
             }),
-            biases: self.biases(alibi.as_deref(), additive.as_deref(), asked, keys)?,
+            biases: self.biases(
+                [alibi.as_deref(), chunks.as_deref(), additive.as_deref()],
+                asked,
+                keys,
+            )?,
         };
         let own = Own {
             of: self,

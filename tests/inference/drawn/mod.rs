@@ -1,5 +1,6 @@
-//! Configurations of stacks and requests to them, drawn from a seed.
+//! Configurations of stacks and requests to them, drawn from a seed or from bytes.
 
+pub mod properties;
 mod request;
 
 use candle_blocks::{
@@ -13,7 +14,7 @@ use candle_blocks::{
         GateClamp, LatentConfig, NormWeight, ParallelNorm, PositionProjections,
         PositionTemperature, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
         RelativeEmbeddingsConfig, ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig,
-        RoutingScores, RoutingWeights, SharedExpertConfig,
+        RoutingScores, RoutingWeights, SharedExpertConfig, TemperatureBy, Weighted, XieluConfig,
     },
 };
 
@@ -49,16 +50,46 @@ pub fn has_alibi(config: &StackConfig) -> bool {
 }
 
 /// A stream of choices.
-pub struct Draws(u64);
+pub struct Draws {
+    /// The next ones, in reverse.
+    bytes: Vec<u8>,
+    /// Of the generator that makes those behind them.
+    state: u64,
+}
 
 impl Draws {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+        Self {
+            bytes: vec![],
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d,
+        }
+    }
+
+    /// A byte a choice, while there are any.
+    #[allow(dead_code, reason = "for the fuzzer")]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        let mut bytes = bytes.to_vec();
+        bytes.reverse();
+        Self {
+            bytes,
+            ..Self::new(0)
+        }
+    }
+
+    /// A stack, and what it is asked.
+    pub fn case(&mut self) -> (StackConfig, Request) {
+        let mut config = self.stack();
+        let request = self.request(&config);
+        self.add_to(&mut config);
+        (config, request)
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        if let Some(byte) = self.bytes.pop() {
+            return u64::from(byte);
+        }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -287,6 +318,7 @@ impl Draws {
             beta: 0.5,
             interval: 3,
             offset: 1,
+            by: TemperatureBy::Position,
         });
         attention.bias = AttentionBias {
             query: self.one_in(2),
@@ -324,6 +356,7 @@ impl Draws {
                 short_factor: divisors(self),
                 long_factor: divisors(self),
                 attention_factor: 1.1,
+                long_attention_factor: Some(1.3),
                 original_positions: 5,
             },
             _ => RotaryScaling::None,
@@ -350,6 +383,34 @@ impl Draws {
             }
             if let Some(experts) = &mut feed_forward.experts {
                 experts.router_bias = self.one_in(2);
+            }
+        }
+        for block in &mut stack.blocks {
+            let attention = &mut block.attention;
+            if attention.visibility == Visibility::Causal
+                && attention.window.is_none()
+                && self.one_in(3)
+            {
+                attention.chunk = Some(self.of(&[1, 2, 3, 5]));
+            }
+            if let Some(temperature) = &mut attention.temperature {
+                temperature.by = self.of(&[TemperatureBy::Position, TemperatureBy::Place]);
+            }
+            let feed_forward = &mut block.feed_forward;
+            if feed_forward.clamp.is_none() && self.one_in(4) {
+                feed_forward.xielu = Some(XieluConfig::default());
+            }
+            if let Some(experts) = &mut feed_forward.experts {
+                experts.weighted = self.of(&[Weighted::Outputs, Weighted::Inputs]);
+            }
+            if let Some(experts) = &mut feed_forward.experts
+                && !experts.correction
+                && self.one_in(2)
+            {
+                let tolerance = self.of(&[0.1, 2.0]);
+                experts.routing.scores = RoutingScores::Logits;
+                experts.routing.weights = RoutingWeights::AmongNear { tolerance };
+                experts.routing.groups = None;
             }
         }
     }

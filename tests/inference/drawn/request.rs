@@ -114,8 +114,12 @@ impl std::fmt::Debug for Request {
 impl Request {
     /// Whether the parameter of a role takes part.
     pub fn reaches(&self, config: &StackConfig, name: &str) -> bool {
-        // What corrects the choice of experts has no gradient.
-        if name.ends_with("router.correction.weight") {
+        // What corrects the choice of experts has no gradient, nor have an xIELU's fixed numbers.
+        let without = ["router.correction", "xielu.slope", "xielu.knee"];
+        if without
+            .iter()
+            .any(|role| name.ends_with(&format!("{role}.weight")))
+        {
             return false;
         }
         let runs = |block: usize| config.layers.contains(&block);

@@ -1,7 +1,5 @@
 //! The loops that apply activations and their slopes to slices.
 
-use std::marker::PhantomData;
-
 use super::function::{ActivationFunction, Function, WithFunction};
 use crate::cpu::Cpu;
 use crate::vectors::{
@@ -72,24 +70,24 @@ impl ActivationFunction {
 
 /// Number types that functions are computed in: f32 and f64.
 pub(crate) trait Computed: Real {
-    /// `x = F(x)` for each value, on the calling thread.
-    fn compute<F: Function>(isa: Isa, values: &mut [Self]);
+    /// `x = function(x)` for each value, on the calling thread.
+    fn compute<F: Function>(isa: Isa, values: &mut [Self], function: F);
 }
 
 impl Computed for f32 {
-    fn compute<F: Function>(isa: Isa, values: &mut [f32]) {
+    fn compute<F: Function>(isa: Isa, values: &mut [f32], function: F) {
         match F::pieces() {
             Some(pieces) => pieces.apply(isa, values),
-            None => isa.enter(InVectors::<F>(values, PhantomData)),
+            None => isa.enter(InVectors(values, function)),
         }
     }
 }
 
 impl Computed for f64 {
     // Its functions are calls into a library, which no instruction set changes.
-    fn compute<F: Function>(_: Isa, values: &mut [f64]) {
+    fn compute<F: Function>(_: Isa, values: &mut [f64], function: F) {
         for x in values {
-            *x = F::at(*x);
+            *x = function.at(*x);
         }
     }
 }
@@ -100,23 +98,24 @@ struct Apply<'a, T> {
 }
 
 impl<T: Computed> WithFunction for Apply<'_, T> {
-    fn with<F: Function>(self) {
-        T::compute::<F>(self.isa, self.values);
+    fn with<F: Function>(self, function: F) {
+        T::compute(self.isa, self.values, function);
     }
 }
 
-struct InVectors<'a, F>(&'a mut [f32], PhantomData<F>);
+struct InVectors<'a, F>(&'a mut [f32], F);
 
 impl<F: Function> LevelTask for InVectors<'_, F> {
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
+        let Self(values, function) = self;
         if L::HAS_FUSED {
-            for x in FusedF32::of_slice(self.0) {
-                *x = F::at(*x);
+            for x in FusedF32::of_slice(values) {
+                *x = function.at(*x);
             }
         } else {
-            for x in self.0 {
-                *x = F::at(*x);
+            for x in values {
+                *x = function.at(*x);
             }
         }
     }

@@ -4,11 +4,12 @@ use super::{
     pieces::{GELU, GELU_SLOPE, GELU_TANH, GELU_TANH_SLOPE, Pieces},
     smooth::*,
     straight::*,
+    xielu::{Xielu, XieluSlope},
 };
 use crate::vectors::Real;
 
 /// An element-wise activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ActivationFunction {
     /// `x/2 · (1 + erf(x/√2))`.
@@ -43,14 +44,16 @@ pub enum ActivationFunction {
     SqrtSoftplus,
     /// `x`.
     Identity,
+    /// xIELU, of these numbers.
+    Xielu(Xielu),
 }
 
 /// A function of one number, as a type. The compiler would not inline a closure as long as GELU's slope into
 /// the loop that calls it, and so compile it without the level's instructions, some ten times slower; a method
 /// can be forced inline.
-pub trait Function {
+pub trait Function: Copy {
     /// The value at `x`; implementations are `#[inline(always)]`.
-    fn at<R: Real>(x: R) -> R;
+    fn at<R: Real>(self, x: R) -> R;
 
     /// The same function in f32 as piecewise polynomials, if there are any.
     fn pieces() -> Option<&'static Pieces> {
@@ -58,32 +61,34 @@ pub trait Function {
     }
 }
 
-/// What is done with a function's type.
+/// What is done with a function.
 pub trait WithFunction {
     /// Does it.
-    fn with<F: Function>(self);
+    fn with<F: Function>(self, function: F);
 }
 
 macro_rules! functions {
     ($($name:ident: $value:ident $($pieces:ident)?, $slope:ident $($slope_pieces:ident)?;)*) => {
         impl ActivationFunction {
-            /// Does something with the type of the activation itself.
+            /// Does something with the activation itself.
             pub(crate) fn with_value(self, work: impl WithFunction) {
                 match self {
                     $(Self::$name => {
                         function!($value $($pieces)?);
-                        work.with::<Chosen>()
+                        work.with(Chosen)
                     })*
+                    Self::Xielu(xielu) => work.with(xielu),
                 }
             }
 
-            /// Does something with the type of the activation's slope.
+            /// Does something with the activation's slope.
             pub(crate) fn with_slope(self, work: impl WithFunction) {
                 match self {
                     $(Self::$name => {
                         function!($slope $($slope_pieces)?);
-                        work.with::<Chosen>()
+                        work.with(Chosen)
                     })*
+                    Self::Xielu(xielu) => work.with(XieluSlope(xielu)),
                 }
             }
         }
@@ -93,11 +98,12 @@ macro_rules! functions {
 /// Defines the type of a function, with its piecewise polynomials if it has some.
 macro_rules! function {
     ($function:ident $($pieces:ident)?) => {
+        #[derive(Clone, Copy)]
         struct Chosen;
 
         impl Function for Chosen {
             #[inline(always)]
-            fn at<R: Real>(x: R) -> R {
+            fn at<R: Real>(self, x: R) -> R {
                 $function(x)
             }
 

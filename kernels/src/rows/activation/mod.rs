@@ -5,10 +5,12 @@ mod function;
 mod pieces;
 pub(crate) mod smooth;
 mod straight;
+mod xielu;
 
 pub(crate) use apply::Computed;
 pub use function::ActivationFunction;
 pub use smooth::{LAPLACE_CENTER, LAPLACE_WIDTH};
+pub use xielu::Xielu;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,11 @@
+//! A safetensors file: accepted exactly when the `safetensors` crate accepts it, and read alike.
+
+#![no_main]
+
+#[path = "../../tests/shared/hostile.rs"]
+#[allow(dead_code)]
+mod hostile;
+#[path = "../../tests/shared/judged_by_safetensors.rs"]
+mod judged_by_safetensors;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| judged_by_safetensors::agrees_with_the_crate(data));

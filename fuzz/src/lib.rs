@@ -1,0 +1,86 @@
+//! What the targets share: a directory, and what may be said of its files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use candle_blocks::{
+    Checkpoint,
+    candle_core::{DType, Device},
+    checkpoint::files::TensorFiles,
+};
+use tempfile::TempDir;
+
+/// What stands between the files of one input.
+const BORDER: &[u8] = b"\n--8<--\n";
+/// More bytes of tensors than any seed has.
+const LARGE: usize = 1 << 24;
+
+/// The files of one input.
+pub fn files(data: &[u8]) -> Vec<&[u8]> {
+    let mut files = vec![];
+    let mut rest = data;
+    while let Some(at) = rest.windows(BORDER.len()).position(|part| part == BORDER) {
+        files.push(&rest[..at]);
+        rest = &rest[at + BORDER.len()..];
+    }
+    files.push(rest);
+    files
+}
+
+/// A directory that goes away.
+pub struct Folder(TempDir);
+
+impl Folder {
+    #[expect(clippy::new_without_default, reason = "it makes a directory")]
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+/// Whether it went well. An error may contain a file's text, but nothing that a terminal would act on.
+pub fn said<T>(result: candle_blocks::Result<T>) -> Option<T> {
+    let error = match result {
+        Ok(found) => return Some(found),
+        Err(error) => error,
+    };
+    let text = error.to_string();
+    let acts = |c: char| c.is_control() && c != '\n';
+    assert!(!text.contains(acts), "{text:?}");
+    assert!(text.len() < 100_000, "an error of {} bytes", text.len());
+    None
+}
+
+/// A checkpoint is read to the end: its tensors one by one, its blocks, and the model.
+pub fn read(checkpoint: Checkpoint) {
+    every_tensor(checkpoint.files());
+    let n_bytes = |files: &TensorFiles| {
+        let sizes = files.names().filter_map(|name| files.info(name));
+        sizes.fold(0, |sum: usize, info| sum.saturating_add(info.n_bytes))
+    };
+    if n_bytes(checkpoint.files()) < LARGE {
+        said(checkpoint.stack(DType::F32, &Device::Cpu).map(drop));
+        said(checkpoint.model(DType::F32, &Device::Cpu).map(drop));
+    }
+}
+
+/// Every tensor is read or refused.
+pub fn every_tensor(files: &TensorFiles) {
+    for name in files.names() {
+        if let Some(tensor) = said(files.read(name)) {
+            assert_eq!(tensor.dims(), files.info(name).unwrap().shape);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Apertus: Llama's blocks with norms of queries and keys, and a plain feed-forward whose xIELU learns two numbers.
+//!
+//! transformers' `ApertusDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/apertus/modeling_apertus.py>
+
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    let number = |role: &str, name: &str| {
+        let role = format!("feed_forward.xielu.{role}");
+        Rule::named(&role, &[&format!("mlp.act_fn.{name}")], &[])
+    };
+    decoder("apertus", config)
+        .replace_block_rules([
+            Rule::norm("attention_norm", &["attention_layernorm"]),
+            Rule::norm("feed_forward_norm", &["feedforward_layernorm"]),
+            number("positive", "alpha_p"),
+            number("negative", "alpha_n"),
+            number("slope", "beta"),
+            number("knee", "eps"),
+        ])
+        .default_of("rms_norm_eps", 1e-5)
+        .default_of("rope_theta", 12e6)
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let stretched = json!({"rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
+    let json = match json.rotary_section()? {
+        Some(_) => json,
+        None => &json.with_default("rope_parameters", stretched),
+    };
+    json.only("hidden_act", &[json!("xielu")])?;
+    let mut block = block(&json.without("hidden_act"), bias(json)?)?;
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.feed_forward.form = FeedForwardForm::Plain;
+    block.feed_forward.xielu = Some(XieluConfig::default());
+    block.feed_forward = block.feed_forward.with_bias(false);
+    uniform(json, block)
+}

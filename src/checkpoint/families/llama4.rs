@@ -1,0 +1,141 @@
+//! Llama 4's text: Llama's blocks with chunked attention where queries and keys turn, a temperature by place where they do not,
+//! and experts that read their input times its weight.
+//!
+//! transformers' `Llama4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama4/modeling_llama4.py>
+
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    let expert = |part: &str, name: &str, of: Part| {
+        let role = format!("feed_forward.experts.{{e}}.{part}");
+        let rule = Rule::named(&role, &[&format!("feed_forward.experts.{name}")], &[]);
+        rule.in_out().stacked().part(of)
+    };
+    let projections = |role: &str, stem: &str| {
+        let (role, stem) = (role.to_string(), stem.to_string());
+        ["gate", "up", "down"]
+            .map(|part| Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{part}_proj")]))
+    };
+    decoder("llama4_text", config)
+        .replace_block_rules(projections("feed_forward", "feed_forward"))
+        .block_rules(projections(
+            "feed_forward.shared",
+            "feed_forward.shared_expert",
+        ))
+        .block_rules([
+            Rule::linear("feed_forward.router", &["feed_forward.router"]),
+            expert("gate", "gate_up_proj", Part::Half(Half::First)),
+            expert("up", "gate_up_proj", Part::Half(Half::Second)),
+            expert("down", "down_proj", Part::Whole),
+        ])
+        .default_of("num_key_value_heads", 8)
+        .default_of("head_dim", 128)
+        .default_of("rms_norm_eps", 1e-5)
+        .default_of("rope_theta", 500_000.0)
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    block.feed_forward = block.feed_forward.with_bias(false);
+    let rotary = json.rotary(block.attention.head_dim, 500_000.0)?;
+    let rotary = rotary.with_pairing(RotaryPairing::Interleaved);
+    block.attention.position = Position::Rotary(rotary);
+    let norm = NormConfig {
+        weight: NormWeight::Absent,
+        ..block.norm
+    };
+    let norm = QueryKeyNorm::new(norm, QueryKeyNormSpan::Head).after_rotation();
+    let norm = json.flag(&["use_qk_norm"], true)?.then_some(norm);
+    let temperature = PositionTemperature {
+        beta: json.number(&["attn_scale"], 0.1)?,
+        interval: json.size_or(&["floor_scale"], 8192)?,
+        offset: 1,
+        by: TemperatureBy::Place,
+    };
+    let tempers = json.flag(&["attn_temperature_tuning"], true)?;
+    let chunk = json.switchable_size("attention_chunk_size", 8192)?;
+    let d_ff = block.feed_forward.d_ff;
+    let experts = experts(json, d_ff)?;
+    let dense = json.size_or(&["intermediate_size_mlp"], 16384)?;
+    let stack = uniform(json, block)?;
+    let n_blocks = stack.blocks.len();
+    let turns = turning(json, n_blocks)?;
+    let stays = chunked(json, &turns)?;
+    let step = json.size_or(&["interleave_moe_layer_step"], 1)?.max(1);
+    let listed = json.numbers(&["moe_layers"])?;
+    Ok(stack.with_each(|i, block| {
+        let attention = &mut block.attention;
+        attention.chunk = chunk.filter(|_| stays[i]);
+        match turns[i] {
+            true => attention.query_key_norm = norm,
+            false => {
+                attention.position = Position::None;
+                attention.temperature = tempers.then_some(temperature);
+            }
+        }
+        let has_experts = match &listed {
+            Some(layers) => layers.contains(&(i as f64)),
+            None => (i + 1).is_multiple_of(step),
+        };
+        match has_experts {
+            true => block.feed_forward.experts = Some(experts),
+            false => block.feed_forward.d_ff = dense,
+        }
+    }))
+}
+
+fn experts(json: &ConfigJson, d_ff: usize) -> Result<ExpertsConfig> {
+    let routing = RoutingConfig {
+        scores: RoutingScores::Sigmoid,
+        ..RoutingConfig::new(json.size_or(&["num_experts_per_tok"], 1)?)
+    };
+    let shared = SharedExpertConfig { d_ff, gate: false };
+    let n_experts = json.size_or(&["num_local_experts", "num_experts"], 16)?;
+    let experts = ExpertsConfig::new(n_experts, routing).with_shared(Some(shared));
+    Ok(experts.with_weighted(Weighted::Inputs))
+}
+
+/// In which layers queries and keys turn; an empty list is none.
+fn turning(json: &ConfigJson, n_blocks: usize) -> Result<Vec<bool>> {
+    let key = "no_rope_layers"; // 1 where they turn
+    match json.numbers(&[key])?.filter(|flags| !flags.is_empty()) {
+        Some(flags) if flags.len() >= n_blocks => {
+            Ok(flags.iter().map(|&flag| flag != 0.0).collect())
+        }
+        Some(flags) => {
+            let reason = format!("lists {} layers, expected {n_blocks}", flags.len());
+            Err(json.error(&[key], reason))
+        }
+        None => {
+            let interval = json.size_or(&["no_rope_layer_interval"], 4)?;
+            Ok((1..=n_blocks)
+                .map(|i| !i.is_multiple_of(interval))
+                .collect())
+        }
+    }
+}
+
+/// Which layers stay in chunks: those of `layer_types`, or else those that turn.
+fn chunked(json: &ConfigJson, turns: &[bool]) -> Result<Vec<bool>> {
+    let key = "layer_types";
+    let Some(types) = json.texts(&[key])? else {
+        return Ok(turns.to_vec());
+    };
+    let is_chunked = |kind: &String| match kind.as_str() {
+        "chunked_attention" => Ok(true),
+        "full_attention" => Ok(false),
+        other => {
+            let known = "only \"full_attention\" and \"chunked_attention\"";
+            Err(json.error(&[key], format!("{other:?} is not supported, {known}")))
+        }
+    };
+    let all = types.iter().map(is_chunked).collect::<Result<Vec<_>>>()?;
+    match all.len() >= turns.len() {
+        true => Ok(all),
+        false => {
+            let reason = format!("lists {} layers, expected {}", all.len(), turns.len());
+            Err(json.error(&[key], reason))
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Solar Open: Llama's blocks with GLM-4 MoE's experts in all of them.
+//!
+//! transformers' `SolarOpenDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/solar_open/modeling_solar_open.py>
+
+use super::glm::bias_of_inputs;
+use super::llama::{block, uniform};
+use super::prelude::*;
+use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
+
+pub(super) fn family() -> Family {
+    chosen_by_sigmoids("solar_open", config, "mlp.gate.e_score_correction_bias")
+        .default_of("num_key_value_heads", 8)
+        .default_of("head_dim", 128)
+        .default_of("rms_norm_eps", 1e-5)
+        .default_of("n_shared_experts", 1)
+        .default_of("num_experts_per_tok", 8)
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    // There is no feed-forward but the experts'.
+    let json = &json.with_default("intermediate_size", json.size(&["moe_intermediate_size"])?);
+    let mut block = block(json, bias_of_inputs(json)?)?;
+    if let Some(parameters) = json.rotary_section()? {
+        parameters.only("partial_rotary_factor", &[json!(1.0), json!(1)])?; // else transformers fails
+    }
+    let rotary = json.rotary(block.attention.head_dim, 1e6)?;
+    block.attention.position = Position::Rotary(rotary);
+    with_experts(json, uniform(json, block)?, true, |_| Ok(true))
+}

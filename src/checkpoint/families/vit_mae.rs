@@ -1,0 +1,35 @@
+//! ViT-MAE: the encoder of ViT's blocks, whose positions are sines and cosines. Its decoder of hidden patches is outside.
+//!
+//! Every patch is read, in its order, as with transformers' `mask_ratio` of 0: what is hidden is the business of a decoder.
+//!
+//! transformers' `ViTMAEModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/vit_mae/modeling_vit_mae.py>
+
+use super::{patches, prelude::*, vit::blocks};
+
+pub(super) fn family() -> Family {
+    blocks("vit_mae", &["vit.", ""])
+        .embeddings(|json, stack| {
+            Ok(EmbeddingsConfig::Patches(embeddings(
+                json,
+                stack.blocks[0].d_model(),
+            )?))
+        })
+        .initialization(initialization)
+}
+
+fn embeddings(json: &ConfigJson, d_model: usize) -> Result<PatchEmbeddingsConfig> {
+    patches::config(json, d_model, [224, 16])
+}
+
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
+    let d_model = json.size(&["hidden_size"])?;
+    let patches = embeddings(json, d_model)?;
+    let [height, width] = patches.patch_size;
+    // Xavier's uniform distribution, of a linear layer.
+    let sum = d_model + patches.n_channels * height * width;
+    let bound = (6.0 / sum as f64).sqrt();
+    Ok(initializer_range::normal(json)?
+        .with("embeddings.patch.weight", Draw::Uniform { bound })
+        // transformers 5 means to draw them, and leaves them at 0.
+        .with("embeddings.position.weight", Draw::PatchSinusoids))
+}

@@ -1,0 +1,45 @@
+//! The numbers of xIELU, an activation that learns two of them.
+
+use serde::{Deserialize, Serialize};
+
+use super::{finite, positive};
+use crate::error::Result;
+
+/// The numbers that an xIELU begins with: `positive · x² + slope · x` where x is positive, else
+/// `negative · (exp(min(x, knee)) - 1 - x) + slope · x` (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; transformers'
+/// `XIELUActivation`). Each network learns the first two, as `ln(exp(positive) - 1)` and `ln(exp(negative - slope) - 1)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct XieluConfig {
+    /// The curvature of the positive side.
+    pub positive: f64,
+    /// The factor on the negative side, larger than `slope`.
+    pub negative: f64,
+    /// The slope of both sides towards 0.
+    pub slope: f64,
+    /// Where the exponential ends, just below 0.
+    pub knee: f64,
+}
+
+impl Default for XieluConfig {
+    /// Those of transformers.
+    fn default() -> Self {
+        Self {
+            positive: 0.8,
+            negative: 0.8,
+            slope: 0.5,
+            knee: -1e-6,
+        }
+    }
+}
+
+impl XieluConfig {
+    pub(super) fn validate(&self) -> Result<()> {
+        positive("xIELU's positive", self.positive)?;
+        positive(
+            "xIELU's negative less its slope",
+            self.negative - self.slope,
+        )?;
+        finite("xIELU's slope", self.slope)?;
+        positive("xIELU's knee, negated,", -self.knee)
+    }
+}

@@ -1,0 +1,300 @@
+//! The weight of a linear layer: a tensor, or a frozen matrix that is kept in another form than its numbers.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_blocks_kernels::{SliceMut, threads};
+use candle_core::{DType, Device, Error, Result, Tensor, bail};
+
+use super::array::Array;
+use super::constants::uploaded;
+use super::cpu::cpu;
+use super::kernels::Data;
+use super::numbers::{Number, Numbers};
+
+/// A matrix in a form of its own, such as codes with scales, that yields its numbers when asked.
+pub(crate) trait StoredMatrix: fmt::Debug + Send + Sync {
+    /// The numbers of some rows, one behind the other.
+    fn rows(&self, rows: Range<usize>) -> Result<Vec<f32>>;
+
+    /// Whether fewer rows take as long as all.
+    fn comes_whole(&self) -> bool {
+        false
+    }
+}
+
+/// The weight of a linear layer, `[d_out, d_in]`.
+#[derive(Clone, Debug)]
+pub(crate) enum Weight {
+    Dense(Tensor),
+    Stored(Arc<Stored>),
+}
+
+/// A frozen weight, of which no dense copy is kept: every product asks for its numbers anew.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    matrix: Arc<dyn StoredMatrix>,
+    dims: (usize, usize),
+    dtype: DType,
+    device: Device,
+}
+
+impl From<&Tensor> for Weight {
+    fn from(weight: &Tensor) -> Self {
+        Self::Dense(weight.clone())
+    }
+}
+
+impl From<&Self> for Weight {
+    fn from(weight: &Self) -> Self {
+        weight.clone()
+    }
+}
+
+impl Weight {
+    pub fn dims2(&self) -> Result<(usize, usize)> {
+        match self {
+            Self::Dense(weight) => weight.dims2(),
+            Self::Stored(stored) => Ok(stored.dims),
+        }
+    }
+
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Dense(weight) => weight.dtype(),
+            Self::Stored(stored) => stored.dtype,
+        }
+    }
+
+    pub fn device(&self) -> &Device {
+        match self {
+            Self::Dense(weight) => weight.device(),
+            Self::Stored(stored) => &stored.device,
+        }
+    }
+
+    /// The tensor that it is, unless it is kept in another form.
+    pub fn dense(&self) -> Option<&Tensor> {
+        match self {
+            Self::Dense(weight) => Some(weight),
+            Self::Stored(_) => None,
+        }
+    }
+
+    /// It as a tensor, which is made where there is none.
+    pub fn tensor(&self) -> Result<Tensor> {
+        match self {
+            Self::Dense(weight) => Ok(weight.clone()),
+            Self::Stored(stored) => stored.tensor(),
+        }
+    }
+
+    /// The same without its gradient.
+    pub fn detached(&self) -> Self {
+        match self {
+            Self::Dense(weight) => Self::Dense(weight.detach()),
+            Self::Stored(_) => self.clone(),
+        }
+    }
+
+    /// Its numbers for one product of the kernels.
+    pub fn data(&self) -> Result<Data> {
+        match self {
+            Self::Dense(weight) => Ok(Data::Tensor(weight.clone())),
+            Self::Stored(stored) => stored.numbers().map(Data::from),
+        }
+    }
+
+    /// Its numbers for one product on its device.
+    pub fn array(&self) -> Result<Array> {
+        self.tensor().map(|weight| Array::of(&weight))
+    }
+}
+
+/// Numbers that are computed at a time: their codes and scales take a multiple of that beside them.
+const PANEL: usize = 1 << 20;
+
+impl Stored {
+    pub fn weight(
+        matrix: Arc<dyn StoredMatrix>,
+        dims: (usize, usize),
+        (dtype, device): (DType, &Device),
+    ) -> Weight {
+        let device = device.clone();
+        Weight::Stored(Arc::new(Self {
+            matrix,
+            dims,
+            dtype,
+            device,
+        }))
+    }
+
+    /// All numbers, rounded to its type, by all threads.
+    fn numbers(&self) -> Result<Numbers> {
+        let ((d_out, d_in), threads) = (self.dims, cpu()?.threads);
+        let mut numbers = Numbers::new(self.dtype, d_out * d_in)?;
+        let rows = match self.matrix.comes_whole() {
+            true => d_out.max(1),
+            false => (PANEL / d_in.max(1)).clamp(1, d_out.div_ceil(threads).max(1)),
+        };
+        match numbers.slice_mut() {
+            SliceMut::F32(to) => self.fill(to, rows, threads)?,
+            SliceMut::F64(to) => self.fill(to, rows, threads)?,
+            SliceMut::F16(to) => self.fill(to, rows, threads)?,
+            SliceMut::Bf16(to) => self.fill(to, rows, threads)?,
+        }
+        Ok(numbers)
+    }
+
+    fn fill<T: Number + Send>(&self, to: &mut [T], rows: usize, threads: usize) -> Result<()> {
+        let d_in = self.dims.1.max(1);
+        let failed: Mutex<Option<Error>> = Mutex::default();
+        threads::for_chunks(threads, to, rows * d_in, |start, panel| {
+            let first = start / d_in;
+            let numbers = self.matrix.rows(first..first + panel.len() / d_in);
+            let filled = numbers.and_then(|numbers| {
+                if numbers.len() != panel.len() {
+                    let (n, expected) = (numbers.len(), panel.len());
+                    bail!("a stored weight: {n} numbers from row {first} on, expected {expected}");
+                }
+                for (to, number) in panel.iter_mut().zip(numbers) {
+                    *to = T::rounded(number.into());
+                }
+                Ok(())
+            });
+            if let Err(error) = filled {
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.get_or_insert(error);
+            }
+        });
+        let failed = failed.into_inner();
+        failed
+            .unwrap_or_else(PoisonError::into_inner)
+            .map_or(Ok(()), Err)
+    }
+
+    /// Computed on the host, and moved to its device.
+    fn tensor(&self) -> Result<Tensor> {
+        let host = self.numbers()?.into_tensor(self.dims)?;
+        uploaded(&host, self.dtype, &self.device)
+    }
+}
+
+/// The matrix of a role, if it is stored in a form of its own.
+pub(crate) type StoredMatrices =
+    dyn Fn(&str, (usize, usize)) -> Result<Option<Arc<dyn StoredMatrix>>>;
+
+thread_local! {
+    static MATRICES: RefCell<Option<Rc<StoredMatrices>>> = const { RefCell::new(None) };
+}
+
+/// Runs `build`, in which linear layers keep those weights as they are stored that `matrices` has: a `VarBuilder`, from
+/// which layers take their parameters, can hand out tensors alone.
+pub(crate) fn with_stored<R>(matrices: Rc<StoredMatrices>, build: impl FnOnce() -> R) -> R {
+    /// Puts back what was there, also in a panic.
+    struct Ending(Option<Rc<StoredMatrices>>);
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            MATRICES.set(self.0.take());
+        }
+    }
+    let _ending = Ending(MATRICES.replace(Some(matrices)));
+    build()
+}
+
+/// The matrix of this role and shape, where it is to be kept as it is stored.
+pub(crate) fn stored(role: &str, dims: (usize, usize)) -> Result<Option<Arc<dyn StoredMatrix>>> {
+    let matrices = MATRICES.with_borrow(Clone::clone);
+    matrices.map_or(Ok(None), |matrices| matrices(role, dims))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Value;
+
+    /// Numbers that say where they are, of which a row may be damaged.
+    #[derive(Debug)]
+    struct Counted {
+        d_in: usize,
+        comes_whole: bool,
+        damaged: Option<usize>,
+    }
+
+    impl StoredMatrix for Counted {
+        fn rows(&self, rows: Range<usize>) -> Result<Vec<f32>> {
+            if self.damaged.is_some_and(|row| rows.contains(&row)) {
+                bail!("row {:?} is damaged", self.damaged);
+            }
+            let numbers = rows.start * self.d_in..rows.end * self.d_in;
+            Ok(numbers.map(|i| i as f32).collect())
+        }
+
+        fn comes_whole(&self) -> bool {
+            self.comes_whole
+        }
+    }
+
+    fn weight(dims: (usize, usize), comes_whole: bool, damaged: Option<usize>) -> Weight {
+        let matrix = Counted {
+            d_in: dims.1,
+            comes_whole,
+            damaged,
+        };
+        let kind = (DType::F32, &Device::Cpu);
+        Stored::weight(Arc::new(matrix), dims, kind)
+    }
+
+    #[test]
+    fn panels_of_any_size_make_the_whole() {
+        // One row and several in a panel, more panels than one, and none.
+        for dims in [
+            (0, 3),
+            (3, 0),
+            (1, 5),
+            (7, 5),
+            (3, PANEL + 1),
+            (5, PANEL / 2),
+        ] {
+            for comes_whole in [false, true] {
+                let made = weight(dims, comes_whole, None).tensor().unwrap();
+                assert_eq!(made.dims(), [dims.0, dims.1]);
+                let numbers = made.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                let expected = (0..dims.0 * dims.1).map(|i| i as f32);
+                assert!(numbers.into_iter().eq(expected), "{dims:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fails_in_a_panel_fails_the_product() {
+        let x = Tensor::ones((2, 5), DType::F32, &Device::Cpu).unwrap();
+        let product = |damaged| {
+            let weight = weight((300, 5), false, damaged);
+            let y = Value::of(&x)?.linear(&weight, None, None)?;
+            y.tensor()
+        };
+        assert!(product(None).is_ok());
+        let message = product(Some(299)).unwrap_err().to_string();
+        assert!(message.contains("damaged"), "{message}");
+    }
+
+    #[test]
+    fn matrices_are_found_while_layers_are_built_and_no_longer() {
+        let matrices: Rc<StoredMatrices> = Rc::new(|role, (_, d_in)| {
+            let matrix = Counted {
+                d_in,
+                comes_whole: false,
+                damaged: None,
+            };
+            Ok((role == "up.weight").then(|| Arc::new(matrix) as _))
+        });
+        let found = |role| stored(role, (2, 3)).unwrap().is_some();
+        let within = with_stored(matrices, || [found("up.weight"), found("down.weight")]);
+        assert_eq!(within, [true, false]);
+        assert!(!found("up.weight"));
+    }
+}

@@ -1,0 +1,262 @@
+//! What holds of any block: packed, cached, watched and whole it is one function.
+//!
+//! The yardstick is the layer in f64, which no kernel of f32 shares.
+
+use candle_blocks::{
+    ForwardContext, Precision, Stack, StackConfig,
+    candle_core::{DType, Result, Tensor, Var},
+};
+
+use super::{Draws, Request, has_alibi, made, made_with_parameters};
+
+/// Whether it says anything of the case, in which it holds, or what does not.
+pub type Property = fn(&StackConfig, &Request) -> Holds;
+pub type Holds = std::result::Result<bool, String>;
+
+fn stack(config: &StackConfig, dtype: DType) -> Stack {
+    made(dtype, |vb| Stack::new(config, vb))
+}
+
+/// The largest difference over the rows that are kept, in parts of the largest value.
+fn difference(request: &Request, ours: &Tensor, theirs: &Tensor) -> f64 {
+    let rows = |y: &Tensor| -> Vec<f64> {
+        let y = y.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
+        y.to_vec1().unwrap()
+    };
+    assert_eq!(ours.dims(), theirs.dims());
+    let width = *ours.dims().last().unwrap();
+    let (ours, theirs) = (rows(ours), rows(theirs));
+    let kept = |at: &usize| {
+        request
+            .keep
+            .as_ref()
+            .is_none_or(|keep| keep[at / width] == 1)
+    };
+    let largest = theirs
+        .iter()
+        .fold(1.0f64, |largest, x| largest.max(x.abs()));
+    let differences = (0..ours.len()).filter(kept);
+    differences
+        .map(|at| (ours[at] - theirs[at]).abs() / largest)
+        .fold(
+            0.0,
+            |worst, x| if x.is_nan() || x > worst { x } else { worst },
+        )
+}
+
+fn words<T>(result: Result<T>) -> std::result::Result<T, String> {
+    result.map_err(|error| error.to_string())
+}
+
+pub fn a_packed_stack_is_its_layers(config: &StackConfig, request: &Request) -> Holds {
+    let exact = stack(config, DType::F64);
+    let x = request.x();
+    let expected = words(exact.forward_with(&x, &request.context(DType::F64)))?;
+    let layers = stack(config, DType::F32);
+    let x = x.to_dtype(DType::F32).unwrap();
+    let context = request.context(DType::F32);
+    let plain = words(layers.forward_with(&x, &context))?;
+    let packed = words(layers.pack(Precision::F32))?;
+    let packed = words(packed.forward_with(&x, &context))?;
+    // What a block makes of one rounding of its input, it may make of its own.
+    let next = (&x * f64::from(1.0 + f32::EPSILON)).unwrap();
+    let next = words(layers.forward_with(&next, &context))?;
+    let [plain, packed, next] = [&plain, &packed, &next].map(|y| difference(request, y, &expected));
+    if !(plain < 1e-4 && packed < 3.0 * plain.max(next) + 2e-6) {
+        return Err(format!("plain {plain:e}, next {next:e}, packed {packed:e}"));
+    }
+    Ok(true)
+}
+
+/// As its documentation says of rows that nothing of the kept ones depends on.
+pub fn padding_is_zero_in_what_a_packed_stack_returns(
+    config: &StackConfig,
+    request: &Request,
+) -> Holds {
+    if !request.padding_is_left_out(config) {
+        return Ok(false);
+    }
+    let packed = words(stack(config, DType::F32).pack(Precision::F32))?;
+    let x = request.x().to_dtype(DType::F32).unwrap();
+    let y = words(packed.forward_with(&x, &request.context(DType::F32)))?;
+    let rows = y.flatten_to(1).unwrap().to_vec2::<f32>().unwrap();
+    let marks = request.keep.as_ref().unwrap();
+    let is_zero = |row: &Vec<f32>| row.iter().all(|&value| value == 0.0);
+    let wrong = rows
+        .iter()
+        .zip(marks)
+        .position(|(row, &mark)| mark == 0 && !is_zero(row));
+    wrong.map_or(Ok(true), |at| Err(format!("row {at} is not zero")))
+}
+
+pub fn to_be_watched_changes_nothing(config: &StackConfig, request: &Request) -> Holds {
+    let layers = stack(config, DType::F32);
+    let x = request.x().to_dtype(DType::F32).unwrap();
+    let context = request.context(DType::F32);
+    let mut n = 0;
+    let whole = words(layers.forward_with(&x, &context))?;
+    let watched = words(layers.observe(&x, &context, |_, _| {
+        n += 1;
+        Ok(())
+    }))?;
+    let difference = difference(request, &watched, &whole);
+    if n != config.layers.len() || difference != 0.0 {
+        return Err(format!("{difference:e} after {n} layers"));
+    }
+    let packed = words(layers.pack(Precision::F32))?;
+    let whole = words(packed.forward_with(&x, &context))?;
+    let watched = words(packed.observe(&x, &context, |_, _| Ok(())))?;
+    let difference = self::difference(request, &watched, &whole);
+    if difference != 0.0 {
+        return Err(format!("packed: {difference:e}"));
+    }
+    Ok(true)
+}
+
+pub fn a_sequence_in_chunks_is_the_sequence(config: &StackConfig, request: &Request) -> Holds {
+    if !request.can_be_cached(config) {
+        return Ok(false);
+    }
+    let layers = stack(config, DType::F64);
+    let x = request.x();
+    let context = request.context(DType::F64);
+    let whole = words(layers.forward_with(&x, &context))?;
+    let mut cache = layers.new_cache();
+    let in_chunks = request.chunks(&x, DType::F64, |x: &Tensor, context: &ForwardContext| {
+        words(layers.forward_cached(x, context, &mut cache))
+    })?;
+    let difference = difference(request, &in_chunks, &whole);
+    if difference.is_nan() || difference > 1e-12 {
+        return Err(format!("{difference:e}"));
+    }
+    let packed = words(stack(config, DType::F32).pack(Precision::F32))?;
+    let x = x.to_dtype(DType::F32).unwrap();
+    let whole = words(packed.forward_with(&x, &request.context(DType::F32)))?;
+    let mut cache = packed.new_cache();
+    let in_chunks = request.chunks(&x, DType::F32, |x: &Tensor, context: &ForwardContext| {
+        words(packed.forward_cached(x, context, &mut cache))
+    })?;
+    let difference = self::difference(request, &in_chunks, &whole);
+    // Linear biases count from the last key, so that their rounding depends on the chunk.
+    let bound = if has_alibi(config) { 1e-5 } else { 0.0 };
+    if difference.is_nan() || difference > bound {
+        return Err(format!("packed: {difference:e}"));
+    }
+    Ok(true)
+}
+
+pub fn a_sequence_has_the_same_bits_alone_and_before_padding(
+    config: &StackConfig,
+    request: &Request,
+) -> Holds {
+    let Some((alone, padded)) = request.alone_and_padded(config) else {
+        return Ok(false);
+    };
+    let layers = stack(config, DType::F32);
+    let packed = words(layers.clone().pack(Precision::F32))?;
+    let run = |packs: bool, request: &Request| {
+        let x = request.x().to_dtype(DType::F32).unwrap();
+        let context = request.context(DType::F32);
+        words(match packs {
+            true => packed.forward_with(&x, &context),
+            false => layers.forward_with(&x, &context),
+        })
+    };
+    for packs in [false, true] {
+        let whole = run(packs, &alone)?;
+        let seq = whole.dims()[1];
+        let part = run(packs, &padded)?.narrow(0, 0, 1).unwrap();
+        let part = part.narrow(1, 0, seq).unwrap();
+        let difference = difference(&alone, &part, &whole);
+        if difference != 0.0 {
+            return Err(format!("packed {packs}: {difference:e}"));
+        }
+    }
+    Ok(true)
+}
+
+pub fn half_types_are_the_function_rounded(config: &StackConfig, request: &Request) -> Holds {
+    let exact = stack(config, DType::F64);
+    let x = request.x().to_dtype(DType::F16).unwrap();
+    let wide = x.to_dtype(DType::F64).unwrap();
+    let expected = words(exact.forward_with(&wide, &request.context(DType::F64)))?;
+    let packed = words(stack(config, DType::F32).pack(Precision::F32))?;
+    let ours = words(packed.forward_with(&x, &request.context(DType::F32)))?;
+    let difference = difference(request, &ours, &expected);
+    if ours.dtype() != DType::F16 || difference.is_nan() || difference > 1e-3 {
+        return Err(format!("{difference:e}"));
+    }
+    Ok(true)
+}
+
+/// A loss of no symmetry, and what its gradients are of.
+fn loss(y: &Tensor) -> Tensor {
+    let cotangent = Draws::new(77).tensor(y.dims());
+    (y * cotangent).unwrap().sum_all().unwrap()
+}
+
+pub fn gradients_are_the_slopes_of_the_loss(config: &StackConfig, request: &Request) -> Holds {
+    // A step may cross the kink of an activation, or lead to other experts; a tenth of it hardly does as well.
+    const STEPS: [f64; 2] = [1e-6, 1e-7];
+    let (layers, parameters) = made_with_parameters(DType::F64, |vb| Stack::new(config, vb));
+    let x = Var::from_tensor(&request.x()).unwrap();
+    let context = request.context(DType::F64);
+    let loss = || Ok::<_, String>(loss(&words(layers.forward_with(x.as_tensor(), &context))?));
+    let gradients = words(loss()?.backward())?;
+    let watched = words(layers.observe(x.as_tensor(), &context, |_, _| Ok(())))?;
+    let of_watched = words(self::loss(&watched).backward())?;
+    let mut variables: Vec<(String, Var)> = parameters;
+    variables.push(("x".to_string(), x.clone()));
+    let mut slope = 0.0;
+    let mut directions = Vec::new();
+    for (i, (name, variable)) in variables.iter().enumerate() {
+        let mut direction = Draws::new(500 + i as u64).tensor(variable.dims());
+        let along = |gradients: &candle_blocks::candle_core::backprop::GradStore| {
+            let gradient = gradients.get(variable);
+            gradient.map(|gradient| {
+                let sum = (gradient * &direction).unwrap().sum_all().unwrap();
+                sum.to_scalar::<f64>().unwrap()
+            })
+        };
+        match (along(&gradients), along(&of_watched)) {
+            (None, None) if !request.reaches(config, name) => {
+                // The loss depends on an xIELU's fixed numbers.
+                if name.contains(".xielu.") {
+                    direction = direction.zeros_like().unwrap();
+                }
+            }
+            (Some(whole), Some(watched))
+                if (whole - watched).abs() <= 1e-9 * whole.abs().max(1.0) =>
+            {
+                slope += whole;
+            }
+            found => return Err(format!("{name}: {found:?}")),
+        }
+        directions.push(direction);
+    }
+    let start: Vec<Tensor> = variables
+        .iter()
+        .map(|(_, v)| v.as_tensor().copy().unwrap())
+        .collect();
+    let at = |step: f64| {
+        for ((variable, start), direction) in variables
+            .iter()
+            .map(|(_, v)| v)
+            .zip(&start)
+            .zip(&directions)
+        {
+            let moved = (start + (direction * step).unwrap()).unwrap();
+            variable.set(&moved).unwrap();
+        }
+        Ok::<_, String>(loss()?.to_scalar::<f64>().unwrap())
+    };
+    let mut found = Vec::new();
+    for step in STEPS {
+        let difference = (at(step)? - at(-step)?) / (2.0 * step);
+        if (difference - slope).abs() <= 1e-5 * slope.abs().max(1.0) {
+            return Ok(true);
+        }
+        found.push(difference);
+    }
+    Err(format!("{slope} by gradients, {found:?} by differences"))
+}

@@ -1,0 +1,22 @@
+//! Stacks whose queries and keys turn by the rows and columns of an image's patches.
+
+use candle_blocks::{ForwardContext, Position, StackConfig, config::RotaryAxes};
+
+/// Tokens in front of the patches, if the stack goes by these.
+pub fn n_front(config: &StackConfig) -> Option<usize> {
+    match &config.blocks[0].attention.position {
+        Position::Rotary(rotary) => match rotary.axes {
+            Some(RotaryAxes::Patches(axes)) => Some(axes.n_front),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The context of `seq` positions, whose patches are one row of an image.
+pub fn in_one_row(context: ForwardContext, config: &StackConfig, seq: usize) -> ForwardContext {
+    match n_front(config) {
+        Some(n_front) => context.with_patches([1, seq - n_front]),
+        None => context,
+    }
+}
