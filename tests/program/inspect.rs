@@ -124,7 +124,9 @@ fn expected(block: &BlockConfig) -> Expected {
     let mlp = |d_ff: usize| {
         let up_bias = if ff.up_bias { n_up * d_ff } else { 0 };
         let down_bias = if ff.down_bias { ff.d_model } else { 0 };
-        (n_up + 1) * d_ff * ff.d_model + up_bias + down_bias
+        // Of an xIELU the two that it learns and the two that are fixed.
+        let n_numbers = if ff.xielu.is_some() { 4 } else { 0 };
+        (n_up + 1) * d_ff * ff.d_model + up_bias + down_bias + n_numbers
     };
     let (experts, router, shared) = match &ff.experts {
         None => (0, 0, mlp(ff.d_ff)),

@@ -62,10 +62,16 @@ pub fn a_packed_stack_is_its_layers(config: &StackConfig, request: &Request) -> 
     let next = (&x * f64::from(1.0 + f32::EPSILON)).unwrap();
     let next = words(layers.forward_with(&next, &context))?;
     let [plain, packed, next] = [&plain, &packed, &next].map(|y| difference(request, y, &expected));
-    if !(plain < 1e-4 && packed < 3.0 * plain.max(next) + 2e-6) {
+    if packed.is_nan() || packed > 3.0 * plain.max(next) + 2e-6 {
         return Err(format!("plain {plain:e}, next {next:e}, packed {packed:e}"));
     }
-    Ok(true)
+    Ok(is_conditioned(plain))
+}
+
+/// Whether f32 can compute a case at all: a norm of outputs near 0 makes anything of their rounding. None of the tests' cases
+/// is another, but a search finds some.
+fn is_conditioned(plain: f64) -> bool {
+    plain < 1e-4
 }
 
 /// As its documentation says of rows that nothing of the kept ones depends on.
@@ -182,9 +188,15 @@ pub fn half_types_are_the_function_rounded(config: &StackConfig, request: &Reque
     let expected = words(exact.forward_with(&wide, &request.context(DType::F64)))?;
     let packed = words(stack(config, DType::F32).pack(Precision::F32))?;
     let ours = words(packed.forward_with(&x, &request.context(DType::F32)))?;
-    let difference = difference(request, &ours, &expected);
+    let plain = stack(config, DType::F32);
+    let single = wide.to_dtype(DType::F32).unwrap();
+    let plain = words(plain.forward_with(&single, &request.context(DType::F32)))?;
+    let [plain, difference] = [&plain, &ours].map(|y| difference(request, y, &expected));
     if ours.dtype() != DType::F16 || difference.is_nan() || difference > 1e-3 {
-        return Err(format!("{difference:e}"));
+        return match is_conditioned(plain) {
+            true => Err(format!("{difference:e}")),
+            false => Ok(false),
+        };
     }
     Ok(true)
 }

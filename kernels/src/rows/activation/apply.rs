@@ -1,6 +1,9 @@
 //! The loops that apply activations and their slopes to slices.
 
-use super::function::{ActivationFunction, Function, WithFunction};
+use super::{
+    compiled::{Function, WithFunction},
+    function::ActivationFunction,
+};
 use crate::cpu::Cpu;
 use crate::vectors::{
     Element, Isa, Level, LevelTask, Loop, Real, Slice, SliceMut, Stored, fused::FusedF32, with_type,

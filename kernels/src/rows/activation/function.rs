@@ -1,6 +1,7 @@
-//! The activations by name, and each as a type that loops are compiled for.
+//! The activations by name, and each of them compiled.
 
 use super::{
+    compiled::{Function, WithFunction},
     pieces::{GELU, GELU_SLOPE, GELU_TANH, GELU_TANH_SLOPE, Pieces},
     smooth::*,
     straight::*,
@@ -46,25 +47,6 @@ pub enum ActivationFunction {
     Identity,
     /// xIELU, of these numbers.
     Xielu(Xielu),
-}
-
-/// A function of one number, as a type. The compiler would not inline a closure as long as GELU's slope into
-/// the loop that calls it, and so compile it without the level's instructions, some ten times slower; a method
-/// can be forced inline.
-pub trait Function: Copy {
-    /// The value at `x`; implementations are `#[inline(always)]`.
-    fn at<R: Real>(self, x: R) -> R;
-
-    /// The same function in f32 as piecewise polynomials, if there are any.
-    fn pieces() -> Option<&'static Pieces> {
-        None
-    }
-}
-
-/// What is done with a function.
-pub trait WithFunction {
-    /// Does it.
-    fn with<F: Function>(self, function: F);
 }
 
 macro_rules! functions {

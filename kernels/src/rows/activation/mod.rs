@@ -1,6 +1,7 @@
 //! Element-wise activations, each with its slope.
 
 mod apply;
+mod compiled;
 mod function;
 mod pieces;
 pub(crate) mod smooth;

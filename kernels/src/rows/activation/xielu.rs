@@ -1,6 +1,6 @@
 //! xIELU, an activation whose curvature on either side of 0 is a number of its own.
 
-use super::function::Function;
+use super::compiled::Function;
 use crate::vectors::Real;
 
 /// `positive · x² + slope · x` where x is positive, else `negative · (exp(min(x, knee)) - 1 - x) + slope · x`
