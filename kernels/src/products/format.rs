@@ -213,7 +213,7 @@ macro_rules! dots {
         )*
         $(
             #[inline(always)]
-            #[allow(unused_unsafe)] // where nothing is read
+            #[allow(unused_unsafe, clippy::unused_unit)] // where nothing is read
             unsafe fn $unsafe_name($($unsafe_arguments)*) -> $unsafe_out {
                 // SAFETY: the caller's promise, which the trait states.
                 unsafe { $unsafe_body }

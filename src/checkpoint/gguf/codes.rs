@@ -1,6 +1,6 @@
 //! The codes of GGUF's blocks, with their scales and minima as they are stored.
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+use crate::packed::stored::{CodeFormat, CodedRows, HeadNumber, Heads};
 use half::f16;
 
 use super::blocks::{fourth_bits, half, half_power, k_scale};

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use crate::packed::stored::{CodeFormat, CodedRows};
 use serde_json::Value;
 
 use self::config::Described;

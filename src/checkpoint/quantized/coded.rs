@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+use crate::packed::stored::{CodeFormat, CodedRows, HeadNumber, Heads};
 use safetensors::Dtype;
 
 use super::numbers::E2M1;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use crate::packed::stored::{CodeFormat, CodedRows};
 use safetensors::Dtype;
 
 use super::coded::{self, CodeKind};

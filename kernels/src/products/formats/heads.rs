@@ -322,7 +322,7 @@ impl Heads {
             Self::Zero { scales, zero } => {
                 let scale = match scales {
                     HeadNumber::F32 => single!(part),
-                    of if part % 2 == 0 => of.low(v, word!(part / 2)),
+                    of if part.is_multiple_of(2) => of.low(v, word!(part / 2)),
                     of => of.high(v, word!(part / 2)),
                 };
                 of_zero(v, scale, v.splat(f32::from(zero)))

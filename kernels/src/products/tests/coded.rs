@@ -90,7 +90,7 @@ impl Weight {
             let scale = coded.scales[i];
             match format.heads {
                 Heads::Zero { zero, .. } => (
-                    [scale.into(), f64::from(zero) * f64::from(scale) * -1.0],
+                    [scale.into(), -(f64::from(zero) * f64::from(scale))],
                     [scale, -(f32::from(zero) * scale)],
                 ),
                 Heads::Zeros(_) => {
