@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::formats::coded::{self, OfCodes};
-use super::formats::heads::{ColumnHeads, HeadNumber, Heads};
+use super::formats::coded::OfCodes;
+use super::formats::heads::{self, ColumnHeads, HeadNumber, Heads};
 use super::{CodeFormat, Halves, PACKED, PackedMatrix, WithKernel};
 use crate::cpu::Cpu;
 use crate::memory::{Aligned, lend};
@@ -83,7 +83,7 @@ impl CodedRows {
             codes: self.codes.clone(),
             ..Self::default()
         };
-        let all = coded::parts(coded::CHUNK, part);
+        let all = heads::parts(heads::CHUNK, part);
         let mut words = vec![0; from.heads.words(all)];
         for row in 0..n_rows {
             let (codes, column) = self.row(row, n_rows);

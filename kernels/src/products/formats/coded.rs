@@ -29,15 +29,12 @@
 //! ```
 
 use super::codes;
-use super::heads::{ColumnHeads, Heads};
+use super::heads::{CHUNK, ColumnHeads, Heads, parts};
 use crate::products::Format;
 
 /// Codes of so many bits in parts of so many terms.
 #[derive(Clone, Copy, Debug)]
 pub struct Coded<const BITS: usize, const PART: usize>;
-
-/// Terms of a chunk.
-pub const CHUNK: usize = 256;
 
 /// The most terms of a part.
 pub(super) const MAX_PART: usize = 128;
@@ -53,11 +50,6 @@ pub(super) const fn group(bits: usize) -> usize {
         6 => 16,
         _ => 32,
     }
-}
-
-/// Parts of so many terms.
-pub const fn parts(terms: usize, part: usize) -> usize {
-    terms.div_ceil(part)
 }
 
 /// The most words with four codes each that a group is widened to.

@@ -1,6 +1,7 @@
 //! The dot products of [`Coded`]: rows packed for them, codes widened in registers, and sums made numbers.
 
-use super::coded::{CHUNK, Coded, MAX_PART, MAX_QUADS, group, parts};
+use super::coded::{Coded, MAX_PART, MAX_QUADS, group};
+use super::heads::{CHUNK, parts};
 use super::{heads::Affine, int8::Quantizer};
 use crate::products::{Dots, dots};
 use crate::vectors::{Level, Vectors, Words};

@@ -17,8 +17,15 @@
 
 use half::{bf16, f16};
 
-use super::coded::{CHUNK, parts};
 use crate::vectors::{Vectors, Words};
+
+/// Terms of a chunk.
+pub const CHUNK: usize = 256;
+
+/// Parts of so many terms.
+pub const fn parts(terms: usize, part: usize) -> usize {
+    terms.div_ceil(part)
+}
 
 /// How the scales and offsets of a coded weight are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
