@@ -47,7 +47,7 @@ use kernel::WithKernel;
 pub use matrix::Matrix;
 pub use multiply::{Added, multiply, multiply_rounded};
 pub(crate) use multiply::{Plain, multiply_views};
-pub use pack_codes::CodedRows;
+pub use pack_codes::{CodeFormat, CodedRows};
 use pack_panel::{PackByRows, PackPanel};
 use pack_row::{PackRow, PackRows};
 use packed_matrix::PackedMatrix;
@@ -61,7 +61,7 @@ pub(crate) use tile::{CHUNK, MAX_PANEL, Total, WIDTH};
 pub(crate) use transpose::PackColumns;
 use unpack::UnpackColumn;
 pub(crate) use view::View;
-pub use weight::{CodeFormat, PackedWeight, WeightFormat};
+pub use weight::{PackedWeight, WeightFormat};
 use working_memory::{HIDDEN, PACKED, TILE};
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::formats::coded::OfCodes;
 use super::formats::heads::{self, ColumnHeads, HeadNumber, Heads};
-use super::{CodeFormat, Halves, PACKED, PackedMatrix, WithKernel};
+use super::{Halves, PACKED, PackedMatrix, WithKernel};
 use crate::cpu::Cpu;
 use crate::memory::{Aligned, lend};
 use crate::threads::{Shared, parallel};
@@ -20,6 +20,15 @@ pub struct CodedRows {
     pub offsets: Vec<f32>,
     /// For every 256 terms of a row, or nothing.
     pub shared: Vec<[f32; 2]>,
+}
+
+/// How the codes of a weight are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeFormat {
+    /// The bits of a code, and how many terms share a scale: 4 by 32, 64 or 128, 5 by 32, 6 by 16, or 8 by 32 or 128.
+    pub bits_by_group: (usize, usize),
+    /// What there is for each group.
+    pub heads: Heads,
 }
 
 impl CodeFormat {

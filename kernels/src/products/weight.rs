@@ -7,8 +7,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::{
-    CodedRows, Columns, Epilogue, Format, HIDDEN, Halves, Heads, Kernel, Matrix, PACKED, PackRow,
-    PackedMatrix, PackedRows, PackedTarget, Product, RowBlocks, To, WithKernel,
+    CodeFormat, CodedRows, Columns, Epilogue, Format, HIDDEN, Halves, Kernel, Matrix, PACKED,
+    PackRow, PackedMatrix, PackedRows, PackedTarget, Product, RowBlocks, To, WithKernel,
     formats::coded::Coded,
 };
 use crate::memory::{Aligned, LargePages, lend};
@@ -34,15 +34,6 @@ pub enum WeightFormat {
     Int4By64,
     /// As [`Self::Int4By32`], for each 128.
     Int4By128,
-}
-
-/// How the codes of a weight are packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CodeFormat {
-    /// The bits of a code, and how many terms share a scale: 4 by 32, 64 or 128, 5 by 32, 6 by 16, or 8 by 32 or 128.
-    pub bits_by_group: (usize, usize),
-    /// What there is for each group.
-    pub heads: Heads,
 }
 
 /// The packed weight `[d_out, d_in]` of a linear map, or the two of a gated one, whose results are multiplied.
