@@ -105,16 +105,21 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }
 
-fn initialization(json: &ConfigJson) -> Result<Initialization> {
-    let deviation = initializer_range::deviation(json, 0.02)?;
-    // PyTorch's cut at ±2 is absolute: a hundred deviations away.
-    let weight = Draw::TruncatedNormal {
-        deviation,
-        cut: 2.0,
-    };
+pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
+    let weight = weight(json)?;
     let scale = Draw::Constant(json.number(&["layerscale_value"], 1.0)?);
+    let deviation = initializer_range::deviation(json, 0.02)?;
     Ok(Initialization::normal(deviation)
         .with("*attention.*.weight", weight)
         .with("*feed_forward.*.weight", weight)
         .with("*_layer_scale.weight", scale))
+}
+
+/// How matrices are drawn.
+pub(super) fn weight(json: &ConfigJson) -> Result<Draw> {
+    // PyTorch's cut at ±2 is absolute: a hundred deviations away.
+    Ok(Draw::TruncatedNormal {
+        deviation: initializer_range::deviation(json, 0.02)?,
+        cut: 2.0,
+    })
 }

@@ -2,7 +2,7 @@
 //!
 //! transformers' `DINOv3ViTLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov3_vit/modeling_dinov3_vit.py>
 
-use super::{patches, prelude::*};
+use super::{dinov2, patches, prelude::*};
 
 pub(super) fn family() -> Family {
     let token = |role: &str, name: &str, ones| Rule::behind_ones(role, &[name], ones);
@@ -98,16 +98,6 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn initialization(json: &ConfigJson) -> Result<Initialization> {
-    let deviation = initializer_range::deviation(json, 0.02)?;
-    // PyTorch's cut at ±2 is absolute: a hundred deviations away.
-    let weight = Draw::TruncatedNormal {
-        deviation,
-        cut: 2.0,
-    };
-    let scale = Draw::Constant(json.number(&["layerscale_value"], 1.0)?);
-    Ok(Initialization::normal(deviation)
-        .with("*attention.*.weight", weight)
-        .with("*feed_forward.*.weight", weight)
-        .with("embeddings.*.weight", weight)
-        .with("*_layer_scale.weight", scale))
+    let of_blocks = dinov2::initialization(json)?;
+    Ok(of_blocks.with("embeddings.*.weight", dinov2::weight(json)?))
 }
