@@ -34,7 +34,7 @@ impl Codes {
 }
 
 impl<'c> Loader<'c> {
-    /// As [`Self::typed`], of layers that are packed in a precision.
+    /// As [`Self::build`], of layers that are packed in a precision.
     ///
     /// # Errors
     /// If codes are to be packed as they are, and the files have none.
@@ -137,20 +137,21 @@ impl StoredWeight for StoredCodes {
         let features = self.source.features.as_ref();
         let of_item = features.map_or(self.shape[0], |features| features.total);
         let first = self.source.item.map_or(0, |item| item.index * of_item);
-        let Some(features) = features else {
-            return read(first + rows.start..first + rows.end);
-        };
-        let all = features.ranges.iter().cloned().flatten();
-        let wanted: Vec<usize> = all.skip(rows.start).take(rows.len()).collect();
+        let parts = self.source.rows_on_disk(rows);
         // At once, as each reading of some rows may read all scales: with what lies between them.
-        let (Some(start), Some(end)) = (wanted.iter().min(), wanted.iter().max()) else {
+        let (Some(start), Some(end)) = (
+            parts.iter().map(|part| part.start).min(),
+            parts.iter().map(|part| part.end).max(),
+        ) else {
             return Ok(CodedRows::default());
         };
-        let found = read(first + start..first + end + 1)?;
-        let n_found = end + 1 - start;
-        Ok(match n_found == wanted.len() && wanted.is_sorted() {
-            true => found,
-            false => found.select(n_found, wanted.iter().map(|row| row - start)),
+        let found = read(first + start..first + end)?;
+        Ok(match parts.len() {
+            1 => found,
+            _ => found.select(
+                end - start,
+                parts.into_iter().flatten().map(|row| row - start),
+            ),
         })
     }
 
