@@ -16,7 +16,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     {
         folder.write(name, bytes);
     }
-    let Some(tokenizer) = said(Tokenizer::open(folder.path())) else {
+    let Some(tokenizer) = said(Tokenizer::open(folder.root())) else {
         return;
     };
     if let Some(template) = said(ChatTemplate::of(&tokenizer)) {

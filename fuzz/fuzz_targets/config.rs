@@ -8,13 +8,13 @@ use candle_blocks_fuzz::{Folder, said};
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let folder = Folder::new();
     folder.write("config.json", data);
-    if let Some(architecture) = said(Architecture::open(folder.path())) {
+    if let Some(architecture) = said(Architecture::open(folder.root())) {
         said(architecture.model_config().map(drop));
     }
     said(
         CheckpointOptions::default()
             .whole()
-            .architecture(folder.path())
+            .architecture(folder.root())
             .map(drop),
     );
 });

@@ -18,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         said(
             CheckpointOptions::default()
                 .family(family)
-                .architecture(folder.path())
+                .architecture(folder.root())
                 .map(drop),
         );
     }

@@ -16,14 +16,14 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         return;
     };
     let folder = Folder::new();
-    let cache = folder.path().join("cache");
+    let cache = folder.root().join("cache");
     let hub = Hub::new(&**repo)
         .revision(&**revision)
         .cache_dir(&cache)
         .network(Network::Offline);
     said(hub.file(file).map(drop)).map(|()| panic!("found {file:?} in an empty cache"));
     said(hub.download().map(drop)).map(|()| panic!("found {repo:?} in an empty cache"));
-    let beside: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+    let beside: Vec<_> = fs::read_dir(folder.root()).unwrap().flatten().collect();
     assert!(
         beside.iter().all(|entry| entry.file_name() == "cache"),
         "{beside:?}"

@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let folder = Folder::new();
     folder.write("config.json", config);
     folder.write("model.safetensors", tensors);
-    if let Some(checkpoint) = said(Checkpoint::open(folder.path())) {
+    if let Some(checkpoint) = said(Checkpoint::open(folder.root())) {
         read(checkpoint);
     }
 });

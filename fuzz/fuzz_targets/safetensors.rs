@@ -2,9 +2,8 @@
 
 #![no_main]
 
-#[path = "../../tests/shared/hostile.rs"]
-#[allow(dead_code)]
-mod hostile;
+use candle_blocks_fuzz::hostile;
+
 #[path = "../../tests/shared/judged_by_safetensors.rs"]
 mod judged_by_safetensors;
 

@@ -3,12 +3,7 @@
 #![no_main]
 
 use candle_blocks::checkpoint::files::TensorFiles;
-use candle_blocks_fuzz::{Folder, every_tensor, said};
-
-/// Of `tests/shared/hostile.rs`.
-#[path = "../../tests/shared/hostile.rs"]
-#[allow(dead_code)]
-mod hostile;
+use candle_blocks_fuzz::{Folder, every_tensor, hostile, said};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let folder = Folder::new();

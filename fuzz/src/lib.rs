@@ -1,16 +1,15 @@
-//! What the targets share: a directory, and what may be said of its files.
-
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+//! What the targets share: the tests' directory, and what may be said of its files.
 
 use candle_blocks::{
     Checkpoint,
     candle_core::{DType, Device},
     checkpoint::files::TensorFiles,
 };
-use tempfile::TempDir;
+
+#[path = "../../tests/shared/hostile.rs"]
+pub mod hostile;
+
+pub use hostile::Folder;
 
 /// What stands between the files of one input.
 const BORDER: &[u8] = b"\n--8<--\n";
@@ -27,27 +26,6 @@ pub fn files(data: &[u8]) -> Vec<&[u8]> {
     }
     files.push(rest);
     files
-}
-
-/// A directory that goes away.
-pub struct Folder(TempDir);
-
-impl Folder {
-    #[expect(clippy::new_without_default, reason = "it makes a directory")]
-    pub fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    pub fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, bytes).unwrap();
-        path
-    }
 }
 
 /// Whether it went well. An error may contain a file's text, but nothing that a terminal would act on.
