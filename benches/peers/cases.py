@@ -1,6 +1,6 @@
 """What is measured: models as data, and the shapes they are run on."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 
@@ -16,6 +16,7 @@ class Model:
     n_layers: int = 1
     spread: float = 0.02  # standard deviation of the weights
     vocabulary: int = 0  # of a whole model; a stack alone has none
+    on_grid: bool = False  # weights that codes of 4 bits in groups of 128 hold without loss, whoever makes them
     directory: Path | None = None
 
     @property
@@ -31,7 +32,7 @@ class Case:
     model: str
     batch: int
     seq: int
-    precision: str  # f32, f16, bf16, int8
+    precision: str  # f32, f16, bf16, int8, int4; of a generation from a file of codes their type, as q4_0
     # An encoder's batch can be "padded"; a training has "dropout", or trains adapters, "lora", with dropout as well. Texts
     # can have a "cold" start. A generation is one case and two lines, "first" and "next".
     variant: str = ""
@@ -109,6 +110,13 @@ GENERATORS = {
     "gpt2-lm": Model("gpt2", 768, 3072, 12, 12, 12, spread=0.05, vocabulary=50257),
     "llama-0.5b": Model("llama", 896, 4864, 14, 2, 24, vocabulary=151936),
 }
+# In files of codes, whose blocks of 256 divide these widths.
+CODED = {
+    "llama-0.1b": Model("llama", 768, 2560, 12, 4, 12, vocabulary=49152),
+    "llama-0.5b-wide": Model("llama", 1024, 4096, 16, 4, 24, vocabulary=128256),
+}
+CODES = ["q8_0", "q4_0", "q4_k", "q6_k"]
+ON_GRID = {f"{name}-grid": replace(model, on_grid=True) for name, model in CODED.items()}
 GENERATION_BATCHES = [1, 8]
 NEW_TOKENS = 33  # the first, and 32 behind it
 TEXTS, TEXT_LENGTH = 200, 256  # how many, and the most tokens of one: as many as MiniLM takes
@@ -117,7 +125,7 @@ COLD_TEXT, COLD_LENGTH = "The first text of a cold start.", 10
 
 def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[dict[str, Model], list[Case]]:
     """Models by name, and cases in the order in which they are run: those of a model together."""
-    models = WIDTHS | ENCODERS | DECODERS | TRAINED | GENERATORS
+    models = WIDTHS | ENCODERS | DECODERS | TRAINED | GENERATORS | CODED | ON_GRID
     encoders = list(ENCODERS)
     if minilm is not None:
         models = models | {"minilm": Model("bert", directory=minilm)}
@@ -128,7 +136,10 @@ def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[
         widths, rows, shapes = ["384x1536", "500x2001"], [1, 13, 128], [(1, 16), (4, 32)]
         encoders = encoders[:1]
     cases = []
+    of_generations = dict.fromkeys(CODES, CODED) | {"int4": ON_GRID}
     for precision in precisions:
+        if precision in of_generations:
+            continue
         cases += [Case("feed_forward", width, n, 1, precision) for width in widths for n in rows]
         for model in encoders:
             cases += [Case("encoder", model, b, s, precision) for b, s in shapes]
@@ -146,6 +157,9 @@ def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[
     for precision in ("f32", "bf16"):
         if precision in precisions:
             cases += [Case("generation", model, b, CONTEXT, precision) for model in generators for b in batches]
+    for codes, coded in of_generations.items():
+        if codes in precisions:
+            cases += [Case("generation", model, 1, CONTEXT, codes) for model in list(coded)[: 1 if quick else None]]
     used = {case.model for case in cases}
     return {name: model for name, model in models.items() if name in used}, cases
 

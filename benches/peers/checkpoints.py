@@ -28,8 +28,22 @@ def write_checkpoint(model: Model, folder: Path) -> Path:
                     # Larger biases would have a whole model choose one token all the time, whatever the prompt.
                     noise = 0.02 if model.is_whole else 0.1
                     parameter += noise * torch.randn(parameter.shape, generator=generator)
+                elif model.on_grid:
+                    parameter.copy_(on_grid(parameter))
         network.save_pretrained(folder)
     return folder
+
+
+def on_grid(weight: torch.Tensor) -> torch.Tensor:
+    """Each group of 128 terms on the 16 steps from -8 to 7 times a number of f16, with both ends among them: whoever rounds to
+    such steps finds them again."""
+    groups = weight.reshape(-1, 128)
+    largest, _ = groups.abs().max(dim=1, keepdim=True)
+    step = (largest / 8).clamp_min(2**-14).to(torch.float16).float()  # a row of padding is of zeros
+    steps = (groups / step).round().clamp(-8, 7)
+    for end, at in ((-8.0, groups.argmin(dim=1)), (7.0, groups.argmax(dim=1))):
+        steps.scatter_(1, at[:, None], end)
+    return (steps * step).reshape(weight.shape)
 
 
 def build(model: Model):
@@ -77,7 +91,7 @@ class Reference:
     """transformers' own forward pass in float64; keeps the model of the last case."""
 
     def __init__(self):
-        self.directory, self.network = None, None
+        self.source, self.network = None, None
 
     @torch.no_grad()
     def output(self, case: Case, family: str, directory: Path, inputs: dict[str, torch.Tensor], task: dict) -> dict:
@@ -85,7 +99,8 @@ class Reference:
         a generation what judges its tokens, in f32 (in float64 half a billion parameters would take 4 GB)."""
         if case.op == "texts":
             return {"output": whole.vectors(directory, inputs["texts"])}
-        if self.directory != directory:
+        source = task.get("file", directory)
+        if self.source != source:
             self.network = None
             gc.collect()
             kind = {"bert": BertModel, "gpt2": GPT2Model, "llama": LlamaForCausalLM}[family]
@@ -93,8 +108,11 @@ class Reference:
             if case.op == "generation":
                 kind = {"gpt2": GPT2LMHeadModel, "llama": LlamaForCausalLM}[family]
             options["dtype"] = torch.float32 if case.op == "generation" else torch.float64
+            if "file" in task:
+                options["gguf_file"] = Path(source).name
+                directory = Path(source).parent
             self.network = kind.from_pretrained(directory, attn_implementation="sdpa", **options).eval()
-            self.directory = directory
+            self.source = source
         if case.op == "generation":
             return {"likeliest": whole.Likeliest(self.network, inputs["input_ids"])}
         if case.op == "train_step":

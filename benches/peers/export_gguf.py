@@ -1,5 +1,7 @@
 """Decoders as llama.cpp's files, with words of no meaning."""
 
+import ctypes
+import sys
 from pathlib import Path
 
 import gguf
@@ -72,6 +74,25 @@ def write(weights: modules.Weights, precision: str, folder: Path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_coded(weights: modules.Weights, codes: str, folder: Path):
+    """Every matrix in codes of one type, by llama.cpp's own quantiser."""
+    from llama_cpp import llama_cpp
+
+    write(weights, "f32", folder)
+    plain, coded = folder / "plain.gguf", folder / "model.gguf"
+    coded.rename(plain)
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{FILE_TYPES.get(codes, codes.upper())}")
+    parameters.pure = True
+    if llama_cpp.llama_model_quantize(str(plain).encode(), str(coded).encode(), ctypes.byref(parameters)) != 0:
+        sys.exit(f"llama.cpp does not write {codes}; its messages are above")
+    plain.unlink()
+
+
+# Whose name as a file's type is not that of the codes: of all matrices in one type, it does not matter which mixture.
+FILE_TYPES = {"q4_k": "Q4_K_S"}
 
 
 def interleaved(weight, n_heads: int):

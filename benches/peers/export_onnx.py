@@ -12,11 +12,18 @@ from onnxruntime_peer import Graph
 INT32, INT64, FLOAT = TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT
 
 
-def write(weights: modules.Weights, folder: Path):
+def write(weights: modules.Weights, folder: Path, is_int4: bool = False):
     graph = Graph()
     described = texts(graph, weights) if weights.config["model_type"] == "bert" else generation(graph, weights)
     inputs, outputs = ([helper.make_tensor_value_info(*one) for one in some] for some in described)
     model = graph.proto(inputs, outputs)
+    if is_int4:
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+        # Rows are rounded to bytes, as is fastest.
+        quantizer = MatMulNBitsQuantizer(model, block_size=128, is_symmetric=True, accuracy_level=4)
+        quantizer.process()
+        model = quantizer.model.model
     onnx.save_model(model, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data")
 
 
@@ -72,7 +79,9 @@ def generation(graph: Graph, weights: modules.Weights):
         following = network.final_norm if last else network.blocks[i + 1].attention_norm
         x, normal = sum_and_norm(graph, block.down, following, hidden, x, f"{i}.down")
     graph.node("Gather", [normal, graph.constant("last", np.array(-1))], ["last_state"], axis=1)
-    graph.node("Gemm", ["last_state", words], ["logits"], transB=1)
+    # A copy of the words, in the order in which the quantiser takes a matrix.
+    head = graph.constant("head", np.ascontiguousarray(weights.words().numpy().T))
+    graph.node("MatMul", ["last_state", head], ["logits"])
     graph.node("ArgMax", ["logits"], ["y"], axis=-1, keepdims=0)
     inputs = [("input_ids", INT64, ["batch", "seq"]), ("last_positions", INT32, ["batch"]), ("length", INT32, []), *cache]
     if not network.rotary:

@@ -14,12 +14,20 @@ from torch import Tensor, nn
 import modules
 
 
-def write(weights: modules.Weights, folder: Path):
+def write(weights: modules.Weights, folder: Path, is_int4: bool = False):
     if weights.config["model_type"] == "bert":
         model = texts(weights)
     else:
         model = generation(weights)
         (folder / "config.json").write_text(json.dumps(weights.config))
+    if is_int4:
+        import nncf
+
+        # Tables of positions are narrower than a group.
+        others = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.IGNORE)
+        model = nncf.compress_weights(
+            model, mode=nncf.CompressWeightsMode.INT4_SYM, group_size=128, all_layers=True, advanced_parameters=others
+        )
     ov.save_model(model, folder / "openvino_model.xml", compress_to_fp16=False)
 
 

@@ -1,6 +1,6 @@
 """Files of runtimes that read no checkpoint. A process of its own writes them, so that who is measured loads no PyTorch.
 
-    exports.py onnx|openvino|gguf-f32|gguf-bf16 CHECKPOINT FOLDER
+    exports.py onnx|openvino|onnx-int4|openvino-int4|gguf-f32|gguf-bf16|gguf-q8_0|.. CHECKPOINT FOLDER
 """
 
 import subprocess
@@ -10,11 +10,15 @@ from pathlib import Path
 
 def exported(task, kind: str) -> Path:
     """The folder with the files of this kind, which are written if they are missing."""
-    folder = task.exports / kind
+    return export(task.checkpoint, task.exports, kind)
+
+
+def export(checkpoint: Path, exports: Path, kind: str) -> Path:
+    folder = exports / kind
     if not folder.exists():
         part = folder.with_suffix(".part")
         part.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([sys.executable, __file__, kind, str(task.checkpoint), str(part)])
+        done = subprocess.run([sys.executable, __file__, kind, str(checkpoint), str(part)])
         if done.returncode != 0:
             raise RuntimeError(f"{kind}: the export fails; its messages are above")
         part.rename(folder)
@@ -26,18 +30,22 @@ def write(kind: str, checkpoint: Path, folder: Path):
 
     weights = modules.Weights(checkpoint)
     match kind:
-        case "onnx":
+        case "onnx" | "onnx-int4":
             import export_onnx
 
-            export_onnx.write(weights, folder)
-        case "openvino":
+            export_onnx.write(weights, folder, is_int4=kind.endswith("int4"))
+        case "openvino" | "openvino-int4":
             import export_openvino
 
-            export_openvino.write(weights, folder)
+            export_openvino.write(weights, folder, is_int4=kind.endswith("int4"))
         case "gguf-f32" | "gguf-bf16":
             import export_gguf
 
             export_gguf.write(weights, kind.removeprefix("gguf-"), folder)
+        case _ if kind.startswith("gguf-"):
+            import export_gguf
+
+            export_gguf.write_coded(weights, kind.removeprefix("gguf-"), folder)
         case _:
             sys.exit(f"nothing is exported to {kind}")
 

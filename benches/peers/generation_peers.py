@@ -30,6 +30,11 @@ class Generation:
         return np.stack(tokens, axis=1)
 
 
+def refuse_codes(task):
+    if task.file is not None:
+        raise ValueError("it does not compute with the codes of a GGUF file")
+
+
 class Transformers:
     def __init__(self, threads: int):
         import torch
@@ -43,6 +48,9 @@ class Transformers:
 
     def load(self, task):
         self.task, self.first_ms = task, None
+        refuse_codes(task)
+        if task.precision == "int4":
+            raise ValueError("transformers has no products of 4 bits of its own")
         dtype = {"f32": self.torch.float32, "bf16": self.torch.bfloat16}[task.precision]
         self.model = self.transformers.AutoModelForCausalLM.from_pretrained(task.checkpoint, dtype=dtype).eval()
         return self
@@ -72,11 +80,12 @@ class OnnxRuntime:
         self.settings = "a graph of fused operators, as its GenAI package makes: GroupQueryAttention into a shared cache"
 
     def load(self, task):
-        if task.precision != "f32":
+        refuse_codes(task)
+        if task.precision not in ("f32", "int4"):
             raise ValueError(f"ONNX Runtime's CPU provider has no {task.precision} on this architecture")
         options = self.ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
-        file = exported(task, "onnx") / "model.onnx"
+        file = exported(task, "onnx-int4" if task.precision == "int4" else "onnx") / "model.onnx"
         session = self.ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         batch, prompt = task.ids.shape
         binding = session.io_binding()
@@ -117,16 +126,18 @@ class OpenVino:
 
     def load(self, task):
         self.task, self.first_ms = task, None
+        refuse_codes(task)
+        is_int4 = task.precision == "int4"
         scheduler = self.genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False  # or the same prompts are not computed again
         scheduler.max_num_batched_tokens = task.ids.size  # all prompts at once
         self.pipeline = self.genai.ContinuousBatchingPipeline(
-            str(exported(task, "openvino")), scheduler, "CPU",
+            str(exported(task, "openvino-int4" if is_int4 else "openvino")), scheduler, "CPU",
             {
                 "INFERENCE_NUM_THREADS": self.threads,
-                "INFERENCE_PRECISION_HINT": task.precision,
-                "KV_CACHE_PRECISION": task.precision,
-                "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+                "INFERENCE_PRECISION_HINT": "bf16" if is_int4 else task.precision,
+                "KV_CACHE_PRECISION": "f16" if is_int4 else task.precision,
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": 128 if is_int4 else 0,
             },
         )
         self.config = self.genai.GenerationConfig()
@@ -159,10 +170,12 @@ class LlamaCpp:
         self.settings = "llama-cpp-python, built for this CPU; flash attention, cache of the case's precision"
 
     def load(self, task):
+        if task.precision == "int4":
+            raise ValueError("its files have no groups of 128; it is measured with its own")
         llama = self.llama
         batch, prompt = task.ids.shape
         model = llama.llama_model_load_from_file(
-            str(exported(task, f"gguf-{task.precision}") / "model.gguf").encode(), llama.llama_model_default_params()
+            (task.file or str(exported(task, f"gguf-{task.precision}") / "model.gguf")).encode(), llama.llama_model_default_params()
         )
         config = llama.llama_context_default_params()
         config.n_seq_max = batch
@@ -170,7 +183,7 @@ class LlamaCpp:
         config.n_batch = config.n_ubatch = task.ids.size
         config.n_threads = config.n_threads_batch = self.threads
         config.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        config.type_k = config.type_v = {"f32": 0, "bf16": 30}[task.precision]  # ggml's numbers
+        config.type_k = config.type_v = {"f32": 0, "bf16": 30}.get(task.precision, 1)  # ggml's numbers; f16 beside codes
         context = llama.llama_init_from_model(model, config)
         if not context:
             raise RuntimeError("llama.cpp makes no context; its messages are above")

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use candle_blocks::{
     AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, PackedKvCache, PackedStack,
     Precision, Stack,
+    config::GroupSize,
     train::{AdamW, AdamWConfig, Lora, ParameterGroup},
 };
 use candle_core::{DType, Device, Module, ModuleT, Tensor};
@@ -54,7 +55,10 @@ fn precision(name: &str) -> Result<Precision> {
         "f16" => Precision::F16,
         "bf16" => Precision::Bf16,
         "int8" => Precision::Int8,
-        "int4" => Precision::INT4,
+        // As the others round.
+        "int4" => Precision::Int4 {
+            group: GroupSize::Of128,
+        },
         other => bail!("no precision is called {other}"),
     })
 }

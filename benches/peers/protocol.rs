@@ -47,6 +47,8 @@ pub struct Texts {
 pub struct Generation {
     pub precision: String,
     pub checkpoint: PathBuf,
+    /// The checkpoint in the codes of the precision.
+    pub file: Option<PathBuf>,
     pub prompts: Vec<Vec<u32>>,
     pub new_tokens: usize,
 }
@@ -205,6 +207,7 @@ fn task(command: &Value) -> Result<Task> {
         return Ok(Task::Generation(Generation {
             precision,
             checkpoint,
+            file: command["file"].as_str().map(PathBuf::from),
             prompts: ids.to_dtype(DType::U32)?.to_vec2()?,
             new_tokens: number(command, "new_tokens")? as usize,
         }));

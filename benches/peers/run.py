@@ -17,7 +17,7 @@ from pathlib import Path
 import machine
 import report
 import workers
-from cases import NEW_TOKENS, Case, Model, all_cases, selected
+from cases import CODES, NEW_TOKENS, Case, Model, all_cases, selected
 
 HERE = Path(__file__).resolve().parent
 RECORD = HERE.parent / "record"
@@ -29,7 +29,8 @@ TOLERANCE = {"f32": 1e-5, "f16": 0.01, "bf16": 0.05, "int8": 0.1}
 OF_LOSSES_IN_BF16 = 5e-4
 # Of tokens it is the largest of hundreds of distances, each between two logits (whole.py): of a Llama of 24 blocks in bf16
 # transformers' own is 0.09. Without positions, or with another prompt, it is 1.4 and more.
-OF_TOKENS = {"f32": 1e-4, "bf16": 0.2}
+# Of codes the reference has the very weights that they stand for; activations are rounded to a byte.
+OF_TOKENS = {"f32": 1e-4, "bf16": 0.2} | dict.fromkeys([*CODES, "int4"], 0.3)
 
 
 def tolerance(case: Case) -> float:
@@ -88,7 +89,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small subset of the shapes")
     parser.add_argument("--minilm", type=Path, help="directory of all-MiniLM-L6-v2, to be measured as well")
-    parser.add_argument("--precision", nargs="+", choices=list(TOLERANCE), default=["f32", "bf16", "int8"])
+    parser.add_argument("--precision", nargs="+", choices=list(TOLERANCE | OF_TOKENS), default=["f32", "bf16", "int8"])
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="cases whose id holds one of these")
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--threads", type=int, default=2)
@@ -123,10 +124,11 @@ def prepare(models: dict[str, Model], cases: list[Case], work: Path):
             inputs = checkpoints.write_input(case, d_model, path)
         task = {"op": case.op, "precision": case.precision, "checkpoint": str(directory), "input": str(path)}
         if case.is_whole:
-            task |= whole.task(case, work)
+            task |= whole.task(case, directory, work)
         if case.op == "train_step":
             task["training"] = training.task(case, config, work)
-        shape = case.id.rsplit("/", 1)[0]
+        # Codes are weights of their own.
+        shape = case.id if case.precision in CODES else case.id.rsplit("/", 1)[0]
         if known[0] != shape:
             known = (shape, reference.output(case, model.family, directory, inputs, task))
         output = work / "output.safetensors"

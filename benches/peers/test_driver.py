@@ -66,6 +66,11 @@ class Cases(unittest.TestCase):
         _, without = cases.all_cases(["f32"], None, quick=False)
         self.assertNotIn("texts", {case.op for case in without})
 
+    def test_codes_are_measured_where_they_are_asked_for(self):
+        _, found = cases.all_cases([*cases.CODES, "int4"], Path("minilm"), quick=False)
+        of_files = {f"generation/{model}/1x512/{codes}" for model in cases.CODED for codes in cases.CODES}
+        self.assertEqual({case.id for case in found}, of_files | {f"generation/{model}/1x512/int4" for model in cases.ON_GRID})
+
     def test_patterns_select_by_id(self):
         _, found = cases.all_cases(["f32"], None, quick=False)
         self.assertEqual(cases.selected(found, []), found)
@@ -196,6 +201,17 @@ class Report(unittest.TestCase):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch")
 class Whole(unittest.TestCase):
+    def test_weights_on_a_grid_are_found_again_by_rounding(self):
+        import checkpoints
+        import torch
+
+        drawn = torch.randn(6, 256, generator=torch.Generator().manual_seed(1))
+        weight = checkpoints.on_grid(drawn).reshape(-1, 128)
+        step = weight.abs().max(dim=1, keepdim=True).values / 8
+        steps = weight / step
+        self.assertTrue(torch.equal(steps, steps.round()) and torch.equal(step, step.half().float()))
+        self.assertEqual({(low.item(), high.item()) for low, high in zip(steps.amin(1), steps.amax(1))}, {(-8.0, 7.0)})
+
     def test_tokens_are_judged_by_the_logits_for_all_before_them(self):
         import torch
 

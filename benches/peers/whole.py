@@ -6,15 +6,22 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from cases import COLD_TEXT, NEW_TOKENS, Case
+from cases import CODES, COLD_TEXT, NEW_TOKENS, Case
+from exports import export
 
 NOVEL = Path(__file__).resolve().parents[2] / "weights/tiny-gpt-text/persuasion.txt"
 MOST_WORDS = 200  # about as many as fill a text's 256 tokens
 
 
-def task(case: Case, work: Path) -> dict:
-    """For a worker, beside what every case has."""
-    return {"exports": str(work / f"{case.model}-exports")} | ({"new_tokens": NEW_TOKENS} if case.op == "generation" else {})
+def task(case: Case, checkpoint: Path, work: Path) -> dict:
+    """For a worker, beside what every case has. A file of codes is everyone's."""
+    exports = work / f"{case.model}-exports"
+    fields = {"exports": str(exports)}
+    if case.op == "generation":
+        fields["new_tokens"] = NEW_TOKENS
+    if case.precision in CODES:
+        fields["file"] = str(export(checkpoint, exports, f"gguf-{case.precision}") / "model.gguf")
+    return fields
 
 
 def write_input(case: Case, config: dict, path: Path) -> dict:

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Checkpoint,
+    Checkpoint, Precision,
     generate::{GenerationOptions, Generator, Sampler},
     model::Model,
     text::TextEmbedder,
@@ -25,9 +25,12 @@ pub fn texts(task: Texts) -> Result<Box<dyn Run>> {
 }
 
 pub fn generation(task: Generation) -> Result<Box<dyn Run>> {
-    let checkpoint = Checkpoint::open(&task.checkpoint)?;
+    let (path, precision) = match &task.file {
+        Some(file) => (file, Precision::AsStored),
+        None => (&task.checkpoint, precision(&task.precision)?),
+    };
     Ok(Box::new(Generating {
-        model: checkpoint.packed_model(precision(&task.precision)?)?,
+        model: Checkpoint::open(path)?.packed_model(precision)?,
         task,
         first_ms: 0.0,
     }))

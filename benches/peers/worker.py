@@ -74,6 +74,7 @@ class Task:
             from safetensors.numpy import load_file
 
             self.ids, self.new_tokens = load_file(fields["input"])["input_ids"], fields["new_tokens"]
+            self.file = fields.get("file")
 
     def read_layers(self, fields: dict):
         from safetensors.torch import load_file

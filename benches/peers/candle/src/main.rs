@@ -1,5 +1,6 @@
-//! candle as it is without this crate: candle-nn's layers, and candle-transformers' BERT and Llama.
+//! candle as it is without this crate: candle-nn's layers, and candle-transformers' BERT and Llamas.
 
+mod generation;
 #[path = "../../protocol.rs"]
 mod protocol;
 mod texts;
@@ -17,11 +18,11 @@ use serde_json::Value;
 
 fn main() -> Result<()> {
     let settings =
-        "candle-nn's layers, candle-transformers' BertEncoder, BertModel and Llama, its defaults";
+        "candle-nn's layers, candle-transformers' BertEncoder, BertModel and Llama, also of quantised files, its defaults";
     serve("candle", "0.11.1", settings, |task| match task {
         Task::Layers(case) => load(case),
         Task::Texts(task) => texts::load(task),
-        Task::Generation(_) => bail!("candle is not measured in generation"),
+        Task::Generation(task) => generation::load(task),
     })
 }
 
