@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::{trained::trained, weights::weights};
 
 /// What is done to a file or directory `target`, which is there already but for the first.
-const OPERATIONS: [&str; 7] = [
+pub const OPERATIONS: [&str; 7] = [
     "save in a new directory",
     "save",
     "save fresh parameters",
@@ -40,27 +40,34 @@ const EIO: &str = "5";
 const NO_SPACE: &str = "28";
 
 /// The bytes of files by their paths below a directory, each with a `/` behind it; of a file, by no path.
-type Files = HashMap<String, Vec<u8>>;
+pub type Files = HashMap<String, Vec<u8>>;
 
-fn none() -> [(String, Tensor); 0] {
-    []
+/// What all writers but the first change, so that no two leave the same files.
+fn changed(checkpoint: &Checkpoint, writer: u64) -> Vec<(String, Tensor)> {
+    let parameters = trained(checkpoint, DType::F32).into_iter();
+    let changed = parameters.filter(|_| writer > 0).map(|(role, parameter)| {
+        let tensor = parameter.as_tensor() + writer as f64;
+        (role, tensor.unwrap())
+    });
+    changed.collect()
 }
 
 /// Makes ready, and returns what is to be done.
-fn operation(name: &str, target: &Path) -> Box<dyn FnOnce() -> Result<(), String>> {
+fn operation(name: &str, target: &Path, writer: u64) -> Box<dyn FnOnce() -> Result<(), String>> {
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
     let target = target.to_path_buf();
     let replacing = SaveOptions::default().existing(Existing::Replace);
     let words = |result: candle_blocks::Result<()>| result.map_err(|error| error.to_string());
     match name {
         "save in a new directory" | "save" => {
-            Box::new(move || words(replacing.save(&checkpoint, target, none())))
+            let changed = changed(&checkpoint, writer);
+            Box::new(move || words(replacing.save(&checkpoint, target, changed)))
         }
         "save fresh parameters" => {
             let architecture = Architecture::open(weights("tiny-gpt2")).unwrap();
             let fresh = Fresh::new(
                 architecture.initialization.clone(),
-                1,
+                1 + writer,
                 DType::F32,
                 &Device::Cpu,
             );
@@ -75,12 +82,13 @@ fn operation(name: &str, target: &Path) -> Box<dyn FnOnce() -> Result<(), String
             let parameters = trained(&checkpoint, DType::F32);
             let groups = vec![ParameterGroup::new(parameters, 0.01)];
             let state = AdamW::new(groups, AdamWConfig::default()).unwrap();
-            Box::new(move || words(state.save(target, &BTreeMap::new())))
+            let notes = BTreeMap::from([("writer".to_string(), writer.to_string())]);
+            Box::new(move || words(state.save(target, &notes)))
         }
         "save adapters" | "save adapters for PEFT" => {
             let mut stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
             let config = LoraConfig::new(2, 4.0, &["attention.query"]);
-            let lora = Lora::attach(&mut stack, config, 3).unwrap();
+            let lora = Lora::attach(&mut stack, config, 3 + writer).unwrap();
             match name {
                 "save adapters" => Box::new(move || words(lora.save(target))),
                 _ => Box::new(move || words(lora.save_peft(&checkpoint, target))),
@@ -88,10 +96,16 @@ fn operation(name: &str, target: &Path) -> Box<dyn FnOnce() -> Result<(), String
         }
         "quantise" => {
             let quantization = Quantization::Gguf(GgufType::Q8_0);
+            let changed = changed(&checkpoint, writer);
             Box::new(move || {
-                words(
-                    replacing.save_quantized(&checkpoint, quantization, target, none(), |_| Ok(())),
-                )
+                let saved = replacing.save_quantized(
+                    &checkpoint,
+                    quantization,
+                    target,
+                    changed,
+                    |_| Ok(()),
+                );
+                words(saved)
             })
         }
         "open" => Box::new(move || {
@@ -103,14 +117,16 @@ fn operation(name: &str, target: &Path) -> Box<dyn FnOnce() -> Result<(), String
     }
 }
 
-/// The traced process.
+/// The process that does it.
 #[test]
 #[ignore = "run by the others"]
 fn traced() {
-    let (Ok(name), Ok(target)) = (env::var("FAULTS_OPERATION"), env::var("FAULTS_TARGET")) else {
+    let variables =
+        ["OPERATION", "TARGET", "WRITER"].map(|name| env::var(format!("FAULTS_{name}")));
+    let [Ok(name), Ok(target), Ok(writer)] = variables else {
         return;
     };
-    let work = operation(&name, Path::new(&target));
+    let work = operation(&name, Path::new(&target), writer.parse().unwrap());
     let _ = fs::metadata("/faults begin");
     let result = work();
     let _ = fs::metadata("/faults end");
@@ -132,6 +148,25 @@ static TRACER: LazyLock<(TempDir, bool)> = LazyLock::new(|| {
     (folder, is_there)
 });
 
+/// Has a process do something as one of several writers.
+pub fn set<'c>(
+    process: &'c mut Command,
+    (name, target): (&str, &Path),
+    writer: u64,
+) -> &'c mut Command {
+    process
+        .env("FAULTS_OPERATION", name)
+        .env("FAULTS_TARGET", target)
+        .env("FAULTS_WRITER", writer.to_string())
+        .env("RAYON_NUM_THREADS", "1")
+}
+
+/// What it says in the end.
+pub fn said(text: &str) -> Option<&str> {
+    let (_, said) = text.split_once("outcome: ")?;
+    Some(said.split_once(" :end")?.0)
+}
+
 /// What a traced operation says; none if it was killed. And the numbers of its calls, if they were to be counted.
 fn run(name: &str, target: &Path, kind: &str, at: usize) -> (Option<String>, Vec<usize>) {
     let counted = tempfile::NamedTempFile::new().unwrap();
@@ -141,17 +176,13 @@ fn run(name: &str, target: &Path, kind: &str, at: usize) -> (Option<String>, Vec
         tracer.display(),
         counted.path().display()
     );
-    let output = Command::new("sh")
+    let mut process = Command::new("sh");
+    process
         .args(["-c", &shell])
-        .arg(env::current_exe().unwrap())
-        .env("FAULTS_OPERATION", name)
-        .env("FAULTS_TARGET", target)
-        .env("RAYON_NUM_THREADS", "1")
-        .output()
-        .unwrap();
+        .arg(env::current_exe().unwrap());
+    let output = set(&mut process, (name, target), 0).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = text.split_once("outcome: ");
-    let said = said.and_then(|(_, said)| Some(said.split_once(" :end")?.0));
+    let said = said(&text);
     let was_killed = output.status.code() == Some(128 + 9);
     assert!(
         said.is_some() || was_killed,
@@ -164,7 +195,7 @@ fn run(name: &str, target: &Path, kind: &str, at: usize) -> (Option<String>, Vec
 }
 
 /// The files at or below a path.
-fn contents(path: &Path) -> Files {
+pub fn contents(path: &Path) -> Files {
     let mut found = HashMap::new();
     if let Ok(entries) = fs::read_dir(path) {
         for entry in entries.flatten() {
@@ -179,7 +210,7 @@ fn contents(path: &Path) -> Files {
 }
 
 /// A folder in which `target` is as before the operation.
-fn folder(old: &Files) -> TempDir {
+pub fn folder(old: &Files) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in old {
         let path = match name.as_str() {
@@ -196,7 +227,7 @@ fn folder(old: &Files) -> TempDir {
 }
 
 /// The first run of an operation makes what the next one replaces: the same but for one byte.
-fn old(name: &str, new: &Files) -> Files {
+pub fn old(name: &str, new: &Files) -> Files {
     let mut old = new.clone();
     if name == OPERATIONS[0] {
         old.clear();

@@ -23,6 +23,7 @@ mod trained;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod at_once;
 mod bad_directories;
 mod bad_files;
 mod failed_writes;
