@@ -26,6 +26,8 @@
 //! terms are widened already, and a group of a row is two words. The left operand is packed by
 //! [`PackRows`](super::pack_rows::PackRows), the right one by [`pack_panels`](super::pack_panels).
 
+use std::mem::MaybeUninit;
+
 use std::fmt;
 
 use bytemuck::Pod;
@@ -187,6 +189,25 @@ pub trait Dots<F: Format>: Instructions {
     /// # Safety
     /// As for [`Self::start`]; the chunk has this part.
     unsafe fn heads(self, layout: F::Layout, heads: *const F::Word, part: usize) -> Self::Heads;
+
+    /// As [`Self::heads`], of two neighbouring vectors and so many parts at once, so that the layout is asked for once.
+    ///
+    /// # Safety
+    /// As for [`Self::start`], of both; the chunk has these parts.
+    #[inline(always)]
+    unsafe fn all_heads(
+        self,
+        layout: F::Layout,
+        heads: [*const F::Word; WIDTH],
+        to: &mut [[MaybeUninit<Self::Heads>; WIDTH]],
+    ) {
+        for (part, to) in to.iter_mut().enumerate() {
+            for (to, heads) in to.iter_mut().zip(heads) {
+                // SAFETY: the caller's promise.
+                to.write(unsafe { self.heads(layout, heads, part) });
+            }
+        }
+    }
 
     /// Converts a part's accumulators to numbers.
     ///

@@ -102,12 +102,9 @@ impl<F: Format> PanelPairs<'_, F> {
             // Read by themselves: among the sums, which fill the registers, the kinds of heads cost a third of the speed.
             let mut heads = [[[MaybeUninit::<D::Heads>::uninit(); WIDTH]; MAX_PARTS]; STREAMS];
             for (panel, heads) in heads.iter_mut().enumerate() {
-                for (part, heads) in heads.iter_mut().enumerate().take(n_parts) {
-                    for (j, to) in heads.iter_mut().enumerate() {
-                        // SAFETY: the assertions above: `b` holds the heads of both panels, with these parts.
-                        to.write(unsafe { d.heads(self.layout, words(panel, 0, j), part) });
-                    }
-                }
+                let from = [words(panel, 0, 0), words(panel, 0, 1)];
+                // SAFETY: the assertions above: `b` holds the heads of both panels, with these parts.
+                unsafe { d.all_heads(self.layout, from, &mut heads[..n_parts]) };
             }
             for part in 0..depth.div_ceil(F::PART).max(1) {
                 // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the

@@ -2,7 +2,7 @@
 
 use super::coded::{Coded, MAX_PART, MAX_QUADS, group};
 use super::heads::{CHUNK, parts};
-use super::{heads::Affine, int8::Quantizer};
+use super::{int8::Quantizer, read_heads::Affine};
 use crate::products::{Dots, dots};
 use crate::vectors::{Level, Vectors, Words};
 
@@ -194,7 +194,7 @@ macro_rules! dots_of_codes {
             type Left = $Left;
             type Right = $Right;
             type Sum = <$V as Words>::Words;
-            type Heads = $crate::products::formats::heads::Affine<<$V as Vectors<f32>>::Vector>;
+            type Heads = $crate::products::formats::read_heads::Affine<<$V as Vectors<f32>>::Vector>;
             const ROWS: usize = $rows;
             const ROW_WORDS: usize = $crate::products::formats::coded_dots::row_words(PART, $bytes);
 
@@ -219,6 +219,14 @@ macro_rules! dots_of_codes {
                     part: usize
                 ) -> Self::Heads {
                     layout.read($vectors, (heads, <Self as Dots<$codes>>::PANEL), part)
+                }
+                unsafe fn all_heads(
+                    $self,
+                    layout: $crate::products::formats::heads::Heads,
+                    heads: [*const u32; $crate::products::WIDTH],
+                    to: &mut [[std::mem::MaybeUninit<Self::Heads>; $crate::products::WIDTH]]
+                ) -> () {
+                    layout.read_all($vectors, (heads, <Self as Dots<$codes>>::PANEL), to)
                 }
                 unsafe fn numbers(
                     $self,

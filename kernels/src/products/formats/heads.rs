@@ -17,8 +17,6 @@
 
 use half::{bf16, f16};
 
-use crate::vectors::{Vectors, Words};
-
 /// Terms of a chunk.
 pub const CHUNK: usize = 256;
 
@@ -90,24 +88,6 @@ impl HeadNumber {
             Self::Bf16 | Self::F32 => f32::from_bits(word << 16),
         }
     }
-
-    /// The lower halves of words.
-    #[inline(always)]
-    fn low<V: Words>(self, v: V, words: V::Words) -> V::Vector {
-        match self {
-            Self::F16 => v.low_f16(words),
-            Self::Bf16 | Self::F32 => v.low_halves(words),
-        }
-    }
-
-    /// The upper halves of words.
-    #[inline(always)]
-    fn high<V: Words>(self, v: V, words: V::Words) -> V::Vector {
-        match self {
-            Self::F16 => v.low_f16(v.rotate_words(words, 16)),
-            Self::Bf16 | Self::F32 => v.high_halves(words),
-        }
-    }
 }
 
 /// What one column's heads are packed from, for all groups of its terms.
@@ -121,14 +101,8 @@ pub struct ColumnHeads<'a> {
     pub shared: &'a [[f32; 2]],
 }
 
-/// A scale and an offset for each column of a vector.
-#[derive(Clone, Copy)]
-pub struct Affine<V> {
-    pub scale: V,
-    pub offset: V,
-}
-
-const BYTES: usize = 4;
+/// In a word.
+pub(super) const BYTES: usize = 4;
 
 impl Heads {
     /// Words before the codes of a chunk of so many parts.
@@ -288,94 +262,7 @@ impl Heads {
             }
         }
     }
-
-    /// As [`Self::unpack`], for a vector of columns.
-    ///
-    /// # Safety
-    /// `heads` points to a vector of words in each of as many rows of a panel as the head of a chunk with this part has; the
-    /// rows are `stride` words apart.
-    #[inline(always)]
-    pub unsafe fn read<V: Words>(
-        self,
-        v: V,
-        (heads, stride): (*const u32, usize),
-        part: usize,
-    ) -> Affine<V::Vector> {
-        // Macros instead of closures, which might be calls.
-        macro_rules! word {
-            ($i:expr) => {
-                // SAFETY: the caller's promise.
-                unsafe { v.load_words(heads.add(($i) * stride)) }
-            };
-        }
-        macro_rules! single {
-            ($i:expr) => {
-                // SAFETY: as above; the words of this head are numbers of f32.
-                unsafe { Vectors::load(v, heads.add(($i) * stride).cast::<f32>()) }
-            };
-        }
-        macro_rules! byte {
-            ($first:literal) => {{
-                let words = word!($first + part / BYTES);
-                // Down by 8, 16 or 24 bits is up by 24, 16 or 8.
-                let words = match part % BYTES {
-                    0 => words,
-                    at => v.rotate_words(words, 32 - 8 * at as u32),
-                };
-                v.integers(v.and_words(words, v.splat_word(0xff)))
-            }};
-        }
-        match self {
-            Self::Zero { scales, zero } => {
-                let scale = match scales {
-                    HeadNumber::F32 => single!(part),
-                    of if part.is_multiple_of(2) => of.low(v, word!(part / 2)),
-                    of => of.high(v, word!(part / 2)),
-                };
-                of_zero(v, scale, v.splat(f32::from(zero)))
-            }
-            Self::Zeros(of) | Self::Minima(of) => {
-                let [scale, offset] = match of {
-                    HeadNumber::F32 => [single!(2 * part), single!(2 * part + 1)],
-                    of => {
-                        let word = word!(part);
-                        [of.low(v, word), of.high(v, word)]
-                    }
-                };
-                match self {
-                    Self::Zeros(_) => of_zero(v, scale, offset),
-                    _ => Affine { scale, offset },
-                }
-            }
-            Self::TwoLevels => {
-                let shared = word!(0);
-                let (d, m) = (
-                    HeadNumber::F16.low(v, shared),
-                    HeadNumber::F16.high(v, shared),
-                );
-                Affine {
-                    scale: v.multiply(d, byte!(1)),
-                    offset: of_zero(v, m, byte!(3)).offset,
-                }
-            }
-            Self::Signed => {
-                let whole = v.add(byte!(1), v.splat(-128.0));
-                let scale = v.multiply(HeadNumber::F16.low(v, word!(0)), whole);
-                of_zero(v, scale, v.splat(SIX_BITS))
-            }
-        }
-    }
-}
-
-/// With the offset of a zero point.
-#[inline(always)]
-fn of_zero<V: Words>(v: V, scale: V::Vector, zero: V::Vector) -> Affine<V::Vector> {
-    let product = v.multiply(zero, scale);
-    Affine {
-        scale,
-        offset: v.multiply(product, v.splat(-1.0)),
-    }
 }
 
 /// The zero point of codes of 6 bits.
-const SIX_BITS: f32 = 32.0;
+pub(super) const SIX_BITS: f32 = 32.0;

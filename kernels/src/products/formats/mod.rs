@@ -16,6 +16,7 @@ pub mod int8;
 mod neon_dots;
 #[cfg(target_arch = "aarch64")]
 mod neon_matrices;
+pub mod read_heads;
 
 #[cfg(test)]
 pub mod bandwidth;
