@@ -126,7 +126,7 @@ impl Model {
     }
 
     /// Whether it attends to an encoder's output.
-    fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         let blocks = &self.config.stack.blocks;
         blocks.iter().any(|block| block.cross_attention.is_some())
     }
