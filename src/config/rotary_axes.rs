@@ -1,4 +1,4 @@
-//! Rotary embeddings of an image's patches, whose angles come from two coordinates.
+//! Rotary embeddings whose angles come from several coordinates: of an image's patches, and of tokens among images.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,59 @@ use crate::error::{Error, Result};
 pub enum RotaryAxes {
     /// The row and the column of a patch.
     Patches(PatchAxes),
+    /// The time, the row and the column of a token.
+    Tokens(TokenAxes),
+}
+
+/// Positions of three numbers for each token, time, row and column (multimodal rotary positions, Wang et al. 2024,
+/// <https://arxiv.org/abs/2409.12191>): pair `i` turns by `position[axis(i)] · frequency[i]`. The three are equal in a text, whose
+/// tokens then turn as by any rotary embedding; [`ForwardContext::with_position_ids`](crate::ForwardContext::with_position_ids)
+/// takes others.
+///
+/// transformers' `Qwen2VLRotaryEmbedding` and `Qwen3VLTextRotaryEmbedding`:
+/// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3_vl/modeling_qwen3_vl.py>
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenAxes {
+    /// How many pairs turn by time, row and column (`mrope_section`).
+    pub pairs: [usize; 3],
+    /// Which these are.
+    pub order: AxesOrder,
+}
+
+/// Which pairs of dimensions turn by which number of a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AxesOrder {
+    /// Those by time, then those by row, then those by column (Qwen2-VL).
+    Sections,
+    /// By turns, until there are as many by row and by column as said; all others by time (Qwen3-VL).
+    Interleaved,
+}
+
+impl TokenAxes {
+    /// Which number of a position this pair turns by.
+    pub(crate) fn axis(&self, pair: usize) -> usize {
+        let [time, down, _] = self.pairs;
+        match self.order {
+            AxesOrder::Sections if pair < time => 0,
+            AxesOrder::Sections if pair < time + down => 1,
+            AxesOrder::Sections => 2,
+            AxesOrder::Interleaved if pair / 3 < self.pairs[pair % 3] => pair % 3,
+            AxesOrder::Interleaved => 0,
+        }
+    }
+
+    pub(super) fn validate(&self, rotary: &RotaryConfig) -> Result<()> {
+        let n_pairs = rotary.dim / 2;
+        let total = self.pairs.into_iter().try_fold(0, usize::checked_add);
+        match self.order == AxesOrder::Sections && total != Some(n_pairs) {
+            true => Err(Error::InvalidConfig(format!(
+                "{:?} pairs of dimensions turn by time, row and column; expected {n_pairs} in all, as many as turn",
+                self.pairs
+            ))),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The row and the column of an image's patch as angles: the first half of the pairs turn by `row · frequency`, the second by
@@ -49,5 +102,26 @@ impl PatchAxes {
             )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn assert_axes(order: AxesOrder, pairs: [usize; 3], expected: &[usize]) {
+        let axes = TokenAxes { pairs, order };
+        let found: Vec<usize> = (0..expected.len()).map(|pair| axes.axis(pair)).collect();
+        assert_eq!(found, expected);
+    }
+
+    /// transformers 5.23's `recomposition_frequencies` of `[[0, ..], [1, ..], [2, ..]]`, in Qwen2-VL and in Qwen3-VL.
+    #[test]
+    fn pairs_turn_by_the_numbers_that_transformers_gives_them() {
+        assert_axes(AxesOrder::Sections, [3, 2, 1], &[0, 0, 0, 1, 1, 2]);
+        assert_axes(AxesOrder::Interleaved, [3, 2, 1], &[0, 1, 2, 0, 1, 0]);
+        let expected = [0, 1, 2, 0, 0, 2, 0, 0, 2, 0];
+        assert_axes(AxesOrder::Interleaved, [6, 1, 3], &expected);
     }
 }

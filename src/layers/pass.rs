@@ -208,8 +208,12 @@ impl<'c> Pass<'c> {
                     return Ok(tables);
                 }
             }
-            let positions = self.context.positions(self.batch, self.seq, self.seen)?;
-            RotaryTables::new(config, &positions, dtype, device)
+            let (batch, seq, seen) = (self.batch, self.seq, self.seen);
+            let positions = match config.axes {
+                Some(RotaryAxes::Tokens(_)) => self.context.positions_of_axes(batch, seq, seen)?,
+                _ => vec![self.context.positions(batch, seq, seen)?],
+            };
+            RotaryTables::of_axes(config, &positions, (dtype, device))
         })
     }
 

@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::body::{Body, Observer};
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{BlockConfig, ModelConfig, Position, RotaryConfig, Task, getters};
+use crate::config::{BlockConfig, ModelConfig, Position, RotaryAxes, RotaryConfig, Task, getters};
 use crate::layers::{BlockStages, BlocksOutput, DropoutSource, Embeddings, Tokens};
 
 /// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
@@ -138,7 +138,9 @@ impl Model {
             _ => false,
         };
         let turns = |block: &BlockConfig| match &block.attention.position {
-            Position::Rotary(RotaryConfig { axes, .. }) => axes.is_none(),
+            Position::Rotary(RotaryConfig { axes, .. }) => {
+                !matches!(axes, Some(RotaryAxes::Patches(_)))
+            }
             _ => false,
         };
         has_table || self.config.stack.blocks.iter().any(turns)

@@ -87,7 +87,9 @@ impl TraceInput {
         Marked::Sequence.check(model.attention_mask.as_ref(), dims[0], dims[1])?;
         if let Some(positions) = &model.position_ids {
             let found = positions.dims();
-            if found != &dims[..2] && found != [1, dims[1]] {
+            let of_one = found.strip_prefix(&[3]).filter(|rest| rest.len() == 2);
+            let of_one = of_one.unwrap_or(found);
+            if of_one != &dims[..2] && of_one != [1, dims[1]] {
                 let reason = format!("has shape {found:?}, expected {:?}", &dims[..2]);
                 return Err(Error::input("position_ids", reason));
             }

@@ -4,7 +4,7 @@ use std::{cell::OnceCell, f64::consts::TAU, ops::Range};
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::config::{PositionTemperature, RotaryConfig, RotaryScaling};
+use crate::config::{PositionTemperature, RotaryAxes, RotaryConfig, RotaryScaling};
 use crate::ops::{Constants, Route, route, uploaded};
 
 /// The cosine and sine tables of a rotary position embedding, each `[batch or 1, seq, pairs]`.
@@ -50,18 +50,39 @@ impl RotaryTables {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let last = positions.iter().flatten().max().copied().unwrap_or(0);
+        Self::of_axes(config, &[positions], (dtype, device))
+    }
+
+    /// The tables for positions of one number, or for those of time, row and column
+    /// ([`TokenAxes`](crate::config::TokenAxes)), all of one shape.
+    pub(crate) fn of_axes<R: AsRef<[Vec<u32>]>>(
+        config: &RotaryConfig,
+        of_axes: &[R],
+        place: (DType, &Device),
+    ) -> Result<Self> {
+        let all = of_axes.iter().flat_map(AsRef::as_ref).flatten();
+        let last = all.max().copied().unwrap_or(0);
         let (frequencies, factor) = frequencies(config, last as usize + 1);
-        let angles = positions.iter().flatten().flat_map(|&position| {
-            let angle = move |frequency| f64::from(position) * frequency;
-            frequencies.iter().map(angle)
+        // Which position each pair turns by.
+        let axis = |pair| match config.axes {
+            Some(RotaryAxes::Tokens(axes)) if of_axes.len() > 1 => axes.axis(pair),
+            _ => 0,
+        };
+        let turning: Vec<_> = frequencies
+            .iter()
+            .enumerate()
+            .map(|(pair, frequency)| (of_axes[axis(pair)].as_ref(), frequency))
+            .collect();
+        let rows = of_axes[0].as_ref();
+        let seq = rows.first().map_or(0, Vec::len);
+        let tokens = (0..rows.len()).flat_map(|row| (0..seq).map(move |token| (row, token)));
+        let angles = tokens.flat_map(|(row, token)| {
+            let angle =
+                move |&(of, frequency): &(&[Vec<u32>], &f64)| f64::from(of[row][token]) * frequency;
+            turning.iter().map(angle)
         });
-        let shape = [
-            positions.len(),
-            positions.first().map_or(0, Vec::len),
-            frequencies.len(),
-        ];
-        Self::of_angles((angles.collect(), shape), factor, (dtype, device))
+        let shape = [rows.len(), seq, turning.len()];
+        Self::of_angles((angles.collect(), shape), factor, place)
     }
 
     /// The tables of an image's patches, down and across, behind so many tokens that do not turn
