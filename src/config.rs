@@ -57,7 +57,7 @@ pub use readout::{
     TransformConfig, TransformLinear,
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
-pub use rotary_axes::{AxesOrder, PatchAxes, RotaryAxes, TokenAxes};
+pub use rotary_axes::{AxesOrder, PatchAxes, PatchCoordinates, RotaryAxes, TokenAxes};
 pub use temperature::{PositionTemperature, TemperatureBy};
 pub use xielu::XieluConfig;
 

@@ -199,10 +199,17 @@ impl TokenEmbeddingsConfig {
 pub struct PatchEmbeddingsConfig {
     /// Channels of the image.
     pub n_channels: usize,
-    /// Height and width of the images that it was trained with.
+    /// Height and width of the images that it was trained with; where these were of any size, those of the smallest.
     pub image_size: [usize; 2],
     /// Height and width of a patch.
     pub patch_size: [usize; 2],
+    /// How many frames of a video a patch spans, if it has a dimension of time (Qwen2-VL); an image is all of them.
+    #[serde(default)]
+    pub frames: Option<usize>,
+    /// The patches of a square window of so many down and across follow each other, window by window, both in rows (Qwen2-VL);
+    /// 1 for patches in rows.
+    #[serde(default = "one")]
+    pub window: usize,
     /// Width of the blocks.
     pub d_model: usize,
     /// Whether the map of patches has a bias.
@@ -230,6 +237,8 @@ impl PatchEmbeddingsConfig {
             n_channels: 3,
             image_size: [image_size; 2],
             patch_size: [patch_size; 2],
+            frames: None,
+            window: 1,
             d_model,
             bias: true,
             class_token: true,
@@ -260,6 +269,8 @@ impl PatchEmbeddingsConfig {
     fn validate(&self) -> Result<()> {
         size("the number of channels", self.n_channels)?;
         size("d_model", self.d_model)?;
+        size("the number of frames", self.frames.unwrap_or(1))?;
+        size("the size of a window", self.window)?;
         for i in [0, 1] {
             size("the size of a patch", self.patch_size[i])?;
             size("the size of an image", self.image_size[i])?;
@@ -273,6 +284,10 @@ impl PatchEmbeddingsConfig {
         probability("the embeddings' dropout", self.dropout)?;
         self.norm.iter().try_for_each(NormConfig::validate)
     }
+}
+
+fn one() -> usize {
+    1
 }
 
 /// The embeddings of a sound's log-mel spectrum: two convolutions over time, each with a GELU, and positions (Whisper).

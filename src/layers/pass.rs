@@ -197,8 +197,7 @@ impl<'c> Pass<'c> {
         self.tables.get(&(config.clone(), dtype), || {
             if let Some(RotaryAxes::Patches(axes)) = &config.axes {
                 let grid = self.context.patches(axes, self.seq)?;
-                let of = (axes.n_front, grid);
-                return RotaryTables::of_patches(config, of, (dtype, device));
+                return RotaryTables::of_patches(config, (axes, grid), (dtype, device));
             }
             if !self.context.has_positions() && self.batch * self.seq > 0 {
                 let range = self.seen..self.seen + self.seq;

@@ -86,6 +86,38 @@ fn what_fills_no_patch_of_a_trained_size_is_left_out_as_by_a_convolution() {
 }
 
 #[test]
+fn an_image_that_windows_do_not_fill_is_refused_with_the_cure() {
+    if !is_present("families/qwen2_vl_vision") {
+        return;
+    }
+    let checkpoint = Checkpoint::open(weights("families/qwen2_vl_vision")).unwrap();
+    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let output = model.forward(&ModelInput::pixels(&images(&[2, 2, 4, 12])));
+    let output = output.unwrap();
+    assert_eq!(output.last_hidden_state.dims(), [2, 12, 8]);
+    // A vector of each window of 2 x 2 patches.
+    assert_eq!(output.pooler_output.unwrap().dims(), [2, 3, 5]);
+    let said = message(model.forward(&ModelInput::pixels(&images(&[1, 2, 4, 6]))));
+    assert_says(
+        said,
+        &["images of 4 by 6", "2 x 2 patches of 2 by 2", "pad"],
+    );
+}
+
+#[test]
+fn a_new_tower_of_windows_has_the_layer_that_makes_their_vectors() {
+    if !is_present("families/qwen2_vl_vision") {
+        return;
+    }
+    let folder = weights("families/qwen2_vl_vision");
+    let architecture = CheckpointOptions::default().architecture(&folder).unwrap();
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let new = architecture.model_config().unwrap();
+    assert_eq!(new, checkpoint.model_config().unwrap());
+    assert!(new.pooler.is_some());
+}
+
+#[test]
 fn hidden_states_of_other_patches_than_said_are_refused_with_the_cure() {
     if !is_present("families/dinov3_vit") {
         return;

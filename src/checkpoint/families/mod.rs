@@ -65,6 +65,7 @@ mod phi;
 mod phimoe;
 mod prelude;
 mod qwen;
+mod qwen_vision;
 mod rembert;
 mod roberta;
 mod roberta_prelayernorm;
@@ -103,7 +104,7 @@ fn made() -> Vec<Family> {
         albert apertus bert bert_generation bloom deberta deberta_v2 dinov2 dinov3 distilbert dpr
         electra ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
         megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi
-        phimoe rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
+        phimoe qwen_vision rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
         arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite

@@ -4,7 +4,9 @@ use std::{cell::OnceCell, f64::consts::TAU, ops::Range};
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::config::{PositionTemperature, RotaryAxes, RotaryConfig, RotaryScaling};
+use crate::config::{
+    PatchAxes, PatchCoordinates, PositionTemperature, RotaryAxes, RotaryConfig, RotaryScaling,
+};
 use crate::ops::{Constants, Route, route, uploaded};
 
 /// The cosine and sine tables of a rotary position embedding, each `[batch or 1, seq, pairs]`.
@@ -89,7 +91,7 @@ impl RotaryTables {
     /// ([`PatchAxes`](crate::config::PatchAxes)).
     pub(crate) fn of_patches(
         config: &RotaryConfig,
-        (n_front, grid): (usize, [usize; 2]),
+        (axes, grid): (&PatchAxes, [usize; 2]),
         place: (DType, &Device),
     ) -> Result<Self> {
         let pairs = config.dim / 2;
@@ -98,13 +100,17 @@ impl RotaryTables {
             ..config.clone()
         };
         let (frequencies, _) = frequencies(&half, 0);
-        let at = |i: usize, n: usize| TAU * (2.0 * (i as f64 + 0.5) / n as f64 - 1.0);
-        let [down, across] = grid;
-        let of_patch = |i: usize| [at(i / across, down), at(i % across, across)];
-        let patches = (0..down * across).flat_map(of_patch);
+        let at = |i: usize, n: usize| match axes.coordinates {
+            PatchCoordinates::Centers => TAU * (2.0 * (i as f64 + 0.5) / n as f64 - 1.0),
+            PatchCoordinates::Counted => i as f64,
+        };
+        let places = axes.places(grid);
+        let patches = places
+            .iter()
+            .flat_map(|&[row, column]| [at(row, grid[0]), at(column, grid[1])]);
         let angles = patches.flat_map(|at| frequencies.iter().map(move |f| at * f));
-        let front = std::iter::repeat_n(0.0, n_front * pairs);
-        let shape = [1, n_front + down * across, pairs];
+        let front = std::iter::repeat_n(0.0, axes.n_front * pairs);
+        let shape = [1, axes.n_front + places.len(), pairs];
         Self::of_angles((front.chain(angles).collect(), shape), 1.0, place)
     }
 
