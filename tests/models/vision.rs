@@ -118,6 +118,22 @@ fn a_new_tower_of_windows_has_the_layer_that_makes_their_vectors() {
 }
 
 #[test]
+fn a_table_of_positions_that_is_no_square_is_refused() {
+    if !is_present("families/siglip2_vision_model") {
+        return;
+    }
+    let config = std::fs::read(weights("families/siglip2_vision_model/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["num_patches"] = 8.into();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let architecture = CheckpointOptions::default().architecture(path).unwrap();
+    let said = message(architecture.model_config());
+    assert_says(said, &["num_patches", "is 8", "square"]);
+}
+
+#[test]
 fn hidden_states_of_other_patches_than_said_are_refused_with_the_cure() {
     if !is_present("families/dinov3_vit") {
         return;

@@ -73,6 +73,7 @@ mod roformer;
 mod rotary_bert;
 mod seed_oss;
 mod siglip;
+mod siglip2;
 mod sigmoid_experts;
 mod smollm3;
 mod solar_open;
@@ -109,8 +110,8 @@ fn made() -> Vec<Family> {
     let several = of_files! { families:
         arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite
         granite_swa hunyuan internlm3 llama
-        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip sigmoid_experts t5
-        text_side torch umt5 vit wav2vec2 whisper
+        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip siglip2 sigmoid_experts
+        t5 text_side torch umt5 vit wav2vec2 whisper
     };
     let single = single.into_iter();
     single.chain(several.into_iter().flatten()).collect()

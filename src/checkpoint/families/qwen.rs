@@ -17,7 +17,7 @@ pub(super) fn families() -> Vec<Family> {
         decoder("qwen3_vl", qwen3_vl).prefixes(&["model.language_model.", ""]),
     ];
     let sides = sides.map(beside_images);
-    // Which have no head.
+    // Alone, as the classes without a head write them.
     let texts = [
         decoder("qwen2_vl_text", qwen2_vl),
         decoder("qwen2_5_vl_text", qwen2_vl),

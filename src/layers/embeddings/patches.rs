@@ -5,7 +5,7 @@ use candle_nn::{Init, VarBuilder};
 
 use super::resized::resized;
 use crate::Error;
-use crate::config::{PatchEmbeddingsConfig, getters};
+use crate::config::{PatchEmbeddingsConfig, PixelOrder, getters};
 use crate::layers::{Dropout, DropoutSource, Linear, Norm};
 
 /// Patches of an image as vectors, with special tokens in front and positions added.
@@ -35,9 +35,11 @@ impl PatchEmbeddings {
             mean: 0.0,
             stdev: 0.02,
         };
-        let weight = match config.frames {
-            None => vec![d_model, config.n_channels, height, width],
-            Some(frames) => vec![d_model, config.n_channels, frames, height, width],
+        let n_channels = config.n_channels;
+        let weight = match (config.frames, config.pixels) {
+            (_, PixelOrder::PixelByPixel) => vec![d_model, height * width * n_channels],
+            (None, _) => vec![d_model, n_channels, height, width],
+            (Some(frames), _) => vec![d_model, n_channels, frames, height, width],
         };
         let weight = vb.pp("patch").get_with_hints(weight, "weight", init)?;
         let bias = config.bias.then(|| {
@@ -175,7 +177,7 @@ impl PatchEmbeddings {
         }
         let n_special = self.config.n_special();
         let of_patches = positions.narrow(0, n_special, trained[0] * trained[1])?;
-        let of_patches = resized(&of_patches, trained, grid, self.config.antialias)?;
+        let of_patches = resized(&of_patches, trained, grid, self.config.resizing)?;
         match n_special {
             0 => Ok(of_patches),
             _ => Tensor::cat(&[&positions.narrow(0, 0, n_special)?, &of_patches], 0),
@@ -194,8 +196,12 @@ impl PatchEmbeddings {
         let windows = pixels.reshape(shape)?.permute(vec![0, 2, 4, 1, 3, 5])?;
         let n_windows = batch * down_of * across_of;
         let windows = windows.reshape(vec![n_windows, channels, window, p, window, q])?;
-        let patches = windows.permute(vec![0, 2, 4, 1, 3, 5])?.contiguous()?;
         let n_patches = down * across;
+        if self.config.pixels == PixelOrder::PixelByPixel {
+            let patches = windows.permute(vec![0, 2, 4, 3, 5, 1])?.contiguous()?;
+            return patches.reshape((batch, n_patches, p * q * channels));
+        }
+        let patches = windows.permute(vec![0, 2, 4, 1, 3, 5])?.contiguous()?;
         match self.config.frames {
             None => patches.reshape((batch, n_patches, channels * p * q)),
             Some(frames) => {
