@@ -16,7 +16,7 @@ pub struct TraceInput {
     /// The gradient from which the backward pass starts: of the last block's output, or of a whole model's
     /// `last_hidden_state`.
     pub grad_output: Option<Tensor>,
-    /// The gradient of a whole model's logits.
+    /// The gradient of a whole model's logits; where it has none, of its pooler's output.
     pub grad_logits: Option<Tensor>,
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use candle_blocks::candle_core::{DType, Device, Module, Tensor};
 use candle_blocks::candle_nn::{self, Conv2dConfig, VarBuilder};
+use candle_blocks::checkpoint::scheme::Family;
 use candle_blocks::config::PatchEmbeddingsConfig;
 use candle_blocks::layers::PatchEmbeddings;
 use candle_blocks::verify::{Expected, compare};
@@ -102,6 +103,23 @@ fn an_image_that_windows_do_not_fill_is_refused_with_the_cure() {
         said,
         &["images of 4 by 6", "2 x 2 patches of 2 by 2", "pad"],
     );
+}
+
+#[test]
+fn the_tower_inside_a_file_of_qwen2_vl_opens_by_its_table() {
+    if !is_present("families/qwen2_vl") {
+        return;
+    }
+    let table = Family::known("qwen2_vl_vision", None).unwrap();
+    let options = CheckpointOptions::default().family(table.section("vision_config"));
+    let checkpoint = options.open(weights("families/qwen2_vl")).unwrap();
+    let report = checkpoint.report();
+    assert_eq!((report.missing, report.unused), (vec![], vec![]));
+    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let output = model.forward(&ModelInput::pixels(&images(&[1, 3, 4, 6])));
+    // Windows of a single patch, as wide as the words.
+    let rows = output.unwrap().pooler_output.unwrap();
+    assert_eq!(rows.dims(), [1, 6, 8]);
 }
 
 #[test]
