@@ -190,18 +190,14 @@ impl PatchEmbeddings {
         let ([p, q], window) = (self.config.patch_size, self.config.window);
         // What does not fill a patch is left out, as by a convolution.
         let pixels = pixels.narrow(2, 0, down * p)?.narrow(3, 0, across * q)?;
-        let (down_of, across_of) = (down / window, across / window);
-        let shape = vec![batch, channels, down_of, window * p, across_of, window * q];
-        // [batch, windows down, windows across, channels, rows, columns]
-        let windows = pixels.reshape(shape)?.permute(vec![0, 2, 4, 1, 3, 5])?;
-        let n_windows = batch * down_of * across_of;
-        let windows = windows.reshape(vec![n_windows, channels, window, p, window, q])?;
-        let n_patches = down * across;
-        if self.config.pixels == PixelOrder::PixelByPixel {
-            let patches = windows.permute(vec![0, 2, 4, 3, 5, 1])?.contiguous()?;
-            return patches.reshape((batch, n_patches, p * q * channels));
-        }
-        let patches = windows.permute(vec![0, 2, 4, 1, 3, 5])?.contiguous()?;
+        let (down_of, across_of, n_patches) = (down / window, across / window, down * across);
+        let shape = vec![batch, channels, down_of, window, p, across_of, window, q];
+        // To [batch, windows down, across, patches down, across, channels, rows, columns], or with the channels last.
+        let order = match self.config.pixels {
+            PixelOrder::ChannelByChannel => vec![0, 2, 5, 3, 6, 1, 4, 7],
+            PixelOrder::PixelByPixel => vec![0, 2, 5, 3, 6, 4, 7, 1],
+        };
+        let patches = pixels.reshape(shape)?.permute(order)?.contiguous()?;
         match self.config.frames {
             None => patches.reshape((batch, n_patches, channels * p * q)),
             Some(frames) => {
