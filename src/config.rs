@@ -17,6 +17,7 @@ mod latent;
 mod linear;
 mod model;
 mod norm;
+mod patches;
 mod pattern;
 mod position;
 mod position_table;
@@ -35,8 +36,8 @@ pub use block::{
 };
 pub use disentangled::{DisentangledConfig, PositionProjections, RelativeEmbeddingsConfig};
 pub use embeddings::{
-    EmbeddingProjection, EmbeddingsConfig, PatchEmbeddingsConfig, Projected,
-    SpectrumEmbeddingsConfig, TokenDropout, TokenEmbeddingsConfig,
+    EmbeddingProjection, EmbeddingsConfig, Projected, SpectrumEmbeddingsConfig, TokenDropout,
+    TokenEmbeddingsConfig,
 };
 pub use feed_forward::{
     ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp, RoutingConfig,
@@ -47,6 +48,7 @@ pub use latent::LatentConfig;
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, Joint, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};
+pub use patches::{PatchEmbeddingsConfig, PixelOrder, Resizing};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,
 };
@@ -57,7 +59,7 @@ pub use readout::{
     TransformConfig, TransformLinear,
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
-pub use rotary_axes::{PatchAxes, RotaryAxes};
+pub use rotary_axes::{AxesOrder, PatchAxes, PatchCoordinates, RotaryAxes, TokenAxes};
 pub use temperature::{PositionTemperature, TemperatureBy};
 pub use xielu::XieluConfig;
 

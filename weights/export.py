@@ -96,7 +96,7 @@ def write_fixture(args: argparse.Namespace) -> None:
 
 def sizes(args: argparse.Namespace, part: Part) -> tuple:
     """Batch, sequence, padding, positions and seed, as asked for or as fits the stack."""
-    kind = args.positions or ("counted" if part.position_ids and part.padding == "left" else "none")
+    kind = args.positions or ("axes" if part.axes else "counted" if part.position_ids and part.padding == "left" else "none")
     if kind != "none" and not part.position_ids:
         sys.exit(f"positions do not reach the blocks of {args.command}")
     return args.batch, args.seq or DEFAULT_SEQ, args.padding or part.padding, kind, args.seed
@@ -148,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--seq", type=int, help="tokens per sequence (8); with --text, where to cut")
     shared.add_argument("--seed", type=int, default=0)
     shared.add_argument("--padding", choices=("right", "left", "middle", "none"), help="as fits the family")
-    shared.add_argument("--positions", choices=("none", "counted", "gaps"), help="position ids: as fits the family")
+    shared.add_argument("--positions", choices=("none", "counted", "gaps", "axes"), help="position ids: as fits the family")
     shared.add_argument("--dtype", choices=DTYPES, default="f32")
     shared.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="transformers' implementation")
     shared.add_argument("--no-grads", action="store_true", help="leave gradients out")

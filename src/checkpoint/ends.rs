@@ -174,7 +174,8 @@ pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfi
 }
 
 /// The model that `config.json` describes, before there are files: with the head of the class that it names, and the pooler if
-/// that head reads it, it has no parameters, or its output is compared with another model's.
+/// that head reads it, it has no parameters, it is what another model reads (windows of patches), or its output is compared with
+/// another model's.
 ///
 /// # Errors
 /// If the family does not say what surrounds its blocks, or `config.json` lacks a key.
@@ -196,7 +197,13 @@ pub(super) fn described(
     if let Some(read) = family.pooler {
         let with_pooler = model.clone().with_pooler(read(json, stack)?);
         let is_read = matches!(&model.head, Some(head) if head.readout.reads == Reads::Pooled);
-        if is_read || is_compared || parameters(&with_pooler)?.len() == parameters(&model)?.len() {
+        let is_result =
+            matches!(&with_pooler.pooler, Some(p) if matches!(p.reads, Reads::Windows { .. }));
+        if is_read
+            || is_result
+            || is_compared
+            || parameters(&with_pooler)?.len() == parameters(&model)?.len()
+        {
             model = with_pooler;
         }
     }

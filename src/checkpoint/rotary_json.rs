@@ -98,6 +98,31 @@ impl ConfigJson {
         }
     }
 
+    /// How many pairs turn by time, row and column, in the families whose tokens have such positions; `default` where the file does
+    /// not say.
+    ///
+    /// # Errors
+    /// If these are not three counts.
+    pub fn pairs_of_axes(&self, default: [usize; 3]) -> Result<[usize; 3]> {
+        let key = ["mrope_section"];
+        let Some(parameters) = self.rotary_section()? else {
+            return Ok(default);
+        };
+        let Some(numbers) = parameters.numbers(&key)? else {
+            return Ok(default);
+        };
+        let is_count = |number: &f64| number.fract() == 0.0 && (0.0..1e9).contains(number);
+        match numbers[..] {
+            [time, down, across] if numbers.iter().all(is_count) => {
+                Ok([time, down, across].map(|count| count as usize))
+            }
+            _ => {
+                let expected = "expected three counts, of time, rows and columns";
+                Err(parameters.error(&key, format!("holds {numbers:?}, {expected}")))
+            }
+        }
+    }
+
     /// The factor that latent attention puts on its scores where the context is stretched: the square of what
     /// `mscale_all_dim` says, which other attentions have in cosine and sine.
     ///
@@ -143,7 +168,6 @@ impl ConfigJson {
         };
         let kind = parameters.text(&["rope_type", "type"])?;
         Ok(match kind.as_deref() {
-            // Three positions for each patch of an image; those of a text's tokens are equal.
             None | Some("default" | "mrope") => RotaryScaling::None,
             Some("linear") => RotaryScaling::Linear {
                 factor: required("factor")?,

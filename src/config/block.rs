@@ -255,9 +255,10 @@ impl StackConfig {
         self
     }
 
-    /// Makes the attention of every block causal, and lets a copy of it attend to an encoder.
+    /// Makes the attention of every block causal, and lets a copy of it attend to all of an encoder's output.
     pub(crate) fn into_decoder(self) -> Self {
         self.with_each(|_, block| {
+            block.attention.visibility = Visibility::Bidirectional;
             block.cross_attention = Some(block.attention.clone());
             block.attention.visibility = Visibility::Causal;
         })

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Counted, NormConfig, PositionTableConfig, PositionVectors, expect, probability, setters, size,
+    Counted, NormConfig, PatchEmbeddingsConfig, PositionTableConfig, PositionVectors, expect,
+    probability, setters, size,
 };
 use crate::error::{Error, Result};
 
@@ -189,88 +190,6 @@ impl TokenEmbeddingsConfig {
                 self.width, self.d_model
             )));
         }
-        self.norm.iter().try_for_each(NormConfig::validate)
-    }
-}
-
-/// The embeddings of an image: a linear map of each patch, special tokens in front, and positions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[must_use]
-pub struct PatchEmbeddingsConfig {
-    /// Channels of the image.
-    pub n_channels: usize,
-    /// Height and width of the images that it was trained with.
-    pub image_size: [usize; 2],
-    /// Height and width of a patch.
-    pub patch_size: [usize; 2],
-    /// Width of the blocks.
-    pub d_model: usize,
-    /// Whether the map of patches has a bias.
-    pub bias: bool,
-    /// Whether a token for the whole image stands in front.
-    pub class_token: bool,
-    /// Whether a second such token, for distillation, follows it (DeiT).
-    pub distillation_token: bool,
-    /// The number of further tokens behind those, which have no positions (DINOv2's registers).
-    pub n_registers: usize,
-    /// Whether there is a table of positions; without, the blocks turn queries and keys (DINOv3).
-    pub positions: bool,
-    /// Whether positions for a smaller image are smoothed when they are interpolated (DINOv2 with registers).
-    pub antialias: bool,
-    /// The norm of the sum (CLIP).
-    pub norm: Option<NormConfig>,
-    /// Dropout probability of the sum.
-    pub dropout: f64,
-}
-
-impl PatchEmbeddingsConfig {
-    /// Patches of a square image of three channels, with a bias and a token for the whole image.
-    pub fn new(image_size: usize, patch_size: usize, d_model: usize) -> Self {
-        Self {
-            n_channels: 3,
-            image_size: [image_size; 2],
-            patch_size: [patch_size; 2],
-            d_model,
-            bias: true,
-            class_token: true,
-            distillation_token: false,
-            n_registers: 0,
-            positions: true,
-            antialias: false,
-            norm: None,
-            dropout: 0.0,
-        }
-    }
-
-    /// Patches of the images that it was trained with, down and across.
-    pub fn grid(&self) -> [usize; 2] {
-        [0, 1].map(|i| self.image_size[i] / self.patch_size[i].max(1))
-    }
-
-    /// Tokens with positions in front of the patches.
-    pub(crate) fn n_special(&self) -> usize {
-        usize::from(self.class_token) + usize::from(self.distillation_token)
-    }
-
-    /// Tokens in front of the patches.
-    pub fn n_front(&self) -> usize {
-        self.n_special() + self.n_registers
-    }
-
-    fn validate(&self) -> Result<()> {
-        size("the number of channels", self.n_channels)?;
-        size("d_model", self.d_model)?;
-        for i in [0, 1] {
-            size("the size of a patch", self.patch_size[i])?;
-            size("the size of an image", self.image_size[i])?;
-            if self.image_size[i] < self.patch_size[i] {
-                return Err(Error::InvalidConfig(format!(
-                    "images of {:?} are smaller than a patch of {:?}",
-                    self.image_size, self.patch_size
-                )));
-            }
-        }
-        probability("the embeddings' dropout", self.dropout)?;
         self.norm.iter().try_for_each(NormConfig::validate)
     }
 }

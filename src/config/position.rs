@@ -119,8 +119,10 @@ impl RotaryConfig {
             )));
         }
         positive("rope_theta", self.theta)?;
-        if let Some(RotaryAxes::Patches(axes)) = &self.axes {
-            axes.validate(self)?;
+        match &self.axes {
+            Some(RotaryAxes::Patches(axes)) => axes.validate(self)?,
+            Some(RotaryAxes::Tokens(axes)) => axes.validate(self)?,
+            None => {}
         }
         self.scaling.validate(self)
     }

@@ -55,6 +55,14 @@ pub enum Reads {
     },
     /// The first two, each through an output map of its own; the output is the mean of both (DeiT's teacher).
     FirstTwo,
+    /// Windows of so many positions that follow each other, each of which is normalised, side by side:
+    /// `[batch, seq / positions, positions * d]` (Qwen2-VL).
+    Windows {
+        /// Positions of a window.
+        positions: usize,
+        /// The norm of each.
+        norm: NormConfig,
+    },
     /// What a learned query sees of all positions (SigLIP).
     Attended(Box<AttentionPoolConfig>),
     /// What the pooler made.
@@ -164,6 +172,10 @@ impl ReadoutConfig {
             pool.attention.validate()?;
             pool.norm.validate()?;
             pool.feed_forward.validate()?;
+        }
+        if let Reads::Windows { positions, norm } = &self.reads {
+            size("the number of positions of a window", *positions)?;
+            norm.validate()?;
         }
         if let Some(transform) = &self.transform {
             if let Some(linear) = &transform.linear {

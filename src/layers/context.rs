@@ -21,13 +21,16 @@ use crate::{Error, Result, layers::AttentionMask};
 #[must_use]
 pub struct ForwardContext {
     mask: AttentionMask,
-    positions: Option<Vec<Vec<u32>>>,
+    positions: Option<Vec<Rows>>,
     patches: Option<[usize; 2]>,
     memory: Option<Memory>,
     relative_embeddings: Option<Tensor>,
     train: bool,
     precision: Precision,
 }
+
+/// A number of each token: one row for all sequences, or one for each.
+pub(crate) type Rows = Vec<Vec<u32>>;
 
 /// The output of an encoder, for cross-attention.
 #[derive(Clone, Debug)]
@@ -92,28 +95,36 @@ impl ForwardContext {
     }
 
     /// Sets the positions for rotary embeddings, `[batch, seq]` or `[1, seq]` of any integer type, instead
-    /// of counting from 0 or from the end of the cache. Needed when sequences are padded on the left.
+    /// of counting from 0 or from the end of the cache. Needed when sequences are padded on the left. Where queries and keys
+    /// turn by time, row and column ([`TokenAxes`](crate::config::TokenAxes)), also `[3, batch, seq]` or `[3, 1, seq]`: in that
+    /// order, with those of the text among the images equal.
     ///
     /// # Errors
-    /// If the rank is not 2, the type is not an integer, or a position is negative or above `u32::MAX`.
+    /// If the shape is another, the type is not an integer, or a position is negative or above `u32::MAX`.
     pub fn with_position_ids(mut self, position_ids: &Tensor) -> Result<Self> {
         let fail = |reason| Err(Error::input("position_ids", reason));
         let (found, dtype) = (position_ids.dims(), position_ids.dtype());
-        if found.len() != 2 {
-            return fail(format!("has shape {found:?}, expected [batch, seq]"));
-        }
+        let of_axes = match *found {
+            [_, _] => position_ids.unsqueeze(0)?,
+            [3, _, _] => position_ids.clone(),
+            _ => {
+                let expected = "[batch, seq], or [3, batch, seq] of time, rows and columns";
+                return fail(format!("has shape {found:?}, expected {expected}"));
+            }
+        };
         if dtype.is_float() {
             return fail(format!("is {dtype:?}, expected an integer type"));
         }
         // On the CPU: CUDA and Metal do not convert every integer type.
-        let rows = position_ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;
-        let rows = rows.to_vec2::<i64>()?;
-        let last = u32::MAX;
-        if let Some(other) = rows.iter().flatten().find(|&&p| u32::try_from(p).is_err()) {
+        let of_axes = of_axes.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;
+        let of_axes = of_axes.to_vec3::<i64>()?;
+        let (mut all, last) = (of_axes.iter().flatten().flatten(), u32::MAX);
+        if let Some(other) = all.find(|&&p| u32::try_from(p).is_err()) {
             return fail(format!("holds {other}, expected 0 to {last}"));
         }
         let row = |row: Vec<i64>| row.into_iter().map(|position| position as u32).collect();
-        self.positions = Some(rows.into_iter().map(row).collect());
+        let rows = |rows: Vec<Vec<i64>>| rows.into_iter().map(row).collect();
+        self.positions = Some(of_axes.into_iter().map(rows).collect());
         Ok(self)
     }
 
@@ -144,18 +155,40 @@ impl ForwardContext {
         self.positions.is_some()
     }
 
-    /// Rows of positions, one for all or one for each of `batch` sequences, for `seq` new tokens behind `seen` earlier
-    /// ones.
+    /// Positions of one number for each of `batch` sequences' `seq` new tokens behind `seen` earlier ones.
+    ///
+    /// # Errors
+    /// If the given positions are of other sequences, or of several numbers.
+    pub(crate) fn positions(&self, batch: usize, seq: usize, seen: usize) -> Result<Rows> {
+        match <[Rows; 1]>::try_from(self.positions_of_axes(batch, seq, seen)?) {
+            Ok([rows]) => Ok(rows),
+            Err(_) => Err(Error::input(
+                "position_ids",
+                format!(
+                    "holds time, row and column of each token, where one position turns the queries and keys; expected \
+                     [{batch}, {seq}]"
+                ),
+            )),
+        }
+    }
+
+    /// The same of one number, or of time, row and column if these were given.
     ///
     /// # Errors
     /// If the given positions are of other sequences.
-    pub(crate) fn positions(&self, batch: usize, seq: usize, seen: usize) -> Result<Vec<Vec<u32>>> {
+    pub(crate) fn positions_of_axes(
+        &self,
+        batch: usize,
+        seq: usize,
+        seen: usize,
+    ) -> Result<Vec<Rows>> {
         let Some(positions) = &self.positions else {
-            return Ok(vec![(seen as u32..(seen + seq) as u32).collect()]);
+            return Ok(vec![vec![(seen as u32..(seen + seq) as u32).collect()]]);
         };
-        let n_rows = positions.len();
-        if (n_rows != 1 && n_rows != batch) || positions.iter().any(|row| row.len() != seq) {
-            let found = [n_rows, positions.first().map_or(0, Vec::len)];
+        let first = &positions[0]; // of equal shapes, at least one
+        let n_rows = first.len();
+        if (n_rows != 1 && n_rows != batch) || first.iter().any(|row| row.len() != seq) {
+            let found = [n_rows, first.first().map_or(0, Vec::len)];
             let reason = format!(
                 "has shape {found:?}, expected [{batch}, {seq}] or [1, {seq}] of hidden_states"
             );

@@ -197,8 +197,7 @@ impl<'c> Pass<'c> {
         self.tables.get(&(config.clone(), dtype), || {
             if let Some(RotaryAxes::Patches(axes)) = &config.axes {
                 let grid = self.context.patches(axes, self.seq)?;
-                let of = (axes.n_front, grid);
-                return RotaryTables::of_patches(config, of, (dtype, device));
+                return RotaryTables::of_patches(config, (axes, grid), (dtype, device));
             }
             if !self.context.has_positions() && self.batch * self.seq > 0 {
                 let range = self.seen..self.seen + self.seq;
@@ -208,8 +207,12 @@ impl<'c> Pass<'c> {
                     return Ok(tables);
                 }
             }
-            let positions = self.context.positions(self.batch, self.seq, self.seen)?;
-            RotaryTables::new(config, &positions, dtype, device)
+            let (batch, seq, seen) = (self.batch, self.seq, self.seen);
+            let positions = match config.axes {
+                Some(RotaryAxes::Tokens(_)) => self.context.positions_of_axes(batch, seq, seen)?,
+                _ => vec![self.context.positions(batch, seq, seen)?],
+            };
+            RotaryTables::of_axes(config, &positions, (dtype, device))
         })
     }
 

@@ -10,11 +10,12 @@ use crate::ops;
 
 /// A pooler or a head, whose linear layers are `L`.
 ///
-/// Names in a `VarBuilder`: `pool`, `transform`, `norm`, `output`, `second_output`.
+/// Names in a `VarBuilder`: `pool`, `window_norm`, `transform`, `norm`, `output`, `second_output`.
 #[derive(Clone, Debug)]
 pub struct Readout<L = Linear> {
     config: ReadoutConfig,
     pool: Option<Box<AttentionPool>>,
+    window_norm: Option<Norm>,
     transform: Option<L>,
     norm: Option<Norm>,
     output: Option<L>,
@@ -53,6 +54,7 @@ impl Readout {
         let linear = transform.and_then(|transform| transform.linear);
         let d_read = match config.reads {
             Reads::FirstAndMean { .. } => 2 * d_in,
+            Reads::Windows { positions, .. } => positions.saturating_mul(d_in),
             _ => d_in,
         };
         let layer = linear.map(|linear| {
@@ -64,6 +66,10 @@ impl Readout {
         let norm = norm.map(|norm| Norm::new(norm, vb.pp("norm")));
         let pool = match &config.reads {
             Reads::Attended(pool) => Some(Box::new(AttentionPool::new(pool, vb.pp("pool"))?)),
+            _ => None,
+        };
+        let window_norm = match &config.reads {
+            Reads::Windows { norm, .. } => Some(Norm::new(norm, vb.pp("window_norm"))?),
             _ => None,
         };
         let second_output = match (&config.reads, &config.output) {
@@ -94,6 +100,7 @@ impl Readout {
             output: output.transpose()?,
             second_output,
             pool,
+            window_norm,
             dropout: dropout(config.dropout)?,
             output_dropout: dropout(before_output)?,
             config: config.clone(),
@@ -125,6 +132,7 @@ impl<L> Readout<L> {
             output: self.output.as_ref().map(&change).transpose()?,
             second_output: (self.second_output.as_deref().map(&change).transpose()?).map(Box::new),
             pool: self.pool.clone(),
+            window_norm: self.window_norm.clone(),
             dropout: self.dropout.clone(),
             output_dropout: self.output_dropout.clone(),
         })
@@ -141,7 +149,7 @@ impl<L> Readout<L> {
 }
 
 impl<L: Module> Readout<L> {
-    /// What is read: `[batch, seq, n]` if every position is, otherwise `[batch, n]`; without `n` where the output is a number.
+    /// What is read: `[batch, seq, n]` if every position or window is, otherwise `[batch, n]`; without `n` where the output is a number.
     ///
     /// # Errors
     /// If what it reads is not there, or has another width.
@@ -239,6 +247,18 @@ impl<L: Module> Readout<L> {
             }
             Reads::FirstTwo if seq < 2 => bail!("a head reads two positions of {seq}"),
             Reads::FirstTwo => x.narrow(1, 0, 2)?.contiguous(),
+            Reads::Windows { positions, .. } => {
+                let x = match &self.window_norm {
+                    Some(norm) => norm.forward(x)?,
+                    None => x.clone(),
+                };
+                if !seq.is_multiple_of(*positions) {
+                    bail!("a head reads windows of {positions} positions, which {seq} do not fill");
+                }
+                let (batch, _, width) = x.dims3()?;
+                x.contiguous()?
+                    .reshape((batch, seq / positions, positions * width))
+            }
             Reads::Attended(_) => match &self.pool {
                 Some(pool) => pool.forward_t(x, train),
                 None => bail!("a head attends to all positions, but has no layers for it"),

@@ -14,7 +14,8 @@ pub struct ModelInput {
     pub input_ids: Option<Tensor>,
     /// Token types, `[batch, seq]`; 0 where not given.
     pub token_type_ids: Option<Tensor>,
-    /// Positions, `[batch, seq]`, where they are not counted.
+    /// Positions, `[batch, seq]`, where they are not counted; also `[3, batch, seq]`, where queries and keys turn by time, row
+    /// and column ([`ForwardContext::with_position_ids`]).
     pub position_ids: Option<Tensor>,
     /// `[batch, seq]`, 1 = a real token, 0 = padding.
     pub attention_mask: Option<Tensor>,

@@ -10,7 +10,8 @@ pub struct ModelOutput {
     /// The output of the blocks behind their final norm, `[batch, seq, d_model]`; where a map leads back to the width of the
     /// words (OPT), behind that.
     pub last_hidden_state: Tensor,
-    /// What the pooler makes of it, `[batch, d]`, if the model has one.
+    /// What the pooler makes of it, `[batch, d]`, if the model has one; of one that reads windows of patches (Qwen2-VL),
+    /// `[batch, windows, d]`.
     pub pooler_output: Option<Tensor>,
     /// What the head makes of it, if the model has one: `[batch, seq, n]` for a head that reads every position, otherwise
     /// `[batch, n]`.

@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::body::{Body, Observer};
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{BlockConfig, ModelConfig, Position, RotaryConfig, Task, getters};
+use crate::config::{BlockConfig, ModelConfig, Position, RotaryAxes, RotaryConfig, Task, getters};
 use crate::layers::{BlockStages, BlocksOutput, DropoutSource, Embeddings, Tokens};
 
 /// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
@@ -126,7 +126,7 @@ impl Model {
     }
 
     /// Whether it attends to an encoder's output.
-    fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         let blocks = &self.config.stack.blocks;
         blocks.iter().any(|block| block.cross_attention.is_some())
     }
@@ -138,7 +138,9 @@ impl Model {
             _ => false,
         };
         let turns = |block: &BlockConfig| match &block.attention.position {
-            Position::Rotary(RotaryConfig { axes, .. }) => axes.is_none(),
+            Position::Rotary(RotaryConfig { axes, .. }) => {
+                !matches!(axes, Some(RotaryAxes::Patches(_)))
+            }
             _ => false,
         };
         has_table || self.config.stack.blocks.iter().any(turns)

@@ -30,7 +30,7 @@ impl Encoder {
     /// the model allow.
     ///
     /// # Errors
-    /// If the model reads no tokens, or the tokenizer is missing, malformed or another model's.
+    /// If the model reads no tokens or attends to an encoder's output, or the tokenizer is missing, malformed or another model's.
     pub fn new(
         model: Model,
         checkpoint: &Checkpoint,
@@ -39,6 +39,13 @@ impl Encoder {
     ) -> Result<Self> {
         let mut tokenizer = Tokenizer::open(directory)?;
         let words = words(&model)?;
+        if model.is_behind() {
+            return Err(Error::InvalidConfig(
+                "the model attends to an encoder's output, which a text does not give; run it by Model::forward, with \
+                 ModelInput::with_memory"
+                    .into(),
+            ));
+        }
         tokenizer.check_vocabulary(words.n_tokens)?;
         let json = checkpoint.config_json()?;
         let trained = || -> Result<Option<usize>> {

@@ -84,7 +84,13 @@ fn through_blocks(
 }
 
 /// What `grad_logits` may be the gradient of: the first of these that a model gives.
-const HEADS: [&str; 4] = ["logits", "logits_per_image", "text_embeds", "image_embeds"];
+const HEADS: [&str; 5] = [
+    "logits",
+    "logits_per_image",
+    "text_embeds",
+    "image_embeds",
+    "pooler_output",
+];
 
 fn through_model(checkpoint: &Checkpoint, loader: &Loader, input: &TraceInput) -> Result<Stages> {
     let mut stages = of_whole(loader, &input.model, None)?;

@@ -16,7 +16,7 @@ pub struct TraceInput {
     /// The gradient from which the backward pass starts: of the last block's output, or of a whole model's
     /// `last_hidden_state`.
     pub grad_output: Option<Tensor>,
-    /// The gradient of a whole model's logits.
+    /// The gradient of a whole model's logits; where it has none, of its pooler's output.
     pub grad_logits: Option<Tensor>,
 }
 
@@ -87,7 +87,9 @@ impl TraceInput {
         Marked::Sequence.check(model.attention_mask.as_ref(), dims[0], dims[1])?;
         if let Some(positions) = &model.position_ids {
             let found = positions.dims();
-            if found != &dims[..2] && found != [1, dims[1]] {
+            let of_one = found.strip_prefix(&[3]).filter(|rest| rest.len() == 2);
+            let of_one = of_one.unwrap_or(found);
+            if of_one != &dims[..2] && of_one != [1, dims[1]] {
                 let reason = format!("has shape {found:?}, expected {:?}", &dims[..2]);
                 return Err(Error::input("position_ids", reason));
             }

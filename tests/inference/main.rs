@@ -25,6 +25,7 @@ mod small;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod axes;
 mod decoding;
 mod drawn;
 mod latents;

@@ -4,8 +4,8 @@ use std::{collections::HashMap, fs};
 
 use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
 use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling, prompts};
-use candle_blocks::model::{Model, ModelInput};
-use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
+use candle_blocks::model::{Encoded, Model, ModelInput};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Result};
 
 use crate::weights::{is_present, weights};
 use crate::whole::wholes;
@@ -16,6 +16,8 @@ struct Judged {
     folder: String,
     prompts: Vec<Vec<u32>>,
     tokens: Vec<Vec<u32>>,
+    /// What the model attends to, if it is behind an encoder.
+    encoded: Option<Encoded>,
     /// Whether tokens that end a text were not chosen. Otherwise, none ended one.
     without_stop: bool,
 }
@@ -24,11 +26,16 @@ impl Judged {
     fn new(folder: &str, tensors: &HashMap<String, Tensor>, prefix: &str) -> Option<Self> {
         let get = |name: &str| tensors.get(&format!("{prefix}{name}"));
         let tokens = prompts(get("tokens")?, None).unwrap();
+        let encoded = get("encoder_hidden_states").map(|states| Encoded {
+            hidden_states: states.clone(),
+            mask: get("encoder_attention_mask").cloned(),
+        });
         Some(Self {
             folder: folder.to_string(),
             // A mask with a gap is refused.
             prompts: prompts(get("input_ids")?, get("attention_mask")).ok()?,
             tokens,
+            encoded,
             without_stop: !prefix.is_empty(),
         })
     }
@@ -68,7 +75,11 @@ impl Judged {
 
     fn check_model(&self, model: &Model, checkpoint: &Checkpoint) -> Option<String> {
         let generator = Generator::new(model, self.options(checkpoint)).unwrap();
-        let ours = match generator.generate(&self.prompts, Sampler::greedy()) {
+        let ours = match &self.encoded {
+            None => generator.generate(&self.prompts, Sampler::greedy()),
+            Some(encoded) => self.behind(&generator, encoded),
+        };
+        let ours = match ours {
             Ok(ours) => ours,
             Err(error) => return Some(error.to_string()),
         };
@@ -82,6 +93,17 @@ impl Judged {
             .collect::<Vec<_>>();
         let differs = first.iter().any(Option::is_some) || ours.len() != self.tokens.len();
         differs.then(|| format!("differs at {first:?}"))
+    }
+}
+
+impl Judged {
+    fn behind(&self, generator: &Generator, encoded: &Encoded) -> Result<Vec<Vec<u32>>> {
+        let begun = generator.start_behind(encoded.clone(), &self.prompts, Sampler::greedy());
+        let mut generation = begun?;
+        for step in &mut generation {
+            step?;
+        }
+        Ok(generation.into_tokens())
     }
 }
 

@@ -7,6 +7,7 @@ use candle_blocks::{
     model::{Model, ModelInput},
 };
 
+use crate::memory::with_memory;
 use crate::numbers::bits;
 use crate::weights::is_present;
 use crate::whole::{Whole, wholes};
@@ -22,33 +23,25 @@ fn tokens(rows: &[[u32; 6]; 2]) -> Tensor {
     Tensor::new(rows, &Device::Cpu).unwrap()
 }
 
-/// The decoder of a whole model, and what it attends to. (Some that name a next token see later ones.)
-fn decoder(whole: &Whole, precision: Precision) -> Option<(Model, Option<Tensor>)> {
+/// The decoder of a whole model. (Some that name a next token see later ones.)
+fn decoder(whole: &Whole, precision: Precision) -> Option<Model> {
     let checkpoint = whole.open();
     let decodes = |model: &Model| {
         let mut blocks = model.config().stack.blocks.iter();
         model.task() == Some(Task::CausalLm)
             && blocks.all(|block| block.attention.visibility == Visibility::Causal)
     };
-    let Some(memory) = checkpoint.packed_seq2seq(precision).ok() else {
-        let model = checkpoint.packed_model(precision).ok()?;
-        return decodes(&model).then_some((model, None));
+    let model = match checkpoint.packed_seq2seq(precision) {
+        Ok(both) => both.decoder().clone(),
+        Err(_) => checkpoint.packed_model(precision).ok()?,
     };
-    let decoder = memory.decoder().clone();
-    let cross = decoder.config().stack.blocks[0].cross_attention.as_ref()?;
-    let numbers = (0..2 * 5 * cross.d_memory).map(|i| (i as f32 * 0.37).sin());
-    let memory = Tensor::from_iter(numbers, &Device::Cpu).unwrap();
-    let memory = memory.reshape((2, 5, cross.d_memory)).unwrap();
-    decodes(&decoder).then_some((decoder, Some(memory)))
+    decodes(&model).then_some(model)
 }
 
-fn input(ids: &Tensor, mask: Option<&Tensor>, memory: Option<&Tensor>) -> ModelInput {
+fn input(ids: &Tensor, mask: Option<&Tensor>, model: &Model) -> ModelInput {
     let mut input = ModelInput::tokens(ids);
     input.attention_mask = mask.cloned();
-    match memory {
-        Some(memory) => input.with_memory(memory, None),
-        None => input,
-    }
+    with_memory(input, model)
 }
 
 fn has_alibi(model: &Model) -> bool {
@@ -63,13 +56,13 @@ fn the_logits_behind_a_prompt_have_the_bits_of_the_whole_pass() {
     let mut n = 0;
     for whole in wholes() {
         for precision in PRECISIONS {
-            let Some((model, memory)) = decoder(&whole, precision) else {
+            let Some(model) = decoder(&whole, precision) else {
                 continue;
             };
             n += 1;
             let of = |from: usize, len: usize| {
                 let part = |of: &Tensor| of.narrow(1, from, len).unwrap();
-                input(&part(&ids), Some(&part(&mask)), memory.as_ref())
+                input(&part(&ids), Some(&part(&mask)), &model)
             };
             let all = model.forward(&of(0, 6)).unwrap().logits.unwrap();
             // A linear bias is counted from the last key, which rounds it otherwise for each piece.

@@ -28,6 +28,7 @@ mod fresh_two_stacks;
 mod generation;
 mod image_scaling;
 mod last_positions;
+mod memory;
 mod one_stack;
 mod parity;
 mod properties;

@@ -9,7 +9,8 @@ use candle_blocks::{
 };
 
 use crate::{
-    device::device, numbers::numbers, one_stack::of_one_stack, weights::is_present, whole::Whole,
+    device::device, memory::with_memory, numbers::numbers, one_stack::of_one_stack,
+    weights::is_present, whole::Whole,
 };
 
 fn tokens(rows: &[Vec<u32>]) -> Tensor {
@@ -108,8 +109,8 @@ fn padded(side: Side) -> usize {
                 continue;
             }
             n_models += 1;
-            let alone = model.forward(&ModelInput::tokens(&tokens(std::slice::from_ref(&text))));
-            let alone = result(alone.unwrap());
+            let alone = ModelInput::tokens(&tokens(std::slice::from_ref(&text)));
+            let alone = result(model.forward(&with_memory(alone, &model)).unwrap());
             let around = |text: &[u32], padding: u32| {
                 let padding = vec![padding; n_padding];
                 match side {
@@ -119,7 +120,7 @@ fn padded(side: Side) -> usize {
             };
             let mask = tokens(&[around(&vec![1; text.len()], 0)]);
             let input = ModelInput::tokens(&tokens(&[around(&text, padding)])).with_mask(&mask);
-            let mut found = result(model.forward(&input).unwrap());
+            let mut found = result(model.forward(&with_memory(input, &model)).unwrap());
             if found.dims() != alone.dims() {
                 let start = match side {
                     Side::Left => n_padding,

@@ -12,6 +12,7 @@ use candle_blocks::{
 
 use crate::{
     contents::contents,
+    memory::with_memory,
     message::message,
     numbers::{bits, numbers},
     one_stack::of_one_stack,
@@ -130,6 +131,7 @@ fn a_fresh_model_of_every_family_saved_and_opened_gives_the_same_bits() {
                 ModelInput::tokens(&Tensor::new(&[[4u32, 5, 6], [7, 8, 9]], &Device::Cpu).unwrap())
             }
         };
+        let input = with_memory(input, &model);
         let ours = model.forward(&input).unwrap();
         let reopened = opened(folder.path());
         let reopened = reopened.model(DType::F32, &Device::Cpu).unwrap();

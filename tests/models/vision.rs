@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use candle_blocks::candle_core::{DType, Device, Module, Tensor};
 use candle_blocks::candle_nn::{self, Conv2dConfig, VarBuilder};
+use candle_blocks::checkpoint::scheme::Family;
 use candle_blocks::config::PatchEmbeddingsConfig;
 use candle_blocks::layers::PatchEmbeddings;
 use candle_blocks::verify::{Expected, compare};
@@ -83,6 +84,71 @@ fn what_fills_no_patch_of_a_trained_size_is_left_out_as_by_a_convolution() {
     let expected = patches.broadcast_add(&tensors["position.weight"]).unwrap();
     let difference = (ours - expected).unwrap().abs().unwrap().max_all().unwrap();
     assert!(difference.to_scalar::<f32>().unwrap() < 1e-5);
+}
+
+#[test]
+fn an_image_that_windows_do_not_fill_is_refused_with_the_cure() {
+    if !is_present("families/qwen2_vl_vision") {
+        return;
+    }
+    let checkpoint = Checkpoint::open(weights("families/qwen2_vl_vision")).unwrap();
+    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let output = model.forward(&ModelInput::pixels(&images(&[2, 2, 4, 12])));
+    let output = output.unwrap();
+    assert_eq!(output.last_hidden_state.dims(), [2, 12, 8]);
+    // A vector of each window of 2 x 2 patches.
+    assert_eq!(output.pooler_output.unwrap().dims(), [2, 3, 5]);
+    let said = message(model.forward(&ModelInput::pixels(&images(&[1, 2, 4, 6]))));
+    assert_says(
+        said,
+        &["images of 4 by 6", "2 x 2 patches of 2 by 2", "pad"],
+    );
+}
+
+#[test]
+fn the_tower_inside_a_file_of_qwen2_vl_opens_by_its_table() {
+    if !is_present("families/qwen2_vl") {
+        return;
+    }
+    let table = Family::known("qwen2_vl_vision", None).unwrap();
+    let options = CheckpointOptions::default().family(table.section("vision_config"));
+    let checkpoint = options.open(weights("families/qwen2_vl")).unwrap();
+    let report = checkpoint.report();
+    assert_eq!((report.missing, report.unused), (vec![], vec![]));
+    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let output = model.forward(&ModelInput::pixels(&images(&[1, 3, 4, 6])));
+    // Windows of a single patch, as wide as the words.
+    let rows = output.unwrap().pooler_output.unwrap();
+    assert_eq!(rows.dims(), [1, 6, 8]);
+}
+
+#[test]
+fn a_new_tower_of_windows_has_the_layer_that_makes_their_vectors() {
+    if !is_present("families/qwen2_vl_vision") {
+        return;
+    }
+    let folder = weights("families/qwen2_vl_vision");
+    let architecture = CheckpointOptions::default().architecture(&folder).unwrap();
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let new = architecture.model_config().unwrap();
+    assert_eq!(new, checkpoint.model_config().unwrap());
+    assert!(new.pooler.is_some());
+}
+
+#[test]
+fn a_table_of_positions_that_is_no_square_is_refused() {
+    if !is_present("families/siglip2_vision_model") {
+        return;
+    }
+    let config = std::fs::read(weights("families/siglip2_vision_model/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["num_patches"] = 8.into();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let architecture = CheckpointOptions::default().architecture(path).unwrap();
+    let said = message(architecture.model_config());
+    assert_says(said, &["num_patches", "is 8", "square"]);
 }
 
 #[test]

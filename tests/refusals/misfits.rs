@@ -106,6 +106,16 @@ fn positions_are_whole_numbers_that_rotary_embeddings_can_count_to() {
         &small::decoder(),
         &context,
     );
+    let message = said(&Tensor::zeros((2, 2, 5), DType::U32, &Device::Cpu).unwrap());
+    assert!(message.contains("[2, 2, 5]"), "{message}");
+    assert!(message.contains("[3, batch, seq]"), "{message}");
+    let of_axes = Tensor::zeros((3, 2, 5), DType::U32, &Device::Cpu).unwrap();
+    let context = ForwardContext::evaluation().with_position_ids(&of_axes);
+    both_say(
+        &["position_ids", "time, row and column", "[2, 5]"],
+        &small::decoder(),
+        &context.unwrap(),
+    );
 }
 
 #[test]

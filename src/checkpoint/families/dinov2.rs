@@ -64,13 +64,13 @@ fn registers(json: &ConfigJson) -> Result<Option<usize>> {
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let registers = registers(json)?;
     // The two classes differ in these too.
-    let (patch, antialias) = match registers {
-        Some(_) => (16, true),
-        None => (14, false),
+    let (patch, resizing) = match registers {
+        Some(_) => (16, Resizing::SmoothCubic),
+        None => (14, Resizing::Cubic),
     };
     let patches = PatchEmbeddingsConfig {
         n_registers: registers.unwrap_or(0),
-        antialias,
+        resizing,
         dropout: json.number(&["hidden_dropout_prob"], 0.0)?,
         ..patches::config(json, stack.blocks[0].d_model(), [224, patch])?
     };

@@ -60,6 +60,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let axes = PatchAxes {
         n_front: patches.n_front(),
         grid: patches.grid(),
+        coordinates: PatchCoordinates::Centers,
+        window: 1,
         random_in_training: random.into_iter().flatten().next().is_some(),
     };
     let attention = AttentionConfig::new(d_model, json.size_or(&["num_attention_heads"], 6)?)?;

@@ -1,4 +1,5 @@
-//! GPT-2: pre-norm decoder whose weights lie as `Conv1D`, with query, key and value fused.
+//! GPT-2: pre-norm decoder whose weights lie as `Conv1D`, with query, key and value fused. With `add_cross_attention` each block
+//! also attends to an encoder's output.
 //!
 //! transformers' `GPT2Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt2/modeling_gpt2.py>
 
@@ -16,13 +17,30 @@ pub(super) fn family() -> Family {
             Rule::conv1d("feed_forward.down", &["mlp.c_proj"]),
         ])
         .block_rules(Rule::fused_attention(&["attn.c_attn"], FusedLayout::Blocks).map(Rule::in_out))
+        .block_rules([
+            Rule::norm("cross_attention_norm", &["ln_cross_attn"]),
+            Rule::conv1d("cross_attention.query", &["crossattention.q_attn"]),
+            of_memory("key", Half::First),
+            of_memory("value", Half::Second),
+            Rule::conv1d("cross_attention.output", &["crossattention.c_proj"]),
+        ])
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
         .decoder_ends("wte", "classifier")
         .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
         .ignored(&["*.attn.bias", "*.attn.masked_bias"]) // causal masks, not biases
+        .ignored(&["*.crossattention.bias", "*.crossattention.masked_bias"])
         .outside(&["*wte.*", "*wpe.*", "multiple_choice_head.*"])
         .initialization(initialization)
+}
+
+/// Keys and values of an encoder's output share a tensor.
+fn of_memory(role: &str, half: Half) -> Rule {
+    Rule::conv1d(
+        &format!("cross_attention.{role}"),
+        &["crossattention.c_attn"],
+    )
+    .part(Part::Half(half))
 }
 
 /// The words and positions of GPT-2, and of others with its keys.
@@ -34,18 +52,20 @@ pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<Embed
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("add_cross_attention", &[json!(false)])?;
     let is_scaled = json.flag(&["scale_attn_weights"], true)?;
     let by_depth = json.flag(&["scale_attn_by_inverse_layer_idx"], false)?;
-    let stack = uniform(json, block(json)?)?;
-    Ok(stack.with_each(|i, block| {
+    let stack = uniform(json, block(json)?)?.with_each(|i, block| {
         let width = match is_scaled {
             true => block.attention.scale,
             false => 1.0,
         };
         let depth = if by_depth { (i + 1) as f64 } else { 1.0 };
         block.attention.scale = width / depth;
-    }))
+    });
+    Ok(match json.flag(&["add_cross_attention"], false)? {
+        true => stack.into_decoder(),
+        false => stack,
+    })
 }
 
 /// The block of GPT-2, and of others with its keys.

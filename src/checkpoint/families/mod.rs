@@ -65,6 +65,7 @@ mod phi;
 mod phimoe;
 mod prelude;
 mod qwen;
+mod qwen_vision;
 mod rembert;
 mod roberta;
 mod roberta_prelayernorm;
@@ -72,6 +73,7 @@ mod roformer;
 mod rotary_bert;
 mod seed_oss;
 mod siglip;
+mod siglip2;
 mod sigmoid_experts;
 mod smollm3;
 mod solar_open;
@@ -103,13 +105,13 @@ fn made() -> Vec<Family> {
         albert apertus bert bert_generation bloom deberta deberta_v2 dinov2 dinov3 distilbert dpr
         electra ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
         megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi
-        phimoe rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
+        phimoe qwen_vision rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
         arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite
         granite_swa hunyuan internlm3 llama
-        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip sigmoid_experts t5
-        text_side torch umt5 vit wav2vec2 whisper
+        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip siglip2 sigmoid_experts
+        t5 text_side torch umt5 vit wav2vec2 whisper
     };
     let single = single.into_iter();
     single.chain(several.into_iter().flatten()).collect()

@@ -1,5 +1,5 @@
 //! Qwen 2 and 3: Llama's blocks with biases or norms of their own, and sliding windows in some layers; and the text side of
-//! Qwen-VL, whose positions have three equal parts in a text.
+//! Qwen-VL, alone or in a file with the other, whose positions are time, row and column.
 //!
 //! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
@@ -17,7 +17,14 @@ pub(super) fn families() -> Vec<Family> {
         decoder("qwen3_vl", qwen3_vl).prefixes(&["model.language_model.", ""]),
     ];
     let sides = sides.map(beside_images);
-    alone.into_iter().chain(sides).collect()
+    // Alone, as the classes without a head write them.
+    let texts = [
+        decoder("qwen2_vl_text", qwen2_vl),
+        decoder("qwen2_5_vl_text", qwen2_vl),
+        decoder("qwen3_vl_text", qwen3_vl),
+    ];
+    let texts = texts.map(|table| table.prefixes(&[""]));
+    alone.into_iter().chain(sides).chain(texts).collect()
 }
 
 pub(super) fn qwen2(json: &ConfigJson) -> Result<StackConfig> {
@@ -38,11 +45,29 @@ fn qwen2_vl(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let json = &json.with_default("rms_norm_eps", 1e-5);
     let json = &json.with_default("rope_theta", 1e6);
-    qwen2(&json.with_default("max_window_layers", 80))
+    let stack = qwen2(&json.with_default("max_window_layers", 80))?;
+    by_axes(json, stack, AxesOrder::Sections, [16, 24, 24])
 }
 
 fn qwen3_vl(json: &ConfigJson) -> Result<StackConfig> {
-    qwen3(&json.with_default("rope_theta", 5e5))
+    let stack = qwen3(&json.with_default("rope_theta", 5e5))?;
+    by_axes(json, stack, AxesOrder::Interleaved, [24, 20, 20])
+}
+
+/// Queries and keys that turn by time, row and column.
+fn by_axes(
+    json: &ConfigJson,
+    stack: StackConfig,
+    order: AxesOrder,
+    default: [usize; 3],
+) -> Result<StackConfig> {
+    let pairs = json.pairs_of_axes(default)?;
+    let axes = RotaryAxes::Tokens(TokenAxes { pairs, order });
+    Ok(stack.with_each(|_, block| {
+        if let Position::Rotary(rotary) = &mut block.attention.position {
+            rotary.axes = Some(axes.clone());
+        }
+    }))
 }
 
 /// Sliding windows, only if switched on, in the layers that `layer_types` says or, without it, that

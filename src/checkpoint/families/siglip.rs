@@ -1,4 +1,4 @@
-//! SigLIP: CLIP's two towers with other settings; and the tower of texts of SigLIP 2.
+//! SigLIP: CLIP's two towers with other settings.
 //!
 //! transformers' `SiglipEncoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip/modeling_siglip.py>
@@ -15,37 +15,34 @@ pub(super) fn families() -> Vec<Family> {
                 ..Rule::behind_ones("similarity", &["logit_scale"], 1)
             }])
             .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: true })),
-        // Its images are patches of any shape in one sequence, which are outside.
-        Family {
-            part: None,
-            ..text("siglip2", &["siglip2", "siglip2_text_model"])
-        },
-        tower(
-            Family::new("siglip", &["siglip", "siglip_vision_model"], |json| {
-                VISION.config(json)
-            })
-            .initialization(|json| initialization(json, &VISION))
-            .embeddings(|json, stack| {
-                let patches =
-                    patches::config(&VISION.section(json)?, stack.blocks[0].d_model(), [224, 16])?;
-                Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
-                    class_token: false,
-                    ..patches
-                }))
-            })
-            .end_rules(attention_pool())
-            .pooler(attended)
+        vision("siglip", &["siglip", "siglip_vision_model"])
+            .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(of_images(json, stack)?)))
             .head(Task::ImageClassification, |json, _| {
                 Ok(ReadoutConfig::new(Reads::Mean).with_output(labels(json)?))
-            })
-            .new_names(|_| Ok(&["*.post_layernorm.*"])),
-            StackPart::Vision,
-        ),
+            }),
     ]
 }
 
+/// The tower of images.
+pub(super) fn vision(name: &str, model_types: &[&str]) -> Family {
+    let family = Family::new(name, model_types, |json| VISION.config(json))
+        .initialization(|json| initialization(json, &VISION))
+        .end_rules(attention_pool())
+        .pooler(attended)
+        .new_names(|_| Ok(&["*post_layernorm.*"]));
+    tower(family, StackPart::Vision)
+}
+
+pub(super) fn of_images(json: &ConfigJson, stack: &StackConfig) -> Result<PatchEmbeddingsConfig> {
+    let width = stack.blocks[0].d_model();
+    Ok(PatchEmbeddingsConfig {
+        class_token: false,
+        ..patches::config(&VISION.section(json)?, width, [224, 16])?
+    })
+}
+
 /// The tower of texts.
-fn text(name: &str, model_types: &[&str]) -> Family {
+pub(super) fn text(name: &str, model_types: &[&str]) -> Family {
     let family = Family::new(name, model_types, |json| TEXT.config(json))
         .initialization(|json| initialization(json, &TEXT))
         .embeddings(|json, stack| TEXT.words(json, stack, [32000, 64]))
@@ -61,7 +58,7 @@ const TEXT: Tower = Tower {
     eps: 1e-6,
     width: 768,
 };
-const VISION: Tower = Tower {
+pub(super) const VISION: Tower = Tower {
     section: "vision_config",
     ..TEXT
 };

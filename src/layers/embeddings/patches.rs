@@ -5,7 +5,7 @@ use candle_nn::{Init, VarBuilder};
 
 use super::resized::resized;
 use crate::Error;
-use crate::config::{PatchEmbeddingsConfig, getters};
+use crate::config::{PatchEmbeddingsConfig, PixelOrder, getters};
 use crate::layers::{Dropout, DropoutSource, Linear, Norm};
 
 /// Patches of an image as vectors, with special tokens in front and positions added.
@@ -14,7 +14,7 @@ use crate::layers::{Dropout, DropoutSource, Linear, Norm};
 #[derive(Clone, Debug)]
 pub struct PatchEmbeddings {
     config: PatchEmbeddingsConfig,
-    patch: Linear,           // of [n_channels * height * width]
+    patch: Linear,           // of [n_channels * frames * height * width]
     special: Option<Tensor>, // [n_special, d_model]
     registers: Option<Tensor>,
     positions: Option<Tensor>, // [n_special + grid, d_model]
@@ -23,7 +23,7 @@ pub struct PatchEmbeddings {
 }
 
 impl PatchEmbeddings {
-    /// Gets `patch.weight` `[d_model, n_channels, height, width]` with its bias, the special tokens `[d_model]` each,
+    /// Gets `patch.weight` `[d_model, n_channels, height, width]`, or `[d_model, n_channels, frames, height, width]`, with its bias, the special tokens `[d_model]` each,
     /// `registers.weight` `[n_registers, d_model]`, `position.weight` `[n_special + patches, d_model]` and `norm` from `vb`.
     ///
     /// # Errors
@@ -35,7 +35,12 @@ impl PatchEmbeddings {
             mean: 0.0,
             stdev: 0.02,
         };
-        let weight = (d_model, config.n_channels, height, width);
+        let n_channels = config.n_channels;
+        let weight = match (config.frames, config.pixels) {
+            (_, PixelOrder::PixelByPixel) => vec![d_model, height * width * n_channels],
+            (None, _) => vec![d_model, n_channels, height, width],
+            (Some(frames), _) => vec![d_model, n_channels, frames, height, width],
+        };
         let weight = vb.pp("patch").get_with_hints(weight, "weight", init)?;
         let bias = config.bias.then(|| {
             vb.pp("patch")
@@ -91,7 +96,7 @@ impl PatchEmbeddings {
     /// `pixels` is `[batch, n_channels, height, width]`.
     ///
     /// # Errors
-    /// If it has other channels, or another size than trained that is no multiple of a patch's.
+    /// If it has other channels, or another size than trained that is no multiple of a patch's, or of a window's.
     pub fn forward_t(&self, pixels: &Tensor, train: bool) -> Result<Tensor> {
         let grid = self.grid(pixels)?;
         let mut x = self.patch.forward(&self.patches(pixels, grid)?)?;
@@ -138,13 +143,23 @@ impl PatchEmbeddings {
         let PatchEmbeddingsConfig {
             image_size,
             patch_size,
+            window,
             ..
         } = self.config;
-        if size == image_size {
+        if size == image_size && window == 1 {
             return Ok(self.config.grid());
         }
-        let is_divided = |i: usize| size[i] > 0 && size[i].is_multiple_of(patch_size[i]);
-        if !(is_divided(0) && is_divided(1)) {
+        let least = |i: usize| patch_size[i].saturating_mul(window);
+        let is_divided = |i: usize| size[i] > 0 && size[i].is_multiple_of(least(i));
+        let are_divided = is_divided(0) && is_divided(1);
+        if !are_divided && window > 1 {
+            return fail(format!(
+                "holds images of {} by {}, which windows of {window} x {window} patches of {} by {} do not fill; resize or \
+                 pad them",
+                size[0], size[1], patch_size[0], patch_size[1]
+            ));
+        }
+        if !are_divided {
             return fail(format!(
                 "holds images of {} by {}, which patches of {} by {} do not fill; resize or pad them, best to the \
                  {} by {} that the model was trained with",
@@ -162,21 +177,35 @@ impl PatchEmbeddings {
         }
         let n_special = self.config.n_special();
         let of_patches = positions.narrow(0, n_special, trained[0] * trained[1])?;
-        let of_patches = resized(&of_patches, trained, grid, self.config.antialias)?;
+        let of_patches = resized(&of_patches, trained, grid, self.config.resizing)?;
         match n_special {
             0 => Ok(of_patches),
             _ => Tensor::cat(&[&positions.narrow(0, 0, n_special)?, &of_patches], 0),
         }
     }
 
-    /// The pixels of each patch, `[batch, patches, n_channels * height * width]`.
+    /// The pixels of each patch, `[batch, patches, n_channels * frames * height * width]`.
     fn patches(&self, pixels: &Tensor, [down, across]: [usize; 2]) -> Result<Tensor> {
         let (batch, channels, _, _) = pixels.dims4()?;
-        let [p, q] = self.config.patch_size;
+        let ([p, q], window) = (self.config.patch_size, self.config.window);
         // What does not fill a patch is left out, as by a convolution.
         let pixels = pixels.narrow(2, 0, down * p)?.narrow(3, 0, across * q)?;
-        let pixels = pixels.reshape(vec![batch, channels, down, p, across, q])?;
-        let patches = pixels.permute(vec![0, 2, 4, 1, 3, 5])?.contiguous()?;
-        patches.reshape((batch, down * across, channels * p * q))
+        let (down_of, across_of, n_patches) = (down / window, across / window, down * across);
+        let shape = vec![batch, channels, down_of, window, p, across_of, window, q];
+        // To [batch, windows down, across, patches down, across, channels, rows, columns], or with the channels last.
+        let order = match self.config.pixels {
+            PixelOrder::ChannelByChannel => vec![0, 2, 5, 3, 6, 1, 4, 7],
+            PixelOrder::PixelByPixel => vec![0, 2, 5, 3, 6, 4, 7, 1],
+        };
+        let patches = pixels.reshape(shape)?.permute(order)?.contiguous()?;
+        match self.config.frames {
+            None => patches.reshape((batch, n_patches, channels * p * q)),
+            Some(frames) => {
+                let patches = patches.reshape((batch * n_patches, channels, 1, p * q))?;
+                let shape = (batch * n_patches, channels, frames, p * q);
+                let patches = patches.broadcast_as(shape)?.contiguous()?;
+                patches.reshape((batch, n_patches, channels * frames * p * q))
+            }
+        }
     }
 }

@@ -2,24 +2,25 @@
 
 use candle_core::{Device, Result, Tensor};
 
+use crate::config::Resizing;
 use crate::ops::wide;
 
-/// A table `[down * across, d]` of the grid `from` as one of the grid `to`, by bicubic interpolation: PyTorch's
-/// `interpolate(mode="bicubic", align_corners=False)`, with its `antialias`.
+/// A table `[down * across, d]` of the grid `from` as one of the grid `to`.
 pub(super) fn resized(
     table: &Tensor,
     from: [usize; 2],
     to: [usize; 2],
-    antialias: bool,
+    resizing: Resizing,
 ) -> Result<Tensor> {
     let (_, d) = table.dims2()?;
     let dtype = table.dtype();
     // A sum of sixteen products is not rounded to a half type on the way.
     let exact = wide(dtype);
     let matrix = |i: usize| {
-        let shares = match antialias {
-            true => smoothed(from[i], to[i]),
-            false => interpolated(from[i], to[i]),
+        let shares = match resizing {
+            Resizing::Cubic => interpolated(from[i], to[i]),
+            Resizing::SmoothCubic => smoothed(from[i], to[i], |at| cubic(at, -0.5)),
+            Resizing::SmoothLinear => smoothed(from[i], to[i], |at| (1.0 - at.abs()).max(0.0)),
         };
         let matrix = Tensor::from_vec(shares, (to[i], from[i]), &Device::Cpu)?;
         matrix.to_dtype(exact)?.to_device(table.device())
@@ -46,14 +47,14 @@ fn interpolated(n_from: usize, n_to: usize) -> Vec<f64> {
     shares
 }
 
-/// The same of a smaller grid without aliasing: of all that a place covers, in shares that sum to 1.
-fn smoothed(n_from: usize, n_to: usize) -> Vec<f64> {
+/// The same without aliasing: of all that a place of a smaller grid covers, in shares by distance that sum to 1.
+fn smoothed(n_from: usize, n_to: usize, share_at: fn(f64) -> f64) -> Vec<f64> {
     let mut shares = vec![0.0; n_to * n_from];
     let step = n_from as f64 / n_to as f64;
     for (place, shares) in shares.chunks_exact_mut(n_from).enumerate() {
         let at = step * (place as f64 + 0.5) - 0.5;
         for (source, share) in shares.iter_mut().enumerate() {
-            *share = cubic((at - source as f64) / step.max(1.0), -0.5);
+            *share = share_at((at - source as f64) / step.max(1.0));
         }
         let sum: f64 = shares.iter().sum();
         shares.iter_mut().for_each(|share| *share /= sum);

@@ -4,7 +4,9 @@ use std::{cell::OnceCell, f64::consts::TAU, ops::Range};
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::config::{PositionTemperature, RotaryConfig, RotaryScaling};
+use crate::config::{
+    PatchAxes, PatchCoordinates, PositionTemperature, RotaryAxes, RotaryConfig, RotaryScaling,
+};
 use crate::ops::{Constants, Route, route, uploaded};
 
 /// The cosine and sine tables of a rotary position embedding, each `[batch or 1, seq, pairs]`.
@@ -50,25 +52,46 @@ impl RotaryTables {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let last = positions.iter().flatten().max().copied().unwrap_or(0);
+        Self::of_axes(config, &[positions], (dtype, device))
+    }
+
+    /// The tables for positions of one number, or for those of time, row and column
+    /// ([`TokenAxes`](crate::config::TokenAxes)), all of one shape.
+    pub(crate) fn of_axes<R: AsRef<[Vec<u32>]>>(
+        config: &RotaryConfig,
+        of_axes: &[R],
+        place: (DType, &Device),
+    ) -> Result<Self> {
+        let all = of_axes.iter().flat_map(AsRef::as_ref).flatten();
+        let last = all.max().copied().unwrap_or(0);
         let (frequencies, factor) = frequencies(config, last as usize + 1);
-        let angles = positions.iter().flatten().flat_map(|&position| {
-            let angle = move |frequency| f64::from(position) * frequency;
-            frequencies.iter().map(angle)
+        // Which position each pair turns by.
+        let axis = |pair| match config.axes {
+            Some(RotaryAxes::Tokens(axes)) if of_axes.len() > 1 => axes.axis(pair),
+            _ => 0,
+        };
+        let turning: Vec<_> = frequencies
+            .iter()
+            .enumerate()
+            .map(|(pair, frequency)| (of_axes[axis(pair)].as_ref(), frequency))
+            .collect();
+        let rows = of_axes[0].as_ref();
+        let seq = rows.first().map_or(0, Vec::len);
+        let tokens = (0..rows.len()).flat_map(|row| (0..seq).map(move |token| (row, token)));
+        let angles = tokens.flat_map(|(row, token)| {
+            let angle =
+                move |&(of, frequency): &(&[Vec<u32>], &f64)| f64::from(of[row][token]) * frequency;
+            turning.iter().map(angle)
         });
-        let shape = [
-            positions.len(),
-            positions.first().map_or(0, Vec::len),
-            frequencies.len(),
-        ];
-        Self::of_angles((angles.collect(), shape), factor, (dtype, device))
+        let shape = [rows.len(), seq, turning.len()];
+        Self::of_angles((angles.collect(), shape), factor, place)
     }
 
     /// The tables of an image's patches, down and across, behind so many tokens that do not turn
     /// ([`PatchAxes`](crate::config::PatchAxes)).
     pub(crate) fn of_patches(
         config: &RotaryConfig,
-        (n_front, grid): (usize, [usize; 2]),
+        (axes, grid): (&PatchAxes, [usize; 2]),
         place: (DType, &Device),
     ) -> Result<Self> {
         let pairs = config.dim / 2;
@@ -77,13 +100,17 @@ impl RotaryTables {
             ..config.clone()
         };
         let (frequencies, _) = frequencies(&half, 0);
-        let at = |i: usize, n: usize| TAU * (2.0 * (i as f64 + 0.5) / n as f64 - 1.0);
-        let [down, across] = grid;
-        let of_patch = |i: usize| [at(i / across, down), at(i % across, across)];
-        let patches = (0..down * across).flat_map(of_patch);
+        let at = |i: usize, n: usize| match axes.coordinates {
+            PatchCoordinates::Centers => TAU * (2.0 * (i as f64 + 0.5) / n as f64 - 1.0),
+            PatchCoordinates::Counted => i as f64,
+        };
+        let places = axes.places(grid);
+        let patches = places
+            .iter()
+            .flat_map(|&[row, column]| [at(row, grid[0]), at(column, grid[1])]);
         let angles = patches.flat_map(|at| frequencies.iter().map(move |f| at * f));
-        let front = std::iter::repeat_n(0.0, n_front * pairs);
-        let shape = [1, n_front + down * across, pairs];
+        let front = std::iter::repeat_n(0.0, axes.n_front * pairs);
+        let shape = [1, axes.n_front + places.len(), pairs];
         Self::of_angles((front.chain(angles).collect(), shape), 1.0, place)
     }
 

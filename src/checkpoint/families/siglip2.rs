@@ -1,0 +1,37 @@
+//! SigLIP 2: SigLIP's towers, each alone. The tower of images takes those of any shape.
+//!
+//! transformers' `Siglip2VisionModel`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip2/modeling_siglip2.py>
+
+use super::prelude::*;
+use super::siglip::{VISION, of_images, text, vision};
+
+pub(super) fn families() -> Vec<Family> {
+    let texts = text("siglip2", &["siglip2", "siglip2_text_model"]);
+    let images = vision("siglip2_vision_model", &["siglip2_vision_model"])
+        .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(of_any_shape(json, stack)?)));
+    let alone = |family| Family {
+        part: None,
+        ..family
+    };
+    vec![alone(texts), alone(images)]
+}
+
+/// Of images of any shape, whose positions are interpolated from a square; those of a batch have one shape.
+fn of_any_shape(json: &ConfigJson, stack: &StackConfig) -> Result<PatchEmbeddingsConfig> {
+    let section = VISION.section(json)?;
+    let n_patches = section.size_or(&["num_patches"], 256)?;
+    let side = n_patches.isqrt();
+    if side * side != n_patches {
+        let reason =
+            format!("is {n_patches}; expected a square number, as of a table of positions");
+        return Err(section.error(&["num_patches"], reason));
+    }
+    let patch = section.size_or(&["patch_size"], 16)?;
+    Ok(PatchEmbeddingsConfig {
+        image_size: [side.saturating_mul(patch); 2],
+        resizing: Resizing::SmoothLinear,
+        pixels: PixelOrder::PixelByPixel,
+        ..of_images(json, stack)?
+    })
+}
