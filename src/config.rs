@@ -21,6 +21,7 @@ mod pattern;
 mod position;
 mod position_table;
 mod precision;
+mod rank_part;
 mod readout;
 mod relative_bias;
 mod rotary_axes;

@@ -174,6 +174,7 @@ pub mod layers;
 pub mod model;
 pub mod ops;
 pub mod packed;
+pub mod parallel;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod trace;
@@ -185,7 +186,7 @@ pub use candle_nn;
 
 pub use checkpoint::{
     Architecture, Checkpoint, CheckpointOptions, LoadReport, Loader, Parameters, PlainFile,
-    SaveOptions, Strictness,
+    SaveOptions, Strictness, TensorParallel,
 };
 pub use config::{
     Activation, AttentionConfig, BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm,

@@ -19,7 +19,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("config", &["error"]),
     ("device", &["error"]),
-    ("ops", &[KERNELS, "config", "device", "error"]),
+    ("parallel", &[]),
+    ("ops", &[KERNELS, "parallel", "config", "device", "error"]),
     ("layers", &["ops", "config", "error"]),
     ("packed", &["layers", "ops", KERNELS, "config", "error"]),
     (
