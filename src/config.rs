@@ -64,6 +64,7 @@ pub use xielu::XieluConfig;
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};
+pub(crate) use rank_part::rank_range;
 pub(crate) use setters::{getters, setters};
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest

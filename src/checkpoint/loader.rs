@@ -13,7 +13,7 @@ use crate::checkpoint::files::floating;
 use crate::checkpoint::kept::Kept;
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
-use crate::checkpoint::source::Source;
+use crate::checkpoint::source::{Cut, Source};
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{Precision, each_matches, matches};
 use crate::device::{check_dtype, is_one};
@@ -312,8 +312,12 @@ impl Backend<'_> {
         })?;
         let mut cut = None;
         if let Some(shape) = shape {
-            cut = self.rank.and_then(|rank| source.cut(shape.dims(), rank));
-            if cut.is_none() {
+            let config = &self.checkpoint.config;
+            cut = self
+                .rank
+                .and_then(|rank| source.cut(shape.dims(), config, rank));
+            let fits = |cut: &Cut| cut.range.len() == shape.dims()[cut.axis];
+            if !cut.as_ref().is_some_and(fits) {
                 source.check_request(shape.dims(), files)?;
             }
         }

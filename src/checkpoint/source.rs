@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use candle_core::Tensor;
 
 use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::plan::Place;
 use crate::checkpoint::scheme::{Features, Orientation};
+use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
 
 /// Where one parameter is stored on disk.
@@ -38,7 +40,7 @@ pub(crate) struct Item {
 }
 
 /// A part of a parameter: some of its rows (along axis 0) or columns.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cut {
     pub axis: usize,
     pub range: Range<usize>,
@@ -152,22 +154,38 @@ impl Source {
         Ok(tensor.contiguous()?)
     }
 
-    /// Which part of the parameter a rank of so many has, whose layer asks for this shape; `None` if that is no part along one
-    /// dimension. Of fewer parts than ranks, ranks that follow each other have the same.
-    pub fn cut(&self, shape: &[usize], (rank, size): (usize, usize)) -> Option<Cut> {
+    /// Which part of the parameter a rank of so many has, where a layer that is a part asks for this shape; `None` if it is no
+    /// part along one dimension. Of fewer key heads than ranks, ranks that follow each other have the same.
+    pub fn cut(
+        &self,
+        shape: &[usize],
+        config: &StackConfig,
+        (rank, size): (usize, usize),
+    ) -> Option<Cut> {
         let pairs = || self.shape.iter().zip(shape);
         let axis = pairs().position(|(whole, part)| whole != part)?;
         let n_different = pairs().filter(|(whole, part)| whole != part).count();
-        let (whole, part) = (self.shape[axis], shape[axis]);
-        let fits = shape.len() == self.shape.len() && n_different == 1;
-        if !fits || part == 0 || !whole.is_multiple_of(part) {
+        if shape.len() != self.shape.len() || n_different != 1 {
             return None;
         }
-        let start = rank * (whole / part) / size * part;
-        Some(Cut {
-            axis,
-            range: start..start + part,
-        })
+        let (whole, part) = (self.shape[axis], shape[axis]);
+        let block = match Place::of(&self.role) {
+            Place::Block(i) => config.blocks.get(i)?,
+            Place::Stack | Place::Ends => config.blocks.first()?,
+        };
+        let n_items = match &block.cross_attention {
+            _ if self.role.contains(".feed_forward.") => whole,
+            Some(cross) if self.role.contains(".cross_attention.") => cross.n_kv_heads,
+            _ => block.attention.n_kv_heads,
+        };
+        let range = if n_items >= size {
+            let (items, width) = (rank_range(n_items, rank, size), whole / n_items);
+            items.start * width..items.end * width
+        } else {
+            let start = rank * whole.checked_div(part)? / size * part;
+            start..start + part
+        };
+        Some(Cut { axis, range })
     }
 
     /// As [`Self::read`], of a part, which is all that is read.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::source::{Cut, Source};
 use crate::checkpoint::{Loader, Parameters, SaveOptions};
@@ -156,7 +156,7 @@ impl<'c> TensorParallel<'c> {
             is_partial.then(|| {
                 let dims = variable.dims();
                 let row: usize = dims.iter().skip(1).product();
-                let (n, rows) = match self.cut(self.communicator.rank(), role, variable) {
+                let (n, rows) = match self.cut(self.communicator.rank(), role, dims) {
                     Some((cut, source)) if cut.axis == 0 => (source.shape[0], cut.range),
                     _ => (variable.elem_count() / row, 0..variable.elem_count() / row),
                 };
@@ -170,26 +170,24 @@ impl<'c> TensorParallel<'c> {
         Ranks::new(self.communicator.clone(), partial.collect())
     }
 
-    fn source(&self, role: &str) -> Option<&Source> {
-        self.loader.checkpoint().plan.source(role)
+    /// Which part a rank has of a parameter, of which this rank's part has the given dimensions, and where it is stored; `None` if
+    /// all ranks have all.
+    fn cut(&self, rank: usize, role: &str, dims: &[usize]) -> Option<(Cut, &Source)> {
+        let checkpoint = self.loader.checkpoint();
+        let source = checkpoint.plan.source(role)?;
+        let among = (rank, self.communicator.size());
+        Some((source.cut(dims, checkpoint.config(), among)?, source))
     }
 
-    /// Which part of a parameter a rank has; `None` for all.
-    fn cut(&self, rank: usize, role: &str, variable: &Var) -> Option<(Cut, &Source)> {
-        let source = self.source(role)?;
-        let cut = source.cut(variable.dims(), (rank, self.communicator.size()))?;
-        Some((cut, source))
-    }
-
-    /// How many ranks have these elements of a parameter.
+    /// How many ranks have this rank's elements of a parameter.
     pub(crate) fn n_holders(&self, role: &str, own: &Tensor) -> usize {
-        match self.source(role) {
-            Some(source) if !is_behind_sum(role) => {
-                let n_whole: usize = source.shape.iter().product();
-                self.communicator.size() * own.elem_count() / n_whole.max(1)
-            }
-            _ => 1,
+        if is_behind_sum(role) {
+            return 1;
         }
+        let range = |rank| Some(self.cut(rank, role, own.dims())?.0.range);
+        let of_this = range(self.communicator.rank());
+        let ranks = 0..self.communicator.size();
+        ranks.filter(|&rank| range(rank) == of_this).count()
     }
 
     /// Saves a copy of the checkpoint with the variables of all ranks, as one process would. Rank 0 gathers and writes it, and
@@ -228,39 +226,50 @@ impl<'c> TensorParallel<'c> {
         let mut whole = Vec::new();
         for (role, variable) in &self.parameters() {
             let own = variable.as_detached_tensor();
-            let cut = |rank| Some(self.cut(rank, role, variable)?.0);
+            let cut = |rank| Some(self.cut(rank, role, own.dims())?.0);
             let cuts: Option<Vec<Cut>> = (0..size).map(cut).collect();
             let tensor = match cuts {
                 None => own,
-                Some(mut cuts) => {
-                    let part = own
-                        .flatten_all()?
-                        .to_device(&Device::Cpu)?
-                        .to_vec1::<f32>()?;
-                    let mut all = vec![0.0; size * part.len()];
-                    self.communicator.all_gather(&part, &mut all)?;
-                    if rank > 0 {
-                        continue;
-                    }
-                    let parts = all.chunks_exact(part.len());
-                    let parts =
-                        parts.map(|part| Tensor::from_slice(part, own.dims(), &Device::Cpu));
-                    let mut parts: Vec<Tensor> = parts.collect::<candle_core::Result<_>>()?;
-                    // Ranks that have the same rows follow each other.
-                    let mut last = None;
-                    let is_new = cuts
-                        .iter()
-                        .map(|cut| last.replace(cut.range.start) != Some(cut.range.start));
-                    let mut is_new: Vec<bool> = is_new.collect();
-                    parts.retain(|_| is_new.remove(0));
-                    Tensor::cat(&parts, cuts.remove(0).axis)?
-                }
+                Some(cuts) => match self.joined(&own, &cuts)? {
+                    Some(tensor) => tensor,
+                    None => continue,
+                },
             };
             if rank == 0 {
                 whole.push((role.clone(), tensor));
             }
         }
         Ok(whole)
+    }
+    /// On rank 0 the whole of a parameter of which each rank has a part.
+    fn joined(&self, own: &Tensor, cuts: &[Cut]) -> Result<Option<Tensor>> {
+        let axis = cuts[0].axis;
+        let others: usize = own.elem_count() / own.dims()[axis];
+        // All bring as many as the largest part has.
+        let n = cuts.iter().map(|cut| cut.range.len()).max().unwrap_or(0) * others;
+        let mut part = own
+            .flatten_all()?
+            .to_device(&Device::Cpu)?
+            .to_vec1::<f32>()?;
+        part.resize(n, 0.0);
+        let mut all = vec![0.0; cuts.len() * n];
+        self.communicator.all_gather(&part, &mut all)?;
+        if self.communicator.rank() > 0 {
+            return Ok(None);
+        }
+        let mut parts: Vec<Tensor> = Vec::new();
+        let mut end = 0;
+        for (part, cut) in all.chunks_exact(n).zip(cuts) {
+            // Ranks that have the same follow each other.
+            if cut.range.start == end {
+                let mut dims = own.dims().to_vec();
+                dims[axis] = cut.range.len();
+                let part = &part[..cut.range.len() * others];
+                parts.push(Tensor::from_slice(part, dims, &Device::Cpu)?);
+                end = cut.range.end;
+            }
+        }
+        Ok(Some(Tensor::cat(&parts, axis)?))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The part of a stack that one of several ranks computes: whole heads, and columns of the hidden layer.
 
+use std::ops::Range;
+
 use super::{
     AttentionConfig, BlockConfig, FeedForwardConfig, Position, QueryKeyNormSpan, StackConfig,
 };
@@ -19,8 +21,8 @@ impl StackConfig {
                 ))
             })?;
         }
-        if let Some(bias) = &mut part.relative_bias {
-            bias.n_heads /= size; // as many as those of every attention
+        if let (Some(bias), Some(block)) = (&mut part.relative_bias, part.blocks.first()) {
+            bias.n_heads = block.attention.n_heads; // as many as of every other block
         }
         Ok(part)
     }
@@ -51,17 +53,27 @@ impl AttentionConfig {
         match self.query_key_norm.map(|norm| norm.span) {
             Some(QueryKeyNormSpan::Whole) => return refused("a norm of whole queries and keys"),
             Some(QueryKeyNormSpan::EachHead) => {
-                return refused("a list of norms, one for each head,");
+                return refused("norms of each head");
             }
             Some(QueryKeyNormSpan::Head) | None => {}
         }
         let n_kv_heads = self.n_kv_heads;
-        self.n_heads = divided("query heads", self.n_heads, size)?;
-        // With fewer key heads than ranks, several ranks have the same one.
-        self.n_kv_heads = match size.is_multiple_of(n_kv_heads) {
-            true => 1,
-            false => divided("key heads", n_kv_heads, size)?,
-        };
+        let range = rank_range(n_kv_heads, rank, size);
+        if n_kv_heads >= size {
+            // Query heads with the key head that they share.
+            self.n_heads = self.n_heads / n_kv_heads * range.len();
+            self.n_kv_heads = range.len();
+        } else if size.is_multiple_of(n_kv_heads) && self.n_heads.is_multiple_of(size) {
+            // Several ranks have the same key head.
+            self.n_heads /= size;
+            self.n_kv_heads = 1;
+        } else {
+            return Err(format!(
+                "it has {} query heads and {n_kv_heads} key heads; choose at most as many ranks as key heads, or a multiple \
+                 of them that divides the query heads",
+                self.n_heads
+            ));
+        }
         self.bias.output &= rank == 0; // it is added once
         Ok(())
     }
@@ -70,24 +82,23 @@ impl AttentionConfig {
 impl FeedForwardConfig {
     /// The hidden layer of a network, or of each expert.
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
-        self.d_ff = divided("hidden columns", self.d_ff, size)?;
-        if let Some(shared) = self
+        let shared = self
             .experts
             .as_mut()
-            .and_then(|experts| experts.shared.as_mut())
-        {
-            shared.d_ff = divided("hidden columns of the shared expert", shared.d_ff, size)?;
+            .and_then(|experts| experts.shared.as_mut());
+        let shared = shared.map(|shared| &mut shared.d_ff);
+        for d_ff in [Some(&mut self.d_ff), shared].into_iter().flatten() {
+            if *d_ff < size {
+                return Err(format!("it has {d_ff} hidden columns; choose fewer ranks"));
+            }
+            *d_ff = rank_range(*d_ff, rank, size).len();
         }
         self.down_bias &= rank == 0; // it is added once
         Ok(())
     }
 }
 
-fn divided(what: &str, n: usize, size: usize) -> std::result::Result<usize, String> {
-    match n.is_multiple_of(size) {
-        true => Ok(n / size),
-        false => Err(format!(
-            "it has {n} {what}; choose a number of ranks that divides them"
-        )),
-    }
+/// Which of `n` items rank `rank` of `size` has: as many as the others, or one more or fewer.
+pub(crate) fn rank_range(n: usize, rank: usize, size: usize) -> Range<usize> {
+    n * rank / size..n * (rank + 1) / size
 }
