@@ -12,7 +12,6 @@ use candle_blocks::{
 };
 
 use crate::{
-    allowance::gradient_allowance,
     committed::{Committed, families},
     judged,
     numbers::bits,
@@ -22,8 +21,9 @@ use crate::{
 
 /// How much of its bounds a stack may use, in stages and in gradients: a sum is cut into those of ranks, and each rounds.
 fn allowance(stack: &Committed) -> (f64, f64) {
-    match gradient_allowance(stack) {
-        known if known > 1.0 => (1.5 * known, 3.0 * known), // PyTorch's own error is small there by luck
+    match stack.name.as_str() {
+        // PyTorch's own error is small there by luck (tests/shared/allowance.rs).
+        "families/gemma3_text" | "families/modernbert" => (3.0, 6.0),
         _ => (1.0, 2.5),
     }
 }

@@ -8,6 +8,7 @@ use candle_blocks::{
 };
 
 use crate::{
+    committed::present,
     ranks::of_ranks,
     said::assert_says,
     weights::{is_present, weights},
@@ -66,10 +67,8 @@ fn other_types_than_f32_are_refused() {
 
 #[test]
 fn quantized_weights_are_refused() {
-    if !is_present("quantized") {
-        return;
-    }
-    for name in ["quantized/gptq-4", "quantized/bnb-nf4", "quantized/int8"] {
+    let names = ["quantized/gptq-4", "quantized/bnb-nf4", "quantized/int8"];
+    for name in present(names, |&name| name) {
         for message in refusals(name, DType::F32, 2) {
             assert_says(message, &["quantised", "dequantised first"]);
         }

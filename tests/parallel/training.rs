@@ -124,7 +124,7 @@ fn ranks_train_as_one_process_does() {
     }
     // Grouped keys with norms of heads, norms behind sums, experts with one that all share, branches side by side, one block
     // many times, a bias by distance.
-    for family in ["qwen3", "bert", "qwen2_moe", "gpt_neox", "albert", "t5"] {
+    for family in ["qwen3", "roberta", "qwen2_moe", "gpt_neox", "albert", "t5"] {
         let (checkpoint, _config) = open(family);
         let expected = alone(&checkpoint);
         for found in of_ranks(2, |rank| together(&checkpoint, rank)) {
