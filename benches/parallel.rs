@@ -74,7 +74,7 @@ fn run(directory: &str, precision: &str) -> Result<()> {
         let rows = Tensor::arange(0f32, (seq * d_model) as f32, &Device::Cpu)?;
         Ok(rows.sin()?.reshape((1, seq, d_model))?)
     };
-    let batch = median(7, || {
+    let batch = times(7, || {
         stack.forward_with(&input(BATCH)?, &ForwardContext::evaluation())?;
         Ok(())
     })?;
@@ -84,25 +84,25 @@ fn run(directory: &str, precision: &str) -> Result<()> {
         "{}",
         json!({
             "rank": mpi.rank(), "ranks": mpi.size(), "load_s": load, "peak_mb": peak,
-            "packed_mb": stack.bytes() as f64 / 1e6, "batch_ms": 1e3 * batch, "token_ms": 1e3 * token,
+            "packed_mb": stack.bytes() as f64 / 1e6, "batch_ms": batch, "token_ms": token,
         })
     );
     Ok(())
 }
 
-fn per_token(stack: &PackedStack, input: &impl Fn(usize) -> Result<Tensor>) -> Result<f64> {
+fn per_token(stack: &PackedStack, input: &impl Fn(usize) -> Result<Tensor>) -> Result<[f64; 2]> {
     let context = ForwardContext::evaluation();
     let mut cache = stack.new_cache();
     stack.forward_cached(&input(PROMPT)?, &context, &mut cache)?;
     let token = input(1)?;
-    median(31, || {
+    times(31, || {
         stack.forward_cached(&token, &context, &mut cache)?;
         Ok(())
     })
 }
 
-/// The median time of so many calls, in seconds.
-fn median(n: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+/// The least and the median time of so many calls, in milliseconds.
+fn times(n: usize, mut call: impl FnMut() -> Result<()>) -> Result<[f64; 2]> {
     call()?;
     let mut times = Vec::with_capacity(n);
     for _ in 0..n {
@@ -111,7 +111,7 @@ fn median(n: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
         times.push(start.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);
-    Ok(times[n / 2])
+    Ok([times[0], times[n / 2]].map(|seconds| 1e3 * seconds))
 }
 
 /// The most memory that this process had, so far.
@@ -129,15 +129,13 @@ fn peak_bytes() -> Result<f64> {
 fn sums(mpi: &Mpi) -> Result<()> {
     for n in [1, 896, 4096, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22] {
         let mut values = vec![1f32; n];
-        let time = median(101.min(1 + (1 << 26) / n) | 1, || {
+        let [least, median] = times(101.min(1 + (1 << 26) / n) | 1, || {
             Ok(mpi.all_reduce_sum(&mut values)?)
         })?;
         if mpi.rank() == 0 {
-            let bytes = 4 * n;
+            let (bytes, rate) = (4 * n, 4e-6 * n as f64 / median);
             println!(
-                "{bytes:9} bytes {:10.1} us {:8.2} GB/s",
-                1e6 * time,
-                bytes as f64 / time / 1e9
+                "{bytes:9} bytes: {least:9.4} ms at least, {median:9.4} in the median, {rate:6.2} GB/s"
             );
         }
     }

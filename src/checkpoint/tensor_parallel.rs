@@ -71,35 +71,13 @@ impl<'c> TensorParallel<'c> {
             let reason = format!("{dtype:?}; ranks sum in F32 alone, so load in that");
             return Err(Error::input("dtype", reason));
         }
-        let parallel = |loader| Self {
+        check_biases(&loader, sources)?;
+        loader.divide(rank, size);
+        Ok(Self {
             loader,
             config,
             communicator,
-        };
-        loader.divide(rank, size);
-        let made = parallel(loader);
-        made.check_biases(sources)?;
-        Ok(made)
-    }
-
-    /// A bias behind a sum is on one rank alone, whose backward pass must wait for the others where theirs do for it.
-    fn check_biases(&self, sources: &[Source]) -> Result<()> {
-        let weights = |bias: &str| {
-            bias.strip_suffix("bias")
-                .map(|role| format!("{role}weight"))
-        };
-        for bias in sources.iter().filter(|source| is_behind_sum(&source.role)) {
-            if let Some(weight) = weights(&bias.role)
-                && !self.loader.is_frozen(&bias.role)
-                && self.loader.is_frozen(&weight)
-            {
-                let reason = format!(
-                    "it is trained and {weight} is not; among ranks, freeze both or neither"
-                );
-                return Err(Error::input(&bias.role, reason));
-            }
-        }
-        Ok(())
+        })
     }
 
     /// The configuration of this rank's part.
@@ -114,9 +92,9 @@ impl<'c> TensorParallel<'c> {
 
     /// Loads this rank's part of all blocks, and the final norm.
     ///
-    /// It is trained as any other, without dropout: ranks would have to draw the same masks. Gradients are those of the whole
-    /// stack, of this rank's rows. Their norm is taken by `Gradients::norm_among`. The output is no function of tensors that are
-    /// handed to single blocks with gradients of their own: an encoder's output, or an additive mask.
+    /// It is trained as any other, but without dropout, of which ranks would have to draw the same masks. Each rank finds the
+    /// gradients of its rows, and the norm of all by `Gradients::norm_among`. An encoder's output and an additive mask get no
+    /// gradients.
     ///
     /// # Errors
     /// As for [`Loader::stack`].
@@ -271,6 +249,21 @@ impl<'c> TensorParallel<'c> {
         }
         Ok(Some(Tensor::cat(&parts, axis)?))
     }
+}
+
+/// # Errors
+/// If a bias behind a sum, which one rank alone has, is trained without its weight: that rank's backward pass would wait for
+/// others that have nothing to train.
+fn check_biases(loader: &Loader, sources: &[Source]) -> Result<()> {
+    for bias in sources.iter().filter(|source| is_behind_sum(&source.role)) {
+        let weight = bias.role.replace(".bias", ".weight");
+        if !loader.is_frozen(&bias.role) && loader.is_frozen(&weight) {
+            let reason =
+                format!("it is trained and {weight} is not; among ranks, freeze both or neither");
+            return Err(Error::input(&bias.role, reason));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a parameter is added behind the sum over the ranks, by rank 0 alone.

@@ -21,6 +21,7 @@ mod families;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod packed;
+mod reading;
 mod refusals;
 mod same_bits;
 mod training;
