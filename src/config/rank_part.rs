@@ -30,10 +30,9 @@ impl StackConfig {
 
 impl BlockConfig {
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
-        for attention in [Some(&mut self.attention), self.cross_attention.as_mut()] {
-            if let Some(attention) = attention {
-                attention.divide(rank, size)?;
-            }
+        let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
+        for attention in attentions.into_iter().flatten() {
+            attention.divide(rank, size)?;
         }
         self.feed_forward.divide(rank, size)
     }

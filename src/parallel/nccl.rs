@@ -102,7 +102,8 @@ impl Communicator for Nccl {
 
     fn all_reduce_sum(&self, values: &mut [f32]) -> Result<()> {
         let sum = self.summed(self.device.clone_htod(values)?)?;
-        self.device.memcpy_dtoh(&sum, values)
+        values.copy_from_slice(&self.device.clone_dtoh(&sum)?);
+        Ok(())
     }
 
     fn all_gather(&self, part: &[f32], all: &mut [f32]) -> Result<()> {
@@ -112,7 +113,8 @@ impl Communicator for Nccl {
             comm.all_gather(&part, &mut gathered)?;
             Ok(gathered)
         })?;
-        self.device.memcpy_dtoh(&gathered, all)
+        all.copy_from_slice(&self.device.clone_dtoh(&gathered)?);
+        Ok(())
     }
 
     fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
