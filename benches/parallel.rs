@@ -12,9 +12,10 @@ use std::{env, fs, path::Path, sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Architecture, Checkpoint, ForwardContext, PackedStack, Precision, TensorParallel,
+    Architecture, Checkpoint, ForwardContext, PackedStack, Precision,
     candle_core::{DType, Device, Tensor},
-    parallel::{Communicator, Mpi},
+    checkpoint::TensorParallel,
+    ops::parallel::{Communicator, Mpi},
     train::Fresh,
 };
 use serde_json::json;

@@ -10,8 +10,9 @@
 use std::{path::Path, sync::Arc};
 
 use candle_blocks::candle_core::{DType, Device, Module, Tensor};
-use candle_blocks::parallel::{Communicator, Mpi};
-use candle_blocks::{Checkpoint, Precision, Result, TensorParallel};
+use candle_blocks::checkpoint::TensorParallel;
+use candle_blocks::ops::parallel::{Communicator, Mpi};
+use candle_blocks::{Checkpoint, Precision, Result};
 
 #[allow(dead_code)] // a test is the other caller of `run`
 fn main() -> Result<()> {

@@ -32,6 +32,7 @@
 //! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
 //! | train, fine-tune, attach LoRA adapters | [`Checkpoint::trainable`] and [`train`] |
 //! | save what was trained | [`Checkpoint::save`], [`Architecture::save`], [`train::Lora::save_peft`] |
+//! | divide blocks among processes | [`checkpoint::TensorParallel`] |
 //! | compare with PyTorch | [`trace`] and [`verify`] |
 //!
 //! # Inference
@@ -174,7 +175,6 @@ pub mod layers;
 pub mod model;
 pub mod ops;
 pub mod packed;
-pub mod parallel;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod trace;
@@ -186,7 +186,7 @@ pub use candle_nn;
 
 pub use checkpoint::{
     Architecture, Checkpoint, CheckpointOptions, LoadReport, Loader, Parameters, PlainFile,
-    SaveOptions, Strictness, TensorParallel,
+    SaveOptions, Strictness,
 };
 pub use config::{
     Activation, AttentionConfig, BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm,

@@ -19,8 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("config", &["error"]),
     ("device", &["error"]),
-    ("parallel", &[]),
-    ("ops", &[KERNELS, "parallel", "config", "device", "error"]),
+    ("ops", &[KERNELS, "config", "device", "error"]),
     ("layers", &["ops", "config", "error"]),
     ("packed", &["layers", "ops", KERNELS, "config", "error"]),
     (

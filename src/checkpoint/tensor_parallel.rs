@@ -9,9 +9,8 @@ use crate::checkpoint::source::{Cut, Source};
 use crate::checkpoint::{Loader, Parameters, SaveOptions};
 use crate::config::{Precision, StackConfig};
 use crate::error::{Error, Result};
-use crate::layers::{DropoutSource, Partial, Ranks, Stack};
+use crate::layers::{Communicator, DropoutSource, Partial, Ranks, Stack};
 use crate::packed::PackedStack;
-use crate::parallel::Communicator;
 
 /// Loads one rank's part of a checkpoint's blocks, which give the output of the whole: each rank has some heads of every
 /// attention and some hidden columns of every feed-forward and expert, and the ranks sum behind both (tensor parallelism,
@@ -22,10 +21,10 @@ use crate::parallel::Communicator;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use candle_blocks::{Checkpoint, Precision, TensorParallel, parallel::Threads};
+/// use candle_blocks::{Checkpoint, Precision, checkpoint::TensorParallel, ops::parallel::Threads};
 /// use candle_blocks::candle_core::{DType, Device, Module, Tensor};
 ///
-/// // Here ranks are threads; `parallel::Mpi` makes them processes.
+/// // Here ranks are threads; [`Mpi`](crate::ops::parallel) makes them processes.
 /// let outputs = std::thread::scope(|scope| {
 ///     let ranks = Threads::ranks(2).into_iter().map(|rank| {
 ///         scope.spawn(move || -> candle_blocks::Result<Tensor> {

@@ -36,6 +36,7 @@ mod stack;
 mod sublayer;
 mod xielu;
 
+pub(crate) use crate::ops::parallel::Communicator;
 pub(crate) use crate::ops::{Partial, Ranks, StoredMatrix, with_stored};
 pub use attention::{Attention, LatentProjections, PositionLinears, QueryKeyNorms, QueryKeyValue};
 pub use attention_pool::AttentionPool;

@@ -46,6 +46,7 @@ mod ledger;
 mod linear;
 mod norm;
 mod numbers;
+pub mod parallel;
 mod peak;
 mod ranks;
 mod relative_bias;

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use candle_core::{Result, TensorId};
 
+use super::parallel::Communicator;
 use super::tape::{Engine, Taped};
 use super::value::{Value, on_either};
-use crate::parallel::Communicator;
 
 /// The ranks that compute a layer together.
 #[derive(Debug)]

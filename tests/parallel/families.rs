@@ -3,10 +3,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use candle_blocks::{
-    Checkpoint, Result, TensorParallel,
+    Checkpoint, Result,
     candle_core::{DType, Device, Tensor, Var},
+    checkpoint::TensorParallel,
     layers::BlockStages,
-    parallel::Communicator,
+    ops::parallel::Communicator,
     trace::TraceInput,
     verify::{Comparison, verify},
 };

@@ -3,9 +3,10 @@
 use std::{path::Path, process::Command, sync::Arc};
 
 use candle_blocks::{
-    Checkpoint, Precision, Result, TensorParallel,
+    Checkpoint, Precision, Result,
     candle_core::{DType, Device, Module, Tensor, Var},
-    parallel::{Communicator, Mpi},
+    checkpoint::TensorParallel,
+    ops::parallel::{Communicator, Mpi},
 };
 
 use crate::{example, numbers::bits, ranks::of_ranks, weights::weights};

@@ -1,8 +1,9 @@
 //! Packed blocks divided among ranks.
 
 use candle_blocks::{
-    Error, PackedStack, Precision, Result, TensorParallel,
+    Error, PackedStack, Precision, Result,
     candle_core::{DType, Device, Tensor},
+    checkpoint::TensorParallel,
 };
 
 use crate::{

@@ -1,8 +1,9 @@
 //! How much of a file a rank reads.
 
 use candle_blocks::{
-    Checkpoint, Precision, TensorParallel,
+    Checkpoint, Precision,
     candle_core::{DType, Device},
+    checkpoint::TensorParallel,
 };
 
 use crate::{committed::present, ranks::of_ranks, weights::weights};

@@ -1,9 +1,9 @@
 //! What cannot be divided among ranks is refused.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext, Precision, TensorParallel,
+    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext, Precision,
     candle_core::{DType, Device, Tensor, Var},
-    checkpoint::scheme::StackPart,
+    checkpoint::{TensorParallel, scheme::StackPart},
     train::{Lora, LoraConfig},
 };
 

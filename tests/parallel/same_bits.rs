@@ -1,8 +1,9 @@
 //! Where the order of sums is the same, so are the bits.
 
 use candle_blocks::{
-    Checkpoint, ForwardContext, Precision, Stack, TensorParallel,
+    Checkpoint, ForwardContext, Precision, Stack,
     candle_core::{DType, Device, Module, Tensor},
+    checkpoint::TensorParallel,
     layers::QueryKeyValue,
 };
 

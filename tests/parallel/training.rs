@@ -3,10 +3,10 @@
 use std::{path::Path, sync::Arc};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, ForwardContext, Parameters, Result, Stack, TensorParallel,
+    Checkpoint, CheckpointOptions, ForwardContext, Parameters, Result, Stack,
     candle_core::{DType, Device, Tensor},
-    checkpoint::{files::TensorFiles, scheme::StackPart},
-    parallel::Communicator,
+    checkpoint::{TensorParallel, files::TensorFiles, scheme::StackPart},
+    ops::parallel::Communicator,
     train::{AdamW, AdamWConfig, Gradients, ParameterGroup, backward_recomputing, loss_value},
 };
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_blocks::{
     AttentionMask, ForwardContext,
-    parallel::{Communicator, Threads},
+    ops::parallel::{Communicator, Threads},
     trace::TraceInput,
 };
 

@@ -9,7 +9,7 @@ use super::Communicator;
 /// A rank that is a thread of this process, for tests: sums are taken in the order of ranks.
 ///
 /// ```
-/// use candle_blocks::parallel::{Communicator, Threads};
+/// use candle_blocks::ops::parallel::{Communicator, Threads};
 /// let sums = std::thread::scope(|scope| {
 ///     let ranks = Threads::ranks(3).into_iter().map(|rank| {
 ///         scope.spawn(move || {

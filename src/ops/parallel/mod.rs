@@ -1,6 +1,6 @@
 //! Ranks that compute one model together: processes, or threads of one.
 //!
-//! A [`Communicator`] is what tensor parallel blocks ask of them: [`TensorParallel`](crate::TensorParallel) loads a rank's part
+//! A [`Communicator`] is what tensor parallel blocks ask of them: [`TensorParallel`](crate::checkpoint::TensorParallel) loads a rank's part
 //! of every block, whose forward and backward passes sum over the ranks. `docs/parallel.md` in the repository says what is
 //! split, and what it costs.
 
