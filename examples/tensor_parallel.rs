@@ -18,13 +18,19 @@ use candle_blocks::{Checkpoint, Precision, Result};
 fn main() -> Result<()> {
     let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/tiny-gpt2");
     let directory = std::env::args().nth(1).unwrap_or(committed.to_string());
-    println!("{}", run(directory)?);
+    let ranks: Arc<dyn Communicator> = Arc::new(Mpi::new()?);
+    match run(&ranks, directory) {
+        Ok(said) => println!("{said}"),
+        Err(error) => {
+            eprintln!("rank {}: {error}", ranks.rank());
+            std::process::exit(1); // at once: the other ranks wait
+        }
+    }
     Ok(())
 }
 
 /// What this process says.
-pub fn run(directory: impl AsRef<Path>) -> Result<String> {
-    let ranks: Arc<dyn Communicator> = Arc::new(Mpi::new()?);
+pub fn run(ranks: &Arc<dyn Communicator>, directory: impl AsRef<Path>) -> Result<String> {
     let checkpoint = Checkpoint::open(directory)?;
     let loader = checkpoint.loader(DType::F32, &Device::Cpu)?;
     let stack = TensorParallel::new(loader, ranks.clone())?.packed_stack(Precision::F32)?;

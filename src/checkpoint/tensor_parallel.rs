@@ -24,7 +24,7 @@ use crate::packed::PackedStack;
 /// use candle_blocks::{Checkpoint, Precision, checkpoint::TensorParallel, ops::parallel::Threads};
 /// use candle_blocks::candle_core::{DType, Device, Module, Tensor};
 ///
-/// // Here ranks are threads; [`Mpi`](crate::ops::parallel) makes them processes.
+/// // Here ranks are threads; `Mpi` makes them processes.
 /// let outputs = std::thread::scope(|scope| {
 ///     let ranks = Threads::ranks(2).into_iter().map(|rank| {
 ///         scope.spawn(move || -> candle_blocks::Result<Tensor> {
@@ -218,6 +218,7 @@ impl<'c> TensorParallel<'c> {
         }
         Ok(whole)
     }
+
     /// On rank 0 the whole of a parameter of which each rank has a part.
     fn joined(&self, own: &Tensor, cuts: &[Cut]) -> Result<Option<Tensor>> {
         let axis = cuts[0].axis;

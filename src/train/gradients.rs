@@ -187,7 +187,8 @@ impl Gradients {
         Ok(self.norm.get_or_init(|| squares.sqrt()) * self.scale.abs())
     }
 
-    /// As [`Self::norm`], of the gradients of all ranks, which [`Self::norm`] and [`Self::clip_norm`] then take too.
+    /// As [`Self::norm`], of the gradients of all ranks, which [`Self::norm`] and [`Self::clip_norm`] then take too: once all are
+    /// accumulated, and before they are clipped or an optimizer takes them.
     ///
     /// # Errors
     /// As for [`Self::norm`], on every rank; also if the ranks cannot be reached.

@@ -1,6 +1,11 @@
 //! Ranks that are processes of an MPI job: `cargo test --features mpi --test parallel`, where `mpirun` is.
 
-use std::{path::Path, process::Command, sync::Arc};
+use std::{
+    path::Path,
+    process::{Command, Output},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use candle_blocks::{
     Checkpoint, Precision, Result,
@@ -63,16 +68,33 @@ fn rank() {
 #[test]
 #[ignore = "one of the processes that the other tests start"]
 fn rank_of_the_example() {
-    println!("{}", example::run(weights("tiny-gpt2")).unwrap());
+    let mpi: Arc<dyn Communicator> = Arc::new(Mpi::new().unwrap());
+    println!("{}", example::run(&mpi, weights("tiny-gpt2")).unwrap());
 }
 
-/// What two processes print that run one of the tests above; they must end well.
-fn mpirun(test: &str) -> String {
+#[test]
+#[ignore = "one of the processes that the other tests start"]
+fn rank_of_which_one_gives_up() {
+    let mpi = Mpi::new().unwrap();
+    if mpi.rank() == 1 {
+        std::process::exit(1);
+    }
+    mpi.all_reduce_sum(&mut [1.0]).unwrap();
+}
+
+/// Two processes that run one of the tests above.
+fn mpirun(test: &str) -> Output {
     let mut command = Command::new("mpirun");
     command.args(["-n", "2", "--oversubscribe", "--allow-run-as-root"]);
+    command.args(["--timeout", "120"]);
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]);
-    let output = command.output().unwrap();
+    command.output().unwrap()
+}
+
+/// What they print; they must end well.
+fn said_by_two(test: &str) -> String {
+    let output = mpirun(test);
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     let text = text.concat();
     assert!(output.status.success(), "{text}");
@@ -82,16 +104,24 @@ fn mpirun(test: &str) -> String {
 
 #[test]
 fn two_processes_have_the_bits_of_two_threads() {
-    mpirun("mpi::rank");
+    said_by_two("mpi::rank");
 }
 
 #[test]
 fn the_example_runs_on_two_processes() {
-    let text = mpirun("mpi::rank_of_the_example");
+    let text = said_by_two("mpi::rank_of_the_example");
     let square = |rank: usize| {
         let (_, line) = text.split_once(&format!("rank {rank} of 2: ")).unwrap();
         let (_, square) = line.split_once("mean square ").unwrap();
         square.split_whitespace().next().unwrap().to_string()
     };
     assert_eq!(square(0), square(1), "{text}");
+}
+
+#[test]
+fn a_process_that_gives_up_ends_the_others() {
+    let start = Instant::now();
+    let output = mpirun("mpi::rank_of_which_one_gives_up");
+    assert!(!output.status.success());
+    assert!(start.elapsed() < Duration::from_secs(60), "they waited");
 }

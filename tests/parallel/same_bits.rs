@@ -72,6 +72,19 @@ fn tokens_fed_one_by_one_have_the_bits_of_all_at_once() {
     });
 }
 
+#[test]
+fn parts_that_are_packed_later_have_the_bits_of_those_packed_as_they_are_read() {
+    let (checkpoint, x) = open("tiny-gpt2");
+    of_ranks(2, |rank| {
+        let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+        let parallel = TensorParallel::new(loader, rank).unwrap();
+        let later = parallel.stack().unwrap().pack(Precision::Bf16).unwrap();
+        let read = parallel.packed_stack(Precision::Bf16).unwrap();
+        let [later, read] = [later, read].map(|packed| bits(&packed.forward(&x).unwrap()));
+        assert_eq!(later, read);
+    });
+}
+
 /// Threads add in the order of ranks, however they are scheduled.
 #[test]
 fn sums_of_threads_are_those_of_ranks_in_their_order() {

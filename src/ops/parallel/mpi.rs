@@ -17,7 +17,9 @@ const MOST: usize = 1 << 24;
 
 /// A rank that is a process of an MPI job, as `mpirun -n 2 program` starts them.
 ///
-/// It sums with `MPI_Allreduce`, whose order is the library's. An error of MPI ends all processes of the job.
+/// It sums with `MPI_Allreduce`, whose order is the library's. An error of MPI ends all processes of the job. So does
+/// [`std::process::exit`] with a status other than 0, by which a process gives up; one that drops its communicator instead
+/// waits for the others.
 pub struct Mpi {
     rank: usize,
     size: usize,
