@@ -3,6 +3,8 @@
 
 #[path = "../shared/committed.rs"]
 mod committed;
+#[path = "../shared/device.rs"]
+mod device;
 #[cfg(feature = "mpi")]
 #[path = "../../examples/tensor_parallel.rs"]
 mod example;
@@ -12,6 +14,8 @@ mod judged;
 mod numbers;
 #[path = "../shared/ranks.rs"]
 mod ranks;
+#[path = "../shared/rehearsal.rs"]
+mod rehearsal;
 #[path = "../shared/said.rs"]
 mod said;
 #[path = "../shared/weights.rs"]
@@ -23,5 +27,6 @@ mod mpi;
 mod packed;
 mod reading;
 mod refusals;
+mod rehearsal_of_all;
 mod same_bits;
 mod training;

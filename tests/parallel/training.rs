@@ -1,16 +1,17 @@
-//! Ranks that train together go the way of one process.
+//! Ranks that train together go the way of one process, on the device under test.
 
 use std::{path::Path, sync::Arc};
 
 use candle_blocks::{
     Checkpoint, CheckpointOptions, ForwardContext, Parameters, Result, Stack,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     checkpoint::{TensorParallel, files::TensorFiles, scheme::StackPart},
     ops::parallel::Communicator,
     train::{AdamW, AdamWConfig, Gradients, ParameterGroup, backward_recomputing, loss_value},
 };
 
 use crate::{
+    device::device,
     numbers::numbers,
     ranks::of_ranks,
     weights::{is_present, weights},
@@ -30,7 +31,7 @@ fn steps(
     clip: impl Fn(&mut Gradients) -> Result<f64>,
 ) -> Result<Vec<f64>> {
     let d_model = checkpoint.config().blocks[0].d_model();
-    let x = Tensor::arange(0f32, (8 * d_model) as f32, &Device::Cpu)?.sin()?;
+    let x = Tensor::arange(0f32, (8 * d_model) as f32, &device())?.sin()?;
     let x = x.reshape((2, 4, d_model))?;
     let target = (x.cos()? * 0.5)?;
     let loss = |y: &Tensor| (y - &target)?.sqr()?.mean_all();
@@ -68,7 +69,7 @@ fn tensors(folder: &Path) -> Vec<(String, Tensor)> {
 fn alone(checkpoint: &Checkpoint) -> Way {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("saved");
-    let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+    let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
     let stack = loader.stack().unwrap();
     let clip = |gradients: &mut Gradients| gradients.clip_norm(0.5);
     let seen = steps(checkpoint, &stack, loader.parameters(), clip).unwrap();
@@ -81,7 +82,7 @@ fn together(checkpoint: &Checkpoint, rank: Arc<dyn Communicator>) -> Way {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("saved");
     let is_first = rank.rank() == 0;
-    let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+    let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
     let parallel = TensorParallel::new(loader, rank).unwrap();
     let stack = parallel.stack().unwrap();
     let clip = |gradients: &mut Gradients| {
