@@ -22,6 +22,7 @@ mod pattern;
 mod position;
 mod position_table;
 mod precision;
+mod rank_part;
 mod readout;
 mod relative_bias;
 mod rotary_axes;
@@ -65,6 +66,7 @@ pub use xielu::XieluConfig;
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};
+pub(crate) use rank_part::rank_range;
 pub(crate) use setters::{getters, setters};
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest

@@ -32,6 +32,7 @@
 //! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
 //! | train, fine-tune, attach LoRA adapters | [`Checkpoint::trainable`] and [`train`] |
 //! | save what was trained | [`Checkpoint::save`], [`Architecture::save`], [`train::Lora::save_peft`] |
+//! | divide blocks among processes | [`checkpoint::TensorParallel`] |
 //! | compare with PyTorch | [`trace`] and [`verify`] |
 //!
 //! # Inference

@@ -262,7 +262,7 @@ fn unsafe_code_stays_in_the_kernels() {
     }
 }
 
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -272,6 +272,7 @@ const DOCUMENTS: [&str; 11] = [
     "docs/conformance.md",
     "docs/devices.md",
     "docs/families.md",
+    "docs/parallel.md",
     "docs/performance.md",
     "weights/README.md",
 ];

@@ -217,6 +217,19 @@ impl TensorFiles {
         self.gather(name, info, &spans, shape)
     }
 
+    /// Reads spans of elements that the tensor has, counted from its first, into one of `shape`, to the CPU.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub(crate) fn read_spans(
+        &self,
+        name: &str,
+        spans: &[Range<usize>],
+        shape: Vec<usize>,
+    ) -> Result<Tensor> {
+        self.gather(name, self.find(name)?, spans, shape)
+    }
+
     /// Passes the bytes of a tensor of any dtype to `write` as they are in the file, in pieces.
     pub(crate) fn copy(
         &self,

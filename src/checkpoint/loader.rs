@@ -13,7 +13,7 @@ use crate::checkpoint::files::floating;
 use crate::checkpoint::kept::Kept;
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
-use crate::checkpoint::source::Source;
+use crate::checkpoint::source::{Cut, Source};
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{Precision, each_matches, matches};
 use crate::device::{check_dtype, is_one};
@@ -43,6 +43,8 @@ pub struct Loader<'c> {
     kept: Option<Arc<Kept>>,
     /// The variables made so far, when training.
     parameters: Option<Arc<Mutex<Parameters>>>,
+    /// Which rank of how many has its part loaded, if not all is.
+    rank: Option<(usize, usize)>,
 }
 
 /// The first typed error while one layer is built: candle's own error type can only carry its text.
@@ -89,6 +91,7 @@ impl<'c> Loader<'c> {
                 false => None,
             },
             parameters: parameters.map(|parameters| Arc::new(Mutex::new(parameters))),
+            rank: None,
         })
     }
 
@@ -131,6 +134,7 @@ impl<'c> Loader<'c> {
             frozen: self.frozen.clone(),
             parameters: self.parameters.clone(),
             failure,
+            rank: self.rank,
             shared: Mutex::default(),
         };
         VarBuilder::from_backend(Box::new(backend), self.dtype, self.device.clone())
@@ -176,6 +180,20 @@ impl<'c> Loader<'c> {
                     .to_string(),
             )),
         }
+    }
+
+    /// Loads, from now on, what layers that are a rank's part of so many ask for.
+    pub(super) fn divide(&mut self, rank: usize, size: usize) {
+        self.rank = Some((rank, size));
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Whether a parameter is no variable.
+    pub(super) fn is_frozen(&self, role: &str) -> bool {
+        self.parameters.is_none() || self.frozen.iter().any(|pattern| matches(pattern, role))
     }
 
     /// What it loads from.
@@ -270,6 +288,7 @@ struct Backend<'c> {
     frozen: Vec<String>,
     parameters: Option<Arc<Mutex<Parameters>>>,
     failure: Failure,
+    rank: Option<(usize, usize)>,
     /// Tensors that several roles share, once read.
     shared: Mutex<HashMap<String, Tensor>>,
 }
@@ -291,20 +310,32 @@ impl Backend<'_> {
             };
             missing(known.unwrap_or(&unknown), &plan.unused, files)
         })?;
+        let mut cut = None;
         if let Some(shape) = shape {
-            source.check_request(shape.dims(), files)?;
+            let config = &self.checkpoint.config;
+            cut = self
+                .rank
+                .and_then(|rank| source.cut(shape.dims(), config, rank));
+            let fits = |cut: &Cut| cut.range.len() == shape.dims()[cut.axis];
+            if !cut.as_ref().is_some_and(fits) {
+                source.check_request(shape.dims(), files)?;
+            }
         }
+        let read = || match &cut {
+            None => self.read(source, dtype, device),
+            Some(cut) => self.converted(source.read_part(files, cut)?, source, dtype, device),
+        };
         if let Some(codes) = &self.codes
             && let Some(stand_in) = codes.stand_in(source)?
         {
             return Ok(stand_in);
         }
         let Some(parameters) = &self.parameters else {
-            return self.read(source, dtype, device);
+            return read();
         };
         let role = &source.role; // the first of those that share the parameter
         if self.frozen.iter().any(|pattern| matches(pattern, role)) {
-            return self.read(source, dtype, device);
+            return read();
         }
         let mut parameters = lock(parameters);
         // Layers that share a parameter train it together.
@@ -319,7 +350,7 @@ impl Backend<'_> {
             }
             return Ok(variable.as_tensor().clone());
         }
-        let variable = Var::from_tensor(&self.read(source, dtype, device)?)?;
+        let variable = Var::from_tensor(&read()?)?;
         let tensor = variable.as_tensor().clone();
         parameters.push(role.to_string(), variable);
         Ok(tensor)
@@ -340,8 +371,20 @@ impl Backend<'_> {
     }
 
     fn read_anew(&self, source: &Source, dtype: DType, device: &Device) -> Result<Tensor> {
-        let files = &self.checkpoint.files;
-        let tensor = floating(source.read(files)?, &source.path(files), &source.name)?;
+        let tensor = source.read(&self.checkpoint.files)?;
+        self.converted(tensor, source, dtype, device)
+    }
+
+    /// What was read, in the type and on the device that are asked for.
+    fn converted(
+        &self,
+        tensor: Tensor,
+        source: &Source,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let path = source.path(&self.checkpoint.files);
+        let tensor = floating(tensor, &path, &source.name)?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 }

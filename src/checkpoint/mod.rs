@@ -34,6 +34,7 @@ mod save;
 mod save_new;
 pub mod scheme;
 mod source;
+mod tensor_parallel;
 mod tied;
 mod two_stacks;
 pub mod write;
@@ -61,6 +62,7 @@ pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;
 pub use report::{Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, GgufType, Quantization, QuantizedTensor, SaveOptions};
+pub use tensor_parallel::TensorParallel;
 pub use two_stacks::OtherStack;
 
 /// What to do with tensors that no rule of the family covers.

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use candle_core::Tensor;
 
 use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::plan::Place;
 use crate::checkpoint::scheme::{Features, Orientation};
+use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
 
 /// Where one parameter is stored on disk.
@@ -35,6 +37,13 @@ pub(crate) struct Source {
 pub(crate) struct Item {
     pub index: usize,
     pub total: usize,
+}
+
+/// A part of a parameter: some of its rows (along axis 0) or columns.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cut {
+    pub axis: usize,
+    pub range: Range<usize>,
 }
 
 impl Source {
@@ -143,6 +152,90 @@ impl Source {
             }
         };
         Ok(tensor.contiguous()?)
+    }
+
+    /// Which part of the parameter a rank of so many has, where a layer that is a part asks for this shape; `None` if it is no
+    /// part along one dimension. Of fewer key heads than ranks, ranks that follow each other have the same.
+    pub fn cut(
+        &self,
+        shape: &[usize],
+        config: &StackConfig,
+        (rank, size): (usize, usize),
+    ) -> Option<Cut> {
+        let pairs = || self.shape.iter().zip(shape);
+        let axis = pairs().position(|(whole, part)| whole != part)?;
+        let n_different = pairs().filter(|(whole, part)| whole != part).count();
+        if shape.len() != self.shape.len() || n_different != 1 {
+            return None;
+        }
+        let (whole, part) = (self.shape[axis], shape[axis]);
+        let block = match Place::of(&self.role) {
+            Place::Block(i) => config.blocks.get(i)?,
+            Place::Stack | Place::Ends => config.blocks.first()?,
+        };
+        let n_items = match &block.cross_attention {
+            _ if self.role.contains(".feed_forward.") => whole,
+            Some(cross) if self.role.contains(".cross_attention.") => cross.n_kv_heads,
+            _ => block.attention.n_kv_heads,
+        };
+        let range = if n_items >= size {
+            let (items, width) = (rank_range(n_items, rank, size), whole / n_items);
+            items.start * width..items.end * width
+        } else {
+            let start = rank * whole.checked_div(part)? / size * part;
+            start..start + part
+        };
+        Some(Cut { axis, range })
+    }
+
+    /// As [`Self::read`], of a part, which is all that is read.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub fn read_part(&self, files: &TensorFiles, cut: &Cut) -> Result<Tensor> {
+        self.check_shape(files)?;
+        let (n_columns, is_vector) = match self.shape[..] {
+            [_] => (1, true),
+            [_, n_columns] => (n_columns, false),
+            _ => {
+                let reason = "it is neither a vector nor a matrix, and has no part for a rank";
+                return Err(Error::input(&self.role, reason));
+            }
+        };
+        let (rows, columns) = match cut.axis {
+            0 => (cut.range.clone(), 0..n_columns),
+            _ => (0..self.shape[0], cut.range.clone()),
+        };
+        let (n, m) = (rows.len(), columns.len());
+        let (rows, columns) = (self.rows_on_disk(rows), vec![columns]);
+        let is_turned = self.lies_transposed();
+        let (rows, columns, dims) = match is_turned {
+            true => (columns, rows, vec![m, n]),
+            false => (rows, columns, vec![n, m]),
+        };
+        let on_disk = self.disk_shape();
+        let (height, width) = match (is_vector, &on_disk[on_disk.len() - self.shape.len()..]) {
+            (false, &[height, width]) => (height, width),
+            (_, sizes) => (sizes[0], 1),
+        };
+        let first = self.item.map_or(0, |item| item.index * height);
+        let mut spans = Vec::new();
+        for row in rows.into_iter().flatten() {
+            for columns in &columns {
+                let start = (first + row) * width;
+                let span = start + columns.start..start + columns.end;
+                match spans.last_mut() {
+                    Some(Range { end, .. }) if *end == span.start => *end = span.end,
+                    _ => spans.push(span),
+                }
+            }
+        }
+        let tensor = files.read_spans(&self.name, &spans, dims)?;
+        Ok(match (is_vector, is_turned) {
+            (true, _) => tensor.flatten_all()?,
+            (false, true) => tensor.t()?.contiguous()?,
+            (false, false) => tensor,
+        })
     }
 
     /// Checks that the role's part of the tensor has as many output features as the layer asks for, which a table of the

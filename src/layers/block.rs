@@ -1,5 +1,7 @@
 //! The transformer block: attention and feed-forward, each a residual sublayer.
 
+use std::sync::Arc;
+
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
@@ -9,7 +11,7 @@ use crate::layers::{
     Sublayer, SublayerNorm, SublayerStages,
 };
 use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
-use crate::ops::Value;
+use crate::ops::{Ranks, Value};
 
 /// The intermediate results of a block.
 #[derive(Clone, Debug)]
@@ -182,6 +184,20 @@ impl TransformerBlock {
         topology(&self) -> Topology => self.topology;
     }
 
+    /// Makes the block, which is a part, one of those of the ranks.
+    pub(crate) fn divide(&mut self, ranks: &Arc<Ranks>) {
+        let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
+        for attention in attentions.into_iter().flatten() {
+            attention.divide(ranks);
+        }
+        self.feed_forward.divide(ranks);
+    }
+
+    /// Whether it is a part of a block, whose other parts other ranks have.
+    pub(crate) fn is_part(&self) -> bool {
+        self.attention.ranks().is_some()
+    }
+
     /// Makes the block draw all its dropout masks from `source`, in the order of the forward pass.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
@@ -272,6 +288,7 @@ impl TransformerBlock {
         mut cache: Option<&mut LayerCache>,
         watch: &mut Watch,
     ) -> Result<Value> {
+        self.check_given(pass.context)?;
         let train = pass.context.train();
         if let Topology::Parallel(norm) = self.topology {
             return self.apply_parallel(x, pass, cache, watch, norm);
@@ -290,6 +307,28 @@ impl TransformerBlock {
             inner.apply(x, residual, train)
         };
         self.feed_forward.apply(&x, train, watch, feed)
+    }
+
+    /// # Errors
+    /// If the block is a rank's part, and what its attention is given beside its input asks for a gradient, of which each rank
+    /// would find a part.
+    fn check_given(&self, context: &ForwardContext) -> Result<()> {
+        if !self.is_part() {
+            return Ok(());
+        }
+        let n_heads = self.attention.inner().config().n_heads;
+        let mask = context.mask().additive();
+        // One for each of this rank's heads is of no other.
+        let mask = mask.filter(|mask| mask.rank() != 4 || mask.dims()[1] != n_heads);
+        let memory = context.memory().map(|memory| &memory.hidden_states);
+        for (name, given) in [("encoder_hidden_states", memory), ("additive mask", mask)] {
+            if given.is_some_and(Tensor::track_op) {
+                bail!(
+                    "block: {name} tracks gradients, which tensor parallel blocks have not; detach() it"
+                );
+            }
+        }
+        Ok(())
     }
 
     /// # Errors

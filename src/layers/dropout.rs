@@ -21,6 +21,8 @@ enum Stream {
     Candle,
     Seeded(Arc<Mutex<ChaCha12Rng>>),
     NumPy(Arc<Mutex<Mt>>),
+    /// Nothing is to be drawn, for this reason.
+    Refused(&'static str),
 }
 
 impl DropoutSource {
@@ -39,6 +41,11 @@ impl DropoutSource {
     /// NumPy's legacy generator: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
     pub fn numpy(seed: u32) -> Self {
         Self(Stream::NumPy(Arc::new(Mutex::new(Mt::new(seed)))))
+    }
+
+    /// Where nothing can be drawn.
+    pub(crate) fn refused(reason: &'static str) -> Self {
+        Self(Stream::Refused(reason))
     }
 
     /// How many 32-bit words have been drawn from a seeded stream; `None` for the other sources.
@@ -86,6 +93,7 @@ impl DropoutSource {
                 let state = Box::new(lock(stream).clone());
                 Snapshot::NumPy(stream.clone(), state)
             }
+            Stream::Refused(reason) => bail!("dropout: {reason}"),
         })
     }
 
@@ -111,6 +119,7 @@ impl DropoutSource {
                 let mut rng = lock(stream);
                 (0..n).map(|_| numpy_double(&mut rng)).collect()
             }
+            Stream::Refused(reason) => bail!("dropout: {reason}"),
         })
     }
 
@@ -138,6 +147,7 @@ impl DropoutSource {
                     .map(|_| u8::from(numpy_double(&mut rng) >= p))
                     .collect()
             }
+            Stream::Refused(reason) => bail!("dropout: {reason}"),
         };
         ops::uploaded(
             &Tensor::from_vec(keep, shape, &Device::Cpu)?,
@@ -180,6 +190,7 @@ impl std::fmt::Debug for DropoutSource {
             Stream::Candle => "Candle",
             Stream::Seeded(_) => "Seeded",
             Stream::NumPy(_) => "NumPy",
+            Stream::Refused(_) => "Refused",
         })
     }
 }

@@ -36,7 +36,8 @@ mod stack;
 mod sublayer;
 mod xielu;
 
-pub(crate) use crate::ops::{StoredMatrix, with_stored};
+pub(crate) use crate::ops::parallel::Communicator;
+pub(crate) use crate::ops::{Partial, Ranks, StoredMatrix, with_stored};
 pub use attention::{Attention, LatentProjections, PositionLinears, QueryKeyNorms, QueryKeyValue};
 pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};

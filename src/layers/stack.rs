@@ -1,5 +1,7 @@
 //! A sequence of blocks with their final norm.
 
+use std::sync::Arc;
+
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
@@ -10,7 +12,7 @@ use crate::layers::{
     RelativeEmbeddings, TransformerBlock,
 };
 use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
-use crate::ops::{Constants, Value};
+use crate::ops::{Constants, Ranks, Value};
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
@@ -132,6 +134,11 @@ impl Stack {
     /// How the blocks share them.
     pub(crate) fn shared_biases(&self) -> &RelativeBiases {
         &self.relative_biases
+    }
+
+    /// Makes the blocks, which are parts, those of one of the ranks.
+    pub(crate) fn divide(&mut self, ranks: &Arc<Ranks>) {
+        self.blocks.iter_mut().for_each(|block| block.divide(ranks));
     }
 
     /// Makes the stack draw all dropout masks from `source`, in the order of the forward pass.

@@ -1,11 +1,13 @@
 //! A residual sublayer: an inner layer with its norm, dropout and residual connection.
 
+use std::sync::Arc;
+
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::{NormConfig, NormPlacement, ResidualSource, getters, setters};
 use crate::layers::{Dropout, DropoutSource, Norm};
-use crate::ops::Value;
+use crate::ops::{Ranks, Value};
 
 /// The norms of a [`Sublayer`] and where they stand.
 #[derive(Clone, Debug)]
@@ -164,6 +166,8 @@ pub struct Sublayer<L> {
     scale: BranchScale,
     drop_path: Dropout,
     source: ResidualSource,
+    /// Those whose inner layers' outputs are summed, if this one is a part.
+    ranks: Option<Arc<Ranks>>,
 }
 
 impl<L> Sublayer<L> {
@@ -179,6 +183,7 @@ impl<L> Sublayer<L> {
             scale: BranchScale::One,
             drop_path: Dropout::none(),
             source: ResidualSource::Input,
+            ranks: None,
         };
         let first = sublayer.norm.all().next();
         if let Some(width) = first.map(|norm| norm.config().d_model) {
@@ -227,6 +232,16 @@ impl<L> Sublayer<L> {
         scale(&self) -> &BranchScale => &self.scale;
         /// What the inner layer's output is added to.
         source(&self) -> ResidualSource => self.source;
+    }
+
+    /// Those whose inner layers' outputs are summed, if this one is a part.
+    pub(crate) fn ranks(&self) -> Option<&Arc<Ranks>> {
+        self.ranks.as_ref()
+    }
+
+    /// Makes its inner layer, which is a part, one of those of the ranks.
+    pub(super) fn divide(&mut self, ranks: &Arc<Ranks>) {
+        self.ranks = Some(ranks.clone());
     }
 
     /// The inner layer, mutable.
@@ -314,7 +329,14 @@ impl<L> Sublayer<L> {
         if self.is_plain(train) && !watch.is_on() {
             return inner(&self.inner, input, residual);
         }
-        let branch = watch.see(inner(&self.inner, input, None)?)?;
+        let branch = match &self.ranks {
+            Some(ranks) => {
+                let part = inner(&self.inner, &input.split_among(ranks)?, None)?;
+                part.summed_over(ranks)?
+            }
+            None => inner(&self.inner, input, None)?,
+        };
+        let branch = watch.see(branch)?;
         let branch = match self.norm.of_output() {
             Some(norm) => norm.apply(&branch)?,
             None => branch,
@@ -325,7 +347,8 @@ impl<L> Sublayer<L> {
 
     /// Whether the branch is the inner layer's output as it is.
     fn is_plain(&self, train: bool) -> bool {
-        self.norm.of_output().is_none()
+        self.ranks.is_none()
+            && self.norm.of_output().is_none()
             && matches!(self.scale, BranchScale::One)
             && !self.dropouts().iter().any(|dropout| dropout.is_on(train))
     }

@@ -1,11 +1,12 @@
 //! The backward pass of a tape: its steps in reverse.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Result, Tensor, bail};
 
 use super::gradients::is_collecting;
 use super::graph::Backward;
+use super::ranks::Ranks;
 use super::tape::{Engine, Made, Slot};
 
 /// A tape that ended in one value.
@@ -15,6 +16,8 @@ pub(super) struct Finished<E: Engine> {
     /// Tensors that ask for gradients, and their places.
     pub inputs: Vec<(usize, Tensor)>,
     pub steps: Mutex<Option<Vec<Made<E>>>>,
+    /// Those that computed the steps together, if there are some.
+    pub ranks: Option<Arc<Ranks>>,
 }
 
 impl<E: Engine> Finished<E> {
@@ -63,9 +66,16 @@ impl<E: Engine> Backward for Finished<E> {
             }
             Ok::<(), candle_core::Error>(())
         })?;
-        let gradient = |(place, tensor): &(usize, Tensor)| match pass.gradients[*place].take() {
-            Some(sum) => E::handed_over(E::total(sum, tensor.dims())?, tensor),
-            None => Ok(None),
+        let gradient = |(place, tensor): &(usize, Tensor)| {
+            let Some(sum) = pass.gradients[*place].take() else {
+                return Ok(None);
+            };
+            let found = E::total(sum, tensor.dims())?;
+            let whole = match &self.ranks {
+                Some(ranks) => ranks.whole::<E>(found, (tensor.id(), tensor.dims()))?,
+                None => found,
+            };
+            E::handed_over(whole, tensor)
         };
         self.inputs.iter().map(gradient).collect()
     }

@@ -21,6 +21,7 @@ use candle_core::{DType, Result, Tensor, TensorId, bail};
 
 use super::backward::{Finished, Pass};
 use super::graph::{self, Computed};
+use super::ranks::Ranks;
 use super::value::Value;
 use crate::config::Precision;
 
@@ -126,6 +127,8 @@ struct Record<E: Engine> {
     /// Tensors that ask for a gradient, with their places.
     inputs: Vec<(usize, Tensor)>,
     steps: Vec<Made<E>>,
+    /// Those that compute the steps together, if there are some.
+    ranks: Option<Arc<Ranks>>,
 }
 
 impl<E: Engine> Record<E> {
@@ -174,6 +177,7 @@ impl<E: Engine> Taped<E> {
             n_places: 0,
             inputs: Vec::new(),
             steps: Vec::new(),
+            ranks: None,
         };
         let tape = Tape {
             engine: E::new()?,
@@ -305,6 +309,11 @@ impl<E: Engine> Taped<E> {
         Ok(self.mapped(copy, &[slot.place], move |pass, dy| pass.add(&slot, dy)))
     }
 
+    /// Notes the ranks that compute the next steps together.
+    pub fn divide(&self, ranks: &Arc<Ranks>) {
+        self.tape.record.borrow_mut().ranks = Some(ranks.clone());
+    }
+
     /// Ends the tape with this value.
     pub fn finish(self) -> Result<Tensor> {
         let Self {
@@ -327,6 +336,7 @@ impl<E: Engine> Taped<E> {
             output: place,
             inputs: inputs.cloned().collect(),
             steps: Mutex::new(Some(steps.cloned().collect())),
+            ranks: record.ranks.clone(),
         };
         let inputs: Vec<Tensor> = finished.inputs.iter().map(|(_, t)| t.clone()).collect();
         graph::recorded(&inputs, E::result(data, &dims)?, finished)

@@ -1,5 +1,7 @@
 //! A sequence of packed blocks with their final norm.
 
+use std::sync::Arc;
+
 use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
@@ -11,6 +13,7 @@ use crate::layers::{
     BlockStages, ForwardContext, Norm, Pass, RelativeBias, RelativeBiases, SharedParts, Stack,
     SublayerStages, check_cached,
 };
+use crate::ops::Ranks;
 
 /// A [`Stack`] packed for inference on the CPU, created by [`Stack::pack`] or
 /// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack).
@@ -72,12 +75,25 @@ impl PackedStack {
         vb: candle_nn::VarBuilder,
         precision: Precision,
     ) -> Result<Self> {
+        Self::part(config, vb, precision, None)
+    }
+
+    /// As [`Self::new`], of blocks that are parts of those of the ranks, if there are some.
+    pub(crate) fn part(
+        config: &StackConfig,
+        vb: candle_nn::VarBuilder,
+        precision: Precision,
+        ranks: Option<&Arc<Ranks>>,
+    ) -> Result<Self> {
         config.validate()?;
         let shared = SharedParts::new(config, &vb)?;
         let packing =
             Packing::of_file(precision)?.with_relative(shared.relative_embeddings.as_ref())?;
         let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
-            let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
+            let mut block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
+            if let Some(ranks) = ranks {
+                block.divide(ranks);
+            }
             PackedTransformerBlock::new(&packing.at(role_of_block(i)), &block)
         });
         let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());

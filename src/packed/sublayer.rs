@@ -1,6 +1,6 @@
 //! A packed residual sublayer.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use candle_blocks_kernels::rows::{RowNorm, Source};
 use candle_blocks_kernels::{Cpu, scratch};
@@ -11,6 +11,7 @@ use super::{PackedBlockFeedForward, PackedFeedForward, Packing, elements, map_ro
 use super::{linear::Finishing, norm::row_norm};
 use crate::config::{Precision, ResidualSource};
 use crate::layers::{BlockFeedForward, BranchScale, FeedForward, Sublayer, SublayerNorm};
+use crate::ops::Ranks;
 
 /// A [`Sublayer`] packed for inference on the CPU: norm, inner layer and residual connection.
 #[derive(Clone)]
@@ -19,6 +20,7 @@ pub struct PackedSublayer<L> {
     norm: SublayerNorm<RowNorm>,
     scale: PackedScale,
     source: ResidualSource,
+    ranks: Option<Arc<Ranks>>,
     cpu: Cpu,
 }
 
@@ -56,6 +58,7 @@ impl<L> PackedSublayer<L> {
                 BranchScale::Learned(vector) => PackedScale::Columns(elements(vector)?),
             },
             source: sublayer.source(),
+            ranks: sublayer.ranks().cloned(),
             cpu: packing.cpu,
         })
     }
@@ -115,11 +118,14 @@ impl<L> PackedSublayer<L> {
             residual: Some(residual),
         };
         let output_norm = self.norm.of_output();
-        if output_norm.is_none() && inner_output.is_none() {
+        if output_norm.is_none() && inner_output.is_none() && self.ranks.is_none() {
             inner(&self.inner, &input, &finishing, y)?;
         } else {
             lend(BRANCH_ROWS, y.len(), |branch: &mut [f32]| {
                 inner(&self.inner, &input, &Finishing::NONE, branch)?;
+                if let Some(ranks) = &self.ranks {
+                    ranks.sum_in_place(branch)?;
+                }
                 if let Some(kept) = inner_output {
                     *kept = branch.to_vec();
                 }

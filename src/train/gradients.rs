@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use candle_core::{Tensor, Var, backprop::GradStore};
 
-use crate::checkpoint::ByRole;
+use crate::checkpoint::{ByRole, TensorParallel};
 use crate::error::{Error, Result};
 use crate::ops;
 use crate::ops::Collected;
@@ -185,6 +185,27 @@ impl Gradients {
             }
         }
         Ok(self.norm.get_or_init(|| squares.sqrt()) * self.scale.abs())
+    }
+
+    /// As [`Self::norm`], of the gradients of all ranks, which [`Self::norm`] and [`Self::clip_norm`] then take too: once all are
+    /// accumulated, and before they are clipped or an optimizer takes them.
+    ///
+    /// # Errors
+    /// As for [`Self::norm`], on every rank; also if the ranks cannot be reached.
+    pub fn norm_among(&mut self, parallel: &TensorParallel) -> Result<f64> {
+        let mut squares = 0.0;
+        for (role, gradient) in &self.by_role {
+            let n_owners = parallel.n_holders(role, gradient.tensor());
+            squares += ops::sum_of_squares(&[gradient.tensor()])? / n_owners as f64;
+        }
+        let mut sum = [squares as f32];
+        parallel.communicator().all_reduce_sum(&mut sum)?;
+        if !sum[0].is_finite() {
+            let reason = "one of some rank holds NaN or infinity; lower the learning rate, clip, or skip this batch";
+            return Err(Error::input("gradients", reason));
+        }
+        self.norm = OnceLock::from(f64::from(sum[0]).sqrt());
+        self.norm()
     }
 
     /// Scales the gradients down to a global norm of at most `max_norm` and returns the norm before, as

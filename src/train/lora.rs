@@ -102,6 +102,10 @@ impl Lora {
             let reason = format!("{config:?}, expected a rank above 0, a finite alpha and targets");
             return Err(Error::input("LoraConfig", reason));
         }
+        if stack.blocks().iter().any(|block| block.is_part()) {
+            let reason = "its blocks are tensor parallel, whose ranks would each have adapters of their own; adapt them in one process";
+            return Err(Error::input("stack", reason));
+        }
         let roles: Vec<String> = stack.linears_mut().map(|(role, _)| role).collect();
         let names = roles
             .iter()

@@ -1,0 +1,103 @@
+//! The part of a stack that one of several ranks computes: whole heads, and columns of the hidden layer.
+
+use std::ops::Range;
+
+use super::{
+    AttentionConfig, BlockConfig, FeedForwardConfig, Position, QueryKeyNormSpan, StackConfig,
+};
+use crate::error::{Error, Result};
+
+impl StackConfig {
+    /// What rank `rank` of `size` has of the stack. Embeddings, norms and routers, and which keys are seen, are as of the whole.
+    ///
+    /// # Errors
+    /// If the ranks do not divide heads or hidden columns, or a block has what cannot be divided.
+    pub(crate) fn part_of(&self, rank: usize, size: usize) -> Result<Self> {
+        let mut part = self.clone();
+        for (i, block) in part.blocks.iter_mut().enumerate() {
+            block.divide(rank, size).map_err(|reason| {
+                Error::InvalidConfig(format!(
+                    "block {i} cannot be divided among {size} ranks: {reason}"
+                ))
+            })?;
+        }
+        if let (Some(bias), Some(block)) = (&mut part.relative_bias, part.blocks.first()) {
+            bias.n_heads = block.attention.n_heads; // as many as of every other block
+        }
+        Ok(part)
+    }
+}
+
+impl BlockConfig {
+    fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
+        let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
+        for attention in attentions.into_iter().flatten() {
+            attention.divide(rank, size)?;
+        }
+        self.feed_forward.divide(rank, size)
+    }
+}
+
+impl AttentionConfig {
+    fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
+        let refused = |what: &str| Err(format!("it has {what}, which is of all heads together"));
+        if self.latent.is_some() {
+            return refused("keys and values from a latent");
+        }
+        match &self.position {
+            Position::Disentangled(_) => return refused("disentangled attention"),
+            Position::Alibi(_) => return refused("a linear bias"),
+            _ => {}
+        }
+        match self.query_key_norm.map(|norm| norm.span) {
+            Some(QueryKeyNormSpan::Whole) => return refused("a norm of whole queries and keys"),
+            Some(QueryKeyNormSpan::EachHead) => {
+                return refused("norms of each head");
+            }
+            Some(QueryKeyNormSpan::Head) | None => {}
+        }
+        let n_kv_heads = self.n_kv_heads;
+        let range = rank_range(n_kv_heads, rank, size);
+        if n_kv_heads >= size {
+            // Query heads with the key head that they share.
+            self.n_heads = self.n_heads / n_kv_heads * range.len();
+            self.n_kv_heads = range.len();
+        } else if size.is_multiple_of(n_kv_heads) && self.n_heads.is_multiple_of(size) {
+            // Several ranks have the same key head.
+            self.n_heads /= size;
+            self.n_kv_heads = 1;
+        } else {
+            return Err(format!(
+                "it has {} query heads and {n_kv_heads} key heads; choose at most as many ranks as key heads, or a multiple \
+                 of them that divides the query heads",
+                self.n_heads
+            ));
+        }
+        self.bias.output &= rank == 0; // it is added once
+        Ok(())
+    }
+}
+
+impl FeedForwardConfig {
+    /// The hidden layer of a network, or of each expert.
+    fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
+        let shared = self
+            .experts
+            .as_mut()
+            .and_then(|experts| experts.shared.as_mut());
+        let shared = shared.map(|shared| &mut shared.d_ff);
+        for d_ff in [Some(&mut self.d_ff), shared].into_iter().flatten() {
+            if *d_ff < size {
+                return Err(format!("it has {d_ff} hidden columns; choose fewer ranks"));
+            }
+            *d_ff = rank_range(*d_ff, rank, size).len();
+        }
+        self.down_bias &= rank == 0; // it is added once
+        Ok(())
+    }
+}
+
+/// Which of `n` items rank `rank` of `size` has: as many as the others, or one more or fewer.
+pub(crate) fn rank_range(n: usize, rank: usize, size: usize) -> Range<usize> {
+    n * rank / size..n * (rank + 1) / size
+}

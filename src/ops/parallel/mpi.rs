@@ -1,0 +1,102 @@
+//! Ranks that are processes of an MPI job.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{Result, bail};
+use mpi::Threading;
+use mpi::collective::SystemOperation;
+use mpi::environment::Universe;
+use mpi::topology::{Communicator as _, SimpleCommunicator};
+use mpi::traits::CommunicatorCollectives as _;
+
+use super::Communicator;
+
+/// The most values of one message: MPI counts them in 32 bits.
+const MOST: usize = 1 << 24;
+
+/// A rank that is a process of an MPI job, as `mpirun -n 2 program` starts them.
+///
+/// It sums with `MPI_Allreduce`, whose order is the library's. An error of MPI ends all processes of the job. So does
+/// [`std::process::exit`] with a status other than 0, by which a process gives up; one that drops its communicator instead
+/// waits for the others.
+pub struct Mpi {
+    rank: usize,
+    size: usize,
+    /// Ended when dropped; and MPI is called by one thread at a time.
+    universe: Mutex<Universe>,
+}
+
+impl Mpi {
+    /// Initializes MPI, which a process can do once.
+    ///
+    /// # Errors
+    /// If it was initialized before, or its library cannot be called from several threads in turn.
+    pub fn new() -> Result<Self> {
+        let Some((universe, threading)) = mpi::initialize_with_threading(Threading::Serialized)
+        else {
+            bail!("parallel: MPI was initialized before; keep the communicator and share it");
+        };
+        if threading < Threading::Serialized {
+            bail!("parallel: this MPI serves one thread alone ({threading:?})");
+        }
+        let world = universe.world();
+        Ok(Self {
+            rank: world.rank() as usize,
+            size: world.size() as usize,
+            universe: Mutex::new(universe),
+        })
+    }
+
+    fn with_world<R>(&self, call: impl FnOnce(SimpleCommunicator) -> R) -> R {
+        let universe = self.universe.lock().unwrap_or_else(PoisonError::into_inner);
+        call(universe.world())
+    }
+}
+
+impl Communicator for Mpi {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn all_reduce_sum(&self, values: &mut [f32]) -> Result<()> {
+        self.with_world(|world| {
+            let mut sent = vec![0.0; values.len().min(MOST)];
+            for values in values.chunks_mut(MOST) {
+                let sent = &mut sent[..values.len()];
+                sent.copy_from_slice(values);
+                world.all_reduce_into(sent, values, SystemOperation::sum());
+            }
+        });
+        Ok(())
+    }
+
+    fn all_gather(&self, part: &[f32], all: &mut [f32]) -> Result<()> {
+        if all.len() != self.size * part.len() {
+            let (found, expected) = (all.len(), self.size * part.len());
+            bail!("parallel: {found} places for the values of all ranks, expected {expected}");
+        }
+        self.with_world(|world| {
+            let mut gathered = vec![0.0; self.size * part.len().min(MOST)];
+            for (i, piece) in part.chunks(MOST).enumerate() {
+                let gathered = &mut gathered[..self.size * piece.len()];
+                world.all_gather_into(piece, gathered);
+                let of_ranks = all.chunks_exact_mut(part.len());
+                for (to, from) in of_ranks.zip(gathered.chunks_exact(piece.len())) {
+                    to[i * MOST..][..piece.len()].copy_from_slice(from);
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Mpi {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "Mpi({} of {})", self.rank, self.size)
+    }
+}

@@ -1,0 +1,102 @@
+//! The two operations between which ranks compute their parts of a layer, and sum them.
+//!
+//! ```text
+//! x → split_among → a rank's rows of the first weights → its columns of the last → summed_over → y
+//! ```
+//!
+//! Forward, the first does nothing and the second sums over the ranks; backward it is the other way round: *f* and *g* of
+//! Megatron-LM (Shoeybi et al. 2019, <https://arxiv.org/abs/1909.08053>, section 3). A parameter of which several ranks have the
+//! same rows gets the sum of their gradients where the tape ends.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Result, TensorId};
+
+use super::parallel::Communicator;
+use super::tape::{Engine, Taped};
+use super::value::{Value, on_either};
+
+/// The ranks that compute a layer together.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    communicator: Arc<dyn Communicator>,
+    partial: Vec<Partial>,
+}
+
+/// A parameter of which other ranks have the same rows too: each finds a part of their gradient.
+#[derive(Clone, Debug)]
+pub(crate) struct Partial {
+    pub id: TensorId,
+    /// How many elements all ranks' rows have together.
+    pub n_whole: usize,
+    /// Those of this rank.
+    pub own: Range<usize>,
+}
+
+impl Ranks {
+    pub fn new(communicator: Arc<dyn Communicator>, partial: Vec<Partial>) -> Arc<Self> {
+        Arc::new(Self {
+            communicator,
+            partial,
+        })
+    }
+
+    /// Replaces values by their sums over the ranks.
+    pub fn sum_in_place(&self, values: &mut [f32]) -> Result<()> {
+        self.communicator.all_reduce_sum(values)
+    }
+
+    fn sum<E: Engine>(&self, data: E::Data, dims: &[usize]) -> Result<E::Output> {
+        E::cotangent(&self.communicator.sum(&E::tensor(data, dims)?)?)
+    }
+
+    /// The whole gradient of a tensor, of what this rank has found.
+    pub(super) fn whole<E: Engine>(
+        &self,
+        gradient: E::Output,
+        (id, dims): (TensorId, &[usize]),
+    ) -> Result<E::Output> {
+        let Some(partial) = self.partial.iter().find(|partial| partial.id == id) else {
+            return Ok(gradient);
+        };
+        let (own, n) = (&partial.own, partial.n_whole);
+        if own.len() == n {
+            return self.sum::<E>(gradient.into(), dims);
+        }
+        let gradient = E::tensor(gradient.into(), &[own.len()])?;
+        let among = gradient.pad_with_zeros(0, own.start, n - own.end)?;
+        let sum = self.communicator.sum(&among)?;
+        E::cotangent(&sum.narrow(0, own.start, own.len())?.reshape(dims)?)
+    }
+}
+
+impl Value {
+    /// The value as each rank's part of a layer reads it: the gradients that they find are summed.
+    pub fn split_among(&self, ranks: &Arc<Ranks>) -> Result<Value> {
+        on_either!(self, x => Ok(x.split_among(ranks)?.into()))
+    }
+
+    /// The sum of what the ranks have made; its gradient is that of each.
+    pub fn summed_over(&self, ranks: &Ranks) -> Result<Value> {
+        on_either!(self, x => Ok(x.summed_over(ranks)?.into()))
+    }
+}
+
+impl<E: Engine> Taped<E> {
+    fn split_among(&self, ranks: &Arc<Ranks>) -> Result<Self> {
+        let x = self.whole()?;
+        x.divide(ranks);
+        let (slot, dims, ranks) = (x.slot.clone(), x.dims().to_vec(), ranks.clone());
+        Ok(x.mapped(x.data.clone(), &[x.slot.place], move |pass, dy| {
+            pass.add(&slot, ranks.sum::<E>(dy.into(), &dims)?)
+        }))
+    }
+
+    fn summed_over(&self, ranks: &Ranks) -> Result<Self> {
+        let x = self.whole()?;
+        let sum = ranks.sum::<E>(x.data.clone(), x.dims())?;
+        let slot = x.slot.clone();
+        Ok(x.mapped(sum, &[slot.place], move |pass, dy| pass.add(&slot, dy)))
+    }
+}

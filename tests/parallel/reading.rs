@@ -1,0 +1,50 @@
+//! How much of a file a rank reads.
+
+use candle_blocks::{
+    Checkpoint, Precision,
+    candle_core::{DType, Device},
+    checkpoint::TensorParallel,
+};
+
+use crate::{committed::present, ranks::of_ranks, weights::weights};
+
+/// The bytes that this thread has read so far.
+fn bytes_read() -> usize {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    let line = io.lines().find_map(|line| line.strip_prefix("rchar: "));
+    line.unwrap().parse().unwrap()
+}
+
+/// Weights as `[d_out, d_in]`, and fused and turned; norms and the biases behind sums are whole.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_rank_reads_its_part_of_the_file_alone() {
+    for name in present(["minilm-block0", "tiny-gpt2"], |&name| name) {
+        let checkpoint = Checkpoint::open(weights(name)).unwrap();
+        let of_blocks = checkpoint.report().used;
+        let names = of_blocks.iter().map(|used| used.name.as_str());
+        let mut names: Vec<&str> = names.filter(|name| !name.contains("embed")).collect();
+        names.dedup();
+        let size = |name: &&str| checkpoint.files().info(name).unwrap().n_bytes;
+        let whole: usize = names.iter().map(size).sum();
+        for size in [2, 3, 4] {
+            let n_heads = checkpoint.config().blocks[0].attention.n_heads;
+            if n_heads < size {
+                continue;
+            }
+            let read = of_ranks(size, |rank| {
+                let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+                let parallel = TensorParallel::new(loader, rank).unwrap();
+                let before = bytes_read();
+                parallel.packed_stack(Precision::F32).unwrap();
+                bytes_read() - before
+            });
+            let most = whole as f64 * (1.0 / size as f64 + 0.1);
+            println!("{name}: {read:?} of {whole}");
+            assert!(
+                read.iter().all(|&read| (read as f64) < most),
+                "{name}: {read:?} of {whole}"
+            );
+        }
+    }
+}
