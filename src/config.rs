@@ -14,6 +14,7 @@ mod embeddings;
 mod feed_forward;
 mod initialization;
 mod latent;
+mod layer_input;
 mod linear;
 mod model;
 mod norm;
@@ -25,13 +26,14 @@ mod readout;
 mod relative_bias;
 mod rotary_axes;
 mod setters;
+mod stack;
 mod temperature;
 mod xielu;
 
 pub use activation::Activation;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
 pub use block::{
-    BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
+    BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, Topology,
 };
 pub use disentangled::{DisentangledConfig, PositionProjections, RelativeEmbeddingsConfig};
 pub use embeddings::{
@@ -44,6 +46,7 @@ pub use feed_forward::{
 };
 pub use initialization::{Draw, Initialization};
 pub use latent::LatentConfig;
+pub use layer_input::{LayerInputConfig, LayerInputTable};
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, Joint, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};
@@ -58,10 +61,11 @@ pub use readout::{
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
 pub use rotary_axes::{PatchAxes, RotaryAxes};
+pub use stack::StackConfig;
 pub use temperature::{PositionTemperature, TemperatureBy};
 pub use xielu::XieluConfig;
 
-pub(crate) use block::check_layers;
+pub(crate) use stack::check_layers;
 pub(crate) use pattern::{each_matches, matches};
 pub(crate) use setters::{getters, setters};
 

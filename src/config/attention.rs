@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LatentConfig, NormConfig, Position, PositionTemperature, finite, positive, probability,
+    LatentConfig, NormConfig, NormWeight, Position, PositionTemperature, finite, positive, probability,
     setters, size,
 };
 use crate::error::{Error, Result};
@@ -125,6 +125,13 @@ pub struct AttentionConfig {
     /// that of the first projection of queries.
     #[serde(default)]
     pub latent: Option<LatentConfig>,
+    /// The earlier layer whose keys and values the queries attend to, in the place of own ones, if any; in self-attention alone
+    /// (Gemma 3n and 4; transformers' `num_kv_shared_layers`). A cache keeps those of that layer alone.
+    #[serde(default)]
+    pub shared_keys: Option<usize>,
+    /// Divides the value of each head by its root mean square, `√(mean(v²) + eps)`, with this `eps`, if any (Gemma 3n and 4).
+    #[serde(default)]
+    pub value_norm: Option<f64>,
     /// A factor on queries that grows with their position, if any; in self-attention alone.
     #[serde(default)]
     pub temperature: Option<PositionTemperature>,
@@ -173,6 +180,8 @@ impl AttentionConfig {
             position: Position::None,
             query_key_norm: None,
             latent: None,
+            shared_keys: None,
+            value_norm: None,
             temperature: None,
             soft_cap: None,
             sinks: false,
@@ -199,6 +208,10 @@ impl AttentionConfig {
         with_query_key_norm(norm: Option<QueryKeyNorm>) => query_key_norm = norm;
         /// Sets the latent that keys and values are made from, or removes it.
         with_latent(latent: Option<LatentConfig>) => latent = latent;
+        /// Sets the earlier layer whose keys and values the queries attend to, or lets the layer have its own.
+        with_shared_keys(layer: Option<usize>) => shared_keys = layer;
+        /// Sets the `eps` of the norm of each head's value, or removes the norm.
+        with_value_norm(eps: Option<f64>) => value_norm = eps;
         /// Sets the temperature by position, or removes it; `head_dim` is even then.
         with_temperature(temperature: Option<PositionTemperature>) => temperature = temperature;
         /// Sets the soft cap on the scores, or removes it.
@@ -228,6 +241,11 @@ impl AttentionConfig {
     /// The width of all key heads together, and of all value heads unless [`Self::latent`] sets another.
     pub fn key_width(&self) -> usize {
         self.n_kv_heads * self.head_dim
+    }
+
+    /// The norm of one head's value.
+    pub(crate) fn norm_of_values(&self, eps: f64) -> NormConfig {
+        NormConfig::rms_norm(self.value_dim(), eps).with_weight(NormWeight::Absent)
     }
 
     /// The width of one head's value.
@@ -279,6 +297,18 @@ impl AttentionConfig {
                     self.head_dim
                 )));
             }
+        }
+        if let Some(eps) = self.value_norm {
+            self.norm_of_values(eps).validate_eps()?;
+        }
+        let is_made = self.latent.is_some() || matches!(self.position, Position::Disentangled(_));
+        if is_made && (self.shared_keys.is_some() || self.value_norm.is_some()) {
+            let reason = "shared keys and norms of values are of attention without a latent or disentangled scores";
+            return Err(Error::InvalidConfig(reason.to_string()));
+        }
+        if self.shared_keys.is_some() && self.d_memory != self.d_model {
+            let reason = "keys of an earlier layer are of the same sequence, but d_memory is another than d_model";
+            return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));

@@ -35,6 +35,8 @@ pub enum QueryKeyValue {
     Fused(Linear),
     /// Keys and values from a latent: [`AttentionConfig::latent`].
     Latent(Box<LatentProjections>),
+    /// Of queries alone, `[n_heads · head_dim, d_model]`, to keys of an earlier layer: [`AttentionConfig::shared_keys`].
+    Query(Linear),
 }
 
 impl QueryKeyValue {
@@ -46,6 +48,7 @@ impl QueryKeyValue {
             }
             Self::Fused(fused) => vec![("query_key_value", fused)],
             Self::Latent(latent) => latent.linears(),
+            Self::Query(query) => vec![("query", query)],
         }
     }
 
@@ -56,6 +59,7 @@ impl QueryKeyValue {
             }
             Self::Fused(fused) => vec![("query_key_value", fused)],
             Self::Latent(latent) => latent.linears_mut(),
+            Self::Query(query) => vec![("query", query)],
         }
     }
 }
@@ -97,6 +101,8 @@ impl Attention {
         let (d_model, d_memory) = (config.d_model, config.d_memory);
         let projections = if config.latent.is_some() {
             QueryKeyValue::Latent(Box::new(LatentProjections::new(config, &vb)?))
+        } else if config.shared_keys.is_some() {
+            QueryKeyValue::Query(linear("query", d_model, q, bias.query)?)
         } else if vb.contains_tensor("query_key_value.weight") {
             if [bias.key, bias.value] != [bias.query; 2] {
                 bail!(
@@ -184,6 +190,15 @@ impl Attention {
             QueryKeyValue::Latent(latent) => latent.check_shapes(config)?,
             _ if config.latent.is_some() => {
                 bail!("attention: the configuration has a latent; expected LatentProjections")
+            }
+            QueryKeyValue::Query(query) if config.shared_keys.is_some() => {
+                check("query", query, [q, config.d_model])?;
+            }
+            QueryKeyValue::Query(_) => {
+                bail!("attention: a projection of queries alone; set shared_keys, or give those of keys and values")
+            }
+            _ if config.shared_keys.is_some() => {
+                bail!("attention: the configuration has shared_keys; expected QueryKeyValue::Query")
             }
             QueryKeyValue::Separate { query, key, value } => {
                 check("query", query, [q, config.d_model])?;

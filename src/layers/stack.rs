@@ -6,16 +6,18 @@ use candle_nn::VarBuilder;
 use crate::config::{StackConfig, check_layers, getters, setters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::{
-    BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
+    BlockStages, Dropout, DropoutSource, ForwardContext, LayerInputs, Linear, Norm, RelativeBias,
     RelativeEmbeddings, TransformerBlock,
 };
-use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
+use crate::layers::{
+    ledger::check_cached, pass::Layer, pass::Pass, position::RelativeBiases, sublayer::Watch,
+};
 use crate::ops::{Constants, Value};
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
-/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`, and `relative_bias`
-/// or, where each block has its own, `blocks.{i}.relative_bias`.
+/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`, `layer_inputs.…` as in
+/// [`LayerInputs`], and `relative_bias` or, where each block has its own, `blocks.{i}.relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
@@ -23,6 +25,7 @@ pub struct Stack {
     layers: Vec<usize>,
     relative_biases: RelativeBiases,
     relative_embeddings: Option<RelativeEmbeddings>,
+    layer_inputs: Option<LayerInputs>,
     final_norm: Option<Norm>,
     layer_drop: Dropout,
     output_dropout: Dropout,
@@ -46,7 +49,8 @@ impl Stack {
         let biases = shared.relative_biases.as_slice().to_vec();
         let stack = Self::from_parts(blocks, layers, biases, shared.final_norm)?
             .with_layer_drop(dropout(config.layer_drop)?)
-            .with_output_dropout(dropout(config.output_dropout)?);
+            .with_output_dropout(dropout(config.output_dropout)?)
+            .with_layer_inputs(shared.layer_inputs)?;
         match shared.relative_embeddings {
             Some(embeddings) => stack.with_relative_embeddings(embeddings),
             None => Ok(stack),
@@ -73,6 +77,7 @@ impl Stack {
             layers,
             relative_biases: RelativeBiases::from_parts(relative_biases, &n_heads)?,
             relative_embeddings: None,
+            layer_inputs: None,
             final_norm,
             layer_drop: Dropout::none(),
             output_dropout: Dropout::none(),
@@ -107,6 +112,32 @@ impl Stack {
         Ok(self)
     }
 
+    /// Adds what makes the inputs that layers have for themselves.
+    ///
+    /// # Errors
+    /// If it makes other inputs than the blocks read, or not one for each layer.
+    pub fn with_layer_inputs(mut self, inputs: Option<LayerInputs>) -> Result<Self> {
+        let width = inputs.as_ref().map(LayerInputs::width);
+        for block in &self.blocks {
+            let read = block.layer_input().map(|input| input.inner().gate().shape().0);
+            if read != width {
+                bail!("stack: inputs of width {width:?} for layers, of which one reads {read:?}");
+            }
+        }
+        if let Some(inputs) = &inputs {
+            let (found, d_model) = (inputs.n_layers(), self.blocks[0].d_model());
+            if found != self.layers.len() || inputs.projection().shape().1 != d_model {
+                bail!(
+                    "stack: inputs for {found} layers from rows of {}, expected {} from {d_model}",
+                    inputs.projection().shape().1,
+                    self.layers.len()
+                );
+            }
+        }
+        self.layer_inputs = inputs;
+        Ok(self)
+    }
+
     setters! {
         /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.
         with_layer_drop(layer_drop: Dropout) => layer_drop = layer_drop;
@@ -123,6 +154,8 @@ impl Stack {
         relative_biases(&self) -> &[RelativeBias] => self.relative_biases.as_slice();
         /// The embeddings of distances that all blocks share, if any.
         relative_embeddings(&self) -> Option<&RelativeEmbeddings> => self.relative_embeddings.as_ref();
+        /// What makes the inputs that layers have for themselves, if they have some.
+        layer_inputs(&self) -> Option<&LayerInputs> => self.layer_inputs.as_ref();
         /// The norm after the last block, if any.
         final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
         /// The dropout of whole layers in training.
@@ -139,14 +172,18 @@ impl Stack {
         for block in &mut self.blocks {
             block.set_dropout_source(source);
         }
+        if let Some(inputs) = &mut self.layer_inputs {
+            inputs.linear_mut().1.set_dropout_source(source);
+        }
         self.layer_drop.set_source(source.clone());
         self.output_dropout.set_source(source.clone());
     }
 
-    /// The linear layers of all blocks, mutable, each with its role (`blocks.3.attention.query`).
+    /// The linear layers of all blocks and of what makes their inputs, mutable, each with its role (`blocks.3.attention.query`).
     pub fn linears_mut(&mut self) -> impl Iterator<Item = (String, &mut Linear)> {
         let blocks = self.blocks.iter_mut().enumerate();
-        blocks.flat_map(|(i, block)| block.linears_mut(&format!("blocks.{i}")))
+        let blocks = blocks.flat_map(|(i, block)| block.linears_mut(&format!("blocks.{i}")));
+        blocks.chain(self.layer_inputs.iter_mut().map(LayerInputs::linear_mut))
     }
 
     /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
@@ -199,14 +236,17 @@ impl Stack {
         let pass = self.pass(Pass::new(context, x.dims())?)?;
         // Without a team, whose threads would be missing where the observer computes.
         let mut x = pass.value(x)?;
+        let inputs = self.inputs_of_layers(&x, &pass)?;
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(context.train())? {
                 continue;
             }
-            pass.enter(self.relative_biases.own(block))?;
+            self.enter(i, &pass, inputs.as_ref())?;
             let (block, mut watch) = (&self.blocks[block], Watch::on());
             x = block.apply(&x, &pass, None, &mut watch)?;
-            observer(i, &block.watched(watch)?)?;
+            let stages = block.watched(watch, x)?;
+            x = pass.value(stages.output())?;
+            observer(i, &stages)?;
         }
         self.behind_blocks(&x, context.train())?.tensor()
     }
@@ -284,15 +324,41 @@ impl Stack {
         mut caches: Option<&mut Vec<LayerCache>>,
     ) -> Result<Value> {
         let mut x = x.clone();
+        let inputs = self.inputs_of_layers(&x, pass)?;
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(pass.context.train())? {
                 continue;
             }
-            pass.enter(self.relative_biases.own(block))?;
+            self.enter(i, pass, inputs.as_ref())?;
             let cache = caches.as_deref_mut().map(|caches| &mut caches[i]);
             x = self.blocks[block].apply(&x, pass, cache, &mut Watch::off())?;
         }
         self.behind_blocks(&x, pass.context.train())
+    }
+
+    /// The inputs that the layers of a pass have for themselves, side by side.
+    pub(crate) fn inputs_of_layers(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
+        let (words, train) = (pass.context.layer_inputs(), pass.context.train());
+        match (&self.layer_inputs, words) {
+            (Some(inputs), words) => inputs.apply(x, words, train).map(Some),
+            (None, None) => Ok(None),
+            (None, Some(_)) => bail!(
+                "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
+            ),
+        }
+    }
+
+    /// Begins a layer of a pass.
+    pub(crate) fn enter(&self, layer: usize, pass: &Pass, inputs: Option<&Value>) -> Result<()> {
+        pass.enter(self.relative_biases.own(self.layers[layer]))?;
+        let width = self.layer_inputs.as_ref().map_or(0, LayerInputs::width);
+        let reads = |block: &TransformerBlock| block.attention().inner().config().shared_keys;
+        let is_shared = self.blocks.iter().any(|block| reads(block) == Some(layer));
+        pass.begin(Layer {
+            shared_as: is_shared.then_some(layer),
+            input: inputs.map(|all| all.columns(layer * width..(layer + 1) * width)),
+        });
+        Ok(())
     }
 
     /// The final norm and the dropout behind it.
@@ -308,6 +374,7 @@ impl Stack {
 pub(crate) struct SharedParts {
     pub relative_biases: RelativeBiases,
     pub relative_embeddings: Option<RelativeEmbeddings>,
+    pub layer_inputs: Option<LayerInputs>,
     pub final_norm: Option<Norm>,
 }
 
@@ -318,10 +385,13 @@ impl SharedParts {
         let d_model = first.map_or(0, |first| first.d_model);
         let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb);
         let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
+        let inputs = |norm| LayerInputs::new(norm, config.layers.len(), d_model, vb);
+        let inputs = config.layer_inputs.as_ref().map(inputs);
         let embeddings = config.relative_embeddings.as_ref().map(embeddings);
         Ok(Self {
             relative_biases: RelativeBiases::new(config, vb)?,
             relative_embeddings: embeddings.transpose()?,
+            layer_inputs: inputs.transpose()?,
             final_norm: config.final_norm.as_ref().map(norm).transpose()?,
         })
     }

@@ -236,6 +236,11 @@ impl PackedLayerCache {
         own
     }
 
+    /// The number of positions of which the layer had own keys and values.
+    pub fn end(&self) -> usize {
+        self.own.as_ref().map_or(0, |own| own.positions().end)
+    }
+
     /// Keys and values of an encoder's output of `keys` positions, which `project` makes where they are not known.
     ///
     /// # Errors

@@ -5,10 +5,11 @@ use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
-use super::{block::SeenBlock, norm::row_norm, sublayer::Seen};
+use super::layer_input::{InputRows, PackedLayerInputs};
+use super::{block::Run, block::SeenBlock, norm::row_norm, sublayer::Seen};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
-    BlockStages, ForwardContext, Norm, Pass, RelativeBias, RelativeBiases, SharedParts, Stack,
+    BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases, SharedParts, Stack,
     SublayerStages, check_cached,
 };
 
@@ -22,6 +23,7 @@ pub struct PackedStack {
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
     relative_biases: RelativeBiases,
+    layer_inputs: Option<PackedLayerInputs>,
     final_norm: Option<RowNorm>,
     cpu: Cpu,
 }
@@ -57,7 +59,8 @@ impl Stack {
         let blocks = blocks
             .map(|(i, block)| PackedTransformerBlock::new(&packing.at(role_of_block(i)), block));
         let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
-        PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())
+        let stack = PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())?;
+        stack.with_layer_inputs(&packing, self.layer_inputs())
     }
 }
 
@@ -83,7 +86,16 @@ impl PackedStack {
         let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());
         packing.check_codes()?;
         let final_norm = shared.final_norm.as_ref();
-        Self::of_blocks(&packing, blocks, &shared.relative_biases, final_norm)
+        let stack = Self::of_blocks(&packing, blocks, &shared.relative_biases, final_norm)?;
+        stack.with_layer_inputs(&packing, shared.layer_inputs.as_ref())
+    }
+
+    fn with_layer_inputs(self, packing: &Packing, inputs: Option<&LayerInputs>) -> Result<Self> {
+        let packed = inputs.map(|inputs| PackedLayerInputs::new(packing, inputs));
+        Ok(Self {
+            layer_inputs: packed.transpose()?,
+            ..self
+        })
     }
 
     fn of_blocks(
@@ -99,6 +111,7 @@ impl PackedStack {
             blocks,
             layers,
             relative_biases: relative_biases.try_map(in_f32)?,
+            layer_inputs: None,
             final_norm: final_norm.map(row_norm).transpose()?,
             cpu: packing.cpu,
         })
@@ -110,13 +123,27 @@ impl PackedStack {
         /// The index of the block that runs at each layer; ALBERT runs one block many times.
         layers(&self) -> &[usize] => &self.layers;
         /// The size of the packed weights in bytes.
-        bytes(&self) -> usize => self.blocks.iter().map(PackedTransformerBlock::bytes).sum();
+        bytes(&self) -> usize => {
+            let inputs = self.layer_inputs.as_ref().map_or(0, PackedLayerInputs::bytes);
+            inputs + self.blocks.iter().map(PackedTransformerBlock::bytes).sum::<usize>()
+        };
+    }
+
+    /// The layer whose keys and values a layer attends to.
+    fn keys_of(&self, layer: usize) -> usize {
+        let attention = self.blocks[self.layers[layer]].attention().inner();
+        attention.config().shared_keys.unwrap_or(layer)
+    }
+
+    /// Whether a layer attends to the keys of another.
+    fn shares_keys(&self) -> bool {
+        (0..self.layers.len()).any(|layer| self.keys_of(layer) != layer)
     }
 
     /// Whether padding is not computed.
     pub(crate) fn leaves_out_padding(&self) -> bool {
         let has_alibi = self.blocks.iter().any(PackedTransformerBlock::has_alibi);
-        self.relative_biases.as_slice().is_empty() && !has_alibi
+        self.relative_biases.as_slice().is_empty() && !has_alibi && !self.shares_keys()
     }
 
     /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
@@ -199,8 +226,9 @@ impl PackedStack {
         let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         let n_layers = (cache.layers.len(), self.layers.len());
         let sizes = check_cached(x, context, n_layers, attentions)?;
-        for (layer, &block) in cache.layers.iter().zip(&self.layers) {
-            self.blocks[block].check_cache(layer, sizes.0)?;
+        for (layer, &block) in self.layers.iter().enumerate() {
+            let of_layer = &cache.layers[self.keys_of(layer)];
+            self.blocks[block].check_cache(of_layer, sizes.0)?;
         }
         let seen = cache.seen();
         let added = |cache: &mut PackedKvCache| {
@@ -275,6 +303,38 @@ impl PackedStack {
         &self,
         x: &[f32],
         (pass, asked): (&PackedPass, &PackedPass),
+        cache: Option<&mut PackedKvCache>,
+        observer: Option<&mut Observer>,
+        form: (&[usize], DType),
+        y: &mut [f32],
+    ) -> Result<()> {
+        // Without a cache, keys that layers share stay in one of this pass.
+        let mut own = match cache {
+            None if self.shares_keys() => Some(self.new_cache()),
+            _ => None,
+        };
+        let cache = cache.or(own.as_mut());
+        let Some(inputs) = &self.layer_inputs else {
+            if pass.words().is_some() {
+                bail!(
+                    "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
+                );
+            }
+            return self.apply_each(x, ((pass, asked), None), cache, observer, form, y);
+        };
+        inputs.with_rows(x, pass, |all| {
+            let of_layer = |layer| inputs.of_layer(all, layer);
+            self.apply_each(x, ((pass, asked), Some(&of_layer)), cache, observer, form, y)
+        })
+    }
+
+    fn apply_each<'i>(
+        &self,
+        x: &[f32],
+        ((pass, asked), inputs): (
+            (&PackedPass, &PackedPass),
+            Option<&dyn Fn(usize) -> InputRows<'i>>,
+        ),
         mut cache: Option<&mut PackedKvCache>,
         mut observer: Option<&mut Observer>,
         (shape, dtype): (&[usize], DType),
@@ -291,15 +351,21 @@ impl PackedStack {
                         pass.enter(self.relative_biases.own(block))?;
                     }
                     let input = if i == 0 { x } else { &*from };
-                    let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
+                    let keys_of = self.keys_of(i);
+                    let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[keys_of]);
                     let mut seen = observer.is_some().then(SeenBlock::default);
                     let is_last = i + 1 == self.layers.len();
-                    let (passes, output) = match is_last {
-                        true => ((pass, asked), &mut *y),
-                        false => ((pass, pass), &mut *to),
+                    let (asked, output) = match is_last {
+                        true => (asked, &mut *y),
+                        false => (pass, &mut *to),
+                    };
+                    let run = Run {
+                        pass,
+                        asked,
+                        input: inputs.map(|of_layer| of_layer(i)),
                     };
                     threads::with_team(self.cpu.threads, || {
-                        self.blocks[block].apply(input, passes, cache, seen.as_mut(), output)
+                        self.blocks[block].apply(input, run, cache, seen.as_mut(), output)
                     })?;
                     if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
                         observer(i, &stages(seen, output, shape, dtype)?)?;
@@ -325,13 +391,13 @@ fn stages(seen: SeenBlock, output: &[f32], shape: &[usize], dtype: DType) -> Res
             output: tensor(seen.output)?,
         })
     };
-    let mut feed_forward = seen.feed_forward;
-    feed_forward.output = output.to_vec();
-    Ok(BlockStages {
-        attention: sublayer(seen.attention)?,
-        cross_attention: seen.cross_attention.map(sublayer).transpose()?,
-        feed_forward: sublayer(feed_forward)?,
-    })
+    Ok(BlockStages::new(
+        sublayer(seen.attention)?,
+        seen.cross_attention.map(sublayer).transpose()?,
+        sublayer(seen.feed_forward)?,
+        seen.layer_input.map(sublayer).transpose()?,
+        tensor(output.to_vec())?,
+    ))
 }
 
 impl Module for PackedStack {

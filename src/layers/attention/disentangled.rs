@@ -186,7 +186,7 @@ impl Attention {
                 ]
             }
             // Refused where it is configured.
-            QueryKeyValue::Latent(_) => [None, None],
+            QueryKeyValue::Latent(_) | QueryKeyValue::Query(_) => [None, None],
         };
         Ok([key, query])
     }

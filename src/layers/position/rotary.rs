@@ -166,6 +166,11 @@ pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
     match &config.scaling {
         RotaryScaling::None => (plain, 1.0),
         RotaryScaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
+        RotaryScaling::Proportional { n_turning, factor } => {
+            let turning = plain.iter().enumerate();
+            let of_pair = |(i, f): (usize, &f64)| if i < *n_turning { f / factor } else { 0.0 };
+            (turning.map(of_pair).collect(), 1.0)
+        }
         RotaryScaling::DynamicNtk {
             factor,
             max_positions,
