@@ -6,14 +6,13 @@
 use super::gemma::{embeddings, sandwich_table};
 use super::llama::{bias, block, uniform};
 use super::prelude::*;
-use super::text_side::of_text;
+use super::text_side::beside_images;
 
 pub(super) fn families() -> Vec<Family> {
-    let beside = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];
-    vec![
-        table("gemma4_text"),
-        of_text(table("gemma4")).outside(&beside),
-    ]
+    let whole = beside_images(table("gemma4"))
+        .prefixes(&["model.language_model.", "language_model.", ""])
+        .outside(&["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"]);
+    vec![table("gemma4_text"), whole]
 }
 
 fn table(name: &str) -> Family {
