@@ -65,9 +65,9 @@ pub use stack::StackConfig;
 pub use temperature::{PositionTemperature, TemperatureBy};
 pub use xielu::XieluConfig;
 
-pub(crate) use stack::check_layers;
 pub(crate) use pattern::{each_matches, matches};
 pub(crate) use setters::{getters, setters};
+pub(crate) use stack::check_layers;
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
 /// published layers have some hundred thousand features.

@@ -29,7 +29,9 @@ impl ConfigJson {
         let parameters = self.rotary_section()?;
         let keys = ["partial_rotary_factor", "rotary_pct", "rope_pct"];
         let share = self.rotary_number(parameters.as_ref(), &keys, default_share)?;
-        let kind = parameters.as_ref().map(|own| own.text(&["rope_type", "type"]));
+        let kind = parameters
+            .as_ref()
+            .map(|own| own.text(&["rope_type", "type"]));
         let turning = match kind.transpose()?.flatten().as_deref() {
             Some("proportional") => head_dim, // of which it turns a share itself
             _ => (head_dim as f64 * share) as usize,

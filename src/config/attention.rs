@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LatentConfig, NormConfig, NormWeight, Position, PositionTemperature, finite, positive, probability,
-    setters, size,
+    LatentConfig, NormConfig, NormWeight, Position, PositionTemperature, finite, positive,
+    probability, setters, size,
 };
 use crate::error::{Error, Result};
 

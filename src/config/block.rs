@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, LayerInputConfig, NormConfig, Position, finite, probability,
-    setters,
+    AttentionConfig, FeedForwardConfig, LayerInputConfig, NormConfig, Position, finite,
+    probability, setters,
 };
 use crate::error::{Error, Result};
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Counted, LayerInputTable, NormConfig, PositionTableConfig, PositionVectors, expect, probability, setters, size,
+    Counted, LayerInputTable, NormConfig, PositionTableConfig, PositionVectors, expect,
+    probability, setters, size,
 };
 use crate::error::{Error, Result};
 

@@ -72,8 +72,20 @@ impl StackConfig {
     /// same width, and shows the same keys. Where there is none, [`Self::validate`] fails.
     pub fn with_shared_keys(self, n: usize) -> Self {
         let own = self.blocks.len().saturating_sub(n);
-        let kind = |of: &AttentionConfig| (of.n_kv_heads, of.head_dim, of.visibility, of.window, of.chunk);
-        let kinds: Vec<_> = self.blocks.iter().map(|block| kind(&block.attention)).collect();
+        let kind = |of: &AttentionConfig| {
+            (
+                of.n_kv_heads,
+                of.head_dim,
+                of.visibility,
+                of.window,
+                of.chunk,
+            )
+        };
+        let kinds: Vec<_> = self
+            .blocks
+            .iter()
+            .map(|block| kind(&block.attention))
+            .collect();
         self.with_each(|i, block| {
             if i >= own {
                 let of = kinds[..own].iter().rposition(|of| *of == kinds[i]);
@@ -167,7 +179,8 @@ impl StackConfig {
             let Some(of) = own.shared_keys else { continue };
             if !self.layers.iter().copied().eq(0..self.blocks.len()) || self.layer_drop > 0.0 {
                 return failed(
-                    "layers that share keys run once each, in order and without LayerDrop".to_string(),
+                    "layers that share keys run once each, in order and without LayerDrop"
+                        .to_string(),
                 );
             }
             let with = self.blocks[..layer].get(of).map(|block| &block.attention);

@@ -195,7 +195,9 @@ impl Attention {
                 check("query", query, [q, config.d_model])?;
             }
             QueryKeyValue::Query(_) => {
-                bail!("attention: a projection of queries alone; set shared_keys, or give those of keys and values")
+                bail!(
+                    "attention: a projection of queries alone; set shared_keys, or give those of keys and values"
+                )
             }
             _ if config.shared_keys.is_some() => {
                 bail!("attention: the configuration has shared_keys; expected QueryKeyValue::Query")

@@ -5,8 +5,8 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
-    Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, GatedInput, Linear,
-    Sublayer, SublayerNorm, SublayerStages,
+    Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, GatedInput,
+    Linear, Sublayer, SublayerNorm, SublayerStages,
 };
 use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
 use crate::ops::Value;
@@ -346,7 +346,13 @@ impl TransformerBlock {
         let (cross, feed_forward) = (cross.transpose()?, watch.sublayer()?);
         let input = self.layer_input.is_some().then(|| watch.sublayer());
         let (input, output) = (input.transpose()?, output.tensor()?);
-        Ok(BlockStages::new(attention, cross, feed_forward, input, output))
+        Ok(BlockStages::new(
+            attention,
+            cross,
+            feed_forward,
+            input,
+            output,
+        ))
     }
 
     /// The output in a pass, for positions after the cached ones.
@@ -366,10 +372,7 @@ impl TransformerBlock {
             x = input.apply(&x, train, watch, gated)?;
         }
         match &self.output_scale {
-            Some(scale) => {
-                let scale = scale.detach().broadcast_as(x.width())?.contiguous()?;
-                x.multiply_rows(&scale)
-            }
+            Some(scale) => x.scale_by(scale),
             None => Ok(x),
         }
     }

@@ -23,7 +23,12 @@ impl LayerInputs {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(norm: &NormConfig, n_layers: usize, d_model: usize, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(
+        norm: &NormConfig,
+        n_layers: usize,
+        d_model: usize,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         let vb = vb.pp("layer_inputs");
         let linear = LinearConfig::new(d_model, n_layers * norm.d_model).with_bias(false);
         let projection = Linear::new(&linear, vb.pp("projection"))?;
@@ -37,7 +42,9 @@ impl LayerInputs {
     pub fn from_parts(projection: Linear, norm: Norm) -> Result<Self> {
         let (rows, width) = (projection.shape().0, norm.config().d_model);
         if width == 0 || !rows.is_multiple_of(width) {
-            bail!("layer inputs: a projection to {rows} columns, expected a multiple of the norm's {width}");
+            bail!(
+                "layer inputs: a projection to {rows} columns, expected a multiple of the norm's {width}"
+            );
         }
         Ok(Self { projection, norm })
     }
@@ -61,10 +68,16 @@ impl LayerInputs {
     /// # Errors
     /// If the rows of words are not as many as those of `x`, or not as wide as all inputs.
     pub(crate) fn check_words(&self, x: &[usize], words: &Tensor) -> Result<()> {
-        let rows = |dims: &[usize]| dims[..dims.len().saturating_sub(1)].iter().product::<usize>();
+        let rows = |dims: &[usize]| {
+            dims[..dims.len().saturating_sub(1)]
+                .iter()
+                .product::<usize>()
+        };
         let (found, width) = (words.dims(), self.projection.shape().0);
         if found.last() != Some(&width) || rows(found) != rows(x) {
-            bail!("layer inputs: words of {found:?} for hidden states of {x:?}, expected rows of {width}");
+            bail!(
+                "layer inputs: words of {found:?} for hidden states of {x:?}, expected rows of {width}"
+            );
         }
         Ok(())
     }
@@ -112,7 +125,10 @@ impl GatedInput {
     /// If a parameter is missing or has another shape.
     pub fn new(config: &LayerInputConfig, d_model: usize, vb: VarBuilder) -> Result<Self> {
         let linear = |name: &str, d_in: usize, d_out: usize| {
-            Linear::new(&LinearConfig::new(d_in, d_out).with_bias(false), vb.pp(name))
+            Linear::new(
+                &LinearConfig::new(d_in, d_out).with_bias(false),
+                vb.pp(name),
+            )
         };
         let gate = linear("gate", d_model, config.width)?;
         let output = linear("output", config.width, d_model)?;
@@ -167,7 +183,9 @@ impl GatedInput {
     }
 
     pub(super) fn dropouts(&self) -> impl Iterator<Item = &Dropout> {
-        [&self.gate, &self.output].into_iter().filter_map(Linear::dropout)
+        [&self.gate, &self.output]
+            .into_iter()
+            .filter_map(Linear::dropout)
     }
 
     /// The output, added to `residual`.

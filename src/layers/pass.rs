@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::config::{
-    AlibiConfig, AttentionConfig, DisentangledConfig, PositionTemperature, RotaryAxes, RotaryConfig, TemperatureBy,
+    AlibiConfig, AttentionConfig, DisentangledConfig, PositionTemperature, RotaryAxes,
+    RotaryConfig, TemperatureBy,
 };
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,

@@ -119,7 +119,9 @@ impl Stack {
     pub fn with_layer_inputs(mut self, inputs: Option<LayerInputs>) -> Result<Self> {
         let width = inputs.as_ref().map(LayerInputs::width);
         for block in &self.blocks {
-            let read = block.layer_input().map(|input| input.inner().gate().shape().0);
+            let read = block
+                .layer_input()
+                .map(|input| input.inner().gate().shape().0);
             if read != width {
                 bail!("stack: inputs of width {width:?} for layers, of which one reads {read:?}");
             }

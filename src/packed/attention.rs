@@ -204,7 +204,9 @@ impl PackedAttention {
             Projections::Memory { query, key_value } => {
                 return self.attend_memory(query, key_value, cache, call);
             }
-            Projections::Input(joined) => self.joined_steps(joined, self.config.key_width(), pass)?,
+            Projections::Input(joined) => {
+                self.joined_steps(joined, self.config.key_width(), pass)?
+            }
             Projections::Query(query) => self.joined_steps(query, 0, pass)?,
             Projections::Latent(latent) => Steps::Latent(latent, self.turning(Turn::Yes, pass)?),
         };

@@ -4,8 +4,8 @@ use candle_blocks_kernels::rows::{RowNorm, Source};
 use candle_blocks_kernels::{Cpu, memory::lend, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
-use super::sublayer::Seen;
 use super::layer_input::{InputRows, PackedGatedInput};
+use super::sublayer::Seen;
 use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, elements, map_rows};
 use super::{cache::PackedLayerCache, linear::Finishing};
 use super::{mixture::PackedMixtureOfExperts, pass::PackedPass};

@@ -3,14 +3,14 @@
 use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
+use super::layer_input::{InputRows, PackedLayerInputs};
 use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
-use super::layer_input::{InputRows, PackedLayerInputs};
 use super::{block::Run, block::SeenBlock, norm::row_norm, sublayer::Seen};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
-    BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases, SharedParts, Stack,
-    SublayerStages, check_cached,
+    BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases,
+    SharedParts, Stack, SublayerStages, check_cached,
 };
 
 /// A [`Stack`] packed for inference on the CPU, created by [`Stack::pack`] or
@@ -59,7 +59,8 @@ impl Stack {
         let blocks = blocks
             .map(|(i, block)| PackedTransformerBlock::new(&packing.at(role_of_block(i)), block));
         let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
-        let stack = PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())?;
+        let stack =
+            PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())?;
         stack.with_layer_inputs(&packing, self.layer_inputs())
     }
 }
@@ -324,7 +325,14 @@ impl PackedStack {
         };
         inputs.with_rows(x, pass, |all| {
             let of_layer = |layer| inputs.of_layer(all, layer);
-            self.apply_each(x, ((pass, asked), Some(&of_layer)), cache, observer, form, y)
+            self.apply_each(
+                x,
+                ((pass, asked), Some(&of_layer)),
+                cache,
+                observer,
+                form,
+                y,
+            )
         })
     }
 

@@ -26,10 +26,7 @@ fn gemma_decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> 
 }
 
 /// The table of those with norms on both sides.
-pub(super) fn sandwich_table(
-    name: &str,
-    config: fn(&ConfigJson) -> Result<StackConfig>,
-) -> Family {
+pub(super) fn sandwich_table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     let table = gemma_decoder(name, config).replace_block_rules([
         Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
         Rule::norm("feed_forward_norm", &["pre_feedforward_layernorm"]),

@@ -88,7 +88,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         if let Some(own) = &each {
             if let Some(own) = own.section(&[&i.to_string()])? {
                 attention.head_dim = own.size_or(&["head_dim"], attention.head_dim)?;
-                attention.n_kv_heads = own.size_or(&["num_key_value_heads"], attention.n_kv_heads)?;
+                attention.n_kv_heads =
+                    own.size_or(&["num_key_value_heads"], attention.n_kv_heads)?;
             }
         } else if !is_sliding {
             attention.head_dim = json.size_or(&["global_head_dim"], 512)?;

@@ -90,7 +90,9 @@ impl Attention {
             self.tempered(query, pass)
         };
         let [query, key, value] = match &self.projections {
-            QueryKeyValue::Query(query) => return Ok((queries(query.apply(x, None, train)?)?, None)),
+            QueryKeyValue::Query(query) => {
+                return Ok((queries(query.apply(x, None, train)?)?, None));
+            }
             QueryKeyValue::Separate { query, key, value } => {
                 let project = |linear: &Linear| linear.apply(x, None, train);
                 [project(query)?, project(key)?, project(value)?]

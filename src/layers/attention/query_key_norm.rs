@@ -69,10 +69,14 @@ impl QueryKeyNorms {
     pub(crate) fn check_widths(&self, config: &AttentionConfig) -> Result<()> {
         check_width("queries", &self.query, config.query_width())?;
         match (config.shared_keys, &self.key[..]) {
-            (None, []) => bail!("attention: no norm of keys given; expected one, or one for each head"),
+            (None, []) => {
+                bail!("attention: no norm of keys given; expected one, or one for each head")
+            }
             (None, key) => check_width("keys", key, config.key_width()),
             (Some(_), []) => Ok(()),
-            (Some(_), _) => bail!("attention: norms of keys were given, but another layer has these"),
+            (Some(_), _) => {
+                bail!("attention: norms of keys were given, but another layer has these")
+            }
         }
     }
 

@@ -23,9 +23,9 @@ use super::token_dropout::{each_times, in_place_of_hidden};
 pub struct TokenEmbeddings {
     config: TokenEmbeddingsConfig,
     words: Words,
-    positions: Option<Tensor>, // [n_rows, sum_width]
-    types: Option<Tensor>,     // [n_types, sum_width]
-    tasks: Option<Tensor>,     // [n_tasks, sum_width]
+    positions: Option<Tensor>,    // [n_rows, sum_width]
+    types: Option<Tensor>,        // [n_types, sum_width]
+    tasks: Option<Tensor>,        // [n_tasks, sum_width]
     layer_inputs: Option<Tensor>, // [n_tokens, n_layers · width]
     norm: Option<Norm>,
     projection: Option<Linear>,

@@ -72,7 +72,9 @@ impl PackedAttention {
         let (pass, asked) = (call.pass, call.asked);
         let keys = pass.seen() + pass.seq();
         if let Some(layer) = self.config.shared_keys
-            && cache.as_deref().is_none_or(|of_layer| of_layer.end() != keys)
+            && cache
+                .as_deref()
+                .is_none_or(|of_layer| of_layer.end() != keys)
         {
             bail!(
                 "attention: the keys and values are those of layer {layer}, which has not run; run the block in its stack"
