@@ -143,7 +143,15 @@ impl StackConfig {
         }
         self.validate_relative_embeddings()?;
         self.validate_layer_inputs()?;
-        self.validate_shared_keys()?;
+        let attentions: Vec<_> = self.blocks.iter().map(|block| &block.attention).collect();
+        check_shared_keys(&attentions, &self.layers)?;
+        let shares = attentions.iter().any(|of| of.shared_keys.is_some());
+        if shares && self.layer_drop > 0.0 {
+            return Err(Error::InvalidConfig(
+                "a layer whose keys others attend to is never skipped; set layer_drop to 0"
+                    .to_string(),
+            ));
+        }
         let norm = self.final_norm.iter().map(|norm| norm.d_model);
         let widths = self.blocks.iter().map(BlockConfig::d_model).chain(norm);
         let widths: Vec<usize> = widths.collect();
@@ -169,36 +177,6 @@ impl StackConfig {
                 of_block(block)
             ))),
         }
-    }
-
-    /// Checks that layers attend to keys that an earlier one has, in every pass and as its own queries do.
-    fn validate_shared_keys(&self) -> Result<()> {
-        let failed = |reason: String| Err(Error::InvalidConfig(reason));
-        for (layer, block) in self.blocks.iter().enumerate() {
-            let own = &block.attention;
-            let Some(of) = own.shared_keys else { continue };
-            if !self.layers.iter().copied().eq(0..self.blocks.len()) || self.layer_drop > 0.0 {
-                return failed(
-                    "layers that share keys run once each, in order and without LayerDrop"
-                        .to_string(),
-                );
-            }
-            let with = self.blocks[..layer].get(of).map(|block| &block.attention);
-            let Some(with) = with.filter(|with| with.shared_keys.is_none()) else {
-                return failed(format!(
-                    "layer {layer} attends to the keys of layer {of}; expected an earlier one that has its own"
-                ));
-            };
-            let sizes = |of: &AttentionConfig| (of.n_kv_heads, of.head_dim, of.latent);
-            let reach = |of: &AttentionConfig| (of.visibility, of.window, of.chunk);
-            if sizes(own) != sizes(with) || reach(own) != reach(with) {
-                return failed(format!(
-                    "layer {layer} attends to the keys of layer {of}, which has other heads or shows others; expected \
-                     equal key/value heads, visibility, window and chunk"
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// Checks that there is a table for the blocks of disentangled attention, and for none without them.
@@ -242,4 +220,31 @@ pub(crate) fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
         ))),
         None => Ok(()),
     }
+}
+
+/// Refuses layers that attend to keys which no earlier one has, or not as their own queries do.
+pub(crate) fn check_shared_keys(attentions: &[&AttentionConfig], layers: &[usize]) -> Result<()> {
+    let failed = |reason: String| Err(Error::InvalidConfig(reason));
+    for (layer, own) in attentions.iter().enumerate() {
+        let Some(of) = own.shared_keys else { continue };
+        if !layers.iter().copied().eq(0..attentions.len()) {
+            let reason = "layers that share keys run once each, in order";
+            return failed(reason.to_string());
+        }
+        let with = attentions[..layer].get(of);
+        let Some(with) = with.filter(|with| with.shared_keys.is_none()) else {
+            return failed(format!(
+                "layer {layer} attends to the keys of layer {of}; expected an earlier one that has its own"
+            ));
+        };
+        let sizes = |of: &AttentionConfig| (of.n_kv_heads, of.head_dim, of.latent);
+        let reach = |of: &AttentionConfig| (of.visibility, of.window, of.chunk);
+        if sizes(own) != sizes(with) || reach(own) != reach(with) {
+            return failed(format!(
+                "layer {layer} attends to the keys of layer {of}, which has other heads or shows others; expected equal \
+                 key/value heads, visibility, window and chunk"
+            ));
+        }
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{StackConfig, check_layers, getters, setters};
+use crate::config::{StackConfig, check_layers, check_shared_keys, getters, setters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, LayerInputs, Linear, Norm, RelativeBias,
@@ -89,6 +89,8 @@ impl Stack {
 
     fn check_shapes(&self) -> Result<()> {
         check_layers(self.blocks.len(), &self.layers)?;
+        let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
+        check_shared_keys(&attentions.collect::<Vec<_>>(), &self.layers)?;
         let norm = self.final_norm.iter().map(|norm| norm.config().d_model);
         let of_blocks = self.blocks.iter().map(TransformerBlock::d_model);
         let widths: Vec<usize> = of_blocks.chain(norm).collect();

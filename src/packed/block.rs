@@ -7,7 +7,7 @@ use candle_core::{Module, Result, Tensor, bail};
 use super::layer_input::{InputRows, PackedGatedInput};
 use super::sublayer::Seen;
 use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, elements, map_rows};
-use super::{cache::PackedLayerCache, linear::Finishing};
+use super::{cache::LayerCaches, cache::PackedLayerCache, linear::Finishing};
 use super::{mixture::PackedMixtureOfExperts, pass::PackedPass};
 use crate::config::{ParallelNorm, Position, Precision, Topology, getters};
 use crate::layers::{BlockFeedForward, ForwardContext, TransformerBlock};
@@ -198,7 +198,7 @@ impl PackedTransformerBlock {
         &self,
         x: &[f32],
         run: Run,
-        cache: Option<&mut PackedLayerCache>,
+        cache: Option<LayerCaches>,
         mut seen: Option<&mut SeenBlock>,
         y: &mut [f32],
     ) -> Result<()> {
@@ -234,7 +234,7 @@ impl PackedTransformerBlock {
         &self,
         x: &[f32],
         Run { pass, asked, .. }: Run,
-        mut cache: Option<&mut PackedLayerCache>,
+        mut cache: Option<LayerCaches>,
         mut seen: Option<&mut SeenBlock>,
         y: &mut [f32],
     ) -> Result<()> {
@@ -261,7 +261,8 @@ impl PackedTransformerBlock {
                 seen.as_deref_mut().map(|seen| &mut seen.attention),
                 attended,
                 |inner, x, finishing, y| {
-                    inner.apply(x, finishing, (pass, asked), cache.as_deref_mut(), y)
+                    let own = cache.as_mut().map(LayerCaches::of_positions);
+                    inner.apply(x, finishing, (pass, asked), own, y)
                 },
             )?;
             let mut before = &*attended;
@@ -271,7 +272,8 @@ impl PackedTransformerBlock {
                     .map(|seen| seen.cross_attention.insert(Seen::default()));
                 let input = self.normal(before, cross.input_norm());
                 cross.apply(input, input, of_cross, crossed, |inner, x, finishing, y| {
-                    inner.apply(x, finishing, (asked, asked), cache, y)
+                    let memory = cache.map(|cache| cache.layer);
+                    inner.apply(x, finishing, (asked, asked), memory, y)
                 })?;
                 before = &*crossed;
             }

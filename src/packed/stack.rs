@@ -3,7 +3,7 @@
 use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
-use super::layer_input::{InputRows, PackedLayerInputs};
+use super::layer_input::PackedLayerInputs;
 use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
 use super::{block::Run, block::SeenBlock, norm::row_norm, sublayer::Seen};
@@ -130,15 +130,10 @@ impl PackedStack {
         };
     }
 
-    /// The layer whose keys and values a layer attends to.
-    fn keys_of(&self, layer: usize) -> usize {
-        let attention = self.blocks[self.layers[layer]].attention().inner();
-        attention.config().shared_keys.unwrap_or(layer)
-    }
-
     /// Whether a layer attends to the keys of another.
     fn shares_keys(&self) -> bool {
-        (0..self.layers.len()).any(|layer| self.keys_of(layer) != layer)
+        let mut attentions = self.blocks.iter().map(|b| b.attention().inner().config());
+        attentions.any(|attention| attention.shared_keys.is_some())
     }
 
     /// Whether padding is not computed.
@@ -227,9 +222,8 @@ impl PackedStack {
         let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         let n_layers = (cache.layers.len(), self.layers.len());
         let sizes = check_cached(x, context, n_layers, attentions)?;
-        for (layer, &block) in self.layers.iter().enumerate() {
-            let of_layer = &cache.layers[self.keys_of(layer)];
-            self.blocks[block].check_cache(of_layer, sizes.0)?;
+        for (layer, &block) in cache.layers.iter().zip(&self.layers) {
+            self.blocks[block].check_cache(layer, sizes.0)?;
         }
         let seen = cache.seen();
         let added = |cache: &mut PackedKvCache| {
@@ -321,28 +315,19 @@ impl PackedStack {
                     "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
                 );
             }
-            return self.apply_each(x, ((pass, asked), None), cache, observer, form, y);
+            return self.apply_each(x, (pass, asked), None, cache, observer, form, y);
         };
-        inputs.with_rows(x, pass, |all| {
-            let of_layer = |layer| inputs.of_layer(all, layer);
-            self.apply_each(
-                x,
-                ((pass, asked), Some(&of_layer)),
-                cache,
-                observer,
-                form,
-                y,
-            )
+        inputs.with_rows(x, pass, |inputs| {
+            self.apply_each(x, (pass, asked), Some(inputs), cache, observer, form, y)
         })
     }
 
-    fn apply_each<'i>(
+    #[allow(clippy::too_many_arguments)] // what each layer reads, and where it writes
+    fn apply_each(
         &self,
         x: &[f32],
-        ((pass, asked), inputs): (
-            (&PackedPass, &PackedPass),
-            Option<&dyn Fn(usize) -> InputRows<'i>>,
-        ),
+        (pass, asked): (&PackedPass, &PackedPass),
+        inputs: Option<&[f32]>,
         mut cache: Option<&mut PackedKvCache>,
         mut observer: Option<&mut Observer>,
         (shape, dtype): (&[usize], DType),
@@ -359,8 +344,9 @@ impl PackedStack {
                         pass.enter(self.relative_biases.own(block))?;
                     }
                     let input = if i == 0 { x } else { &*from };
-                    let keys_of = self.keys_of(i);
-                    let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[keys_of]);
+                    let shared = self.blocks[block].attention().inner().config().shared_keys;
+                    let cache = cache.as_deref_mut();
+                    let cache = cache.map(|cache| cache.of_layer(i, shared));
                     let mut seen = observer.is_some().then(SeenBlock::default);
                     let is_last = i + 1 == self.layers.len();
                     let (asked, output) = match is_last {
@@ -370,7 +356,8 @@ impl PackedStack {
                     let run = Run {
                         pass,
                         asked,
-                        input: inputs.map(|of_layer| of_layer(i)),
+                        input: (self.layer_inputs.as_ref().zip(inputs))
+                            .map(|(of, all)| of.of_layer(all, i)),
                     };
                     threads::with_team(self.cpu.threads, || {
                         self.blocks[block].apply(input, run, cache, seen.as_mut(), output)
