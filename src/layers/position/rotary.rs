@@ -276,6 +276,17 @@ mod tests {
         assert_frequencies(10_000.0, scaling(), 9, long);
     }
 
+    /// Values of transformers 5.23's `_compute_proportional_rope_parameters` for half of a head, in f32.
+    #[test]
+    fn the_last_pairs_of_a_proportional_rotation_stand_still() {
+        let scaling = RotaryScaling::Proportional {
+            n_turning: 2,
+            factor: 4.0,
+        };
+        let config = RotaryConfig::new(8, 10_000.0).with_scaling(scaling);
+        assert_eq!(frequencies(&config, 1).0, [0.25, 0.025, 0.0, 0.0]);
+    }
+
     /// Values of transformers 5.23's `_compute_yarn_parameters`, in f32.
     #[test]
     fn yarns_ramp_ends_within_the_head() {

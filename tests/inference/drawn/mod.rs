@@ -417,7 +417,7 @@ impl Draws {
             let attention = &mut block.attention;
             let is_disentangled = matches!(attention.position, Position::Disentangled(_));
             if attention.latent.is_none() && !is_disentangled && self.one_in(4) {
-                attention.value_norm = Some(self.of(&[1e-5, 0.1]));
+                attention.value_norm = Some(self.of(&[1e-3, 0.1]));
             }
             if let Position::Rotary(rotary) = &mut attention.position
                 && rotary.scaling == RotaryScaling::None
@@ -431,7 +431,7 @@ impl Draws {
             block.output_scale = self.one_in(5);
         }
         if self.one_in(4) {
-            let norm = self.norm(3);
+            let norm = self.norm(5);
             stack.layer_inputs = Some(norm);
             for block in &mut stack.blocks {
                 block.layer_input = Some(LayerInputConfig {
