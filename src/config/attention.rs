@@ -129,6 +129,9 @@ pub struct AttentionConfig {
     /// (Gemma 3n and 4; transformers' `num_kv_shared_layers`). A cache keeps those of that layer alone.
     #[serde(default)]
     pub shared_keys: Option<usize>,
+    /// Whether values are the projected keys, before what is done to these (Gemma 4's `attention_k_eq_v`).
+    #[serde(default)]
+    pub values_are_keys: bool,
     /// Divides the value of each head by its root mean square, `√(mean(v²) + eps)`, with this `eps`, if any (Gemma 3n and 4).
     #[serde(default)]
     pub value_norm: Option<f64>,
@@ -181,6 +184,7 @@ impl AttentionConfig {
             query_key_norm: None,
             latent: None,
             shared_keys: None,
+            values_are_keys: false,
             value_norm: None,
             temperature: None,
             soft_cap: None,
@@ -210,6 +214,8 @@ impl AttentionConfig {
         with_latent(latent: Option<LatentConfig>) => latent = latent;
         /// Sets the earlier layer whose keys and values the queries attend to, or lets the layer have its own.
         with_shared_keys(layer: Option<usize>) => shared_keys = layer;
+        /// Sets whether values are the projected keys.
+        with_values_as_keys(are_keys: bool) => values_are_keys = are_keys;
         /// Sets the `eps` of the norm of each head's value, or removes the norm.
         with_value_norm(eps: Option<f64>) => value_norm = eps;
         /// Sets the temperature by position, or removes it; `head_dim` is even then.
@@ -302,12 +308,18 @@ impl AttentionConfig {
             self.norm_of_values(eps).validate_eps()?;
         }
         let is_made = self.latent.is_some() || matches!(self.position, Position::Disentangled(_));
-        if is_made && (self.shared_keys.is_some() || self.value_norm.is_some()) {
-            let reason = "shared keys and norms of values are of attention without a latent or disentangled scores";
+        let makes_fewer = self.shared_keys.is_some() || self.values_are_keys;
+        if is_made && (makes_fewer || self.value_norm.is_some()) {
+            let reason = "shared keys, values that are keys and norms of values are of attention without a latent or \
+                          disentangled scores";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
-        if self.shared_keys.is_some() && self.d_memory != self.d_model {
-            let reason = "keys of an earlier layer are of the same sequence, but d_memory is another than d_model";
+        if makes_fewer && self.d_memory != self.d_model {
+            let reason = "shared keys, and values that are keys, are of self-attention, but d_memory is another than d_model";
+            return Err(Error::InvalidConfig(reason.to_string()));
+        }
+        if self.shared_keys.is_some() && self.values_are_keys {
+            let reason = "an attention to another layer's keys has that layer's values; set values_are_keys there alone";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.window == Some(0) {

@@ -192,9 +192,9 @@ impl BlockConfig {
             .try_for_each(LayerInputConfig::validate)?;
         if let Some(cross) = &self.cross_attention {
             cross.validate()?;
-            if cross.shared_keys.is_some() {
+            if cross.shared_keys.is_some() || cross.values_are_keys {
                 return Err(Error::InvalidConfig(
-                    "cross-attention has keys of its own, or an encoder's; remove shared_keys"
+                    "cross-attention has keys and values of an encoder's output; remove shared_keys and values_are_keys"
                         .to_string(),
                 ));
             }

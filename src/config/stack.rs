@@ -90,6 +90,7 @@ impl StackConfig {
             if i >= own {
                 let of = kinds[..own].iter().rposition(|of| *of == kinds[i]);
                 block.attention.shared_keys = Some(of.unwrap_or(i));
+                block.attention.values_are_keys = false;
             }
         })
     }

@@ -103,6 +103,11 @@ impl PackedAttention {
                 let parts = [("query", query), ("key", key), ("value", value)];
                 Projections::Input(PackedLinear::joined(packing, &parts)?)
             }
+            QueryKeyValue::QueryKey { query, key } => {
+                // Twice, so that one product makes what attention reads.
+                let parts = [("query", query), ("key", key), ("key", key)];
+                Projections::Input(PackedLinear::joined(packing, &parts)?)
+            }
             QueryKeyValue::Fused(fused) => {
                 Projections::Input(PackedLinear::new(&packing.at("query_key_value"), fused)?)
             }

@@ -91,11 +91,12 @@ fn expected(block: &BlockConfig) -> Expected {
         }
         let (q, bias) = (config.query_width(), config.bias);
         let kv = config.shared_keys.map_or(config.key_width(), |_| 0);
-        let weights = 2 * q * config.d_model + 2 * kv * config.d_memory;
+        let value = if config.values_are_keys { 0 } else { kv };
+        let weights = 2 * q * config.d_model + (kv + value) * config.d_memory;
         let biases = [
             (bias.query, q),
             (bias.key, kv),
-            (bias.value, kv),
+            (bias.value, value),
             (bias.output, config.d_model),
             (config.sinks, config.n_heads),
         ];

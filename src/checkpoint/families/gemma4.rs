@@ -9,10 +9,25 @@ use super::prelude::*;
 use super::text_side::beside_images;
 
 pub(super) fn families() -> Vec<Family> {
-    let whole = beside_images(table("gemma4"))
-        .prefixes(&["model.language_model.", "language_model.", ""])
-        .outside(&["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"]);
-    vec![table("gemma4_text"), whole]
+    let beside = |table: Family| {
+        let others = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];
+        beside_images(table)
+            .prefixes(&["model.language_model.", "language_model.", ""])
+            .outside(&others)
+            .outside(&["*vision_embedder.*"])
+    };
+    // Without inputs for each layer.
+    let unified = |name: &str| {
+        table(name)
+            .default_of("hidden_size_per_layer_input", 0)
+            .default_of("sliding_window", 1024)
+    };
+    vec![
+        table("gemma4_text"),
+        beside(table("gemma4")),
+        unified("gemma4_unified_text"),
+        beside(unified("gemma4_unified")),
+    ]
 }
 
 fn table(name: &str) -> Family {
@@ -55,9 +70,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_default("rope_parameters", local_and_global)
         .with_default("num_key_value_heads", 4)
         .with_default("head_dim", 256);
-    for key in ["enable_moe_block", "attention_k_eq_v"] {
-        json.only(key, &[json!(false)])?;
-    }
+    json.only("enable_moe_block", &[json!(false)])?;
     json.only("use_bidirectional_attention", &[json!("vision")])?; // of images' tokens alone
     let mut usual = block(&json.without("rope_parameters"), bias(json)?)?;
     usual.attention_placement = NormPlacement::Sandwich;
@@ -81,6 +94,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let last = stack.blocks.len() - 1;
     let is_sliding = json.sliding_layers(last + 1, |i| !(i + 1).is_multiple_of(6))?;
     let each = json.section(&["per_layer_config"])?;
+    let values_are_keys = json.flag(&["attention_k_eq_v"], false)?;
     for (i, block) in stack.blocks.iter_mut().enumerate() {
         // transformers makes the last layer global, whatever the file says.
         let is_sliding = is_sliding[i] && i < last;
@@ -93,7 +107,13 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             }
         } else if !is_sliding {
             attention.head_dim = json.size_or(&["global_head_dim"], 512)?;
+            if let Some(n_kv_heads) = json.optional_size(&["num_global_key_value_heads"])?
+                && values_are_keys
+            {
+                attention.n_kv_heads = n_kv_heads;
+            }
         }
+        attention.values_are_keys = values_are_keys && !is_sliding;
         let (kind, theta) = match is_sliding {
             true => ("sliding_attention", 10_000.0),
             false => ("full_attention", 1e6),

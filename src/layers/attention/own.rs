@@ -97,6 +97,10 @@ impl Attention {
                 let project = |linear: &Linear| linear.apply(x, None, train);
                 [project(query)?, project(key)?, project(value)?]
             }
+            QueryKeyValue::QueryKey { query, key } => {
+                let key = key.apply(x, None, train)?;
+                [query.apply(x, None, train)?, key.clone(), key]
+            }
             QueryKeyValue::Fused(fused) => {
                 let (q, kv) = (self.config.query_width(), self.config.key_width());
                 let all = fused.apply(x, None, train)?;

@@ -416,8 +416,10 @@ impl Draws {
         for block in &mut stack.blocks {
             let attention = &mut block.attention;
             let is_disentangled = matches!(attention.position, Position::Disentangled(_));
-            if attention.latent.is_none() && !is_disentangled && self.one_in(4) {
-                attention.value_norm = Some(self.of(&[1e-3, 0.1]));
+            if attention.latent.is_none() && !is_disentangled {
+                let norm = self.one_in(4).then(|| self.of(&[1e-3, 0.1]));
+                attention.value_norm = norm;
+                attention.values_are_keys = self.one_in(5);
             }
             if let Position::Rotary(rotary) = &mut attention.position
                 && rotary.scaling == RotaryScaling::None
@@ -441,7 +443,8 @@ impl Draws {
             }
         }
         if stack.layers == [0, 1] && self.one_in(2) {
-            let shared = stack.blocks[0].attention.clone().with_shared_keys(Some(0));
+            let shared = stack.blocks[0].attention.clone();
+            let shared = shared.with_shared_keys(Some(0)).with_values_as_keys(false);
             if shared.validate().is_ok() {
                 stack.blocks[1].attention = shared;
             }
