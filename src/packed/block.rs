@@ -1,7 +1,7 @@
 //! The packed transformer block.
 
 use candle_blocks_kernels::rows::{RowNorm, Source};
-use candle_blocks_kernels::{Cpu, memory::lend, scratch};
+use candle_blocks_kernels::{Cpu, memory::lend, rows, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
 use super::layer_input::{InputRows, PackedGatedInput};
@@ -224,7 +224,7 @@ impl PackedTransformerBlock {
             }
         }
         if let Some(scale) = self.output_scale {
-            y.iter_mut().for_each(|y| *y *= scale);
+            rows::elements::scale(self.cpu, y.into(), f64::from(scale));
         }
         Ok(())
     }

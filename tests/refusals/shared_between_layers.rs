@@ -40,7 +40,7 @@ fn with_inputs() -> StackConfig {
 fn refused(mut config: StackConfig, change: impl FnOnce(&mut StackConfig), words: &[&str]) {
     config.validate().unwrap();
     change(&mut config);
-    assert_says(&config.validate().unwrap_err(), words);
+    assert_says(config.validate().unwrap_err(), words);
 }
 
 #[track_caller]

@@ -20,7 +20,7 @@ pub(super) fn families() -> Vec<Family> {
 
 fn gemma_decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     decoder(name, config)
-        .embeddings(embeddings)
+        .embeddings(|json, stack| Ok(scaled_words(json, stack)?.into()))
         .default_of("tie_word_embeddings", true)
         .default_of("pad_token_id", 0)
 }
@@ -39,9 +39,12 @@ pub(super) fn sandwich_table(name: &str, config: fn(&ConfigJson) -> Result<Stack
 }
 
 /// The words times the root of the width.
-pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+pub(super) fn scaled_words(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<TokenEmbeddingsConfig> {
     let scale = (stack.blocks[0].d_model() as f64).sqrt();
-    Ok(padded_words(json, stack)?.with_scale(scale).into())
+    Ok(padded_words(json, stack)?.with_scale(scale))
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {

@@ -3,7 +3,7 @@
 //!
 //! transformers' `Gemma4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>
 
-use super::gemma::{embeddings, sandwich_table};
+use super::gemma::{sandwich_table, scaled_words};
 use super::llama::{bias, block, uniform};
 use super::prelude::*;
 use super::text_side::beside_images;
@@ -47,9 +47,7 @@ fn table(name: &str) -> Family {
             &["embed_tokens_per_layer"],
         )])
         .embeddings(|json, stack| {
-            let EmbeddingsConfig::Tokens(words) = embeddings(json, stack)? else {
-                unreachable!("Gemma reads tokens")
-            };
+            let words = scaled_words(json, stack)?;
             let Some(norm) = stack.layer_inputs else {
                 return Ok(words.into());
             };
