@@ -6,49 +6,15 @@ use candle_nn::{Init, VarBuilder};
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
     Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, GatedInput,
-    Linear, Sublayer, SublayerNorm, SublayerStages,
+    Linear, Sublayer, SublayerNorm,
 };
 use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
 use crate::ops::Value;
 
-/// The intermediate results of a block.
-#[derive(Clone, Debug)]
-pub struct BlockStages {
-    /// The self-attention sublayer.
-    pub attention: SublayerStages,
-    /// The cross-attention sublayer, where there is one.
-    pub cross_attention: Option<SublayerStages>,
-    /// The feed-forward sublayer.
-    pub feed_forward: SublayerStages,
-    /// The sublayer of the input that the block has for itself, where there is one.
-    pub layer_input: Option<SublayerStages>,
-    /// The block's output.
-    output: Tensor,
-}
+mod parallel;
+mod stages;
 
-impl BlockStages {
-    /// The block's output: that of the last sublayer, times the block's own factor where it has one.
-    pub fn output(&self) -> &Tensor {
-        &self.output
-    }
-
-    /// Stages whose last gives the block's output.
-    pub(crate) fn new(
-        attention: SublayerStages,
-        cross_attention: Option<SublayerStages>,
-        feed_forward: SublayerStages,
-        layer_input: Option<SublayerStages>,
-        output: Tensor,
-    ) -> Self {
-        Self {
-            attention,
-            cross_attention,
-            feed_forward,
-            layer_input,
-            output,
-        }
-    }
-}
+pub use stages::BlockStages;
 
 /// An inner layer, which drops with probability `p`, with what the configuration puts around it.
 fn around<L>(
@@ -403,70 +369,6 @@ impl TransformerBlock {
             inner.apply(x, residual, train)
         };
         self.feed_forward.apply(&x, train, watch, feed)
-    }
-
-    /// # Errors
-    /// If the block is parallel and has a part that only a sequential block can have: cross-attention, or a norm of the sum.
-    fn check_topology(&self) -> Result<()> {
-        if self.topology == Topology::Sequential {
-            return Ok(());
-        }
-        if self.cross_attention.is_some() {
-            bail!("block: cross-attention needs Topology::Sequential, but the block is parallel");
-        }
-        let norms = [self.attention.norm(), self.feed_forward.norm()];
-        if norms.iter().any(|norm| norm.of_sum().is_some()) {
-            bail!(
-                "block: a norm behind the residual (SublayerNorm::Post) needs Topology::Sequential, but the block is parallel"
-            );
-        }
-        Ok(())
-    }
-
-    /// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
-    fn apply_parallel(
-        &self,
-        x: &Value,
-        pass: &Pass,
-        cache: Option<&mut LayerCache>,
-        watch: &mut Watch,
-        norm: ParallelNorm,
-    ) -> Result<Value> {
-        let train = pass.context.train();
-        let attention_input = watch.see(self.attention.input(x)?)?;
-        let residual = self.attention.residual(x, &attention_input);
-        // With dropout of the two branches' sum, the residual comes last.
-        let dropped = self.parallel_dropout.is_on(train);
-        let added_to = (!dropped).then_some(residual);
-        let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
-            inner.apply(x, pass, cache, residual)
-        };
-        let attended = self
-            .attention
-            .added(&attention_input, added_to, train, watch, attend)?;
-        let attended = match dropped && watch.is_on() {
-            false => watch.see(attended)?,
-            true => {
-                let attended = pass.value(&attended.tensor()?)?;
-                watch.see(residual.add(&attended)?)?;
-                attended
-            }
-        };
-        let input = match norm {
-            ParallelNorm::Shared => attention_input.clone(),
-            ParallelNorm::Separate => self.feed_forward.input(x)?,
-        };
-        let input = watch.see(input)?;
-        let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
-            inner.apply(x, residual, train)
-        };
-        let sum = self
-            .feed_forward
-            .added(&input, Some(&attended), train, watch, feed)?;
-        watch.see(match dropped {
-            true => residual.add(&self.parallel_dropout.apply(&sum, train)?)?,
-            false => sum,
-        })
     }
 }
 

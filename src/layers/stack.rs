@@ -9,10 +9,13 @@ use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, LayerInputs, Linear, Norm, RelativeBias,
     RelativeEmbeddings, TransformerBlock,
 };
-use crate::layers::{
-    ledger::check_cached, pass::Layer, pass::Pass, position::RelativeBiases, sublayer::Watch,
-};
+use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
 use crate::ops::{Constants, Value};
+
+mod inputs;
+mod shared;
+
+pub(crate) use shared::SharedParts;
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
@@ -111,34 +114,6 @@ impl Stack {
             bail!("stack: relative embeddings of width {width} for a block of {found}");
         }
         self.relative_embeddings = Some(embeddings);
-        Ok(self)
-    }
-
-    /// Adds what makes the inputs that layers have for themselves.
-    ///
-    /// # Errors
-    /// If it makes other inputs than the blocks read, or not one for each layer.
-    pub fn with_layer_inputs(mut self, inputs: Option<LayerInputs>) -> Result<Self> {
-        let width = inputs.as_ref().map(LayerInputs::width);
-        for block in &self.blocks {
-            let read = block
-                .layer_input()
-                .map(|input| input.inner().gate().shape().0);
-            if read != width {
-                bail!("stack: inputs of width {width:?} for layers, of which one reads {read:?}");
-            }
-        }
-        if let Some(inputs) = &inputs {
-            let (found, d_model) = (inputs.n_layers(), self.blocks[0].d_model());
-            if found != self.layers.len() || inputs.projection().shape().1 != d_model {
-                bail!(
-                    "stack: inputs for {found} layers from rows of {}, expected {} from {d_model}",
-                    inputs.projection().shape().1,
-                    self.layers.len()
-                );
-            }
-        }
-        self.layer_inputs = inputs;
         Ok(self)
     }
 
@@ -340,64 +315,12 @@ impl Stack {
         self.behind_blocks(&x, pass.context.train())
     }
 
-    /// The inputs that the layers of a pass have for themselves, side by side.
-    pub(crate) fn inputs_of_layers(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
-        let (words, train) = (pass.context.layer_inputs(), pass.context.train());
-        match (&self.layer_inputs, words) {
-            (Some(inputs), words) => inputs.apply(x, words, train).map(Some),
-            (None, None) => Ok(None),
-            (None, Some(_)) => bail!(
-                "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
-            ),
-        }
-    }
-
-    /// Begins a layer of a pass.
-    pub(crate) fn enter(&self, layer: usize, pass: &Pass, inputs: Option<&Value>) -> Result<()> {
-        pass.enter(self.relative_biases.own(self.layers[layer]))?;
-        let width = self.layer_inputs.as_ref().map_or(0, LayerInputs::width);
-        let reads = |block: &TransformerBlock| block.attention().inner().config().shared_keys;
-        let is_shared = self.blocks.iter().any(|block| reads(block) == Some(layer));
-        pass.begin(Layer {
-            shared_as: is_shared.then_some(layer),
-            input: inputs.map(|all| all.columns(layer * width..(layer + 1) * width)),
-        });
-        Ok(())
-    }
-
     /// The final norm and the dropout behind it.
     pub(crate) fn behind_blocks(&self, x: &Value, train: bool) -> Result<Value> {
         match &self.final_norm {
             Some(norm) => self.output_dropout.apply(&norm.apply(x)?, train),
             None => self.output_dropout.apply(x, train),
         }
-    }
-}
-
-/// The parts of a stack that belong to no block.
-pub(crate) struct SharedParts {
-    pub relative_biases: RelativeBiases,
-    pub relative_embeddings: Option<RelativeEmbeddings>,
-    pub layer_inputs: Option<LayerInputs>,
-    pub final_norm: Option<Norm>,
-}
-
-impl SharedParts {
-    /// Gets those that are configured.
-    pub fn new(config: &StackConfig, vb: &VarBuilder) -> Result<Self> {
-        let first = config.blocks.first().map(|block| &block.attention);
-        let d_model = first.map_or(0, |first| first.d_model);
-        let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb);
-        let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
-        let inputs = |norm| LayerInputs::new(norm, config.layers.len(), d_model, vb);
-        let inputs = config.layer_inputs.as_ref().map(inputs);
-        let embeddings = config.relative_embeddings.as_ref().map(embeddings);
-        Ok(Self {
-            relative_biases: RelativeBiases::new(config, vb)?,
-            relative_embeddings: embeddings.transpose()?,
-            layer_inputs: inputs.transpose()?,
-            final_norm: config.final_norm.as_ref().map(norm).transpose()?,
-        })
     }
 }
 
