@@ -14,6 +14,7 @@ mod embeddings;
 mod feed_forward;
 mod initialization;
 mod latent;
+mod layer_input;
 mod linear;
 mod model;
 mod norm;
@@ -27,13 +28,14 @@ mod readout;
 mod relative_bias;
 mod rotary_axes;
 mod setters;
+mod stack;
 mod temperature;
 mod xielu;
 
 pub use activation::Activation;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
 pub use block::{
-    BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
+    BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, Topology,
 };
 pub use disentangled::{DisentangledConfig, PositionProjections, RelativeEmbeddingsConfig};
 pub use embeddings::{
@@ -46,6 +48,7 @@ pub use feed_forward::{
 };
 pub use initialization::{Draw, Initialization};
 pub use latent::LatentConfig;
+pub use layer_input::{LayerInputConfig, LayerInputTable};
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, Joint, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};
@@ -61,13 +64,14 @@ pub use readout::{
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
 pub use rotary_axes::{AxesOrder, PatchAxes, PatchCoordinates, RotaryAxes, TokenAxes};
+pub use stack::StackConfig;
 pub use temperature::{PositionTemperature, TemperatureBy};
 pub use xielu::XieluConfig;
 
-pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};
 pub(crate) use rank_part::rank_range;
 pub(crate) use setters::{getters, setters};
+pub(crate) use stack::{check_layers, check_shared_keys};
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
 /// published layers have some hundred thousand features.

@@ -167,6 +167,9 @@ fn with_padding(mut drawn: Initialization, embeddings: &EmbeddingsConfig) -> Ini
     };
     if let Some(padding) = tokens.padding {
         drawn = drawn.with_zero_row("embeddings.word.weight", padding as usize);
+        if tokens.layer_inputs.is_some() {
+            drawn = drawn.with_zero_row("embeddings.layer_inputs.weight", padding as usize);
+        }
     }
     match tokens.positions.map(|table| table.counted) {
         Some(Counted::Except(padding)) => {

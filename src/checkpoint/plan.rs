@@ -230,7 +230,8 @@ pub(crate) fn names_on_disk(
             | "final_norm"
             | "relative_bias"
             | "relative_embeddings"
-            | "relative_embeddings_norm",
+            | "relative_embeddings_norm"
+            | "layer_inputs",
         ) => Place::of(role),
         _ => Place::Ends,
     };

@@ -29,7 +29,13 @@ impl ConfigJson {
         let parameters = self.rotary_section()?;
         let keys = ["partial_rotary_factor", "rotary_pct", "rope_pct"];
         let share = self.rotary_number(parameters.as_ref(), &keys, default_share)?;
-        let turning = (head_dim as f64 * share) as usize;
+        let kind = parameters
+            .as_ref()
+            .map(|own| own.text(&["rope_type", "type"]));
+        let turning = match kind.transpose()?.flatten().as_deref() {
+            Some("proportional") => head_dim, // of which it turns a share itself
+            _ => (head_dim as f64 * share) as usize,
+        };
         self.rotary_of(parameters.as_ref(), turning, default_theta)
     }
 
@@ -93,7 +99,7 @@ impl ConfigJson {
         let theta = self.rotary_number(parameters, &keys, default_theta)?;
         let rotary = RotaryConfig::new(turning, theta);
         match parameters {
-            Some(parameters) => Ok(rotary.with_scaling(self.rotary_scaling(parameters)?)),
+            Some(parameters) => Ok(rotary.with_scaling(self.rotary_scaling(parameters, turning)?)),
             None => Ok(rotary),
         }
     }
@@ -142,7 +148,7 @@ impl ConfigJson {
         Ok(magnitude(factor.ok_or_else(missing)?, all).powi(2))
     }
 
-    fn rotary_scaling(&self, parameters: &ConfigJson) -> Result<RotaryScaling> {
+    fn rotary_scaling(&self, parameters: &ConfigJson, head_dim: usize) -> Result<RotaryScaling> {
         let required = |key: &str| {
             let number = parameters.optional_number(&[key])?;
             number.ok_or_else(|| parameters.error(&[key], "missing, expected a number"))
@@ -172,6 +178,13 @@ impl ConfigJson {
             Some("linear") => RotaryScaling::Linear {
                 factor: required("factor")?,
             },
+            Some("proportional") => {
+                let share = parameters.number(&["partial_rotary_factor"], 1.0)?;
+                RotaryScaling::Proportional {
+                    n_turning: (share * head_dim as f64 / 2.0) as usize,
+                    factor: parameters.number(&["factor"], 1.0)?,
+                }
+            }
             Some("dynamic") => RotaryScaling::DynamicNtk {
                 factor: required("factor")?,
                 max_positions: max_positions()?,
@@ -223,7 +236,7 @@ impl ConfigJson {
                 }
             }
             Some(other) => {
-                let known = "default, linear, dynamic, yarn, llama3, longrope";
+                let known = "default, linear, proportional, dynamic, yarn, llama3, longrope";
                 return Err(parameters.error(
                     &["rope_type", "type"],
                     format!("{other:?} is not known; known: {known}"),

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LatentConfig, NormConfig, Position, PositionTemperature, finite, positive, probability,
-    setters, size,
+    LatentConfig, NormConfig, NormWeight, Position, PositionTemperature, finite, positive,
+    probability, setters, size,
 };
 use crate::error::{Error, Result};
 
@@ -125,6 +125,16 @@ pub struct AttentionConfig {
     /// that of the first projection of queries.
     #[serde(default)]
     pub latent: Option<LatentConfig>,
+    /// The earlier layer whose keys and values the queries attend to, in the place of own ones, if any; in self-attention alone
+    /// (Gemma 3n and 4; transformers' `num_kv_shared_layers`). A cache keeps those of that layer alone.
+    #[serde(default)]
+    pub shared_keys: Option<usize>,
+    /// Whether values are the projected keys, before what is done to these (Gemma 4's `attention_k_eq_v`).
+    #[serde(default)]
+    pub values_are_keys: bool,
+    /// Divides the value of each head by its root mean square, `√(mean(v²) + eps)`, with this `eps`, if any (Gemma 3n and 4).
+    #[serde(default)]
+    pub value_norm: Option<f64>,
     /// A factor on queries that grows with their position, if any; in self-attention alone.
     #[serde(default)]
     pub temperature: Option<PositionTemperature>,
@@ -173,6 +183,9 @@ impl AttentionConfig {
             position: Position::None,
             query_key_norm: None,
             latent: None,
+            shared_keys: None,
+            values_are_keys: false,
+            value_norm: None,
             temperature: None,
             soft_cap: None,
             sinks: false,
@@ -199,6 +212,12 @@ impl AttentionConfig {
         with_query_key_norm(norm: Option<QueryKeyNorm>) => query_key_norm = norm;
         /// Sets the latent that keys and values are made from, or removes it.
         with_latent(latent: Option<LatentConfig>) => latent = latent;
+        /// Sets the earlier layer whose keys and values the queries attend to, or lets the layer have its own.
+        with_shared_keys(layer: Option<usize>) => shared_keys = layer;
+        /// Sets whether values are the projected keys.
+        with_values_as_keys(are_keys: bool) => values_are_keys = are_keys;
+        /// Sets the `eps` of the norm of each head's value, or removes the norm.
+        with_value_norm(eps: Option<f64>) => value_norm = eps;
         /// Sets the temperature by position, or removes it; `head_dim` is even then.
         with_temperature(temperature: Option<PositionTemperature>) => temperature = temperature;
         /// Sets the soft cap on the scores, or removes it.
@@ -228,6 +247,11 @@ impl AttentionConfig {
     /// The width of all key heads together, and of all value heads unless [`Self::latent`] sets another.
     pub fn key_width(&self) -> usize {
         self.n_kv_heads * self.head_dim
+    }
+
+    /// The norm of one head's value.
+    pub(crate) fn norm_of_values(&self, eps: f64) -> NormConfig {
+        NormConfig::rms_norm(self.value_dim(), eps).with_weight(NormWeight::Absent)
     }
 
     /// The width of one head's value.
@@ -279,6 +303,24 @@ impl AttentionConfig {
                     self.head_dim
                 )));
             }
+        }
+        if let Some(eps) = self.value_norm {
+            self.norm_of_values(eps).validate_eps()?;
+        }
+        let is_made = self.latent.is_some() || matches!(self.position, Position::Disentangled(_));
+        let makes_fewer = self.shared_keys.is_some() || self.values_are_keys;
+        if is_made && (makes_fewer || self.value_norm.is_some()) {
+            let reason = "shared keys, values that are keys and norms of values are of attention without a latent or \
+                          disentangled scores";
+            return Err(Error::InvalidConfig(reason.to_string()));
+        }
+        if makes_fewer && self.d_memory != self.d_model {
+            let reason = "shared keys, and values that are keys, are of self-attention, but d_memory is another than d_model";
+            return Err(Error::InvalidConfig(reason.to_string()));
+        }
+        if self.shared_keys.is_some() && self.values_are_keys {
+            let reason = "an attention to another layer's keys has that layer's values; set values_are_keys there alone";
+            return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));

@@ -1,10 +1,10 @@
-//! The configuration of blocks and stacks: their sublayers, norms and residual connections.
+//! The configuration of blocks: their sublayers, norms and residual connections.
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, NormConfig, Position, RelativeBiasConfig, RelativeBiasSpan,
-    RelativeEmbeddingsConfig, Visibility, finite, probability, setters,
+    AttentionConfig, FeedForwardConfig, LayerInputConfig, NormConfig, Position, finite,
+    probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -114,6 +114,12 @@ pub struct BlockConfig {
     pub topology: Topology,
     /// The residual connections.
     pub residual: ResidualConfig,
+    /// What follows the feed-forward, if the block has an input for itself.
+    #[serde(default)]
+    pub layer_input: Option<LayerInputConfig>,
+    /// Whether the block's output is multiplied by a number of the checkpoint, which is not trained (Gemma 4's `layer_scalar`).
+    #[serde(default)]
+    pub output_scale: bool,
 }
 
 impl BlockConfig {
@@ -133,6 +139,8 @@ impl BlockConfig {
             feed_forward_placement: placement,
             topology: Topology::Sequential,
             residual: ResidualConfig::default(),
+            layer_input: None,
+            output_scale: false,
         }
     }
 
@@ -143,6 +151,10 @@ impl BlockConfig {
         with_topology(topology: Topology) => topology = topology;
         /// Sets the residual connections.
         with_residual(residual: ResidualConfig) => residual = residual;
+        /// Sets what follows the feed-forward, if the block has an input for itself.
+        with_layer_input(input: Option<LayerInputConfig>) => layer_input = input;
+        /// Sets whether the output is multiplied by a number that is not trained.
+        with_output_scale(scale: bool) => output_scale = scale;
     }
 
     /// Sets the dropout probability of the output of every sublayer.
@@ -175,8 +187,17 @@ impl BlockConfig {
             self.feed_forward.d_model,
             self.norm.d_model,
         ];
+        self.layer_input
+            .iter()
+            .try_for_each(LayerInputConfig::validate)?;
         if let Some(cross) = &self.cross_attention {
             cross.validate()?;
+            if cross.shared_keys.is_some() || cross.values_are_keys {
+                return Err(Error::InvalidConfig(
+                    "cross-attention has keys and values of an encoder's output; remove shared_keys and values_are_keys"
+                        .to_string(),
+                ));
+            }
             if let Position::Disentangled(_) = cross.position {
                 return Err(Error::InvalidConfig(
                     "cross-attention has no distances; expected another position than Disentangled"
@@ -198,160 +219,5 @@ impl BlockConfig {
             )));
         }
         Ok(())
-    }
-}
-
-/// The configuration of a stack: a sequence of blocks and the parts that they share.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[must_use]
-pub struct StackConfig {
-    /// The distinct blocks.
-    pub blocks: Vec<BlockConfig>,
-    /// The index of the block that runs at each layer; ALBERT runs one block many times. Every block runs at least once.
-    pub layers: Vec<usize>,
-    /// The norm after the last block, if any.
-    pub final_norm: Option<NormConfig>,
-    /// The learned relative position bias, if any.
-    pub relative_bias: Option<RelativeBiasConfig>,
-    /// Which blocks share a table of it.
-    #[serde(default)]
-    pub relative_bias_span: RelativeBiasSpan,
-    /// The table of embeddings of distances that all blocks of disentangled attention share.
-    #[serde(default)]
-    pub relative_embeddings: Option<RelativeEmbeddingsConfig>,
-    /// Probability of skipping a whole layer in training (LayerDrop, Fan et al. 2019, <https://arxiv.org/abs/1909.11556>).
-    #[serde(default)]
-    pub layer_drop: f64,
-    /// Dropout probability of the stack's output, after the final norm (T5).
-    #[serde(default)]
-    pub output_dropout: f64,
-}
-
-impl StackConfig {
-    /// A stack of blocks that run once each, in order.
-    pub fn new(blocks: Vec<BlockConfig>, final_norm: Option<NormConfig>) -> Self {
-        Self {
-            layers: (0..blocks.len()).collect(),
-            blocks,
-            final_norm,
-            relative_bias: None,
-            relative_bias_span: RelativeBiasSpan::Stack,
-            relative_embeddings: None,
-            layer_drop: 0.0,
-            output_dropout: 0.0,
-        }
-    }
-
-    /// A stack of `n_blocks` blocks of the same configuration.
-    pub fn uniform(block: BlockConfig, n_blocks: usize, final_norm: Option<NormConfig>) -> Self {
-        Self::new(vec![block; n_blocks], final_norm)
-    }
-
-    /// Changes each block's configuration by a function of its index.
-    pub fn with_each(mut self, mut change: impl FnMut(usize, &mut BlockConfig)) -> Self {
-        for (i, block) in self.blocks.iter_mut().enumerate() {
-            change(i, block);
-        }
-        self
-    }
-
-    /// Makes the attention of every block causal, and lets a copy of it attend to all of an encoder's output.
-    pub(crate) fn into_decoder(self) -> Self {
-        self.with_each(|_, block| {
-            block.attention.visibility = Visibility::Bidirectional;
-            block.cross_attention = Some(block.attention.clone());
-            block.attention.visibility = Visibility::Causal;
-        })
-    }
-
-    setters! {
-        /// Sets the index of the block that runs at each layer.
-        with_layers(layers: Vec<usize>) => layers = layers;
-        /// Sets the relative position bias.
-        with_relative_bias(bias: RelativeBiasConfig) => relative_bias = Some(bias);
-        /// Sets which blocks share a table of the relative position bias; otherwise all do.
-        with_relative_bias_span(span: RelativeBiasSpan) => relative_bias_span = span;
-        /// Sets the table of embeddings of distances that blocks of disentangled attention share.
-        with_relative_embeddings(table: RelativeEmbeddingsConfig) => relative_embeddings = Some(table);
-        /// Sets the probability of skipping a layer in training.
-        with_layer_drop(p: f64) => layer_drop = p;
-        /// Sets the dropout probability of the output.
-        with_output_dropout(p: f64) => output_dropout = p;
-    }
-
-    /// Sets drop path probabilities that rise linearly from 0 in the first block to `rate` in the last,
-    /// `torch.linspace(0, rate, n_blocks)`, as in Huang et al. 2016 and timm's models.
-    pub fn with_rising_drop_path(self, rate: f64) -> Self {
-        let last = self.blocks.len().saturating_sub(1).max(1);
-        self.with_each(|i, block| block.residual.drop_path = rate * i as f64 / last as f64)
-    }
-
-    /// Checks every block, the final norm, the relative bias, that every layer runs a block that exists, and that every
-    /// block runs.
-    ///
-    /// # Errors
-    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
-    pub fn validate(&self) -> Result<()> {
-        self.blocks.iter().try_for_each(BlockConfig::validate)?;
-        self.final_norm.iter().try_for_each(NormConfig::validate)?;
-        probability("layer drop", self.layer_drop)?;
-        probability("output dropout", self.output_dropout)?;
-        if let Some(bias) = &self.relative_bias {
-            self.blocks
-                .iter()
-                .try_for_each(|block| bias.validate(&block.attention))?;
-        }
-        self.validate_relative_embeddings()?;
-        let norm = self.final_norm.iter().map(|norm| norm.d_model);
-        let widths = self.blocks.iter().map(BlockConfig::d_model).chain(norm);
-        let widths: Vec<usize> = widths.collect();
-        if widths.iter().any(|&width| width != widths[0]) {
-            return Err(Error::InvalidConfig(format!(
-                "blocks and final norm have the widths {widths:?}; expected one"
-            )));
-        }
-        check_layers(self.blocks.len(), &self.layers)
-    }
-
-    /// Checks that there is a table for the blocks of disentangled attention, and for none without them.
-    fn validate_relative_embeddings(&self) -> Result<()> {
-        let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
-        let mut is_read = false;
-        for block in &self.blocks {
-            if let Position::Disentangled(disentangled) = &block.attention.position {
-                is_read = true;
-                match &self.relative_embeddings {
-                    Some(table) => table.validate(disentangled, block.d_model())?,
-                    None => {
-                        return failed(
-                            "disentangled attention in a stack without relative embeddings; set them with \
-                             with_relative_embeddings",
-                        );
-                    }
-                }
-            }
-        }
-        match self.relative_embeddings.is_some() && !is_read {
-            true => {
-                failed("relative embeddings that no block reads; expected Position::Disentangled")
-            }
-            false => Ok(()),
-        }
-    }
-}
-
-/// Refuses layers that run no block, and blocks that no layer runs: their parameters would be loaded, reported as used
-/// and trained, and change nothing.
-pub(crate) fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
-    if let Some(block) = layers.iter().find(|&&block| block >= n_blocks) {
-        return Err(Error::InvalidConfig(format!(
-            "a layer runs block {block}, but there are {n_blocks}"
-        )));
-    }
-    match (0..n_blocks).find(|block| !layers.contains(block)) {
-        Some(idle) => Err(Error::InvalidConfig(format!(
-            "no layer runs block {idle} of {n_blocks}; name it in `layers`, or leave it out of `blocks`"
-        ))),
-        None => Ok(()),
     }
 }

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Counted, NormConfig, PatchEmbeddingsConfig, PositionTableConfig, PositionVectors, expect,
-    probability, setters, size,
+    Counted, LayerInputTable, NormConfig, PatchEmbeddingsConfig, PositionTableConfig,
+    PositionVectors, expect, probability, setters, size,
 };
 use crate::error::{Error, Result};
 
@@ -55,6 +55,9 @@ pub struct TokenEmbeddingsConfig {
     /// Whether the norm is of the words alone, before anything is added (Blenderbot Small's decoder).
     #[serde(default)]
     pub norm_of_words: bool,
+    /// The table of words that the inputs of layers are made of, if these have some.
+    #[serde(default)]
+    pub layer_inputs: Option<LayerInputTable>,
     /// The map from the tables' width to that of the blocks, where the two differ.
     pub projection: Option<EmbeddingProjection>,
     /// Dropout probability of the sum.
@@ -106,6 +109,7 @@ impl TokenEmbeddingsConfig {
             blank_padding: false,
             norm: None,
             norm_of_words: false,
+            layer_inputs: None,
             projection: None,
             dropout: 0.0,
         }
@@ -130,6 +134,8 @@ impl TokenEmbeddingsConfig {
         with_norm(norm: NormConfig) => norm = Some(norm);
         /// Sets whether the norm is of the words alone.
         with_norm_of_words(of_words: bool) => norm_of_words = of_words;
+        /// Sets the table of words that the inputs of layers are made of.
+        with_layer_inputs(table: LayerInputTable) => layer_inputs = Some(table);
         /// Sets the map to the width of the blocks.
         with_projection(projection: EmbeddingProjection) => projection = Some(projection);
         /// Sets the dropout probability.
@@ -184,6 +190,9 @@ impl TokenEmbeddingsConfig {
         if let Some(dropout) = &self.token_dropout {
             probability("the usual share of hidden tokens", dropout.usual)?;
         }
+        self.layer_inputs
+            .iter()
+            .try_for_each(LayerInputTable::validate)?;
         if self.width != self.d_model && self.projection.is_none() {
             return Err(Error::InvalidConfig(format!(
                 "embeddings of width {} for blocks of {}, and no projection between them",

@@ -61,9 +61,10 @@ pub struct Initialization {
 }
 
 /// Parameters that begin with the same numbers in every scheme.
-const NEUTRAL: [&str; 4] = [
+const NEUTRAL: [&str; 5] = [
     "*norm*",
     "*_layer_scale.weight",
+    "*output_scale.weight",
     "*router.correction.weight",
     "*xielu.*",
 ];

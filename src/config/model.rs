@@ -129,6 +129,16 @@ impl ModelConfig {
                 "embeddings of width {found} for blocks of {expected:?}"
             )));
         }
+        if let EmbeddingsConfig::Tokens(tokens) = &self.embeddings {
+            let of_layers = self.stack.layer_inputs.map(|norm| norm.d_model);
+            let expected = of_layers.map(|width| width * self.stack.layers.len());
+            let found = tokens.layer_inputs.map(|table| table.width);
+            if found.is_some() && found != expected {
+                return Err(Error::InvalidConfig(format!(
+                    "a table of layers' inputs of width {found:?} for layers that read {expected:?} together"
+                )));
+            }
+        }
         let head = self.head.iter().map(|head| &head.readout);
         let mut readouts = self.pooler.iter().chain(head);
         readouts.try_for_each(ReadoutConfig::validate)

@@ -141,6 +141,13 @@ pub enum RotaryScaling {
         /// The divisor.
         factor: f64,
     },
+    /// The first pairs alone turn, by the frequencies of the whole head (Gemma 4).
+    Proportional {
+        /// The number of pairs that turn.
+        n_turning: usize,
+        /// The divisor of every frequency.
+        factor: f64,
+    },
     /// Dynamic NTK: the base grows with the sequence length beyond `max_positions`.
     DynamicNtk {
         /// The scaling factor.
@@ -201,6 +208,15 @@ impl RotaryScaling {
         match *self {
             Self::None => Ok(()),
             Self::Linear { factor } => above_0("factor", factor),
+            Self::Proportional { n_turning, factor } => {
+                if n_turning > rotary.dim / 2 {
+                    return failed(&format!(
+                        "{n_turning} pairs of a head turn, which has {}",
+                        rotary.dim / 2
+                    ));
+                }
+                above_0("factor", factor)
+            }
             Self::DynamicNtk {
                 factor,
                 max_positions,

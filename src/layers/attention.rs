@@ -35,6 +35,15 @@ pub enum QueryKeyValue {
     Fused(Linear),
     /// Keys and values from a latent: [`AttentionConfig::latent`].
     Latent(Box<LatentProjections>),
+    /// Of queries alone, `[n_heads · head_dim, d_model]`, to keys of an earlier layer: [`AttentionConfig::shared_keys`].
+    Query(Linear),
+    /// Of queries and of keys, which values are as well: [`AttentionConfig::values_are_keys`].
+    QueryKey {
+        /// `[n_heads · head_dim, d_model]`.
+        query: Linear,
+        /// `[n_kv_heads · head_dim, d_model]`.
+        key: Linear,
+    },
 }
 
 impl QueryKeyValue {
@@ -46,6 +55,8 @@ impl QueryKeyValue {
             }
             Self::Fused(fused) => vec![("query_key_value", fused)],
             Self::Latent(latent) => latent.linears(),
+            Self::Query(query) => vec![("query", query)],
+            Self::QueryKey { query, key } => vec![("query", query), ("key", key)],
         }
     }
 
@@ -56,6 +67,8 @@ impl QueryKeyValue {
             }
             Self::Fused(fused) => vec![("query_key_value", fused)],
             Self::Latent(latent) => latent.linears_mut(),
+            Self::Query(query) => vec![("query", query)],
+            Self::QueryKey { query, key } => vec![("query", query), ("key", key)],
         }
     }
 }
@@ -97,6 +110,13 @@ impl Attention {
         let (d_model, d_memory) = (config.d_model, config.d_memory);
         let projections = if config.latent.is_some() {
             QueryKeyValue::Latent(Box::new(LatentProjections::new(config, &vb)?))
+        } else if config.shared_keys.is_some() {
+            QueryKeyValue::Query(linear("query", d_model, q, bias.query)?)
+        } else if config.values_are_keys {
+            QueryKeyValue::QueryKey {
+                query: linear("query", d_model, q, bias.query)?,
+                key: linear("key", d_memory, kv, bias.key)?,
+            }
         } else if vb.contains_tensor("query_key_value.weight") {
             if [bias.key, bias.value] != [bias.query; 2] {
                 bail!(
@@ -184,6 +204,29 @@ impl Attention {
             QueryKeyValue::Latent(latent) => latent.check_shapes(config)?,
             _ if config.latent.is_some() => {
                 bail!("attention: the configuration has a latent; expected LatentProjections")
+            }
+            QueryKeyValue::Query(query) if config.shared_keys.is_some() => {
+                check("query", query, [q, config.d_model])?;
+            }
+            QueryKeyValue::Query(_) => {
+                bail!(
+                    "attention: a projection of queries alone; set shared_keys, or give those of keys and values"
+                )
+            }
+            QueryKeyValue::QueryKey { query, key } if config.values_are_keys => {
+                check("query", query, [q, config.d_model])?;
+                check("key", key, [kv, config.d_model])?;
+            }
+            QueryKeyValue::QueryKey { .. } => {
+                bail!("attention: no projection of values; set values_are_keys, or give one")
+            }
+            _ if config.values_are_keys => {
+                bail!(
+                    "attention: the configuration has values_are_keys; expected QueryKeyValue::QueryKey"
+                )
+            }
+            _ if config.shared_keys.is_some() => {
+                bail!("attention: the configuration has shared_keys; expected QueryKeyValue::Query")
             }
             QueryKeyValue::Separate { query, key, value } => {
                 check("query", query, [q, config.d_model])?;

@@ -3,33 +3,20 @@
 use std::sync::Arc;
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::VarBuilder;
+use candle_nn::{Init, VarBuilder};
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
-    Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
-    Sublayer, SublayerNorm, SublayerStages,
+    Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, GatedInput,
+    Linear, Sublayer, SublayerNorm,
 };
 use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
 use crate::ops::{Ranks, Value};
 
-/// The intermediate results of a block.
-#[derive(Clone, Debug)]
-pub struct BlockStages {
-    /// The self-attention sublayer.
-    pub attention: SublayerStages,
-    /// The cross-attention sublayer, where there is one.
-    pub cross_attention: Option<SublayerStages>,
-    /// The feed-forward sublayer; its `output` is that of the block.
-    pub feed_forward: SublayerStages,
-}
+mod parallel;
+mod stages;
 
-impl BlockStages {
-    /// The block's output.
-    pub fn output(&self) -> &Tensor {
-        &self.feed_forward.output
-    }
-}
+pub use stages::BlockStages;
 
 /// An inner layer, which drops with probability `p`, with what the configuration puts around it.
 fn around<L>(
@@ -57,7 +44,8 @@ fn around<L>(
 /// [`Sublayer`], either in sequence or in parallel.
 ///
 /// Names in a `VarBuilder`: `attention.{query,key,value,output}`, `attention_norm`,
-/// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`.
+/// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
+/// `layer_input_output_norm` and `output_scale.weight` `[1]`.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
@@ -87,6 +75,9 @@ pub struct TransformerBlock {
     attention: Sublayer<Attention>,
     cross_attention: Option<Sublayer<Attention>>,
     feed_forward: Sublayer<BlockFeedForward>,
+    layer_input: Option<Sublayer<GatedInput>>,
+    /// `[1]`
+    output_scale: Option<Tensor>,
     topology: Topology,
     parallel_dropout: Dropout,
 }
@@ -116,7 +107,19 @@ impl TransformerBlock {
         let cross = cross.map(|cross| attend("cross_attention", cross));
         let block = Self::from_parts(attention, cross.transpose()?, feed_forward, config.topology)?;
         let dropout = Dropout::new(residual.parallel_dropout, DropoutSource::default())?;
-        Ok(block.with_parallel_dropout(dropout))
+        let input = config.layer_input.as_ref().map(|input| {
+            let inner = GatedInput::new(input, config.d_model(), vb.pp("layer_input"))?;
+            let placement = NormPlacement::Output;
+            around(("layer_input", inner), placement, 0.0, config, &vb)
+        });
+        let output_scale = config.output_scale.then(|| {
+            let vb = vb.pp("output_scale");
+            vb.get_with_hints(1, "weight", Init::Const(1.0))
+        });
+        block
+            .with_parallel_dropout(dropout)
+            .with_layer_input(input.transpose()?)?
+            .with_output_scale(output_scale.transpose()?)
     }
 
     /// Builds the block from its sublayers. In a parallel block with a shared norm, a norm of the feed-forward is not used.
@@ -133,11 +136,35 @@ impl TransformerBlock {
             attention,
             cross_attention,
             feed_forward,
+            layer_input: None,
+            output_scale: None,
             topology,
             parallel_dropout: Dropout::none(),
         };
         block.check_shapes()?;
         Ok(block)
+    }
+
+    /// Adds the sublayer of an input that the block has for itself, behind the feed-forward.
+    ///
+    /// # Errors
+    /// If it is of another width.
+    pub fn with_layer_input(mut self, input: Option<Sublayer<GatedInput>>) -> Result<Self> {
+        self.layer_input = input;
+        self.check_shapes()?;
+        Ok(self)
+    }
+
+    /// Multiplies the output by a number `[1]`, which gets no gradient.
+    ///
+    /// # Errors
+    /// If it has another shape.
+    pub fn with_output_scale(mut self, scale: Option<Tensor>) -> Result<Self> {
+        if let Some(found) = scale.as_ref().map(Tensor::dims).filter(|dims| *dims != [1]) {
+            bail!("block: the output's scale has shape {found:?}, expected [1]");
+        }
+        self.output_scale = scale;
+        Ok(self)
     }
 
     /// # Errors
@@ -153,7 +180,13 @@ impl TransformerBlock {
         let [width, d_out] = self.feed_forward.inner().widths();
         self.feed_forward.check_widths([width, d_out])?;
         let of_cross = |cross: &Sublayer<Attention>| cross.inner().config().d_model;
-        let mut others = self.cross_attention.iter().map(of_cross).chain([width]);
+        let others = self.cross_attention.iter().map(of_cross).chain([width]);
+        let of_input = |input: &Sublayer<GatedInput>| input.inner().widths()[0];
+        let mut others = others.chain(self.layer_input.iter().map(of_input));
+        if let Some(input) = &self.layer_input {
+            input.inner().check_shapes()?;
+            input.check_widths(input.inner().widths())?;
+        }
         if let Some(other) = others.find(|&width| width != d_model) {
             bail!(
                 "block: attention of rows of {d_model}, beside a sublayer of rows of {other}; expected one width"
@@ -180,6 +213,10 @@ impl TransformerBlock {
         cross_attention(&self) -> Option<&Sublayer<Attention>> => self.cross_attention.as_ref();
         /// The feed-forward sublayer.
         feed_forward(&self) -> &Sublayer<BlockFeedForward> => &self.feed_forward;
+        /// The sublayer of the input that the block has for itself.
+        layer_input(&self) -> Option<&Sublayer<GatedInput>> => self.layer_input.as_ref();
+        /// The number `[1]` that the output is multiplied by.
+        output_scale(&self) -> Option<&Tensor> => self.output_scale.as_ref();
         /// Whether the sublayers run in sequence or in parallel.
         topology(&self) -> Topology => self.topology;
     }
@@ -207,6 +244,10 @@ impl TransformerBlock {
         }
         self.feed_forward.set_dropout_source(source);
         self.feed_forward.inner_mut().set_dropout_source(source);
+        if let Some(input) = &mut self.layer_input {
+            input.set_dropout_source(source);
+            input.inner_mut().set_dropout_source(source);
+        }
         self.parallel_dropout.set_source(source.clone());
     }
 
@@ -218,11 +259,15 @@ impl TransformerBlock {
             let role = format!("{role}.cross_attention");
             linears.extend(cross.inner_mut().linears_mut(&role));
         }
-        let role = format!("{role}.feed_forward");
+        let of_feed_forward = format!("{role}.feed_forward");
         linears.extend(match self.feed_forward.inner_mut() {
-            BlockFeedForward::Dense(feed_forward) => feed_forward.linears_mut(&role),
-            BlockFeedForward::Experts(experts) => experts.linears_mut(&role),
+            BlockFeedForward::Dense(feed_forward) => feed_forward.linears_mut(&of_feed_forward),
+            BlockFeedForward::Experts(experts) => experts.linears_mut(&of_feed_forward),
         });
+        if let Some(input) = &mut self.layer_input {
+            let role = format!("{role}.layer_input");
+            linears.extend(input.inner_mut().linears_mut(&role));
+        }
         linears
     }
 
@@ -237,6 +282,10 @@ impl TransformerBlock {
         for attention in attentions.into_iter().flatten() {
             dropouts.extend(attention.dropouts());
             dropouts.extend(attention.inner().dropouts());
+        }
+        if let Some(input) = &self.layer_input {
+            dropouts.extend(input.dropouts());
+            dropouts.extend(input.inner().dropouts());
         }
         dropouts.push(&self.parallel_dropout);
         dropouts
@@ -256,32 +305,62 @@ impl TransformerBlock {
     /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, a block with cross-attention gets
     /// no memory, or a parallel block has cross-attention or a norm behind the residual.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let pass = Pass::new(context, x.dims())?;
-        pass.through(x, |x| self.apply(x, &pass, None, &mut Watch::off()))
+        self.run(x, &Pass::new(context, x.dims())?)
+    }
+
+    /// The output in a pass, without a cache.
+    pub(crate) fn run(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        pass.through(x, |x| self.apply(x, pass, None, &mut Watch::off()))
     }
 
     /// Like [`Self::forward_with`], with the same errors, but returns all intermediate results.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         let pass = Pass::new(context, x.dims())?;
         let mut watch = Watch::on();
-        self.apply(&pass.value(x)?, &pass, None, &mut watch)?;
-        self.watched(watch)
+        let output = self.apply(&pass.value(x)?, &pass, None, &mut watch)?;
+        self.watched(watch, output)
     }
 
-    /// What was watched in one pass.
-    pub(super) fn watched(&self, mut watch: Watch) -> Result<BlockStages> {
-        Ok(BlockStages {
-            attention: watch.sublayer()?,
-            cross_attention: match &self.cross_attention {
-                Some(_) => Some(watch.sublayer()?),
-                None => None,
-            },
-            feed_forward: watch.sublayer()?,
-        })
+    /// What was watched in one pass, which gave this output.
+    pub(super) fn watched(&self, mut watch: Watch, output: Value) -> Result<BlockStages> {
+        let attention = watch.sublayer()?;
+        let cross = self.cross_attention.is_some().then(|| watch.sublayer());
+        let (cross, feed_forward) = (cross.transpose()?, watch.sublayer()?);
+        let input = self.layer_input.is_some().then(|| watch.sublayer());
+        let (input, output) = (input.transpose()?, output.tensor()?);
+        Ok(BlockStages::new(
+            attention,
+            cross,
+            feed_forward,
+            input,
+            output,
+        ))
     }
 
     /// The output in a pass, for positions after the cached ones.
     pub(super) fn apply(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        cache: Option<&mut LayerCache>,
+        watch: &mut Watch,
+    ) -> Result<Value> {
+        let mut x = self.apply_branches(x, pass, cache, watch)?;
+        if let Some(input) = &self.layer_input {
+            let (of_layer, train) = (pass.layer_input()?, pass.context.train());
+            let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
+                inner.apply(x, &of_layer, residual, train)
+            };
+            x = input.apply(&x, train, watch, gated)?;
+        }
+        match &self.output_scale {
+            Some(scale) => x.scale_by(scale),
+            None => Ok(x),
+        }
+    }
+
+    /// Attention and feed-forward, in sequence or in parallel.
+    fn apply_branches(
         &self,
         x: &Value,
         pass: &Pass,
@@ -329,70 +408,6 @@ impl TransformerBlock {
             }
         }
         Ok(())
-    }
-
-    /// # Errors
-    /// If the block is parallel and has a part that only a sequential block can have: cross-attention, or a norm of the sum.
-    fn check_topology(&self) -> Result<()> {
-        if self.topology == Topology::Sequential {
-            return Ok(());
-        }
-        if self.cross_attention.is_some() {
-            bail!("block: cross-attention needs Topology::Sequential, but the block is parallel");
-        }
-        let norms = [self.attention.norm(), self.feed_forward.norm()];
-        if norms.iter().any(|norm| norm.of_sum().is_some()) {
-            bail!(
-                "block: a norm behind the residual (SublayerNorm::Post) needs Topology::Sequential, but the block is parallel"
-            );
-        }
-        Ok(())
-    }
-
-    /// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
-    fn apply_parallel(
-        &self,
-        x: &Value,
-        pass: &Pass,
-        cache: Option<&mut LayerCache>,
-        watch: &mut Watch,
-        norm: ParallelNorm,
-    ) -> Result<Value> {
-        let train = pass.context.train();
-        let attention_input = watch.see(self.attention.input(x)?)?;
-        let residual = self.attention.residual(x, &attention_input);
-        // With dropout of the two branches' sum, the residual comes last.
-        let dropped = self.parallel_dropout.is_on(train);
-        let added_to = (!dropped).then_some(residual);
-        let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
-            inner.apply(x, pass, cache, residual)
-        };
-        let attended = self
-            .attention
-            .added(&attention_input, added_to, train, watch, attend)?;
-        let attended = match dropped && watch.is_on() {
-            false => watch.see(attended)?,
-            true => {
-                let attended = pass.value(&attended.tensor()?)?;
-                watch.see(residual.add(&attended)?)?;
-                attended
-            }
-        };
-        let input = match norm {
-            ParallelNorm::Shared => attention_input.clone(),
-            ParallelNorm::Separate => self.feed_forward.input(x)?,
-        };
-        let input = watch.see(input)?;
-        let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
-            inner.apply(x, residual, train)
-        };
-        let sum = self
-            .feed_forward
-            .added(&input, Some(&attended), train, watch, feed)?;
-        watch.see(match dropped {
-            true => residual.add(&self.parallel_dropout.apply(&sum, train)?)?,
-            false => sum,
-        })
     }
 }
 

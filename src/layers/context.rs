@@ -25,6 +25,7 @@ pub struct ForwardContext {
     patches: Option<[usize; 2]>,
     memory: Option<Memory>,
     relative_embeddings: Option<Tensor>,
+    layer_inputs: Option<Tensor>,
     train: bool,
     precision: Precision,
 }
@@ -63,6 +64,10 @@ impl ForwardContext {
         /// Sets the embeddings of distances `[2 * span, d_model]` that disentangled attention reads in a block outside of its
         /// stack: [`RelativeEmbeddings::rows`](crate::layers::RelativeEmbeddings::rows). A stack has its own.
         with_relative_embeddings(rows: Tensor) => relative_embeddings = Some(rows);
+        /// Sets the rows of words `[batch, seq, n_layers · width]` that the inputs of layers are made of
+        /// ([`LayerInputs`](crate::layers::LayerInputs)):
+        /// [`TokenEmbeddings::layer_inputs`](crate::layers::TokenEmbeddings::layer_inputs). A whole model sets them itself.
+        with_layer_inputs(words: Tensor) => layer_inputs = Some(words);
     }
 
     /// Sets the precision in which linear layers multiply: [`Precision::F32`], which is the default, multiplies numbers as
@@ -140,6 +145,8 @@ impl ForwardContext {
     getters! {
         /// The embeddings of distances, if any.
         relative_embeddings(&self) -> Option<&Tensor> => self.relative_embeddings.as_ref();
+        /// The rows of words that the inputs of layers are made of, if any.
+        layer_inputs(&self) -> Option<&Tensor> => self.layer_inputs.as_ref();
         /// The mask.
         mask(&self) -> &AttentionMask => &self.mask;
         /// The encoder output, if any.

@@ -13,6 +13,10 @@ use crate::layers::position::{
 use crate::layers::{ForwardContext, marks::Marks, mask::Marked};
 use crate::ops::{Constants, Value, uploaded};
 
+mod layer;
+
+pub(crate) use layer::{KeysAndValues, Layer};
+
 /// A context with the sizes of the input, what depends on the cache, and the tables made so far.
 pub(crate) struct Pass<'c> {
     pub context: &'c ForwardContext,
@@ -25,6 +29,10 @@ pub(crate) struct Pass<'c> {
     pub keep: Option<Marks>,
     /// Added to the scores of the block that runs.
     additive: RefCell<Option<Tensor>>,
+    /// The layer that runs, in a stack.
+    layer: RefCell<Layer>,
+    /// What layers so far share with later ones, each with its number.
+    shared: RefCell<Vec<(usize, KeysAndValues)>>,
     /// The embeddings of distances that disentangled attention reads.
     pub relative: Option<Tensor>,
     /// What all passes have on a device in common.
@@ -78,6 +86,8 @@ impl<'c> Pass<'c> {
             seen,
             keep,
             additive: RefCell::new(context.mask().additive().cloned()),
+            layer: RefCell::default(),
+            shared: RefCell::default(),
             relative: context.relative_embeddings().cloned(),
             constants: Constants::default(),
             last: Memo::default(),

@@ -2,10 +2,12 @@
 
 use crate::config::{ExpertGroups, RoutingConfig};
 
-/// Whether a parameter has a gradient: what corrects the scores for the choice has none, nor have the fixed numbers of an xIELU.
+/// Whether a parameter has a gradient: what corrects the scores for the choice has none, nor have the fixed numbers of an
+/// xIELU, and what a block's output is multiplied by.
 pub(crate) fn has_gradient(role: &str) -> bool {
     let without = [
         "router.correction.weight",
+        "output_scale.weight",
         "xielu.slope.weight",
         "xielu.knee.weight",
     ];

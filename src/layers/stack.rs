@@ -5,19 +5,24 @@ use std::sync::Arc;
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{StackConfig, check_layers, getters, setters};
+use crate::config::{StackConfig, check_layers, check_shared_keys, getters, setters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::{
-    BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
+    BlockStages, Dropout, DropoutSource, ForwardContext, LayerInputs, Linear, Norm, RelativeBias,
     RelativeEmbeddings, TransformerBlock,
 };
 use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
 use crate::ops::{Constants, Ranks, Value};
 
+mod inputs;
+mod shared;
+
+pub(crate) use shared::SharedParts;
+
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
-/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`, and `relative_bias`
-/// or, where each block has its own, `blocks.{i}.relative_bias`.
+/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`, `layer_inputs.…` as in
+/// [`LayerInputs`], and `relative_bias` or, where each block has its own, `blocks.{i}.relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
@@ -25,6 +30,7 @@ pub struct Stack {
     layers: Vec<usize>,
     relative_biases: RelativeBiases,
     relative_embeddings: Option<RelativeEmbeddings>,
+    layer_inputs: Option<LayerInputs>,
     final_norm: Option<Norm>,
     layer_drop: Dropout,
     output_dropout: Dropout,
@@ -48,7 +54,8 @@ impl Stack {
         let biases = shared.relative_biases.as_slice().to_vec();
         let stack = Self::from_parts(blocks, layers, biases, shared.final_norm)?
             .with_layer_drop(dropout(config.layer_drop)?)
-            .with_output_dropout(dropout(config.output_dropout)?);
+            .with_output_dropout(dropout(config.output_dropout)?)
+            .with_layer_inputs(shared.layer_inputs)?;
         match shared.relative_embeddings {
             Some(embeddings) => stack.with_relative_embeddings(embeddings),
             None => Ok(stack),
@@ -75,6 +82,7 @@ impl Stack {
             layers,
             relative_biases: RelativeBiases::from_parts(relative_biases, &n_heads)?,
             relative_embeddings: None,
+            layer_inputs: None,
             final_norm,
             layer_drop: Dropout::none(),
             output_dropout: Dropout::none(),
@@ -86,6 +94,8 @@ impl Stack {
 
     fn check_shapes(&self) -> Result<()> {
         check_layers(self.blocks.len(), &self.layers)?;
+        let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
+        check_shared_keys(&attentions.collect::<Vec<_>>(), &self.layers)?;
         let norm = self.final_norm.iter().map(|norm| norm.config().d_model);
         let of_blocks = self.blocks.iter().map(TransformerBlock::d_model);
         let widths: Vec<usize> = of_blocks.chain(norm).collect();
@@ -125,6 +135,8 @@ impl Stack {
         relative_biases(&self) -> &[RelativeBias] => self.relative_biases.as_slice();
         /// The embeddings of distances that all blocks share, if any.
         relative_embeddings(&self) -> Option<&RelativeEmbeddings> => self.relative_embeddings.as_ref();
+        /// What makes the inputs that layers have for themselves, if they have some.
+        layer_inputs(&self) -> Option<&LayerInputs> => self.layer_inputs.as_ref();
         /// The norm after the last block, if any.
         final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
         /// The dropout of whole layers in training.
@@ -146,14 +158,18 @@ impl Stack {
         for block in &mut self.blocks {
             block.set_dropout_source(source);
         }
+        if let Some(inputs) = &mut self.layer_inputs {
+            inputs.linear_mut().1.set_dropout_source(source);
+        }
         self.layer_drop.set_source(source.clone());
         self.output_dropout.set_source(source.clone());
     }
 
-    /// The linear layers of all blocks, mutable, each with its role (`blocks.3.attention.query`).
+    /// The linear layers of all blocks and of what makes their inputs, mutable, each with its role (`blocks.3.attention.query`).
     pub fn linears_mut(&mut self) -> impl Iterator<Item = (String, &mut Linear)> {
         let blocks = self.blocks.iter_mut().enumerate();
-        blocks.flat_map(|(i, block)| block.linears_mut(&format!("blocks.{i}")))
+        let blocks = blocks.flat_map(|(i, block)| block.linears_mut(&format!("blocks.{i}")));
+        blocks.chain(self.layer_inputs.iter_mut().map(LayerInputs::linear_mut))
     }
 
     /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
@@ -206,14 +222,17 @@ impl Stack {
         let pass = self.pass(Pass::new(context, x.dims())?)?;
         // Without a team, whose threads would be missing where the observer computes.
         let mut x = pass.value(x)?;
+        let inputs = self.inputs_of_layers(&x, &pass)?;
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(context.train())? {
                 continue;
             }
-            pass.enter(self.relative_biases.own(block))?;
+            self.enter(i, &pass, inputs.as_ref())?;
             let (block, mut watch) = (&self.blocks[block], Watch::on());
             x = block.apply(&x, &pass, None, &mut watch)?;
-            observer(i, &block.watched(watch)?)?;
+            let stages = block.watched(watch, x)?;
+            x = pass.value(stages.output())?;
+            observer(i, &stages)?;
         }
         self.behind_blocks(&x, context.train())?.tensor()
     }
@@ -291,11 +310,12 @@ impl Stack {
         mut caches: Option<&mut Vec<LayerCache>>,
     ) -> Result<Value> {
         let mut x = x.clone();
+        let inputs = self.inputs_of_layers(&x, pass)?;
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(pass.context.train())? {
                 continue;
             }
-            pass.enter(self.relative_biases.own(block))?;
+            self.enter(i, pass, inputs.as_ref())?;
             let cache = caches.as_deref_mut().map(|caches| &mut caches[i]);
             x = self.blocks[block].apply(&x, pass, cache, &mut Watch::off())?;
         }
@@ -308,29 +328,6 @@ impl Stack {
             Some(norm) => self.output_dropout.apply(&norm.apply(x)?, train),
             None => self.output_dropout.apply(x, train),
         }
-    }
-}
-
-/// The parts of a stack that belong to no block.
-pub(crate) struct SharedParts {
-    pub relative_biases: RelativeBiases,
-    pub relative_embeddings: Option<RelativeEmbeddings>,
-    pub final_norm: Option<Norm>,
-}
-
-impl SharedParts {
-    /// Gets those that are configured.
-    pub fn new(config: &StackConfig, vb: &VarBuilder) -> Result<Self> {
-        let first = config.blocks.first().map(|block| &block.attention);
-        let d_model = first.map_or(0, |first| first.d_model);
-        let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb);
-        let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
-        let embeddings = config.relative_embeddings.as_ref().map(embeddings);
-        Ok(Self {
-            relative_biases: RelativeBiases::new(config, vb)?,
-            relative_embeddings: embeddings.transpose()?,
-            final_norm: config.final_norm.as_ref().map(norm).transpose()?,
-        })
     }
 }
 

@@ -6,7 +6,9 @@ use super::body::{Body, Observer};
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
 use crate::config::{BlockConfig, ModelConfig, Position, RotaryAxes, RotaryConfig, Task, getters};
-use crate::layers::{BlockStages, BlocksOutput, DropoutSource, Embeddings, Tokens};
+use crate::layers::{
+    BlockStages, BlocksOutput, DropoutSource, Embeddings, ForwardContext, TokenEmbeddings, Tokens,
+};
 
 /// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
 /// [`Checkpoint::packed_model`](crate::Checkpoint::packed_model).
@@ -76,6 +78,9 @@ impl Model {
     fn run(&self, input: &ModelInput, observer: Option<&mut Observer>) -> Result<ModelOutput> {
         let embeddings = self.embed(input)?;
         let mut context = input.context(&self.device)?;
+        if let Embeddings::Tokens(embeddings) = &self.embeddings {
+            context = with_layer_inputs(context, embeddings, &self.tokens(input, &[])?)?;
+        }
         if let (Embeddings::Patches(patches), Some(pixels)) =
             (&self.embeddings, &input.pixel_values)
         {
@@ -109,8 +114,8 @@ impl Model {
         };
         let tokens = self.tokens(input, &cache.counted)?;
         let counted = embeddings.counted(&tokens)?;
+        let context = with_layer_inputs(input.context(&self.device)?, embeddings, &tokens)?;
         let embeddings = embeddings.forward_t(&tokens, input.train)?;
-        let context = input.context(&self.device)?;
         let keys_and_values = &mut cache.keys_and_values;
         let last = self
             .body
@@ -191,6 +196,18 @@ impl Model {
         }
         .transpose()
     }
+}
+
+/// The context with the rows of tokens that the inputs of layers are made of, where these have some.
+fn with_layer_inputs(
+    context: ForwardContext,
+    embeddings: &TokenEmbeddings,
+    tokens: &Tokens,
+) -> Result<ForwardContext> {
+    Ok(match embeddings.layer_inputs(tokens)? {
+        Some(rows) => context.with_layer_inputs(rows),
+        None => context,
+    })
 }
 
 /// What a model reads.

@@ -4,6 +4,7 @@ use candle_blocks_kernels::{Cpu, rows::elements};
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::array::wide;
+use super::ledger::asked;
 use super::numbers::Numbers;
 use super::tape::Taped;
 use super::value::{Value, on_either};
@@ -34,6 +35,13 @@ impl Value {
     pub fn multiply_rows(&self, vector: &Tensor) -> Result<Value> {
         self.check_vector(vector)?;
         on_either!(self, x => Ok(x.multiply_rows(vector)?.into()))
+    }
+
+    /// `number · self`, of a number `[1]` that gets no gradient.
+    pub fn scale_by(&self, number: &Tensor) -> Result<Value> {
+        let each = number.detach().broadcast_as(self.width())?;
+        asked("copy", &each)?;
+        self.multiply_rows(&each.contiguous()?)
     }
 
     /// Each row plus a vector, as long as a row.

@@ -12,15 +12,15 @@ mod prepare;
 use std::fmt;
 
 use candle_blocks_kernels::attention::{OperandFormat, PanelShape};
-use candle_blocks_kernels::{Cpu, rows::Source, scratch};
-use candle_core::{Module, Result, Tensor, bail};
+use candle_blocks_kernels::{Cpu, rows::RowNorm, rows::Source, scratch};
+use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use self::{latent::PackedLatent, own::Steps, prepare::Turn};
 use super::linear::{Finishing, PackedLinear};
 use super::{Packing, elements, map_rows, pass::PackedPass};
 use super::{
     cache::{Cached, PackedLayerCache},
-    norm::SpanNorms,
+    norm::{SpanNorms, row_norm},
 };
 use crate::config::{AttentionConfig, Precision};
 use crate::layers::{Attention, ForwardContext, QueryKeyValue};
@@ -34,6 +34,7 @@ pub struct PackedAttention {
     projections: Projections,
     output: PackedLinear,
     norms: Option<SpanNorms>,
+    value_norm: Option<RowNorm>,
     positions: Option<Positions>,
     sinks: Option<Vec<f32>>,
     config: AttentionConfig,
@@ -46,6 +47,8 @@ pub struct PackedAttention {
 enum Projections {
     /// Self-attention: query, key and value from the input.
     Input(PackedLinear),
+    /// Self-attention to keys and values of an earlier layer: query from the input.
+    Query(PackedLinear),
     /// Self-attention to latents.
     Latent(Box<PackedLatent>),
     /// Cross-attention: the query from the input, key and value from an encoder's output.
@@ -100,8 +103,16 @@ impl PackedAttention {
                 let parts = [("query", query), ("key", key), ("value", value)];
                 Projections::Input(PackedLinear::joined(packing, &parts)?)
             }
+            QueryKeyValue::QueryKey { query, key } => {
+                // Twice, so that one product makes what attention reads.
+                let parts = [("query", query), ("key", key), ("key", key)];
+                Projections::Input(PackedLinear::joined(packing, &parts)?)
+            }
             QueryKeyValue::Fused(fused) => {
                 Projections::Input(PackedLinear::new(&packing.at("query_key_value"), fused)?)
+            }
+            QueryKeyValue::Query(query) => {
+                Projections::Query(PackedLinear::new(&packing.at("query"), query)?)
             }
             QueryKeyValue::Latent(latent) => {
                 Projections::Latent(Box::new(PackedLatent::new(packing, attention, latent)?))
@@ -131,6 +142,11 @@ impl PackedAttention {
             projections,
             output: PackedLinear::new(&packing.at("output"), attention.output())?,
             norms: attention.norms().map(SpanNorms::new).transpose()?,
+            value_norm: attention
+                .value_norm(DType::F32, &Device::Cpu)?
+                .as_ref()
+                .map(row_norm)
+                .transpose()?,
             positions: Positions::new(packing, attention)?,
             sinks: attention.sinks().map(elements).transpose()?,
             config: attention.config().clone(),
@@ -147,7 +163,7 @@ impl PackedAttention {
     /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
         let inputs = match &self.projections {
-            Projections::Input(joined) => joined.bytes(),
+            Projections::Input(projection) | Projections::Query(projection) => projection.bytes(),
             Projections::Latent(latent) => latent.bytes(),
             Projections::Memory { query, key_value } => query.bytes() + key_value.bytes(),
         };
@@ -193,7 +209,10 @@ impl PackedAttention {
             Projections::Memory { query, key_value } => {
                 return self.attend_memory(query, key_value, cache, call);
             }
-            Projections::Input(joined) => self.joined_steps(joined, pass)?,
+            Projections::Input(joined) => {
+                self.joined_steps(joined, self.config.key_width(), pass)?
+            }
+            Projections::Query(query) => self.joined_steps(query, 0, pass)?,
             Projections::Latent(latent) => Steps::Latent(latent, self.turning(Turn::Yes, pass)?),
         };
         self.attend_own(steps, cache, call)

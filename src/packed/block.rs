@@ -1,12 +1,13 @@
 //! The packed transformer block.
 
 use candle_blocks_kernels::rows::{RowNorm, Source};
-use candle_blocks_kernels::{Cpu, memory::lend, scratch};
-use candle_core::{Module, Result, Tensor};
+use candle_blocks_kernels::{Cpu, memory::lend, rows, scratch};
+use candle_core::{Module, Result, Tensor, bail};
 
+use super::layer_input::{InputRows, PackedGatedInput};
 use super::sublayer::Seen;
-use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, map_rows};
-use super::{cache::PackedLayerCache, linear::Finishing};
+use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, elements, map_rows};
+use super::{cache::LayerCaches, cache::PackedLayerCache, linear::Finishing};
 use super::{mixture::PackedMixtureOfExperts, pass::PackedPass};
 use crate::config::{ParallelNorm, Position, Precision, Topology, getters};
 use crate::layers::{BlockFeedForward, ForwardContext, TransformerBlock};
@@ -73,8 +74,20 @@ pub struct PackedTransformerBlock {
     attention: PackedSublayer<PackedAttention>,
     cross_attention: Option<PackedSublayer<PackedAttention>>,
     feed_forward: PackedSublayer<PackedBlockFeedForward>,
+    layer_input: Option<PackedSublayer<PackedGatedInput>>,
+    output_scale: Option<f32>,
     topology: Topology,
     cpu: Cpu,
+}
+
+/// What a block needs besides its rows.
+#[derive(Clone, Copy)]
+pub(super) struct Run<'a, 'c> {
+    pub pass: &'a PackedPass<'c>,
+    /// That of the positions whose output is asked for, which is the same, or that of the last ones alone.
+    pub asked: &'a PackedPass<'c>,
+    /// The rows of the input that the block has for itself, if it has one.
+    pub input: Option<InputRows<'a>>,
 }
 
 /// The intermediate results of a block's sublayers, for an observer.
@@ -83,9 +96,11 @@ pub(super) struct SeenBlock {
     pub attention: Seen,
     pub cross_attention: Option<Seen>,
     pub feed_forward: Seen,
+    pub layer_input: Option<Seen>,
 }
 
 scratch!(BETWEEN_ROWS);
+scratch!(BRANCHES_ROWS);
 
 packs!(TransformerBlock, PackedTransformerBlock);
 
@@ -100,10 +115,20 @@ impl PackedTransformerBlock {
         let inner = PackedAttention::new(&packing.at("attention"), attention.inner())?;
         let network =
             PackedBlockFeedForward::new(&packing.at("feed_forward"), feed_forward.inner())?;
+        let layer_input = block.layer_input().map(|input| {
+            let inner = PackedGatedInput::new(&packing.at("layer_input"), input.inner())?;
+            PackedSublayer::new(packing, input, inner)
+        });
         Ok(Self {
             attention: PackedSublayer::new(packing, attention, inner)?,
             cross_attention: cross.transpose()?,
             feed_forward: PackedSublayer::new(packing, feed_forward, network)?,
+            layer_input: layer_input.transpose()?,
+            output_scale: block
+                .output_scale()
+                .map(elements)
+                .transpose()?
+                .map(|scale| scale[0]),
             topology: block.topology(),
             cpu: packing.cpu,
         })
@@ -142,7 +167,9 @@ impl PackedTransformerBlock {
     pub fn bytes(&self) -> usize {
         let cross = self.cross_attention.iter();
         let cross: usize = cross.map(|cross| cross.inner().bytes()).sum();
-        self.attention.inner().bytes() + cross + self.feed_forward.inner().bytes()
+        let input = self.layer_input.iter();
+        let input: usize = input.map(|input| input.inner().bytes()).sum();
+        self.attention.inner().bytes() + cross + self.feed_forward.inner().bytes() + input
     }
 
     /// The output with the context's mask, positions and memory.
@@ -156,17 +183,58 @@ impl PackedTransformerBlock {
         let pass = PackedPass::of_context(context, x)?;
         let widths = (self.d_model(), self.d_model());
         map_rows("block", x, widths, self.cpu.threads, |x, y| {
-            self.apply(x, (&pass, &pass), None, None, y)
+            let run = Run {
+                pass: &pass,
+                asked: &pass,
+                input: None,
+            };
+            self.apply(x, run, None, None, y)
         })
     }
 
-    /// The output for rows `[batch · seq, d_model]` in a pass, for positions after the cached ones: that of the positions
-    /// of the pass `asked`, which is the same, or that of the last ones alone.
+    /// The output for rows `[batch · seq, d_model]` in a pass, for positions after the cached ones: that of those that are
+    /// asked for.
     pub(super) fn apply(
         &self,
         x: &[f32],
-        (pass, asked): (&PackedPass, &PackedPass),
-        mut cache: Option<&mut PackedLayerCache>,
+        run: Run,
+        cache: Option<LayerCaches>,
+        mut seen: Option<&mut SeenBlock>,
+        y: &mut [f32],
+    ) -> Result<()> {
+        match &self.layer_input {
+            None => self.apply_branches(x, run, cache, seen, y)?,
+            Some(sublayer) => {
+                let Some(input) = run.input else {
+                    bail!(
+                        "layer input: the block has an input for itself, which its stack makes; run the block there"
+                    )
+                };
+                let each = run.pass.seq() / run.asked.seq().max(1);
+                let input = input.of_last(each);
+                lend(BRANCHES_ROWS, y.len(), |fed: &mut [f32]| {
+                    self.apply_branches(x, run, cache, seen.as_deref_mut(), fed)?;
+                    let of_input = seen.map(|seen| seen.layer_input.insert(Seen::default()));
+                    let rows = self.normal(fed, sublayer.input_norm());
+                    sublayer.apply(rows, rows, of_input, y, |inner, x, last, y| {
+                        inner.apply(x, input, last, y);
+                        Ok(())
+                    })
+                })?;
+            }
+        }
+        if let Some(scale) = self.output_scale {
+            rows::elements::scale(self.cpu, y.into(), f64::from(scale));
+        }
+        Ok(())
+    }
+
+    /// Attention and feed-forward, in sequence or in parallel.
+    fn apply_branches(
+        &self,
+        x: &[f32],
+        Run { pass, asked, .. }: Run,
+        mut cache: Option<LayerCaches>,
         mut seen: Option<&mut SeenBlock>,
         y: &mut [f32],
     ) -> Result<()> {
@@ -193,7 +261,8 @@ impl PackedTransformerBlock {
                 seen.as_deref_mut().map(|seen| &mut seen.attention),
                 attended,
                 |inner, x, finishing, y| {
-                    inner.apply(x, finishing, (pass, asked), cache.as_deref_mut(), y)
+                    let own = cache.as_mut().map(LayerCaches::of_positions);
+                    inner.apply(x, finishing, (pass, asked), own, y)
                 },
             )?;
             let mut before = &*attended;
@@ -203,7 +272,8 @@ impl PackedTransformerBlock {
                     .map(|seen| seen.cross_attention.insert(Seen::default()));
                 let input = self.normal(before, cross.input_norm());
                 cross.apply(input, input, of_cross, crossed, |inner, x, finishing, y| {
-                    inner.apply(x, finishing, (asked, asked), cache, y)
+                    let memory = cache.map(|cache| cache.layer);
+                    inner.apply(x, finishing, (asked, asked), memory, y)
                 })?;
                 before = &*crossed;
             }

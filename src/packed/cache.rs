@@ -43,6 +43,23 @@ pub(super) struct PackedLayerCache {
     pages: LargePages,
 }
 
+/// The caches that a layer reads and writes.
+pub(super) struct LayerCaches<'a> {
+    pub layer: &'a mut PackedLayerCache,
+    /// Of the earlier layer whose keys and values its queries attend to, if they do.
+    pub shared: Option<&'a mut PackedLayerCache>,
+}
+
+impl LayerCaches<'_> {
+    /// Where the keys and values of the layer's own positions are.
+    pub fn of_positions(&mut self) -> &mut PackedLayerCache {
+        match &mut self.shared {
+            Some(shared) => shared,
+            None => self.layer,
+        }
+    }
+}
+
 /// A copy of its own, for example to continue one prompt in several ways.
 impl Clone for PackedKvCache {
     fn clone(&self) -> Self {
@@ -182,6 +199,17 @@ impl PackedKvCache {
     }
 }
 
+impl PackedKvCache {
+    /// The caches of a layer, and of the earlier one whose keys and values it reads.
+    pub(super) fn of_layer(&mut self, layer: usize, shared: Option<usize>) -> LayerCaches<'_> {
+        let (before, from) = self.layers.split_at_mut(layer);
+        LayerCaches {
+            layer: &mut from[0],
+            shared: shared.map(|of| &mut before[of]),
+        }
+    }
+}
+
 impl PackedLayerCache {
     /// # Errors
     /// If the cached keys of the layer's own positions, or of an encoder's, have another shape.
@@ -234,6 +262,11 @@ impl PackedLayerCache {
             self.dropped_behind = seen;
         }
         own
+    }
+
+    /// The number of positions of which the layer had own keys and values.
+    pub fn end(&self) -> usize {
+        self.own.as_ref().map_or(0, |own| own.positions().end)
     }
 
     /// Keys and values of an encoder's output of `keys` positions, which `project` makes where they are not known.

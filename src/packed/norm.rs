@@ -47,7 +47,10 @@ impl SpanNorms {
 }
 
 fn normalize(isa: Isa, norms: &[RowNorm], row: &mut [f32]) {
-    let width = norms[0].width();
+    // Keys of another layer have their norms there.
+    let Some(width) = norms.first().map(RowNorm::width) else {
+        return;
+    };
     let spans = row.chunks_exact_mut(width);
     for (span, norm) in spans.zip(norms.iter().cycle()) {
         norm.row_in_place(isa, span);

@@ -95,6 +95,8 @@ impl<'c> PackedPass<'c> {
         seen(&self) -> usize => self.pass.seen;
         /// The rows that are computed, if not all.
         kept(&self) -> Option<&[usize]> => Some(&self.kept.as_ref()?.rows);
+        /// The rows of words that the inputs of layers are made of.
+        words(&self) -> Option<&Tensor> => self.pass.context.layer_inputs();
         /// The mask of all positions.
         keep(&self) -> Option<&Tensor> => self.pass.keep.as_ref().map(|keep| &keep.host);
     }

@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
-use candle_core::{DType, Device, Module, Result, Tensor, bail};
+use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch};
+use candle_core::{DType, Module, Result, Tensor, bail};
 
+use super::layer_input::PackedLayerInputs;
+use super::norm::row_norm;
 use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
-use super::{block::SeenBlock, norm::row_norm, sublayer::Seen};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
-    BlockStages, ForwardContext, Norm, Pass, RelativeBias, RelativeBiases, SharedParts, Stack,
-    SublayerStages, check_cached,
+    BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases,
+    SharedParts, Stack, check_cached,
 };
 use crate::ops::Ranks;
+
+mod walk;
 
 /// A [`Stack`] packed for inference on the CPU, created by [`Stack::pack`] or
 /// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack).
@@ -25,6 +28,7 @@ pub struct PackedStack {
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
     relative_biases: RelativeBiases,
+    layer_inputs: Option<PackedLayerInputs>,
     final_norm: Option<RowNorm>,
     cpu: Cpu,
 }
@@ -41,7 +45,6 @@ enum Asked {
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 scratch!(KEPT_ROWS);
-scratch!(BETWEEN_LAYERS);
 
 /// The role of a block in its stack.
 fn role_of_block(i: usize) -> String {
@@ -60,7 +63,9 @@ impl Stack {
         let blocks = blocks
             .map(|(i, block)| PackedTransformerBlock::new(&packing.at(role_of_block(i)), block));
         let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
-        PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())
+        let stack =
+            PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())?;
+        stack.with_layer_inputs(&packing, self.layer_inputs())
     }
 }
 
@@ -99,7 +104,16 @@ impl PackedStack {
         let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());
         packing.check_codes()?;
         let final_norm = shared.final_norm.as_ref();
-        Self::of_blocks(&packing, blocks, &shared.relative_biases, final_norm)
+        let stack = Self::of_blocks(&packing, blocks, &shared.relative_biases, final_norm)?;
+        stack.with_layer_inputs(&packing, shared.layer_inputs.as_ref())
+    }
+
+    fn with_layer_inputs(self, packing: &Packing, inputs: Option<&LayerInputs>) -> Result<Self> {
+        let packed = inputs.map(|inputs| PackedLayerInputs::new(packing, inputs));
+        Ok(Self {
+            layer_inputs: packed.transpose()?,
+            ..self
+        })
     }
 
     fn of_blocks(
@@ -115,6 +129,7 @@ impl PackedStack {
             blocks,
             layers,
             relative_biases: relative_biases.try_map(in_f32)?,
+            layer_inputs: None,
             final_norm: final_norm.map(row_norm).transpose()?,
             cpu: packing.cpu,
         })
@@ -126,13 +141,22 @@ impl PackedStack {
         /// The index of the block that runs at each layer; ALBERT runs one block many times.
         layers(&self) -> &[usize] => &self.layers;
         /// The size of the packed weights in bytes.
-        bytes(&self) -> usize => self.blocks.iter().map(PackedTransformerBlock::bytes).sum();
+        bytes(&self) -> usize => {
+            let inputs = self.layer_inputs.as_ref().map_or(0, PackedLayerInputs::bytes);
+            inputs + self.blocks.iter().map(PackedTransformerBlock::bytes).sum::<usize>()
+        };
+    }
+
+    /// Whether a layer attends to the keys of another.
+    fn shares_keys(&self) -> bool {
+        let mut attentions = self.blocks.iter().map(|b| b.attention().inner().config());
+        attentions.any(|attention| attention.shared_keys.is_some())
     }
 
     /// Whether padding is not computed.
     pub(crate) fn leaves_out_padding(&self) -> bool {
         let has_alibi = self.blocks.iter().any(PackedTransformerBlock::has_alibi);
-        self.relative_biases.as_slice().is_empty() && !has_alibi
+        self.relative_biases.as_slice().is_empty() && !has_alibi && !self.shares_keys()
     }
 
     /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
@@ -284,70 +308,6 @@ impl PackedStack {
             }),
         })
     }
-
-    /// All blocks and the final norm: the first reads `x`, the last writes `y`, for the positions of the pass `asked`, and
-    /// those between write by turns to two places.
-    fn apply_layers(
-        &self,
-        x: &[f32],
-        (pass, asked): (&PackedPass, &PackedPass),
-        mut cache: Option<&mut PackedKvCache>,
-        mut observer: Option<&mut Observer>,
-        (shape, dtype): (&[usize], DType),
-        y: &mut [f32],
-    ) -> Result<()> {
-        let n_between = self.layers.len().saturating_sub(1).min(2);
-        lend(
-            BETWEEN_LAYERS,
-            n_between * x.len(),
-            |between: &mut [f32]| {
-                let (mut to, mut from) = between.split_at_mut(n_between.min(1) * x.len());
-                for (i, &block) in self.layers.iter().enumerate() {
-                    for pass in [pass, asked] {
-                        pass.enter(self.relative_biases.own(block))?;
-                    }
-                    let input = if i == 0 { x } else { &*from };
-                    let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
-                    let mut seen = observer.is_some().then(SeenBlock::default);
-                    let is_last = i + 1 == self.layers.len();
-                    let (passes, output) = match is_last {
-                        true => ((pass, asked), &mut *y),
-                        false => ((pass, pass), &mut *to),
-                    };
-                    threads::with_team(self.cpu.threads, || {
-                        self.blocks[block].apply(input, passes, cache, seen.as_mut(), output)
-                    })?;
-                    if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
-                        observer(i, &stages(seen, output, shape, dtype)?)?;
-                    }
-                    (from, to) = (to, from);
-                }
-                if let Some(norm) = &self.final_norm {
-                    norm.rows_in_place(self.cpu, y);
-                }
-                Ok(())
-            },
-        )
-    }
-}
-
-/// What a block's sublayers kept, as tensors of the input's shape and type.
-fn stages(seen: SeenBlock, output: &[f32], shape: &[usize], dtype: DType) -> Result<BlockStages> {
-    let tensor = |rows: Vec<f32>| Tensor::from_vec(rows, shape, &Device::Cpu)?.to_dtype(dtype);
-    let sublayer = |seen: Seen| -> Result<SublayerStages> {
-        Ok(SublayerStages {
-            input: tensor(seen.input)?,
-            inner_output: tensor(seen.inner_output)?,
-            output: tensor(seen.output)?,
-        })
-    };
-    let mut feed_forward = seen.feed_forward;
-    feed_forward.output = output.to_vec();
-    Ok(BlockStages {
-        attention: sublayer(seen.attention)?,
-        cross_attention: seen.cross_attention.map(sublayer).transpose()?,
-        feed_forward: sublayer(feed_forward)?,
-    })
 }
 
 impl Module for PackedStack {

@@ -278,6 +278,17 @@ fn permuted_heads_give_the_same_output() {
                     latent.key_value = reordered(&latent.key_value, &features(groups(), of_head));
                     QueryKeyValue::Latent(latent)
                 }
+                QueryKeyValue::QueryKey { query, key } => QueryKeyValue::QueryKey {
+                    query: reordered(query, &queries),
+                    key: reordered(key, &keys),
+                },
+                QueryKeyValue::Query(_) => {
+                    left_out(&format!(
+                        "{}: permuted heads: the keys are of another layer",
+                        s.label
+                    ));
+                    continue;
+                }
                 _ => {
                     left_out(&format!("{}: permuted heads: fused projections", s.label));
                     continue;

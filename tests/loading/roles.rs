@@ -77,6 +77,8 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "n_experts" => experts().n_experts,
         "shared_d_ff" => experts().shared.unwrap().d_ff,
         "n_buckets" => config.relative_bias.unwrap().n_buckets,
+        "width" => block.layer_input.unwrap().width,
+        "n_layers" => config.layers.len(),
         "n_rows" => config.relative_embeddings.unwrap().n_rows,
         other => panic!("{other} in the shape of {role}"),
     }

@@ -50,6 +50,7 @@ fn every_element_of_every_checkpoint_is_counted_once() {
             "cross_attention",
             "feed_forward",
             "norms",
+            "layer_inputs",
             "layer_scales",
             "outside",
         ];
@@ -66,8 +67,8 @@ fn every_element_of_every_checkpoint_is_counted_once() {
 
 /// What a block's configuration says of its sizes.
 struct Expected {
-    /// Attention, cross-attention, feed-forward, experts, router.
-    counts: [usize; 5],
+    /// Attention, cross-attention, feed-forward, experts, router, inputs of layers.
+    counts: [usize; 6],
 }
 
 fn expected(block: &BlockConfig) -> Expected {
@@ -88,12 +89,14 @@ fn expected(block: &BlockConfig) -> Expected {
         if let Some(of) = &config.latent {
             return latent(config, of);
         }
-        let (q, kv, bias) = (config.query_width(), config.key_width(), config.bias);
-        let weights = 2 * q * config.d_model + 2 * kv * config.d_memory;
+        let (q, bias) = (config.query_width(), config.bias);
+        let kv = config.shared_keys.map_or(config.key_width(), |_| 0);
+        let value = if config.values_are_keys { 0 } else { kv };
+        let weights = 2 * q * config.d_model + (kv + value) * config.d_memory;
         let biases = [
             (bias.query, q),
             (bias.key, kv),
-            (bias.value, kv),
+            (bias.value, value),
             (bias.output, config.d_model),
             (config.sinks, config.n_heads),
         ];
@@ -149,6 +152,9 @@ fn expected(block: &BlockConfig) -> Expected {
             experts + router + shared,
             experts,
             router,
+            block
+                .layer_input
+                .map_or(0, |input| 2 * input.width * block.d_model()),
         ],
     }
 }
@@ -158,7 +164,7 @@ fn counts_by_role_are_those_of_the_configuration() {
     for stack in all() {
         let inspected = inspect(&stack, &["--json"]).json();
         let checkpoint = stack.open();
-        let mut sums = [0; 5];
+        let mut sums = [0; 6];
         for block in &checkpoint.config().blocks {
             for (sum, n) in sums.iter_mut().zip(expected(block).counts) {
                 *sum += n;
@@ -174,12 +180,17 @@ fn counts_by_role_are_those_of_the_configuration() {
         if let Some(table) = &checkpoint.config().relative_embeddings {
             sums[0] += table.n_rows * checkpoint.config().blocks[0].d_model();
         }
+        if let Some(norm) = &checkpoint.config().layer_inputs {
+            let n_layers = checkpoint.config().layers.len();
+            sums[5] += n_layers * norm.d_model * checkpoint.config().blocks[0].d_model();
+        }
         let roles = [
             "attention",
             "cross_attention",
             "feed_forward",
             "experts",
             "router",
+            "layer_inputs",
         ];
         assert_eq!(
             roles.map(|role| count(&inspected, role)),

@@ -45,6 +45,7 @@ mod packed_input;
 mod packed_parts;
 #[cfg(feature = "cli")]
 mod program;
+mod shared_between_layers;
 mod strictness;
 mod training_refused;
 #[cfg(feature = "cli")]

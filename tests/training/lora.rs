@@ -87,7 +87,11 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
             stack.forward_with(&input(width), &context).unwrap()
         };
         let before = output(&stack);
-        let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &ALL), 1).unwrap();
+        let mut targets = ALL.to_vec();
+        if stack.layer_inputs().is_some() {
+            targets.push("layer_input*");
+        }
+        let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &targets), 1).unwrap();
         let n_linears = stack.linears_mut().count();
         assert_eq!(
             lora.parameters().len(),

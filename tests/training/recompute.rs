@@ -83,6 +83,11 @@ fn compare(
     }
 }
 
+fn shares_keys(config: &StackConfig) -> bool {
+    let mut attentions = config.blocks.iter().map(|block| &block.attention);
+    attentions.any(|attention| attention.shared_keys.is_some())
+}
+
 /// The stack of a checkpoint with dropout everywhere, whatever its configuration says.
 fn with_dropout(config: &StackConfig) -> StackConfig {
     let mut config = config.clone();
@@ -96,7 +101,9 @@ fn with_dropout(config: &StackConfig) -> StackConfig {
         }
         block.residual.parallel_dropout = 0.1;
     }
-    config.with_layer_drop(0.2).with_output_dropout(0.1)
+    // A layer whose keys others attend to is never skipped.
+    let layer_drop = if shares_keys(&config) { 0.0 } else { 0.2 };
+    config.with_layer_drop(layer_drop).with_output_dropout(0.1)
 }
 
 #[test]
@@ -132,8 +139,11 @@ fn every_familys_gradients_are_those_without_with_dropout_and_padding() {
         );
         assert!(after.unwrap() > 0, "{label}");
         let n_layers = config.layers.len();
-        let is_shared =
-            |role: &str| role.starts_with("relative_") || config.blocks.len() < n_layers;
+        let (of_keys, of_inputs) = (shares_keys(&config), config.layer_inputs.is_some());
+        let is_shared = |role: &str| {
+            let is_of_all = role.starts_with("relative_") || of_inputs || of_keys;
+            is_of_all || config.blocks.len() < n_layers
+        };
         compare(&label, &parameters, &found.gradients, &gradients, is_shared);
         n_stacks += 1;
     }

@@ -38,7 +38,9 @@ struct ParameterCounts {
     /// The part of the feed-forwards that is routers.
     router: usize,
     norms: usize,
-    /// Learned factors on the outputs of sublayers.
+    /// What makes inputs that layers have for themselves, and reads them.
+    layer_inputs: usize,
+    /// Factors on the outputs of sublayers and blocks.
     layer_scales: usize,
     /// Embeddings, heads, other stacks and whatever else is outside the blocks.
     outside: usize,
@@ -125,9 +127,11 @@ fn count(checkpoint: &Checkpoint) -> ParameterCounts {
             counts.norms += n;
         } else if segments
             .iter()
-            .any(|segment| segment.ends_with("layer_scale"))
+            .any(|segment| segment.ends_with("layer_scale") || *segment == "output_scale")
         {
             counts.layer_scales += n;
+        } else if has("layer_input") || has("layer_inputs") {
+            counts.layer_inputs += n;
         } else if has("cross_attention") {
             counts.cross_attention += n;
         } else if has("attention") || has("relative_bias") || has("relative_embeddings") {
@@ -145,6 +149,7 @@ fn count(checkpoint: &Checkpoint) -> ParameterCounts {
         + counts.cross_attention
         + counts.feed_forward
         + counts.norms
+        + counts.layer_inputs
         + counts.layer_scales;
     counts.total = in_blocks + counts.outside;
     counts.feed_forward_share = counts.feed_forward as f64 / in_blocks.max(1) as f64;
@@ -225,6 +230,7 @@ fn text(inspection: &Inspection) -> Result<String> {
         ("attention", counts.attention),
         ("cross-attention", counts.cross_attention),
         ("norms", counts.norms),
+        ("layer inputs", counts.layer_inputs),
         ("layer scales", counts.layer_scales),
     ] {
         let is_rare = !["feed-forward", "attention", "norms"].contains(&role);

@@ -9,36 +9,42 @@ use super::prelude::*;
 use super::text_side::of_text;
 
 pub(super) fn families() -> Vec<Family> {
-    let gemma_decoder = |name: &str, config| {
-        decoder(name, config)
-            .embeddings(embeddings)
-            .default_of("tie_word_embeddings", true)
-            .default_of("pad_token_id", 0)
-    };
-    let sandwich = |name: &str, config| {
-        let table = gemma_decoder(name, config).replace_block_rules([
-            Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
-            Rule::norm("feed_forward_norm", &["pre_feedforward_layernorm"]),
-            Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
-        ]);
-        table.head(Task::CausalLm, |json, _| {
-            let cap = json.optional_number(&["final_logit_softcapping"])?;
-            next_token(language_model(json)?.with_soft_cap(cap))
-        })
-    };
     vec![
         gemma_decoder("gemma", gemma),
-        sandwich("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
-        sandwich("gemma3_text", gemma3),
-        sandwich("vaultgemma", vaultgemma).default_of("final_logit_softcapping", 30.0),
-        of_text(sandwich("gemma3", gemma3)),
+        sandwich_table("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
+        sandwich_table("gemma3_text", gemma3),
+        sandwich_table("vaultgemma", vaultgemma).default_of("final_logit_softcapping", 30.0),
+        of_text(sandwich_table("gemma3", gemma3)),
     ]
 }
 
+fn gemma_decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    decoder(name, config)
+        .embeddings(|json, stack| Ok(scaled_words(json, stack)?.into()))
+        .default_of("tie_word_embeddings", true)
+        .default_of("pad_token_id", 0)
+}
+
+/// The table of those with norms on both sides.
+pub(super) fn sandwich_table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    let table = gemma_decoder(name, config).replace_block_rules([
+        Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
+        Rule::norm("feed_forward_norm", &["pre_feedforward_layernorm"]),
+        Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
+    ]);
+    table.head(Task::CausalLm, |json, _| {
+        let cap = json.optional_number(&["final_logit_softcapping"])?;
+        next_token(language_model(json)?.with_soft_cap(cap))
+    })
+}
+
 /// The words times the root of the width.
-fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+pub(super) fn scaled_words(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<TokenEmbeddingsConfig> {
     let scale = (stack.blocks[0].d_model() as f64).sqrt();
-    Ok(padded_words(json, stack)?.with_scale(scale).into())
+    Ok(padded_words(json, stack)?.with_scale(scale))
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {

@@ -33,6 +33,7 @@ mod eurobert;
 mod exaone;
 mod falcon;
 mod gemma;
+mod gemma4;
 mod glm;
 mod glm4_moe_lite;
 mod gpt2;
@@ -108,10 +109,10 @@ fn made() -> Vec<Family> {
         phimoe qwen_vision rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
-        arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite
-        granite_swa hunyuan internlm3 llama
-        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip siglip2 sigmoid_experts
-        t5 text_side torch umt5 vit wav2vec2 whisper
+        arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma gemma4 glm gpt_neox
+        granite granite_swa hunyuan internlm3 llama
+        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip siglip2 sigmoid_experts t5
+        text_side torch umt5 vit wav2vec2 whisper
     };
     let single = single.into_iter();
     single.chain(several.into_iter().flatten()).collect()

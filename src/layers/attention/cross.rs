@@ -30,7 +30,7 @@ impl Attention {
             let key = key.apply(&states, None, train)?;
             let key = self.prepared(key, norms.map(|norms| norms.key_spans()))?;
             let value = value.apply(&states, None, train)?;
-            Ok((key, self.prepared(value, None)?))
+            Ok((key, self.normal_values(self.prepared(value, None)?)?))
         };
         let (key, value) = match cache {
             None => project()?,

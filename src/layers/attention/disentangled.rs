@@ -186,7 +186,9 @@ impl Attention {
                 ]
             }
             // Refused where it is configured.
-            QueryKeyValue::Latent(_) => [None, None],
+            QueryKeyValue::Latent(_) | QueryKeyValue::Query(_) | QueryKeyValue::QueryKey { .. } => {
+                [None, None]
+            }
         };
         Ok([key, query])
     }

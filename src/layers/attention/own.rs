@@ -1,11 +1,12 @@
 //! Attention of a sequence to itself.
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor};
 
+use super::disentangled::Positions;
 use super::query_key_norm::normalized;
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
-use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
+use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::KeysAndValues, pass::Pass};
 use crate::ops::{Value, Visible};
 use crate::{
     config::{AttentionConfig, Position, QueryKeyNorm, RotaryPairing},
@@ -23,6 +24,10 @@ impl Attention {
     ) -> Result<Value> {
         let (query, made) = self.project(x, pass)?;
         let positions = self.positions_of(x, pass)?;
+        let Some(made) = made else {
+            let shared = pass.shared_keys(&self.config)?;
+            return self.attend_own(&query, shared, positions, pass, (x, residual));
+        };
         let (kept, keys) = match cache {
             None => (made, pass.seq),
             Some(cache) => {
@@ -39,6 +44,20 @@ impl Attention {
             None => kept,
             Some(latent) => latent.expanded(&self.config, kept, pass.context.train())?,
         };
+        let attended = KeysAndValues { key, value, keys };
+        pass.share_keys(&attended);
+        self.attend_own(&query, attended, positions, pass, (x, residual))
+    }
+
+    /// What queries get of these keys and values, the last of which are of their own positions.
+    fn attend_own(
+        &self,
+        query: &Value,
+        KeysAndValues { key, value, keys }: KeysAndValues,
+        positions: Option<Positions>,
+        pass: &Pass,
+        (x, residual): (&Value, Option<&Value>),
+    ) -> Result<Value> {
         let keep = pass.keep_of_last(keys)?;
         let all = pass.seen + pass.seq;
         let additive = pass.additive();
@@ -59,29 +78,60 @@ impl Attention {
                 .transpose()?,
             has_mask: pass.context.mask().additive().is_some() || self.config.chunk.is_some(),
         };
-        self.attend(&query, &attended, pass, (x, residual))
+        self.attend(query, &attended, pass, (x, residual))
     }
 
-    /// Queries, and the two that a cache keeps: keys and values, or what they are made from.
-    fn project(&self, x: &Value, pass: &Pass) -> Result<(Value, [Value; 2])> {
+    /// Queries, and the two that a cache keeps: keys and values, or what they are made from; `None` where another layer has them.
+    fn project(&self, x: &Value, pass: &Pass) -> Result<(Value, Option<[Value; 2]>)> {
         let train = pass.context.train();
+        let norms = self.norms.as_ref();
+        let queries = |query| {
+            let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
+            self.tempered(query, pass)
+        };
         let [query, key, value] = match &self.projections {
+            QueryKeyValue::Query(query) => {
+                return Ok((queries(query.apply(x, None, train)?)?, None));
+            }
             QueryKeyValue::Separate { query, key, value } => {
                 let project = |linear: &Linear| linear.apply(x, None, train);
                 [project(query)?, project(key)?, project(value)?]
+            }
+            QueryKeyValue::QueryKey { query, key } => {
+                let key = key.apply(x, None, train)?;
+                [query.apply(x, None, train)?, key.clone(), key]
             }
             QueryKeyValue::Fused(fused) => {
                 let (q, kv) = (self.config.query_width(), self.config.key_width());
                 let all = fused.apply(x, None, train)?;
                 [0..q, q..q + kv, q + kv..q + 2 * kv].map(|columns| all.columns(columns))
             }
-            QueryKeyValue::Latent(latent) => return latent.project(&self.config, x, pass),
+            QueryKeyValue::Latent(latent) => {
+                let (query, kept) = latent.project(&self.config, x, pass)?;
+                return Ok((query, Some(kept)));
+            }
         };
-        let norms = self.norms.as_ref();
-        let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
-        let query = self.tempered(query, pass)?;
         let key = self.placed(key, norms.map(|norms| norms.key_spans()), pass)?;
-        Ok((query, [key, self.prepared(value, None)?]))
+        let value = self.normal_values(self.prepared(value, None)?)?;
+        Ok((queries(query)?, Some([key, value])))
+    }
+
+    /// Values, of which those of each head are normalized where there is a norm of values.
+    pub(super) fn normal_values(&self, value: Value) -> Result<Value> {
+        match self.value_norm(value.dtype(), &value.device())? {
+            Some(norm) => normalized(&[norm], &value),
+            None => Ok(value),
+        }
+    }
+
+    /// The norm of each head's value, if there is one.
+    pub(crate) fn value_norm(&self, dtype: DType, device: &Device) -> Result<Option<Norm>> {
+        let Some(eps) = self.config.value_norm else {
+            return Ok(None);
+        };
+        let config = self.config.norm_of_values(eps);
+        let ones = Tensor::ones(config.d_model, dtype, device)?;
+        Norm::from_parts(ones, None, config).map(Some)
     }
 
     /// Projected queries or keys, normalized and turned by their positions.

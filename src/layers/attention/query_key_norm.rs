@@ -22,19 +22,15 @@ impl QueryKeyNorms {
     /// # Errors
     /// If there is no norm, or norms of one list differ in their configuration.
     pub fn from_parts(query: Vec<Norm>, key: Vec<Norm>) -> Result<Self> {
-        for (of, norms) in [("queries", &query), ("keys", &key)] {
-            let Some(first) = norms.first() else {
-                bail!("attention: no norm of {of} given; expected one, or one for each head");
-            };
-            if let Some(other) = norms.iter().find(|norm| norm.config() != first.config()) {
-                bail!(
-                    "attention: the norms of {of} differ: {:?} and {:?}; expected one configuration",
-                    first.config(),
-                    other.config()
-                );
-            }
-        }
+        check_alike("queries", &query)?;
+        check_alike("keys", &key)?;
         Ok(Self { query, key })
+    }
+
+    /// Norms of queries alone, of attention to the keys of an earlier layer; errors as for [`Self::from_parts`].
+    pub fn of_queries(query: Vec<Norm>) -> Result<Self> {
+        check_alike("queries", &query)?;
+        Ok(Self { query, key: vec![] })
     }
 
     /// Gets `query_norm` and `key_norm` from `vb`, if the configuration has them; with one norm per head,
@@ -62,6 +58,9 @@ impl QueryKeyNorms {
             }
         };
         let query = get("query_norm", config.n_heads)?;
+        if config.shared_keys.is_some() {
+            return Self::of_queries(query).map(Some);
+        }
         Self::from_parts(query, get("key_norm", config.n_kv_heads)?).map(Some)
     }
 
@@ -69,7 +68,16 @@ impl QueryKeyNorms {
     /// If the norms do not fill the rows of queries and keys of this configuration.
     pub(crate) fn check_widths(&self, config: &AttentionConfig) -> Result<()> {
         check_width("queries", &self.query, config.query_width())?;
-        check_width("keys", &self.key, config.key_width())
+        match (config.shared_keys, &self.key[..]) {
+            (None, []) => {
+                bail!("attention: no norm of keys given; expected one, or one for each head")
+            }
+            (None, key) => check_width("keys", key, config.key_width()),
+            (Some(_), []) => Ok(()),
+            (Some(_), _) => {
+                bail!("attention: norms of keys were given, but another layer has these")
+            }
+        }
     }
 
     /// The norms of a row's queries: one for all spans, or one for each.
@@ -80,6 +88,22 @@ impl QueryKeyNorms {
     /// The norms of a row's keys: one for all spans, or one for each.
     pub(crate) fn key_spans(&self) -> &[Norm] {
         &self.key
+    }
+}
+
+/// # Errors
+/// If there is no norm, or they differ in their configuration.
+fn check_alike(of: &str, norms: &[Norm]) -> Result<()> {
+    let Some(first) = norms.first() else {
+        bail!("attention: no norm of {of} given; expected one, or one for each head");
+    };
+    match norms.iter().find(|norm| norm.config() != first.config()) {
+        None => Ok(()),
+        Some(other) => bail!(
+            "attention: the norms of {of} differ: {:?} and {:?}; expected one configuration",
+            first.config(),
+            other.config()
+        ),
     }
 }
 

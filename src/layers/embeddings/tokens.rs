@@ -18,14 +18,15 @@ use super::token_dropout::{each_times, in_place_of_hidden};
 
 /// Words, positions and token types as vectors: `dropout(norm(scale · word + type + position))`.
 ///
-/// Names in a `VarBuilder`: `word`, `position`, `type`, `task`, `norm`, `projection`.
+/// Names in a `VarBuilder`: `word`, `position`, `type`, `task`, `norm`, `projection`, `layer_inputs`.
 #[derive(Clone, Debug)]
 pub struct TokenEmbeddings {
     config: TokenEmbeddingsConfig,
     words: Words,
-    positions: Option<Tensor>, // [n_rows, sum_width]
-    types: Option<Tensor>,     // [n_types, sum_width]
-    tasks: Option<Tensor>,     // [n_tasks, sum_width]
+    positions: Option<Tensor>,    // [n_rows, sum_width]
+    types: Option<Tensor>,        // [n_types, sum_width]
+    tasks: Option<Tensor>,        // [n_tasks, sum_width]
+    layer_inputs: Option<Tensor>, // [n_tokens, n_layers · width]
     norm: Option<Norm>,
     projection: Option<Linear>,
     pub(super) dropout: Dropout,
@@ -78,7 +79,7 @@ impl<'t> Tokens<'t> {
 
 impl TokenEmbeddings {
     /// Gets the tables from `vb`: `word.weight` `[n_tokens, width]`, and of what is configured `position.weight`,
-    /// `type.weight`, `task.weight`, `norm` and `projection`.
+    /// `type.weight`, `task.weight`, `norm`, `projection` and `layer_inputs.weight`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -110,6 +111,10 @@ impl TokenEmbeddings {
             tasks: config
                 .n_tasks
                 .map(|rows| table("task", rows, sum_width))
+                .transpose()?,
+            layer_inputs: config
+                .layer_inputs
+                .map(|of| table("layer_inputs", of.n_tokens, of.width))
                 .transpose()?,
             norm: config.norm.as_ref().map(norm).transpose()?,
             projection: projection.transpose()?,
@@ -219,6 +224,24 @@ impl TokenEmbeddings {
             (Some(Projected::Sum), Some(projection)) => projection.forward(&x),
             _ => Ok(x),
         }
+    }
+
+    /// The rows of words that the inputs of layers are made of, `[batch, seq, n_layers · width]`, if layers have inputs for
+    /// themselves: see [`ForwardContext::with_layer_inputs`](crate::ForwardContext::with_layer_inputs).
+    ///
+    /// # Errors
+    /// If the ids are not integers of rank 2, or one is beyond the table.
+    pub fn layer_inputs(&self, tokens: &Tokens) -> Result<Option<Tensor>> {
+        let (Some(table), Some(config)) = (&self.layer_inputs, &self.config.layer_inputs) else {
+            return Ok(None);
+        };
+        let (batch, seq) = shape(tokens)?;
+        let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
+        let mut rows = looked_up(tokens.name, table, &ids, (batch, seq))?;
+        if let Some(padding) = self.config.padding {
+            rows = untrained_where(rows, &ids, i64::from(padding))?;
+        }
+        (rows * config.scale).map(Some)
     }
 
     /// How many tokens of each sequence are counted, these included: what [`Tokens::counted`] is in the next pass.

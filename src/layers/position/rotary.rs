@@ -193,6 +193,11 @@ pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
     match &config.scaling {
         RotaryScaling::None => (plain, 1.0),
         RotaryScaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
+        RotaryScaling::Proportional { n_turning, factor } => {
+            let turning = plain.iter().enumerate();
+            let of_pair = |(i, f): (usize, &f64)| if i < *n_turning { f / factor } else { 0.0 };
+            (turning.map(of_pair).collect(), 1.0)
+        }
         RotaryScaling::DynamicNtk {
             factor,
             max_positions,
@@ -296,6 +301,17 @@ mod tests {
         assert_frequencies(10_000.0, scaling(), 8, short);
         let long = [0.333_333_34, 0.025, 0.002, 0.000_166_666_67];
         assert_frequencies(10_000.0, scaling(), 9, long);
+    }
+
+    /// Values of transformers 5.23's `_compute_proportional_rope_parameters` for half of a head, in f32.
+    #[test]
+    fn the_last_pairs_of_a_proportional_rotation_stand_still() {
+        let scaling = RotaryScaling::Proportional {
+            n_turning: 2,
+            factor: 4.0,
+        };
+        let config = RotaryConfig::new(8, 10_000.0).with_scaling(scaling);
+        assert_eq!(frequencies(&config, 1).0, [0.25, 0.025, 0.0, 0.0]);
     }
 
     /// Values of transformers 5.23's `_compute_yarn_parameters`, in f32.

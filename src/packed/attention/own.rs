@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_blocks_kernels::attention::{Heads, KeyValue, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
-use candle_core::Result;
+use candle_core::{Result, bail};
 
 use super::mix::{Attended, Output, Scored};
 use super::prepare::{Columns, Prepare, Turn, Turning};
@@ -27,7 +27,7 @@ struct Own<'a> {
 
 /// From the input to queries, and to what these attend to.
 pub(super) enum Steps<'a> {
-    /// Query, key and value in one projection.
+    /// Query, key and value in one projection, or queries alone.
     Joined(&'a PackedLinear, Columns, Prepare<'a>),
     Latent(&'a PackedLatent, Turning<'a>),
 }
@@ -48,13 +48,14 @@ pub(super) struct Part<'a> {
 }
 
 impl PackedAttention {
-    /// The steps of a projection to queries, keys and values.
+    /// The steps of a projection to queries, and to keys and values of `kv` columns each.
     pub(super) fn joined_steps<'a>(
         &'a self,
         joined: &'a PackedLinear,
+        kv: usize,
         pass: &'a PackedPass,
     ) -> Result<Steps<'a>> {
-        let (q, kv) = (self.config.query_width(), self.config.key_width());
+        let q = self.config.query_width();
         let width = q + 2 * kv;
         let columns = Columns { q, kv, width };
         let prepare = self.preparation(columns, Turn::Yes, pass)?;
@@ -70,6 +71,15 @@ impl PackedAttention {
     ) -> Result<()> {
         let (pass, asked) = (call.pass, call.asked);
         let keys = pass.seen() + pass.seq();
+        if let Some(layer) = self.config.shared_keys
+            && cache
+                .as_deref()
+                .is_none_or(|of_layer| of_layer.end() != keys)
+        {
+            bail!(
+                "attention: the keys and values are those of layer {layer}, which has not run; run the block in its stack"
+            );
+        }
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
         let chunks = self.config.chunk.map(|chunk| asked.chunks(chunk));
         let chunks = chunks.transpose()?.flatten();
@@ -177,7 +187,9 @@ impl Own<'_> {
                 Some(cache) => {
                     let shape = self.of.panel_shape(part.rows.batch());
                     let panels = cache.own(shape, self.seen, self.of.config.window);
-                    panels.append(cpu, part.rows.longest(), key, value);
+                    if kv > 0 {
+                        panels.append(cpu, part.rows.longest(), key, value);
+                    }
                     KeyValue::Packed(panels)
                 }
             };

@@ -14,7 +14,7 @@ use crate::packed::pass::{PackedPass, Tables};
 /// Rows per task.
 const ROWS: usize = 16;
 
-/// Where queries and keys are in projected rows: the queries first, the keys next.
+/// Where queries and keys are in projected rows: the queries first, the keys next, the values last.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     /// Columns of queries.
@@ -114,7 +114,9 @@ impl Prepare<'_> {
     pub(super) fn rows(&self, cpu: Cpu, projected: &mut [f32], first_row: usize) {
         let Columns { q, kv, width } = self.columns;
         let PackedAttention { config, norms, .. } = self.of;
-        if config.clip.is_none() && norms.is_none() && self.turning.is_none() {
+        let value_norm = self.of.value_norm.as_ref().filter(|_| q + kv < width);
+        let is_plain = config.clip.is_none() && norms.is_none() && value_norm.is_none();
+        if is_plain && self.turning.is_none() {
             return;
         }
         let of_turned = |of: QueryKeyNorm| of.after_rotation;
@@ -136,6 +138,10 @@ impl Prepare<'_> {
                     row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
                 }
                 normalize(before, row);
+                if let Some(norm) = value_norm {
+                    let values = row[q + kv..].chunks_exact_mut(norm.width());
+                    values.for_each(|value| norm.row_in_place(cpu.isa, value));
+                }
                 let at = first_row + start / width + i;
                 self.turning
                     .turn(cpu.isa, at, &mut row[..q + kv], config.head_dim);

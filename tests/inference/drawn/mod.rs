@@ -11,7 +11,7 @@ use candle_blocks::{
     candle_nn::VarBuilder,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, DisentangledConfig, ExpertGroups,
-        GateClamp, LatentConfig, NormWeight, ParallelNorm, PositionProjections,
+        GateClamp, LatentConfig, LayerInputConfig, NormWeight, ParallelNorm, PositionProjections,
         PositionTemperature, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
         RelativeEmbeddingsConfig, ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig,
         RoutingScores, RoutingWeights, SharedExpertConfig, TemperatureBy, Weighted, XieluConfig,
@@ -413,6 +413,43 @@ impl Draws {
                 experts.routing.groups = None;
             }
         }
+        for block in &mut stack.blocks {
+            let attention = &mut block.attention;
+            let is_disentangled = matches!(attention.position, Position::Disentangled(_));
+            if attention.latent.is_none() && !is_disentangled {
+                let norm = self.one_in(4).then(|| self.of(&[1e-3, 0.1]));
+                attention.value_norm = norm;
+                attention.values_are_keys = self.one_in(5);
+            }
+            if let Position::Rotary(rotary) = &mut attention.position
+                && rotary.scaling == RotaryScaling::None
+                && self.one_in(3)
+            {
+                rotary.scaling = RotaryScaling::Proportional {
+                    n_turning: self.below(rotary.dim / 2 + 1),
+                    factor: self.of(&[1.0, 2.0]),
+                };
+            }
+            block.output_scale = self.one_in(5);
+        }
+        if self.one_in(4) {
+            let norm = self.norm(5);
+            stack.layer_inputs = Some(norm);
+            for block in &mut stack.blocks {
+                block.layer_input = Some(LayerInputConfig {
+                    width: norm.d_model,
+                    activation: self.of(&Activation::all()),
+                });
+            }
+        }
+        if stack.layers == [0, 1] && self.one_in(2) {
+            let shared = stack.blocks[0].attention.clone();
+            let shared = shared.with_shared_keys(Some(0)).with_values_as_keys(false);
+            if shared.validate().is_ok() {
+                stack.blocks[1].attention = shared;
+            }
+        }
+        stack.validate().unwrap();
     }
 
     fn experts(&mut self) -> ExpertsConfig {

@@ -232,8 +232,8 @@ pub fn gradients_are_the_slopes_of_the_loss(config: &StackConfig, request: &Requ
         };
         match (along(&gradients), along(&of_watched)) {
             (None, None) if !request.reaches(config, name) => {
-                // The loss depends on an xIELU's fixed numbers.
-                if name.contains(".xielu.") {
+                // The loss depends on an xIELU's fixed numbers, and on the outputs' factors.
+                if name.contains(".xielu.") || name.contains("output_scale") {
                     direction = direction.zeros_like().unwrap();
                 }
             }

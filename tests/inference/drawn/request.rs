@@ -32,7 +32,7 @@ impl Draws {
             ];
             self.tensor(&shape)
         });
-        Request {
+        let mut request = Request {
             batch,
             seq,
             x: self.tensor(&[batch, seq, d_model]),
@@ -46,7 +46,15 @@ impl Draws {
                 (states, keep)
             }),
             cuts: (0..seq).filter(|&at| at > 0 && self.one_in(2)).collect(),
+            words: None,
+        };
+        if let Some(norm) = &config.layer_inputs
+            && self.one_in(2)
+        {
+            let width = config.layers.len() * norm.d_model;
+            request.words = Some(self.tensor(&[batch, seq, width]));
         }
+        request
     }
 
     /// 1 = keep, `[batch, keys]`.
@@ -87,6 +95,8 @@ pub struct Request {
     memory: Option<(Tensor, Option<Vec<u8>>)>,
     /// Where a cached run begins its later chunks.
     cuts: Vec<usize>,
+    /// What the inputs of layers are made of besides.
+    words: Option<Tensor>,
 }
 
 impl std::fmt::Debug for Request {
@@ -114,8 +124,13 @@ impl std::fmt::Debug for Request {
 impl Request {
     /// Whether the parameter of a role takes part.
     pub fn reaches(&self, config: &StackConfig, name: &str) -> bool {
-        // What corrects the choice of experts has no gradient, nor have an xIELU's fixed numbers.
-        let without = ["router.correction", "xielu.slope", "xielu.knee"];
+        // What corrects the choice of experts has no gradient, nor have an xIELU's fixed numbers and the outputs' factors.
+        let without = [
+            "router.correction",
+            "xielu.slope",
+            "xielu.knee",
+            "output_scale",
+        ];
         if without
             .iter()
             .any(|role| name.ends_with(&format!("{role}.weight")))
@@ -143,12 +158,16 @@ impl Request {
         let padded = marks
             .chunks(seq)
             .flat_map(|row| [row, &[0; PADDING]].concat());
-        let padding = self
-            .x
-            .narrow(1, 0, 1)
-            .unwrap()
-            .repeat((1, PADDING, 1))
-            .unwrap();
+        let longer = |rows: &Tensor| {
+            let padding = rows
+                .narrow(1, 0, 1)
+                .unwrap()
+                .repeat((1, PADDING, 1))
+                .unwrap();
+            Tensor::cat(&[rows, &padding], 1).unwrap()
+        };
+        let first_of = |rows: &Tensor| rows.narrow(0, 0, 1).unwrap();
+        let words = self.words.as_ref();
         let memory = |n: usize| {
             let (states, keep) = self.memory.as_ref()?;
             let keep = keep
@@ -156,10 +175,11 @@ impl Request {
                 .map(|keep| keep[..n * states.dims()[1]].to_vec());
             Some((states.narrow(0, 0, n).unwrap(), keep))
         };
-        let with = |batch, seq, x, keep| Self {
+        let with = |batch, seq, x, words, keep| Self {
             batch,
             seq,
             x,
+            words,
             keep,
             additive: None,
             positions: None,
@@ -168,11 +188,12 @@ impl Request {
         };
         let first = self.keep.as_ref().map(|keep| keep[..seq].to_vec());
         Some((
-            with(1, seq, self.x.narrow(0, 0, 1).unwrap(), first),
+            with(1, seq, first_of(&self.x), words.map(first_of), first),
             with(
                 batch,
                 seq + PADDING,
-                Tensor::cat(&[&self.x, &padding], 1).unwrap(),
+                longer(&self.x),
+                words.map(longer),
                 Some(padded.collect()),
             ),
         ))
@@ -187,7 +208,9 @@ impl Request {
             let kept: Vec<usize> = (0..row.len()).filter(|&at| row[at] == 1).collect();
             kept.windows(2).any(|pair| pair[1] > pair[0] + 1)
         };
-        let computed = self.additive.is_some() || config.relative_bias.is_some();
+        let mut attentions = config.blocks.iter().map(|block| &block.attention);
+        let shares_keys = attentions.any(|attention| attention.shared_keys.is_some());
+        let computed = self.additive.is_some() || config.relative_bias.is_some() || shares_keys;
         !computed && !has_alibi(config) && !keep.chunks(self.seq).any(has_gap)
     }
 
@@ -230,6 +253,10 @@ impl Request {
             let keys = states.dims()[1];
             let mask = marks(keep, keys, 0, keys);
             context = context.with_memory(states.to_dtype(dtype).unwrap(), mask);
+        }
+        if let Some(words) = &self.words {
+            let words = words.narrow(1, at, n).unwrap();
+            context = context.with_layer_inputs(words.to_dtype(dtype).unwrap());
         }
         context
     }

@@ -1,0 +1,132 @@
+//! Gemma 4 (text, dense): Gemma 3's blocks with inputs for each layer, the last layers attending to the keys of earlier ones, a norm
+//! of values, wider heads where attention is global, and a number on each block's output.
+//!
+//! transformers' `Gemma4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>
+
+use super::gemma::{sandwich_table, scaled_words};
+use super::llama::{bias, block, uniform};
+use super::prelude::*;
+use super::text_side::beside_images;
+
+pub(super) fn families() -> Vec<Family> {
+    let beside = |table: Family| {
+        let others = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];
+        beside_images(table)
+            .prefixes(&["model.language_model.", "language_model.", ""])
+            .outside(&others)
+            .outside(&["*vision_embedder.*"])
+    };
+    // Without inputs for each layer.
+    let unified = |name: &str| {
+        table(name)
+            .default_of("hidden_size_per_layer_input", 0)
+            .default_of("sliding_window", 1024)
+    };
+    vec![
+        table("gemma4_text"),
+        beside(table("gemma4")),
+        unified("gemma4_unified_text"),
+        beside(unified("gemma4_unified")),
+    ]
+}
+
+fn table(name: &str) -> Family {
+    sandwich_table(name, config)
+        .block_rules([
+            Rule::linear("layer_input.gate", &["per_layer_input_gate"]),
+            Rule::linear("layer_input.output", &["per_layer_projection"]),
+            Rule::norm("layer_input_output_norm", &["post_per_layer_input_norm"]),
+            Rule::named("output_scale", &["layer_scalar"], &[]),
+        ])
+        .stack_rules([
+            Rule::linear("layer_inputs.projection", &["per_layer_model_projection"]),
+            Rule::norm("layer_inputs.norm", &["per_layer_projection_norm"]),
+        ])
+        .end_rules([Rule::linear(
+            "embeddings.layer_inputs",
+            &["embed_tokens_per_layer"],
+        )])
+        .embeddings(|json, stack| {
+            let words = scaled_words(json, stack)?;
+            let Some(norm) = stack.layer_inputs else {
+                return Ok(words.into());
+            };
+            let n_tokens = json.size_or(&["vocab_size_per_layer_input"], 262_144)?;
+            let n_layers = stack.layers.len();
+            let table = LayerInputTable::new(n_tokens, n_layers, norm.d_model);
+            Ok(words.with_layer_inputs(table).into())
+        })
+        // Of layers that attend to others' keys.
+        .ignored(&["*.k_proj.weight", "*.v_proj.weight", "*.k_norm.weight"])
+        .outside(&["*embed_tokens_per_layer.*"])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let local_and_global = json!({"sliding_attention": {"rope_theta": 10000.0},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}});
+    let json = &json
+        .with_default("rope_parameters", local_and_global)
+        .with_default("num_key_value_heads", 4)
+        .with_default("head_dim", 256);
+    json.only("enable_moe_block", &[json!(false)])?;
+    json.only("use_bidirectional_attention", &[json!("vision")])?; // of images' tokens alone
+    let mut usual = block(&json.without("rope_parameters"), bias(json)?)?;
+    usual.attention_placement = NormPlacement::Sandwich;
+    usual.feed_forward_placement = NormPlacement::Sandwich;
+    usual.feed_forward.activation =
+        json.activation(&["hidden_activation"], Activation::GeluTanh)?;
+    usual.attention.scale = 1.0;
+    usual.attention.value_norm = Some(usual.norm.eps);
+    usual.attention.query_key_norm = Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
+    usual.output_scale = true;
+    let width = json.size_or(&["hidden_size_per_layer_input"], 256)?;
+    usual.layer_input = (width > 0).then_some(LayerInputConfig {
+        width,
+        activation: usual.feed_forward.activation,
+    });
+    let of_inputs = usual.layer_input.map(|input| NormConfig {
+        d_model: input.width,
+        ..usual.norm
+    });
+    let mut stack = uniform(json, usual)?.with_layer_inputs(of_inputs);
+    let last = stack.blocks.len() - 1;
+    let is_sliding = json.sliding_layers(last + 1, |i| !(i + 1).is_multiple_of(6))?;
+    let each = json.section(&["per_layer_config"])?;
+    let values_are_keys = json.flag(&["attention_k_eq_v"], false)?;
+    for (i, block) in stack.blocks.iter_mut().enumerate() {
+        // transformers makes the last layer global, whatever the file says.
+        let is_sliding = is_sliding[i] && i < last;
+        let attention = &mut block.attention;
+        if let Some(own) = &each {
+            if let Some(own) = own.section(&[&i.to_string()])? {
+                attention.head_dim = own.size_or(&["head_dim"], attention.head_dim)?;
+                attention.n_kv_heads =
+                    own.size_or(&["num_key_value_heads"], attention.n_kv_heads)?;
+            }
+        } else if !is_sliding {
+            attention.head_dim = json.size_or(&["global_head_dim"], 512)?;
+            if let Some(n_kv_heads) = json.optional_size(&["num_global_key_value_heads"])?
+                && values_are_keys
+            {
+                attention.n_kv_heads = n_kv_heads;
+            }
+        }
+        attention.values_are_keys = values_are_keys && !is_sliding;
+        let (kind, theta) = match is_sliding {
+            true => ("sliding_attention", 10_000.0),
+            false => ("full_attention", 1e6),
+        };
+        let rotary = json.rotary_of_type(kind, "rope_theta", attention.head_dim, theta)?;
+        attention.position = Position::Rotary(rotary);
+        if is_sliding {
+            attention.window = json.switchable_size("sliding_window", 512)?;
+        }
+    }
+    let stack = stack.with_shared_keys(json.size_or(&["num_kv_shared_layers"], 0)?);
+    let is_wide = json.flag(&["use_double_wide_mlp"], false)?;
+    Ok(stack.with_each(|_, block| {
+        if is_wide && block.attention.shared_keys.is_some() {
+            block.feed_forward.d_ff *= 2;
+        }
+    }))
+}

@@ -1,0 +1,75 @@
+//! Attention and feed-forward side by side.
+
+use candle_core::{Result, bail};
+
+use super::TransformerBlock;
+use crate::config::{ParallelNorm, Topology};
+use crate::layers::{Attention, BlockFeedForward};
+use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
+use crate::ops::Value;
+
+impl TransformerBlock {
+    /// # Errors
+    /// If the block is parallel and has a part that only a sequential block can have: cross-attention, or a norm of the sum.
+    pub(super) fn check_topology(&self) -> Result<()> {
+        if self.topology == Topology::Sequential {
+            return Ok(());
+        }
+        if self.cross_attention.is_some() {
+            bail!("block: cross-attention needs Topology::Sequential, but the block is parallel");
+        }
+        let norms = [self.attention.norm(), self.feed_forward.norm()];
+        if norms.iter().any(|norm| norm.of_sum().is_some()) {
+            bail!(
+                "block: a norm behind the residual (SublayerNorm::Post) needs Topology::Sequential, but the block is parallel"
+            );
+        }
+        Ok(())
+    }
+
+    /// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
+    pub(super) fn apply_parallel(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        cache: Option<&mut LayerCache>,
+        watch: &mut Watch,
+        norm: ParallelNorm,
+    ) -> Result<Value> {
+        let train = pass.context.train();
+        let attention_input = watch.see(self.attention.input(x)?)?;
+        let residual = self.attention.residual(x, &attention_input);
+        // With dropout of the two branches' sum, the residual comes last.
+        let dropped = self.parallel_dropout.is_on(train);
+        let added_to = (!dropped).then_some(residual);
+        let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, pass, cache, residual)
+        };
+        let attended = self
+            .attention
+            .added(&attention_input, added_to, train, watch, attend)?;
+        let attended = match dropped && watch.is_on() {
+            false => watch.see(attended)?,
+            true => {
+                let attended = pass.value(&attended.tensor()?)?;
+                watch.see(residual.add(&attended)?)?;
+                attended
+            }
+        };
+        let input = match norm {
+            ParallelNorm::Shared => attention_input.clone(),
+            ParallelNorm::Separate => self.feed_forward.input(x)?,
+        };
+        let input = watch.see(input)?;
+        let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, residual, train)
+        };
+        let sum = self
+            .feed_forward
+            .added(&input, Some(&attended), train, watch, feed)?;
+        watch.see(match dropped {
+            true => residual.add(&self.parallel_dropout.apply(&sum, train)?)?,
+            false => sum,
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! What a stack makes for each of its layers.
+
+use candle_core::{Result, bail};
+
+use super::Stack;
+use crate::layers::{LayerInputs, TransformerBlock, pass::Layer, pass::Pass};
+use crate::ops::Value;
+
+impl Stack {
+    /// Adds what makes the inputs that layers have for themselves.
+    ///
+    /// # Errors
+    /// If it makes other inputs than the blocks read, or not one for each layer.
+    pub fn with_layer_inputs(mut self, inputs: Option<LayerInputs>) -> Result<Self> {
+        let width = inputs.as_ref().map(LayerInputs::width);
+        for block in &self.blocks {
+            let read = block
+                .layer_input()
+                .map(|input| input.inner().gate().shape().0);
+            if read != width {
+                bail!("stack: inputs of width {width:?} for layers, of which one reads {read:?}");
+            }
+        }
+        if let Some(inputs) = &inputs {
+            let (found, d_model) = (inputs.n_layers(), self.blocks[0].d_model());
+            if found != self.layers.len() || inputs.projection().shape().1 != d_model {
+                bail!(
+                    "stack: inputs for {found} layers from rows of {}, expected {} from {d_model}",
+                    inputs.projection().shape().1,
+                    self.layers.len()
+                );
+            }
+        }
+        self.layer_inputs = inputs;
+        Ok(self)
+    }
+
+    /// The inputs that the layers of a pass have for themselves, side by side.
+    pub(crate) fn inputs_of_layers(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
+        let (words, train) = (pass.context.layer_inputs(), pass.context.train());
+        match (&self.layer_inputs, words) {
+            (Some(inputs), words) => inputs.apply(x, words, train).map(Some),
+            (None, None) => Ok(None),
+            (None, Some(_)) => bail!(
+                "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
+            ),
+        }
+    }
+
+    /// Begins a layer of a pass.
+    pub(crate) fn enter(&self, layer: usize, pass: &Pass, inputs: Option<&Value>) -> Result<()> {
+        pass.enter(self.relative_biases.own(self.layers[layer]))?;
+        let width = self.layer_inputs.as_ref().map_or(0, LayerInputs::width);
+        let reads = |block: &TransformerBlock| block.attention().inner().config().shared_keys;
+        let is_shared = self.blocks.iter().any(|block| reads(block) == Some(layer));
+        pass.begin(Layer {
+            shared_as: is_shared.then_some(layer),
+            input: inputs.map(|all| all.columns(layer * width..(layer + 1) * width)),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! What the blocks of a stack share.
+
+use candle_core::Result;
+use candle_nn::VarBuilder;
+
+use crate::config::StackConfig;
+use crate::layers::{LayerInputs, Norm, RelativeEmbeddings, position::RelativeBiases};
+
+/// The parts of a stack that belong to no block.
+pub(crate) struct SharedParts {
+    pub relative_biases: RelativeBiases,
+    pub relative_embeddings: Option<RelativeEmbeddings>,
+    pub layer_inputs: Option<LayerInputs>,
+    pub final_norm: Option<Norm>,
+}
+
+impl SharedParts {
+    /// Gets those that are configured.
+    pub fn new(config: &StackConfig, vb: &VarBuilder) -> Result<Self> {
+        let first = config.blocks.first().map(|block| &block.attention);
+        let d_model = first.map_or(0, |first| first.d_model);
+        let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb);
+        let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
+        let inputs = |norm| LayerInputs::new(norm, config.layers.len(), d_model, vb);
+        let inputs = config.layer_inputs.as_ref().map(inputs);
+        let embeddings = config.relative_embeddings.as_ref().map(embeddings);
+        Ok(Self {
+            relative_biases: RelativeBiases::new(config, vb)?,
+            relative_embeddings: embeddings.transpose()?,
+            layer_inputs: inputs.transpose()?,
+            final_norm: config.final_norm.as_ref().map(norm).transpose()?,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! All blocks of a packed stack, one after the other.
+
+use candle_blocks_kernels::{memory::lend, scratch, threads};
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use super::{Observer, PackedStack};
+use crate::layers::{BlockStages, SublayerStages};
+use crate::packed::cache::PackedKvCache;
+use crate::packed::pass::PackedPass;
+use crate::packed::{block::Run, block::SeenBlock, sublayer::Seen};
+
+scratch!(BETWEEN_LAYERS);
+
+impl PackedStack {
+    /// All blocks and the final norm: the first reads `x`, the last writes `y`, for the positions of the pass `asked`, and
+    /// those between write by turns to two places.
+    pub(super) fn apply_layers(
+        &self,
+        x: &[f32],
+        (pass, asked): (&PackedPass, &PackedPass),
+        cache: Option<&mut PackedKvCache>,
+        observer: Option<&mut Observer>,
+        form: (&[usize], DType),
+        y: &mut [f32],
+    ) -> Result<()> {
+        // Without a cache, keys that layers share stay in one of this pass.
+        let mut own = match cache {
+            None if self.shares_keys() => Some(self.new_cache()),
+            _ => None,
+        };
+        let cache = cache.or(own.as_mut());
+        let Some(inputs) = &self.layer_inputs else {
+            if pass.words().is_some() {
+                bail!(
+                    "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
+                );
+            }
+            return self.apply_each(x, (pass, asked), None, cache, observer, form, y);
+        };
+        inputs.with_rows(x, pass, |inputs| {
+            self.apply_each(x, (pass, asked), Some(inputs), cache, observer, form, y)
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)] // what each layer reads, and where it writes
+    fn apply_each(
+        &self,
+        x: &[f32],
+        (pass, asked): (&PackedPass, &PackedPass),
+        inputs: Option<&[f32]>,
+        mut cache: Option<&mut PackedKvCache>,
+        mut observer: Option<&mut Observer>,
+        (shape, dtype): (&[usize], DType),
+        y: &mut [f32],
+    ) -> Result<()> {
+        let n_between = self.layers.len().saturating_sub(1).min(2);
+        lend(
+            BETWEEN_LAYERS,
+            n_between * x.len(),
+            |between: &mut [f32]| {
+                let (mut to, mut from) = between.split_at_mut(n_between.min(1) * x.len());
+                for (i, &block) in self.layers.iter().enumerate() {
+                    for pass in [pass, asked] {
+                        pass.enter(self.relative_biases.own(block))?;
+                    }
+                    let input = if i == 0 { x } else { &*from };
+                    let shared = self.blocks[block].attention().inner().config().shared_keys;
+                    let cache = cache.as_deref_mut();
+                    let cache = cache.map(|cache| cache.of_layer(i, shared));
+                    let mut seen = observer.is_some().then(SeenBlock::default);
+                    let is_last = i + 1 == self.layers.len();
+                    let (asked, output) = match is_last {
+                        true => (asked, &mut *y),
+                        false => (pass, &mut *to),
+                    };
+                    let run = Run {
+                        pass,
+                        asked,
+                        input: (self.layer_inputs.as_ref().zip(inputs))
+                            .map(|(of, all)| of.of_layer(all, i)),
+                    };
+                    threads::with_team(self.cpu.threads, || {
+                        self.blocks[block].apply(input, run, cache, seen.as_mut(), output)
+                    })?;
+                    if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
+                        observer(i, &stages(seen, output, shape, dtype)?)?;
+                    }
+                    (from, to) = (to, from);
+                }
+                if let Some(norm) = &self.final_norm {
+                    norm.rows_in_place(self.cpu, y);
+                }
+                Ok(())
+            },
+        )
+    }
+}
+
+/// What a block's sublayers kept, as tensors of the input's shape and type.
+fn stages(seen: SeenBlock, output: &[f32], shape: &[usize], dtype: DType) -> Result<BlockStages> {
+    let tensor = |rows: Vec<f32>| Tensor::from_vec(rows, shape, &Device::Cpu)?.to_dtype(dtype);
+    let sublayer = |seen: Seen| -> Result<SublayerStages> {
+        Ok(SublayerStages {
+            input: tensor(seen.input)?,
+            inner_output: tensor(seen.inner_output)?,
+            output: tensor(seen.output)?,
+        })
+    };
+    Ok(BlockStages::new(
+        sublayer(seen.attention)?,
+        seen.cross_attention.map(sublayer).transpose()?,
+        sublayer(seen.feed_forward)?,
+        seen.layer_input.map(sublayer).transpose()?,
+        tensor(output.to_vec())?,
+    ))
+}

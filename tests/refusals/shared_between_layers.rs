@@ -1,0 +1,204 @@
+//! Keys that layers share, and inputs that each has for itself: what does not fit is refused by name, where it is configured,
+//! made or run.
+
+use candle_blocks::{
+    Activation, ForwardContext, NormConfig, Precision, Stack, StackConfig,
+    candle_core::Result,
+    config::{LatentConfig, LayerInputConfig},
+    layers::{LayerInputs, QueryKeyValue},
+};
+
+use crate::{
+    refused::refusal,
+    said::assert_says,
+    small::{WIDTH, attention, block, made, numbers, stack},
+};
+
+/// The width of a layer's input.
+const OWN: usize = 3;
+
+/// Three causal layers, of which the last attends to the keys of the first.
+fn shared() -> StackConfig {
+    let block = block(attention().causal());
+    let stack = StackConfig::uniform(block, 3, None);
+    stack.with_each(|i, block| block.attention.shared_keys = (i == 2).then_some(0))
+}
+
+/// Layers with an input each.
+fn with_inputs() -> StackConfig {
+    let input = LayerInputConfig {
+        width: OWN,
+        activation: Activation::Gelu,
+    };
+    let stack = StackConfig::uniform(block(attention().causal()), 2, None);
+    stack
+        .with_each(|_, block| block.layer_input = Some(input))
+        .with_layer_inputs(Some(NormConfig::rms_norm(OWN, 1e-6)))
+}
+
+#[track_caller]
+fn refused(mut config: StackConfig, change: impl FnOnce(&mut StackConfig), words: &[&str]) {
+    config.validate().unwrap();
+    change(&mut config);
+    assert_says(config.validate().unwrap_err(), words);
+}
+
+#[track_caller]
+fn says<T>(words: &[&str], call: impl FnOnce() -> Result<T>) {
+    let message = refusal(words[0], call);
+    let missing = words.iter().find(|word| !message.contains(**word));
+    assert!(missing.is_none(), "{message:?} does not say {missing:?}");
+}
+
+#[test]
+fn keys_are_shared_with_an_earlier_layer_of_the_same_heads_and_window() {
+    for of in [2, 3, 9] {
+        let words = ["layer 2", &format!("layer {of}"), "an earlier one"];
+        refused(
+            shared(),
+            |c| c.blocks[2].attention.shared_keys = Some(of),
+            &words,
+        );
+    }
+    let of_shared = |c: &mut StackConfig| c.blocks[1].attention.shared_keys = Some(0);
+    refused(
+        shared(),
+        |c| {
+            of_shared(c);
+            c.blocks[2].attention.shared_keys = Some(1);
+        },
+        &["layer 2", "that has its own"],
+    );
+    refused(
+        shared(),
+        |c| c.blocks[0].attention.window = Some(3),
+        &["other heads or shows others", "window"],
+    );
+    refused(
+        shared(),
+        |c| c.blocks[2].attention.n_kv_heads = 1,
+        &["other heads"],
+    );
+    refused(shared(), |c| c.layers = vec![0, 1, 2, 1], &["once each"]);
+    refused(shared(), |c| c.layer_drop = 0.1, &["layer_drop"]);
+}
+
+#[test]
+fn shared_keys_are_of_plain_self_attention() {
+    let latent = LatentConfig {
+        query_rank: None,
+        rank: 4,
+        rotary_dim: 2,
+        value_dim: 2,
+        norm: NormConfig::rms_norm(WIDTH, 1e-6),
+    };
+    refused(
+        shared(),
+        |c| c.blocks[2].attention.latent = Some(latent),
+        &["without a latent"],
+    );
+    refused(
+        shared(),
+        |c| c.blocks[2].cross_attention = Some(attention().with_shared_keys(Some(0))),
+        &["cross-attention", "shared_keys"],
+    );
+    refused(
+        shared(),
+        |c| c.blocks[0].attention.value_norm = Some(-1.0),
+        &["eps"],
+    );
+}
+
+#[test]
+fn a_block_that_reads_what_its_stack_makes_is_not_run_alone() {
+    let (x, context) = (numbers(&[2, 5, WIDTH], 1), ForwardContext::evaluation());
+    for (config, words) in [
+        (shared(), ["layer", "run the block in its stack"]),
+        (
+            with_inputs(),
+            ["which its stack makes", "run the block there"],
+        ),
+    ] {
+        let layers = stack(&config);
+        let block = layers.blocks().last().unwrap();
+        says(&words, || block.forward_with(&x, &context));
+        let packed = layers.pack(Precision::F32).unwrap();
+        let packed = packed.blocks().last().unwrap();
+        says(&words, || packed.forward_with(&x, &context));
+    }
+}
+
+#[test]
+fn a_stack_of_parts_is_held_to_the_same() {
+    let layers = stack(&shared());
+    let mut blocks = layers.blocks().to_vec();
+    blocks.remove(0); // the one with the keys
+    let of = |blocks, layers: &[usize]| Stack::from_parts(blocks, layers.to_vec(), [], None);
+    says(&["layer 1", "layer 0", "other heads"], || {
+        let mut blocks = blocks.clone();
+        let config = attention().causal().with_window(Some(2));
+        blocks[0] = made(|vb| candle_blocks::TransformerBlock::new(&block(config), vb));
+        of(blocks, &[0, 1])
+    });
+    says(&["once each"], || of(blocks.clone(), &[0, 1, 1]));
+    // Of queries alone without another layer's keys, and the other way round.
+    let alone = layers.blocks()[2].attention().inner();
+    let remade = |projections: &QueryKeyValue, config: &candle_blocks::AttentionConfig| {
+        let output = alone.output().clone();
+        candle_blocks::Attention::from_parts(
+            projections.clone(),
+            None,
+            None,
+            output,
+            config.clone(),
+        )
+    };
+    let usual = layers.blocks()[0].attention().inner();
+    says(&["queries alone"], || {
+        remade(alone.projections(), usual.config())
+    });
+    says(&["QueryKeyValue::Query"], || {
+        remade(usual.projections(), alone.config())
+    });
+}
+
+#[test]
+fn inputs_of_layers_are_one_for_each_and_as_wide_as_they_read() {
+    refused(
+        with_inputs(),
+        |c| c.layer_inputs = None,
+        &["Some(3)", "None", "the same"],
+    );
+    refused(
+        with_inputs(),
+        |c| c.blocks[1].layer_input = None,
+        &["None", "Some(3)"],
+    );
+    let layers = stack(&with_inputs());
+    let x = numbers(&[2, 5, WIDTH], 1);
+    for dims in [vec![2, 5, OWN], vec![2, 4, 2 * OWN]] {
+        let context = ForwardContext::evaluation().with_layer_inputs(numbers(&dims, 2));
+        says(&["layer inputs", "words"], || {
+            layers.forward_with(&x, &context)
+        });
+        let packed = layers.pack(Precision::F32).unwrap();
+        says(&["layer inputs", "words"], || {
+            packed.forward_with(&x, &context)
+        });
+    }
+    let words = numbers(&[2, 5, 2 * OWN], 2);
+    let context = ForwardContext::evaluation().with_layer_inputs(words);
+    let without = stack(&StackConfig::uniform(block(attention().causal()), 2, None));
+    let none = ["layers have none", "with_layer_inputs"];
+    says(&none, || without.forward_with(&x, &context));
+    let packed = without.pack(Precision::F32).unwrap();
+    says(&none, || packed.forward_with(&x, &context));
+    let inputs = layers.layer_inputs().cloned();
+    says(&["of which one reads None"], || {
+        without.clone().with_layer_inputs(inputs)
+    });
+    let more = made(|vb| LayerInputs::new(&NormConfig::rms_norm(OWN, 1e-6), 3, WIDTH, &vb));
+    says(&["3 layers", "expected 2"], || {
+        layers.clone().with_layer_inputs(Some(more))
+    });
+}
