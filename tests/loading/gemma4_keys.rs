@@ -46,6 +46,23 @@ fn each_sixth_layer_is_global_and_the_last_share_keys_with_their_kind() {
     }
 }
 
+/// As transformers writes them: with zeros in front, of as many digits as the last layer's number.
+#[test]
+fn the_numbers_of_layers_may_begin_with_zeros() {
+    let each = json!({"03": {"head_dim": 12}, "11": {"head_dim": 20, "num_key_value_heads": 1}});
+    let keys = json!({"per_layer_config": each, "num_kv_shared_layers": 0});
+    let stack = text(keys).unwrap().config;
+    for (i, block) in stack.blocks.iter().enumerate() {
+        let of = (block.attention.head_dim, block.attention.n_kv_heads);
+        let expected = match i {
+            3 => (12, 2),
+            11 => (20, 1),
+            _ => (8, 2),
+        };
+        assert_eq!(of, expected, "{i}");
+    }
+}
+
 #[test]
 fn values_are_keys_where_attention_is_global() {
     let keys = json!({"attention_k_eq_v": true, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0});

@@ -92,9 +92,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let last = stack.blocks.len() - 1;
     let is_sliding = json.sliding_layers(last + 1, |i| !(i + 1).is_multiple_of(6))?;
     let each = json.section(&["per_layer_config"])?;
-    let numbers: Vec<String> = (0..=last).map(|i| i.to_string()).collect();
+    // Zeros may stand in front: as many digits as the last has.
+    let number = |name: &str| name.parse().ok().filter(|number: &usize| *number <= last);
     let mut named = each.iter().flat_map(|each| each.keys());
-    if let Some(other) = named.find(|name| !numbers.iter().any(|number| number == name)) {
+    if let Some(other) = named.find(|name| number(name).is_none()) {
         let reason = format!("names {other:?}, expected the numbers of layers");
         return Err(json.error(&["per_layer_config"], reason));
     }
@@ -104,7 +105,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         let is_sliding = is_sliding[i] && i < last;
         let attention = &mut block.attention;
         if let Some(each) = &each {
-            if let Some(own) = each.section(&[&i.to_string()])? {
+            let name = each.keys().find(|name| number(name) == Some(i));
+            if let Some(own) = each.section(name.as_slice())? {
                 let known = ["head_dim", "num_key_value_heads"];
                 if let Some(other) = own.keys().find(|key| !known.contains(key)) {
                     let reason =
