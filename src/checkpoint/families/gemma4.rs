@@ -92,13 +92,27 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let last = stack.blocks.len() - 1;
     let is_sliding = json.sliding_layers(last + 1, |i| !(i + 1).is_multiple_of(6))?;
     let each = json.section(&["per_layer_config"])?;
+    // Zeros may stand in front: as many digits as the last has.
+    let number = |name: &str| name.parse().ok().filter(|number: &usize| *number <= last);
+    let mut named = each.iter().flat_map(|each| each.keys());
+    if let Some(other) = named.find(|name| number(name).is_none()) {
+        let reason = format!("names {other:?}, expected the numbers of layers");
+        return Err(json.error(&["per_layer_config"], reason));
+    }
     let values_are_keys = json.flag(&["attention_k_eq_v"], false)?;
     for (i, block) in stack.blocks.iter_mut().enumerate() {
         // transformers makes the last layer global, whatever the file says.
         let is_sliding = is_sliding[i] && i < last;
         let attention = &mut block.attention;
-        if let Some(own) = &each {
-            if let Some(own) = own.section(&[&i.to_string()])? {
+        if let Some(each) = &each {
+            let name = each.keys().find(|name| number(name) == Some(i));
+            if let Some(own) = each.section(name.as_slice())? {
+                let known = ["head_dim", "num_key_value_heads"];
+                if let Some(other) = own.keys().find(|key| !known.contains(key)) {
+                    let reason =
+                        "is not supported for one layer, only head_dim and num_key_value_heads";
+                    return Err(own.error(&[other], reason));
+                }
                 attention.head_dim = own.size_or(&["head_dim"], attention.head_dim)?;
                 attention.n_kv_heads =
                     own.size_or(&["num_key_value_heads"], attention.n_kv_heads)?;

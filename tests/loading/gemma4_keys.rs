@@ -1,0 +1,100 @@
+//! What Gemma 4's files say of single layers, and what is refused of it.
+
+use std::fs;
+
+use candle_blocks::{Architecture, Position, Result, config::RotaryScaling};
+use serde_json::{Value, json};
+
+/// The keys of a small text model, as the hub spells them, with these in their place.
+fn text(changes: Value) -> Result<Architecture> {
+    let mut config = json!({
+        "model_type": "gemma4_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 12, "head_dim": 8,
+        "global_head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 99,
+        "vocab_size_per_layer_input": 99, "hidden_size_per_layer_input": 4, "num_kv_shared_layers": 6,
+        "use_double_wide_mlp": true, "sliding_window": 7,
+    });
+    let changes = changes.as_object().unwrap().clone();
+    config.as_object_mut().unwrap().extend(changes);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    fs::write(&path, config.to_string()).unwrap();
+    Architecture::open(&path)
+}
+
+#[test]
+fn each_sixth_layer_is_global_and_the_last_share_keys_with_their_kind() {
+    let stack = text(json!({})).unwrap().config;
+    for (i, block) in stack.blocks.iter().enumerate() {
+        let (attention, is_global) = (&block.attention, i == 5 || i == 11);
+        assert_eq!(attention.window, (!is_global).then_some(7), "{i}");
+        assert_eq!(attention.head_dim, if is_global { 16 } else { 8 }, "{i}");
+        let keys_of = if is_global { 5 } else { 4 };
+        assert_eq!(attention.shared_keys, (i >= 6).then_some(keys_of), "{i}");
+        assert_eq!(block.feed_forward.d_ff, if i >= 6 { 96 } else { 48 }, "{i}");
+        let Position::Rotary(rotary) = &attention.position else {
+            panic!("{:?}", attention.position)
+        };
+        let quarter = RotaryScaling::Proportional {
+            n_turning: 2,
+            factor: 1.0,
+        };
+        let (theta, scaling) = match is_global {
+            true => (1e6, quarter),
+            false => (1e4, RotaryScaling::None),
+        };
+        assert_eq!((rotary.theta, &rotary.scaling), (theta, &scaling), "{i}");
+    }
+}
+
+/// As transformers writes them: with zeros in front, of as many digits as the last layer's number.
+#[test]
+fn the_numbers_of_layers_may_begin_with_zeros() {
+    let each = json!({"03": {"head_dim": 12}, "11": {"head_dim": 20, "num_key_value_heads": 1}});
+    let keys = json!({"per_layer_config": each, "num_kv_shared_layers": 0});
+    let stack = text(keys).unwrap().config;
+    for (i, block) in stack.blocks.iter().enumerate() {
+        let of = (block.attention.head_dim, block.attention.n_kv_heads);
+        let expected = match i {
+            3 => (12, 2),
+            11 => (20, 1),
+            _ => (8, 2),
+        };
+        assert_eq!(of, expected, "{i}");
+    }
+}
+
+#[test]
+fn values_are_keys_where_attention_is_global() {
+    let keys = json!({"attention_k_eq_v": true, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0});
+    let stack = text(keys).unwrap().config;
+    for (i, block) in stack.blocks.iter().enumerate() {
+        let (attention, is_global) = (&block.attention, i == 5 || i == 11);
+        assert_eq!(attention.values_are_keys, is_global, "{i}");
+        assert_eq!(attention.n_kv_heads, if is_global { 1 } else { 2 }, "{i}");
+    }
+}
+
+#[test]
+fn what_no_block_has_is_refused_by_its_key() {
+    for (changes, key) in [
+        (json!({"enable_moe_block": true}), "enable_moe_block"),
+        (
+            json!({"use_bidirectional_attention": "all"}),
+            "use_bidirectional_attention",
+        ),
+        (
+            json!({"per_layer_config": {"1": {"intermediate_size": 3}}}),
+            "intermediate_size",
+        ),
+        (
+            json!({"per_layer_config": {"12": {"head_dim": 4}}}),
+            "per_layer_config",
+        ),
+        // No layer before has the keys.
+        (json!({"num_kv_shared_layers": 12}), "keys of layer"),
+        (json!({"num_kv_shared_layers": 8}), "keys of layer"),
+    ] {
+        let error = text(changes.clone()).unwrap_err().to_string();
+        assert!(error.contains(key), "{changes}: {error}");
+    }
+}
