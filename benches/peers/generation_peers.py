@@ -122,7 +122,7 @@ class OpenVino:
 
         self.ov, self.genai, self.threads = openvino, openvino_genai, threads
         version = openvino_genai.__version__.split("-")[0]
-        self.settings = f"OpenVINO GenAI {version}, paged attention, cache of the case's precision, nothing quantised, no cache of prefixes"
+        self.settings = f"OpenVINO GenAI {version}, paged attention, cache of the case's precision (int4: f16), no cache of prefixes"
 
     def load(self, task):
         self.task, self.first_ms = task, None
@@ -167,7 +167,7 @@ class LlamaCpp:
         self.complain = complain  # llama.cpp holds no reference
         llama_cpp.llama_log_set(complain, None)
         llama_cpp.llama_backend_init()
-        self.settings = "llama-cpp-python, built for this CPU; flash attention, cache of the case's precision"
+        self.settings = "llama-cpp-python, built for this CPU; flash attention, cache of the case's precision (codes: f16)"
 
     def load(self, task):
         if task.precision == "int4":
