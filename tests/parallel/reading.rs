@@ -1,5 +1,7 @@
 //! How much of a file a rank reads.
 
+#![cfg(target_os = "linux")]
+
 use candle_blocks::{
     Checkpoint, Precision,
     candle_core::{DType, Device},
@@ -17,7 +19,6 @@ fn bytes_read() -> usize {
 
 /// Weights as `[d_out, d_in]`, and fused and turned; norms and the biases behind sums are whole.
 #[test]
-#[cfg(target_os = "linux")]
 fn a_rank_reads_its_part_of_the_file_alone() {
     for name in present(["minilm-block0", "tiny-gpt2"], |&name| name) {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
