@@ -30,9 +30,9 @@ class Generation:
         return np.stack(tokens, axis=1)
 
 
-def refuse_codes(task):
-    if task.file is not None:
-        raise ValueError("it does not compute with the codes of a GGUF file")
+def only(task, *precisions: str):
+    if task.precision not in precisions:
+        raise ValueError(f"it does not compute in {task.precision}, or not on this architecture")
 
 
 class Transformers:
@@ -48,9 +48,7 @@ class Transformers:
 
     def load(self, task):
         self.task, self.first_ms = task, None
-        refuse_codes(task)
-        if task.precision == "int4":
-            raise ValueError("transformers has no products of 4 bits of its own")
+        only(task, "f32", "bf16")
         dtype = {"f32": self.torch.float32, "bf16": self.torch.bfloat16}[task.precision]
         self.model = self.transformers.AutoModelForCausalLM.from_pretrained(task.checkpoint, dtype=dtype).eval()
         return self
@@ -80,9 +78,7 @@ class OnnxRuntime:
         self.settings = "a graph of fused operators, as its GenAI package makes: GroupQueryAttention into a shared cache"
 
     def load(self, task):
-        refuse_codes(task)
-        if task.precision not in ("f32", "int4"):
-            raise ValueError(f"ONNX Runtime's CPU provider has no {task.precision} on this architecture")
+        only(task, "f32", "int4")
         options = self.ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
         file = exported(task, "onnx-int4" if task.precision == "int4" else "onnx") / "model.onnx"
@@ -126,7 +122,7 @@ class OpenVino:
 
     def load(self, task):
         self.task, self.first_ms = task, None
-        refuse_codes(task)
+        only(task, "f32", "bf16", "int4")
         is_int4 = task.precision == "int4"
         scheduler = self.genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False  # or the same prompts are not computed again

@@ -106,7 +106,7 @@ impl<F: Format> PanelPairs<'_, F> {
                 // SAFETY: the assertions above: `b` holds the heads of both panels, with these parts.
                 unsafe { d.all_heads(self.layout, from, &mut heads[..n_parts]) };
             }
-            for part in 0..depth.div_ceil(F::PART).max(1) {
+            for part in 0..n_parts {
                 // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the
                 // sums through memory.
                 // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the heads of both panels.

@@ -23,8 +23,8 @@ pub struct PatchEmbeddings {
 }
 
 impl PatchEmbeddings {
-    /// Gets `patch.weight` `[d_model, n_channels, height, width]`, or `[d_model, n_channels, frames, height, width]`, with its bias, the special tokens `[d_model]` each,
-    /// `registers.weight` `[n_registers, d_model]`, `position.weight` `[n_special + patches, d_model]` and `norm` from `vb`.
+    /// Gets `patch.weight` `[d_model, n_channels, height, width]`, or `[d_model, n_channels, frames, height, width]`, with its
+    /// bias, the special tokens `[d_model]` each, `registers.weight` `[n_registers, d_model]`, `position.weight` `[n_special + patches, d_model]` and `norm` from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
