@@ -71,7 +71,7 @@ pub use position::{RelativeBias, RelativeEmbeddings, RotaryTables};
 pub use readout::{BlocksOutput, Readout};
 pub(crate) use routing::{Routing, among_near, best, choose_experts, has_gradient};
 pub use similarity::Similarity;
-pub(crate) use stack::SharedParts;
 pub use stack::Stack;
+pub(crate) use stack::{SharedParts, unread_words};
 pub use sublayer::{BranchScale, Sublayer, SublayerNorm, SublayerStages};
 pub use xielu::Xielu;

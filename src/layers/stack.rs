@@ -17,6 +17,7 @@ use crate::ops::{Constants, Ranks, Value};
 mod inputs;
 mod shared;
 
+pub(crate) use inputs::unread_words;
 pub(crate) use shared::SharedParts;
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.

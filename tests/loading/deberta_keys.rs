@@ -9,23 +9,19 @@ use candle_blocks::{
 };
 use serde_json::{Value, json};
 
+use crate::opened::opened_with;
 use crate::weights::{is_present, weights};
 
 /// The keys of `microsoft/deberta-v3-base` with these in their place.
 fn version_3(changes: Value) -> Result<Architecture> {
-    let mut config = json!({
+    let config = json!({
         "model_type": "deberta-v2", "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
         "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 512,
         "relative_attention": true, "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": true,
         "pos_att_type": "p2c|c2p", "layer_norm_eps": 1e-7, "max_relative_positions": -1, "position_biased_input": false,
         "num_attention_heads": 12, "num_hidden_layers": 12, "type_vocab_size": 0, "vocab_size": 128100,
     });
-    let changes = changes.as_object().unwrap().clone();
-    config.as_object_mut().unwrap().extend(changes);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config.json");
-    fs::write(&path, config.to_string()).unwrap();
-    Architecture::open(&path)
+    opened_with(config, changes)
 }
 
 #[test]

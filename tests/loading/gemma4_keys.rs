@@ -1,24 +1,19 @@
 //! What Gemma 4's files say of single layers, and what is refused of it.
 
-use std::fs;
-
 use candle_blocks::{Architecture, Position, Result, config::RotaryScaling};
 use serde_json::{Value, json};
 
+use crate::opened::opened_with;
+
 /// The keys of a small text model, as the hub spells them, with these in their place.
 fn text(changes: Value) -> Result<Architecture> {
-    let mut config = json!({
+    let config = json!({
         "model_type": "gemma4_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 12, "head_dim": 8,
         "global_head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 99,
         "vocab_size_per_layer_input": 99, "hidden_size_per_layer_input": 4, "num_kv_shared_layers": 6,
         "use_double_wide_mlp": true, "sliding_window": 7,
     });
-    let changes = changes.as_object().unwrap().clone();
-    config.as_object_mut().unwrap().extend(changes);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config.json");
-    fs::write(&path, config.to_string()).unwrap();
-    Architecture::open(&path)
+    opened_with(config, changes)
 }
 
 #[test]

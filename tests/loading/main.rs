@@ -28,6 +28,7 @@ mod heads;
 mod hub;
 mod loader_errors;
 mod odd_rotary;
+mod opened;
 mod plain_files;
 mod quantized;
 mod report;

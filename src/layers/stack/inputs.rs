@@ -41,9 +41,7 @@ impl Stack {
         match (&self.layer_inputs, words) {
             (Some(inputs), words) => inputs.apply(x, words, train).map(Some),
             (None, None) => Ok(None),
-            (None, Some(_)) => bail!(
-                "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
-            ),
+            (None, Some(_)) => unread_words(),
         }
     }
 
@@ -59,4 +57,11 @@ impl Stack {
         });
         Ok(())
     }
+}
+
+/// What a stack says that is given words for the inputs of its layers, which have none.
+pub(crate) fn unread_words<T>() -> Result<T> {
+    bail!(
+        "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
+    )
 }

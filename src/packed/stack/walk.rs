@@ -1,10 +1,10 @@
 //! All blocks of a packed stack, one after the other.
 
 use candle_blocks_kernels::{memory::lend, scratch, threads};
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::{Observer, PackedStack};
-use crate::layers::{BlockStages, SublayerStages};
+use crate::layers::{BlockStages, SublayerStages, unread_words};
 use crate::packed::cache::PackedKvCache;
 use crate::packed::pass::PackedPass;
 use crate::packed::{block::Run, block::SeenBlock, sublayer::Seen};
@@ -31,9 +31,7 @@ impl PackedStack {
         let cache = cache.or(own.as_mut());
         let Some(inputs) = &self.layer_inputs else {
             if pass.words().is_some() {
-                bail!(
-                    "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
-                );
+                return unread_words();
             }
             return self.apply_each(x, (pass, asked), None, cache, observer, form, y);
         };
