@@ -7,6 +7,7 @@
 use crate::error::{Error, Result};
 
 mod activation;
+mod altup;
 mod attention;
 mod block;
 mod disentangled;
@@ -33,6 +34,7 @@ mod temperature;
 mod xielu;
 
 pub use activation::Activation;
+pub use altup::AltUpConfig;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
 pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, Topology,

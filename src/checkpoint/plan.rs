@@ -231,7 +231,8 @@ pub(crate) fn names_on_disk(
             | "relative_bias"
             | "relative_embeddings"
             | "relative_embeddings_norm"
-            | "layer_inputs",
+            | "layer_inputs"
+            | "altup",
         ) => Place::of(role),
         _ => Place::Ends,
     };

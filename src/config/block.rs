@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, LayerInputConfig, NormConfig, Position, finite,
-    probability, setters,
+    AltUpConfig, AttentionConfig, FeedForwardConfig, LayerInputConfig, NormConfig, Position,
+    finite, probability, setters, size,
 };
 use crate::error::{Error, Result};
 
@@ -120,6 +120,13 @@ pub struct BlockConfig {
     /// Whether the block's output is multiplied by a number of the checkpoint, which is not trained (Gemma 4's `layer_scalar`).
     #[serde(default)]
     pub output_scale: bool,
+    /// The rank of what the normalised input adds to the attention sublayer's output (LAuReL, Menghani et al. 2024,
+    /// <https://arxiv.org/abs/2411.07501>): of the normalised input `n`, `(y + n + norm(up(down(n)))) / √2` (Gemma 3n).
+    #[serde(default)]
+    pub laurel_rank: Option<usize>,
+    /// The streams of hidden states, of which the block computes one.
+    #[serde(default)]
+    pub altup: Option<AltUpConfig>,
 }
 
 impl BlockConfig {
@@ -141,6 +148,8 @@ impl BlockConfig {
             residual: ResidualConfig::default(),
             layer_input: None,
             output_scale: false,
+            laurel_rank: None,
+            altup: None,
         }
     }
 
@@ -155,6 +164,10 @@ impl BlockConfig {
         with_layer_input(input: Option<LayerInputConfig>) => layer_input = input;
         /// Sets whether the output is multiplied by a number that is not trained.
         with_output_scale(scale: bool) => output_scale = scale;
+        /// Sets the rank of what the normalised input adds to the attention sublayer's output.
+        with_laurel_rank(rank: Option<usize>) => laurel_rank = rank;
+        /// Sets the streams of hidden states.
+        with_altup(altup: Option<AltUpConfig>) => altup = altup;
     }
 
     /// Sets the dropout probability of the output of every sublayer.
@@ -190,6 +203,7 @@ impl BlockConfig {
         self.layer_input
             .iter()
             .try_for_each(LayerInputConfig::validate)?;
+        self.validate_streams()?;
         if let Some(cross) = &self.cross_attention {
             cross.validate()?;
             if cross.shared_keys.is_some() || cross.values_are_keys {
@@ -217,6 +231,27 @@ impl BlockConfig {
                 "a parallel block normalises before its branches, but the norms are placed {placements:?}; \
                  expected Pre for both"
             )));
+        }
+        Ok(())
+    }
+
+    /// Checks what stands beside the usual branches.
+    fn validate_streams(&self) -> Result<()> {
+        let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
+        if let Some(rank) = self.laurel_rank {
+            size("laurel_rank", rank)?;
+            if self.topology != Topology::Sequential {
+                return failed("laurel_rank in a parallel block; expected Topology::Sequential");
+            }
+        }
+        let Some(altup) = self.altup else {
+            return Ok(());
+        };
+        altup.validate()?;
+        if self.layer_input.is_none() || self.output_scale {
+            return failed(
+                "a block with streams has an input for itself and no output_scale; set layer_input, or remove altup",
+            );
         }
         Ok(())
     }

@@ -43,6 +43,10 @@ pub struct FeedForwardConfig {
     /// Bounds of gate and `up`, of a gated one.
     #[serde(default)]
     pub clamp: Option<GateClamp>,
+    /// Of a gated one, the share of the gate's outputs that become 0 before the activation function, if they are distributed
+    /// normally: `max(gate - mean - z · deviation, 0)` over each row, with the quantile `z` of that share (Gemma 3n).
+    #[serde(default)]
+    pub sparsity: Option<f64>,
     /// Whether `up` (and `gate`) have a bias.
     pub up_bias: bool,
     /// Whether `down` has a bias.
@@ -257,6 +261,7 @@ impl FeedForwardConfig {
             xielu: None,
             form: FeedForwardForm::Plain,
             clamp: None,
+            sparsity: None,
             up_bias: true,
             down_bias: true,
             dropout: 0.0,
@@ -275,6 +280,8 @@ impl FeedForwardConfig {
         with_form(form: FeedForwardForm) => form = form;
         /// Sets bounds of gate and `up`, or removes them.
         with_clamp(clamp: Option<GateClamp>) => clamp = clamp;
+        /// Sets the share of the gate's outputs that become 0, or removes it.
+        with_sparsity(sparsity: Option<f64>) => sparsity = sparsity;
         /// Sets the dropout probability of the hidden activations.
         with_dropout(p: f64) => dropout = p;
         /// Makes it a mixture of experts of this form, or a single network.
@@ -305,6 +312,14 @@ impl FeedForwardConfig {
             }
             positive("the bound of gate and up", clamp.limit)?;
             finite("the offset of up", clamp.offset)?;
+        }
+        if let Some(sparsity) = self.sparsity {
+            if self.form == FeedForwardForm::Plain || self.clamp.is_some() {
+                let reason = "sparsity is of a gate without a clamp; set `form` to gated, and remove the clamp";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
+            positive("sparsity", sparsity)?;
+            probability("sparsity", sparsity)?;
         }
         if let Some(xielu) = self.xielu {
             xielu.validate()?;

@@ -61,10 +61,11 @@ pub struct Initialization {
 }
 
 /// Parameters that begin with the same numbers in every scheme.
-const NEUTRAL: [&str; 5] = [
+const NEUTRAL: [&str; 6] = [
     "*norm*",
     "*_layer_scale.weight",
     "*output_scale.weight",
+    "*input_scale.weight",
     "*router.correction.weight",
     "*xielu.*",
 ];

@@ -27,7 +27,7 @@ impl LayerInputConfig {
 /// The table of words that the inputs of layers are made of: a row has a part for each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerInputTable {
-    /// The number of tokens.
+    /// The number of tokens. Those beyond have the row of the first.
     pub n_tokens: usize,
     /// Width of a row: that of one input times the number of layers.
     pub width: usize,

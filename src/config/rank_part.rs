@@ -81,6 +81,9 @@ impl AttentionConfig {
 impl FeedForwardConfig {
     /// The hidden layer of a network, or of each expert.
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
+        if self.sparsity.is_some() {
+            return Err("it has sparsity, which is of all hidden columns together".to_string());
+        }
         let shared = self
             .experts
             .as_mut()

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, BlockConfig, NormConfig, Position, RelativeBiasConfig, RelativeBiasSpan,
-    RelativeEmbeddingsConfig, Visibility, probability, setters,
+    AltUpConfig, AttentionConfig, BlockConfig, NormConfig, Position, RelativeBiasConfig,
+    RelativeBiasSpan, RelativeEmbeddingsConfig, Visibility, probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -145,6 +145,7 @@ impl StackConfig {
         }
         self.validate_relative_embeddings()?;
         self.validate_layer_inputs()?;
+        self.altup()?;
         let attentions: Vec<_> = self.blocks.iter().map(|block| &block.attention).collect();
         check_shared_keys(&attentions, &self.layers)?;
         let shares = attentions.iter().any(|of| of.shared_keys.is_some());
@@ -163,6 +164,21 @@ impl StackConfig {
             )));
         }
         check_layers(self.blocks.len(), &self.layers)
+    }
+
+    /// The streams that all blocks have.
+    ///
+    /// # Errors
+    /// If blocks have different ones.
+    pub(crate) fn altup(&self) -> Result<Option<AltUpConfig>> {
+        let mut each = self.blocks.iter().map(|block| block.altup);
+        let first = each.next().flatten();
+        match each.find(|altup| *altup != first) {
+            None => Ok(first),
+            Some(other) => Err(Error::InvalidConfig(format!(
+                "blocks have the streams {first:?} and {other:?}; expected the same in all"
+            ))),
+        }
     }
 
     /// Checks that all blocks read an input as wide as the norm of inputs, or none where there is none.

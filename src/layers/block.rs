@@ -7,10 +7,10 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
-    Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, GatedInput,
-    Linear, Sublayer, SublayerNorm,
+    AltUp, Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext,
+    GatedInput, Laurel, Linear, Sublayer, SublayerNorm,
 };
-use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
+use crate::layers::{altup::side_by_side, kv_cache::LayerCache, pass::Pass, sublayer::Watch};
 use crate::ops::{Ranks, Value};
 
 mod parallel;
@@ -45,7 +45,7 @@ fn around<L>(
 ///
 /// Names in a `VarBuilder`: `attention.{query,key,value,output}`, `attention_norm`,
 /// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
-/// `layer_input_output_norm` and `output_scale.weight` `[1]`.
+/// `layer_input_output_norm` and `output_scale.weight` `[1]`; `laurel.…` as in [`Laurel`] and `altup.…` as in [`AltUp`].
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
@@ -78,6 +78,8 @@ pub struct TransformerBlock {
     layer_input: Option<Sublayer<GatedInput>>,
     /// `[1]`
     output_scale: Option<Tensor>,
+    laurel: Option<Laurel>,
+    altup: Option<AltUp>,
     topology: Topology,
     parallel_dropout: Dropout,
 }
@@ -116,10 +118,17 @@ impl TransformerBlock {
             let vb = vb.pp("output_scale");
             vb.get_with_hints(1, "weight", Init::Const(1.0))
         });
+        let laurel = config
+            .laurel_rank
+            .map(|rank| Laurel::new(rank, &config.norm, &vb.pp("laurel")));
+        let altup = config.altup.as_ref();
+        let altup = altup.map(|altup| AltUp::new(altup, &config.norm, &vb.pp("altup")));
         block
             .with_parallel_dropout(dropout)
             .with_layer_input(input.transpose()?)?
-            .with_output_scale(output_scale.transpose()?)
+            .with_output_scale(output_scale.transpose()?)?
+            .with_laurel(laurel.transpose()?)?
+            .with_altup(altup.transpose()?)
     }
 
     /// Builds the block from its sublayers. In a parallel block with a shared norm, a norm of the feed-forward is not used.
@@ -138,6 +147,8 @@ impl TransformerBlock {
             feed_forward,
             layer_input: None,
             output_scale: None,
+            laurel: None,
+            altup: None,
             topology,
             parallel_dropout: Dropout::none(),
         };
@@ -167,6 +178,26 @@ impl TransformerBlock {
         Ok(self)
     }
 
+    /// Adds what the normalised input adds to the attention sublayer's output.
+    ///
+    /// # Errors
+    /// If it is of another width, or the block is parallel.
+    pub fn with_laurel(mut self, laurel: Option<Laurel>) -> Result<Self> {
+        self.laurel = laurel;
+        self.check_shapes()?;
+        Ok(self)
+    }
+
+    /// Makes the block compute one of several streams, which lie side by side in its input and its output.
+    ///
+    /// # Errors
+    /// If they are of another width, or the block has no input for itself, or a scale of its output.
+    pub fn with_altup(mut self, altup: Option<AltUp>) -> Result<Self> {
+        self.altup = altup;
+        self.check_shapes()?;
+        Ok(self)
+    }
+
     /// # Errors
     /// As for [`Self::from_parts`], and where a part's own parts do not fit each other.
     pub(crate) fn check_shapes(&self) -> Result<()> {
@@ -182,11 +213,26 @@ impl TransformerBlock {
         let of_cross = |cross: &Sublayer<Attention>| cross.inner().config().d_model;
         let others = self.cross_attention.iter().map(of_cross).chain([width]);
         let of_input = |input: &Sublayer<GatedInput>| input.inner().widths()[0];
-        let mut others = others.chain(self.layer_input.iter().map(of_input));
+        let others = others.chain(self.layer_input.iter().map(of_input));
         if let Some(input) = &self.layer_input {
             input.inner().check_shapes()?;
             input.check_widths(input.inner().widths())?;
         }
+        if let Some(laurel) = &self.laurel {
+            laurel.check_shapes()?;
+            if self.topology != Topology::Sequential {
+                bail!("block: laurel in a parallel block, expected Topology::Sequential");
+            }
+        }
+        if let Some(altup) = &self.altup {
+            altup.check_shapes()?;
+            if self.layer_input.is_none() || self.output_scale.is_some() {
+                bail!("block: altup needs an input of the block's own, and no scale of its output");
+            }
+        }
+        let of_laurel = self.laurel.iter().map(|laurel| laurel.down().shape().1);
+        let of_altup = self.altup.iter().map(AltUp::d_model);
+        let mut others = others.chain(of_laurel).chain(of_altup);
         if let Some(other) = others.find(|&width| width != d_model) {
             bail!(
                 "block: attention of rows of {d_model}, beside a sublayer of rows of {other}; expected one width"
@@ -195,7 +241,7 @@ impl TransformerBlock {
         self.check_topology()
     }
 
-    /// The width of the input and the output.
+    /// The width of the input and the output, or of one of their streams.
     pub(crate) fn d_model(&self) -> usize {
         self.attention.inner().config().d_model
     }
@@ -217,6 +263,10 @@ impl TransformerBlock {
         layer_input(&self) -> Option<&Sublayer<GatedInput>> => self.layer_input.as_ref();
         /// The number `[1]` that the output is multiplied by.
         output_scale(&self) -> Option<&Tensor> => self.output_scale.as_ref();
+        /// What the normalised input adds to the attention sublayer's output.
+        laurel(&self) -> Option<&Laurel> => self.laurel.as_ref();
+        /// The streams of which the block computes one.
+        altup(&self) -> Option<&AltUp> => self.altup.as_ref();
         /// Whether the sublayers run in sequence or in parallel.
         topology(&self) -> Topology => self.topology;
     }
@@ -248,6 +298,12 @@ impl TransformerBlock {
             input.set_dropout_source(source);
             input.inner_mut().set_dropout_source(source);
         }
+        if let Some(laurel) = &mut self.laurel {
+            laurel.set_dropout_source(source);
+        }
+        if let Some(altup) = &mut self.altup {
+            altup.set_dropout_source(source);
+        }
         self.parallel_dropout.set_source(source.clone());
     }
 
@@ -268,6 +324,12 @@ impl TransformerBlock {
             let role = format!("{role}.layer_input");
             linears.extend(input.inner_mut().linears_mut(&role));
         }
+        if let Some(laurel) = &mut self.laurel {
+            linears.extend(laurel.linears_mut(&format!("{role}.laurel")));
+        }
+        if let Some(altup) = &mut self.altup {
+            linears.extend(altup.linears_mut(&format!("{role}.altup")));
+        }
         linears
     }
 
@@ -287,6 +349,8 @@ impl TransformerBlock {
             dropouts.extend(input.dropouts());
             dropouts.extend(input.inner().dropouts());
         }
+        dropouts.extend(self.laurel.iter().flat_map(Laurel::dropouts));
+        dropouts.extend(self.altup.iter().flat_map(AltUp::dropouts));
         dropouts.push(&self.parallel_dropout);
         dropouts
     }
@@ -299,7 +363,8 @@ impl TransformerBlock {
     /// The output with the context's mask, positions, memory and mode.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position. Of a block
+    /// with streams, `n_streams · d_model` columns.
     ///
     /// # Errors
     /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, a block with cross-attention gets
@@ -328,13 +393,11 @@ impl TransformerBlock {
         let (cross, feed_forward) = (cross.transpose()?, watch.sublayer()?);
         let input = self.layer_input.is_some().then(|| watch.sublayer());
         let (input, output) = (input.transpose()?, output.tensor()?);
-        Ok(BlockStages::new(
-            attention,
-            cross,
-            feed_forward,
-            input,
-            output,
-        ))
+        let stages = BlockStages::new(attention, cross, feed_forward, input, output);
+        match &self.altup {
+            Some(altup) => stages.of_streams(altup.config()),
+            None => Ok(stages),
+        }
     }
 
     /// The output in a pass, for positions after the cached ones.
@@ -345,6 +408,9 @@ impl TransformerBlock {
         cache: Option<&mut LayerCache>,
         watch: &mut Watch,
     ) -> Result<Value> {
+        if let Some(altup) = &self.altup {
+            return self.apply_to_streams(altup, x, pass, cache, watch);
+        }
         let mut x = self.apply_branches(x, pass, cache, watch)?;
         if let Some(input) = &self.layer_input {
             let (of_layer, train) = (pass.layer_input()?, pass.context.train());
@@ -357,6 +423,34 @@ impl TransformerBlock {
             Some(scale) => x.scale_by(scale),
             None => Ok(x),
         }
+    }
+
+    /// The streams behind the block, side by side: the active one computed, all corrected, and the block's own input added to
+    /// all but the first.
+    fn apply_to_streams(
+        &self,
+        altup: &AltUp,
+        x: &Value,
+        pass: &Pass,
+        cache: Option<&mut LayerCache>,
+        watch: &mut Watch,
+    ) -> Result<Value> {
+        let (train, active) = (pass.context.train(), altup.config().active);
+        let predicted = altup.predicted(x, train)?;
+        let y = self.apply_branches(&predicted[active], pass, cache, watch)?;
+        let mut streams = altup.corrected(&predicted, &y, train)?;
+        if let Some(input) = &self.layer_input {
+            let of_layer = pass.layer_input()?;
+            let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
+                inner.apply(x, &of_layer, residual, train)
+            };
+            let scaled = streams[active].multiply_rows(altup.input_scale())?;
+            let added = input.branch(&scaled, train, watch, gated)?;
+            for stream in &mut streams[1..] {
+                *stream = stream.add(&added)?;
+            }
+        }
+        side_by_side(streams.iter())
     }
 
     /// Attention and feed-forward, in sequence or in parallel.
@@ -375,7 +469,11 @@ impl TransformerBlock {
         let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
             inner.apply(x, pass, cache.as_deref_mut(), residual)
         };
+        let normal = self.laurel.as_ref().map(|_| self.attention.input(x));
         let mut x = self.attention.apply(x, train, watch, attend)?;
+        if let (Some(laurel), Some(normal)) = (&self.laurel, normal) {
+            x = laurel.apply(&normal?, &x, train)?;
+        }
         if let Some(cross) = &self.cross_attention {
             let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
                 inner.apply_cross(x, pass, cache, residual)

@@ -10,7 +10,7 @@ use crate::layers::{Dropout, DropoutSource, Linear, Xielu};
 use crate::ops::Value;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`, where
-/// a [`GateClamp`] may bound gate and up. The activation may be an [`Xielu`], which has parameters of its own.
+/// a [`GateClamp`] may bound gate and up, or most of the gate's outputs become 0 before the activation. The activation may be an [`Xielu`], which has parameters of its own.
 ///
 /// The feed-forward of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>, section 3.3) and its
 /// gated variants (Shazeer 2020, <https://arxiv.org/abs/2002.05202>). The residual connection and the norm
@@ -40,6 +40,7 @@ pub struct FeedForward {
     activation: Activation,
     xielu: Option<Xielu>,
     clamp: Option<GateClamp>,
+    sparsity: Option<f64>,
     dropout: Dropout,
 }
 
@@ -71,6 +72,7 @@ impl FeedForward {
                 .map(|xielu| Xielu::new(&xielu, vb.pp("xielu")))
                 .transpose()?,
             clamp: config.clamp,
+            sparsity: config.sparsity,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
         })
     }
@@ -92,6 +94,7 @@ impl FeedForward {
             activation,
             xielu: None,
             clamp: None,
+            sparsity: None,
             dropout: Dropout::none(),
         };
         feed_forward.check_shapes()?;
@@ -122,6 +125,22 @@ impl FeedForward {
         Ok(self)
     }
 
+    /// Makes this share of the gate's outputs 0, if they are distributed normally; see
+    /// [`FeedForwardConfig::sparsity`].
+    ///
+    /// # Errors
+    /// If the layer has no gate, or one with a clamp, or there is no such share.
+    pub fn with_sparsity(mut self, sparsity: f64) -> Result<Self> {
+        if self.gate.is_none() || self.clamp.is_some() {
+            bail!("feed-forward: sparsity is of a gate without a clamp");
+        }
+        if !(sparsity > 0.0 && sparsity < 1.0) {
+            bail!("feed-forward: sparsity is {sparsity}; expected a share between 0 and 1");
+        }
+        self.sparsity = Some(sparsity);
+        Ok(self)
+    }
+
     /// Puts an xIELU in place of the activation function.
     pub fn with_xielu(mut self, xielu: Xielu) -> Self {
         self.xielu = Some(xielu);
@@ -147,6 +166,8 @@ impl FeedForward {
         xielu(&self) -> Option<&Xielu> => self.xielu.as_ref();
         /// The bounds of gate and `up`, if any.
         clamp(&self) -> Option<GateClamp> => self.clamp;
+        /// The share of the gate's outputs that become 0, if any.
+        sparsity(&self) -> Option<f64> => self.sparsity;
     }
 
     /// The widths of input and output.
@@ -191,16 +212,19 @@ impl FeedForward {
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         let up = self.up.apply(x, None, train)?;
-        let hidden = match (&self.gate, &self.xielu) {
+        let gate = self.gate.as_ref().map(|gate| {
+            let gate = gate.apply(x, None, train)?;
+            match self.sparsity {
+                Some(share) => gate.largest(share),
+                None => Ok(gate),
+            }
+        });
+        let hidden = match (&gate.transpose()?, &self.xielu) {
             (None, None) => up.activate(self.activation)?,
             (None, Some(xielu)) => xielu.apply(&up)?,
-            (Some(gate), None) => {
-                let gate = gate.apply(x, None, train)?;
-                gate.gate(&up, self.activation, self.clamp)?
-            }
+            (Some(gate), None) => gate.gate(&up, self.activation, self.clamp)?,
             (Some(gate), Some(xielu)) => {
-                let gate = xielu.apply(&gate.apply(x, None, train)?)?;
-                gate.gate(&up, Activation::Identity, None)?
+                xielu.apply(gate)?.gate(&up, Activation::Identity, None)?
             }
         };
         let hidden = self.dropout.apply(&hidden, train)?;

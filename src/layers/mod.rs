@@ -6,6 +6,7 @@
 //! [`Evaluation`] makes a `Module` of them.
 
 mod activation;
+mod altup;
 mod attention;
 mod attention_pool;
 mod block;
@@ -18,6 +19,7 @@ mod ends;
 mod evaluation;
 mod feed_forward;
 mod kv_cache;
+mod laurel;
 mod layer_input;
 mod ledger;
 mod linear;
@@ -39,6 +41,8 @@ mod xielu;
 
 pub(crate) use crate::ops::parallel::Communicator;
 pub(crate) use crate::ops::{Partial, Ranks, StoredMatrix, with_stored};
+pub(crate) use altup::LEAST_SQUARE;
+pub use altup::{AltUp, Streams};
 pub use attention::{Attention, LatentProjections, PositionLinears, QueryKeyNorms, QueryKeyValue};
 pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};
@@ -53,6 +57,7 @@ pub use ends::ModelEnds;
 pub use evaluation::Evaluation;
 pub use feed_forward::FeedForward;
 pub use kv_cache::KvCache;
+pub use laurel::Laurel;
 pub(crate) use layer_input::{FACTOR_OF_SUM, factor_of_projection};
 pub use layer_input::{GatedInput, LayerInputs};
 pub(crate) use ledger::{Ledger, check_cached};

@@ -9,7 +9,7 @@ use crate::config::{StackConfig, check_layers, check_shared_keys, getters, sette
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, LayerInputs, Linear, Norm, RelativeBias,
-    RelativeEmbeddings, TransformerBlock,
+    RelativeEmbeddings, Streams, TransformerBlock,
 };
 use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
 use crate::ops::{Constants, Ranks, Value};
@@ -23,7 +23,7 @@ pub(crate) use shared::SharedParts;
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
 /// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`, `layer_inputs.…` as in
-/// [`LayerInputs`], and `relative_bias` or, where each block has its own, `blocks.{i}.relative_bias`.
+/// [`LayerInputs`], `altup.…` as in [`Streams`], and `relative_bias` or, where each block has its own, `blocks.{i}.relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
@@ -32,6 +32,7 @@ pub struct Stack {
     relative_biases: RelativeBiases,
     relative_embeddings: Option<RelativeEmbeddings>,
     layer_inputs: Option<LayerInputs>,
+    streams: Option<Streams>,
     final_norm: Option<Norm>,
     layer_drop: Dropout,
     output_dropout: Dropout,
@@ -56,7 +57,8 @@ impl Stack {
         let stack = Self::from_parts(blocks, layers, biases, shared.final_norm)?
             .with_layer_drop(dropout(config.layer_drop)?)
             .with_output_dropout(dropout(config.output_dropout)?)
-            .with_layer_inputs(shared.layer_inputs)?;
+            .with_layer_inputs(shared.layer_inputs)?
+            .with_streams(shared.streams)?;
         match shared.relative_embeddings {
             Some(embeddings) => stack.with_relative_embeddings(embeddings),
             None => Ok(stack),
@@ -84,6 +86,7 @@ impl Stack {
             relative_biases: RelativeBiases::from_parts(relative_biases, &n_heads)?,
             relative_embeddings: None,
             layer_inputs: None,
+            streams: None,
             final_norm,
             layer_drop: Dropout::none(),
             output_dropout: Dropout::none(),
@@ -138,6 +141,8 @@ impl Stack {
         relative_embeddings(&self) -> Option<&RelativeEmbeddings> => self.relative_embeddings.as_ref();
         /// What makes the inputs that layers have for themselves, if they have some.
         layer_inputs(&self) -> Option<&LayerInputs> => self.layer_inputs.as_ref();
+        /// What makes the streams of the input, and the output of them, if blocks have some.
+        streams(&self) -> Option<&Streams> => self.streams.as_ref();
         /// The norm after the last block, if any.
         final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
         /// The dropout of whole layers in training.
@@ -162,6 +167,9 @@ impl Stack {
         if let Some(inputs) = &mut self.layer_inputs {
             inputs.linear_mut().1.set_dropout_source(source);
         }
+        for (_, linear) in self.streams.iter_mut().flat_map(Streams::linears_mut) {
+            linear.set_dropout_source(source);
+        }
         self.layer_drop.set_source(source.clone());
         self.output_dropout.set_source(source.clone());
     }
@@ -170,7 +178,9 @@ impl Stack {
     pub fn linears_mut(&mut self) -> impl Iterator<Item = (String, &mut Linear)> {
         let blocks = self.blocks.iter_mut().enumerate();
         let blocks = blocks.flat_map(|(i, block)| block.linears_mut(&format!("blocks.{i}")));
-        blocks.chain(self.layer_inputs.iter_mut().map(LayerInputs::linear_mut))
+        let inputs = self.layer_inputs.iter_mut().map(LayerInputs::linear_mut);
+        let streams = self.streams.iter_mut().flat_map(Streams::linears_mut);
+        blocks.chain(inputs).chain(streams)
     }
 
     /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
@@ -224,6 +234,7 @@ impl Stack {
         // Without a team, whose threads would be missing where the observer computes.
         let mut x = pass.value(x)?;
         let inputs = self.inputs_of_layers(&x, &pass)?;
+        x = self.before_blocks(&x, context.train())?;
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(context.train())? {
                 continue;
@@ -232,7 +243,7 @@ impl Stack {
             let (block, mut watch) = (&self.blocks[block], Watch::on());
             x = block.apply(&x, &pass, None, &mut watch)?;
             let stages = block.watched(watch, x)?;
-            x = pass.value(stages.output())?;
+            x = pass.value(stages.hidden())?;
             observer(i, &stages)?;
         }
         self.behind_blocks(&x, context.train())?.tensor()
@@ -310,8 +321,8 @@ impl Stack {
         pass: &Pass,
         mut caches: Option<&mut Vec<LayerCache>>,
     ) -> Result<Value> {
-        let mut x = x.clone();
-        let inputs = self.inputs_of_layers(&x, pass)?;
+        let inputs = self.inputs_of_layers(x, pass)?;
+        let mut x = self.before_blocks(x, pass.context.train())?;
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(pass.context.train())? {
                 continue;
@@ -323,8 +334,24 @@ impl Stack {
         self.behind_blocks(&x, pass.context.train())
     }
 
-    /// The final norm and the dropout behind it.
+    /// What the first block reads: the input, or the streams made of it.
+    ///
+    /// # Errors
+    /// If the blocks have other streams than the stack makes.
+    pub(crate) fn before_blocks(&self, x: &Value, train: bool) -> Result<Value> {
+        self.check_streams()?;
+        match &self.streams {
+            Some(streams) => streams.opened(x, train),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// The output of streams, the final norm and the dropout behind it.
     pub(crate) fn behind_blocks(&self, x: &Value, train: bool) -> Result<Value> {
+        let x = match &self.streams {
+            Some(streams) => &streams.merged(x, train)?,
+            None => x,
+        };
         match &self.final_norm {
             Some(norm) => self.output_dropout.apply(&norm.apply(x)?, train),
             None => self.output_dropout.apply(x, train),

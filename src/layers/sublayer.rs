@@ -298,6 +298,19 @@ impl<L> Sublayer<L> {
         })
     }
 
+    /// As [`Self::apply`], without the residual and a norm of the sum.
+    pub(super) fn branch(
+        &self,
+        x: &Value,
+        train: bool,
+        watch: &mut Watch,
+        inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
+    ) -> Result<Value> {
+        let input = watch.see(self.input(x)?)?;
+        let branch = self.added(&input, None, train, watch, inner)?;
+        watch.see(branch)
+    }
+
     /// The input of the inner layer: `x`, normalized if the norm stands before the layer.
     pub(super) fn input(&self, x: &Value) -> Result<Value> {
         if x.dims().is_empty() {

@@ -11,6 +11,7 @@ mod cross_entropy;
 mod elements;
 mod experts;
 mod join;
+mod largest;
 mod linear;
 mod norm;
 mod relative_bias;

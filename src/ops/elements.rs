@@ -4,8 +4,9 @@ use candle_blocks_kernels::{Cpu, rows::elements};
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::array::wide;
+use super::kernels::same_types;
 use super::ledger::asked;
-use super::numbers::Numbers;
+use super::numbers::{Number, Numbers};
 use super::tape::Taped;
 use super::value::{Value, on_either};
 
@@ -48,6 +49,14 @@ impl Value {
     pub fn add_to_rows(&self, vector: &Tensor) -> Result<Value> {
         self.check_vector(vector)?;
         on_either!(self, x => Ok(x.add_to_rows(vector)?.into()))
+    }
+
+    /// Of each row the mean of its products with the same row of `other`, as a column.
+    pub fn mean_products(&self, other: &Value) -> Result<Value> {
+        if self.dims() != other.dims() {
+            bail!("mean of products: {:?} and {:?}", self.dims(), other.dims());
+        }
+        on_either!(self, x => Ok(x.mean_products(&x.on_tape(other)?)?.into()))
     }
 
     fn check_vector(&self, vector: &Tensor) -> Result<()> {
@@ -152,6 +161,42 @@ impl Taped<Cpu> {
         }))
     }
 
+    fn mean_products(&self, other: &Self) -> Result<Self> {
+        let (x, other) = (self.whole()?, other.whole()?);
+        let (n_rows, width) = (x.rows(), x.slot.width.max(1));
+        let mut y = Numbers::new(x.dtype(), n_rows)?;
+        same_types!(
+            y.slice_mut(),
+            x.data.read().slice(),
+            other.data.read().slice(),
+            |y, x, other| means(y, x, other, width)
+        );
+        let mut dims = x.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = 1;
+        }
+        let of_each = [
+            (x.slot.clone(), other.data.clone()),
+            (other.slot, x.data.clone()),
+        ];
+        let asks = [of_each[0].0.place, of_each[1].0.place];
+        Ok(x.computed((y, dims), &asks, move |pass, dy| {
+            for (slot, beside) in &of_each {
+                if slot.place.is_some() {
+                    let mut dx = Numbers::new(dy.dtype(), n_rows * slot.width)?;
+                    same_types!(
+                        dx.slice_mut(),
+                        dy.slice(),
+                        beside.read().slice(),
+                        |dx, dy, beside| mean_gradients(dx, dy, beside, width)
+                    );
+                    pass.add(slot, dx)?;
+                }
+            }
+            Ok(())
+        }))
+    }
+
     fn shift(&self, offset: f64) -> Result<Self> {
         let x = self.whole()?;
         let mut y = x.copy();
@@ -181,5 +226,28 @@ impl Taped<Cpu> {
             elements::convert(pass.engine, dy.slice(), dx.slice_mut());
             pass.add(&slot, dx)
         }))
+    }
+}
+
+/// `y = Σ x · other / width` of each row, rounded once.
+fn means<T: Number>(y: &mut [T], x: &[T], other: &[T], width: usize) {
+    let rows = x.chunks_exact(width).zip(other.chunks_exact(width));
+    for (y, (x, other)) in y.iter_mut().zip(rows) {
+        let products = x
+            .iter()
+            .zip(other)
+            .map(|(x, other)| x.wide() * other.wide());
+        *y = T::rounded(products.sum::<f64>() / width as f64);
+    }
+}
+
+/// `dx = dy · other / width`, of one `dy` for each row.
+fn mean_gradients<T: Number>(dx: &mut [T], dy: &[T], other: &[T], width: usize) {
+    let rows = dx.chunks_exact_mut(width).zip(other.chunks_exact(width));
+    for ((dx, other), dy) in rows.zip(dy) {
+        let dy = dy.wide() / width as f64;
+        for (dx, other) in dx.iter_mut().zip(other) {
+            *dx = T::rounded(dy * other.wide());
+        }
     }
 }

@@ -3,10 +3,10 @@
 use std::ops::{AddAssign, Mul, Range};
 use std::sync::Arc;
 
-use candle_blocks_kernels::{Cpu, Slice, SliceMut};
-use candle_core::{Result, Tensor, bail};
+use candle_blocks_kernels::Cpu;
+use candle_core::{Result, Tensor};
 
-use super::kernels::{Data, same_type};
+use super::kernels::{Data, same_type, same_types};
 use super::numbers::{Number, Numbers, widened};
 use super::tape::{Engine, Slot, Taped};
 use super::value::{Value, on_either};
@@ -60,19 +60,6 @@ impl Value {
     pub fn beside_idle(&self, parameters: &[&Tensor]) -> Result<Value> {
         on_either!(self, x => Ok(x.beside_idle(parameters)?.into()))
     }
-}
-
-/// As `same_type`, with two shared slices.
-macro_rules! same_types {
-    ($to:expr, $from:expr, $with:expr, |$a:ident, $b:ident, $c:ident| $body:expr) => {
-        match ($to, $from, $with) {
-            (SliceMut::F32($a), Slice::F32($b), Slice::F32($c)) => $body,
-            (SliceMut::F64($a), Slice::F64($b), Slice::F64($c)) => $body,
-            (SliceMut::F16($a), Slice::F16($b), Slice::F16($c)) => $body,
-            (SliceMut::Bf16($a), Slice::Bf16($b), Slice::Bf16($c)) => $body,
-            _ => bail!("mixture of experts: operands of two types"),
-        }
-    };
 }
 
 impl Taped<Cpu> {
@@ -194,8 +181,9 @@ impl Taped<Cpu> {
     }
 
     fn times_column(&self, column: &Self) -> Result<Self> {
-        let places = (0..self.rows()).collect();
-        self.mixed(column, vec![(self.clone(), places)], 1)
+        let x = self.whole()?;
+        let places = (0..x.rows()).collect();
+        x.mixed(column, vec![(x.clone(), places)], 1)
     }
 }
 

@@ -146,6 +146,21 @@ macro_rules! same_type {
 }
 pub(super) use same_type;
 
+/// As `same_type`, with two shared slices.
+macro_rules! same_types {
+    ($to:expr, $from:expr, $with:expr, |$a:ident, $b:ident, $c:ident| $body:expr) => {{
+        use candle_blocks_kernels::{Slice, SliceMut};
+        match ($to, $from, $with) {
+            (SliceMut::F32($a), Slice::F32($b), Slice::F32($c)) => $body,
+            (SliceMut::F64($a), Slice::F64($b), Slice::F64($c)) => $body,
+            (SliceMut::F16($a), Slice::F16($b), Slice::F16($c)) => $body,
+            (SliceMut::Bf16($a), Slice::Bf16($b), Slice::Bf16($c)) => $body,
+            _ => candle_core::bail!("operands of three types"),
+        }
+    }};
+}
+pub(super) use same_types;
+
 /// Numbers that nobody else reads as a rule.
 fn own(numbers: Arc<Numbers>) -> Numbers {
     Arc::try_unwrap(numbers).unwrap_or_else(|shared| Numbers::copied(shared.slice()))

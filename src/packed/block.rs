@@ -4,13 +4,15 @@ use candle_blocks_kernels::rows::{RowNorm, Source};
 use candle_blocks_kernels::{Cpu, memory::lend, rows, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
+use super::altup::{PackedAltUp, add_scaled};
+use super::laurel::PackedLaurel;
 use super::layer_input::{InputRows, PackedGatedInput};
 use super::sublayer::Seen;
 use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, elements, map_rows};
 use super::{cache::LayerCaches, cache::PackedLayerCache, linear::Finishing};
 use super::{mixture::PackedMixtureOfExperts, pass::PackedPass};
 use crate::config::{ParallelNorm, Position, Precision, Topology, getters};
-use crate::layers::{BlockFeedForward, ForwardContext, TransformerBlock};
+use crate::layers::{BlockFeedForward, BlockStages, ForwardContext, TransformerBlock};
 
 /// The feed-forward of a packed block: a single network or a mixture of experts. Created by [`BlockFeedForward::pack`].
 #[derive(Clone, Debug)]
@@ -76,6 +78,8 @@ pub struct PackedTransformerBlock {
     feed_forward: PackedSublayer<PackedBlockFeedForward>,
     layer_input: Option<PackedSublayer<PackedGatedInput>>,
     output_scale: Option<f32>,
+    laurel: Option<PackedLaurel>,
+    altup: Option<PackedAltUp>,
     topology: Topology,
     cpu: Cpu,
 }
@@ -90,6 +94,21 @@ pub(super) struct Run<'a, 'c> {
     pub input: Option<InputRows<'a>>,
 }
 
+impl<'a> Run<'a, '_> {
+    /// The rows of the input that the block has for itself, of the positions that are asked for.
+    ///
+    /// # Errors
+    /// If it has none.
+    fn own_input(&self) -> Result<InputRows<'a>> {
+        let Some(input) = self.input else {
+            bail!(
+                "layer input: the block has an input for itself, which its stack makes; run the block there"
+            )
+        };
+        Ok(input.of_last(self.pass.seq() / self.asked.seq().max(1)))
+    }
+}
+
 /// The intermediate results of a block's sublayers, for an observer.
 #[derive(Default)]
 pub(super) struct SeenBlock {
@@ -101,6 +120,7 @@ pub(super) struct SeenBlock {
 
 scratch!(BETWEEN_ROWS);
 scratch!(BRANCHES_ROWS);
+scratch!(STREAM_ROWS);
 
 packs!(TransformerBlock, PackedTransformerBlock);
 
@@ -119,6 +139,10 @@ impl PackedTransformerBlock {
             let inner = PackedGatedInput::new(&packing.at("layer_input"), input.inner())?;
             PackedSublayer::new(packing, input, inner)
         });
+        let laurel = block.laurel();
+        let laurel = laurel.map(|laurel| PackedLaurel::new(&packing.at("laurel"), laurel));
+        let altup = block.altup();
+        let altup = altup.map(|altup| PackedAltUp::new(&packing.at("altup"), altup));
         Ok(Self {
             attention: PackedSublayer::new(packing, attention, inner)?,
             cross_attention: cross.transpose()?,
@@ -129,13 +153,15 @@ impl PackedTransformerBlock {
                 .map(elements)
                 .transpose()?
                 .map(|scale| scale[0]),
+            laurel: laurel.transpose()?,
+            altup: altup.transpose()?,
             topology: block.topology(),
             cpu: packing.cpu,
         })
     }
 
     getters! {
-        /// The width of the input and the output.
+        /// The width of the input and the output, or of one of their streams.
         d_model(&self) -> usize => self.attention.inner().config().d_model;
         /// The self-attention sublayer.
         attention(&self) -> &PackedSublayer<PackedAttention> => &self.attention;
@@ -169,7 +195,9 @@ impl PackedTransformerBlock {
         let cross: usize = cross.map(|cross| cross.inner().bytes()).sum();
         let input = self.layer_input.iter();
         let input: usize = input.map(|input| input.inner().bytes()).sum();
-        self.attention.inner().bytes() + cross + self.feed_forward.inner().bytes() + input
+        let beside = self.laurel.as_ref().map_or(0, PackedLaurel::bytes)
+            + self.altup.as_ref().map_or(0, PackedAltUp::bytes);
+        self.attention.inner().bytes() + cross + self.feed_forward.inner().bytes() + input + beside
     }
 
     /// The output with the context's mask, positions and memory.
@@ -181,7 +209,11 @@ impl PackedTransformerBlock {
     /// As for [`PackedAttention::forward_with`].
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = PackedPass::of_context(context, x)?;
-        let widths = (self.d_model(), self.d_model());
+        let n_streams = self
+            .altup
+            .as_ref()
+            .map_or(1, |altup| altup.config.n_streams);
+        let widths = (n_streams * self.d_model(), n_streams * self.d_model());
         map_rows("block", x, widths, self.cpu.threads, |x, y| {
             let run = Run {
                 pass: &pass,
@@ -202,16 +234,13 @@ impl PackedTransformerBlock {
         mut seen: Option<&mut SeenBlock>,
         y: &mut [f32],
     ) -> Result<()> {
+        if let Some(altup) = &self.altup {
+            return self.apply_to_streams(altup, x, run, cache, seen, y);
+        }
         match &self.layer_input {
             None => self.apply_branches(x, run, cache, seen, y)?,
             Some(sublayer) => {
-                let Some(input) = run.input else {
-                    bail!(
-                        "layer input: the block has an input for itself, which its stack makes; run the block there"
-                    )
-                };
-                let each = run.pass.seq() / run.asked.seq().max(1);
-                let input = input.of_last(each);
+                let input = run.own_input()?;
                 lend(BRANCHES_ROWS, y.len(), |fed: &mut [f32]| {
                     self.apply_branches(x, run, cache, seen.as_deref_mut(), fed)?;
                     let of_input = seen.map(|seen| seen.layer_input.insert(Seen::default()));
@@ -227,6 +256,57 @@ impl PackedTransformerBlock {
             rows::elements::scale(self.cpu, y.into(), f64::from(scale));
         }
         Ok(())
+    }
+
+    /// The streams behind the block, side by side: the active one computed, all corrected, and the block's own input added to
+    /// all but the first.
+    fn apply_to_streams(
+        &self,
+        altup: &PackedAltUp,
+        x: &[f32],
+        run: Run,
+        cache: Option<LayerCaches>,
+        mut seen: Option<&mut SeenBlock>,
+        y: &mut [f32],
+    ) -> Result<()> {
+        let (d_model, all) = (self.d_model(), altup.config.n_streams * self.d_model());
+        let (n_read, n_asked) = (x.len() / all, y.len() / all);
+        let n_rows = x.len() + (n_read + 2 * n_asked) * d_model;
+        lend(STREAM_ROWS, n_rows, |memory: &mut [f32]| {
+            let (predicted, memory) = memory.split_at_mut(x.len());
+            let (active, memory) = memory.split_at_mut(n_read * d_model);
+            let (fed, added) = memory.split_at_mut(n_asked * d_model);
+            altup.predict(x, predicted);
+            altup.copy_active(predicted, active);
+            self.apply_branches(active, run, cache, seen.as_deref_mut(), fed)?;
+            let of_each = predicted.chunks_exact((x.len() / n_asked.max(1)).max(1));
+            for (to, of) in y.chunks_exact_mut(all).zip(of_each) {
+                to.copy_from_slice(&of[of.len() - all..]); // the last of each
+            }
+            altup.correct(fed, y);
+            if let Some(sublayer) = &self.layer_input {
+                let input = run.own_input()?;
+                altup.copy_active(y, fed);
+                rows::elements::multiply_rows(
+                    self.cpu,
+                    (&mut *fed).into(),
+                    altup.input_scale[..].into(),
+                );
+                let of_input = seen.map(|seen| seen.layer_input.insert(Seen::default()));
+                let scaled = self.normal(fed, sublayer.input_norm());
+                sublayer.apply_onto(scaled, None, of_input, added, |inner, x, last, y| {
+                    inner.apply(x, input, last, y);
+                    Ok(())
+                })?;
+                let rows = y.chunks_exact_mut(all).zip(added.chunks_exact(d_model));
+                for (streams, added) in rows {
+                    for stream in streams[d_model..].chunks_exact_mut(d_model) {
+                        add_scaled(stream, 1.0, added);
+                    }
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Attention and feed-forward, in sequence or in parallel.
@@ -265,6 +345,9 @@ impl PackedTransformerBlock {
                     inner.apply(x, finishing, (pass, asked), own, y)
                 },
             )?;
+            if let Some(laurel) = &self.laurel {
+                laurel.add_to(&self.normal(rows, norm), attended);
+            }
             let mut before = &*attended;
             if let Some(cross) = &self.cross_attention {
                 let of_cross = seen
@@ -298,6 +381,14 @@ impl PackedTransformerBlock {
                 Ok(())
             })
         })
+    }
+
+    /// Its stages, of which the output is that of the active stream.
+    pub(super) fn of_streams(&self, stages: BlockStages) -> Result<BlockStages> {
+        match &self.altup {
+            Some(altup) => stages.of_streams(&altup.config),
+            None => Ok(stages),
+        }
     }
 
     fn normal<'a>(&self, rows: &'a [f32], norm: Option<&'a RowNorm>) -> Source<'a> {

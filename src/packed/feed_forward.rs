@@ -3,7 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use candle_blocks_kernels::products::{Epilogue, GateClamp, Matrix, PackedWeight, WeightFormat};
-use candle_blocks_kernels::rows::{ActivationFunction, Source};
+use candle_blocks_kernels::rows::{ActivationFunction, Source, elements as rows};
+use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
 use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
@@ -25,8 +26,20 @@ pub struct PackedFeedForward {
     up_bias: Option<Arc<[f32]>>,
     activation: ActivationFunction,
     clamp: Option<GateClamp<f32>>,
+    sparse: Option<SparseGate>,
     down: PackedLinear,
 }
+
+/// A gate of which the largest outputs of a row alone pass, which are known when all are.
+#[derive(Clone)]
+struct SparseGate {
+    gate: PackedLinear,
+    /// How many deviations above the mean they begin.
+    above: f64,
+}
+
+scratch!(GATE_ROWS);
+scratch!(UP_ROWS);
 
 packs!(FeedForward, PackedFeedForward);
 
@@ -39,7 +52,12 @@ impl PackedFeedForward {
         };
         let (up, down) = (feed_forward.up(), feed_forward.down());
         let down = PackedLinear::new(&packing.at("down"), down)?;
-        let (weight, bias, up_bias) = match feed_forward.gate() {
+        let above = feed_forward.sparsity().map(ops::quantile);
+        let sparse = feed_forward.gate().zip(above).map(|(gate, above)| {
+            let gate = PackedLinear::new(&packing.at("gate"), gate)?;
+            Ok::<_, candle_core::Error>(SparseGate { gate, above })
+        });
+        let (weight, bias, up_bias) = match feed_forward.gate().filter(|_| sparse.is_none()) {
             None => {
                 let packed = PackedLinear::new(&packing.at("up"), up)?;
                 (packed.weight().clone(), packed.bias().cloned(), None)
@@ -57,6 +75,7 @@ impl PackedFeedForward {
                 Some(xielu) => ActivationFunction::Xielu(ops::xielu_kernel(xielu.numbers())?),
                 None => ops::activation_kernel(feed_forward.activation()),
             },
+            sparse: sparse.transpose()?,
             clamp: feed_forward.clamp().map(|clamp| GateClamp {
                 limit: clamp.limit as f32,
                 offset: clamp.offset as f32,
@@ -71,7 +90,10 @@ impl PackedFeedForward {
         /// The width of the hidden layer.
         d_ff(&self) -> usize => self.up.d_out();
         /// The size of the packed weights in bytes.
-        bytes(&self) -> usize => self.up.bytes() + self.down.bytes();
+        bytes(&self) -> usize => {
+            let gate = self.sparse.as_ref().map_or(0, |sparse| sparse.gate.bytes());
+            gate + self.up.bytes() + self.down.bytes()
+        };
     }
 
     /// The width of the output; outside a block it may differ from that of the input.
@@ -81,6 +103,9 @@ impl PackedFeedForward {
 
     /// `y = finishing(down(act(up(x))))`.
     pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        if let Some(sparse) = &self.sparse {
+            return self.apply_sparse(sparse, x, finishing, y);
+        }
         let up_epilogue = Epilogue {
             up_bias: self.up_bias.as_deref(),
             activation: self.activation,
@@ -92,6 +117,24 @@ impl PackedFeedForward {
         self.down
             .weight()
             .multiply_hidden(self.down.cpu, up, x, &epilogue, y);
+    }
+
+    /// `y = finishing(down(act(largest(gate(x))) · up(x)))`.
+    fn apply_sparse(&self, sparse: &SparseGate, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        let (cpu, n, d_ff) = (self.down.cpu, x.rows() * self.d_ff(), self.d_ff());
+        lend(GATE_ROWS, n, |gate: &mut [f32]| {
+            sparse.gate.apply(x, &Finishing::NONE, gate);
+            gate.chunks_exact_mut(d_ff)
+                .for_each(|row| ops::keep_largest(row, sparse.above));
+            lend(UP_ROWS, n, |up: &mut [f32]| {
+                self.activation
+                    .forward(cpu, (&*gate).into(), (&mut *up).into());
+                self.up
+                    .multiply(cpu, x, &Epilogue::bias(self.bias.as_deref()), gate);
+                rows::multiply(cpu, (&mut *up).into(), (&*gate).into());
+                self.down.apply(&Source::new(up, d_ff), finishing, y);
+            });
+        });
     }
 }
 

@@ -85,12 +85,14 @@ macro_rules! per_row {
 }
 
 mod additive;
+mod altup;
 mod attention;
 mod block;
 mod cache;
 mod feed_forward;
 mod kept;
 mod latents;
+mod laurel;
 mod layer_input;
 mod linear;
 mod mixture;

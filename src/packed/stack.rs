@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch};
 use candle_core::{DType, Module, Result, Tensor, bail};
 
+use super::altup::PackedStreams;
 use super::layer_input::PackedLayerInputs;
 use super::norm::row_norm;
 use super::pass::{PackedPass, check_evaluation};
@@ -12,7 +13,7 @@ use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
     BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases,
-    SharedParts, Stack, check_cached,
+    SharedParts, Stack, Streams, check_cached,
 };
 use crate::ops::Ranks;
 
@@ -29,6 +30,7 @@ pub struct PackedStack {
     layers: Vec<usize>,
     relative_biases: RelativeBiases,
     layer_inputs: Option<PackedLayerInputs>,
+    streams: Option<PackedStreams>,
     final_norm: Option<RowNorm>,
     cpu: Cpu,
 }
@@ -58,6 +60,7 @@ impl Stack {
     /// # Errors
     /// If the stack is not on the CPU or is f64, or a weight is beyond the range of the precision.
     pub fn pack(&self, precision: Precision) -> Result<PackedStack> {
+        self.check_streams()?;
         let packing = Packing::new(precision)?.with_relative(self.relative_embeddings())?;
         let blocks = self.blocks().iter().enumerate();
         let blocks = blocks
@@ -65,7 +68,7 @@ impl Stack {
         let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
         let stack =
             PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())?;
-        stack.with_layer_inputs(&packing, self.layer_inputs())
+        stack.with_shared(&packing, self.layer_inputs(), self.streams())
     }
 }
 
@@ -105,13 +108,24 @@ impl PackedStack {
         packing.check_codes()?;
         let final_norm = shared.final_norm.as_ref();
         let stack = Self::of_blocks(&packing, blocks, &shared.relative_biases, final_norm)?;
-        stack.with_layer_inputs(&packing, shared.layer_inputs.as_ref())
+        stack.with_shared(
+            &packing,
+            shared.layer_inputs.as_ref(),
+            shared.streams.as_ref(),
+        )
     }
 
-    fn with_layer_inputs(self, packing: &Packing, inputs: Option<&LayerInputs>) -> Result<Self> {
-        let packed = inputs.map(|inputs| PackedLayerInputs::new(packing, inputs));
+    fn with_shared(
+        self,
+        packing: &Packing,
+        inputs: Option<&LayerInputs>,
+        streams: Option<&Streams>,
+    ) -> Result<Self> {
+        let inputs = inputs.map(|inputs| PackedLayerInputs::new(packing, inputs));
+        let streams = streams.map(|streams| PackedStreams::new(packing, streams));
         Ok(Self {
-            layer_inputs: packed.transpose()?,
+            layer_inputs: inputs.transpose()?,
+            streams: streams.transpose()?,
             ..self
         })
     }
@@ -130,6 +144,7 @@ impl PackedStack {
             layers,
             relative_biases: relative_biases.try_map(in_f32)?,
             layer_inputs: None,
+            streams: None,
             final_norm: final_norm.map(row_norm).transpose()?,
             cpu: packing.cpu,
         })
@@ -143,7 +158,8 @@ impl PackedStack {
         /// The size of the packed weights in bytes.
         bytes(&self) -> usize => {
             let inputs = self.layer_inputs.as_ref().map_or(0, PackedLayerInputs::bytes);
-            inputs + self.blocks.iter().map(PackedTransformerBlock::bytes).sum::<usize>()
+            let streams = self.streams.as_ref().map_or(0, PackedStreams::bytes);
+            inputs + streams + self.blocks.iter().map(PackedTransformerBlock::bytes).sum::<usize>()
         };
     }
 

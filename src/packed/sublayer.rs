@@ -92,30 +92,42 @@ impl<L> PackedSublayer<L> {
             } else {
                 residual.stored()
             };
-            let Some(seen) = seen else {
-                return self.apply_from(x, residual, None, y, inner);
-            };
-            seen.input = vec![0.0; x.rows() * x.width()];
-            x.copy_to(self.cpu, &mut seen.input);
-            let input = Source::new(&seen.input, x.width());
-            self.apply_from(input, residual, Some(&mut seen.inner_output), y, inner)?;
-            seen.output = y.to_vec();
-            Ok(())
+            self.apply_onto(x, Some(residual), seen, y, inner)
         })
+    }
+
+    /// As [`Self::apply`], without a residual or onto one that is in memory.
+    pub(super) fn apply_onto(
+        &self,
+        x: Source,
+        residual: Option<&[f32]>,
+        seen: Option<&mut Seen>,
+        y: &mut [f32],
+        inner: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
+    ) -> Result<()> {
+        let Some(seen) = seen else {
+            return self.apply_from(x, residual, None, y, inner);
+        };
+        seen.input = vec![0.0; x.rows() * x.width()];
+        x.copy_to(self.cpu, &mut seen.input);
+        let input = Source::new(&seen.input, x.width());
+        self.apply_from(input, residual, Some(&mut seen.inner_output), y, inner)?;
+        seen.output = y.to_vec();
+        Ok(())
     }
 
     /// As [`Self::apply`], from the input of the inner layer; copies the inner layer's output to `inner_output`.
     fn apply_from(
         &self,
         input: Source,
-        residual: &[f32],
+        residual: Option<&[f32]>,
         inner_output: Option<&mut Vec<f32>>,
         y: &mut [f32],
         inner: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
         let finishing = Finishing {
             scale: self.scale.as_scale(),
-            residual: Some(residual),
+            residual,
         };
         let output_norm = self.norm.of_output();
         if output_norm.is_none() && inner_output.is_none() && self.ranks.is_none() {

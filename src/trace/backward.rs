@@ -74,8 +74,11 @@ fn through_blocks(
         stages.push((format!("grads.{name}"), gradient(name, memory)?));
     }
     let mut by_role = HashMap::new();
+    // Of several streams, the last block's active one is the output: what makes the others has no gradient.
+    let has_streams = stack.streams().is_some();
     for (role, variable) in loader.parameters() {
-        if !role.starts_with("final_norm.") && has_gradient(&role) {
+        let is_idle = has_streams && gradients.get(&variable).is_none();
+        if !role.starts_with("final_norm.") && has_gradient(&role) && !is_idle {
             by_role.insert(role.clone(), gradient(&role, &variable)?);
         }
     }

@@ -77,7 +77,16 @@ pub fn backward_recomputing(
 
     // Forward: each block's graph goes as soon as its output is there.
     let mut kept = Vec::with_capacity(before.len());
-    let mut hidden = x.detach();
+    let opened = match stack.streams() {
+        None => x.clone(),
+        Some(_) => {
+            let pass = Pass::new(context, x.dims())?;
+            stack
+                .before_blocks(&pass.value(x)?, context.train())?
+                .tensor()?
+        }
+    };
+    let mut hidden = opened.detach();
     for layer in before {
         if drops()? {
             continue;
@@ -129,7 +138,7 @@ pub fn backward_recomputing(
     let shared_inputs =
         shared_inputs.map(|(tracked, leaf)| (tracked, sums.by_id.remove(&leaf.id())));
     let inputs: Vec<(&Tensor, Option<Tensor>)> =
-        shared_inputs.chain([(x, Some(cotangent))]).collect();
+        shared_inputs.chain([(&opened, Some(cotangent))]).collect();
     for (tracked, gradient) in inputs {
         if let Some(gradient) = gradient
             && tracked.track_op()

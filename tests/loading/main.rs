@@ -22,6 +22,7 @@ mod config_defaults;
 mod config_keys;
 mod deberta_keys;
 mod families;
+mod gemma3n_keys;
 mod gemma4_keys;
 mod heads;
 #[cfg(feature = "hub")]

@@ -78,6 +78,8 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "shared_d_ff" => experts().shared.unwrap().d_ff,
         "n_buckets" => config.relative_bias.unwrap().n_buckets,
         "width" => block.layer_input.unwrap().width,
+        "laurel_rank" => block.laurel_rank.unwrap(),
+        "n_streams" => block.altup.unwrap().n_streams,
         "n_layers" => config.layers.len(),
         "n_rows" => config.relative_embeddings.unwrap().n_rows,
         other => panic!("{other} in the shape of {role}"),

@@ -2,7 +2,9 @@
 
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
-    config::{LatentConfig, PositionProjections, RelativeBiasSpan, SharedExpertConfig},
+    config::{
+        AltUpConfig, LatentConfig, PositionProjections, RelativeBiasSpan, SharedExpertConfig,
+    },
 };
 use serde_json::Value;
 
@@ -51,6 +53,7 @@ fn every_element_of_every_checkpoint_is_counted_once() {
             "feed_forward",
             "norms",
             "layer_inputs",
+            "streams",
             "layer_scales",
             "outside",
         ];
@@ -67,8 +70,8 @@ fn every_element_of_every_checkpoint_is_counted_once() {
 
 /// What a block's configuration says of its sizes.
 struct Expected {
-    /// Attention, cross-attention, feed-forward, experts, router, inputs of layers.
-    counts: [usize; 6],
+    /// Attention, cross-attention, feed-forward, experts, router, inputs of layers, streams.
+    counts: [usize; 7],
 }
 
 fn expected(block: &BlockConfig) -> Expected {
@@ -147,7 +150,10 @@ fn expected(block: &BlockConfig) -> Expected {
     };
     Expected {
         counts: [
-            attention(&block.attention),
+            attention(&block.attention)
+                + block
+                    .laurel_rank
+                    .map_or(0, |rank| 2 * rank * block.d_model()),
             block.cross_attention.as_ref().map_or(0, attention),
             experts + router + shared,
             experts,
@@ -155,6 +161,9 @@ fn expected(block: &BlockConfig) -> Expected {
             block
                 .layer_input
                 .map_or(0, |input| 2 * input.width * block.d_model()),
+            block.altup.map_or(0, |AltUpConfig { n_streams: n, .. }| {
+                n * (1 + n) * n + (1 + n) * block.d_model()
+            }),
         ],
     }
 }
@@ -164,7 +173,7 @@ fn counts_by_role_are_those_of_the_configuration() {
     for stack in all() {
         let inspected = inspect(&stack, &["--json"]).json();
         let checkpoint = stack.open();
-        let mut sums = [0; 6];
+        let mut sums = [0; 7];
         for block in &checkpoint.config().blocks {
             for (sum, n) in sums.iter_mut().zip(expected(block).counts) {
                 *sum += n;
@@ -184,6 +193,10 @@ fn counts_by_role_are_those_of_the_configuration() {
             let n_layers = checkpoint.config().layers.len();
             sums[5] += n_layers * norm.d_model * checkpoint.config().blocks[0].d_model();
         }
+        if let Some(altup) = checkpoint.config().blocks[0].altup {
+            let d_model = checkpoint.config().blocks[0].d_model();
+            sums[6] += 2 * (altup.n_streams - 1) * d_model * d_model;
+        }
         let roles = [
             "attention",
             "cross_attention",
@@ -191,6 +204,7 @@ fn counts_by_role_are_those_of_the_configuration() {
             "experts",
             "router",
             "layer_inputs",
+            "streams",
         ];
         assert_eq!(
             roles.map(|role| count(&inspected, role)),

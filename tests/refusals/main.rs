@@ -46,6 +46,7 @@ mod packed_parts;
 #[cfg(feature = "cli")]
 mod program;
 mod shared_between_layers;
+mod streams;
 mod strictness;
 mod training_refused;
 #[cfg(feature = "cli")]

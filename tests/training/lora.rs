@@ -91,6 +91,9 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
         if stack.layer_inputs().is_some() {
             targets.push("layer_input*");
         }
+        if stack.streams().is_some() {
+            targets.extend(["laurel*", "altup*"]);
+        }
         let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &targets), 1).unwrap();
         let n_linears = stack.linears_mut().count();
         assert_eq!(

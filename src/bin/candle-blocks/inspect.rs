@@ -40,6 +40,8 @@ struct ParameterCounts {
     norms: usize,
     /// What makes inputs that layers have for themselves, and reads them.
     layer_inputs: usize,
+    /// What predicts, corrects and merges streams of hidden states.
+    streams: usize,
     /// Factors on the outputs of sublayers and blocks.
     layer_scales: usize,
     /// Embeddings, heads, other stacks and whatever else is outside the blocks.
@@ -132,9 +134,19 @@ fn count(checkpoint: &Checkpoint) -> ParameterCounts {
             counts.layer_scales += n;
         } else if has("layer_input") || has("layer_inputs") {
             counts.layer_inputs += n;
+        } else if has("altup") {
+            counts.streams += n;
         } else if has("cross_attention") {
             counts.cross_attention += n;
-        } else if has("attention") || has("relative_bias") || has("relative_embeddings") {
+        } else if [
+            "attention",
+            "laurel",
+            "relative_bias",
+            "relative_embeddings",
+        ]
+        .into_iter()
+        .any(has)
+        {
             counts.attention += n;
         } else {
             counts.feed_forward += n;
@@ -150,6 +162,7 @@ fn count(checkpoint: &Checkpoint) -> ParameterCounts {
         + counts.feed_forward
         + counts.norms
         + counts.layer_inputs
+        + counts.streams
         + counts.layer_scales;
     counts.total = in_blocks + counts.outside;
     counts.feed_forward_share = counts.feed_forward as f64 / in_blocks.max(1) as f64;
@@ -231,6 +244,7 @@ fn text(inspection: &Inspection) -> Result<String> {
         ("cross-attention", counts.cross_attention),
         ("norms", counts.norms),
         ("layer inputs", counts.layer_inputs),
+        ("streams", counts.streams),
         ("layer scales", counts.layer_scales),
     ] {
         let is_rare = !["feed-forward", "attention", "norms"].contains(&role);

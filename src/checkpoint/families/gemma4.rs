@@ -3,7 +3,8 @@
 //!
 //! transformers' `Gemma4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>
 
-use super::gemma::{sandwich_table, scaled_words};
+use super::gemma::sandwich_table;
+use super::layer_inputs::{layer_inputs, with_layer_inputs};
 use super::llama::{bias, block, uniform};
 use super::prelude::*;
 use super::text_side::beside_images;
@@ -31,34 +32,11 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn table(name: &str) -> Family {
-    sandwich_table(name, config)
-        .block_rules([
-            Rule::linear("layer_input.gate", &["per_layer_input_gate"]),
-            Rule::linear("layer_input.output", &["per_layer_projection"]),
-            Rule::norm("layer_input_output_norm", &["post_per_layer_input_norm"]),
-            Rule::named("output_scale", &["layer_scalar"], &[]),
-        ])
-        .stack_rules([
-            Rule::linear("layer_inputs.projection", &["per_layer_model_projection"]),
-            Rule::norm("layer_inputs.norm", &["per_layer_projection_norm"]),
-        ])
-        .end_rules([Rule::linear(
-            "embeddings.layer_inputs",
-            &["embed_tokens_per_layer"],
-        )])
-        .embeddings(|json, stack| {
-            let words = scaled_words(json, stack)?;
-            let Some(norm) = stack.layer_inputs else {
-                return Ok(words.into());
-            };
-            let n_tokens = json.size_or(&["vocab_size_per_layer_input"], 262_144)?;
-            let n_layers = stack.layers.len();
-            let table = LayerInputTable::new(n_tokens, n_layers, norm.d_model);
-            Ok(words.with_layer_inputs(table).into())
-        })
-        // Of layers that attend to others' keys.
-        .ignored(&["*.k_proj.weight", "*.v_proj.weight", "*.k_norm.weight"])
-        .outside(&["*embed_tokens_per_layer.*"])
+    with_layer_inputs(sandwich_table(name, config)).block_rules([Rule::named(
+        "output_scale",
+        &["layer_scalar"],
+        &[],
+    )])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -79,15 +57,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     usual.attention.value_norm = Some(usual.norm.eps);
     usual.attention.query_key_norm = Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
     usual.output_scale = true;
-    let width = json.size_or(&["hidden_size_per_layer_input"], 256)?;
-    usual.layer_input = (width > 0).then_some(LayerInputConfig {
-        width,
-        activation: usual.feed_forward.activation,
-    });
-    let of_inputs = usual.layer_input.map(|input| NormConfig {
-        d_model: input.width,
-        ..usual.norm
-    });
+    let of_inputs = layer_inputs(json, &mut usual)?;
     let mut stack = uniform(json, usual)?.with_layer_inputs(of_inputs);
     let last = stack.blocks.len() - 1;
     let is_sliding = json.sliding_layers(last + 1, |i| !(i + 1).is_multiple_of(6))?;

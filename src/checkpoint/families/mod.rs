@@ -33,6 +33,7 @@ mod eurobert;
 mod exaone;
 mod falcon;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod glm4_moe_lite;
@@ -46,6 +47,7 @@ mod granite;
 mod granite_swa;
 mod hunyuan;
 mod internlm3;
+mod layer_inputs;
 mod llama;
 mod llama4;
 mod megatron_bert;
@@ -109,8 +111,8 @@ fn made() -> Vec<Family> {
         phimoe qwen_vision rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
-        arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma gemma4 glm gpt_neox
-        granite granite_swa hunyuan internlm3 llama
+        arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma gemma3n gemma4 glm
+        gpt_neox granite granite_swa hunyuan internlm3 llama
         minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip siglip2 sigmoid_experts t5
         text_side torch umt5 vit wav2vec2 whisper
     };

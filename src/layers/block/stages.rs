@@ -1,7 +1,8 @@
 //! The intermediate results of a block.
 
-use candle_core::Tensor;
+use candle_core::{D, Result, Tensor};
 
+use crate::config::AltUpConfig;
 use crate::layers::SublayerStages;
 
 /// The intermediate results of a block.
@@ -15,12 +16,15 @@ pub struct BlockStages {
     pub feed_forward: SublayerStages,
     /// The sublayer of the input that the block has for itself, where there is one.
     pub layer_input: Option<SublayerStages>,
-    /// The block's output.
+    /// The block's output, or that of its active stream.
     output: Tensor,
+    /// What the next block reads.
+    hidden: Tensor,
 }
 
 impl BlockStages {
-    /// The block's output: that of the last sublayer, times the block's own factor where it has one.
+    /// The block's output: that of the last sublayer, times the block's own factor where it has one; of a block with streams,
+    /// the active one.
     pub fn output(&self) -> &Tensor {
         &self.output
     }
@@ -38,7 +42,21 @@ impl BlockStages {
             cross_attention,
             feed_forward,
             layer_input,
+            hidden: output.clone(),
             output,
         }
+    }
+
+    /// The stages of a block whose output is these streams side by side.
+    pub(crate) fn of_streams(mut self, altup: &AltUpConfig) -> Result<Self> {
+        let width = self.hidden.dim(D::Minus1)? / altup.n_streams.max(1);
+        let active = self.hidden.narrow(D::Minus1, altup.active * width, width)?;
+        self.output = active.contiguous()?;
+        Ok(self)
+    }
+
+    /// What the next block reads: the output, or all its streams side by side.
+    pub(crate) fn hidden(&self) -> &Tensor {
+        &self.hidden
     }
 }

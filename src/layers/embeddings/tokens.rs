@@ -230,13 +230,16 @@ impl TokenEmbeddings {
     /// themselves: see [`ForwardContext::with_layer_inputs`](crate::ForwardContext::with_layer_inputs).
     ///
     /// # Errors
-    /// If the ids are not integers of rank 2, or one is beyond the table.
+    /// If the ids are not integers of rank 2, or one is negative.
     pub fn layer_inputs(&self, tokens: &Tokens) -> Result<Option<Tensor>> {
         let (Some(table), Some(config)) = (&self.layer_inputs, &self.config.layer_inputs) else {
             return Ok(None);
         };
         let (batch, seq) = shape(tokens)?;
-        let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
+        let mut ids = integers(tokens.name, tokens.ids, (batch, seq))?;
+        for id in ids.iter_mut().filter(|id| **id >= config.n_tokens as i64) {
+            *id = 0;
+        }
         let mut rows = looked_up(tokens.name, table, &ids, (batch, seq))?;
         if let Some(padding) = self.config.padding {
             rows = untrained_where(rows, &ids, i64::from(padding))?;

@@ -3,7 +3,7 @@
 use candle_core::{Result, bail};
 
 use super::Stack;
-use crate::layers::{LayerInputs, TransformerBlock, pass::Layer, pass::Pass};
+use crate::layers::{LayerInputs, Streams, TransformerBlock, pass::Layer, pass::Pass};
 use crate::ops::Value;
 
 impl Stack {
@@ -33,6 +33,35 @@ impl Stack {
         }
         self.layer_inputs = inputs;
         Ok(self)
+    }
+
+    /// Adds what makes the streams that blocks compute one of.
+    ///
+    /// # Errors
+    /// If blocks have other streams, or none.
+    pub fn with_streams(mut self, streams: Option<Streams>) -> Result<Self> {
+        self.streams = streams;
+        self.check_streams()?;
+        Ok(self)
+    }
+
+    /// # Errors
+    /// As for [`Self::with_streams`].
+    pub(crate) fn check_streams(&self) -> Result<()> {
+        let expected = self.streams.as_ref().map_or(1, Streams::n_streams);
+        for block in &self.blocks {
+            let found = block.altup().map_or(1, |altup| altup.config().n_streams);
+            let streams = self.streams.as_ref();
+            let width = streams.and_then(|streams| streams.spread().first());
+            let width = width.map_or(block.d_model(), |first| first.shape().0);
+            if found != expected || width != block.d_model() {
+                bail!(
+                    "stack: a block of {found} streams of width {}, expected {expected} of {width}",
+                    block.d_model()
+                );
+            }
+        }
+        Ok(())
     }
 
     /// The inputs that the layers of a pass have for themselves, side by side.

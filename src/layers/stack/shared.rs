@@ -4,13 +4,14 @@ use candle_core::Result;
 use candle_nn::VarBuilder;
 
 use crate::config::StackConfig;
-use crate::layers::{LayerInputs, Norm, RelativeEmbeddings, position::RelativeBiases};
+use crate::layers::{LayerInputs, Norm, RelativeEmbeddings, Streams, position::RelativeBiases};
 
 /// The parts of a stack that belong to no block.
 pub(crate) struct SharedParts {
     pub relative_biases: RelativeBiases,
     pub relative_embeddings: Option<RelativeEmbeddings>,
     pub layer_inputs: Option<LayerInputs>,
+    pub streams: Option<Streams>,
     pub final_norm: Option<Norm>,
 }
 
@@ -23,11 +24,14 @@ impl SharedParts {
         let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
         let inputs = |norm| LayerInputs::new(norm, config.layers.len(), d_model, vb);
         let inputs = config.layer_inputs.as_ref().map(inputs);
+        let streams = |altup| Streams::new(&altup, d_model, vb);
+        let streams = config.altup()?.map(streams);
         let embeddings = config.relative_embeddings.as_ref().map(embeddings);
         Ok(Self {
             relative_biases: RelativeBiases::new(config, vb)?,
             relative_embeddings: embeddings.transpose()?,
             layer_inputs: inputs.transpose()?,
+            streams: streams.transpose()?,
             final_norm: config.final_norm.as_ref().map(norm).transpose()?,
         })
     }

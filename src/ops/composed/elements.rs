@@ -48,6 +48,25 @@ impl Taped<Composed> {
         }))
     }
 
+    pub(in crate::ops) fn mean_products(&self, other: &Self) -> Result<Self> {
+        let (x, other_x) = (self.view()?.widened()?, other.view()?.widened()?);
+        let (dtype, last) = (self.dtype(), self.dims().len().saturating_sub(1));
+        let share = 1.0 / x.width().max(1) as f64;
+        let y = x.mul(&other_x)?.sum(last)?.affine(share, 0.0)?;
+        let dims = y.dims().to_vec();
+        let of_each = [(self.slot.clone(), other_x), (other.slot.clone(), x)];
+        let asks = [of_each[0].0.place, of_each[1].0.place];
+        Ok(
+            self.computed((y.to_dtype(dtype)?, dims), &asks, move |pass, dy| {
+                let dy = dy.widened()?.affine(share, 0.0)?;
+                for (slot, beside) in &of_each {
+                    pass.add(slot, beside.mul(&dy)?.to_dtype(dtype)?)?;
+                }
+                Ok(())
+            }),
+        )
+    }
+
     pub(in crate::ops) fn shift(&self, offset: f64) -> Result<Self> {
         let (slot, x) = (self.slot.clone(), self.view()?);
         let y = x.widened()?.affine(1.0, offset)?.to_dtype(x.dtype())?;

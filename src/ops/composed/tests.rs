@@ -351,6 +351,52 @@ fn joined_heads_agree_and_are_both_one_behind_the_other() {
 }
 
 #[test]
+fn the_largest_of_each_row_agree() {
+    for share in [0.3, 0.95] {
+        // A row of equal numbers has no deviation.
+        let x = [random(&[5, 33], 0.4, 2.0, 7), random(&[5, 1], 0.4, 1.0, 8)];
+        let x = x.map(|x| Var::from_tensor(&x.broadcast_as((5, 33)).unwrap()).unwrap());
+        for x in x {
+            let fused = |a: &[Tensor]| Value::of(&a[0])?.largest(share)?.tensor();
+            let composed = |a: &[Tensor]| on(&a[0]).largest(share)?.tensor();
+            compare(&TYPES, "largest", &[x], &fused, &composed);
+        }
+    }
+}
+
+#[test]
+fn means_of_products_agree_and_columns_multiply_some_columns() {
+    let shapes = [[4, 9], [4, 7], [4, 3]];
+    let vars = [0, 1, 2].map(|i| random(&shapes[i], 0.3, 1.0, i as u64));
+    // Some columns of each.
+    let means = |x: Value, other: Value, factors: Value| {
+        let (x, other) = (x.columns(1..6), other.columns(2..7));
+        let means = x.mean_products(&other)?;
+        let x = x.times_column(&factors.columns(1..2))?;
+        x.times_column(&means)?.tensor()
+    };
+    let fused = |a: &[Tensor]| {
+        let x = Value::of(&a[0])?;
+        let (other, factors) = (x.beside(&a[1])?, x.beside(&a[2])?);
+        means(x, other, factors)
+    };
+    let composed = |a: &[Tensor]| {
+        let x = on(&a[0]);
+        let (other, factors) = (x.beside(&a[1])?, x.beside(&a[2])?);
+        means(x, other, factors)
+    };
+    compare(&TYPES, "means", &vars, &fused, &composed);
+    let part = |i: usize, at, n| vars[i].narrow(1, at, n).unwrap();
+    let x = part(0, 1, 5);
+    let means = (&x * part(1, 2, 5)).unwrap().mean_keepdim(1).unwrap();
+    let expected = x.broadcast_mul(&(means * part(2, 1, 1)).unwrap()).unwrap();
+    let found = fused(&vars.map(|var| var.as_tensor().clone())).unwrap();
+    for (found, expected) in numbers(&found).iter().zip(numbers(&expected)) {
+        assert!((found - expected).abs() <= 1e-14, "{found} {expected}");
+    }
+}
+
+#[test]
 fn scores_by_distance_agree() {
     let (batch, seq, n_rows) = (2, 5, 4);
     let rows: Vec<u32> = (0..2 * seq as u32 - 1).map(|d| (d / 2).min(3)).collect();

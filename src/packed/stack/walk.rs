@@ -10,6 +10,7 @@ use crate::packed::pass::PackedPass;
 use crate::packed::{block::Run, block::SeenBlock, sublayer::Seen};
 
 scratch!(BETWEEN_LAYERS);
+scratch!(STREAMS);
 
 impl PackedStack {
     /// All blocks and the final norm: the first reads `x`, the last writes `y`, for the positions of the pass `asked`, and
@@ -42,6 +43,42 @@ impl PackedStack {
 
     #[allow(clippy::too_many_arguments)] // what each layer reads, and where it writes
     fn apply_each(
+        &self,
+        x: &[f32],
+        passes: (&PackedPass, &PackedPass),
+        inputs: Option<&[f32]>,
+        cache: Option<&mut PackedKvCache>,
+        observer: Option<&mut Observer>,
+        form: (&[usize], DType),
+        y: &mut [f32],
+    ) -> Result<()> {
+        let (Some(streams), Some(block)) = (&self.streams, self.blocks.first()) else {
+            self.apply_blocks(x, passes, inputs, cache, observer, form, y)?;
+            return self.normalize(y);
+        };
+        let n_streams = streams.n_streams();
+        lend(
+            STREAMS,
+            n_streams * (x.len() + y.len()),
+            |memory: &mut [f32]| {
+                let (from, to) = memory.split_at_mut(n_streams * x.len());
+                streams.open(x, block.d_model(), from);
+                self.apply_blocks(from, passes, inputs, cache, observer, form, to)?;
+                streams.merge(to, block.d_model(), y);
+                self.normalize(y)
+            },
+        )
+    }
+
+    fn normalize(&self, y: &mut [f32]) -> Result<()> {
+        if let Some(norm) = &self.final_norm {
+            norm.rows_in_place(self.cpu, y);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // as for apply_each
+    fn apply_blocks(
         &self,
         x: &[f32],
         (pass, asked): (&PackedPass, &PackedPass),
@@ -81,12 +118,10 @@ impl PackedStack {
                         self.blocks[block].apply(input, run, cache, seen.as_mut(), output)
                     })?;
                     if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
-                        observer(i, &stages(seen, output, shape, dtype)?)?;
+                        let stages = stages(seen, output, shape, dtype)?;
+                        observer(i, &self.blocks[block].of_streams(stages)?)?;
                     }
                     (from, to) = (to, from);
-                }
-                if let Some(norm) = &self.final_norm {
-                    norm.rows_in_place(self.cpu, y);
                 }
                 Ok(())
             },
@@ -97,6 +132,11 @@ impl PackedStack {
 /// What a block's sublayers kept, as tensors of the input's shape and type.
 fn stages(seen: SeenBlock, output: &[f32], shape: &[usize], dtype: DType) -> Result<BlockStages> {
     let tensor = |rows: Vec<f32>| Tensor::from_vec(rows, shape, &Device::Cpu)?.to_dtype(dtype);
+    let mut of_output = shape.to_vec();
+    if let Some(last) = of_output.last_mut() {
+        // Streams lie side by side.
+        *last *= output.len() / shape.iter().product::<usize>().max(1);
+    }
     let sublayer = |seen: Seen| -> Result<SublayerStages> {
         Ok(SublayerStages {
             input: tensor(seen.input)?,
@@ -109,6 +149,6 @@ fn stages(seen: SeenBlock, output: &[f32], shape: &[usize], dtype: DType) -> Res
         seen.cross_attention.map(sublayer).transpose()?,
         sublayer(seen.feed_forward)?,
         seen.layer_input.map(sublayer).transpose()?,
-        tensor(output.to_vec())?,
+        Tensor::from_vec(output.to_vec(), of_output, &Device::Cpu)?.to_dtype(dtype)?,
     ))
 }

@@ -10,11 +10,12 @@ use candle_blocks::{
     candle_core::{self, DType, Device, Tensor, Var},
     candle_nn::VarBuilder,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, DisentangledConfig, ExpertGroups,
-        GateClamp, LatentConfig, LayerInputConfig, NormWeight, ParallelNorm, PositionProjections,
-        PositionTemperature, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
-        RelativeEmbeddingsConfig, ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig,
-        RoutingScores, RoutingWeights, SharedExpertConfig, TemperatureBy, Weighted, XieluConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, AltUpConfig, AttentionBias, DisentangledConfig,
+        ExpertGroups, GateClamp, LatentConfig, LayerInputConfig, NormWeight, ParallelNorm,
+        PositionProjections, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan,
+        RelativeBiasConfig, RelativeBiasSpan, RelativeEmbeddingsConfig, ResidualConfig,
+        ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
+        SharedExpertConfig, TemperatureBy, Weighted, XieluConfig,
     },
 };
 
@@ -440,6 +441,23 @@ impl Draws {
                     width: norm.d_model,
                     activation: self.of(&Activation::all()),
                 });
+            }
+            if self.one_in(2) {
+                let n_streams = 2 + self.below(2);
+                let active = self.below(n_streams);
+                for block in &mut stack.blocks {
+                    block.altup = Some(AltUpConfig { n_streams, active });
+                    block.output_scale = false;
+                }
+            }
+        }
+        for block in &mut stack.blocks {
+            if block.topology == Topology::Sequential && self.one_in(5) {
+                block.laurel_rank = Some(1 + self.below(3));
+            }
+            let network = &mut block.feed_forward;
+            if network.form == FeedForwardForm::Gated && network.clamp.is_none() && self.one_in(4) {
+                network.sparsity = Some(self.of(&[0.3, 0.8]));
             }
         }
         if stack.layers == [0, 1] && self.one_in(2) {

@@ -1,0 +1,101 @@
+//! Gemma 3n (text): Gemma 4's inputs for each layer and keys of earlier layers, with streams of hidden states, what a low rank
+//! adds to the attention, and gates of which most outputs are cut off.
+//!
+//! transformers' `Gemma3nTextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>
+
+use super::gemma::{global_rotary, sandwich_table};
+use super::layer_inputs::{layer_inputs, with_layer_inputs};
+use super::llama::{bias, block, uniform};
+use super::prelude::*;
+use super::text_side::beside_images;
+
+pub(super) fn families() -> Vec<Family> {
+    let others = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];
+    vec![
+        table("gemma3n_text"),
+        beside_images(table("gemma3n"))
+            .prefixes(&["model.language_model.", "language_model.", ""])
+            .outside(&others),
+    ]
+}
+
+fn table(name: &str) -> Family {
+    with_layer_inputs(sandwich_table(name, config))
+        .block_rules([
+            Rule::norm("altup.router_norm", &["altup.router_norm"]),
+            Rule::linear("altup.router", &["altup.modality_router"]),
+            Rule::linear("altup.prediction", &["altup.prediction_coefs"]),
+            Rule::linear("altup.correction", &["altup.correction_coefs"]),
+            Rule::named("altup.input_scale", &["altup.correct_output_scale"], &[]),
+            Rule::linear("laurel.down", &["laurel.linear_left"]),
+            Rule::linear("laurel.up", &["laurel.linear_right"]),
+            Rule::norm("laurel.norm", &["laurel.post_laurel_norm"]),
+        ])
+        .stack_rules([
+            Rule::linear("altup.spread.{e}", &["altup_projections.{e}"]),
+            Rule::linear("altup.merge.{e}", &["altup_unembed_projections.{e}"]),
+        ])
+        .default_of("final_logit_softcapping", 30.0)
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json
+        .with_default("num_key_value_heads", 2)
+        .with_default("head_dim", 256)
+        .with_default("rope_theta", 1e6);
+    json.only("altup_correct_scale", &[json!(true)])?;
+    let n_layers = json.n_blocks(&["num_hidden_layers"])?;
+    let key = "intermediate_size";
+    let widths = match json.at(key) {
+        Some(Value::Array(_)) => json.parsed::<Vec<usize>>(key)?,
+        _ => None,
+    };
+    let one_width = match &widths {
+        Some(_) => &json.without(key).with_default(key, 1),
+        None => json,
+    };
+    let mut usual = block(&one_width.without("rope_parameters"), bias(json)?)?;
+    usual.attention_placement = NormPlacement::Sandwich;
+    usual.feed_forward_placement = NormPlacement::Sandwich;
+    usual.feed_forward.activation =
+        json.activation(&["hidden_activation"], Activation::GeluTanh)?;
+    usual.attention.scale = 1.0;
+    usual.attention.value_norm = Some(usual.norm.eps);
+    usual.attention.query_key_norm = Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
+    usual.laurel_rank = Some(json.size_or(&["laurel_rank"], 64)?);
+    usual.altup = Some(AltUpConfig {
+        n_streams: json.size_or(&["altup_num_inputs"], 4)?,
+        active: json.size_or(&["altup_active_idx"], 0)?,
+    });
+    let of_inputs = layer_inputs(json, &mut usual)?;
+    let head_dim = usual.attention.head_dim;
+    let kind = "sliding_attention";
+    let local = json.rotary_of_type(kind, "rope_local_base_freq", head_dim, 10_000.0)?;
+    let global = global_rotary(json, head_dim, 1e6)?;
+    let window = json.switchable_size("sliding_window", 512)?;
+    let is_sliding = json.sliding_layers(n_layers, |i| !(i + 1).is_multiple_of(5))?;
+    let pattern = "activation_sparsity_pattern";
+    let sparsity = match json.numbers(&[pattern])? {
+        Some(shares) => shares,
+        None if n_layers > 10 => [vec![0.95; 10], vec![0.0; n_layers - 10]].concat(),
+        None => vec![0.0; n_layers],
+    };
+    let n_widths = widths.as_ref().map_or(n_layers, Vec::len);
+    for (key, found) in [(key, n_widths), (pattern, sparsity.len())] {
+        if found != n_layers {
+            let reason = format!("lists {found} layers, expected {n_layers}");
+            return Err(json.error(&[key], reason));
+        }
+    }
+    let stack = uniform(one_width, usual)?.with_layer_inputs(of_inputs);
+    let stack = stack.with_each(|i, block| {
+        let rotary = if is_sliding[i] { &local } else { &global };
+        block.attention.position = Position::Rotary(rotary.clone());
+        block.attention.window = window.filter(|_| is_sliding[i]);
+        block.feed_forward.sparsity = Some(sparsity[i]).filter(|share| *share != 0.0);
+        if let Some(widths) = &widths {
+            block.feed_forward.d_ff = widths[i];
+        }
+    });
+    Ok(stack.with_shared_keys(json.size_or(&["num_kv_shared_layers"], 15)?))
+}

@@ -1,0 +1,53 @@
+//! Inputs that each layer has for itself, as Gemma 3n and 4 have them.
+//!
+//! transformers' `Gemma3nTextModel.project_per_layer_inputs`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>
+
+use super::gemma::scaled_words;
+use super::prelude::*;
+
+/// The table of those whose layers have inputs for themselves, and attend to others' keys.
+pub(super) fn with_layer_inputs(table: Family) -> Family {
+    table
+        .block_rules([
+            Rule::linear("layer_input.gate", &["per_layer_input_gate"]),
+            Rule::linear("layer_input.output", &["per_layer_projection"]),
+            Rule::norm("layer_input_output_norm", &["post_per_layer_input_norm"]),
+        ])
+        .stack_rules([
+            Rule::linear("layer_inputs.projection", &["per_layer_model_projection"]),
+            Rule::norm("layer_inputs.norm", &["per_layer_projection_norm"]),
+        ])
+        .end_rules([Rule::linear(
+            "embeddings.layer_inputs",
+            &["embed_tokens_per_layer"],
+        )])
+        .embeddings(|json, stack| {
+            let words = scaled_words(json, stack)?;
+            let Some(norm) = stack.layer_inputs else {
+                return Ok(words.into());
+            };
+            let n_tokens = json.size_or(&["vocab_size_per_layer_input"], 262_144)?;
+            let n_layers = stack.layers.len();
+            let table = LayerInputTable::new(n_tokens, n_layers, norm.d_model);
+            Ok(words.with_layer_inputs(table).into())
+        })
+        // Of layers that attend to others' keys.
+        .ignored(&["*.k_proj.weight", "*.v_proj.weight", "*.k_norm.weight"])
+        .outside(&["*embed_tokens_per_layer.*"])
+}
+
+/// Gives a block an input for itself, if it has one, and returns the norm of the stack's inputs.
+pub(super) fn layer_inputs(
+    json: &ConfigJson,
+    block: &mut BlockConfig,
+) -> Result<Option<NormConfig>> {
+    let width = json.size_or(&["hidden_size_per_layer_input"], 256)?;
+    block.layer_input = (width > 0).then_some(LayerInputConfig {
+        width,
+        activation: block.feed_forward.activation,
+    });
+    Ok((width > 0).then_some(NormConfig {
+        d_model: width,
+        ..block.norm
+    }))
+}

@@ -1,0 +1,319 @@
+//! Several streams of hidden states, of which blocks compute one: alternating updates (Gemma 3n).
+
+use candle_core::{Device, Result, Tensor, bail};
+use candle_nn::{Init, VarBuilder};
+
+use crate::config::{Activation, AltUpConfig, LinearConfig, NormConfig, NormWeight, getters};
+use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::ops::{Value, uploaded};
+
+/// How a block predicts its streams, and corrects them: see [`AltUpConfig`].
+///
+/// transformers' `Gemma3nTextAltUp`:
+/// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>.
+/// Its clip of coefficients in training, at 120, is not applied.
+#[derive(Clone, Debug)]
+pub struct AltUp {
+    config: AltUpConfig,
+    router_norm: Norm,
+    router: Linear,
+    prediction: Linear,
+    correction: Linear,
+    /// `[d_model]`
+    input_scale: Tensor,
+}
+
+impl AltUp {
+    /// Gets `router_norm`, `router`, `prediction`, `correction` and `input_scale.weight` from `vb`.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape.
+    pub fn new(config: &AltUpConfig, norm: &NormConfig, vb: &VarBuilder) -> Result<Self> {
+        let linear = |name: &str, d_in: usize, d_out: usize| {
+            let config = LinearConfig::new(d_in, d_out).with_bias(false);
+            Linear::new(&config, vb.pp(name))
+        };
+        let (n, d_model) = (config.n_streams, norm.d_model);
+        let scale = vb.pp("input_scale");
+        Self::from_parts(
+            *config,
+            Norm::new(norm, vb.pp("router_norm"))?,
+            [
+                linear("router", d_model, n)?,
+                linear("prediction", n, n * n)?,
+                linear("correction", n, n)?,
+            ],
+            scale.get_with_hints(d_model, "weight", Init::Const(0.0))?,
+        )
+    }
+
+    /// Builds the layer from the norm before its router; the router `[n_streams, d_model]` and the maps of its outputs to the
+    /// coefficients of predictions, `[n_streams², n_streams]`, and of corrections, `[n_streams, n_streams]`; and the factors on
+    /// the active stream as the block's own input meets it, `[d_model]`.
+    ///
+    /// # Errors
+    /// If they do not fit each other.
+    pub fn from_parts(
+        config: AltUpConfig,
+        router_norm: Norm,
+        [router, prediction, correction]: [Linear; 3],
+        input_scale: Tensor,
+    ) -> Result<Self> {
+        let altup = Self {
+            config,
+            router_norm,
+            router,
+            prediction,
+            correction,
+            input_scale,
+        };
+        altup.check_shapes()?;
+        Ok(altup)
+    }
+
+    pub(crate) fn check_shapes(&self) -> Result<()> {
+        let (n, d_model) = (self.config.n_streams, self.d_model());
+        for (role, linear, shape) in [
+            ("router", &self.router, [n, d_model]),
+            ("prediction", &self.prediction, [n * n, n]),
+            ("correction", &self.correction, [n, n]),
+        ] {
+            linear.expect_shape("altup", role, shape)?;
+        }
+        match self.input_scale.dims() {
+            dims if dims == [d_model] => Ok(()),
+            dims => bail!("altup: input_scale has shape {dims:?}, expected [{d_model}]"),
+        }
+    }
+
+    getters! {
+        /// The number of streams, and which is active.
+        config(&self) -> &AltUpConfig => &self.config;
+        /// The norm before the router.
+        router_norm(&self) -> &Norm => &self.router_norm;
+        /// What the coefficients are made of, `[n_streams, d_model]`.
+        router(&self) -> &Linear => &self.router;
+        /// The map to the coefficients of predictions, `[n_streams², n_streams]`.
+        prediction(&self) -> &Linear => &self.prediction;
+        /// The map to the coefficients of corrections, `[n_streams, n_streams]`.
+        correction(&self) -> &Linear => &self.correction;
+        /// Factors on the active stream as the block's own input meets it, `[d_model]`.
+        input_scale(&self) -> &Tensor => &self.input_scale;
+        /// The width of one stream.
+        d_model(&self) -> usize => self.router_norm.config().d_model;
+    }
+
+    pub(super) fn linears_mut(&mut self, role: &str) -> [(String, &mut Linear); 3] {
+        [
+            (format!("{role}.router"), &mut self.router),
+            (format!("{role}.prediction"), &mut self.prediction),
+            (format!("{role}.correction"), &mut self.correction),
+        ]
+    }
+
+    pub(super) fn set_dropout_source(&mut self, source: &DropoutSource) {
+        for (_, linear) in self.linears_mut("") {
+            linear.set_dropout_source(source);
+        }
+    }
+
+    pub(super) fn dropouts(&self) -> impl Iterator<Item = &Dropout> {
+        [&self.router, &self.prediction, &self.correction]
+            .into_iter()
+            .filter_map(Linear::dropout)
+    }
+
+    /// The coefficients that `map` makes of rows, in f32 or wider.
+    fn coefficients(&self, x: &Value, map: &Linear, train: bool) -> Result<Value> {
+        let normal = self.router_norm.apply(x)?;
+        let normal = normal.scale(1.0 / self.d_model() as f64)?;
+        let routed = self.router.apply(&normal, None, train)?;
+        let routed = routed.activate(Activation::Tanh)?;
+        map.apply(&routed, None, train)?.widened()
+    }
+
+    /// What the streams `x` that lie side by side are predicted to be.
+    pub(super) fn predicted(&self, x: &Value, train: bool) -> Result<Vec<Value>> {
+        let (n, dtype) = (self.config.n_streams, x.dtype());
+        let streams = apart(x, n)?;
+        let active = &streams[self.config.active];
+        let coefficients = self.coefficients(active, &self.prediction, train)?;
+        let wide = streams.iter().map(Value::widened);
+        let wide = wide.collect::<Result<Vec<_>>>()?;
+        let predicted = |to: usize| {
+            let part = |from: usize| {
+                let coefficient = coefficients.columns(to * n + from..to * n + from + 1);
+                wide[from].times_column(&coefficient)
+            };
+            let sum = (1..n).try_fold(part(0)?, |sum, from| sum.add(&part(from)?))?;
+            sum.add(&wide[to])?.to_dtype(dtype)
+        };
+        (0..n).map(predicted).collect()
+    }
+
+    /// The predictions, corrected by what the block made of the active one.
+    pub(super) fn corrected(
+        &self,
+        predicted: &[Value],
+        y: &Value,
+        train: bool,
+    ) -> Result<Vec<Value>> {
+        let coefficients = self.coefficients(y, &self.correction, train)?;
+        let coefficients = coefficients.shift(1.0)?;
+        let expected = predicted[self.config.active].widened()?;
+        let new = y.widened()?.add(&expected.scale(-1.0)?)?;
+        let corrected = predicted.iter().enumerate().map(|(i, predicted)| {
+            let correction = new.times_column(&coefficients.columns(i..i + 1))?;
+            let corrected = correction.add(&predicted.widened()?)?;
+            corrected.to_dtype(y.dtype())
+        });
+        corrected.collect()
+    }
+}
+
+/// What makes the streams of a stack's input, and its output of them.
+///
+/// Of the input `x`, the first stream is `x` and stream `i` is `spread_i(x)`, scaled to the root mean square of `x`. The output
+/// is the mean of the first stream and of `merge_i` of each other, scaled to that of the first. What is below a mean square
+/// of 10⁻⁵ is scaled as if it had that one (transformers' `Gemma3nTextModel`).
+#[derive(Clone, Debug)]
+pub struct Streams {
+    spread: Vec<Linear>,
+    merge: Vec<Linear>,
+}
+
+/// What streams of smaller mean squares are scaled as.
+pub(crate) const LEAST_SQUARE: f64 = 1e-5;
+/// Added to squares of which a root divides, and beyond the digits of any but zeros.
+const TINY: f64 = 1e-30;
+
+impl Streams {
+    /// Gets `altup.spread.{i}` and `altup.merge.{i}` from `vb`, of each stream `i` but the first, counted from 0.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape.
+    pub fn new(config: &AltUpConfig, d_model: usize, vb: &VarBuilder) -> Result<Self> {
+        let all = |role: &str| {
+            let vb = vb.pp("altup").pp(role);
+            let config_of_each = LinearConfig::new(d_model, d_model).with_bias(false);
+            let each = (0..config.n_streams - 1).map(|i| Linear::new(&config_of_each, vb.pp(i)));
+            each.collect::<Result<Vec<_>>>()
+        };
+        Self::from_parts(all("spread")?, all("merge")?)
+    }
+
+    /// Builds the layer from the maps to each stream but the first and back, all `[d_model, d_model]`.
+    ///
+    /// # Errors
+    /// If they are not as many, or not square and of one width.
+    pub fn from_parts(spread: Vec<Linear>, merge: Vec<Linear>) -> Result<Self> {
+        if spread.len() != merge.len() {
+            let (to, back) = (spread.len(), merge.len());
+            bail!("altup: {to} maps to streams and {back} back; expected as many");
+        }
+        let d_model = spread.first().map_or(0, |first| first.shape().0);
+        for linear in spread.iter().chain(&merge) {
+            linear.expect_shape("altup", "a map of streams", [d_model; 2])?;
+        }
+        Ok(Self { spread, merge })
+    }
+
+    getters! {
+        /// The maps to each stream but the first.
+        spread(&self) -> &[Linear] => &self.spread;
+        /// The maps back.
+        merge(&self) -> &[Linear] => &self.merge;
+        /// The number of streams.
+        n_streams(&self) -> usize => 1 + self.spread.len();
+    }
+
+    pub(super) fn linears_mut(&mut self) -> impl Iterator<Item = (String, &mut Linear)> {
+        let spread = self.spread.iter_mut().enumerate();
+        let spread = spread.map(|(i, linear)| (format!("altup.spread.{i}"), linear));
+        let merge = self.merge.iter_mut().enumerate();
+        spread.chain(merge.map(|(i, linear)| (format!("altup.merge.{i}"), linear)))
+    }
+
+    /// The streams of an input, side by side.
+    pub(super) fn opened(&self, x: &Value, train: bool) -> Result<Value> {
+        let others = self.spread.iter().map(|map| {
+            let mapped = map.apply(x, None, train)?;
+            scaled_to(&mapped, x)
+        });
+        let others = others.collect::<Result<Vec<_>>>()?;
+        side_by_side(std::iter::once(x).chain(&others))
+    }
+
+    /// The output of streams that lie side by side.
+    pub(super) fn merged(&self, x: &Value, train: bool) -> Result<Value> {
+        let streams = apart(x, self.n_streams())?;
+        let mut sum = streams[0].widened()?;
+        for (map, stream) in self.merge.iter().zip(&streams[1..]) {
+            let mapped = map.apply(stream, None, train)?;
+            let scaled = scaled_to(&mapped, &streams[0])?;
+            sum = sum.add(&scaled.widened()?)?;
+        }
+        let mean = sum.scale(1.0 / self.n_streams() as f64)?;
+        mean.to_dtype(x.dtype())
+    }
+}
+
+/// Each row with the root mean square of the same row of `like`.
+fn scaled_to(x: &Value, like: &Value) -> Result<Value> {
+    let (unit, root) = with_root(x)?;
+    let (_, target) = with_root(like)?;
+    // Of one below the least square its root would be too large a divisor.
+    let share = root.scale(LEAST_SQUARE.sqrt().recip())?;
+    let share = share.clamp([f64::NEG_INFINITY, 1.0])?;
+    let factor = target.gate(&share, Activation::Identity, None)?;
+    unit.times_column(&factor)?.to_dtype(x.dtype())
+}
+
+/// Each row divided by its root mean square, and those roots as a column, in f32 or wider.
+fn with_root(x: &Value) -> Result<(Value, Value)> {
+    let wide = x.widened()?;
+    let norm = NormConfig::rms_norm(wide.width(), TINY).with_weight(NormWeight::Absent);
+    let ones = Tensor::ones(wide.width(), wide.dtype(), &Device::Cpu)?;
+    let ones = uploaded(&ones, wide.dtype(), &wide.device())?;
+    let unit = wide.norm(&ones, None, &norm)?;
+    let root = wide.mean_products(&unit)?;
+    Ok((unit, root))
+}
+
+/// Streams that lie side by side.
+///
+/// # Errors
+/// If rows are not so many streams.
+pub(super) fn apart(x: &Value, n_streams: usize) -> Result<Vec<Value>> {
+    let all = x.width();
+    if n_streams == 0 || !all.is_multiple_of(n_streams) {
+        bail!("altup: rows of {all} columns, expected {n_streams} streams side by side");
+    }
+    let width = all / n_streams;
+    let part = |i: usize| x.columns(i * width..(i + 1) * width);
+    Ok((0..n_streams).map(part).collect())
+}
+
+/// Streams as one value.
+pub(super) fn side_by_side<'v>(streams: impl Iterator<Item = &'v Value>) -> Result<Value> {
+    let mut joined: Option<Value> = None;
+    let (mut dims, mut dtype) = (vec![], None);
+    for stream in streams {
+        (dims, dtype) = (stream.dims().to_vec(), Some(stream.dtype()));
+        let (width, rows) = (stream.width(), dims.iter().product::<usize>());
+        let rows = stream
+            .widened()?
+            .reshape(vec![rows / width.max(1), 1, width])?;
+        joined = Some(match joined {
+            Some(before) => before.joined(&rows)?,
+            None => rows,
+        });
+    }
+    let (Some(joined), Some(dtype)) = (joined, dtype) else {
+        bail!("altup: no streams");
+    };
+    if let Some(last) = dims.last_mut() {
+        *last = joined.width();
+    }
+    joined.reshape(dims)?.to_dtype(dtype)
+}

@@ -1,0 +1,125 @@
+//! Streams of hidden states, what a low rank adds to the attention, and gates that are cut: what does not fit is refused.
+
+use candle_blocks::{
+    Activation, FeedForwardConfig, NormConfig, Precision, Stack, StackConfig,
+    config::{AltUpConfig, FeedForwardForm, GateClamp, LayerInputConfig, ParallelNorm, Topology},
+    layers::Streams,
+};
+
+use crate::{
+    refused::refusal,
+    said::assert_says,
+    small::{WIDTH, attention, block, made, numbers, stack},
+};
+
+/// Two layers of two streams.
+fn streams() -> StackConfig {
+    let input = LayerInputConfig {
+        width: 3,
+        activation: Activation::Gelu,
+    };
+    let altup = AltUpConfig {
+        n_streams: 2,
+        active: 1,
+    };
+    let stack = StackConfig::uniform(block(attention().causal()), 2, None);
+    stack
+        .with_each(|_, block| {
+            block.layer_input = Some(input);
+            block.altup = Some(altup);
+        })
+        .with_layer_inputs(Some(NormConfig::rms_norm(3, 1e-6)))
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut StackConfig), words: &[&str]) {
+    let mut config = streams();
+    config.validate().unwrap();
+    change(&mut config);
+    assert_says(config.validate().unwrap_err(), words);
+}
+
+#[test]
+fn streams_are_the_same_in_all_blocks_which_have_inputs_for_themselves() {
+    refused(
+        |c| c.blocks[0].altup.as_mut().unwrap().active = 2,
+        &["stream 2", "there are 2"],
+    );
+    refused(
+        |c| c.blocks[0].altup.as_mut().unwrap().n_streams = 0,
+        &["the number of streams is 0"],
+    );
+    refused(
+        |c| c.blocks[0].altup.as_mut().unwrap().n_streams = 1,
+        &["one stream", "at least 2"],
+    );
+    refused(|c| c.blocks[1].altup = None, &["None", "the same in all"]);
+    refused(
+        |c| c.blocks[0].output_scale = true,
+        &["output_scale", "altup"],
+    );
+    refused(
+        |c| {
+            c.layer_inputs = None;
+            c.blocks
+                .iter_mut()
+                .for_each(|block| block.layer_input = None);
+        },
+        &["an input for itself", "altup"],
+    );
+}
+
+#[test]
+fn a_low_rank_is_beside_the_attention_of_a_sequential_block() {
+    refused(|c| c.blocks[0].laurel_rank = Some(0), &["laurel_rank is 0"]);
+    refused(
+        |c| {
+            c.blocks[0].laurel_rank = Some(2);
+            c.blocks[0].topology = Topology::Parallel(ParallelNorm::Shared);
+        },
+        &["laurel_rank", "Topology::Sequential"],
+    );
+}
+
+#[test]
+fn what_is_cut_is_a_gate_without_a_clamp() {
+    let gated = FeedForwardConfig::new(8).with_form(FeedForwardForm::Gated);
+    gated.clone().with_sparsity(Some(0.5)).validate().unwrap();
+    for share in [0.0, 1.0, -0.5, f64::NAN] {
+        let cut = gated.clone().with_sparsity(Some(share));
+        assert_says(cut.validate().unwrap_err(), &["sparsity", "expected"]);
+    }
+    let plain = FeedForwardConfig::new(8).with_sparsity(Some(0.5));
+    assert_says(plain.validate().unwrap_err(), &["sparsity", "gated"]);
+    let clamp = GateClamp {
+        limit: 7.0,
+        offset: 1.0,
+    };
+    let both = gated.with_clamp(Some(clamp)).with_sparsity(Some(0.5));
+    assert_says(both.validate().unwrap_err(), &["sparsity", "clamp"]);
+}
+
+#[test]
+fn streams_are_made_and_merged_by_their_stack() {
+    let config = streams();
+    let layers = stack(&config);
+    let message = refusal("stack", || layers.clone().with_streams(None));
+    assert!(message.contains("expected 1"), "{message}");
+    let altup = AltUpConfig {
+        n_streams: 3,
+        active: 0,
+    };
+    let more = made(|vb| Streams::new(&altup, WIDTH, &vb));
+    let message = refusal("stack", || layers.clone().with_streams(Some(more)));
+    assert!(message.contains("2 streams"), "{message}");
+    // A stack of parts without them.
+    let parts = Stack::from_parts(layers.blocks().to_vec(), vec![0, 1], [], None).unwrap();
+    let parts = parts
+        .with_layer_inputs(layers.layer_inputs().cloned())
+        .unwrap();
+    let x = numbers(&[2, 5, WIDTH], 1);
+    let message = refusal("stack", || parts.forward(&x));
+    assert!(message.contains("2 streams"), "{message}");
+    let message = refusal("stack", || parts.pack(Precision::F32));
+    assert!(message.contains("2 streams"), "{message}");
+}
