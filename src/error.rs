@@ -33,6 +33,18 @@ pub enum Error {
         cause: std::io::Error,
     },
 
+    /// There is no memory for what is loaded.
+    OutOfMemory {
+        /// The file, or the directory of a sharded checkpoint; empty for what was in memory before.
+        path: PathBuf,
+        /// How many bytes are needed: of all that is loaded, as far as that can be told beforehand, or of a part.
+        needed: u64,
+        /// How many there may be, where that is known.
+        allowed: Option<u64>,
+        /// What allows no more.
+        limit: String,
+    },
+
     /// A directory contains no weights, or several files of which it is unclear which are meant.
     NoWeights {
         /// The directory.

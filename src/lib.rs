@@ -172,6 +172,7 @@ pub mod device;
 mod error;
 pub mod generate;
 pub mod layers;
+mod memory;
 pub mod model;
 pub mod ops;
 pub mod packed;

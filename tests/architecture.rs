@@ -19,12 +19,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("config", &["error"]),
     ("device", &["error"]),
+    ("memory", &[KERNELS, "error"]),
     ("ops", &[KERNELS, "config", "device", "error"]),
     ("layers", &["ops", "config", "error"]),
-    ("packed", &["layers", "ops", KERNELS, "config", "error"]),
+    (
+        "packed",
+        &["layers", "ops", KERNELS, "config", "memory", "error"],
+    ),
     (
         "checkpoint",
-        &["packed", "layers", "config", "device", "error"],
+        &["packed", "layers", "config", "device", "memory", "error"],
     ),
     (
         "train",

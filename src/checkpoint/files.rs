@@ -21,6 +21,7 @@ use safetensors::Dtype;
 
 use crate::checkpoint::nearest::nearest;
 use crate::error::{Error, Result};
+use crate::memory::refused;
 
 mod block_kind;
 mod computed;
@@ -385,9 +386,10 @@ impl TensorFiles {
             return Err(Error::input(name, "it is computed, and not in a file"));
         };
         let mut values: Vec<T> = Vec::new();
+        let len = spans.iter().map(Range::len).sum();
         values
-            .try_reserve_exact(spans.iter().map(Range::len).sum())
-            .map_err(|error| failed(error.into()))?;
+            .try_reserve_exact(len)
+            .map_err(|_| refused(&info.path, len.saturating_mul(size_of::<T>())))?;
         let place = (file, offset);
         let file = &self.files[file];
         if let Some(memory) = &self.memory {

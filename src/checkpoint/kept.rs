@@ -62,6 +62,11 @@ impl Kept {
         })
     }
 
+    /// Whether the matrix of a role is quantised.
+    pub fn has(&self, role: &str) -> bool {
+        self.sources.contains_key(role)
+    }
+
     /// The matrix of a role, if it is quantised. All of it is read, and dequantised once: what is wrong with it comes to
     /// light here.
     pub fn matrix(

@@ -11,7 +11,7 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::checkpoint::as_stored::Codes;
 use crate::checkpoint::files::floating;
 use crate::checkpoint::kept::Kept;
-use crate::checkpoint::plan::{Missing, missing};
+use crate::checkpoint::plan::{Missing, Place, missing};
 use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::{Cut, Source};
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
@@ -19,6 +19,7 @@ use crate::config::{Precision, each_matches, matches};
 use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock, with_stored};
+use crate::memory::{check_all, check_next, loading};
 use crate::packed::PackedStack;
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
@@ -157,6 +158,7 @@ impl<'c> Loader<'c> {
 
     /// Loads all blocks and the final norm; errors as for [`Self::block`].
     pub fn stack(&self) -> Result<Stack> {
+        self.check_room(Held::Blocks, None)?;
         self.build(|vb| Stack::new(&self.checkpoint.config, vb))
     }
 
@@ -166,6 +168,7 @@ impl<'c> Loader<'c> {
     /// As for [`Self::block`]; also if the parameters of this loader are variables, f64, or not on the CPU.
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
         self.check_frozen()?;
+        self.check_room(Held::Blocks, Some(precision))?;
         let config = &self.checkpoint.config;
         self.packing(precision, |vb| PackedStack::new(config, vb, precision))
     }
@@ -180,6 +183,49 @@ impl<'c> Loader<'c> {
                     .to_string(),
             )),
         }
+    }
+
+    /// Checks that there can be room for what is loaded, packed in a precision or not.
+    ///
+    /// # Errors
+    /// If a limit does not allow the parameters as they will be held. Of what is packed, also the last block as it was read;
+    /// what else comes and goes, and what scales take beside codes, is not counted.
+    pub(crate) fn check_room(&self, held: Held, packing: Option<Precision>) -> Result<()> {
+        let Checkpoint {
+            plan,
+            files,
+            config,
+            ..
+        } = self.checkpoint;
+        let sources = match held {
+            Held::Blocks => plan.of_blocks(),
+            Held::Model | Held::TwoStacks => &plan.sources,
+        };
+        // One of two stacks is a part of the plan.
+        if self.checkpoint.is_joined != matches!(held, Held::TwoStacks) {
+            return Ok(());
+        }
+        // What fits neither the configuration nor itself is a better reason.
+        let is_whole = plan.missing.is_empty()
+            && sources
+                .iter()
+                .all(|source| source.check_shape(files).is_ok());
+        if !self.device.is_cpu() || self.rank.is_some() || !is_whole {
+            return Ok(());
+        }
+        let bits = packing.map_or(8 * self.dtype.size_in_bytes(), least_bits);
+        let last = Place::Block(config.blocks.len().wrapping_sub(1));
+        let held_twice = |source: &Source| match packing {
+            None | Some(Precision::AsStored) => false,
+            Some(_) => Place::of(&source.role) == last,
+        };
+        let kept = self.kept.as_deref();
+        let dense = |source: &&Source| !kept.is_some_and(|kept| kept.has(&source.role));
+        let needed = sources.iter().filter(dense).map(|source| {
+            let n = source.shape.iter().map(|&n| n as u64).product::<u64>();
+            n * bits as u64 / 8 + if held_twice(source) { 4 * n } else { 0 }
+        });
+        check_all(files.path(), needed.sum())
     }
 
     /// Loads, from now on, what layers that are a rank's part of so many ask for.
@@ -257,15 +303,35 @@ impl<'c> Loader<'c> {
         let failure = Failure::default();
         let packs_codes = codes.is_some();
         let vb = self.backend(failure.clone(), codes);
-        let built = match &self.kept {
+        let built = loading(self.checkpoint.files.path(), || match &self.kept {
             Some(kept) if !packs_codes => {
                 let (kept, failure) = (kept.clone(), failure.clone());
                 let matrix = move |role: &str, shape| noted(&failure, kept.matrix(role, shape));
                 with_stored(Rc::new(matrix), || build(vb))
             }
             _ => build(vb),
-        };
-        built.map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
+        });
+        built.map_err(|error| lock(&failure).take().unwrap_or(error))
+    }
+}
+
+/// What is loaded at once.
+#[derive(Clone, Copy)]
+pub(crate) enum Held {
+    Blocks,
+    /// The blocks and what surrounds them.
+    Model,
+    /// Two models that were opened as one.
+    TwoStacks,
+}
+
+/// The bits that packed weights have at least.
+fn least_bits(precision: Precision) -> usize {
+    match precision {
+        Precision::F32 => 32,
+        Precision::F16 | Precision::Bf16 => 16,
+        Precision::Int8 => 8,
+        Precision::Int4 { .. } | Precision::AsStored => 4,
     }
 }
 
@@ -350,7 +416,9 @@ impl Backend<'_> {
             }
             return Ok(variable.as_tensor().clone());
         }
-        let variable = Var::from_tensor(&read()?)?;
+        let tensor = read()?;
+        check_next(tensor.elem_count() * dtype.size_in_bytes())?;
+        let variable = Var::from_tensor(&tensor)?;
         let tensor = variable.as_tensor().clone();
         parameters.push(role.to_string(), variable);
         Ok(tensor)
@@ -385,6 +453,9 @@ impl Backend<'_> {
     ) -> Result<Tensor> {
         let path = source.path(&self.checkpoint.files);
         let tensor = floating(tensor, &path, &source.name)?;
+        if tensor.dtype() != dtype {
+            check_next(tensor.elem_count() * dtype.size_in_bytes())?;
+        }
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 }

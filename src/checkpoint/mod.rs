@@ -57,6 +57,7 @@ use crate::packed::PackedStack;
 pub use architecture::Architecture;
 pub use as_tensor::AsTensor;
 pub use by_role::{ByRole, Parameters};
+pub(crate) use loader::Held;
 pub use loader::Loader;
 pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;

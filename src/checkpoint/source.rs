@@ -10,6 +10,7 @@ use crate::checkpoint::plan::Place;
 use crate::checkpoint::scheme::{Features, Orientation};
 use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
+use crate::memory::check_next;
 
 /// Where one parameter is stored on disk.
 #[derive(Clone, Debug)]
@@ -136,11 +137,16 @@ impl Source {
             }
             (None, _) => files.read(&self.name)?,
         };
+        let is_copied = self.lies_transposed() || self.features.is_some();
         let whole = if self.lies_transposed() {
             whole.t()?
         } else {
             whole
         };
+        if is_copied {
+            let n: usize = self.shape.iter().product();
+            check_next(n * whole.dtype().size_in_bytes())?;
+        }
         let tensor = match &self.features {
             None => whole,
             Some(features) => {
@@ -233,7 +239,10 @@ impl Source {
         let tensor = files.read_spans(&self.name, &spans, dims)?;
         Ok(match (is_vector, is_turned) {
             (true, _) => tensor.flatten_all()?,
-            (false, true) => tensor.t()?.contiguous()?,
+            (false, true) => {
+                check_next(tensor.elem_count() * tensor.dtype().size_in_bytes())?;
+                tensor.t()?.contiguous()?
+            }
             (false, false) => tensor,
         })
     }

@@ -21,6 +21,25 @@ impl fmt::Display for Message<'_> {
                 action,
                 cause,
             } => write!(f, "{}: cannot {action}: {cause}", path.display()),
+            Error::OutOfMemory {
+                path,
+                needed,
+                allowed,
+                limit,
+            } => {
+                if !path.as_os_str().is_empty() {
+                    write!(f, "{}: ", path.display())?;
+                }
+                write!(
+                    f,
+                    "{needed} bytes of memory are needed, and {limit} allows "
+                )?;
+                match allowed {
+                    Some(allowed) => write!(f, "{allowed}")?,
+                    None => f.write_str("less")?,
+                }
+                f.write_str("; raise the limit, or load in a narrower type: bf16, or packed in Int8 or Int4")
+            }
             Error::NoWeights { path, reason }
             | Error::BadIndex { path, reason }
             | Error::Tokenizer { path, reason } => {

@@ -12,6 +12,7 @@ use super::stored::pack_codes;
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
 use crate::layers::{FeedForward, Linear};
+use crate::memory::check_packing;
 use crate::ops;
 
 /// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
@@ -162,6 +163,7 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
                 [gate, up] if gate == up => gate,
                 _ => WeightFormat::F32,
             };
+            check_packing(2 * gate.len() * format.bits() / 8)?;
             Ok(PackedWeight::gated(
                 packing.cpu,
                 format,

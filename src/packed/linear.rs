@@ -11,6 +11,7 @@ use super::stored::{StoredWeight, pack_codes, stood_for};
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
 use crate::layers::{Linear, WeightRows};
+use crate::memory::check_packing;
 
 /// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
 #[derive(Clone)]
@@ -120,7 +121,10 @@ impl PackedLinear {
             });
         }
         let weights = layers.map(|(role, linear)| whole_weight(&packing.at(role), linear));
-        let weight = Tensor::cat(&weights.collect::<Result<Vec<_>>>()?, 0)?;
+        let weights = weights.collect::<Result<Vec<_>>>()?;
+        let n: usize = weights.iter().map(Tensor::elem_count).sum();
+        check_packing(n * size_of::<f32>())?;
+        let weight = Tensor::cat(&weights, 0)?;
         Self::of_weight(packing, &weight, bias)
     }
 
@@ -134,6 +138,7 @@ impl PackedLinear {
         check_inputs(d_out, d_in)?;
         let weight = with_elements("pack", weight, |weight| {
             let format = packing.format_of(weight);
+            check_packing(weight.len() * format.bits() / 8)?;
             let weight = Matrix::new(weight.into(), (d_out, d_in), (d_in, 1));
             Ok(PackedWeight::new(
                 packing.cpu,

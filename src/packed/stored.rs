@@ -15,6 +15,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::Packing;
 use crate::error::Error;
+use crate::memory::check_packing;
 
 /// A weight `[d_out, d_in]` whose file has it in codes.
 pub(crate) trait StoredWeight: Send + Sync {
@@ -81,6 +82,7 @@ pub(super) fn pack_codes(
         bail!("pack: codes that no format holds together");
     };
     let mut read = |matrix: usize, rows: Range<usize>| {
+        check_packing(rows.len() * shape[1])?; // a byte for each code, as it is read
         if is_gated {
             let (n_rows, of) = (rows.len(), weights[matrix].format());
             let coded = weights[matrix].rows(rows)?;
@@ -102,6 +104,8 @@ pub(super) fn pack_codes(
     };
     let refuse = |matrix: usize, reason: String| weights[matrix].error(reason);
     let cpu = packing.cpu;
+    let n_weights = shape[0] * shape[1] * if is_gated { 2 } else { 1 };
+    check_packing(n_weights * format.bits_by_group.0 / 8)?;
     packing.note_codes();
     Ok(PackedWeight::of_codes(
         cpu,

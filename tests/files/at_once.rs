@@ -1,4 +1,4 @@
-//! Two processes that write to one place at once: it has the files of one, whole, and the other says so if it wrote nothing.
+//! Two processes that write to one place at once: both are done, and it has the files of the last, whole.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -12,7 +12,7 @@ use crate::faults::{Files, OPERATIONS, contents, folder, old, said, set};
 
 #[test]
 fn writers_at_once_leave_the_files_of_one_of_them() {
-    let (mut n_failed, mut lasted) = (0, [0, 0]);
+    let mut lasted = [0, 0];
     for name in OPERATIONS {
         let write = |target: &Path, writer: u64| {
             let mut process = Command::new(env::current_exe().unwrap());
@@ -45,17 +45,11 @@ fn writers_at_once_leave_the_files_of_one_of_them() {
             let found = contents(&target);
             let last = each.iter().position(|files| *files == found);
             let last = last.unwrap_or_else(|| panic!("{name}: the files of neither; {said:?}"));
-            assert_eq!(said[last], "done", "{name}: {said:?}");
-            assert!(
-                said.iter()
-                    .all(|said| *said == "done" || said.contains("/target")),
-                "{said:?}"
-            );
+            assert_eq!(said, ["done"; 2], "{name}");
             let n_beside = fs::read_dir(folder.path()).unwrap().count();
             assert_eq!(n_beside, 1, "{name}: something is left behind");
-            n_failed += said.iter().filter(|said| **said != "done").count();
             lasted[last] += 1;
         }
     }
-    println!("last was {lasted:?}, refused {n_failed}");
+    println!("last was {lasted:?}");
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// About 113 MB, of which the largest tensor has 9.4.
-const SIZES: Sizes = Sizes {
+pub const SIZES: Sizes = Sizes {
     d_model: 768,
     d_ff: 3072,
     n_blocks: 4,
@@ -124,7 +124,7 @@ fn measure_whole() {
 }
 
 /// `config.json` and `model.safetensors` of a GPT-2 as transformers saves them, with embeddings of so many words or none.
-fn write_gpt2(folder: &Path, n_tokens: Option<usize>) {
+pub fn write_gpt2(folder: &Path, n_tokens: Option<usize>) {
     let Sizes {
         d_model,
         d_ff,

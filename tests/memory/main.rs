@@ -11,6 +11,8 @@ mod synthetic;
 
 mod counted;
 #[cfg(target_os = "linux")]
+mod limits;
+#[cfg(target_os = "linux")]
 mod loading;
 #[cfg(target_os = "linux")]
 mod quantized_lora;

@@ -27,6 +27,7 @@ mod inspect;
 #[cfg(unix)]
 mod interrupted;
 mod like;
+mod memory_limits;
 mod packed;
 mod quantize;
 mod run;

@@ -59,7 +59,7 @@ impl fmt::Debug for LargePages {
 }
 
 impl LargePages {
-    /// `bytes` bytes of zeros; `None` if that is too few, or the system has no memory left.
+    /// `bytes` bytes of zeros; `None` if that is too few, or the system has little memory left.
     pub fn take(&self, bytes: usize) -> Option<MappedPiece> {
         if bytes < MIN_PIECE {
             return None;
@@ -70,8 +70,11 @@ impl LargePages {
             Some(mapping) if mapping.len - open.used >= len => mapping.clone(),
             _ => {
                 // As long as all pieces so far together: a lone weight maps no more than it needs, and many
-                // weights need few mappings. What is never touched takes no memory.
-                let mapping = Arc::new(Mapping::new(open.total.min(MAX_MAPPING).max(len))?);
+                // weights need few mappings. What is never touched takes no memory, but is counted where the system
+                // limits what is mapped: near such a limit there are none.
+                let len = open.total.min(MAX_MAPPING).max(len);
+                let mapping = is_there(len.saturating_mul(2)).then(|| Mapping::new(len));
+                let mapping = Arc::new(mapping.flatten()?);
                 open.mapping = Some(mapping.clone());
                 open.used = 0;
                 mapping
@@ -137,6 +140,17 @@ impl Mapping {
     }
 }
 
+/// Whether the system or the allocator would give so many bytes now; none are kept. Asked of the system first, as an
+/// allocator takes what is given back to it for a reason to change its ways.
+pub fn is_there(bytes: usize) -> bool {
+    bytes < MIN_PIECE || MmapMut::map_anon(bytes.saturating_add(PAGE)).is_ok() || {
+        let mut room = Vec::<u8>::new();
+        let is_reserved = room.try_reserve_exact(bytes).is_ok();
+        std::hint::black_box(&room);
+        is_reserved
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +179,12 @@ mod tests {
             assert!(piece.bytes().iter().all(|&byte| byte == i));
             assert!(piece.start.addr().get().is_multiple_of(PAGE));
         }
+    }
+
+    #[test]
+    fn what_no_system_has_is_not_there() {
+        assert!(is_there(0) && is_there(1 << 20));
+        assert!(!is_there(usize::MAX) && !is_there(1 << 60));
     }
 
     #[test]

@@ -36,6 +36,18 @@ pub enum WeightFormat {
     Int4By128,
 }
 
+impl WeightFormat {
+    /// The bits of a weight, without what several share.
+    pub fn bits(self) -> usize {
+        match self {
+            Self::F32 => 32,
+            Self::F16 | Self::Bf16 => 16,
+            Self::Int8 => 8,
+            Self::Int4By32 | Self::Int4By64 | Self::Int4By128 => 4,
+        }
+    }
+}
+
 /// The packed weight `[d_out, d_in]` of a linear map, or the two of a gated one, whose results are multiplied.
 pub struct PackedWeight(AnyMatrix);
 

@@ -26,7 +26,9 @@ use std::{
     },
 };
 
-use super::primitives::{AtomicBool, AtomicUsize, Mutex, hint, spawn, thread, thread_local};
+use super::primitives::{
+    AtomicBool, AtomicUsize, Mutex, has_pool, hint, spawn, thread, thread_local,
+};
 
 /// The work of a step, called with task numbers. It borrows from the leader's stack.
 type Work<'a> = &'a (dyn Fn(usize) + Sync);
@@ -101,9 +103,10 @@ pub fn step(tasks: usize, work: Work) {
 }
 
 impl Team {
-    /// A team of so many threads, whose helpers are on their way; none where the calling thread is alone, or has one.
+    /// A team of so many threads, whose helpers are on their way; none where the calling thread is alone, or has one,
+    /// or the system has no threads.
     fn called(threads: usize) -> Option<Arc<Self>> {
-        if threads <= 1 || is_here() || IN_STEP.with(Cell::get) {
+        if threads <= 1 || is_here() || IN_STEP.with(Cell::get) || !has_pool() {
             return None;
         }
         let counters = (0..threads).map(|_| CachePadded(AtomicUsize::new(0)));

@@ -10,6 +10,7 @@ use safetensors::Dtype;
 
 use super::{Storage, TensorFiles, TensorInfo};
 use crate::error::{Error, Result};
+use crate::memory::check_next;
 
 /// How a tensor of f32 follows from others.
 pub(crate) trait Compute: fmt::Debug + Send + Sync {
@@ -156,7 +157,12 @@ impl TensorFiles {
         let mut values = Vec::new();
         for span in spans {
             let rows = span.start / width.max(1)..span.end / width.max(1);
-            values.append(&mut compute.rows(self, rows)?);
+            check_next(span.len().saturating_mul(size_of::<f32>()))?;
+            let mut part = compute.rows(self, rows)?;
+            match values.is_empty() {
+                true => values = part,
+                false => values.append(&mut part),
+            }
         }
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     }

@@ -14,29 +14,28 @@ use crate::error::{Error, Result};
 pub(in crate::checkpoint) struct Target {
     directory: PathBuf,
     staging: TempDir,
-    /// Whether the final directory exists and is not empty.
+    existing: Existing,
+    /// Whether the final directory existed and was not empty.
     replaces: bool,
 }
 
 impl Target {
     pub fn new(directory: &Path, existing: Existing) -> Result<Self> {
         let failed = |source| Error::io(directory, "create", source);
-        let (directory, replaces) = match fs::metadata(directory) {
+        let (directory, replaces) = match fs::canonicalize(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(parent_of(directory)).map_err(failed)?;
                 (directory.to_path_buf(), false)
             }
             Err(error) => return Err(failed(error)),
             // A link stays, and what it leads to is replaced.
-            Ok(_) => {
-                let is_full = is_full(directory, existing)?;
-                (fs::canonicalize(directory).map_err(failed)?, is_full)
-            }
+            Ok(found) => (found, is_full(directory, existing)?),
         };
         let staging = beside(&directory)?;
         Ok(Self {
             directory,
             staging,
+            existing,
             replaces,
         })
     }
@@ -46,34 +45,85 @@ impl Target {
         self.staging.path()
     }
 
-    /// Renames the complete temporary directory to the final one.
+    /// Renames the complete temporary directory to the final one. Another process may do the same: of those that replace what
+    /// is there, the last one's stays.
     pub fn commit(self) -> Result<()> {
+        self.commit_by(exchange)
+    }
+
+    fn commit_by(self, exchange: fn(&Path, &Path) -> io::Result<bool>) -> Result<()> {
         let Self {
             directory,
             staging,
-            replaces,
+            existing,
+            mut replaces,
         } = self;
         let failed = |source| Error::io(&directory, "write", source);
-        if replaces && exchange(staging.path(), &directory).map_err(failed)? {
-            return Ok(()); // what is removed with the temporary directory is the old one
-        }
-        if !replaces {
-            fs::rename(staging.path(), &directory).map_err(failed)?;
-        } else {
+        for _ in 0..MOST_RACES {
+            if !replaces {
+                match fs::rename(staging.path(), &directory) {
+                    Ok(()) => {
+                        let _ = staging.keep(); // it has its new name: there is nothing to remove
+                        return Ok(());
+                    }
+                    Err(error) if is_full_error(&error) => {
+                        replaces = is_full(&directory, existing)?;
+                        continue;
+                    }
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+            match exchange(staging.path(), &directory) {
+                Ok(true) => return Ok(()), // what is removed with the temporary directory is the old one
+                Ok(false) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    replaces = false;
+                    continue;
+                }
+                Err(error) => return Err(failed(error)),
+            }
             let aside = beside(&directory)?;
             let old = aside.path().join("old");
-            fs::rename(&directory, &old).map_err(failed)?;
-            if let Err(error) = fs::rename(staging.path(), &directory) {
-                if fs::rename(&old, &directory).is_err() {
-                    let kept = aside.keep(); // better there than nowhere
-                    return Err(Error::io(kept, "move back", error));
+            match fs::rename(&directory, &old) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    replaces = false;
+                    continue;
                 }
-                return Err(failed(error));
+                Err(error) => return Err(failed(error)),
+            }
+            match fs::rename(staging.path(), &directory) {
+                Ok(()) => {
+                    let _ = staging.keep();
+                    return Ok(());
+                }
+                // Another process was faster, and what was set aside is older than that.
+                Err(error) if is_full_error(&error) => continue,
+                Err(error) => {
+                    if let Err(again) = fs::rename(&old, &directory)
+                        && !is_full_error(&again)
+                    {
+                        let kept = aside.keep(); // better there than nowhere
+                        return Err(Error::io(kept, "move back", error));
+                    }
+                    return Err(failed(error));
+                }
             }
         }
-        let _ = staging.keep(); // it has its new name: there is nothing to remove
-        Ok(())
+        let reason = "other processes keep on replacing it; save to another directory";
+        Err(Error::input(directory.display().to_string(), reason))
     }
+}
+
+/// How often another process may come between before that is an error.
+const MOST_RACES: usize = 1000;
+
+/// Whether a directory did not get its name because another that is not empty has it.
+fn is_full_error(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists
+    )
 }
 
 /// Has two directories take each other's names at once, so that at no time one of them is missing; false where the file
@@ -107,11 +157,16 @@ fn beside(directory: &Path) -> Result<TempDir> {
     created.map_err(|source| Error::io(parent, "write", source))
 }
 
-/// Whether a directory holds anything; an error if that may not be replaced.
+/// Whether a directory is there and holds anything; an error if that may not be replaced.
 fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
     let failed = |source| Error::io(directory, "list", source);
     let mut is_full = false;
-    for entry in fs::read_dir(directory).map_err(failed)? {
+    let entries = match fs::read_dir(directory) {
+        // Another process has it aside at this moment.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_ours = entry.file_type().map_err(failed)?.is_file()
@@ -134,4 +189,66 @@ fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
         }
     }
     Ok(is_full)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Each of several threads replaces a directory of two files again and again.
+    fn race(exchange: fn(&Path, &Path) -> io::Result<bool>) {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("target");
+        let names = [CONFIG, "model.safetensors"];
+        thread::scope(|scope| {
+            for writer in 0..4 {
+                let directory = &directory;
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        let target = Target::new(directory, Existing::Replace).unwrap();
+                        for name in names {
+                            fs::write(target.staging().join(name), [writer]).unwrap();
+                        }
+                        target.commit_by(exchange).unwrap();
+                    }
+                });
+            }
+        });
+        let found = names.map(|name| fs::read(directory.join(name)).unwrap());
+        assert_eq!(found[0], found[1]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn writers_that_exchange_leave_the_whole_directory_of_the_last() {
+        race(exchange);
+    }
+
+    #[test]
+    fn writers_that_cannot_exchange_leave_the_whole_directory_of_the_last() {
+        race(|_, _| Ok(false));
+    }
+
+    #[test]
+    fn a_directory_that_came_meanwhile_is_replaced_only_where_that_is_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("target");
+        for (existing, name, may) in [
+            (Existing::Refuse, CONFIG, false),
+            (Existing::Replace, "notes.txt", false),
+            (Existing::Replace, CONFIG, true),
+        ] {
+            let target = Target::new(&directory, existing).unwrap();
+            fs::write(target.staging().join(INDEX), "new").unwrap();
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join(name), "old").unwrap();
+            let result = target.commit();
+            assert_eq!(result.is_ok(), may, "{existing:?} {name}: {result:?}");
+            assert_eq!(directory.join(name).exists(), !may);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+            fs::remove_dir_all(&directory).unwrap();
+        }
+    }
 }

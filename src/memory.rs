@@ -1,0 +1,241 @@
+//! Whether a process may have the memory that loading takes: an error says so before the system ends the process.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use candle_blocks_kernels::memory;
+
+use crate::error::{Error, Result};
+
+thread_local! {
+    /// What this thread loads, which is not known where its parts are packed.
+    static LOADED: RefCell<PathBuf> = RefCell::default();
+    /// The last refusal in that, of which candle's errors carry only the text.
+    static REFUSED: RefCell<Option<Error>> = const { RefCell::new(None) };
+}
+
+/// Does the work of loading from a file or directory, which errors then name.
+pub(crate) fn loading<T>(path: &Path, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T> {
+    let before = LOADED.replace(path.to_path_buf());
+    REFUSED.take();
+    let result = work();
+    LOADED.set(before);
+    result.map_err(|error| REFUSED.take().unwrap_or(error.into()))
+}
+
+/// As [`check_next`] of the numbers or codes that are packed, with what scales and padding take at most; as candle's error.
+pub(crate) fn check_packing(n_bytes: usize) -> candle_core::Result<()> {
+    check_next(n_bytes.saturating_add(n_bytes / 8)).map_err(|error| {
+        let text = candle_core::Error::msg(&error);
+        REFUSED.set(Some(error));
+        text
+    })
+}
+
+/// # Errors
+/// If the system would not give `n_bytes` more at once.
+pub(crate) fn check_next(n_bytes: usize) -> Result<()> {
+    match memory::is_there(n_bytes) {
+        true => Ok(()),
+        false => Err(refused(&LOADED.with_borrow(PathBuf::clone), n_bytes)),
+    }
+}
+
+/// That the system refused to give memory.
+pub(crate) fn refused(path: &Path, n_bytes: usize) -> Error {
+    let of_process = limits().into_iter().filter(|limit| limit.is_of_process);
+    let room = of_process.map(|limit| (limit.most.saturating_sub(limit.held), limit.name));
+    let room = room.min();
+    Error::OutOfMemory {
+        path: path.to_path_buf(),
+        needed: n_bytes as u64,
+        allowed: room.map(|(allowed, _)| allowed),
+        limit: room.map_or("the system", |(_, name)| name).to_string(),
+    }
+}
+
+/// # Errors
+/// If `needed` bytes cannot all be there at one time, however much of what the process holds is used again.
+pub(crate) fn check_all(path: &Path, needed: u64) -> Result<()> {
+    let room = limits()
+        .into_iter()
+        .map(|limit| (limit.most.saturating_sub(limit.fixed), limit.name));
+    match room.min() {
+        Some((allowed, limit)) if needed > allowed => Err(Error::OutOfMemory {
+            path: path.to_path_buf(),
+            needed,
+            allowed: Some(allowed),
+            limit: limit.to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// How many bytes there may be.
+#[derive(Debug, PartialEq)]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))] // elsewhere none is known
+struct Limit {
+    name: &'static str,
+    most: u64,
+    /// Whether it is the process's own, and refuses memory when it is asked for instead of when it is written to.
+    is_of_process: bool,
+    /// What the process has.
+    held: u64,
+    /// The part of it that its allocator cannot hand out again, at least.
+    fixed: u64,
+}
+
+#[cfg(not(target_os = "linux"))]
+fn limits() -> Vec<Limit> {
+    Vec::new()
+}
+
+#[cfg(target_os = "linux")]
+fn limits() -> Vec<Limit> {
+    linux::limits(Path::new("/"))
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::{fs, path::Path};
+
+    use super::Limit;
+
+    /// Those that the files of the system tell, which are below `root`.
+    pub(super) fn limits(root: &Path) -> Vec<Limit> {
+        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let status = text("proc/self/status");
+        let status = |key| kib(&status, key).unwrap_or(0);
+        let of_process = text("proc/self/limits");
+        let number = |key: &str| {
+            let line = of_process.lines().find_map(|line| line.strip_prefix(key))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        let address_space = number("Max address space").map(|most| Limit {
+            name: "`ulimit -v`",
+            most,
+            is_of_process: true,
+            held: status("VmSize:"),
+            fixed: status("VmExe:") + status("VmLib:"),
+        });
+        let data = number("Max data size").map(|most| Limit {
+            name: "`ulimit -d`",
+            most,
+            is_of_process: true,
+            held: status("VmData:"),
+            fixed: 0,
+        });
+
+        // What the group or the machine holds is not counted: it may be files that make room, or this process's to use again.
+        let meminfo = text("proc/meminfo");
+        let swap = kib(&meminfo, "SwapTotal:").unwrap_or(0);
+        let with_swap = |name, most: u64| Limit {
+            name,
+            most: most.saturating_add(swap),
+            is_of_process: false,
+            held: 0,
+            fixed: 0,
+        };
+        let machine = kib(&meminfo, "MemTotal:").map(|most| with_swap("the machine", most));
+        let group = text("proc/self/cgroup")
+            .lines()
+            .filter_map(|line| of_group(root, line))
+            .min()
+            .map(|most| with_swap("its control group", most));
+        [address_space, data, machine, group]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// The least limit of a control group and those around it, as a line of `/proc/self/cgroup` names it.
+    fn of_group(root: &Path, line: &str) -> Option<u64> {
+        let mut parts = line.splitn(3, ':');
+        let (number, kinds, group) = (parts.next()?, parts.next()?, parts.next()?);
+        let (folder, file) = match kinds.split(',').any(|kind| kind == "memory") {
+            true => ("sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            false if number == "0" => ("sys/fs/cgroup", "memory.max"),
+            false => return None,
+        };
+        let groups = Path::new(group.trim_start_matches('/')).ancestors();
+        let limits = groups.filter_map(|group| {
+            let text = fs::read_to_string(root.join(folder).join(group).join(file)).ok()?;
+            text.trim().parse().ok()
+        });
+        limits.min()
+    }
+
+    /// A line of `/proc/self/status` or `/proc/meminfo`, in bytes.
+    fn kib(text: &str, key: &str) -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib * 1024)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        fn written(files: &[(&str, &str)]) -> tempfile::TempDir {
+            let root = tempfile::tempdir().unwrap();
+            for (path, text) in files {
+                let path = root.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            root
+        }
+
+        const MEMINFO: (&str, &str) = (
+            "proc/meminfo",
+            "MemTotal:  16 kB\nMemFree: 1 kB\nSwapTotal:   2 kB\n",
+        );
+
+        #[test]
+        fn limits_of_a_process_and_its_groups_are_read() {
+            let root = written(&[
+                (
+                    "proc/self/limits",
+                    "Limit Soft Limit Hard Limit Units\nMax data size   5000  unlimited  bytes\n\
+                     Max address space  90000  unlimited  bytes\n",
+                ),
+                (
+                    "proc/self/status",
+                    "VmSize:\t 9 kB\nVmData:\t 4 kB\nVmExe:\t 1 kB\nVmLib:\t 2 kB\n",
+                ),
+                ("proc/self/cgroup", "3:cpu:/x\n0::/a/b\n"),
+                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("sys/fs/cgroup/a/memory.max", "7168\n"),
+                MEMINFO,
+            ]);
+            let found = limits(root.path());
+            let found = found
+                .iter()
+                .map(|limit| (limit.most, limit.held, limit.fixed));
+            assert_eq!(
+                found.collect::<Vec<_>>(),
+                [
+                    (90000, 9 << 10, 3 << 10),
+                    (5000, 4 << 10, 0),
+                    (18 << 10, 0, 0),
+                    (9 << 10, 0, 0)
+                ]
+            );
+        }
+
+        #[test]
+        fn groups_of_the_first_version_are_read_where_they_are_mounted() {
+            let file = "sys/fs/cgroup/memory/memory.limit_in_bytes";
+            let groups = ("proc/self/cgroup", "4:cpu,memory:/not/mounted\n0::/\n");
+            let root = written(&[groups, (file, "4096\n"), MEMINFO]);
+            let found = limits(root.path());
+            assert_eq!(found.last().unwrap().most, 6 << 10);
+            assert_eq!(found.len(), 2);
+        }
+
+        #[test]
+        fn nothing_is_limited_where_nothing_is_known() {
+            assert_eq!(limits(written(&[]).path()), []);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Loading where the system allows less than it takes is an error that says so, and where it allows the peak that
+//! `loading.rs` measures, it is none.
+
+use std::{env, path::Path, process::Command};
+
+use candle_blocks::{
+    Checkpoint, Error, Precision,
+    candle_core::{DType, Device},
+};
+
+use crate::{
+    counted::alone,
+    loading::{SIZES, write_gpt2},
+    synthetic::write_bert,
+};
+
+/// What a process has beside what it loads: threads, the table of its tensors, mappings of whole large pages.
+const BESIDE: usize = 36 << 20;
+const STEPS: usize = 10;
+
+#[test]
+#[ignore = "run by the others"]
+fn loads() {
+    let [Ok(kind), Ok(path)] = ["KIND", "PATH"].map(|name| env::var(format!("LIMITS_{name}")))
+    else {
+        return;
+    };
+    let loaded = load(&kind, Path::new(&path));
+    match loaded {
+        Ok(()) => println!("outcome: loaded"),
+        Err(Error::OutOfMemory {
+            path: of,
+            needed,
+            allowed,
+            ..
+        }) => {
+            let is_named = of.starts_with(&path);
+            println!("outcome: {needed} of {allowed:?}, {is_named}");
+        }
+        Err(error) => println!("outcome: {error}"),
+    }
+}
+
+fn load(kind: &str, path: &Path) -> candle_blocks::Result<()> {
+    let checkpoint = Checkpoint::open(path)?;
+    let stack = |dtype| checkpoint.stack(dtype, &Device::Cpu).map(drop);
+    let packed = |precision| checkpoint.packed_stack(precision).map(drop);
+    match kind {
+        "f32" => stack(DType::F32),
+        "f64" => stack(DType::F64),
+        "bf16" => stack(DType::BF16),
+        "trainable" => {
+            let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+            loader.stack().map(drop)
+        }
+        "packed in f32" => packed(Precision::F32),
+        "packed in bf16" => packed(Precision::Bf16),
+        "packed in int8" => packed(Precision::Int8),
+        "packed in int4" => packed(Precision::INT4),
+        other => panic!("{other}"),
+    }
+}
+
+/// What a load says of itself under a limit; the status if nothing.
+fn under(limit: usize, kind: &str, path: &Path) -> String {
+    let shell = format!(
+        "ulimit -d {}; exec \"$0\" --exact limits::loads --ignored --nocapture --test-threads 1",
+        limit >> 10
+    );
+    let output = Command::new("sh")
+        .args(["-c", &shell])
+        .arg(env::current_exe().unwrap())
+        .env("LIMITS_KIND", kind)
+        .env("LIMITS_PATH", path)
+        .env("RAYON_NUM_THREADS", "2")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match text.split_once("outcome: ") {
+        Some((_, said)) => said.lines().next().unwrap_or_default().to_string(),
+        None => format!(
+            "{:?} {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ),
+    }
+}
+
+#[test]
+fn below_the_peak_loading_is_an_error_and_at_the_peak_it_is_not() {
+    let _alone = alone();
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    write_bert(folders[0].path(), SIZES, 0);
+    write_gpt2(folders[1].path(), None);
+    for folder in &folders {
+        let path = folder.path();
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let files = checkpoint.files();
+        let sizes = files.names().map(|name| files.info(name).unwrap().n_bytes);
+        let (total, largest) = (files.n_bytes() as usize, sizes.max().unwrap());
+        let block = total / SIZES.n_blocks;
+        // What is held in the end, and what may come and go beside it.
+        for (kind, held, beside) in [
+            ("f32", total, largest),
+            ("f64", 2 * total, 2 * largest),
+            ("bf16", total / 2, 2 * largest),
+            ("trainable", total, largest),
+            ("packed in f32", total / 10 * 11, block),
+            ("packed in bf16", total / 20 * 11, block),
+            ("packed in int8", total / 40 * 11, block),
+            ("packed in int4", total / 64 * 10, block),
+        ] {
+            let peak = held + beside + BESIDE;
+            let mut loaded = None;
+            for step in 1..=STEPS {
+                let limit = (8 << 20) + (peak - (8 << 20)) / STEPS * step;
+                let said = under(limit, kind, path);
+                let is_error = said.contains(" of Some(") && said.ends_with("true");
+                assert!(
+                    said == "loaded" || is_error,
+                    "{kind} under {limit}, peak {peak}: {said}"
+                );
+                if said == "loaded" {
+                    loaded.get_or_insert(limit);
+                }
+                // The measure sees the limit, and the error comes before the file is read where it can.
+                if step == STEPS {
+                    assert_eq!(said, "loaded", "{kind} under {limit}");
+                } else if limit < held / 10 * 8 {
+                    let needed = said.split(' ').next().unwrap().parse::<usize>().unwrap();
+                    assert!(needed >= held / 10 * 8, "{kind} under {limit}: {said}");
+                }
+            }
+            let least = loaded.unwrap();
+            let family = checkpoint.family();
+            println!("{family} {kind}: at most {peak}, loads from {least} bytes on");
+        }
+    }
+}
