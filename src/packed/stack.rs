@@ -9,7 +9,7 @@ use super::layer_input::PackedLayerInputs;
 use super::norm::row_norm;
 use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
-use crate::config::{Precision, StackConfig, getters};
+use crate::config::{Position, Precision, StackConfig, getters};
 use crate::layers::{
     BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases,
     SharedParts, Stack, check_cached,
@@ -226,6 +226,20 @@ impl PackedStack {
         cache: &mut PackedKvCache,
     ) -> Result<Tensor> {
         self.behind_cached(x, context, cache, Asked::Last)
+    }
+
+    /// Whether positions have the same bits when those before them were computed by an earlier call: not where a turn depends on
+    /// their number, or a bias is counted from the last. With a window, a call cannot be taken back; latents are read anew by each.
+    pub(crate) fn goes_in_pieces(&self) -> bool {
+        let mut attentions = self.blocks.iter().map(|b| b.attention().inner().config());
+        attentions.all(|of| {
+            let is_counted = match &of.position {
+                Position::Rotary(rotary) => !rotary.scaling.is_by_length(),
+                Position::Alibi(_) => false,
+                _ => true,
+            };
+            is_counted && of.window.is_none() && of.latent.is_none()
+        })
     }
 
     fn behind_cached(
