@@ -9,6 +9,8 @@ mod small;
 #[path = "../shared/synthetic.rs"]
 mod synthetic;
 
+#[cfg(target_os = "linux")]
+mod codes;
 mod counted;
 #[cfg(target_os = "linux")]
 mod limits;

@@ -87,3 +87,61 @@ fn the_logits_behind_a_prompt_have_the_bits_of_the_whole_pass() {
     }
     assert!(n >= 3 * 80 || !is_present("families"), "{n} models");
 }
+
+/// More tokens than a packed model computes at a time.
+const LONG: u32 = 150;
+
+#[test]
+fn a_long_prompt_has_the_bits_of_the_whole_pass() {
+    let ids = (0..2 * LONG).map(|i| 2 + i * i % 6);
+    let ids = Tensor::from_iter(ids, &Device::Cpu).unwrap();
+    let ids = ids.reshape((2, LONG as usize)).unwrap();
+    let mut n = 0;
+    for whole in wholes() {
+        for precision in [Precision::F32, Precision::Int8] {
+            let Some(model) = decoder(&whole, precision) else {
+                continue;
+            };
+            let all = input(&ids, None, &model);
+            // Not of those with fewer positions.
+            let Ok(expected) = model.forward(&all) else {
+                continue;
+            };
+            n += 1;
+            let mut cache = model.new_cache();
+            let found = model.next_logits(&all, &mut cache).unwrap();
+            let expected = expected
+                .logits
+                .unwrap()
+                .narrow(1, LONG as usize - 1, 1)
+                .unwrap();
+            let what = (&whole.name, precision);
+            assert_eq!(bits(&found), bits(&expected), "{what:?}");
+            assert_eq!(cache.seen(), LONG as usize, "{what:?}");
+        }
+    }
+    assert!(n >= 100 || !is_present("families"), "{n} models");
+}
+
+#[test]
+fn a_long_prompt_that_is_refused_leaves_the_cache_as_it_was() {
+    for whole in wholes() {
+        let Some(model) = decoder(&whole, Precision::F32) else {
+            continue;
+        };
+        let of = |ids: Vec<u32>| {
+            let ids = Tensor::new(vec![ids], &Device::Cpu).unwrap();
+            input(&ids, None, &model)
+        };
+        let mut cache = model.new_cache();
+        model.next_logits(&of(vec![5, 3]), &mut cache).unwrap();
+        let mut again = cache.clone();
+        let next = of(vec![4]);
+        let expected = model.next_logits(&next, &mut again).unwrap();
+        let mut wrong = vec![5; LONG as usize];
+        wrong[LONG as usize - 1] = u32::MAX;
+        model.next_logits(&of(wrong), &mut cache).unwrap_err();
+        let found = model.next_logits(&next, &mut cache).unwrap();
+        assert_eq!(bits(&found), bits(&expected), "{}", whole.name);
+    }
+}

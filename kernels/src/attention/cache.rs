@@ -56,6 +56,9 @@ struct Block {
     memory: Aligned<u32>,
     /// `[batch, n_kv_heads]`.
     values: Vec<Values>,
+    /// Has only the pages that were written to: all layers' blocks of a generation's last chunk are a large part of a short
+    /// cache. When it is full, it moves to the large pages of the others.
+    is_begun: bool,
 }
 
 impl fmt::Debug for KeyValuePanels {
@@ -94,7 +97,11 @@ impl KeyValuePanels {
             let mut memory = Aligned::zeros_in(pages, block.memory.len());
             memory.copy_from_slice(&block.memory);
             let values = block.values.clone();
-            Block { memory, values }
+            Block {
+                memory,
+                values,
+                is_begun: false,
+            }
         };
         Self {
             blocks: self.blocks.iter().map(copy).collect(),
@@ -112,7 +119,7 @@ impl KeyValuePanels {
     /// If one is beyond the batch, or before the one in front of it.
     pub fn keep_sequences(&mut self, sequences: &[usize]) {
         let (n_heads, length) = (self.shape.n_kv_heads, self.layout.len());
-        for Block { memory, values } in self.blocks.iter_mut().chain(&mut self.free) {
+        for Block { memory, values, .. } in self.blocks.iter_mut().chain(&mut self.free) {
             for (to, &from) in sequences.iter().enumerate() {
                 assert!(to <= from, "sequences in another order");
                 let from = from * n_heads..(from + 1) * n_heads;
@@ -187,7 +194,7 @@ impl KeyValuePanels {
         while done < seq {
             let position = self.positions.end % chunk;
             if position == 0 || self.blocks.is_empty() {
-                self.add_block();
+                self.add_block(seq - done);
             }
             let count = (chunk - position).min(seq - done);
             let Some(block) = self.blocks.back_mut() else {
@@ -210,11 +217,16 @@ impl KeyValuePanels {
                     values: &mut values[0],
                 });
             };
-            let Block { memory, values } = block;
+            let Block { memory, values, .. } = &mut *block;
             let memory = &mut memory[..values.len() * layout.len()];
             parallel::for_chunk_pairs(threads, memory, layout.len(), values, 1, fill);
             done += count;
             self.positions.end += count;
+            if self.positions.end.is_multiple_of(chunk) && block.is_begun {
+                let mut whole = Aligned::zeros_in(&self.pages, block.memory.len());
+                whole.copy_from_slice(&block.memory);
+                (block.memory, block.is_begun) = (whole, false);
+            }
         }
     }
 
@@ -264,16 +276,24 @@ impl KeyValuePanels {
         }
     }
 
-    /// Adds a block behind the others, whose positions are all unwritten.
-    fn add_block(&mut self) {
+    /// Adds a block behind the others, whose positions are all unwritten, for so many at first.
+    fn add_block(&mut self, at_first: usize) {
         let n_chunks = self.shape.batch * self.shape.n_kv_heads;
         let block = self.free.pop().map(|mut block| {
             block.values.fill(Values::Finite);
             block
         });
-        self.blocks.push_back(block.unwrap_or_else(|| Block {
-            memory: Aligned::zeros_in(&self.pages, n_chunks * self.layout.len()),
-            values: vec![Values::Finite; n_chunks],
+        self.blocks.push_back(block.unwrap_or_else(|| {
+            let len = n_chunks * self.layout.len();
+            let is_begun = at_first < self.layout.positions / 2;
+            Block {
+                memory: match is_begun {
+                    true => Aligned::zeros_when_written(len),
+                    false => Aligned::zeros_in(&self.pages, len),
+                },
+                values: vec![Values::Finite; n_chunks],
+                is_begun,
+            }
         }));
     }
 }

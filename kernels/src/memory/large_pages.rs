@@ -44,7 +44,7 @@ pub struct MappedPiece {
 const MIN_PIECE: usize = 64 << 10;
 
 /// The largest mapping in bytes, unless a single piece is longer.
-const MAX_MAPPING: usize = 64 << 20;
+const MAX_MAPPING: usize = 256 << 20;
 
 /// Bytes of a large page.
 const LARGE: usize = 2 << 20;
@@ -73,7 +73,8 @@ impl LargePages {
                 // weights need few mappings. What is never touched takes no memory, but is counted where the system
                 // limits what is mapped: near such a limit there are none.
                 let len = open.total.min(MAX_MAPPING).max(len);
-                let mapping = is_there(len.saturating_mul(2)).then(|| Mapping::new(len));
+                let is_there = is_there(len.saturating_mul(2));
+                let mapping = is_there.then(|| Mapping::new(len, Pages::Large));
                 let mapping = Arc::new(mapping.flatten()?);
                 open.mapping = Some(mapping.clone());
                 open.used = 0;
@@ -92,7 +93,28 @@ impl LargePages {
     }
 }
 
+/// What a mapping asks of the system.
+#[derive(PartialEq)]
+enum Pages {
+    Large,
+    /// The usual ones, of which only those that are written to take memory.
+    Small,
+}
+
 impl MappedPiece {
+    /// `bytes` bytes of zeros on small pages of their own; `None` if that is too few, or the system has no memory left.
+    pub fn on_small_pages(bytes: usize) -> Option<Self> {
+        if bytes < MIN_PIECE {
+            return None;
+        }
+        let mapping = Mapping::new(bytes, Pages::Small)?;
+        Some(Self {
+            start: mapping.start,
+            len: bytes,
+            _mapping: Arc::new(mapping),
+        })
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: within the mapping, which is kept alive; taken once; initialised by the system.
@@ -126,12 +148,14 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(len: usize) -> Option<Self> {
+    fn new(len: usize, pages: Pages) -> Option<Self> {
         let mut all = MmapMut::map_anon(len.checked_add(LARGE)?).ok()?;
         let skipped = all.as_ptr().align_offset(LARGE);
         // The result does not matter: without large pages the mapping has small ones.
-        #[cfg(target_os = "linux")]
-        let _ = all.advise_range(memmap2::Advice::HugePage, skipped, len);
+        if pages == Pages::Large {
+            #[cfg(target_os = "linux")]
+            let _ = all.advise_range(memmap2::Advice::HugePage, skipped, len);
+        }
         Some(Self {
             start: NonNull::from(&mut all[skipped..][..len]).cast(),
             len,

@@ -91,6 +91,17 @@ impl<T: Pod> Aligned<T> {
         zeros
     }
 
+    /// `len` zeros, of which only those that are written take memory, where they are many.
+    pub fn zeros_when_written(len: usize) -> Self {
+        let mut zeros = Self::empty();
+        let n_lines = (len * size_of::<T>()).div_ceil(LINE);
+        if let Some(piece) = MappedPiece::on_small_pages(n_lines * LINE) {
+            zeros.memory = Memory::Piece(piece);
+        }
+        zeros.set_len(len);
+        zeros
+    }
+
     /// Sets the length to `len`; the numbers are whatever the memory held before.
     pub(crate) fn set_len(&mut self, len: usize) {
         const { assert!(align_of::<T>() <= LINE) };

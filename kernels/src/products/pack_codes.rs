@@ -60,12 +60,16 @@ impl CodeFormat {
     }
 }
 
-/// About how many codes are held beside what is packed of them.
-const CODES_AT_ONCE: usize = 1 << 22;
+/// About how many codes are held beside what is packed of them. What is freed of them, the allocator may keep.
+const CODES_AT_ONCE: usize = 1 << 20;
 
 impl CodedRows {
     /// Adds rows behind these.
     pub fn append(&mut self, mut rows: Self) {
+        if self.codes.is_empty() {
+            *self = rows;
+            return;
+        }
         self.codes.append(&mut rows.codes);
         self.scales.append(&mut rows.scales);
         self.offsets.append(&mut rows.offsets);
