@@ -200,11 +200,6 @@ pub enum RotaryScaling {
 }
 
 impl RotaryScaling {
-    /// Whether frequencies depend on the number of positions.
-    pub(crate) fn is_by_length(&self) -> bool {
-        matches!(self, Self::DynamicNtk { .. } | Self::LongRope { .. })
-    }
-
     fn validate(&self, rotary: &RotaryConfig) -> Result<()> {
         let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
         let named = |setting: &str| format!("the rotary scaling's {setting}");

@@ -46,15 +46,6 @@ impl ModelCache {
         }
     }
 
-    /// Forgets all but the first `seen` positions of packed keys and values, of which so many tokens were counted.
-    pub(super) fn take_back(&mut self, seen: usize, counted: Vec<u32>) -> Result<()> {
-        if let KeysAndValues::Packed(cache) = &mut self.keys_and_values {
-            cache.truncate(seen)?;
-        }
-        self.counted = counted;
-        Ok(())
-    }
-
     /// Goes on with these sequences of the batch alone, in this order, which is that of the batch.
     ///
     /// # Errors
@@ -114,14 +105,6 @@ impl Body {
             _ => bail!("the cache is another model's: make one by Model::new_cache"),
         };
         hidden.narrow(1, hidden.dim(1)?.saturating_sub(1), 1)
-    }
-
-    /// How many tokens of a prompt can be computed at a time, in fewer bytes than all.
-    pub fn piece_tokens(&self) -> Option<usize> {
-        match self {
-            Self::Plain { .. } => None,
-            Self::Packed { stack, .. } => stack.piece_tokens(),
-        }
     }
 
     /// The blocks' output in the width of the words, if the model has a map back to it.

@@ -80,34 +80,6 @@ impl ModelInput {
         self
     }
 
-    /// The input in pieces of about so many tokens, one behind the other, if it is tokens and nothing else.
-    pub(super) fn pieces(&self, n_tokens: usize) -> candle_core::Result<Vec<Self>> {
-        let Self {
-            input_ids: Some(ids),
-            token_type_ids: None,
-            position_ids: None,
-            attention_mask: None,
-            pixel_values: None,
-            input_features: None,
-            decoder_input_ids: None,
-            decoder_attention_mask: None,
-            encoder_hidden_states: None,
-            encoder_attention_mask: None,
-            train: false,
-        } = self
-        else {
-            return Ok(vec![self.clone()]);
-        };
-        let (batch, seq) = match *ids.dims() {
-            [batch, seq] if seq > 0 => (batch, seq),
-            _ => return Ok(vec![self.clone()]),
-        };
-        let each = (n_tokens / batch.max(1)).max(1);
-        let starts = (0..seq).step_by(each);
-        let pieces = starts.map(|at| Ok(Self::tokens(&ids.narrow(1, at, each.min(seq - at))?)));
-        pieces.collect()
-    }
-
     /// The tokens, of which `counted` were counted before.
     ///
     /// Only a decoder behind an encoder reads `decoder_input_ids`.

@@ -109,38 +109,6 @@ impl Model {
     /// # Errors
     /// If the model has no head that reads every position, or as for [`Self::forward`]; the cache then stays as it was.
     pub fn next_logits(&self, input: &ModelInput, cache: &mut ModelCache) -> Result<Tensor> {
-        let pieces = match self.body.piece_tokens() {
-            Some(n_tokens) => input.pieces(n_tokens)?,
-            None => vec![input.clone()],
-        };
-        let (seen, counted) = (cache.seen(), cache.counted.clone());
-        let mut logits = None;
-        for (i, piece) in pieces.iter().enumerate() {
-            let last = self.last_hidden(piece, cache);
-            let found = last.and_then(|last| match i + 1 == pieces.len() {
-                true => self.head(&last, None, input),
-                false => Ok(None),
-            });
-            match found {
-                Ok(found) => logits = found,
-                Err(error) => {
-                    if cache.seen() > seen && i > 0 {
-                        cache.take_back(seen, counted)?;
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        match logits {
-            Some(logits) if logits.rank() == 3 => logits.squeeze(1),
-            _ => {
-                bail!("the model has no head for the next token; its checkpoint is a base model's")
-            }
-        }
-    }
-
-    /// What the head reads behind the last of new positions, which are added to the cache.
-    fn last_hidden(&self, input: &ModelInput, cache: &mut ModelCache) -> Result<Tensor> {
         let Embeddings::Tokens(embeddings) = &self.embeddings else {
             bail!("a model that reads no tokens has no next one");
         };
@@ -153,7 +121,13 @@ impl Model {
             .body
             .last_cached(&embeddings, &context, keys_and_values)?;
         cache.counted = counted;
-        self.body.projected_back(last)
+        let last = self.body.projected_back(last)?;
+        match self.head(&last, None, input)? {
+            Some(logits) if logits.rank() == 3 => logits.squeeze(1),
+            _ => {
+                bail!("the model has no head for the next token; its checkpoint is a base model's")
+            }
+        }
     }
 
     /// Whether it attends to an encoder's output.

@@ -10,7 +10,7 @@ use super::layer_input::PackedLayerInputs;
 use super::norm::row_norm;
 use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
-use crate::config::{Position, Precision, StackConfig, getters};
+use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
     BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases,
     SharedParts, Stack, Streams, check_cached,
@@ -47,9 +47,6 @@ enum Asked {
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 scratch!(KEPT_ROWS);
-
-/// Tokens of a prompt that are computed at a time, for each thread.
-const TOKENS_PER_THREAD: usize = 64;
 
 /// The role of a block in its stack.
 fn role_of_block(i: usize) -> String {
@@ -245,24 +242,6 @@ impl PackedStack {
         cache: &mut PackedKvCache,
     ) -> Result<Tensor> {
         self.behind_cached(x, context, cache, Asked::Last)
-    }
-
-    /// About how many tokens of a prompt can be computed at a time with the bits of all: enough for products to be as fast, and
-    /// few enough that what is between layers is small beside the weights. `None` where a turn depends on the number of
-    /// positions, or a bias is counted from the last; with a window, whose calls cannot be taken back; and of latents, which
-    /// each call reads anew.
-    pub(crate) fn piece_tokens(&self) -> Option<usize> {
-        let mut attentions = self.blocks.iter().map(|b| b.attention().inner().config());
-        let can_be_cut = attentions.all(|of| {
-            let is_counted = match &of.position {
-                Position::Rotary(rotary) => !rotary.scaling.is_by_length(),
-                Position::Alibi(_) => false,
-                _ => true,
-            };
-            is_counted && of.window.is_none() && of.latent.is_none()
-        });
-        // Each piece reads all weights: the more threads multiply, the more tokens pay for that.
-        can_be_cut.then(|| (TOKENS_PER_THREAD * self.cpu.threads).max(2 * TOKENS_PER_THREAD))
     }
 
     fn behind_cached(

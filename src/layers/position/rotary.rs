@@ -145,7 +145,11 @@ impl RotaryTables {
         (dtype, device): (DType, &Device),
         constants: &Constants,
     ) -> Result<Option<Self>> {
-        if config.scaling.is_by_length() || route(device) == Route::Kernels {
+        let by_length = matches!(
+            config.scaling,
+            RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
+        );
+        if by_length || route(device) == Route::Kernels {
             return Ok(None);
         }
         let n = range.end.next_power_of_two().max(LEAST_KEPT);
