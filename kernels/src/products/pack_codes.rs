@@ -61,7 +61,7 @@ impl CodeFormat {
 }
 
 /// About how many codes are held beside what is packed of them. What is freed of them, the allocator may keep.
-const CODES_AT_ONCE: usize = 1 << 20;
+const CODES_AT_ONCE: usize = 1 << 22;
 
 impl CodedRows {
     /// Adds rows behind these.
