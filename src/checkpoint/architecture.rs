@@ -130,7 +130,7 @@ impl CheckpointOptions {
         if let Some(given) = self.config.filter(|config| !config.exists()) {
             return Err(Error::MissingConfig { path: given });
         }
-        let family = match self.family {
+        let mut family = match self.family {
             Some(FamilySource::Given(family)) => *family,
             Some(FamilySource::File(path)) => Family::from_json_file(path)?,
             None => family_of(&read_json()?, self.part, self.whole)?,
@@ -151,8 +151,11 @@ impl CheckpointOptions {
         let config = match &family.config {
             StackSource::Given(config) => (**config).clone(), // nothing is read, and there may be no file
             StackSource::Json(_) => {
-                let config = family.stack_config(&read_json()?);
-                config.map_err(|error| located(error, path))?
+                let json = read_json()?;
+                let config = family.stack_config(&json);
+                let config = config.map_err(|error| located(error, path))?;
+                family = family.with_group_sizes(&json)?;
+                config
             }
         };
         config.validate().map_err(|error| located(error, path))?;

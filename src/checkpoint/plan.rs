@@ -270,10 +270,7 @@ pub(super) fn candidates(
         return Err(Error::InvalidConfig(reason));
     }
     let starts = match place {
-        Place::Block(index) => vec![format!(
-            "{prefix}{}",
-            family.block.replace("{i}", &index.to_string())
-        )],
+        Place::Block(index) => vec![format!("{prefix}{}", family.block_prefix(index))],
         Place::Stack => vec![prefix.to_string()],
         Place::Ends if prefix.is_empty() => vec![String::new()],
         // A head mostly stands beside the base model, whose prefix is not its own.
@@ -336,7 +333,7 @@ pub(super) fn candidates(
 
 /// The first prefix under which the files hold a block; the last one if none does.
 fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
-    let block = family.block.split("{i}").next().unwrap_or_default();
+    let block = family.block.split("{i").next().unwrap_or_default();
     let holds = |prefix: &&String| {
         let start = format!("{prefix}{block}");
         files.names().any(|name| name.starts_with(&start))

@@ -99,7 +99,8 @@ pub struct Family {
     pub part: Option<StackPart>,
     /// The possible prefixes of every name, tried in order (checkpoints without a head often have none).
     pub prefixes: Vec<String>,
-    /// The prefix of the names of block `{i}`.
+    /// The prefix of the names of block `{i}`. Of blocks in groups, `{i/n}` is the group and `{i%n}` the place in it, of `n` blocks
+    /// for each; a key of config.json may stand for `n`, which is 1 where the key is absent.
     pub block: String,
     /// Rules for parameters inside a block.
     pub block_rules: Vec<Rule>,
@@ -311,6 +312,38 @@ impl Family {
             Value::Null => Ok(stack),
             set => changed(&stack, set, json),
         }
+    }
+
+    /// The table with the numbers of `json` in the prefix of its blocks.
+    ///
+    /// # Errors
+    /// If what is under a key there is no size.
+    pub(super) fn with_group_sizes(mut self, json: &ConfigJson) -> Result<Self> {
+        for mark in ["{i/", "{i%"] {
+            if let Some((before, rest)) = self.block.split_once(mark)
+                && let Some((key, after)) = rest.split_once('}')
+                && key.parse::<usize>().is_err()
+            {
+                let n = json.size_or(&[key], 1)?;
+                self.block = format!("{before}{mark}{n}}}{after}");
+            }
+        }
+        Ok(self)
+    }
+
+    /// The prefix of the names of a block.
+    pub(super) fn block_prefix(&self, index: usize) -> String {
+        let mut prefix = self.block.replace("{i}", &index.to_string());
+        let group: fn(usize, usize) -> usize = |i, n| i / n;
+        for (mark, number) in [("{i/", group), ("{i%", |i, n| i % n)] {
+            if let Some((before, rest)) = prefix.split_once(mark)
+                && let Some((n, after)) = rest.split_once('}')
+            {
+                let n = n.parse().unwrap_or(1).max(1);
+                prefix = format!("{before}{}{after}", number(index, n));
+            }
+        }
+        prefix
     }
 
     /// The rules for a role at a place of the model, and the number in the role.

@@ -308,7 +308,6 @@ fn no_experts_and_no_clipping_are_said_by_0() {
 fn a_setting_that_no_block_has_is_an_error_that_names_it() {
     let settings = [
         ("roberta", "position_embedding_type", json!("relative_key")),
-        ("albert", "inner_group_num", json!(2)),
         ("bart", "normalize_before", json!(true)),
         ("gemma", "hidden_activation", json!("relu")),
         (

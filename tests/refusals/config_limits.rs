@@ -418,6 +418,12 @@ fn a_config_json_of_a_billion_parts_is_refused_before_it_takes_memory() {
             ),
             ["num_hidden_groups", "10000 blocks"],
         ),
+        (
+            r#"{"model_type": "albert", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8,
+                "num_hidden_layers": 9999, "num_hidden_groups": 2, "inner_group_num": 9999}"#
+                .to_string(),
+            ["inner_group_num", "10000 in all"],
+        ),
     ] {
         let folder = Folder::new();
         folder.write("model.safetensors", &valid());

@@ -2,6 +2,7 @@
 //!
 //! transformers' `AlbertTransformer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/albert/modeling_albert.py>
 
+use super::super::config_json::MAX_BLOCKS;
 use super::bert::block;
 use super::encoder::*;
 use super::prelude::*;
@@ -9,7 +10,7 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     Family::new("albert", &["albert"], config)
         .prefixes(&["albert.", ""])
-        .block("encoder.albert_layer_groups.{i}.albert_layers.0.")
+        .block("encoder.albert_layer_groups.{i/inner_group_num}.albert_layers.{i%inner_group_num}.")
         .block_rules([
             Rule::linear("attention.query", &["attention.query"]),
             Rule::linear("attention.key", &["attention.key"]),
@@ -86,7 +87,6 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("inner_group_num", &[json!(1)])?;
     let json = &json.with_default("attention_probs_dropout_prob", 0.0);
     let json = &json.with_default("hidden_dropout_prob", 0.0);
     let mut block = block(&json.with_default("hidden_act", "gelu_new"))?;
@@ -97,9 +97,22 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         Some(_) => json.n_blocks(&[groups])?, // each is a block
         None => 1,
     };
+    let inner = "inner_group_num";
+    let n_inner = match json.optional_size(&[inner])? {
+        Some(_) => json.n_blocks(&[inner])?,
+        None => 1,
+    };
+    if n_inner * n_layers.max(n_groups) > MAX_BLOCKS {
+        let reason = format!(
+            "{n_inner} blocks in each of {n_groups} groups, at {n_layers} layers: expected {MAX_BLOCKS} in all"
+        );
+        return Err(json.error(&[inner], reason));
+    }
     // In transformers' floating-point numbers, which are not always the quotient of whole ones.
     let per_group = n_layers as f64 / n_groups as f64;
     let group = |layer| ((layer as f64 / per_group) as usize).min(n_groups.saturating_sub(1));
-    let layers = (0..n_layers).map(group).collect();
-    Ok(StackConfig::uniform(block, n_groups, None).with_layers(layers))
+    let inner_of = |group: usize| group * n_inner..(group + 1) * n_inner;
+    let layers = (0..n_layers).map(group).flat_map(inner_of).collect();
+    let n_blocks = n_groups * n_inner;
+    Ok(StackConfig::uniform(block, n_blocks, None).with_layers(layers))
 }
