@@ -99,6 +99,16 @@ impl<F: Format> PanelPairs<'_, F> {
                 b.as_ptr().wrapping_add(at)
             };
             let n_parts = depth.div_ceil(F::PART).max(1);
+            let prefetch_rows = |first: usize, n: usize| {
+                let row_bytes = D::PANEL * size_of::<F::Word>();
+                for panel in 0..STREAMS {
+                    let ahead = words(panel, first, 0).cast::<u8>();
+                    prefetch::bytes(ahead.wrapping_add(F::AHEAD), n * row_bytes);
+                }
+            };
+            if F::AHEAD > 0 {
+                prefetch_rows(0, head);
+            }
             // Read by themselves: among the sums, which fill the registers, the kinds of heads cost a third of the speed.
             let mut heads = [[[MaybeUninit::<D::Heads>::uninit(); WIDTH]; MAX_PARTS]; STREAMS];
             for (panel, heads) in heads.iter_mut().enumerate() {
@@ -124,11 +134,7 @@ impl<F: Format> PanelPairs<'_, F> {
                     part * (F::PART / F::GROUP)..groups.min((part + 1) * (F::PART / F::GROUP))
                 {
                     if F::AHEAD > 0 {
-                        for panel in 0..STREAMS {
-                            let ahead = words(panel, head + group * F::GROUP_WORDS, 0).cast::<u8>();
-                            let row_bytes = F::GROUP_WORDS * D::PANEL * size_of::<F::Word>();
-                            prefetch::bytes(ahead.wrapping_add(F::AHEAD), row_bytes);
-                        }
+                        prefetch_rows(head + group * F::GROUP_WORDS, F::GROUP_WORDS);
                     }
                     // SAFETY: `a` holds ROWS packed rows, and group < CHUNK / GROUP.
                     let mut a = [unsafe { d.left(row(0), group) }; ROWS];

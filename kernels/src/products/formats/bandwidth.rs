@@ -6,8 +6,10 @@ use std::{hint::black_box, time::Instant};
 use half::{bf16, f16};
 
 use super::coded::Coded;
+use super::heads::{HeadNumber::F16, Heads};
+use crate::memory::Aligned;
 use crate::products::{
-    Columns, Epilogue, PackedMatrix, View, WithKernel, multiply::multiply_columns,
+    Columns, Epilogue, Halves, PackedMatrix, View, WithKernel, multiply::multiply_columns,
 };
 use crate::reference::{on, random};
 use crate::threads::{parallel, with_team};
@@ -66,14 +68,18 @@ fn medians(times: usize, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64
     (ones[times / 2], others[times / 2])
 }
 
-fn shares<F: WithKernel<Number = f32>>(name: &str) {
+fn shares<F: WithKernel<Number = f32>>(name: &str, layout: F::Layout) {
     let isa = Isa::selected().unwrap();
     for megabytes in [0.5, 8.0, 200.0] {
         let k = 768;
-        let n = (megabytes * 1e6 / (4 * F::column_words(F::Layout::default(), k)) as f64) as usize;
-        let weight = random(n * k, 0.0, 1.0, 1);
-        let b = View::row_major(&weight, n, k).transposed();
-        let packed = PackedMatrix::<F>::new(on(isa, 2), b);
+        let column_words = F::column_words(layout, k);
+        let panel = F::kernel(isa).panel();
+        let n = (megabytes * 1e6 / (4 * column_words * panel) as f64) as usize * panel;
+        // What the words hold does not matter, but for numbers so small that they would slow the arithmetic down.
+        let mut words = Aligned::<F::Word>::zeros(n * column_words);
+        bytemuck::cast_slice_mut(&mut words).fill(0x3c_u8);
+        let packed =
+            PackedMatrix::<F>::from_panels(isa, (k, n), (Halves::One, panel), layout, words);
         let times = (1 << 30) / packed.bytes() + 5;
         for (threads, m) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
             let a = random(m * k, 0.0, 1.0, 2);
@@ -102,16 +108,21 @@ fn shares<F: WithKernel<Number = f32>>(name: &str) {
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]
 fn weights_stream_as_fast_as_they_are_read() {
-    shares::<f32>("f32");
-    shares::<f16>("f16");
-    shares::<bf16>("bf16");
-    shares::<i8>("int8");
-    shares::<Coded<4, 32>>("int4 by 32");
-    shares::<Coded<4, 64>>("int4 by 64");
-    shares::<Coded<4, 128>>("int4 by 128");
-    // In the heads of int4: a scale and a minimum.
-    shares::<Coded<5, 32>>("5 bits by 32");
-    shares::<Coded<6, 16>>("6 bits by 16");
-    shares::<Coded<8, 32>>("8 bits by 32");
-    shares::<Coded<8, 128>>("8 bits by 128");
+    shares::<f32>("f32", ());
+    shares::<f16>("f16", ());
+    shares::<bf16>("bf16", ());
+    shares::<i8>("int8", ());
+    let zero = |zero| Heads::Zero { scales: F16, zero };
+    let both = Heads::Minima(F16);
+    shares::<Coded<4, 32>>("Q4_0", zero(8));
+    shares::<Coded<4, 32>>("Q4_1, int4 by 32", both);
+    shares::<Coded<4, 32>>("Q4_K", Heads::TwoLevels);
+    shares::<Coded<4, 64>>("int4 by 64", both);
+    shares::<Coded<4, 128>>("int4 by 128, GPTQ", both);
+    shares::<Coded<4, 128>>("GPTQ with one zero point", zero(8));
+    shares::<Coded<5, 32>>("Q5_0", zero(16));
+    shares::<Coded<5, 32>>("Q5_K", Heads::TwoLevels);
+    shares::<Coded<6, 16>>("Q6_K", Heads::Signed);
+    shares::<Coded<8, 32>>("Q8_0", zero(128));
+    shares::<Coded<8, 128>>("GPTQ of 8 bits", zero(128));
 }

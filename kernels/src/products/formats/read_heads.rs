@@ -106,10 +106,30 @@ impl Heads {
             ($($layout:pat => $same:expr,)*) => {
                 match self {
                     $($layout => {
-                        for (part, to) in to.iter_mut().enumerate() {
+                        let (fours, rest) = to.as_chunks_mut::<4>();
+                        let first = 4 * fours.len();
+                        for (four, to) in fours.iter_mut().enumerate() {
+                            for (j, heads) in heads.into_iter().enumerate() {
+                                // By hand: where in a word a part has its bits is then known to the compiler, and what
+                                // parts share is read once.
+                                // SAFETY: the caller's promise.
+                                let read = unsafe {
+                                    [
+                                        $same.read(v, (heads, stride), 4 * four),
+                                        $same.read(v, (heads, stride), 4 * four + 1),
+                                        $same.read(v, (heads, stride), 4 * four + 2),
+                                        $same.read(v, (heads, stride), 4 * four + 3),
+                                    ]
+                                };
+                                for (to, read) in to.iter_mut().zip(read) {
+                                    to[j].write(read);
+                                }
+                            }
+                        }
+                        for (part, to) in rest.iter_mut().enumerate() {
                             for (to, heads) in to.iter_mut().zip(heads) {
                                 // SAFETY: the caller's promise.
-                                to.write(unsafe { $same.read(v, (heads, stride), part) });
+                                to.write(unsafe { $same.read(v, (heads, stride), first + part) });
                             }
                         }
                     })*
