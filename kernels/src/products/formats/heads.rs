@@ -11,7 +11,8 @@
 //! Zeros, f32         s, zero                                             s          -zero·s
 //! Minima, 16 bits    s | minimum                                         s          minimum
 //! Minima, f32        s, minimum                                          s          minimum
-//! TwoLevels          d | m, then 8 bytes a, then 8 bytes b               d·a        -m·b
+//! TwoLevels          d | m, then 8 of a of 6 bits with the upper 2
+//!                    of b above them, then the lower 4 of 8 of b         d·a        -m·b
 //! Signed             d, then 16 bytes a + 128                            d·a        -32·d·a
 //! ```
 
@@ -117,7 +118,8 @@ impl Heads {
             | Self::Minima(HeadNumber::F16 | HeadNumber::Bf16) => parts,
             Self::Zero { .. } => parts.div_ceil(2),
             Self::Zeros(HeadNumber::F32) | Self::Minima(HeadNumber::F32) => 2 * parts,
-            Self::TwoLevels | Self::Signed => 5,
+            Self::TwoLevels => 4,
+            Self::Signed => 5,
         }
     }
 
@@ -187,11 +189,6 @@ impl Heads {
         let (scales, offsets) = (of(column.scales), of(column.offsets));
         let words = &mut words[..self.words(scales.len().max(1))];
         words.fill(0);
-        let bytes = |words: &mut [u32], numbers: &[f32], add: f32| {
-            for (i, x) in numbers.iter().enumerate() {
-                words[i / BYTES] |= ((x + add) as u32) << (8 * (i % BYTES));
-            }
-        };
         match self {
             Self::Zero {
                 scales: HeadNumber::F32,
@@ -215,14 +212,20 @@ impl Heads {
                     *to = of.half(x) | of.half(y) << 16;
                 }
             }
-            Self::TwoLevels | Self::Signed => {
+            Self::TwoLevels => {
                 let [d, m] = column.shared.get(chunk).copied().unwrap_or_default();
                 words[0] = HeadNumber::F16.half(d) | HeadNumber::F16.half(m) << 16;
-                if self == Self::Signed {
-                    bytes(&mut words[1..], &scales, 128.0);
-                } else {
-                    bytes(&mut words[1..3], &scales, 0.0);
-                    bytes(&mut words[3..], &offsets, 0.0);
+                for (part, (&a, &b)) in scales.iter().zip(&offsets).enumerate() {
+                    let (a, b) = (a as u32, b as u32);
+                    words[1 + part / BYTES] |= (a | b >> 4 << 6) << (8 * (part % BYTES));
+                    words[3] |= (b & 15) << (4 * part);
+                }
+            }
+            Self::Signed => {
+                let [d, _] = column.shared.get(chunk).copied().unwrap_or_default();
+                words[0] = HeadNumber::F16.half(d);
+                for (part, a) in scales.iter().enumerate() {
+                    words[1 + part / BYTES] |= ((a + 128.0) as u32) << (8 * (part % BYTES));
                 }
             }
         }
@@ -230,10 +233,7 @@ impl Heads {
 
     /// The scale and the offset of one part, from a column's head words of its chunk.
     pub fn unpack(self, words: &[u32], part: usize) -> [f32; 2] {
-        let byte = |first: usize| {
-            let word = words[first + part / BYTES];
-            f32::from((word >> (8 * (part % BYTES))) as u8)
-        };
+        let byte = || words[1 + part / BYTES] >> (8 * (part % BYTES)) & 0xff;
         match self {
             Self::Zero { scales, zero } => {
                 let scale = match scales {
@@ -254,10 +254,11 @@ impl Heads {
             }
             Self::TwoLevels => {
                 let [d, m] = [0, 16].map(|by| HeadNumber::F16.of_half(words[0] >> by));
-                [d * byte(1), -(m * byte(3))]
+                let (a, b) = (byte() & 63, byte() >> 6 << 4 | words[3] >> (4 * part) & 15);
+                [d * a as f32, -(m * b as f32)]
             }
             Self::Signed => {
-                let scale = HeadNumber::F16.of_half(words[0]) * (byte(1) - 128.0);
+                let scale = HeadNumber::F16.of_half(words[0]) * (byte() as f32 - 128.0);
                 [scale, -(SIX_BITS * scale)]
             }
         }

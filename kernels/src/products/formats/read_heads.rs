@@ -39,15 +39,15 @@ impl Heads {
                 unsafe { Vectors::load(v, heads.add(($i) * stride).cast::<f32>()) }
             };
         }
-        macro_rules! byte {
-            ($first:literal) => {{
-                let words = word!($first + part / BYTES);
-                // Down by 8, 16 or 24 bits is up by 24, 16 or 8.
-                let words = match part % BYTES {
-                    0 => words,
-                    at => v.rotate_words(words, 32 - 8 * at as u32),
+        // Down by so many bits is up by the others of the word.
+        macro_rules! bits {
+            ($words:expr, $down:expr, $mask:literal) => {{
+                let down = ($down) as u32 % 32;
+                let words = match down {
+                    0 => $words,
+                    down => v.rotate_words($words, 32 - down),
                 };
-                v.integers(v.and_words(words, v.splat_word(0xff)))
+                v.and_words(words, v.splat_word($mask))
             }};
         }
         match self {
@@ -78,13 +78,17 @@ impl Heads {
                     HeadNumber::F16.low(v, shared),
                     HeadNumber::F16.high(v, shared),
                 );
+                let (bytes, at) = (word!(1 + part / BYTES), 8 * (part % BYTES));
+                let upper = bits!(bytes, at + 2, 0x30);
+                let b = v.xor_words(upper, bits!(word!(3), 4 * part, 0x0f));
                 Affine {
-                    scale: v.multiply(d, byte!(1)),
-                    offset: of_zero(v, m, byte!(3)).offset,
+                    scale: v.multiply(d, v.integers(bits!(bytes, at, 0x3f))),
+                    offset: of_zero(v, m, v.integers(b)).offset,
                 }
             }
             Self::Signed => {
-                let whole = v.add(byte!(1), v.splat(-128.0));
+                let a = bits!(word!(1 + part / BYTES), 8 * (part % BYTES), 0xff);
+                let whole = v.add(v.integers(a), v.splat(-128.0));
                 let scale = v.multiply(HeadNumber::F16.low(v, word!(0)), whole);
                 of_zero(v, scale, v.splat(SIX_BITS))
             }

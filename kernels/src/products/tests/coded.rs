@@ -397,9 +397,9 @@ fn codes_take_no_more_memory_than_the_tables_say() {
         ((4, 32), Heads::Minima(HeadNumber::F16), 5.0),  // Q4_1
         ((4, 128), zero(8), 4.125),                      // GPTQ, compressed-tensors
         ((4, 128), Heads::Zeros(HeadNumber::F16), 4.25), // AWQ
-        ((4, 32), Heads::TwoLevels, 4.625),              // Q4_K: 4.5
+        ((4, 32), Heads::TwoLevels, 4.5),                // Q4_K
         ((5, 32), zero(16), 5.5),                        // Q5_0
-        ((5, 32), Heads::TwoLevels, 5.625),              // Q5_K: 5.5
+        ((5, 32), Heads::TwoLevels, 5.5),                // Q5_K
         ((6, 16), Heads::Signed, 6.625),                 // Q6_K: 6.5625
         ((8, 32), zero(128), 8.5),                       // Q8_0
         ((8, 128), zero(128), 8.125),
