@@ -91,13 +91,13 @@ impl Body {
     /// The blocks' output for the last of each sequence's positions behind those in the cache, `[batch, 1, d_model]`.
     pub fn last_cached(
         &self,
-        x: &Tensor,
+        x: Tensor,
         context: &ForwardContext,
         cache: &mut KeysAndValues,
     ) -> Result<Tensor> {
         let hidden = match (self, cache) {
             (Self::Plain { stack, .. }, KeysAndValues::Plain(cache)) => {
-                stack.forward_cached(x, context, cache)?
+                stack.forward_cached(&x, context, cache)?
             }
             (Self::Packed { stack, .. }, KeysAndValues::Packed(cache)) => {
                 stack.last_cached(x, context, cache)?

@@ -119,7 +119,7 @@ impl Model {
         let keys_and_values = &mut cache.keys_and_values;
         let last = self
             .body
-            .last_cached(&embeddings, &context, keys_and_values)?;
+            .last_cached(embeddings, &context, keys_and_values)?;
         cache.counted = counted;
         let last = self.body.projected_back(last)?;
         match self.head(&last, None, input)? {

@@ -107,6 +107,11 @@ impl<'a> Run<'a, '_> {
         };
         Ok(input.of_last(self.pass.seq() / self.asked.seq().max(1)))
     }
+
+    /// How many of so many rows of the pass are those of positions that are asked for.
+    fn n_asked(&self, n_rows: usize) -> usize {
+        self.pass.n_asked(self.asked, n_rows)
+    }
 }
 
 /// The intermediate results of a block's sublayers, for an observer.
@@ -220,37 +225,37 @@ impl PackedTransformerBlock {
                 asked: &pass,
                 input: None,
             };
-            self.apply(x, run, None, None, y)
+            y.copy_from_slice(x);
+            self.apply(y, run, None, None)
         })
     }
 
-    /// The output for rows `[batch · seq, d_model]` in a pass, for positions after the cached ones: that of those that are
-    /// asked for.
+    /// Puts the output in the place of rows `[batch · seq, d_model]` of a pass, of positions after the cached ones: the rows of
+    /// those that are asked for come first, and those behind are worth nothing.
     pub(super) fn apply(
         &self,
-        x: &[f32],
+        rows: &mut [f32],
         run: Run,
         cache: Option<LayerCaches>,
         mut seen: Option<&mut SeenBlock>,
-        y: &mut [f32],
     ) -> Result<()> {
         if let Some(altup) = &self.altup {
-            return self.apply_to_streams(altup, x, run, cache, seen, y);
+            return self.apply_to_streams(altup, rows, run, cache, seen);
         }
-        match &self.layer_input {
-            None => self.apply_branches(x, run, cache, seen, y)?,
-            Some(sublayer) => {
-                let input = run.own_input()?;
-                lend(BRANCHES_ROWS, y.len(), |fed: &mut [f32]| {
-                    self.apply_branches(x, run, cache, seen.as_deref_mut(), fed)?;
-                    let of_input = seen.map(|seen| seen.layer_input.insert(Seen::default()));
-                    let rows = self.normal(fed, sublayer.input_norm());
-                    sublayer.apply(rows, rows, of_input, y, |inner, x, last, y| {
-                        inner.apply(x, input, last, y);
-                        Ok(())
-                    })
-                })?;
-            }
+        self.apply_branches(rows, run, cache, seen.as_deref_mut())?;
+        let n_asked = run.n_asked(rows.len() / self.d_model());
+        let y = &mut rows[..n_asked * self.d_model()];
+        if let Some(sublayer) = &self.layer_input {
+            let input = run.own_input()?;
+            lend(BRANCHES_ROWS, y.len(), |fed: &mut [f32]| {
+                fed.copy_from_slice(y);
+                let of_input = seen.map(|seen| seen.layer_input.insert(Seen::default()));
+                let fed = self.normal(fed, sublayer.input_norm());
+                sublayer.apply(fed, fed, of_input, y, |inner, x, last, y| {
+                    inner.apply(x, input, last, y);
+                    Ok(())
+                })
+            })?;
         }
         if let Some(scale) = self.output_scale {
             rows::elements::scale(self.cpu, y.into(), f64::from(scale));
@@ -263,23 +268,23 @@ impl PackedTransformerBlock {
     fn apply_to_streams(
         &self,
         altup: &PackedAltUp,
-        x: &[f32],
+        rows: &mut [f32],
         run: Run,
         cache: Option<LayerCaches>,
         mut seen: Option<&mut SeenBlock>,
-        y: &mut [f32],
     ) -> Result<()> {
         let (d_model, all) = (self.d_model(), altup.config.n_streams * self.d_model());
-        let (n_read, n_asked) = (x.len() / all, y.len() / all);
-        let n_rows = x.len() + (n_read + 2 * n_asked) * d_model;
-        lend(STREAM_ROWS, n_rows, |memory: &mut [f32]| {
-            let (predicted, memory) = memory.split_at_mut(x.len());
-            let (active, memory) = memory.split_at_mut(n_read * d_model);
-            let (fed, added) = memory.split_at_mut(n_asked * d_model);
-            altup.predict(x, predicted);
+        let n_read = rows.len() / all;
+        let n_asked = run.n_asked(n_read);
+        let n_memory = rows.len() + (n_read + n_asked) * d_model;
+        lend(STREAM_ROWS, n_memory, |memory: &mut [f32]| {
+            let (predicted, memory) = memory.split_at_mut(rows.len());
+            let (active, added) = memory.split_at_mut(n_read * d_model);
+            altup.predict(rows, predicted);
             altup.copy_active(predicted, active);
-            self.apply_branches(active, run, cache, seen.as_deref_mut(), fed)?;
-            let of_each = predicted.chunks_exact((x.len() / n_asked.max(1)).max(1));
+            self.apply_branches(active, run, cache, seen.as_deref_mut())?;
+            let (fed, y) = (&mut active[..n_asked * d_model], &mut rows[..n_asked * all]);
+            let of_each = predicted.chunks_exact((predicted.len() / n_asked.max(1)).max(1));
             for (to, of) in y.chunks_exact_mut(all).zip(of_each) {
                 to.copy_from_slice(&of[of.len() - all..]); // the last of each
             }
@@ -309,35 +314,38 @@ impl PackedTransformerBlock {
         })
     }
 
-    /// Attention and feed-forward, in sequence or in parallel.
+    /// Attention and feed-forward, in sequence or in parallel, in the place of their rows as [`Self::apply`].
     fn apply_branches(
         &self,
-        x: &[f32],
-        Run { pass, asked, .. }: Run,
+        rows: &mut [f32],
+        run: Run,
         mut cache: Option<LayerCaches>,
         mut seen: Option<&mut SeenBlock>,
-        y: &mut [f32],
     ) -> Result<()> {
-        let asks_all = asked.seq() == pass.seq();
-        let n_between = 1 + usize::from(self.cross_attention.is_some());
-        let n_rows = n_between * y.len();
-        let n_asked = if asks_all { 0 } else { y.len() };
-        lend(BETWEEN_ROWS, n_rows + n_asked, |memory: &mut [f32]| {
-            let (attended, memory) = memory.split_at_mut(y.len());
-            let (last, crossed) = memory.split_at_mut(n_asked);
-            let rows = if asks_all {
-                x
+        let Run { pass, asked, .. } = run;
+        let d_model = self.d_model();
+        let n_asked = run.n_asked(rows.len() / d_model) * d_model;
+        // Rows that are read while others, or the output, take their place.
+        let is_parallel = matches!(self.topology, Topology::Parallel(_));
+        let asks_all = n_asked == rows.len();
+        let n_kept = if is_parallel || !asks_all { n_asked } else { 0 };
+        let n_between = (1 + usize::from(self.cross_attention.is_some())) * n_asked;
+        lend(BETWEEN_ROWS, n_between + n_kept, |memory: &mut [f32]| {
+            let (attended, memory) = memory.split_at_mut(n_asked);
+            let (kept, crossed) = memory.split_at_mut(n_kept);
+            let of_each = rows.chunks_exact((pass.seq() * d_model).max(1));
+            if asks_all {
+                kept.copy_from_slice(&rows[..n_kept]);
             } else {
-                let sequences = x.chunks_exact(pass.seq() * self.d_model());
-                for (row, of) in last.chunks_exact_mut(self.d_model()).zip(sequences) {
+                for (row, of) in kept.chunks_exact_mut(d_model).zip(of_each) {
                     row.copy_from_slice(&of[of.len() - row.len()..]);
                 }
-                last
-            };
+            }
+            let last = if asks_all { &*rows } else { &*kept };
             let norm = self.attention.input_norm();
             self.attention.apply(
-                self.normal(x, norm),
                 self.normal(rows, norm),
+                self.normal(last, norm),
                 seen.as_deref_mut().map(|seen| &mut seen.attention),
                 attended,
                 |inner, x, finishing, y| {
@@ -346,7 +354,7 @@ impl PackedTransformerBlock {
                 },
             )?;
             if let Some(laurel) = &self.laurel {
-                laurel.add_to(&self.normal(rows, norm), attended);
+                laurel.add_to(&self.normal(last, norm), attended);
             }
             let mut before = &*attended;
             if let Some(cross) = &self.cross_attention {
@@ -372,9 +380,10 @@ impl PackedTransformerBlock {
                         ParallelNorm::Shared => self.attention.input_norm(),
                         ParallelNorm::Separate => self.feed_forward.input_norm(),
                     };
-                    (self.normal(rows, norm), self.normal(before, None))
+                    (self.normal(kept, norm), self.normal(before, None))
                 }
             };
+            let y = &mut rows[..n_asked];
             let feed_forward = &self.feed_forward;
             feed_forward.apply(input, residual, of_feed_forward, y, |inner, x, last, y| {
                 inner.apply(x, last, y);

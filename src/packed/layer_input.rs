@@ -54,18 +54,18 @@ impl PackedLayerInputs {
         self.projection.bytes()
     }
 
-    /// Calls `work` with the inputs of all layers for the rows `x` of a pass.
+    /// Calls `work` with the rows of a pass, and the inputs of all layers for them.
     ///
     /// # Errors
     /// If the pass's rows of words do not fit, and those of `work`.
     pub fn with_rows<R>(
         &self,
-        x: &[f32],
+        rows: &mut [f32],
         pass: &PackedPass,
-        work: impl FnOnce(&[f32]) -> Result<R>,
+        work: impl FnOnce(&mut [f32], &[f32]) -> Result<R>,
     ) -> Result<R> {
         let (d_model, stride) = (self.projection.d_in(), self.projection.d_out());
-        let n_rows = x.len() / d_model.max(1);
+        let n_rows = rows.len() / d_model.max(1);
         lend(INPUT_ROWS, n_rows * stride, |inputs: &mut [f32]| {
             let scale = Scale::Constant(factor_of_projection(d_model) as f32);
             let scaled = Finishing {
@@ -73,7 +73,7 @@ impl PackedLayerInputs {
                 ..Finishing::NONE
             };
             self.projection
-                .apply(&Source::new(x, d_model), &scaled, inputs);
+                .apply(&Source::new(rows, d_model), &scaled, inputs);
             self.norm.rows_in_place(self.cpu, inputs);
             if let Some(words) = pass.words() {
                 let expected = [pass.batch(), pass.seq(), stride];
@@ -92,7 +92,7 @@ impl PackedLayerInputs {
                     Ok(())
                 })?;
             }
-            work(inputs)
+            work(rows, inputs)
         })
     }
 

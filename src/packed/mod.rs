@@ -218,24 +218,13 @@ fn map_rows(
     compute: impl FnOnce(&[f32], &mut [f32]) -> Result<()>,
 ) -> Result<Tensor> {
     let mut dims = x.dims().to_vec();
-    dims.pop();
-    dims.push(d_out);
-    map_to(dims, op, x, d_in, team, compute)
-}
-
-/// As [`map_rows`], to a result of other rows.
-fn map_to(
-    dims: Vec<usize>,
-    op: &str,
-    x: &Tensor,
-    d_in: usize,
-    team: usize,
-    compute: impl FnOnce(&[f32], &mut [f32]) -> Result<()>,
-) -> Result<Tensor> {
-    let found = x.dims();
-    if found.last() != Some(&d_in) {
-        bail!("{op}: input has shape {found:?}, expected [.., {d_in}]");
+    if dims.pop() != Some(d_in) {
+        bail!(
+            "{op}: input has shape {:?}, expected [.., {d_in}]",
+            x.dims()
+        );
     }
+    dims.push(d_out);
     let mut y = vec![0.0; dims.iter().product()];
     with_elements(op, x, |x| threads::with_team(team, || compute(x, &mut y)))?;
     Tensor::from_vec(y, dims, x.device())?.to_dtype(x.dtype())

@@ -101,6 +101,14 @@ impl<'c> PackedPass<'c> {
         keep(&self) -> Option<&Tensor> => self.pass.keep.as_ref().map(|keep| &keep.host);
     }
 
+    /// How many of so many rows are those of the positions of the pass `asked`: of this one, or of its last ones alone.
+    pub fn n_asked(&self, asked: &PackedPass, n_rows: usize) -> usize {
+        match asked.seq() == self.seq() {
+            true => n_rows,
+            false => asked.batch() * asked.seq(),
+        }
+    }
+
     /// Leaves out the padding around each sequence, where that changes nothing for the rest.
     pub fn leave_out_padding(&mut self) {
         let fits = |keep: &Tensor| keep.dims() == [self.pass.batch, self.pass.seq];

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch};
-use candle_core::{DType, Module, Result, Tensor, bail};
+use candle_blocks_kernels::{Cpu, rows::RowNorm, threads};
+use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use super::altup::PackedStreams;
 use super::layer_input::PackedLayerInputs;
 use super::norm::row_norm;
 use super::pass::{PackedPass, check_evaluation};
-use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
+use super::{PackedKvCache, PackedTransformerBlock, Packing, with_elements};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
     BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases,
@@ -45,8 +45,6 @@ enum Asked {
 
 /// Receives the intermediate results of each layer.
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
-
-scratch!(KEPT_ROWS);
 
 /// The role of a block in its stack.
 fn role_of_block(i: usize) -> String {
@@ -191,7 +189,7 @@ impl PackedStack {
         if self.leaves_out_padding() {
             pass.leave_out_padding();
         }
-        self.apply(x, (&pass, None), None, None)
+        self.apply(x.clone(), (&pass, None), None, None)
     }
 
     /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
@@ -206,7 +204,7 @@ impl PackedStack {
         mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<Tensor> {
         let pass = self.pass(Pass::new(context, x.dims())?)?;
-        self.apply(x, (&pass, None), None, Some(&mut observer))
+        self.apply(x.clone(), (&pass, None), None, Some(&mut observer))
     }
 
     /// An empty cache for [`Self::forward_cached`].
@@ -230,14 +228,14 @@ impl PackedStack {
         context: &ForwardContext,
         cache: &mut PackedKvCache,
     ) -> Result<Tensor> {
-        self.behind_cached(x, context, cache, Asked::All)
+        self.behind_cached(x.clone(), context, cache, Asked::All)
     }
 
     /// The output for the last of each sequence's new positions, `[batch, 1, d_model]`, in the bits of [`Self::forward_cached`]:
     /// all a next token needs, for which the last block computes no more than keys and values of the others.
     pub(crate) fn last_cached(
         &self,
-        x: &Tensor,
+        x: Tensor,
         context: &ForwardContext,
         cache: &mut PackedKvCache,
     ) -> Result<Tensor> {
@@ -246,7 +244,7 @@ impl PackedStack {
 
     fn behind_cached(
         &self,
-        x: &Tensor,
+        x: Tensor,
         context: &ForwardContext,
         cache: &mut PackedKvCache,
         asked: Asked,
@@ -254,7 +252,7 @@ impl PackedStack {
         check_evaluation(context)?;
         let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         let n_layers = (cache.layers.len(), self.layers.len());
-        let sizes = check_cached(x, context, n_layers, attentions)?;
+        let sizes = check_cached(&x, context, n_layers, attentions)?;
         for (layer, &block) in cache.layers.iter().zip(&self.layers) {
             self.blocks[block].check_cache(layer, sizes.0)?;
         }
@@ -284,10 +282,11 @@ impl PackedStack {
         PackedPass::new(pass, self.relative_biases.shared())
     }
 
-    /// The output for the positions of a pass, or for the last ones alone, which are those of the pass `last`.
+    /// The output for the positions of a pass, or for the last ones alone, which are those of the pass `last`. The input is given
+    /// back, if nobody else holds it, before the first block.
     fn apply(
         &self,
-        x: &Tensor,
+        x: Tensor,
         (pass, last): (&PackedPass, Option<&PackedPass>),
         cache: Option<&mut PackedKvCache>,
         observer: Option<&mut Observer>,
@@ -295,35 +294,53 @@ impl PackedStack {
         let Some(width) = self.blocks.first().map(PackedTransformerBlock::d_model) else {
             bail!("a stack without blocks cannot be run packed");
         };
-        let form = (x.dims(), x.dtype());
+        let (mut dims, dtype) = (x.dims().to_vec(), x.dtype());
+        if dims.last() != Some(&width) {
+            bail!("stack: input has shape {dims:?}, expected [.., {width}]");
+        }
+        let mut rows = with_elements("stack", &x, |x| Ok(x.to_vec()))?;
+        drop(x);
         // An observer may wait for the pool, and must not find its threads kept by teams that wait for it.
         let team = if observer.is_some() {
             1
         } else {
             self.cpu.threads
         };
-        if let Some(last) = last {
-            let dims = vec![last.batch(), 1, width];
-            return map_to(dims, "stack", x, width, team, |x, y| {
-                self.apply_layers(x, (pass, last), cache, observer, form, y)
-            });
+        let kept = pass.kept();
+        let n_rows = kept.map_or(rows.len(), |kept| gather(kept, &mut rows, width));
+        let (passes, form) = ((pass, last.unwrap_or(pass)), (&dims[..], dtype));
+        threads::with_team(team, || {
+            self.apply_layers(&mut rows[..n_rows], passes, cache, observer, form)
+        })?;
+        if let Some(kept) = kept {
+            scatter(kept, &mut rows, width);
         }
-        let passes = (pass, pass);
-        map_rows("stack", x, (width, width), team, |x, y| match pass.kept() {
-            None => self.apply_layers(x, passes, cache, observer, form, y),
-            Some(kept) => lend(KEPT_ROWS, 2 * kept.len() * width, |memory: &mut [f32]| {
-                let (from, to) = memory.split_at_mut(kept.len() * width);
-                for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
-                    row.copy_from_slice(&x[at * width..][..width]);
-                }
-                self.apply_layers(from, passes, cache, observer, form, to)?;
-                for (row, &at) in to.chunks_exact(width).zip(kept) {
-                    y[at * width..][..width].copy_from_slice(row);
-                }
-                Ok(())
-            }),
-        })
+        if let Some(last) = last {
+            dims = vec![last.batch(), 1, width];
+            rows.truncate(last.batch() * width);
+            rows.shrink_to_fit();
+        }
+        Tensor::from_vec(rows, dims, &Device::Cpu)?.to_dtype(dtype)
     }
+}
+
+/// Puts some rows, in their order, before all others, and returns how many numbers they have.
+fn gather(kept: &[usize], rows: &mut [f32], width: usize) -> usize {
+    for (i, &at) in kept.iter().enumerate() {
+        rows.copy_within(at * width..(at + 1) * width, i * width);
+    }
+    kept.len() * width
+}
+
+/// Puts gathered rows back, with zeros between.
+fn scatter(kept: &[usize], rows: &mut [f32], width: usize) {
+    let mut end = rows.len();
+    for (i, &at) in kept.iter().enumerate().rev() {
+        rows.copy_within(i * width..(i + 1) * width, at * width);
+        rows[(at + 1) * width..end].fill(0.0);
+        end = at * width;
+    }
+    rows[..end].fill(0.0);
 }
 
 impl Module for PackedStack {

@@ -9,20 +9,18 @@ use crate::packed::cache::PackedKvCache;
 use crate::packed::pass::PackedPass;
 use crate::packed::{block::Run, block::SeenBlock, sublayer::Seen};
 
-scratch!(BETWEEN_LAYERS);
 scratch!(STREAMS);
 
 impl PackedStack {
-    /// All blocks and the final norm: the first reads `x`, the last writes `y`, for the positions of the pass `asked`, and
-    /// those between write by turns to two places.
+    /// All blocks and the final norm, in the place of their rows: those of the positions of the pass `asked` come first, and
+    /// those behind are worth nothing.
     pub(super) fn apply_layers(
         &self,
-        x: &[f32],
+        rows: &mut [f32],
         (pass, asked): (&PackedPass, &PackedPass),
         cache: Option<&mut PackedKvCache>,
         observer: Option<&mut Observer>,
         form: (&[usize], DType),
-        y: &mut [f32],
     ) -> Result<()> {
         // Without a cache, keys that layers share stay in one of this pass.
         let mut own = match cache {
@@ -34,98 +32,77 @@ impl PackedStack {
             if pass.words().is_some() {
                 return unread_words();
             }
-            return self.apply_each(x, (pass, asked), None, cache, observer, form, y);
+            return self.apply_each(rows, (pass, asked), None, cache, observer, form);
         };
-        inputs.with_rows(x, pass, |inputs| {
-            self.apply_each(x, (pass, asked), Some(inputs), cache, observer, form, y)
+        inputs.with_rows(rows, pass, |rows, inputs| {
+            self.apply_each(rows, (pass, asked), Some(inputs), cache, observer, form)
         })
     }
 
-    #[allow(clippy::too_many_arguments)] // what each layer reads, and where it writes
     fn apply_each(
         &self,
-        x: &[f32],
+        rows: &mut [f32],
         passes: (&PackedPass, &PackedPass),
         inputs: Option<&[f32]>,
         cache: Option<&mut PackedKvCache>,
         observer: Option<&mut Observer>,
         form: (&[usize], DType),
-        y: &mut [f32],
     ) -> Result<()> {
-        let (Some(streams), Some(block)) = (&self.streams, self.blocks.first()) else {
-            self.apply_blocks(x, passes, inputs, cache, observer, form, y)?;
-            return self.normalize(y);
-        };
-        let n_streams = streams.n_streams();
-        lend(
-            STREAMS,
-            n_streams * (x.len() + y.len()),
-            |memory: &mut [f32]| {
-                let (from, to) = memory.split_at_mut(n_streams * x.len());
-                streams.open(x, block.d_model(), from);
-                self.apply_blocks(from, passes, inputs, cache, observer, form, to)?;
-                streams.merge(to, block.d_model(), y);
-                self.normalize(y)
-            },
-        )
-    }
-
-    fn normalize(&self, y: &mut [f32]) -> Result<()> {
+        let width = self.blocks.first().map_or(1, |block| block.d_model());
+        let n_asked = passes.0.n_asked(passes.1, rows.len() / width) * width;
+        match &self.streams {
+            None => self.apply_blocks(rows, passes, inputs, cache, observer, form)?,
+            Some(streams) => {
+                let n_streams = streams.n_streams();
+                lend(STREAMS, n_streams * rows.len(), |memory: &mut [f32]| {
+                    streams.open(rows, width, memory);
+                    self.apply_blocks(memory, passes, inputs, cache, observer, form)?;
+                    streams.merge(&memory[..n_streams * n_asked], width, &mut rows[..n_asked]);
+                    candle_core::Result::Ok(())
+                })?;
+            }
+        }
         if let Some(norm) = &self.final_norm {
-            norm.rows_in_place(self.cpu, y);
+            norm.rows_in_place(self.cpu, &mut rows[..n_asked]);
         }
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)] // as for apply_each
     fn apply_blocks(
         &self,
-        x: &[f32],
+        rows: &mut [f32],
         (pass, asked): (&PackedPass, &PackedPass),
         inputs: Option<&[f32]>,
         mut cache: Option<&mut PackedKvCache>,
         mut observer: Option<&mut Observer>,
         (shape, dtype): (&[usize], DType),
-        y: &mut [f32],
     ) -> Result<()> {
-        let n_between = self.layers.len().saturating_sub(1).min(2);
-        lend(
-            BETWEEN_LAYERS,
-            n_between * x.len(),
-            |between: &mut [f32]| {
-                let (mut to, mut from) = between.split_at_mut(n_between.min(1) * x.len());
-                for (i, &block) in self.layers.iter().enumerate() {
-                    for pass in [pass, asked] {
-                        pass.enter(self.relative_biases.own(block))?;
-                    }
-                    let input = if i == 0 { x } else { &*from };
-                    let shared = self.blocks[block].attention().inner().config().shared_keys;
-                    let cache = cache.as_deref_mut();
-                    let cache = cache.map(|cache| cache.of_layer(i, shared));
-                    let mut seen = observer.is_some().then(SeenBlock::default);
-                    let is_last = i + 1 == self.layers.len();
-                    let (asked, output) = match is_last {
-                        true => (asked, &mut *y),
-                        false => (pass, &mut *to),
-                    };
-                    let run = Run {
-                        pass,
-                        asked,
-                        input: (self.layer_inputs.as_ref().zip(inputs))
-                            .map(|(of, all)| of.of_layer(all, i)),
-                    };
-                    threads::with_team(self.cpu.threads, || {
-                        self.blocks[block].apply(input, run, cache, seen.as_mut(), output)
-                    })?;
-                    if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
-                        let stages = stages(seen, output, shape, dtype)?;
-                        observer(i, &self.blocks[block].of_streams(stages)?)?;
-                    }
-                    (from, to) = (to, from);
-                }
-                Ok(())
-            },
-        )
+        for (i, &block) in self.layers.iter().enumerate() {
+            for pass in [pass, asked] {
+                pass.enter(self.relative_biases.own(block))?;
+            }
+            let shared = self.blocks[block].attention().inner().config().shared_keys;
+            let cache = cache.as_deref_mut();
+            let cache = cache.map(|cache| cache.of_layer(i, shared));
+            let mut seen = observer.is_some().then(SeenBlock::default);
+            let run = Run {
+                pass,
+                asked: match i + 1 == self.layers.len() {
+                    true => asked,
+                    false => pass,
+                },
+                input: (self.layer_inputs.as_ref().zip(inputs))
+                    .map(|(of, all)| of.of_layer(all, i)),
+            };
+            threads::with_team(self.cpu.threads, || {
+                self.blocks[block].apply(rows, run, cache, seen.as_mut())
+            })?;
+            if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
+                let stages = stages(seen, rows, shape, dtype)?;
+                observer(i, &self.blocks[block].of_streams(stages)?)?;
+            }
+        }
+        Ok(())
     }
 }
 
