@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::coded::Coded;
 use super::heads::{HeadNumber::F16, Heads};
-use crate::memory::Aligned;
+use crate::memory::{Aligned, LargePages};
 use crate::products::{
     Columns, Epilogue, Halves, PackedMatrix, View, WithKernel, multiply::multiply_columns,
 };
@@ -76,7 +76,7 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, layout: F::Layout) {
         let panel = F::kernel(isa).panel();
         let n = (megabytes * 1e6 / (4 * column_words * panel) as f64) as usize * panel;
         // What the words hold does not matter, but for numbers so small that they would slow the arithmetic down.
-        let mut words = Aligned::<F::Word>::zeros(n * column_words);
+        let mut words = Aligned::<F::Word>::zeros_in(&LargePages::default(), n * column_words);
         bytemuck::cast_slice_mut(&mut words).fill(0x3c_u8);
         let packed =
             PackedMatrix::<F>::from_panels(isa, (k, n), (Halves::One, panel), layout, words);
