@@ -17,6 +17,22 @@ fn stack(config: &StackConfig, dtype: DType) -> Stack {
     made(dtype, |vb| Stack::new(config, vb))
 }
 
+/// The stack in f64 whose parameters are each one rounding of f32 away.
+fn rounded_stack(config: &StackConfig) -> Stack {
+    let (stack, parameters) = made_with_parameters(DType::F64, |vb| Stack::new(config, vb));
+    for (i, (_, parameter)) in parameters.iter().enumerate() {
+        parameter.set(&nearby(parameter, 1 + i as u64)).unwrap();
+    }
+    stack
+}
+
+/// Numbers of which each is one rounding of f32 larger or smaller.
+fn nearby(x: &Tensor, seed: u64) -> Tensor {
+    let sign = Draws::new(seed).tensor(x.dims()).sign().unwrap();
+    let factor = sign.affine(f64::from(f32::EPSILON), 1.0).unwrap();
+    (x * factor).unwrap()
+}
+
 /// The largest difference over the rows that are kept, in parts of the largest value.
 fn difference(request: &Request, ours: &Tensor, theirs: &Tensor) -> f64 {
     let rows = |y: &Tensor| -> Vec<f64> {
@@ -58,12 +74,16 @@ pub fn a_packed_stack_is_its_layers(config: &StackConfig, request: &Request) -> 
     let plain = words(layers.forward_with(&x, &context))?;
     let packed = words(layers.pack(Precision::F32))?;
     let packed = words(packed.forward_with(&x, &context))?;
-    // What a block makes of one rounding of its input, it may make of its own.
-    let next = (&x * f64::from(1.0 + f32::EPSILON)).unwrap();
-    let next = words(layers.forward_with(&next, &context))?;
-    let [plain, packed, next] = [&plain, &packed, &next].map(|y| difference(request, y, &expected));
-    if packed.is_nan() || packed > 3.0 * plain.max(next) + 2e-6 {
-        return Err(format!("plain {plain:e}, next {next:e}, packed {packed:e}"));
+    // What the function makes of roundings of its input and parameters, a computation may make of its own.
+    let rounded = rounded_stack(config);
+    let rounded =
+        words(rounded.forward_with(&nearby(&request.x(), 0), &request.context(DType::F64)))?;
+    let [plain, packed, rounded] =
+        [&plain, &packed, &rounded].map(|y| difference(request, y, &expected));
+    if packed.is_nan() || packed > 3.0 * plain.max(rounded) + 2e-6 {
+        return Err(format!(
+            "plain {plain:e}, of roundings {rounded:e}, packed {packed:e}"
+        ));
     }
     Ok(is_conditioned(plain))
 }
