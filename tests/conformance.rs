@@ -114,6 +114,7 @@ fn the_run_passes_as_on_cuda_and_on_metal() {
         return;
     }
     rehearsal::rehearse("cuda", &[]);
+    rehearsal::rehearse(rehearsal::FUSED, &[]);
     rehearsal::rehearse("metal", &[]);
 }
 

@@ -56,12 +56,14 @@ impl Module for Mlp {
     /// # Shapes
     /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (first, rest) = (&self.layers[0], &self.layers[1..]);
+        let Some((last, before)) = self.layers.split_last() else {
+            return Ok(x.clone()); // never: as checked where it was made
+        };
         Value::through(x, |x| {
-            rest.iter()
-                .try_fold(first.apply(x, None, false)?, |x, layer| {
-                    layer.apply(&x.activate(self.activation)?, None, false)
-                })
+            let activated =
+                |x: Value, layer: &Linear| layer.apply_activated(&x, self.activation, false);
+            let hidden = before.iter().try_fold(x.clone(), activated)?;
+            last.apply(&hidden, None, false)
         })
     }
 }

@@ -291,11 +291,18 @@ impl<L> Sublayer<L> {
     ) -> Result<Value> {
         let input = watch.see(self.input(x)?)?;
         let residual = self.residual(x, &input);
-        let sum = self.added(&input, Some(residual), train, watch, inner)?;
-        watch.see(match self.norm.of_sum() {
-            Some(norm) => norm.apply(&sum)?,
-            None => sum,
-        })
+        let is_alone = self.branch_is_alone(train, watch);
+        let output = match self.norm.of_sum() {
+            Some(norm) if is_alone => {
+                let branch = self.added(&input, None, train, watch, inner)?;
+                norm.apply_to_sum(&branch, residual)?
+            }
+            Some(norm) => {
+                norm.apply(&self.added(&input, Some(residual), train, watch, inner)?)?
+            }
+            None => self.added(&input, Some(residual), train, watch, inner)?,
+        };
+        watch.see(output)
     }
 
     /// As [`Self::apply`], without the residual and a norm of the sum.
@@ -339,7 +346,7 @@ impl<L> Sublayer<L> {
         watch: &mut Watch,
         inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
     ) -> Result<Value> {
-        if self.is_plain(train) && !watch.is_on() {
+        if !self.branch_is_alone(train, watch) {
             return inner(&self.inner, input, residual);
         }
         let branch = match &self.ranks {
@@ -358,12 +365,13 @@ impl<L> Sublayer<L> {
         self.drop_path.apply(&branch, train)?.added_to(residual)
     }
 
-    /// Whether the branch is the inner layer's output as it is.
-    fn is_plain(&self, train: bool) -> bool {
-        self.ranks.is_none()
-            && self.norm.of_output().is_none()
-            && matches!(self.scale, BranchScale::One)
-            && !self.dropouts().iter().any(|dropout| dropout.is_on(train))
+    /// Whether the branch is computed apart from what it is added to, which the last product adds otherwise.
+    fn branch_is_alone(&self, train: bool, watch: &Watch) -> bool {
+        watch.is_on()
+            || self.ranks.is_some()
+            || self.norm.of_output().is_some()
+            || !matches!(self.scale, BranchScale::One)
+            || self.dropouts().iter().any(|dropout| dropout.is_on(train))
     }
 }
 

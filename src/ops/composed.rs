@@ -26,6 +26,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::array::Array;
 use super::backward::Pass;
+use super::cpu::asked_of_cuda;
 use super::gradients::handed_over_from_device;
 use super::graph::Computed;
 use super::tape::{Engine, Slot, Taped};
@@ -58,7 +59,10 @@ impl Engine for Composed {
     type Sum = Sum;
 
     fn new() -> Result<Self> {
-        Ok(Self)
+        match asked_of_cuda() {
+            Ok(_) => Ok(Self),
+            Err(reason) => bail!("{reason}"),
+        }
     }
 
     fn data(tensor: &Tensor) -> Result<Array> {

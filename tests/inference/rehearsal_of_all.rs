@@ -1,6 +1,6 @@
 //! All of this program once more as it would run on a GPU; see `shared/rehearsal.rs`.
 
-use crate::rehearsal::{rehearse, rehearsed};
+use crate::rehearsal::{FUSED, rehearse, rehearsed};
 
 #[test]
 fn a_cached_pass_computes_the_same_as_on_cuda() {
@@ -8,4 +8,5 @@ fn a_cached_pass_computes_the_same_as_on_cuda() {
         return;
     }
     rehearse("cuda", &[]);
+    rehearse(FUSED, &[]);
 }

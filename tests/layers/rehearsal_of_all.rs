@@ -1,6 +1,6 @@
 //! All of this program once more as it would run on a GPU; see `shared/rehearsal.rs`.
 
-use crate::rehearsal::{rehearse, rehearsed};
+use crate::rehearsal::{FUSED, rehearse, rehearsed};
 
 #[test]
 fn layers_compute_the_same_as_on_cuda_and_on_metal() {
@@ -8,6 +8,7 @@ fn layers_compute_the_same_as_on_cuda_and_on_metal() {
         return;
     }
     rehearse("cuda", &["instruction_sets"]);
+    rehearse(FUSED, &["instruction_sets"]);
     // What computes in f64, which Metal lacks.
     let f64s = [
         "properties",

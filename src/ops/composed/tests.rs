@@ -316,6 +316,7 @@ fn mixing<'a>(
         sinks: None,
         has_mask: false,
         visible,
+        rounded_to: DType::F64,
         constants,
         dropout,
     }
