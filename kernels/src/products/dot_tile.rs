@@ -55,7 +55,7 @@ impl<F: Format, D: Dots<F>> Task<D> for DotTile<'_, F> {
             ($($rows:literal)*) => {
                 match self.rows {
                     // Heights for which this level lacks registers are eliminated at compile time.
-                    $($rows if $rows <= D::ROWS => self.accumulate::<D, $rows>(dots),)*
+                    $($rows if const { $rows <= D::ROWS } => self.accumulate::<D, $rows>(dots),)*
                     rows => panic!("a tile of {rows} rows"),
                 }
             };
