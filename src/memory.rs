@@ -101,6 +101,9 @@ mod linux {
 
     use super::Limit;
 
+    /// Of a process, what its allocator does not hand out again: stacks, tables, the program's own data.
+    const OWN: u64 = 4 << 20;
+
     /// Those that the files of the system tell, which are below `root`.
     pub(super) fn limits(root: &Path) -> Vec<Limit> {
         let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
@@ -126,7 +129,9 @@ mod linux {
             fixed: 0,
         });
 
-        // What the group or the machine holds is not counted: it may be files that make room, or this process's to use again.
+        // What the group or the machine holds is not counted: it may be files that make room, or this process's to use again; but
+        // for what any process has of its own.
+        let own = status("RssAnon:").min(OWN);
         let meminfo = text("proc/meminfo");
         let swap = kib(&meminfo, "SwapTotal:").unwrap_or(0);
         let with_swap = |name, most: u64| Limit {
@@ -134,7 +139,7 @@ mod linux {
             most: most.saturating_add(swap),
             is_of_process: false,
             held: 0,
-            fixed: 0,
+            fixed: own,
         };
         let machine = kib(&meminfo, "MemTotal:").map(|most| with_swap("the machine", most));
         let group = text("proc/self/cgroup")

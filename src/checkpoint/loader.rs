@@ -11,11 +11,12 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::checkpoint::as_stored::Codes;
 use crate::checkpoint::files::floating;
 use crate::checkpoint::kept::Kept;
-use crate::checkpoint::plan::{Missing, Place, missing};
+use crate::checkpoint::plan::{Missing, missing};
+use crate::checkpoint::room::Room;
 use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::{Cut, Source};
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
-use crate::config::{Precision, each_matches, matches};
+use crate::config::{OutputWeight, Precision, each_matches, matches};
 use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock, with_stored};
@@ -188,8 +189,7 @@ impl<'c> Loader<'c> {
     /// Checks that there can be room for what is loaded, packed in a precision or not.
     ///
     /// # Errors
-    /// If a limit does not allow the parameters as they will be held. Of what is packed, also the last block as it was read;
-    /// what else comes and goes, and what scales take beside codes, is not counted.
+    /// If a limit does not allow what they take at least ([`Room::needed`]).
     pub(crate) fn check_room(&self, held: Held, packing: Option<Precision>) -> Result<()> {
         let Checkpoint {
             plan,
@@ -213,19 +213,18 @@ impl<'c> Loader<'c> {
         if !self.device.is_cpu() || self.rank.is_some() || !is_whole {
             return Ok(());
         }
-        let bits = packing.map_or(8 * self.dtype.size_in_bytes(), least_bits);
-        let last = Place::Block(config.blocks.len().wrapping_sub(1));
-        let held_twice = |source: &Source| match packing {
-            None | Some(Precision::AsStored) => false,
-            Some(_) => Place::of(&source.role) == last,
-        };
         let kept = self.kept.as_deref();
-        let dense = |source: &&Source| !kept.is_some_and(|kept| kept.has(&source.role));
-        let needed = sources.iter().filter(dense).map(|source| {
-            let n = source.shape.iter().map(|&n| n as u64).product::<u64>();
-            n * bits as u64 / 8 + if held_twice(source) { 4 * n } else { 0 }
-        });
-        check_all(files.path(), needed.sum())
+        let is_dense = |source: &&Source| !kept.is_some_and(|kept| kept.has(&source.role));
+        let model = self.checkpoint.model_config().ok();
+        let output = model.and_then(|model| model.head.as_ref()?.readout.output.as_ref());
+        let room = Room {
+            sources: sources.iter().filter(is_dense).collect(),
+            number: self.dtype.size_in_bytes(),
+            packing,
+            shares_words: output.is_some_and(|output| output.weight == OutputWeight::Words),
+            n_blocks: config.blocks.len(),
+        };
+        check_all(files.path(), room.needed())
     }
 
     /// Loads, from now on, what layers that are a rank's part of so many ask for.
@@ -323,16 +322,6 @@ pub(crate) enum Held {
     Model,
     /// Two models that were opened as one.
     TwoStacks,
-}
-
-/// The bits that packed weights have at least.
-fn least_bits(precision: Precision) -> usize {
-    match precision {
-        Precision::F32 => 32,
-        Precision::F16 | Precision::Bf16 => 16,
-        Precision::Int8 => 8,
-        Precision::Int4 { .. } | Precision::AsStored => 4,
-    }
 }
 
 /// The result for candle, whose error has the text alone; the first is kept in `failure`.

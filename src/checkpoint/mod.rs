@@ -29,6 +29,7 @@ mod plain;
 mod plan;
 mod quantized;
 mod report;
+mod room;
 mod rotary_json;
 mod save;
 mod save_new;
