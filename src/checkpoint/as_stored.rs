@@ -68,6 +68,21 @@ impl<'c> Loader<'c> {
     }
 }
 
+/// The bits that a parameter's numbers have at least when they are packed as these files store them.
+pub(super) fn least_bits(files: &Arc<TensorFiles>, source: &Source) -> f64 {
+    match stored_weight(files, source) {
+        Ok(Some(weight)) => {
+            let (bits, group) = weight.format().bits_by_group;
+            // Of 16 bits at least for a group, or 8 with more for several groups.
+            bits as f64 + (16.0 / group as f64).min(0.5)
+        }
+        // Numbers of a half type, of which a matrix may be made.
+        Ok(None) if is_multiplied(&source.role) => 16.0,
+        Ok(None) => 32.0,
+        Err(_) => 0.0, // said where it is read
+    }
+}
+
 /// A parameter, and the files that have its codes.
 struct StoredCodes {
     files: Arc<TensorFiles>,

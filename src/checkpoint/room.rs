@@ -1,5 +1,9 @@
 //! The memory that a load takes at least.
 
+use std::sync::Arc;
+
+use crate::checkpoint::as_stored;
+use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Place;
 use crate::checkpoint::source::Source;
 use crate::config::Precision;
@@ -10,6 +14,7 @@ const WORDS: &str = "embeddings.word.weight";
 /// What is loaded, and how it is held.
 pub(super) struct Room<'s> {
     pub sources: Vec<&'s Source>,
+    pub files: Arc<TensorFiles>,
     /// Bytes of a number that is not packed.
     pub number: usize,
     pub packing: Option<Precision>,
@@ -37,12 +42,7 @@ impl Room<'_> {
     fn held(&self, is_meant: impl Fn(&Source) -> bool) -> u64 {
         let meant = self.sources.iter().filter(|source| is_meant(source));
         meant
-            .map(|source| match self.packing {
-                Some(precision) if self.is_packed(source, precision) => {
-                    count(source) * least_bits(precision) / 8
-                }
-                _ => count(source) * self.number as u64,
-            })
+            .map(|source| (count(source) as f64 * self.least_bits(source) / 8.0) as u64)
             .sum()
     }
 
@@ -52,24 +52,21 @@ impl Room<'_> {
         meant.map(|source| count(source) * self.number as u64).sum()
     }
 
-    /// Whether it may be: of codes that a file stores, anything.
-    fn is_packed(&self, source: &Source, precision: Precision) -> bool {
+    /// The bits that a parameter's numbers have at least.
+    fn least_bits(&self, source: &Source) -> f64 {
         let is_table = source.role.starts_with("embeddings.");
         let is_shared = source.role == WORDS && self.shares_words;
-        precision == Precision::AsStored || source.shape.len() > 1 && (!is_table || is_shared)
+        let is_packed = source.shape.len() > 1 && (!is_table || is_shared);
+        match self.packing {
+            Some(Precision::AsStored) => as_stored::least_bits(&self.files, source),
+            Some(Precision::F16 | Precision::Bf16) if is_packed => 16.0,
+            Some(Precision::Int8) if is_packed => 8.0,
+            Some(Precision::Int4 { .. }) if is_packed => 4.0,
+            _ => 8.0 * self.number as f64,
+        }
     }
 }
 
 fn count(source: &Source) -> u64 {
     source.shape.iter().map(|&n| n as u64).product()
-}
-
-/// The bits that packed weights have at least.
-fn least_bits(precision: Precision) -> u64 {
-    match precision {
-        Precision::F32 => 32,
-        Precision::F16 | Precision::Bf16 => 16,
-        Precision::Int8 => 8,
-        Precision::Int4 { .. } | Precision::AsStored => 4,
-    }
 }

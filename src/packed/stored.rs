@@ -82,7 +82,7 @@ pub(super) fn pack_codes(
         bail!("pack: codes that no format holds together");
     };
     let mut read = |matrix: usize, rows: Range<usize>| {
-        check_packing(rows.len() * shape[1])?; // a byte for each code, as it is read
+        check_packing(2 * rows.len() * shape[1])?; // a byte for each code, beside what they are read from
         if is_gated {
             let (n_rows, of) = (rows.len(), weights[matrix].format());
             let coded = weights[matrix].rows(rows)?;
