@@ -1,7 +1,7 @@
 //! Number types of a device.
 
 use cudarc::cublaslt::sys::cudaDataType;
-use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
+use cudarc::driver::DeviceRepr;
 use half::{bf16, f16};
 
 mod sealed {
@@ -9,9 +9,9 @@ mod sealed {
 }
 
 /// A number type that kernels take.
-pub trait Element: sealed::Sealed + DeviceRepr + ValidAsZeroBits + Copy {
+pub trait Element: sealed::Sealed + DeviceRepr {
     /// What it is computed in, and what its moments are: f64 for f64, else f32.
-    type Wide: DeviceRepr + ValidAsZeroBits;
+    type Wide: DeviceRepr;
     /// As kernels' names end.
     #[doc(hidden)]
     const NAME: &'static str;

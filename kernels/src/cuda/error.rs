@@ -7,8 +7,8 @@ use std::fmt;
 pub struct Error(String);
 
 impl Error {
-    pub(super) fn of(what: &str) -> impl Fn(&dyn fmt::Debug) -> Self {
-        move |reason| Self(format!("cuda: {what}: {reason:?}"))
+    pub(super) fn new(what: impl fmt::Display, reason: impl fmt::Debug) -> Self {
+        Self(format!("cuda: {what}: {reason:?}"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Products of cuBLASLt, with what follows them in its epilogue.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::cublaslt::{result, sys};
@@ -84,8 +85,10 @@ pub fn product<T: Multiplied>(
     let fits = |residual: &CudaView<T>| residual.len() == rows * d_out;
     assert!(of.residual.is_none_or(fits), "residual");
 
-    let what = format!("a product of {rows} rows with a weight of [{d_out}, {d_in}]");
-    let failed = Error::of(&what);
+    let failed = |reason: &dyn Debug| {
+        let what = format!("a product of {rows} rows with a weight of [{d_out}, {d_in}]");
+        Error::new(what, reason)
+    };
     let context = stream.context();
     context.bind_to_thread().map_err(|error| failed(&error))?;
     // SAFETY: the product writes all of it before anything reads it.

@@ -23,11 +23,12 @@ const THREADS: u32 = 256;
 const MOST_BLOCKS: usize = 4096;
 
 /// A kernel of the source, which is compiled for a device when the first of them is asked for.
-fn kernel(stream: &CudaStream, name: &str) -> Result<CudaFunction, Error> {
-    type Functions = HashMap<(usize, String), CudaFunction>;
+fn kernel<T: Element>(stream: &CudaStream, name: &'static str) -> Result<CudaFunction, Error> {
+    type Functions = HashMap<(usize, &'static str, &'static str), CudaFunction>;
     static KNOWN: Mutex<Option<Functions>> = Mutex::new(None);
     let context = stream.context();
-    let key = (context.ordinal(), name.to_string());
+    let device = context.ordinal();
+    let key = (device, name, T::NAME);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
     if let Some(function) = known.get(&key) {
@@ -37,19 +38,17 @@ fn kernel(stream: &CudaStream, name: &str) -> Result<CudaFunction, Error> {
         fmad: Some(false), // rounds as written
         ..CompileOptions::default()
     };
-    let failed = Error::of("compiling the kernels");
-    let ptx = compile_ptx_with_opts(SOURCE, options).map_err(|error| failed(&error))?;
-    let module = context.load_module(ptx).map_err(|error| failed(&error))?;
+    let ptx = compile_ptx_with_opts(SOURCE, options);
+    let ptx = ptx.map_err(|error| Error::new("compiling the kernels", error))?;
+    let failed = |error| Error::new("loading the kernels", error);
+    let module = context.load_module(ptx).map_err(failed)?;
     for name in ["norm", "adamw"] {
         for of in ["f32", "f64", "f16", "bf16"] {
-            let name = format!("{name}_{of}");
-            let function = module
-                .load_function(&name)
-                .map_err(|error| failed(&error))?;
-            known.insert((context.ordinal(), name), function);
+            let function = module.load_function(&format!("{name}_{of}"));
+            known.insert((device, name, of), function.map_err(failed)?);
         }
     }
-    let missing = || Error::of("loading a kernel")(&name);
+    let missing = || Error::new("loading a kernel", key);
     known.get(&key).cloned().ok_or_else(missing)
 }
 
@@ -75,10 +74,10 @@ pub fn norm<T: Element>(
     assert!(width > 0 && !x.is_empty() && x.len() % width == 0, "rows");
     assert!(residual.is_none_or(|residual| residual.len() == x.len()));
     assert!(bias.is_none_or(|bias| bias.len() == width));
-    let failed = Error::of("norm");
-    let function = kernel(stream, &format!("norm_{}", T::NAME))?;
+    let failed = |error| Error::new("norm", error);
+    let function = kernel::<T>(stream, "norm")?;
     // SAFETY: the kernel writes all of it before anything reads it.
-    let make = || unsafe { stream.alloc::<T>(x.len()) }.map_err(|error| failed(&error));
+    let make = || unsafe { stream.alloc::<T>(x.len()) }.map_err(failed);
     let mut y = make()?;
     let mut sum = residual.map(|_| make()).transpose()?;
     {
@@ -102,14 +101,14 @@ pub fn norm<T: Element>(
             Gain::OnePlusWeight => 2,
         };
         let rows = x.len() / weight.len();
-        let blocks = u32::try_from(rows).map_err(|error| failed(&error))?;
+        let blocks = u32::try_from(rows).map_err(|error| Error::new("norm", error))?;
         let mut launch = stream.launch_builder(&function);
         launch.arg(&x_at).arg(&residual_at).arg(&weight_at);
         launch.arg(&bias_at).arg(&sum_at).arg(&y_at);
         launch.arg(&width).arg(&eps).arg(&statistic).arg(&gain);
         // SAFETY: the arguments are those of the kernel, in its order; each array is as long as was asserted, and lives until
         // the stream has read it, because it is freed on that stream.
-        unsafe { launch.launch(grid(blocks)) }.map_err(|error| failed(&error))?;
+        unsafe { launch.launch(grid(blocks)) }.map_err(failed)?;
     }
     Ok((y, sum))
 }
@@ -132,8 +131,7 @@ pub fn adamw<T: Element>(
     let n = gradient.len();
     assert!(n > 0 && parameter.len() == n, "parameter");
     assert!(moments.len() == 2 * n, "moments");
-    let failed = Error::of("adamw");
-    let function = kernel(stream, &format!("adamw_{}", T::NAME))?;
+    let function = kernel::<T>(stream, "adamw")?;
     let of = update.constants::<f64>();
     let (len, from_gradient) = (n as i64, i32::from(of.from_gradient));
     let blocks = n.div_ceil(THREADS as usize).min(MOST_BLOCKS) as u32;
@@ -144,7 +142,8 @@ pub fn adamw<T: Element>(
     launch.arg(&of.second_weight).arg(&of.second_root);
     launch.arg(&of.eps).arg(&of.step_size);
     // SAFETY: the arguments are those of the kernel, in its order, and arrays are as long as was asserted.
-    unsafe { launch.launch(grid(blocks)) }.map_err(|error| failed(&error))?;
+    let launched = unsafe { launch.launch(grid(blocks)) };
+    launched.map_err(|error| Error::new("adamw", error))?;
     Ok(())
 }
 
