@@ -69,10 +69,10 @@ impl<'c> Loader<'c> {
 }
 
 /// The bits that a parameter's numbers have at least when they are packed as these files store them.
-pub(super) fn least_bits(files: &Arc<TensorFiles>, source: &Source) -> f64 {
-    match stored_weight(files, source) {
-        Ok(Some(weight)) => {
-            let (bits, group) = weight.format().bits_by_group;
+pub(super) fn least_bits(files: &TensorFiles, source: &Source) -> f64 {
+    match coded(files, source) {
+        Ok(Some((_, format))) => {
+            let (bits, group) = format.bits_by_group;
             // Of 16 bits at least for a group, or 8 with more for several groups.
             bits as f64 + (16.0 / group as f64).min(0.5)
         }
@@ -92,35 +92,43 @@ struct StoredCodes {
     shape: [usize; 2],
 }
 
-/// A parameter as codes; `None`, if the files have it as numbers, or it is none that a product takes.
-///
-/// # Errors
-/// If its codes cannot be packed as they are, or its shape is another.
+/// A parameter as codes; errors and `None` as for [`coded`].
 fn stored_weight(
     files: &Arc<TensorFiles>,
     source: &Source,
 ) -> Result<Option<Arc<dyn StoredWeight>>> {
-    let (Some(compute), [d_out, d_in]) = (files.computed(&source.name), &source.shape[..]) else {
+    let (Some((compute, format)), &[d_out, d_in]) = (coded(files, source)?, &source.shape[..])
+    else {
         return Ok(None);
-    };
-    if !is_multiplied(&source.role) {
-        return Ok(None);
-    }
-    source.check_shape(files)?;
-    let format = match compute.coding(files)? {
-        Coding::Numbers => return Ok(None),
-        Coding::Codes(format) => format,
-        Coding::Refused(reason) => {
-            return Err(refused(files, source, reason));
-        }
     };
     Ok(Some(Arc::new(StoredCodes {
         files: files.clone(),
         source: source.clone(),
         compute: compute.clone(),
         format,
-        shape: [*d_out, *d_in],
+        shape: [d_out, d_in],
     })))
+}
+
+/// What computes a parameter of codes, and how these are packed; `None`, if the files have it as numbers, or it is none that a
+/// product takes.
+///
+/// # Errors
+/// If its codes cannot be packed as they are, or its shape is another.
+fn coded<'f>(
+    files: &'f TensorFiles,
+    source: &Source,
+) -> Result<Option<(&'f Arc<dyn Compute>, CodeFormat)>> {
+    let is_matrix = source.shape.len() == 2 && is_multiplied(&source.role);
+    let Some(compute) = files.computed(&source.name).filter(|_| is_matrix) else {
+        return Ok(None);
+    };
+    source.check_shape(files)?;
+    match compute.coding(files)? {
+        Coding::Numbers => Ok(None),
+        Coding::Codes(format) => Ok(Some((compute, format))),
+        Coding::Refused(reason) => Err(refused(files, source, reason)),
+    }
 }
 
 /// Whether a parameter is the weight of a linear layer, or the table of words, whose rows a packed weight gives too. Other

@@ -219,7 +219,7 @@ impl<'c> Loader<'c> {
         let output = model.and_then(|model| model.head.as_ref()?.readout.output.as_ref());
         let room = Room {
             sources: sources.iter().filter(is_dense).collect(),
-            files: Arc::new(files.clone()),
+            files,
             number: self.dtype.size_in_bytes(),
             packing,
             shares_words: output.is_some_and(|output| output.weight == OutputWeight::Words),

@@ -1,7 +1,5 @@
 //! The memory that a load takes at least.
 
-use std::sync::Arc;
-
 use crate::checkpoint::as_stored;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Place;
@@ -14,7 +12,7 @@ const WORDS: &str = "embeddings.word.weight";
 /// What is loaded, and how it is held.
 pub(super) struct Room<'s> {
     pub sources: Vec<&'s Source>,
-    pub files: Arc<TensorFiles>,
+    pub files: &'s TensorFiles,
     /// Bytes of a number that is not packed.
     pub number: usize,
     pub packing: Option<Precision>,
@@ -58,7 +56,7 @@ impl Room<'_> {
         let is_shared = source.role == WORDS && self.shares_words;
         let is_packed = source.shape.len() > 1 && (!is_table || is_shared);
         match self.packing {
-            Some(Precision::AsStored) => as_stored::least_bits(&self.files, source),
+            Some(Precision::AsStored) => as_stored::least_bits(self.files, source),
             Some(Precision::F16 | Precision::Bf16) if is_packed => 16.0,
             Some(Precision::Int8) if is_packed => 8.0,
             Some(Precision::Int4 { .. }) if is_packed => 4.0,
