@@ -120,7 +120,7 @@ pub(super) fn norm(
     rows: (&Array, Option<&Array>),
     parameters: (&Array, Option<&Array>),
     norm: &Norm,
-) -> Result<(Array, Option<Array>)> {
+) -> Result<(Array, Array)> {
     let stream = device.cuda_stream();
     let on = (device, &stream);
     match rows.0.dtype() {
@@ -137,13 +137,13 @@ fn typed_norm<T: CudaDType + Element>(
     (x, residual): (&Array, Option<&Array>),
     (weight, of_bias): (&Array, Option<&Array>),
     norm: &Norm,
-) -> Result<(Array, Option<Array>)> {
-    let dims = x.dims();
+) -> Result<(Array, Array)> {
+    let (dims, rows) = (x.dims(), x);
     with_views!(T; x = x, residual =? residual, weight = weight, bias =? of_bias,; {
         let (residual, bias) = (residual.as_ref(), bias.as_ref());
         let computed = cuda::norm(stream, norm, &x, residual, &weight, bias);
         let (y, sum) = computed.map_err(failed)?;
-        let sum = sum.map(|sum| made(sum, dims, device));
+        let sum = sum.map_or_else(|| rows.clone(), |sum| made(sum, dims, device));
         Ok((made(y, dims, device), sum))
     })
 }

@@ -130,14 +130,14 @@ impl Array {
         }
     }
 
-    /// The norm of rows, or of their sums with `residual`, and these sums.
+    /// The norm of rows, or of their sums with `residual`; and what was normalised.
     pub fn norm(
         &self,
         residual: Option<&Self>,
         (weight, bias): (&Self, Option<&Self>),
         norm: &Norm,
-        composed: impl FnOnce() -> Result<(Self, Option<Self>)>,
-    ) -> Result<(Self, Option<Self>)> {
+        composed: impl FnOnce() -> Result<(Self, Self)>,
+    ) -> Result<(Self, Self)> {
         let (x, weight) = (self.contiguous()?, weight.contiguous()?);
         let (residual, bias) = (in_order(residual)?, in_order(bias)?);
         let (residual, bias) = (residual.as_ref(), bias.as_ref());

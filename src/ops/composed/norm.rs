@@ -20,7 +20,7 @@ impl Taped<Composed> {
         let y = match x.has_norm() {
             true => {
                 let parameters = (&norm.weight, of_bias.as_ref());
-                let composed = || Ok((composed()?, None));
+                let composed = || Ok((composed()?, x.clone()));
                 x.norm(None, parameters, &norm_kernel(config), composed)?.0
             }
             false => composed()?,
@@ -46,11 +46,12 @@ impl Taped<Composed> {
         let beside = residual.view()?;
         let composed = || {
             let sum = beside.add(&x)?;
-            Ok((norm.forward(&sum, of_bias.as_ref())?, Some(sum)))
+            Ok((norm.forward(&sum, of_bias.as_ref())?, sum))
         };
         let (y, sum) = x.norm(Some(&beside), parameters, &norm_kernel(config), composed)?;
-        let sum = residual.summed(self, sum.unwrap_or(x));
-        sum.normalized(y, norm, (weight, bias))
+        residual
+            .summed(self, sum)
+            .normalized(y, norm, (weight, bias))
     }
 
     /// What the rows became, with the step back.
