@@ -17,14 +17,17 @@ fn stack(config: &StackConfig, dtype: DType) -> Stack {
     made(dtype, |vb| Stack::new(config, vb))
 }
 
-/// The stack in f64 whose parameters are each one rounding of f32 away.
-fn rounded_stack(config: &StackConfig) -> Stack {
+/// What the stack in f64 gives when its input and parameters are each one rounding of f32 away.
+fn of_roundings(config: &StackConfig, request: &Request, seed: u64) -> Result<Tensor> {
     let (stack, parameters) = made_with_parameters(DType::F64, |vb| Stack::new(config, vb));
     for (i, (_, parameter)) in parameters.iter().enumerate() {
-        parameter.set(&nearby(parameter, 1 + i as u64)).unwrap();
+        parameter.set(&nearby(parameter, seed + 1 + i as u64))?;
     }
-    stack
+    stack.forward_with(&nearby(&request.x(), seed), &request.context(DType::F64))
 }
+
+/// Draws of roundings before a case counts as wrong.
+const ROUNDINGS: u64 = 16;
 
 /// Numbers of which each is one rounding of f32 larger or smaller.
 fn nearby(x: &Tensor, seed: u64) -> Tensor {
@@ -74,15 +77,21 @@ pub fn a_packed_stack_is_its_layers(config: &StackConfig, request: &Request) -> 
     let plain = words(layers.forward_with(&x, &context))?;
     let packed = words(layers.pack(Precision::F32))?;
     let packed = words(packed.forward_with(&x, &context))?;
-    // What the function makes of roundings of its input and parameters, a computation may make of its own.
-    let rounded = rounded_stack(config);
-    let rounded =
-        words(rounded.forward_with(&nearby(&request.x(), 0), &request.context(DType::F64)))?;
-    let [plain, packed, rounded] =
-        [&plain, &packed, &rounded].map(|y| difference(request, y, &expected));
-    if packed.is_nan() || packed > 3.0 * plain.max(rounded) + 2e-6 {
+    let [plain, packed] = [&plain, &packed].map(|y| difference(request, y, &expected));
+    let mut most = plain;
+    let is_held = |most: f64| packed <= 3.0 * most + 2e-6;
+    // What the function makes of roundings of its input and parameters, a computation may make of its own: of some that a
+    // search found, one draw's were twenty times another's.
+    for seed in 0..ROUNDINGS {
+        if is_held(most) {
+            break;
+        }
+        let rounded = words(of_roundings(config, request, 1000 * seed))?;
+        most = most.max(difference(request, &rounded, &expected));
+    }
+    if !is_held(most) {
         return Err(format!(
-            "plain {plain:e}, of roundings {rounded:e}, packed {packed:e}"
+            "plain {plain:e}, with roundings {most:e}, packed {packed:e}"
         ));
     }
     Ok(is_conditioned(plain))
