@@ -71,7 +71,7 @@ impl<'c> Loader<'c> {
 /// The bits that a parameter's numbers have at least when they are packed as these files store them.
 pub(super) fn least_bits(files: &TensorFiles, source: &Source) -> f64 {
     match coded(files, source) {
-        Ok(Some((_, format))) => {
+        Ok(Some(Coded { format, .. })) => {
             let (bits, group) = format.bits_by_group;
             // Of 16 bits at least for a group, or 8 with more for several groups.
             bits as f64 + (16.0 / group as f64).min(0.5)
@@ -89,6 +89,7 @@ struct StoredCodes {
     source: Source,
     compute: Arc<dyn Compute>,
     format: CodeFormat,
+    order: Option<Arc<[u32]>>,
     shape: [usize; 2],
 }
 
@@ -97,28 +98,32 @@ fn stored_weight(
     files: &Arc<TensorFiles>,
     source: &Source,
 ) -> Result<Option<Arc<dyn StoredWeight>>> {
-    let (Some((compute, format)), &[d_out, d_in]) = (coded(files, source)?, &source.shape[..])
-    else {
+    let (Some(coded), &[d_out, d_in]) = (coded(files, source)?, &source.shape[..]) else {
         return Ok(None);
     };
     Ok(Some(Arc::new(StoredCodes {
         files: files.clone(),
         source: source.clone(),
-        compute: compute.clone(),
-        format,
+        compute: coded.compute.clone(),
+        format: coded.format,
+        order: coded.order,
         shape: [d_out, d_in],
     })))
 }
 
-/// What computes a parameter of codes, and how these are packed; `None`, if the files have it as numbers, or it is none that a
+/// What computes a parameter of codes, and how these are packed.
+struct Coded<'f> {
+    compute: &'f Arc<dyn Compute>,
+    format: CodeFormat,
+    order: Option<Arc<[u32]>>,
+}
+
+/// A parameter that is packed from its codes; `None`, if the files have it as numbers, or it is none that a
 /// product takes.
 ///
 /// # Errors
 /// If its codes cannot be packed as they are, or its shape is another.
-fn coded<'f>(
-    files: &'f TensorFiles,
-    source: &Source,
-) -> Result<Option<(&'f Arc<dyn Compute>, CodeFormat)>> {
+fn coded<'f>(files: &'f TensorFiles, source: &Source) -> Result<Option<Coded<'f>>> {
     let is_matrix = source.shape.len() == 2 && is_multiplied(&source.role);
     let Some(compute) = files.computed(&source.name).filter(|_| is_matrix) else {
         return Ok(None);
@@ -126,7 +131,11 @@ fn coded<'f>(
     source.check_shape(files)?;
     match compute.coding(files)? {
         Coding::Numbers => Ok(None),
-        Coding::Codes(format) => Ok(Some((compute, format))),
+        Coding::Codes(format, order) => Ok(Some(Coded {
+            compute,
+            format,
+            order,
+        })),
         Coding::Refused(reason) => Err(refused(files, source, reason)),
     }
 }
@@ -153,6 +162,10 @@ impl StoredWeight for StoredCodes {
 
     fn format(&self) -> CodeFormat {
         self.format
+    }
+
+    fn order(&self) -> Option<&Arc<[u32]>> {
+        self.order.as_ref()
     }
 
     fn rows(&self, rows: Range<usize>) -> Result<CodedRows> {

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use candle_blocks_kernels::products::{Epilogue, GateClamp, Matrix, PackedWeight, WeightFormat};
 use candle_blocks_kernels::rows::{ActivationFunction, Source, elements as rows};
 use candle_blocks_kernels::{memory::lend, scratch};
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor};
 
 use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
 use super::stored::pack_codes;
@@ -17,7 +17,8 @@ use crate::ops;
 
 /// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
 ///
-/// The gate and up projections form a single weight, and their product is computed before either leaves the cache.
+/// The gate and up projections form a single weight, and their product is computed before either leaves the cache; but of codes
+/// that no format holds together, and of a gate of which the largest outputs alone pass.
 #[derive(Clone)]
 pub struct PackedFeedForward {
     up: Arc<PackedWeight>,
@@ -27,16 +28,17 @@ pub struct PackedFeedForward {
     up_bias: Option<Arc<[f32]>>,
     activation: ActivationFunction,
     clamp: Option<GateClamp<f32>>,
-    sparse: Option<SparseGate>,
+    /// Then `up` and the biases are up's alone.
+    gate: Option<SeparateGate>,
     down: PackedLinear,
 }
 
-/// A gate of which the largest outputs of a row alone pass, which are known when all are.
+/// A gate whose weight is not joined with up's.
 #[derive(Clone)]
-struct SparseGate {
+struct SeparateGate {
     gate: PackedLinear,
-    /// How many deviations above the mean they begin.
-    above: f64,
+    /// How many deviations above a row's mean the outputs begin that pass, if these are the largest alone.
+    above: Option<f64>,
 }
 
 scratch!(GATE_ROWS);
@@ -54,20 +56,23 @@ impl PackedFeedForward {
         let (up, down) = (feed_forward.up(), feed_forward.down());
         let down = PackedLinear::new(&packing.at("down"), down)?;
         let above = feed_forward.sparsity().map(ops::quantile);
-        let sparse = feed_forward.gate().zip(above).map(|(gate, above)| {
-            let gate = PackedLinear::new(&packing.at("gate"), gate)?;
-            Ok::<_, candle_core::Error>(SparseGate { gate, above })
-        });
-        let (weight, bias, up_bias) = match feed_forward.gate().filter(|_| sparse.is_none()) {
+        let gate = feed_forward.gate();
+        let joined = match gate.filter(|_| above.is_none()) {
+            Some(gate) => gated(packing, gate, up)?.zip(Some(gate)),
+            None => None,
+        };
+        let is_joined = joined.is_some();
+        let (weight, bias, up_bias) = match joined {
+            Some((weight, gate)) => (Arc::new(weight), bias(gate)?, bias(up)?),
             None => {
                 let packed = PackedLinear::new(&packing.at("up"), up)?;
                 (packed.weight().clone(), packed.bias().cloned(), None)
             }
-            Some(gate) => {
-                let weight = gated(packing, gate, up)?;
-                (Arc::new(weight), bias(gate)?, bias(up)?)
-            }
         };
+        let separate = gate.filter(|_| !is_joined).map(|gate| {
+            let gate = PackedLinear::new(&packing.at("gate"), gate)?;
+            Ok::<_, candle_core::Error>(SeparateGate { gate, above })
+        });
         Ok(Self {
             up: weight,
             bias,
@@ -76,7 +81,7 @@ impl PackedFeedForward {
                 Some(xielu) => ActivationFunction::Xielu(ops::xielu_kernel(xielu.numbers())?),
                 None => ops::activation_kernel(feed_forward.activation()),
             },
-            sparse: sparse.transpose()?,
+            gate: separate.transpose()?,
             clamp: feed_forward.clamp().map(|clamp| GateClamp {
                 limit: clamp.limit as f32,
                 offset: clamp.offset as f32,
@@ -92,7 +97,7 @@ impl PackedFeedForward {
         d_ff(&self) -> usize => self.up.d_out();
         /// The size of the packed weights in bytes.
         bytes(&self) -> usize => {
-            let gate = self.sparse.as_ref().map_or(0, |sparse| sparse.gate.bytes());
+            let gate = self.gate.as_ref().map_or(0, |separate| separate.gate.bytes());
             gate + self.up.bytes() + self.down.bytes()
         };
     }
@@ -104,8 +109,8 @@ impl PackedFeedForward {
 
     /// `y = finishing(down(act(up(x))))`.
     pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        if let Some(sparse) = &self.sparse {
-            return self.apply_sparse(sparse, x, finishing, y);
+        if let Some(gate) = &self.gate {
+            return self.apply_separate(gate, x, finishing, y);
         }
         let up_epilogue = Epilogue {
             up_bias: self.up_bias.as_deref(),
@@ -120,18 +125,34 @@ impl PackedFeedForward {
             .multiply_hidden(self.down.cpu, up, x, &epilogue, y);
     }
 
-    /// `y = finishing(down(act(largest(gate(x))) · up(x)))`.
-    fn apply_sparse(&self, sparse: &SparseGate, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+    /// `y = finishing(down(act(largest(gate(x))) · up(x)))`, or with the whole gate.
+    fn apply_separate(
+        &self,
+        SeparateGate { gate: of, above }: &SeparateGate,
+        x: &Source,
+        finishing: &Finishing,
+        y: &mut [f32],
+    ) {
         let (cpu, n, d_ff) = (self.down.cpu, x.rows() * self.d_ff(), self.d_ff());
         lend(GATE_ROWS, n, |gate: &mut [f32]| {
-            sparse.gate.apply(x, &Finishing::NONE, gate);
-            gate.chunks_exact_mut(d_ff)
-                .for_each(|row| ops::keep_largest(row, sparse.above));
+            of.apply(x, &Finishing::NONE, gate);
+            if let Some(above) = *above {
+                let rows = gate.chunks_exact_mut(d_ff);
+                rows.for_each(|row| ops::keep_largest(row, above));
+            }
+            if let Some(GateClamp { limit, .. }) = self.clamp {
+                let beyond = gate.iter_mut().filter(|gate| **gate > limit);
+                beyond.for_each(|gate| *gate = limit);
+            }
             lend(UP_ROWS, n, |up: &mut [f32]| {
                 self.activation
                     .forward(cpu, (&*gate).into(), (&mut *up).into());
                 self.up
                     .multiply(cpu, x, &Epilogue::bias(self.bias.as_deref()), gate);
+                if let Some(GateClamp { limit, offset }) = self.clamp {
+                    let all = gate.iter_mut();
+                    all.for_each(|up| *up = up.clamp(-limit, limit) + offset);
+                }
                 rows::multiply(cpu, (&mut *up).into(), (&*gate).into());
                 self.down.apply(&Source::new(up, d_ff), finishing, y);
             });
@@ -139,20 +160,18 @@ impl PackedFeedForward {
     }
 }
 
-/// The weights of gate and up as one.
-fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> {
+/// The weights of gate and up as one; `None`, if they are codes of which no format holds both.
+fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<Option<PackedWeight>> {
     let shape = gate.shape();
     check_inputs(shape.0, shape.1)?;
     match (packing.codes_of(gate)?, packing.codes_of(up)?) {
         (None, None) => {}
-        (Some(gate), Some(up)) if gate.format().common(up.format()).is_some() => {
-            return pack_codes(packing, &[gate, up], true);
+        (Some(gate), Some(up))
+            if gate.format().common(up.format()).is_some() && gate.order() == up.order() =>
+        {
+            return pack_codes(packing, &[gate, up], true).map(Some);
         }
-        _ => bail!(
-            "pack: gate and up of {} are multiplied as one, and no codes hold both as they are stored; pack in Int8, \
-             Int4 or Bf16",
-            packing.role
-        ),
+        _ => return Ok(None),
     }
     let gate = whole_weight(&packing.at("gate"), gate)?;
     let up = whole_weight(&packing.at("up"), up)?;
@@ -164,13 +183,13 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
                 _ => WeightFormat::F32,
             };
             check_packing(2 * gate.len() * format.bits() / 8)?;
-            Ok(PackedWeight::gated(
+            Ok(Some(PackedWeight::gated(
                 packing.cpu,
                 format,
                 Matrix::new(gate.into(), shape, (shape.1, 1)),
                 Matrix::new(up.into(), shape, (shape.1, 1)),
                 &packing.pages,
-            ))
+            )))
         })
     })
 }

@@ -16,7 +16,7 @@ use crate::memory::check_packing;
 /// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
 #[derive(Clone)]
 pub struct PackedLinear {
-    /// One, or several in different formats, whose outputs lie side by side.
+    /// One, or several in different formats or orders, whose outputs lie side by side.
     weights: Vec<Arc<PackedWeight>>,
     pub(super) bias: Option<Arc<[f32]>>,
     pub(super) cpu: Cpu,
@@ -84,8 +84,8 @@ impl PackedLinear {
     ) -> Result<Self> {
         let [d_out, d_in] = codes[0].shape();
         check_inputs(d_out, d_in)?;
-        // Those of one format as one.
-        let alike = codes.chunk_by(|a, b| a.format() == b.format());
+        // Those of one format and order as one.
+        let alike = codes.chunk_by(|a, b| (a.format(), a.order()) == (b.format(), b.order()));
         let weights = alike.map(|codes| Ok(Arc::new(pack_codes(packing, codes, false)?)));
         Ok(Self {
             weights: weights.collect::<Result<_>>()?,

@@ -23,6 +23,8 @@ pub(crate) trait StoredWeight: Send + Sync {
     fn shape(&self) -> [usize; 2];
     /// How its codes are packed.
     fn format(&self) -> CodeFormat;
+    /// The order in which its inputs are packed, if it is another.
+    fn order(&self) -> Option<&Arc<[u32]>>;
     /// Some of its rows.
     fn rows(&self, rows: Range<usize>) -> std::result::Result<CodedRows, Error>;
     /// The numbers that the codes stand for.
@@ -62,7 +64,7 @@ pub(super) fn stood_for(tensor: &Tensor) -> Result<Option<Arc<dyn StoredWeight>>
     }
 }
 
-/// Packs weights of one format that have the same input as one, their outputs side by side; or the two of a gated
+/// Packs weights of one format and order that have the same input as one, their outputs side by side; or the two of a gated
 /// feed-forward, in a format that holds both.
 pub(super) fn pack_codes(
     packing: &Packing,
@@ -107,12 +109,13 @@ pub(super) fn pack_codes(
     let n_weights = shape[0] * shape[1] * if is_gated { 2 } else { 1 };
     check_packing(n_weights * format.bits_by_group.0 / 8)?;
     packing.note_codes();
-    Ok(PackedWeight::of_codes(
+    let packed = PackedWeight::of_codes(
         cpu,
         format,
         (shape, is_gated),
         &packing.pages,
         &mut read,
         refuse,
-    )?)
+    )?;
+    Ok(packed.with_order(weights[0].order().cloned()))
 }

@@ -3,6 +3,7 @@
 //! This is where a format chosen at run time becomes a type parameter.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
@@ -49,7 +50,11 @@ impl WeightFormat {
 }
 
 /// The packed weight `[d_out, d_in]` of a linear map, or the two of a gated one, whose results are multiplied.
-pub struct PackedWeight(AnyMatrix);
+pub struct PackedWeight {
+    matrix: AnyMatrix,
+    /// The input that each of the packed inputs is, where their order is another.
+    order: Option<Arc<[u32]>>,
+}
 
 enum AnyMatrix {
     F32(PackedMatrix<f32>),
@@ -68,7 +73,7 @@ enum AnyMatrix {
 /// Runs `$body` with `$matrix` bound to the packed matrix of whichever format.
 macro_rules! with_matrix {
     ($weight:expr, $matrix:ident => $body:expr) => {
-        match &$weight.0 {
+        match &$weight.matrix {
             AnyMatrix::F32($matrix) => $body,
             AnyMatrix::F16($matrix) => $body,
             AnyMatrix::Bf16($matrix) => $body,
@@ -93,7 +98,7 @@ macro_rules! in_format {
         match $format {
             $(WeightFormat::$storage => {
                 let $memory = Aligned::empty_in($pages);
-                PackedWeight(AnyMatrix::$storage($pack))
+                PackedWeight::from(AnyMatrix::$storage($pack))
             })*
         }
     };
@@ -154,7 +159,20 @@ impl PackedWeight {
             4 by 32 Int4By32 4 by 64 Int4By64 4 by 128 Int4By128 5 by 32 FiveBits 6 by 16 SixBits
             8 by 32 BytesBy32 8 by 128 BytesBy128
         );
-        packed.map(Self)
+        packed.map(Self::from)
+    }
+
+    /// The same weight, whose packed inputs are `order` of the inputs of products: of codes whose groups are no neighbouring inputs.
+    ///
+    /// # Panics
+    /// If these are not as many.
+    pub fn with_order(self, order: Option<Arc<[u32]>>) -> Self {
+        assert!(
+            order
+                .as_ref()
+                .is_none_or(|order| order.len() == self.d_in())
+        );
+        Self { order, ..self }
     }
 
     /// The width of its input.
@@ -179,6 +197,11 @@ impl PackedWeight {
     pub fn unpack_row(&self, row: usize, to: &mut [f32]) {
         assert!(row < self.d_out(), "row {row} of {}", self.d_out());
         with_matrix!(self, matrix => matrix.unpack_column(row, to));
+        if let Some(order) = &self.order {
+            let packed = to.to_vec();
+            let weights = packed.into_iter().zip(&**order);
+            weights.for_each(|(weight, &at)| to[at as usize] = weight);
+        }
     }
 
     /// `y = epilogue(x · weightᵀ)`; `y` is row-major without gaps.
@@ -191,7 +214,7 @@ impl PackedWeight {
             cpu,
             up: None,
             down: matrix,
-            x,
+            x: &x.in_order(self.order.as_deref()),
             epilogue,
             y: Shared::new(y),
         }));
@@ -200,7 +223,8 @@ impl PackedWeight {
     /// `y = epilogue(hidden · weightᵀ)` with `hidden = up_epilogue(x · upᵀ)`, which is packed as it is computed
     /// and stays in the cache.
     ///
-    /// Of weights in different formats, the hidden rows are written and packed again, a block at a time.
+    /// Of weights in different formats, or where this one has an order of its own, the hidden rows are written and packed again,
+    /// a block at a time.
     ///
     /// # Panics
     /// If the weights were packed for another instruction set.
@@ -215,12 +239,13 @@ impl PackedWeight {
         assert_eq!(y.len(), x.rows() * self.d_out());
         macro_rules! matching {
             ($($storage:ident)*) => {
-                match (&up.0, &self.0) {
-                    $((AnyMatrix::$storage(up), AnyMatrix::$storage(down)) => map(LinearMap {
+                match (&up.matrix, &self.matrix) {
+                    _ if self.order.is_some() => self.multiply_between(cpu, (up, up_epilogue), x, epilogue, y),
+                    $((AnyMatrix::$storage(of_up), AnyMatrix::$storage(down)) => map(LinearMap {
                         cpu,
-                        up: Some((up, up_epilogue)),
+                        up: Some((of_up, up_epilogue)),
                         down,
-                        x,
+                        x: &x.in_order(up.order.as_deref()),
                         epilogue,
                         y: Shared::new(y),
                     }),)*
@@ -256,6 +281,15 @@ impl PackedWeight {
                 up.multiply(cpu, &x.part(rows), up_epilogue, hidden);
                 self.multiply(cpu, &Source::new(hidden, d_ff), &epilogue, &mut y[elements]);
             });
+        }
+    }
+}
+
+impl From<AnyMatrix> for PackedWeight {
+    fn from(matrix: AnyMatrix) -> Self {
+        Self {
+            matrix,
+            order: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The input rows of a product: as they are, or normalised on the way into the packed operand.
+//! The input rows of a product: as they are, or normalised or in another order of columns on the way into the packed operand.
 
 use std::ops::Range;
 
@@ -8,12 +8,13 @@ use crate::rows::norm::kind::{Affine, Norm};
 use crate::threads::{Target, parallel};
 use crate::vectors::{Isa, prefetch};
 
-/// f32 rows without gaps, with an optional norm to apply to each.
+/// f32 rows without gaps, with an optional norm to apply to each, and an optional order of their columns behind it.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     rows: &'a [f32],
     width: usize,
     norm: Option<&'a RowNorm>,
+    order: Option<&'a [u32]>,
 }
 
 /// A norm with its weight and bias, widened once.
@@ -26,6 +27,11 @@ pub struct RowNorm {
 scratch! {
     /// One normalized row.
     NORMALIZED_ROW
+}
+
+scratch! {
+    /// One row in another order.
+    ORDERED_ROW
 }
 
 /// Rows that one task reads.
@@ -77,6 +83,7 @@ impl<'a> Source<'a> {
             rows,
             width,
             norm: None,
+            order: None,
         }
     }
 
@@ -84,6 +91,12 @@ impl<'a> Source<'a> {
     pub fn with_norm(self, norm: Option<&'a RowNorm>) -> Self {
         assert!(norm.is_none_or(|norm| norm.width() == self.width));
         Self { norm, ..self }
+    }
+
+    /// The same rows, column `i` of which is `order[i]` of these.
+    pub fn in_order(self, order: Option<&'a [u32]>) -> Self {
+        assert!(order.is_none_or(|order| order.len() == self.width));
+        Self { order, ..self }
     }
 
     /// The rows as they are stored, without the norm.
@@ -114,8 +127,21 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Calls `take(i, row i)` for every row, normalised if so asked.
+    /// Calls `take(i, row i)` for every row, normalised and in another order if so asked.
     pub fn for_rows(&self, cpu: Cpu, take: impl Fn(usize, &[f32]) + Sync) {
+        let Some(order) = self.order else {
+            return self.for_normal_rows(cpu, take);
+        };
+        self.for_normal_rows(cpu, |i, row| {
+            lend(ORDERED_ROW, self.width, |ordered: &mut [f32]| {
+                let columns = ordered.iter_mut().zip(order);
+                columns.for_each(|(to, &at)| *to = row[at as usize]);
+                take(i, ordered);
+            });
+        });
+    }
+
+    fn for_normal_rows(&self, cpu: Cpu, take: impl Fn(usize, &[f32]) + Sync) {
         let n_rows = self.rows();
         let threads = cpu.for_elements(self.rows.len()).threads;
         parallel::for_tasks(threads, n_rows.div_ceil(ROWS), |task| {
@@ -138,7 +164,7 @@ impl<'a> Source<'a> {
         });
     }
 
-    /// Writes every row, normalised if so asked, to `y` without gaps.
+    /// Writes every row as [`Self::for_rows`] gives it to `y` without gaps.
     pub fn copy_to(&self, cpu: Cpu, y: &mut [f32]) {
         let y = Target::row_major(y, self.rows(), self.width);
         self.for_rows(cpu, |i, row| {

@@ -20,7 +20,7 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
     /// Whether its codes can be packed as they are.
     fn coding(&self, files: &TensorFiles) -> Result<Coding>;
 
-    /// Rows of codes in the format that [`Self::coding`] gives. Of several matrices in one tensor, rows are counted through.
+    /// Rows of codes in the format and the order that [`Self::coding`] gives. Of several matrices in one tensor, rows are counted through.
     fn coded_rows(
         &self,
         files: &TensorFiles,
@@ -34,8 +34,8 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
 pub(crate) enum Coding {
     /// Numbers.
     Numbers,
-    /// Codes that can be packed as they are.
-    Codes(CodeFormat),
+    /// Codes that can be packed as they are, and the order in which their inputs are, if it is another.
+    Codes(CodeFormat, Option<Arc<[u32]>>),
     /// Codes that cannot, and why.
     Refused(String),
 }

@@ -34,10 +34,11 @@ pub(super) fn coding(kind: BlockKind) -> Coding {
             ((5, 32), Heads::Zero { scales, zero })
         }
     };
-    Coding::Codes(CodeFormat {
+    let format = CodeFormat {
         bits_by_group,
         heads,
-    })
+    };
+    Coding::Codes(format, None)
 }
 
 /// Appends the codes of whole blocks.

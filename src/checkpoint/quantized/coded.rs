@@ -1,6 +1,7 @@
 //! Quantised rows as the packed formats take them: the same codes, with the same scales and zero points or minima.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::packed::stored::{CodeFormat, CodedRows, HeadNumber, Heads};
 use safetensors::Dtype;
@@ -44,16 +45,18 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
         5 => &[32],
         _ => &[128, 32],
     };
+    let (group_of, order) = in_runs(&row.group_of);
     let is_whole = |group: &&usize| {
-        let mut parts = row.group_of.chunks(**group);
+        let mut parts = group_of.chunks(**group);
         parts.all(|part| part.iter().all(|of| *of == part[0]))
     };
     let Some(&group) = groups.iter().find(is_whole) else {
-        return refused(
-            "its groups are no runs of 32 columns or a multiple of these, as of weights that were quantised in an \
-             order of their own (desc_act)"
-                .to_string(),
-        );
+        let mut runs = group_of.chunk_by(|a, b| a == b);
+        let shortest = runs.next().map_or(0, <[u32]>::len);
+        return refused(format!(
+            "its groups have {shortest} columns, expected a multiple of {}",
+            groups[groups.len() - 1]
+        ));
     };
     let number = match (stored.scale_dtypes(), row.factor == 1.0) {
         ([Dtype::F16, Dtype::F16], true) => HeadNumber::F16,
@@ -78,10 +81,23 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
         5 => 5,
         _ => 8,
     };
-    Ok(Coding::Codes(CodeFormat {
+    let format = CodeFormat {
         bits_by_group: (bits, group),
         heads,
-    }))
+    };
+    Ok(Coding::Codes(format, order.map(Arc::from)))
+}
+
+/// The groups of columns one behind the other, and the columns in that order where it is not their own: that of weights
+/// that were quantised by falling activations (`desc_act`).
+fn in_runs(group_of: &[u32]) -> (Vec<u32>, Option<Vec<u32>>) {
+    if group_of.is_sorted() {
+        return (group_of.to_vec(), None);
+    }
+    let mut order: Vec<u32> = (0..group_of.len() as u32).collect();
+    order.sort_by_key(|column| group_of[*column as usize]);
+    let groups = order.iter().map(|column| group_of[*column as usize]);
+    (groups.collect(), Some(order))
 }
 
 /// Rows of a matrix as that coding has them.
@@ -109,6 +125,12 @@ pub(super) fn coded_rows(
             .for_each(|code| *code = whole[usize::from(*code & 15)]);
     }
     let factor = if is_e2m1 { 0.5 } else { factor };
+    let (group_of, order) = in_runs(&group_of);
+    if let Some(order) = order {
+        let rows = codes.chunks_exact(columns.max(1));
+        let ordered = rows.flat_map(|row| order.iter().map(|column| row[*column as usize]));
+        codes = ordered.collect();
+    }
     let (_, group) = format.bits_by_group;
     // A group of the file may be several of the format's.
     let of_parts: Vec<usize> = group_of

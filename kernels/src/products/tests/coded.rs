@@ -8,6 +8,7 @@ use crate::reference::random as numbers;
 use crate::rows::source::Source;
 use crate::threads::with_team;
 use half::{bf16, f16};
+use std::sync::Arc;
 
 /// Every width of codes, in every group, with every kind of head that a group of its length has.
 fn formats() -> Vec<CodeFormat> {
@@ -272,6 +273,74 @@ fn a_row_of_codes_is_unpacked_as_the_file_has_it() {
                     );
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn inputs_in_an_order_of_their_own_are_those_of_the_weight_without_it() {
+    let (d, d_ff, rows) = (70, 257, 5);
+    let order = |n: usize| -> Arc<[u32]> {
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        let keys = numbers(n, 0.0, 1.0, n as u64);
+        order.sort_by(|a, b| f32::total_cmp(&keys[*a as usize], &keys[*b as usize]));
+        order.into()
+    };
+    let ordered = |x: &[f32], order: &[u32]| -> Vec<f32> {
+        let rows = x.chunks_exact(order.len());
+        rows.flat_map(|row| order.iter().map(|&at| row[at as usize]))
+            .collect()
+    };
+    let x = numbers(rows * d, 0.0, 1.0, 9);
+    for format in formats() {
+        let (up, down) = (
+            Weight::new(format, [d_ff, d], 1),
+            Weight::new(format, [d, d_ff], 2),
+        );
+        let orders = [d, d_ff].map(order);
+        for isa in Isa::levels() {
+            let cpu = on(isa, 2);
+            let packed = || [&up, &down].map(|weight| weight.pack(isa, format));
+            let [plain_up, plain_down] = packed();
+            let [up, down] = packed();
+            let up = up.with_order(Some(orders[0].clone()));
+            let down = down.with_order(Some(orders[1].clone()));
+            let product = |weight: &PackedWeight, x: &[f32]| {
+                let mut y = vec![9.0; rows * weight.d_out()];
+                let x = Source::new(x, weight.d_in());
+                with_team(2, || weight.multiply(cpu, &x, &Epilogue::NONE, &mut y));
+                y
+            };
+            let hidden = product(&plain_up, &ordered(&x, &orders[0]));
+            assert_same(&product(&up, &x), &hidden, format_args!("{isa} {format:?}"));
+            let expected = product(&plain_down, &ordered(&hidden, &orders[1]));
+            let mut y = vec![9.0; rows * d];
+            with_team(2, || {
+                let x = Source::new(&x, d);
+                down.multiply_hidden(cpu, (&up, &Epilogue::NONE), &x, &Epilogue::NONE, &mut y)
+            });
+            assert_same(&y, &expected, format_args!("{isa} {format:?} hidden"));
+            // With an order in the first product alone, hidden rows stay packed.
+            with_team(2, || {
+                let x = Source::new(&x, d);
+                let up = (&up, &Epilogue::NONE);
+                plain_down.multiply_hidden(cpu, up, &x, &Epilogue::NONE, &mut y)
+            });
+            assert_same(
+                &y,
+                &product(&plain_down, &hidden),
+                format_args!("{isa} {format:?} up's order"),
+            );
+            let unpacked = |weight: &PackedWeight| {
+                let mut row = vec![9.0; d];
+                weight.unpack_row(3, &mut row);
+                row
+            };
+            assert_same(
+                &ordered(&unpacked(&up), &orders[0]),
+                &unpacked(&plain_up),
+                format_args!("{isa} {format:?} row"),
+            );
         }
     }
 }
