@@ -168,6 +168,13 @@ pub trait Dots<F: Format>: Instructions {
     /// `sum + left · right`.
     fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
 
+    /// Two sums of some groups each as one, where they are integers that begin at 0: then the order of addition does not matter.
+    /// `None` where it is part of the result.
+    #[inline(always)]
+    fn joined(self, _: Self::Sum, _: Self::Sum) -> Option<Self::Sum> {
+        None
+    }
+
     /// Adds the first groups of a chunk to the sums of several rows in a way of the level's own, and returns how many it
     /// added: those for which it has instructions that multiply several rows at a time, with the same bits.
     ///

@@ -206,6 +206,7 @@ macro_rules! dots_of_codes {
             dots! {
                 fn vectors($self) -> $V { $vectors }
                 fn dot($self, $a: Self::Left, $b: Self::Right, $sum: Self::Sum) -> Self::Sum $dot
+                fn joined($self, a: Self::Sum, b: Self::Sum) -> Option<Self::Sum> { Some($vectors.add_words(a, b)) }
                 unsafe fn left($self, $row: *const u32, $group: usize) -> Self::Left $left
                 unsafe fn right($self, $from: *const u32) -> Self::Right {
                     let $stride = <Self as Dots<$codes>>::PANEL;
