@@ -71,11 +71,7 @@ impl<'c> Loader<'c> {
 /// The bits that a parameter's numbers have at least when they are packed as these files store them.
 pub(super) fn least_bits(files: &TensorFiles, source: &Source) -> f64 {
     match coded(files, source) {
-        Ok(Some(Coded { format, .. })) => {
-            let (bits, group) = format.bits_by_group;
-            // Of 16 bits at least for a group, or 8 with more for several groups.
-            bits as f64 + (16.0 / group as f64).min(0.5)
-        }
+        Ok(Some(Coded { format, .. })) => format.bits(),
         // Numbers of a half type, of which a matrix may be made.
         Ok(None) if is_multiplied(&source.role) => 16.0,
         Ok(None) => 32.0,

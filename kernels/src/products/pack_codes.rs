@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::formats::coded::OfCodes;
+use super::formats::coded::{DOUBLES, OfCodes};
 use super::formats::heads::{self, ColumnHeads, HeadNumber, Heads};
 use super::{Halves, PACKED, PackedMatrix, WithKernel};
 use crate::cpu::Cpu;
@@ -43,13 +43,28 @@ impl CodeFormat {
         (8, 32),
     ];
 
+    /// The bits of a weight, with its share of what a whole chunk has beside codes.
+    pub fn bits(self) -> f64 {
+        let (bits, group) = self.bits_by_group;
+        let head = self.heads.words(heads::parts(heads::CHUNK, group));
+        bits as f64 + (u32::BITS as usize * head) as f64 / heads::CHUNK as f64
+    }
+
+    /// The bits of its codes as whole numbers.
+    fn whole_bits(self) -> usize {
+        match self.heads {
+            Heads::Microscaled => 5,
+            _ => self.bits_by_group.0,
+        }
+    }
+
     /// The narrowest format that holds the codes of both, which may take more memory than either; `None`, if there is none.
     pub fn common(self, other: Self) -> Option<Self> {
         if self == other {
             return Some(self);
         }
         let holds = |(bits, group): (usize, usize), of: Self| {
-            bits >= of.bits_by_group.0 && of.bits_by_group.1.is_multiple_of(group)
+            bits >= of.whole_bits() && of.bits_by_group.1.is_multiple_of(group)
         };
         let mut all = Self::ALL.into_iter();
         let bits_by_group = all.find(|wide| holds(*wide, self) && holds(*wide, other))?;
@@ -92,8 +107,12 @@ impl CodedRows {
     /// So many rows of one format in another, of [`CodeFormat::common`], with the same numbers.
     pub fn widened(&self, n_rows: usize, from: CodeFormat, to: CodeFormat) -> Self {
         let ((_, part), (_, to_part)) = (from.bits_by_group, to.bits_by_group);
+        let codes = self.codes.iter();
         let mut wide = Self {
-            codes: self.codes.clone(),
+            codes: match from.heads {
+                Heads::Microscaled => codes.map(|code| DOUBLES[usize::from(code & 15)]).collect(),
+                _ => codes.copied().collect(),
+            },
             ..Self::default()
         };
         let all = heads::parts(heads::CHUNK, part);

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use super::{
     CodeFormat, CodedRows, Columns, Epilogue, Format, HIDDEN, Halves, Kernel, Matrix, PACKED,
     PackRow, PackedMatrix, PackedRows, PackedTarget, Product, RowBlocks, To, WithKernel,
-    formats::coded::Coded,
+    formats::{coded::Coded, heads::Heads},
 };
 use crate::memory::{Aligned, LargePages, lend};
 use crate::threads::{Shared, Target};
@@ -64,6 +64,7 @@ enum AnyMatrix {
     Int4By32(PackedMatrix<Coded<4, 32>>),
     Int4By64(PackedMatrix<Coded<4, 64>>),
     Int4By128(PackedMatrix<Coded<4, 128>>),
+    E2m1(PackedMatrix<Coded<4, 32, true>>),
     FiveBits(PackedMatrix<Coded<5, 32>>),
     SixBits(PackedMatrix<Coded<6, 16>>),
     BytesBy32(PackedMatrix<Coded<8, 32>>),
@@ -81,6 +82,7 @@ macro_rules! with_matrix {
             AnyMatrix::Int4By32($matrix) => $body,
             AnyMatrix::Int4By64($matrix) => $body,
             AnyMatrix::Int4By128($matrix) => $body,
+            AnyMatrix::E2m1($matrix) => $body,
             AnyMatrix::FiveBits($matrix) => $body,
             AnyMatrix::SixBits($matrix) => $body,
             AnyMatrix::BytesBy32($matrix) => $body,
@@ -144,20 +146,26 @@ impl PackedWeight {
             false => Halves::One,
         };
         macro_rules! packed {
-            ($($bits:literal by $group:literal $storage:ident)*) => {
-                match format.bits_by_group {
-                    $(($bits, $group) => {
+            ($($bits:literal by $group:literal $heads:pat => $storage:ident,)*) => {
+                match (format.bits_by_group, format.heads) {
+                    $((($bits, $group), $heads) => {
                         let (memory, heads) = (Aligned::empty_in(pages), (format.heads, halves));
                         let of = PackedMatrix::of_codes(memory, cpu, heads, shape, read, refuse);
                         of.map(AnyMatrix::$storage)
                     })*
-                    (bits, group) => panic!("codes of {bits} bits in groups of {group}"),
+                    ((bits, group), _) => panic!("codes of {bits} bits in groups of {group}"),
                 }
             };
         }
         let packed = packed!(
-            4 by 32 Int4By32 4 by 64 Int4By64 4 by 128 Int4By128 5 by 32 FiveBits 6 by 16 SixBits
-            8 by 32 BytesBy32 8 by 128 BytesBy128
+            4 by 32 Heads::Microscaled => E2m1,
+            4 by 32 _ => Int4By32,
+            4 by 64 _ => Int4By64,
+            4 by 128 _ => Int4By128,
+            5 by 32 _ => FiveBits,
+            6 by 16 _ => SixBits,
+            8 by 32 _ => BytesBy32,
+            8 by 128 _ => BytesBy128,
         );
         packed.map(Self::from)
     }
@@ -254,7 +262,7 @@ impl PackedWeight {
             };
         }
         matching!(
-            F32 F16 Bf16 Int8 Int4By32 Int4By64 Int4By128 FiveBits SixBits BytesBy32 BytesBy128
+            F32 F16 Bf16 Int8 Int4By32 Int4By64 Int4By128 E2m1 FiveBits SixBits BytesBy32 BytesBy128
         );
     }
 

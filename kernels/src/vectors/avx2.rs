@@ -159,6 +159,10 @@ impl Words for Avx2 {
             let lower = _mm256_set1_epi8(0x0f);
             [_mm256_and_si256(words, lower), _mm256_and_si256(_mm256_srli_epi16::<4>(words), lower)]
         }
+        fn look_up_bytes(words: __m256i, table: &[u8; TABLE_LEN]) -> __m256i {
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), words)
+        }
         fn add_products_of_bytes(sum: __m256i, a: [__m256i; 2], b: [__m256i; 2]) -> __m256i {
             let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a[0], b[0]), _mm256_maddubs_epi16(a[1], b[1]));
             _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))

@@ -188,6 +188,10 @@ impl Words for Avx512 {
             let lower = _mm512_set1_epi8(0x0f);
             [_mm512_and_si512(words, lower), _mm512_and_si512(_mm512_srli_epi16::<4>(words), lower)]
         }
+        fn look_up_bytes(words: __m512i, table: &[u8; TABLE_LEN]) -> __m512i {
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), words)
+        }
         fn add_products_of_bytes(sum: __m512i, a: [__m512i; 2], b: [__m512i; 2]) -> __m512i {
             let pairs = _mm512_add_epi16(_mm512_maddubs_epi16(a[0], b[0]), _mm512_maddubs_epi16(a[1], b[1]));
             _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))

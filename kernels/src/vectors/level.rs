@@ -134,6 +134,9 @@ pub trait Words: Vectors<f32> {
     /// The lower halves of all bytes of each word, and their upper halves, as bytes.
     fn halves_of_bytes(self, words: Self::Words) -> [Self::Words; 2];
 
+    /// Each byte, of 0 to 15, replaced by that number of the table.
+    fn look_up_bytes(self, words: Self::Words, table: &[u8; TABLE_LEN]) -> Self::Words;
+
     /// `sum` plus the products of the bytes of two words, of 0 to 63, and the signed bytes of two others, of -127 to 127.
     fn add_products_of_bytes(
         self,

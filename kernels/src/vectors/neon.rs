@@ -237,6 +237,10 @@ impl Words for Neon {
                 bytes.map(|bytes| vreinterpretq_u32_u8(vshrq_n_u8::<4>(bytes))),
             ]
         }
+        fn look_up_bytes(words: U32x8, table: &[u8; TABLE_LEN]) -> U32x8 {
+            let table = vld1q_u8(table.as_ptr());
+            words.map(|words| vreinterpretq_u32_u8(vqtbl1q_u8(table, vreinterpretq_u8_u32(words))))
+        }
         fn add_products_of_bytes(sum: U32x8, a: [U32x8; 2], b: [U32x8; 2]) -> U32x8 {
             let signed = |words: U32x8, i: usize| vreinterpretq_s8_u32(words[i]);
             std::array::from_fn(|i| {

@@ -101,6 +101,9 @@ impl Words for Portable {
         fn halves_of_bytes(words: U32x4) -> [U32x4; 2] {
             [words.map(|word| word & 0x0f0f_0f0f), words.map(|word| word >> 4 & 0x0f0f_0f0f)]
         }
+        fn look_up_bytes(words: U32x4, table: &[u8; TABLE_LEN]) -> U32x4 {
+            words.map(|word| u32::from_le_bytes(word.to_le_bytes().map(|byte| table[usize::from(byte & 15)])))
+        }
         fn add_products_of_bytes(sum: U32x4, a: [U32x4; 2], b: [U32x4; 2]) -> U32x4 {
             let bytes = |a: u32, b: u32| {
                 let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes());

@@ -5,10 +5,6 @@ use half::f16;
 
 use super::blocks::{fourth_bits, half, half_power, k_scale};
 use crate::checkpoint::files::{BlockKind, Coding};
-use crate::checkpoint::quantized::numbers::E2M1;
-
-/// Twice E2M1's numbers with this much added are codes of five bits.
-const E2M1_ZERO: u8 = 12;
 
 /// How blocks of a kind are packed.
 pub(super) fn coding(kind: BlockKind) -> Coding {
@@ -27,12 +23,7 @@ pub(super) fn coding(kind: BlockKind) -> Coding {
         BlockKind::Q4K => ((4, 32), Heads::TwoLevels),
         BlockKind::Q5K => ((5, 32), Heads::TwoLevels),
         BlockKind::Q6K => ((6, 16), Heads::Signed),
-        BlockKind::Mxfp4 => {
-            // Powers of two have no digits.
-            let scales = HeadNumber::Bf16;
-            let zero = E2M1_ZERO;
-            ((5, 32), Heads::Zero { scales, zero })
-        }
+        BlockKind::Mxfp4 => ((4, 32), Heads::Microscaled),
     };
     let format = CodeFormat {
         bits_by_group,
@@ -74,9 +65,7 @@ pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut CodedRows) {
             BlockKind::Q6K => k_sixes(block, rows),
             BlockKind::Mxfp4 => {
                 rows.scales.push(half_power(block[0]));
-                let whole = |code: u8| (2.0 * E2M1[usize::from(code)]) as i8 + E2M1_ZERO as i8;
-                let codes = fourth_bits(&block[1..]).map(|code| whole(code) as u8);
-                rows.codes.extend(codes);
+                rows.codes.extend(fourth_bits(&block[1..]));
             }
         }
     }

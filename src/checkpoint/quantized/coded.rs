@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::packed::stored::{CodeFormat, CodedRows, HeadNumber, Heads};
 use safetensors::Dtype;
 
-use super::numbers::E2M1;
 use super::rows::{QuantizedRows, Stored, Zeros};
 use crate::checkpoint::files::{Coding, TensorFiles};
 use crate::error::Result;
@@ -16,21 +15,18 @@ use crate::error::Result;
 pub(super) enum CodeKind {
     /// Whole numbers of so many bits.
     Whole { bits: usize },
-    /// E2M1: twice as much is a whole number of at most 12.
+    /// E2M1.
     E2m1,
     /// Others, by name.
     Other(&'static str),
 }
-
-/// Twice E2M1's numbers with this much added are codes of five bits.
-const E2M1_ZERO: u8 = 12;
 
 /// How a matrix can be packed from its codes.
 pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding> {
     let refused = |reason: String| Ok(Coding::Refused(reason));
     let bits = match stored.kind() {
         CodeKind::Whole { bits } => bits,
-        CodeKind::E2m1 => 5,
+        CodeKind::E2m1 => 4,
         CodeKind::Other(name) => {
             return refused(format!("{name} is no scale times a whole number"));
         }
@@ -41,8 +37,8 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
     // One row says what all are like.
     let row = stored.rows(files, 0..1)?;
     let groups: &[usize] = match bits {
+        _ if stored.kind() == CodeKind::E2m1 => &[32],
         0..=4 => &[128, 64, 32],
-        5 => &[32],
         _ => &[128, 32],
     };
     let (group_of, order) = in_runs(&row.group_of);
@@ -65,10 +61,8 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
         _ => HeadNumber::F32,
     };
     let heads = match (&row.zeros, stored.kind()) {
-        (_, CodeKind::E2m1) => Heads::Zero {
-            scales: number,
-            zero: E2M1_ZERO,
-        },
+        (_, CodeKind::E2m1) if number == HeadNumber::Bf16 => Heads::Microscaled,
+        (_, CodeKind::E2m1) => return refused("its scales are no powers of two".to_string()),
         (Zeros::All(zero), _) => Heads::Zero {
             scales: number,
             zero: *zero as u8,
@@ -78,7 +72,6 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
     };
     let bits = match bits {
         0..=4 => 4,
-        5 => 5,
         _ => 8,
     };
     let format = CodeFormat {
@@ -117,14 +110,11 @@ pub(super) fn coded_rows(
         factor,
         ..
     } = stored.rows(files, rows)?;
-    let is_e2m1 = stored.kind() == CodeKind::E2m1;
-    if is_e2m1 {
-        let whole = E2M1.map(|number| (2.0 * number + f32::from(E2M1_ZERO)) as u8);
-        codes
-            .iter_mut()
-            .for_each(|code| *code = whole[usize::from(*code & 15)]);
-    }
-    let factor = if is_e2m1 { 0.5 } else { factor };
+    // A code of E2M1 is multiplied as twice its number.
+    let factor = match stored.kind() {
+        CodeKind::E2m1 => 0.5,
+        _ => factor,
+    };
     let (group_of, order) = in_runs(&group_of);
     if let Some(order) = order {
         let rows = codes.chunks_exact(columns.max(1));

@@ -120,6 +120,7 @@ fn weights_stream_as_fast_as_they_are_read() {
     shares::<Coded<4, 64>>("int4 by 64", both);
     shares::<Coded<4, 128>>("int4 by 128, GPTQ", both);
     shares::<Coded<4, 128>>("GPTQ with one zero point", zero(8));
+    shares::<Coded<4, 32, true>>("MXFP4", Heads::Microscaled);
     shares::<Coded<5, 32>>("Q5_0", zero(16));
     shares::<Coded<5, 32>>("Q5_K", Heads::TwoLevels);
     shares::<Coded<6, 16>>("Q6_K", Heads::Signed);

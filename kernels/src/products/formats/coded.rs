@@ -1,4 +1,5 @@
 //! Codes of 4, 5, 6 or 8 bits, each times the scale of its part and with an offset: the form of int4 and of quantised files.
+//! Or codes of E2M1, numbers of 4 bits, of which the double and 12 more is such a code.
 //!
 //! **What is stored.** In each part of a column, of 16 to 128 terms, codes `q`, a scale `s` and an offset `o`, of which a weight
 //! is `q·s + o`. [`Heads`] has the ways in which files store scales and offsets; that of int4 is a scale and a minimum
@@ -32,9 +33,17 @@ use super::codes;
 use super::heads::{CHUNK, ColumnHeads, Heads, parts};
 use crate::products::Format;
 
-/// Codes of so many bits in parts of so many terms.
+/// Codes of so many bits in parts of so many terms; whole numbers, or numbers of E2M1.
 #[derive(Clone, Copy, Debug)]
-pub struct Coded<const BITS: usize, const PART: usize>;
+pub struct Coded<const BITS: usize, const PART: usize, const E2M1: bool = false>;
+
+/// The double of each number of E2M1, and [`E2M1_ZERO`] more.
+/// <https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf>
+pub(in crate::products) const DOUBLES: [u8; 16] =
+    [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// What stands for 0 among the [doubles](DOUBLES).
+pub(super) const E2M1_ZERO: u8 = 12;
 
 /// The most terms of a part.
 pub(super) const MAX_PART: usize = 128;
@@ -55,7 +64,7 @@ pub(super) const fn group(bits: usize) -> usize {
 /// The most words with four codes each that a group is widened to.
 pub(super) const MAX_QUADS: usize = 8;
 
-impl<const BITS: usize, const PART: usize> Format for Coded<BITS, PART> {
+impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BITS, PART, E2M1> {
     type Number = f32;
     type Word = u32;
     type Layout = Heads;
@@ -78,6 +87,7 @@ impl<const BITS: usize, const PART: usize> Format for Coded<BITS, PART> {
 
     #[inline(always)]
     fn pack_column(terms: &[f32], words: &mut [u32]) {
+        assert!(!E2M1, "codes of E2M1 come as they are");
         let (mut all, mut scales, mut minima) = (Vec::new(), Vec::new(), Vec::new());
         for terms in terms.chunks(PART) {
             let part = codes::quantize::<PART>(terms);
@@ -101,14 +111,20 @@ impl<const BITS: usize, const PART: usize> Format for Coded<BITS, PART> {
             for (group, (words, terms)) in groups.zip(terms.chunks_mut(Self::GROUP)).enumerate() {
                 let [scale, offset] = heads.unpack(head, group * Self::GROUP / PART);
                 for (i, term) in terms.iter_mut().enumerate() {
-                    *term = f32::from(code::<BITS>(words, i)) * scale + offset;
+                    let code = code::<BITS>(words, i);
+                    let whole = if E2M1 {
+                        DOUBLES[usize::from(code)]
+                    } else {
+                        code
+                    };
+                    *term = f32::from(whole) * scale + offset;
                 }
             }
         }
     }
 }
 
-impl<const BITS: usize, const PART: usize> Coded<BITS, PART> {
+impl<const BITS: usize, const PART: usize, const E2M1: bool> Coded<BITS, PART, E2M1> {
     /// Packs a column's codes and heads into its [words](Format::column_words).
     pub fn pack_codes(heads: Heads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {
         let n_words = Self::chunk_words(heads, CHUNK);
@@ -170,7 +186,7 @@ pub trait OfCodes: Format<Number = f32, Word = u32, Layout = Heads> {
     fn pack_coded(heads: Heads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]);
 }
 
-impl<const BITS: usize, const PART: usize> OfCodes for Coded<BITS, PART> {
+impl<const BITS: usize, const PART: usize, const E2M1: bool> OfCodes for Coded<BITS, PART, E2M1> {
     const LARGEST: u8 = (u8::MAX as usize >> (8 - BITS)) as u8;
 
     fn pack_coded(heads: Heads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {

@@ -1,6 +1,6 @@
 //! The dot products of [`Coded`]: rows packed for them, codes widened in registers, and sums made numbers.
 
-use super::coded::{Coded, MAX_PART, MAX_QUADS, group};
+use super::coded::{Coded, DOUBLES, MAX_PART, MAX_QUADS, group};
 use super::heads::{CHUNK, parts};
 use super::{int8::Quantizer, read_heads::Affine};
 use crate::products::{Dots, dots};
@@ -107,12 +107,12 @@ pub unsafe fn left<W: Words, const BITS: usize, const PART: usize>(
     ]
 }
 
-/// The codes of a group, of 4 to 6 bits, widened to bytes.
+/// The codes of a group, of 4 to 6 bits, widened to bytes; of E2M1, as their doubles.
 ///
 /// # Safety
 /// `from` points to a vector of words in each of [`GROUP_WORDS`](crate::products::Format::GROUP_WORDS) rows of a panel, `stride` words apart.
 #[inline(always)]
-pub unsafe fn right<W: Words, const BITS: usize>(
+pub unsafe fn right<W: Words, const BITS: usize, const E2M1: bool>(
     v: W,
     from: *const u32,
     stride: usize,
@@ -126,6 +126,10 @@ pub unsafe fn right<W: Words, const BITS: usize>(
     }
     let zero = v.splat_word(0);
     let [a, b] = v.halves_of_bytes(word!(0));
+    if E2M1 {
+        let [a, b] = [v.look_up_bytes(a, &DOUBLES), v.look_up_bytes(b, &DOUBLES)];
+        return [a, b, zero, zero, zero, zero, zero, zero];
+    }
     if BITS == 4 {
         return [a, b, zero, zero, zero, zero, zero, zero];
     }
@@ -253,7 +257,7 @@ macro_rules! dots_of_short_codes {
         dot($left:ident, $right:ident, $sum:ident) $dot:block
     ) => {
         $crate::products::formats::coded_dots::dots_of_codes! {
-            impl[$($generics)* const PART: usize] for $level, Coded<$bits, PART>;
+            impl[$($generics)* const PART: usize, const E2M1: bool] for $level, Coded<$bits, PART, E2M1>;
             ($self) -> $V { $vectors }
             rows $crate::products::formats::coded_dots::rows($rows, $bits);
             bytes 1;
@@ -261,7 +265,7 @@ macro_rules! dots_of_short_codes {
                 $crate::products::formats::coded_dots::left::<$V, $bits, PART>($vectors, row, group)
             }
             right(from, stride) -> [<$V as Words>::Words; 8] {
-                $crate::products::formats::coded_dots::right::<$V, $bits>($vectors, from, stride)
+                $crate::products::formats::coded_dots::right::<$V, $bits, E2M1>($vectors, from, stride)
             }
             dot(a, b, $sum) {
                 // The quads of a group, two at a time. No loop, and no closure: neither might be inlined.

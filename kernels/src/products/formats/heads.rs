@@ -14,9 +14,12 @@
 //! TwoLevels          d | m, then 8 of a of 6 bits with the upper 2
 //!                    of b above them, then the lower 4 of 8 of b         d·a        -m·b
 //! Signed             d, then 16 bytes a + 128                            d·a        -32·d·a
+//! Microscaled        8 bytes a + 129, of half of the powers 2^a          2^a        -12·2^a
 //! ```
 
 use half::{bf16, f16};
+
+use super::coded::E2M1_ZERO;
 
 /// Terms of a chunk.
 pub const CHUNK: usize = 256;
@@ -42,6 +45,8 @@ pub enum Heads {
     Minima(HeadNumber),
     /// Of groups of 32: whole numbers of 6 bits times a scale, and others times a minimum, which 256 terms share.
     TwoLevels,
+    /// Of groups of 32 codes of E2M1: a power of two times twice the number.
+    Microscaled,
     /// Of groups of 16: signed whole numbers of 8 bits times a scale that 256 terms share, times a code less 32.
     Signed,
 }
@@ -118,6 +123,7 @@ impl Heads {
             | Self::Minima(HeadNumber::F16 | HeadNumber::Bf16) => parts,
             Self::Zero { .. } => parts.div_ceil(2),
             Self::Zeros(HeadNumber::F32) | Self::Minima(HeadNumber::F32) => 2 * parts,
+            Self::Microscaled => parts.div_ceil(BYTES),
             Self::TwoLevels => 4,
             Self::Signed => 5,
         }
@@ -128,7 +134,7 @@ impl Heads {
     /// # Errors
     /// What cannot.
     pub fn check(self, column: &ColumnHeads, n_groups: usize) -> Result<(), String> {
-        let wants_offsets = !matches!(self, Self::Zero { .. } | Self::Signed);
+        let wants_offsets = !matches!(self, Self::Zero { .. } | Self::Signed | Self::Microscaled);
         let n_shared = match self {
             Self::TwoLevels => n_groups.div_ceil(8),
             Self::Signed => n_groups.div_ceil(16),
@@ -167,6 +173,10 @@ impl Heads {
                 held(number, column.scales)?;
                 held(number, column.offsets)
             }
+            Self::Microscaled => match column.scales.iter().find(|x| power(**x).is_none()) {
+                None => Ok(()),
+                Some(x) => Err(format!("{x}, expected a power of two of -128 to 123")),
+            },
             Self::TwoLevels => {
                 whole(column.scales, 0.0, 63.0)?;
                 whole(column.offsets, 0.0, 63.0)?;
@@ -221,6 +231,11 @@ impl Heads {
                     words[3] |= (b & 15) << (4 * part);
                 }
             }
+            Self::Microscaled => {
+                for (part, &x) in scales.iter().enumerate() {
+                    words[part / BYTES] |= power(x).unwrap_or(0) << (8 * (part % BYTES));
+                }
+            }
             Self::Signed => {
                 let [d, _] = column.shared.get(chunk).copied().unwrap_or_default();
                 words[0] = HeadNumber::F16.half(d);
@@ -257,6 +272,11 @@ impl Heads {
                 let (a, b) = (byte() & 63, byte() >> 6 << 4 | words[3] >> (4 * part) & 15);
                 [d * a as f32, -(m * b as f32)]
             }
+            Self::Microscaled => {
+                let byte = words[part / BYTES] >> (8 * (part % BYTES)) & 0xff;
+                let scale = f32::from_bits(byte << 23) * POWER_UNIT;
+                [scale, -(f32::from(E2M1_ZERO) * scale)]
+            }
             Self::Signed => {
                 let scale = HeadNumber::F16.of_half(words[0]) * (byte() as f32 - 128.0);
                 [scale, -(SIX_BITS * scale)]
@@ -264,6 +284,16 @@ impl Heads {
         }
     }
 }
+
+/// The byte of a power of two from 2⁻¹²⁸ to 2¹²³, of which 24 is an f32: the exponent of four times it. Zeros stand for 0.
+fn power(x: f32) -> Option<u32> {
+    let byte = (x / POWER_UNIT).to_bits() >> 23;
+    let is_it = (1..=252).contains(&byte) && f32::from_bits(byte << 23) * POWER_UNIT == x;
+    is_it.then_some(byte)
+}
+
+/// What the number of a [power's](power) byte is times.
+pub(super) const POWER_UNIT: f32 = 0.25;
 
 /// The zero point of codes of 6 bits.
 pub(super) const SIX_BITS: f32 = 32.0;

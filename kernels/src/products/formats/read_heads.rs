@@ -2,7 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-use super::heads::{BYTES, HeadNumber, Heads, SIX_BITS};
+use super::coded::E2M1_ZERO;
+use super::heads::{BYTES, HeadNumber, Heads, POWER_UNIT, SIX_BITS};
 use crate::products::WIDTH;
 use crate::vectors::{Vectors, Words};
 
@@ -86,6 +87,12 @@ impl Heads {
                     offset: of_zero(v, m, v.integers(b)).offset,
                 }
             }
+            Self::Microscaled => {
+                // In the exponent's place of a bfloat16.
+                let byte = bits!(word!(part / BYTES), 8 * (part % BYTES) + 25, 0x7f80);
+                let scale = v.multiply(v.low_halves(byte), v.splat(POWER_UNIT));
+                of_zero(v, scale, v.splat(f32::from(E2M1_ZERO)))
+            }
             Self::Signed => {
                 let a = bits!(word!(1 + part / BYTES), 8 * (part % BYTES), 0xff);
                 let whole = v.add(v.integers(a), v.splat(-128.0));
@@ -152,6 +159,7 @@ impl Heads {
             Self::Minima(Bf16) => Self::Minima(Bf16),
             Self::Minima(F32) => Self::Minima(F32),
             Self::TwoLevels => Self::TwoLevels,
+            Self::Microscaled => Self::Microscaled,
             Self::Signed => Self::Signed,
         }
     }

@@ -29,6 +29,7 @@ fn formats() -> Vec<CodeFormat> {
         }
     }
     add((4, 32), Heads::TwoLevels);
+    add((4, 32), Heads::Microscaled);
     add((5, 32), Heads::TwoLevels);
     add((6, 16), Heads::Signed);
     formats
@@ -37,6 +38,8 @@ fn formats() -> Vec<CodeFormat> {
 /// Scales and offsets as a file has them, and what each group's are as numbers: exactly, and as the kernels round them.
 struct Weight {
     coded: CodedRows,
+    /// The whole numbers that the codes are: of E2M1, twice the number and 12.
+    whole: Vec<u8>,
     affine: Vec<([f64; 2], [f32; 2])>,
     shape: [usize; 2],
     group: usize,
@@ -83,6 +86,10 @@ impl Weight {
             Heads::Minima(number) => (held(number, n, seed + 1), held(number, n, seed + 2)),
             Heads::TwoLevels => (whole(n, 0, 63, seed + 1), whole(n, 0, 63, seed + 2)),
             Heads::Signed => (whole(n, -128, 127, seed + 1), vec![]),
+            Heads::Microscaled => {
+                let powers = whole(n, -9, 2, seed + 1).into_iter();
+                (powers.map(f32::exp2).collect(), vec![])
+            }
         };
         let affine = |i: usize| {
             let shared = |per: usize| {
@@ -113,6 +120,10 @@ impl Weight {
                     ];
                     (exact, [d * scale, -(m * min)])
                 }
+                Heads::Microscaled => (
+                    [scale.into(), -12.0 * f64::from(scale)],
+                    [scale, -12.0 * scale],
+                ),
                 Heads::Signed => {
                     let [d, _] = shared(16);
                     let exact = f64::from(d) * f64::from(scale);
@@ -121,7 +132,17 @@ impl Weight {
             }
         };
         let affine = (0..n).map(affine).collect();
+        let numbers = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0].map(|x: f32| (2.0 * x) as i8);
+        let double = |code: u8| match code & 8 {
+            0 => 12 + numbers[usize::from(code & 7)],
+            _ => 12 - numbers[usize::from(code & 7)],
+        };
+        let whole = |&code: &u8| match format.heads {
+            Heads::Microscaled => double(code) as u8,
+            _ => code,
+        };
         Self {
+            whole: coded.codes.iter().map(whole).collect(),
             affine,
             shape,
             group,
@@ -158,7 +179,7 @@ impl Weight {
 
     fn groups_of(&self, row: usize) -> impl Iterator<Item = (&[u8], &([f64; 2], [f32; 2]))> {
         let [_, d_in] = self.shape;
-        let codes = self.coded.codes[row * d_in..][..d_in].chunks(self.group);
+        let codes = self.whole[row * d_in..][..d_in].chunks(self.group);
         codes.zip(&self.affine[row * d_in.div_ceil(self.group)..])
     }
 
@@ -437,6 +458,16 @@ fn what_a_head_cannot_hold_is_refused_and_named() {
             "the code 16, expected at most 15",
         ),
         (zero, |rows| rows.codes.truncate(119), "119 codes of 3 rows"),
+        (
+            of(Heads::Microscaled),
+            |rows| rows.scales[1] = 0.75,
+            "0.75, expected a power of two of -128 to 123",
+        ),
+        (
+            of(Heads::Microscaled),
+            |rows| rows.codes[1] = 16,
+            "the code 16, expected at most 15",
+        ),
         (zero, |rows| rows.scales.truncate(3), "scales and offsets"),
         (
             of(Heads::Zeros(HeadNumber::F16)),
@@ -467,6 +498,7 @@ fn codes_take_no_more_memory_than_the_tables_say() {
         ((4, 128), zero(8), 4.125),                      // GPTQ, compressed-tensors
         ((4, 128), Heads::Zeros(HeadNumber::F16), 4.25), // AWQ
         ((4, 32), Heads::TwoLevels, 4.5),                // Q4_K
+        ((4, 32), Heads::Microscaled, 4.25),             // MXFP4
         ((5, 32), zero(16), 5.5),                        // Q5_0
         ((5, 32), Heads::TwoLevels, 5.5),                // Q5_K
         ((6, 16), Heads::Signed, 6.625),                 // Q6_K: 6.5625
@@ -483,6 +515,54 @@ fn codes_take_no_more_memory_than_the_tables_say() {
             bits,
             "{format:?}"
         );
+        assert_eq!(format.bits(), bits, "{format:?}");
+    }
+}
+
+#[test]
+fn every_power_of_two_of_a_microscaled_weight_is_exact() {
+    let format = CodeFormat {
+        bits_by_group: (4, 32),
+        heads: Heads::Microscaled,
+    };
+    let scales: Vec<f32> = (-128..=123).map(|power| 2f64.powi(power) as f32).collect();
+    let d_in = 32 * scales.len();
+    let read = &mut |_, _| {
+        Ok(CodedRows {
+            codes: (0..d_in).map(|i| (i % 16) as u8).collect(),
+            scales: scales.clone(),
+            ..CodedRows::default()
+        })
+    };
+    let doubles = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+    for isa in Isa::levels() {
+        let pages = LargePages::default();
+        let shape = ([1, d_in], false);
+        let packed = PackedWeight::of_codes(
+            on(isa, 1),
+            format,
+            shape,
+            &pages,
+            read,
+            |_, reason: String| reason,
+        );
+        let packed = packed.unwrap();
+        let mut row = vec![9.0; d_in];
+        packed.unpack_row(0, &mut row);
+        for (i, &found) in row.iter().enumerate() {
+            let expected = (f64::from(doubles[i % 16]) * 2f64.powi((i / 32) as i32 - 128)) as f32;
+            assert_eq!(found, expected, "{isa} {i}");
+        }
+        for (group, &scale) in scales.iter().enumerate() {
+            // Four, the double of two, is the code 4.
+            let mut x = vec![0.0; d_in];
+            x[32 * group + 4] = 1.0;
+            let mut y = [9.0];
+            packed.multiply(on(isa, 1), &Source::new(&x, d_in), &Epilogue::NONE, &mut y);
+            let error = (f64::from(y[0]) - 4.0 * f64::from(scale)).abs();
+            let rounding = 1e-5 * f64::from(scale) + 1e-44;
+            assert!(error <= rounding, "{isa} {scale:e}: {:e}", y[0]);
+        }
     }
 }
 
