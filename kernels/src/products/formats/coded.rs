@@ -37,13 +37,10 @@ use crate::products::Format;
 #[derive(Clone, Copy, Debug)]
 pub struct Coded<const BITS: usize, const PART: usize, const E2M1: bool = false>;
 
-/// The double of each number of E2M1, and [`E2M1_ZERO`] more.
+/// The double of each number of E2M1, and [`E2M1_ZERO`](super::heads::E2M1_ZERO) more.
 /// <https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf>
 pub(in crate::products) const DOUBLES: [u8; 16] =
     [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
-
-/// What stands for 0 among the [doubles](DOUBLES).
-pub(super) const E2M1_ZERO: u8 = 12;
 
 /// The most terms of a part.
 pub(super) const MAX_PART: usize = 128;

@@ -19,8 +19,6 @@
 
 use half::{bf16, f16};
 
-use super::coded::E2M1_ZERO;
-
 /// Terms of a chunk.
 pub const CHUNK: usize = 256;
 
@@ -294,6 +292,9 @@ fn power(x: f32) -> Option<u32> {
 
 /// What the number of a [power's](power) byte is times.
 pub(super) const POWER_UNIT: f32 = 0.25;
+
+/// The zero point of codes of E2M1, as whole numbers.
+pub(super) const E2M1_ZERO: u8 = 12;
 
 /// The zero point of codes of 6 bits.
 pub(super) const SIX_BITS: f32 = 32.0;

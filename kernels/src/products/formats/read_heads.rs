@@ -2,8 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::coded::E2M1_ZERO;
-use super::heads::{BYTES, HeadNumber, Heads, POWER_UNIT, SIX_BITS};
+use super::heads::{BYTES, E2M1_ZERO, HeadNumber, Heads, POWER_UNIT, SIX_BITS};
 use crate::products::WIDTH;
 use crate::vectors::{Vectors, Words};
 
