@@ -17,8 +17,8 @@ use crate::ops;
 
 /// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
 ///
-/// The gate and up projections form a single weight, and their product is computed before either leaves the cache; but of codes
-/// that no format holds together, and of a gate of which the largest outputs alone pass.
+/// The gate and up projections form a single weight, and their product is computed before either leaves the cache. Not so
+/// codes that no format holds together, and a gate of which the largest outputs alone pass.
 #[derive(Clone)]
 pub struct PackedFeedForward {
     up: Arc<PackedWeight>,
@@ -28,7 +28,7 @@ pub struct PackedFeedForward {
     up_bias: Option<Arc<[f32]>>,
     activation: ActivationFunction,
     clamp: Option<GateClamp<f32>>,
-    /// Then `up` and the biases are up's alone.
+    /// With it, `up` and `bias` are up's alone.
     gate: Option<SeparateGate>,
     down: PackedLinear,
 }
@@ -61,18 +61,15 @@ impl PackedFeedForward {
             Some(gate) => gated(packing, gate, up)?.zip(Some(gate)),
             None => None,
         };
-        let is_joined = joined.is_some();
-        let (weight, bias, up_bias) = match joined {
-            Some((weight, gate)) => (Arc::new(weight), bias(gate)?, bias(up)?),
+        let (weight, bias, up_bias, separate) = match joined {
+            Some((weight, gate)) => (Arc::new(weight), bias(gate)?, bias(up)?, None),
             None => {
-                let packed = PackedLinear::new(&packing.at("up"), up)?;
-                (packed.weight().clone(), packed.bias().cloned(), None)
+                let up = PackedLinear::new(&packing.at("up"), up)?;
+                let gate = gate.map(|gate| PackedLinear::new(&packing.at("gate"), gate));
+                let separate = gate.transpose()?.map(|gate| SeparateGate { gate, above });
+                (up.weight().clone(), up.bias().cloned(), None, separate)
             }
         };
-        let separate = gate.filter(|_| !is_joined).map(|gate| {
-            let gate = PackedLinear::new(&packing.at("gate"), gate)?;
-            Ok::<_, candle_core::Error>(SeparateGate { gate, above })
-        });
         Ok(Self {
             up: weight,
             bias,
@@ -81,7 +78,7 @@ impl PackedFeedForward {
                 Some(xielu) => ActivationFunction::Xielu(ops::xielu_kernel(xielu.numbers())?),
                 None => ops::activation_kernel(feed_forward.activation()),
             },
-            gate: separate.transpose()?,
+            gate: separate,
             clamp: feed_forward.clamp().map(|clamp| GateClamp {
                 limit: clamp.limit as f32,
                 offset: clamp.offset as f32,
@@ -207,5 +204,136 @@ impl fmt::Debug for PackedFeedForward {
             .field("d_model", &self.d_model())
             .field("d_ff", &self.d_ff())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use candle_core::DType;
+
+    use super::super::stored::{CodeFormat, CodedRows, HeadNumber, Heads, StoredWeight, stand_in};
+    use super::*;
+    use crate::config::{Activation, GateClamp as Clamp};
+    use crate::error::{Error, Result as Loaded};
+
+    const D_IN: usize = 48;
+
+    /// A weight of codes with scales of one, times `D`.
+    struct Codes {
+        format: CodeFormat,
+        d_out: usize,
+        zero: u8,
+    }
+
+    const D: f32 = 1.0 / 256.0;
+
+    impl Codes {
+        fn code(&self, row: usize, column: usize) -> u8 {
+            ((row * 31 + column * 17 + row * column) % (2 * usize::from(self.zero))) as u8
+        }
+
+        fn linear(&self, weight: Tensor) -> Linear {
+            assert_eq!(weight.dims(), [self.d_out, D_IN]);
+            Linear::from_parts(weight, None).unwrap()
+        }
+    }
+
+    impl StoredWeight for Codes {
+        fn shape(&self) -> [usize; 2] {
+            [self.d_out, D_IN]
+        }
+
+        fn format(&self) -> CodeFormat {
+            self.format
+        }
+
+        fn order(&self) -> Option<&Arc<[u32]>> {
+            None
+        }
+
+        fn rows(&self, rows: Range<usize>) -> Loaded<CodedRows> {
+            let n_groups = rows.len() * D_IN.div_ceil(self.format.bits_by_group.1);
+            let is_shared = self.format.heads == Heads::Signed;
+            let columns = |row| (0..D_IN).map(move |column| self.code(row, column));
+            Ok(CodedRows {
+                codes: rows.clone().flat_map(columns).collect(),
+                scales: vec![if is_shared { 1.0 } else { D }; n_groups],
+                offsets: vec![],
+                shared: if is_shared {
+                    vec![[D, 0.0]; rows.len()]
+                } else {
+                    vec![]
+                },
+            })
+        }
+
+        fn numbers(&self) -> Loaded<Tensor> {
+            let number = |at: usize| {
+                let code = self.code(at / D_IN, at % D_IN);
+                (f32::from(code) - f32::from(self.zero)) * D
+            };
+            let numbers: Vec<f32> = (0..self.d_out * D_IN).map(number).collect();
+            Ok(Tensor::from_vec(
+                numbers,
+                (self.d_out, D_IN),
+                &candle_core::Device::Cpu,
+            )?)
+        }
+
+        fn error(&self, reason: String) -> Error {
+            Error::InvalidConfig(reason)
+        }
+    }
+
+    #[test]
+    fn a_gate_whose_codes_no_format_holds_with_those_of_up_is_clamped_as_any() {
+        let of = |bits_by_group, heads, zero| Codes {
+            format: CodeFormat {
+                bits_by_group,
+                heads,
+            },
+            d_out: 33,
+            zero,
+        };
+        let scales = HeadNumber::F16;
+        let gate: Arc<Codes> = of((6, 16), Heads::Signed, 32).into();
+        let up: Arc<Codes> = of((8, 32), Heads::Zero { scales, zero: 128 }, 128).into();
+        assert_eq!(gate.format().common(up.format()), None);
+        let down = Tensor::randn(0f32, 1.0, (D_IN, 33), &candle_core::Device::Cpu).unwrap();
+        // Bfloat16's own numbers, as it is packed in that.
+        let down = down
+            .to_dtype(DType::BF16)
+            .unwrap()
+            .to_dtype(DType::F32)
+            .unwrap();
+        let network = |weight: &dyn Fn(&Arc<Codes>) -> Tensor| {
+            let down = Linear::from_parts(down.clone(), None).unwrap();
+            let (gate, up) = (gate.linear(weight(&gate)), up.linear(weight(&up)));
+            let network = FeedForward::from_parts(Some(gate), up, down, Activation::Silu).unwrap();
+            let (limit, offset) = (0.7, 1.0);
+            network.with_clamp(Clamp { limit, offset }).unwrap()
+        };
+        let exact = network(&|codes| codes.numbers().unwrap());
+        let coded = network(&|codes| {
+            let codes: Arc<dyn StoredWeight> = codes.clone();
+            stand_in(&codes).unwrap()
+        });
+        let packing = Packing::of_file(Precision::AsStored).unwrap();
+        let packed = PackedFeedForward::new(&packing, &coded).unwrap();
+        let x = Tensor::randn(0f32, 1.0, (5, D_IN), &candle_core::Device::Cpu).unwrap();
+        let expected = exact.forward(&x).unwrap();
+        let found = packed.forward(&x).unwrap();
+        let squares = |x: Tensor| {
+            x.sqr()
+                .unwrap()
+                .sum_all()
+                .unwrap()
+                .to_scalar::<f32>()
+                .unwrap()
+        };
+        let error = squares((found - &expected).unwrap()) / squares(expected);
+        assert!(error.sqrt() < 0.02, "{}", error.sqrt());
     }
 }
