@@ -8,7 +8,7 @@ use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::{Module, Result, Tensor};
 
 use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
-use super::stored::pack_codes;
+use super::stored::{are_alike, pack_codes};
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
 use crate::layers::{FeedForward, Linear};
@@ -18,7 +18,7 @@ use crate::ops;
 /// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
 ///
 /// The gate and up projections form a single weight, and their product is computed before either leaves the cache. Not so
-/// codes that no format holds together, and a gate of which the largest outputs alone pass.
+/// codes of different formats or orders, and a gate of which the largest outputs alone pass.
 #[derive(Clone)]
 pub struct PackedFeedForward {
     up: Arc<PackedWeight>,
@@ -157,15 +157,13 @@ impl PackedFeedForward {
     }
 }
 
-/// The weights of gate and up as one; `None`, if they are codes of which no format holds both.
+/// The weights of gate and up as one; `None`, if they are codes that are not alike.
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<Option<PackedWeight>> {
     let shape = gate.shape();
     check_inputs(shape.0, shape.1)?;
     match (packing.codes_of(gate)?, packing.codes_of(up)?) {
         (None, None) => {}
-        (Some(gate), Some(up))
-            if gate.format().common(up.format()).is_some() && gate.order() == up.order() =>
-        {
+        (Some(gate), Some(up)) if are_alike(&gate, &up) => {
             return pack_codes(packing, &[gate, up], true).map(Some);
         }
         _ => return Ok(None),
@@ -288,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_whose_codes_no_format_holds_with_those_of_up_is_clamped_as_any() {
+    fn a_gate_of_another_format_than_up_is_clamped_as_any() {
         let of = |bits_by_group, heads, zero| Codes {
             format: CodeFormat {
                 bits_by_group,
@@ -300,7 +298,6 @@ mod tests {
         let scales = HeadNumber::F16;
         let gate: Arc<Codes> = of((6, 16), Heads::Signed, 32).into();
         let up: Arc<Codes> = of((8, 32), Heads::Zero { scales, zero: 128 }, 128).into();
-        assert_eq!(gate.format().common(up.format()), None);
         let down = Tensor::randn(0f32, 1.0, (D_IN, 33), &candle_core::Device::Cpu).unwrap();
         // Bfloat16's own numbers, as it is packed in that.
         let down = down

@@ -7,7 +7,7 @@ use candle_blocks_kernels::{Cpu, memory::lend, rows::Source, scratch};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 use half::{bf16, f16};
 
-use super::stored::{StoredWeight, pack_codes, stood_for};
+use super::stored::{StoredWeight, are_alike, pack_codes, stood_for};
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
 use crate::layers::{Linear, WeightRows};
@@ -84,8 +84,7 @@ impl PackedLinear {
     ) -> Result<Self> {
         let [d_out, d_in] = codes[0].shape();
         check_inputs(d_out, d_in)?;
-        // Those of one format and order as one.
-        let alike = codes.chunk_by(|a, b| (a.format(), a.order()) == (b.format(), b.order()));
+        let alike = codes.chunk_by(are_alike);
         let weights = alike.map(|codes| Ok(Arc::new(pack_codes(packing, codes, false)?)));
         Ok(Self {
             weights: weights.collect::<Result<_>>()?,

@@ -64,8 +64,12 @@ pub(super) fn stood_for(tensor: &Tensor) -> Result<Option<Arc<dyn StoredWeight>>
     }
 }
 
-/// Packs weights of one format and order that have the same input as one, their outputs side by side; or the two of a gated
-/// feed-forward, in a format that holds both.
+/// Whether two weights that have the same input can be packed as one.
+pub(super) fn are_alike(a: &Arc<dyn StoredWeight>, b: &Arc<dyn StoredWeight>) -> bool {
+    (a.format(), a.order()) == (b.format(), b.order())
+}
+
+/// Packs weights that [are alike](are_alike) as one, their outputs side by side; or the two of a gated feed-forward.
 pub(super) fn pack_codes(
     packing: &Packing,
     weights: &[Arc<dyn StoredWeight>],
@@ -78,20 +82,11 @@ pub(super) fn pack_codes(
         Some(d_outs.sum())
     };
     let shape = [d_out.unwrap_or(0), weights[0].shape()[1]];
-    let formats = weights.iter().map(|weight| weight.format());
-    let format = formats.map(Some).reduce(|a, b| a?.common(b?)).flatten();
-    let Some(format) = format else {
-        bail!("pack: codes that no format holds together");
-    };
+    let format = weights[0].format();
     let mut read = |matrix: usize, rows: Range<usize>| {
         check_packing(2 * rows.len() * shape[1])?; // a byte for each code, beside what they are read from
         if is_gated {
-            let (n_rows, of) = (rows.len(), weights[matrix].format());
-            let coded = weights[matrix].rows(rows)?;
-            return Ok(match of == format {
-                true => coded,
-                false => coded.widened(n_rows, of, format),
-            });
+            return weights[matrix].rows(rows);
         }
         let (mut all, mut first) = (CodedRows::default(), 0);
         for weight in weights {

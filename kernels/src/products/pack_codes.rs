@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::formats::coded::{DOUBLES, OfCodes};
-use super::formats::heads::{self, ColumnHeads, HeadNumber, Heads};
+use super::formats::coded::OfCodes;
+use super::formats::heads::{self, ColumnHeads, Heads};
 use super::{Halves, PACKED, PackedMatrix, WithKernel};
 use crate::cpu::Cpu;
 use crate::memory::{Aligned, lend};
@@ -32,46 +32,11 @@ pub struct CodeFormat {
 }
 
 impl CodeFormat {
-    /// All codes that there are, by their bits and the terms that share a scale.
-    const ALL: [(usize, usize); 7] = [
-        (4, 128),
-        (4, 64),
-        (4, 32),
-        (5, 32),
-        (6, 16),
-        (8, 128),
-        (8, 32),
-    ];
-
     /// The bits of a weight, with its share of what a whole chunk has beside codes.
     pub fn bits(self) -> f64 {
         let (bits, group) = self.bits_by_group;
         let head = self.heads.words(heads::parts(heads::CHUNK, group));
         bits as f64 + (u32::BITS as usize * head) as f64 / heads::CHUNK as f64
-    }
-
-    /// The bits of its codes as whole numbers.
-    fn whole_bits(self) -> usize {
-        match self.heads {
-            Heads::Microscaled => 5,
-            _ => self.bits_by_group.0,
-        }
-    }
-
-    /// The narrowest format that holds the codes of both, which may take more memory than either; `None`, if there is none.
-    pub fn common(self, other: Self) -> Option<Self> {
-        if self == other {
-            return Some(self);
-        }
-        let holds = |(bits, group): (usize, usize), of: Self| {
-            bits >= of.whole_bits() && of.bits_by_group.1.is_multiple_of(group)
-        };
-        let mut all = Self::ALL.into_iter();
-        let bits_by_group = all.find(|wide| holds(*wide, self) && holds(*wide, other))?;
-        Some(Self {
-            bits_by_group,
-            heads: Heads::Minima(HeadNumber::F32),
-        })
     }
 }
 
@@ -102,37 +67,6 @@ impl CodedRows {
             selected.shared.extend_from_slice(heads.shared);
         }
         selected
-    }
-
-    /// So many rows of one format in another, of [`CodeFormat::common`], with the same numbers.
-    pub fn widened(&self, n_rows: usize, from: CodeFormat, to: CodeFormat) -> Self {
-        let ((_, part), (_, to_part)) = (from.bits_by_group, to.bits_by_group);
-        let codes = self.codes.iter();
-        let mut wide = Self {
-            codes: match from.heads {
-                Heads::Microscaled => codes.map(|code| DOUBLES[usize::from(code & 15)]).collect(),
-                _ => codes.copied().collect(),
-            },
-            ..Self::default()
-        };
-        let all = heads::parts(heads::CHUNK, part);
-        let mut words = vec![0; from.heads.words(all)];
-        for row in 0..n_rows {
-            let (codes, column) = self.row(row, n_rows);
-            let n_groups = codes.len().div_ceil(part);
-            for group in 0..n_groups {
-                if group % all == 0 {
-                    from.heads.pack(&column, group / all, part, &mut words);
-                }
-                let [scale, offset] = from.heads.unpack(&words, group % all);
-                let n_terms = part.min(codes.len() - group * part);
-                for _ in 0..n_terms.div_ceil(to_part) {
-                    wide.scales.push(scale);
-                    wide.offsets.push(offset);
-                }
-            }
-        }
-        wide
     }
 
     /// The codes and heads of one of so many rows.

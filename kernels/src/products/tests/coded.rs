@@ -565,39 +565,3 @@ fn every_power_of_two_of_a_microscaled_weight_is_exact() {
         }
     }
 }
-
-#[test]
-fn rows_in_a_wider_format_are_the_same_numbers() {
-    let isa = Isa::levels().pop().unwrap();
-    let all = formats();
-    for (i, &format) in all.iter().enumerate() {
-        let Some(wide) = format.common(all[(i + 5) % all.len()]) else {
-            continue;
-        };
-        let weight = Weight::new(format, [5, 300], 3);
-        let read = &mut |_, rows: std::ops::Range<usize>| {
-            let n_rows = rows.len();
-            Ok(match wide == format {
-                true => weight.rows(rows),
-                false => weight.rows(rows).widened(n_rows, format, wide),
-            })
-        };
-        let shape = (weight.shape, false);
-        let pages = LargePages::default();
-        let packed = PackedWeight::of_codes(
-            on(isa, 1),
-            wide,
-            shape,
-            &pages,
-            read,
-            |_, reason: String| reason,
-        );
-        let (packed, narrow) = (packed.unwrap(), weight.pack(isa, format));
-        for row in 0..5 {
-            let [mut found, mut expected] = [vec![9.0; 300], vec![9.0; 300]];
-            packed.unpack_row(row, &mut found);
-            narrow.unpack_row(row, &mut expected);
-            assert_same(&found, &expected, format_args!("{format:?} in {wide:?}"));
-        }
-    }
-}
