@@ -248,8 +248,7 @@ impl PackedWeight {
         macro_rules! matching {
             ($($storage:ident)*) => {
                 match (&up.matrix, &self.matrix) {
-                    _ if self.order.is_some() => self.multiply_between(cpu, (up, up_epilogue), x, epilogue, y),
-                    $((AnyMatrix::$storage(of_up), AnyMatrix::$storage(down)) => map(LinearMap {
+                    $((AnyMatrix::$storage(of_up), AnyMatrix::$storage(down)) if self.order.is_none() => map(LinearMap {
                         cpu,
                         up: Some((of_up, up_epilogue)),
                         down,

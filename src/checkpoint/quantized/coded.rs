@@ -56,13 +56,14 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
     };
     let number = match (stored.scale_dtypes(), row.factor == 1.0) {
         ([Dtype::F16, Dtype::F16], true) => HeadNumber::F16,
-        // A power of two is a bfloat16.
-        ([Dtype::BF16, Dtype::BF16] | [Dtype::U8 | Dtype::F8_E8M0, _], true) => HeadNumber::Bf16,
+        ([Dtype::BF16, Dtype::BF16], true) => HeadNumber::Bf16,
         _ => HeadNumber::F32,
     };
     let heads = match (&row.zeros, stored.kind()) {
-        (_, CodeKind::E2m1) if number == HeadNumber::Bf16 => Heads::Microscaled,
-        (_, CodeKind::E2m1) => return refused("its scales are no powers of two".to_string()),
+        (_, CodeKind::E2m1) => match stored.scale_dtypes()[0] {
+            Dtype::U8 | Dtype::F8_E8M0 if row.factor == 1.0 => Heads::Microscaled,
+            _ => return refused("its scales are no powers of two".to_string()),
+        },
         (Zeros::All(zero), _) => Heads::Zero {
             scales: number,
             zero: *zero as u8,

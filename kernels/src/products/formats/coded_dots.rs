@@ -126,10 +126,10 @@ pub unsafe fn right<W: Words, const BITS: usize, const E2M1: bool>(
     }
     let zero = v.splat_word(0);
     let [a, b] = v.halves_of_bytes(word!(0));
-    if E2M1 {
-        let [a, b] = [v.look_up_bytes(a, &DOUBLES), v.look_up_bytes(b, &DOUBLES)];
-        return [a, b, zero, zero, zero, zero, zero, zero];
-    }
+    let [a, b] = match E2M1 {
+        true => [v.look_up_bytes(a, &DOUBLES), v.look_up_bytes(b, &DOUBLES)],
+        false => [a, b],
+    };
     if BITS == 4 {
         return [a, b, zero, zero, zero, zero, zero, zero];
     }

@@ -14,7 +14,7 @@
 //! TwoLevels          d | m, then 8 of a of 6 bits with the upper 2
 //!                    of b above them, then the lower 4 of 8 of b         d·a        -m·b
 //! Signed             d, then 16 bytes a + 128                            d·a        -32·d·a
-//! Microscaled        8 bytes a + 129, of half of the powers 2^a          2^a        -12·2^a
+//! Microscaled        bytes a + 129, four a word                          2^a        -12·2^a
 //! ```
 
 use half::{bf16, f16};
@@ -246,7 +246,7 @@ impl Heads {
 
     /// The scale and the offset of one part, from a column's head words of its chunk.
     pub fn unpack(self, words: &[u32], part: usize) -> [f32; 2] {
-        let byte = || words[1 + part / BYTES] >> (8 * (part % BYTES)) & 0xff;
+        let byte = |first: usize| words[first + part / BYTES] >> (8 * (part % BYTES)) & 0xff;
         match self {
             Self::Zero { scales, zero } => {
                 let scale = match scales {
@@ -267,16 +267,18 @@ impl Heads {
             }
             Self::TwoLevels => {
                 let [d, m] = [0, 16].map(|by| HeadNumber::F16.of_half(words[0] >> by));
-                let (a, b) = (byte() & 63, byte() >> 6 << 4 | words[3] >> (4 * part) & 15);
+                let (a, b) = (
+                    byte(1) & 63,
+                    byte(1) >> 6 << 4 | words[3] >> (4 * part) & 15,
+                );
                 [d * a as f32, -(m * b as f32)]
             }
             Self::Microscaled => {
-                let byte = words[part / BYTES] >> (8 * (part % BYTES)) & 0xff;
-                let scale = f32::from_bits(byte << 23) * POWER_UNIT;
+                let scale = f32::from_bits(byte(0) << 23) * POWER_UNIT;
                 [scale, -(f32::from(E2M1_ZERO) * scale)]
             }
             Self::Signed => {
-                let scale = HeadNumber::F16.of_half(words[0]) * (byte() as f32 - 128.0);
+                let scale = HeadNumber::F16.of_half(words[0]) * (byte(1) as f32 - 128.0);
                 [scale, -(SIX_BITS * scale)]
             }
         }
