@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::formats::coded::OfCodes;
-use super::formats::heads::{self, ColumnHeads, Heads};
+use super::formats::heads::{self, ColumnHeads, GroupHeads, Heads};
 use super::{Halves, PACKED, PackedMatrix, WithKernel};
 use crate::cpu::Cpu;
 use crate::memory::{Aligned, lend};
@@ -25,7 +25,7 @@ pub struct CodedRows {
 /// How the codes of a weight are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeFormat {
-    /// The bits of a code, and how many terms share a scale: 4 by 32, 64 or 128, 5 by 32, 6 by 16, or 8 by 32 or 128.
+    /// The bits of a code, and how many terms share a scale: 4 or 8 by 32, 64, 128 or 256, 5 by 32, or 6 by 16.
     pub bits_by_group: (usize, usize),
     /// What there is for each group.
     pub heads: Heads,
@@ -87,7 +87,7 @@ impl CodedRows {
     /// If these are not so many rows, or cannot be stored.
     fn check<F: OfCodes>(
         &self,
-        heads: Heads,
+        groups: GroupHeads,
         d_in: usize,
         rows: &Range<usize>,
     ) -> Result<(), String> {
@@ -100,8 +100,9 @@ impl CodedRows {
         if let Some(code) = self.codes.iter().find(|code| **code > F::LARGEST) {
             return Err(format!("the code {code}, expected at most {}", F::LARGEST));
         }
+        let n_groups = d_in.div_ceil(F::PART * groups.parts);
         for i in 0..n {
-            let checked = heads.check(&self.row(i, n).1, d_in.div_ceil(F::PART));
+            let checked = groups.heads.check(&self.row(i, n).1, n_groups);
             checked.map_err(|reason| format!("row {}: {reason}", rows.start + i))?;
         }
         Ok(())
@@ -116,13 +117,17 @@ impl<F: WithKernel + OfCodes> PackedMatrix<F> {
     pub fn of_codes<E>(
         memory: Aligned<u32>,
         cpu: Cpu,
-        (heads, halves): (Heads, Halves),
+        (format, halves): (CodeFormat, Halves),
         [d_out, d_in]: [usize; 2],
         read: &mut dyn FnMut(usize, Range<usize>) -> Result<CodedRows, E>,
         refuse: impl Fn(usize, String) -> E,
     ) -> Result<Self, E> {
         let kernel = &*F::kernel(cpu.isa);
         let width = kernel.panel();
+        let heads = GroupHeads {
+            heads: format.heads,
+            parts: format.bits_by_group.1 / F::PART,
+        };
         let share = halves.columns_per_panel(width);
         let n_words = F::column_words(heads, d_in);
         let mut panels = memory;
@@ -160,7 +165,7 @@ impl<F: WithKernel + OfCodes> PackedMatrix<F> {
 fn pack<F: OfCodes>(
     coded: &CodedRows,
     n_rows: usize,
-    (heads, width, share): (Heads, usize, usize),
+    (heads, width, share): (GroupHeads, usize, usize),
     matrix: usize,
     panels: &mut [u32],
     threads: usize,

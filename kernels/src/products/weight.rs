@@ -146,11 +146,11 @@ impl PackedWeight {
             false => Halves::One,
         };
         macro_rules! packed {
-            ($($bits:literal by $group:literal $heads:pat => $storage:ident,)*) => {
+            ($($bits:literal by $group:pat, $heads:pat => $storage:ident,)*) => {
                 match (format.bits_by_group, format.heads) {
                     $((($bits, $group), $heads) => {
-                        let (memory, heads) = (Aligned::empty_in(pages), (format.heads, halves));
-                        let of = PackedMatrix::of_codes(memory, cpu, heads, shape, read, refuse);
+                        let (memory, format) = (Aligned::empty_in(pages), (format, halves));
+                        let of = PackedMatrix::of_codes(memory, cpu, format, shape, read, refuse);
                         of.map(AnyMatrix::$storage)
                     })*
                     ((bits, group), _) => panic!("codes of {bits} bits in groups of {group}"),
@@ -158,14 +158,14 @@ impl PackedWeight {
             };
         }
         let packed = packed!(
-            4 by 32 Heads::Microscaled => E2m1,
-            4 by 32 _ => Int4By32,
-            4 by 64 _ => Int4By64,
-            4 by 128 _ => Int4By128,
-            5 by 32 _ => FiveBits,
-            6 by 16 _ => SixBits,
-            8 by 32 _ => BytesBy32,
-            8 by 128 _ => BytesBy128,
+            4 by 32, Heads::Microscaled => E2m1,
+            4 by 32, _ => Int4By32,
+            4 by 64, _ => Int4By64,
+            4 by 128 | 256, _ => Int4By128,
+            5 by 32, _ => FiveBits,
+            6 by 16, _ => SixBits,
+            8 by 32 | 64, _ => BytesBy32,
+            8 by 128 | 256, _ => BytesBy128,
         );
         packed.map(Self::from)
     }

@@ -96,6 +96,7 @@ impl Stored for Awq {
                 of_groups()
                     .map(|(group, row)| f32::from(code(&zeros, width, group, row)))
                     .collect(),
+                0,
             ),
             factor: 1.0,
         })

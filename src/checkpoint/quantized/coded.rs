@@ -36,10 +36,9 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
     }
     // One row says what all are like.
     let row = stored.rows(files, 0..1)?;
-    let groups: &[usize] = match bits {
-        _ if stored.kind() == CodeKind::E2m1 => &[32],
-        0..=4 => &[128, 64, 32],
-        _ => &[128, 32],
+    let groups: &[usize] = match stored.kind() {
+        CodeKind::E2m1 => &[32],
+        _ => &[256, 128, 64, 32],
     };
     let (group_of, order) = in_runs(&row.group_of);
     let is_whole = |group: &&usize| {
@@ -68,7 +67,10 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
             scales: number,
             zero: *zero as u8,
         },
-        (Zeros::Each(_), _) => Heads::Zeros(number),
+        (Zeros::Each(_, least), _) => Heads::Zeros {
+            scales: number,
+            least: *least,
+        },
         (Zeros::Behind(_), _) => Heads::Minima(number),
     };
     let bits = match bits {
@@ -140,7 +142,7 @@ pub(super) fn coded_rows(
         scales: spread(scales.into_iter().map(|scale| scale * factor).collect()),
         offsets: match zeros {
             Zeros::All(_) => Vec::new(),
-            Zeros::Each(zeros) => spread(zeros),
+            Zeros::Each(zeros, _) => spread(zeros),
             Zeros::Behind(offsets) => spread(offsets),
         },
         shared: Vec::new(),

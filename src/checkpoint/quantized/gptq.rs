@@ -157,16 +157,13 @@ impl Stored for Gptq {
                 let words: Vec<u32> = files.part(&self.zeros)?;
                 let width = self.zeros.info.shape[1];
                 let of_groups = words.chunks_exact(width.max(1));
-                let mask = (1u16 << self.bits) - 1;
-                let zero = |code: u8| match stored {
-                    // All bits set are the largest zero point, 2^bits, as AutoGPTQ's own layers have it.
-                    ZeroPoints::OneLess => f32::from((u16::from(code) & mask) + 1),
-                    _ => f32::from(code),
-                };
+                // Of one less, all bits set are the largest zero point, 2^bits, as AutoGPTQ's own layers have it.
+                let least = u8::from(matches!(stored, ZeroPoints::OneLess));
+                let zero = |code: u8| f32::from(code) + f32::from(least);
                 let all: Vec<f32> = of_groups
                     .flat_map(|words| codes(words, self.bits, n_rows).map(zero))
                     .collect();
-                Zeros::Each(turned(&all))
+                Zeros::Each(turned(&all), least)
             }
         };
         Ok(QuantizedRows {

@@ -116,6 +116,7 @@ impl Grouped {
                         .into_iter()
                         .map(|byte| f32::from(byte ^ 128))
                         .collect(),
+                    0,
                 )
             }
             ZeroSource::Words { part, bits } => {
@@ -127,7 +128,7 @@ impl Grouped {
                 };
                 let of_groups: Vec<Vec<u8>> = (0..n_groups).map(of_group).collect();
                 let each = rows.flat_map(|row| of_groups.iter().map(move |zeros| zeros[row]));
-                Zeros::Each(each.map(f32::from).collect())
+                Zeros::Each(each.map(f32::from).collect(), 0)
             }
             ZeroSource::Behind(part) => Zeros::Behind(files.part_in_f32(part)?[span].to_vec()),
         })

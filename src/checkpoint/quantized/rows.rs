@@ -47,8 +47,8 @@ pub(super) struct QuantizedRows {
 pub(super) enum Zeros {
     /// The same everywhere.
     All(f32),
-    /// `[rows, groups]`.
-    Each(Vec<f32>),
+    /// `[rows, groups]`, none of which can be less than this one, nor 256 more.
+    Each(Vec<f32>, u8),
     /// `[rows, groups]`, added to the scaled value.
     Behind(Vec<f32>),
 }
@@ -85,7 +85,7 @@ impl QuantizedRows {
                     Zeros::All(zero) => {
                         pairs.for_each(|(w, &code)| *w = scaled(*zero)(value(code)))
                     }
-                    Zeros::Each(zeros) => {
+                    Zeros::Each(zeros, _) => {
                         pairs.for_each(|(w, &code)| *w = scaled(zeros[at])(value(code)))
                     }
                     Zeros::Behind(offsets) => {

@@ -6,7 +6,11 @@ use std::{hint::black_box, time::Instant};
 use half::{bf16, f16};
 
 use super::coded::Coded;
-use super::heads::{HeadNumber::F16, Heads};
+use super::heads::{
+    GroupHeads,
+    HeadNumber::{self, F16, F32},
+    Heads,
+};
 use crate::memory::{Aligned, LargePages};
 use crate::products::{
     Columns, Epilogue, Halves, PackedMatrix, View, WithKernel, multiply::multiply_columns,
@@ -112,18 +116,26 @@ fn weights_stream_as_fast_as_they_are_read() {
     shares::<f16>("f16", ());
     shares::<bf16>("bf16", ());
     shares::<i8>("int8", ());
-    let zero = |zero| Heads::Zero { scales: F16, zero };
-    let both = Heads::Minima(F16);
-    shares::<Coded<4, 32>>("Q4_0", zero(8));
+    let one = |heads| GroupHeads { heads, parts: 1 };
+    let zero = |scales, zero| Heads::Zero { scales, zero };
+    let own = |scales: HeadNumber| one(Heads::Zeros { scales, least: 1 });
+    let both = one(Heads::Minima(F16));
+    shares::<Coded<4, 32>>("Q4_0", one(zero(F16, 8)));
     shares::<Coded<4, 32>>("Q4_1, int4 by 32", both);
-    shares::<Coded<4, 32>>("Q4_K", Heads::TwoLevels);
+    shares::<Coded<4, 32>>("Q4_K", one(Heads::TwoLevels));
+    shares::<Coded<4, 32>>("GPTQ by 32", own(F16));
     shares::<Coded<4, 64>>("int4 by 64", both);
-    shares::<Coded<4, 128>>("int4 by 128, GPTQ", both);
-    shares::<Coded<4, 128>>("GPTQ with one zero point", zero(8));
-    shares::<Coded<4, 32, true>>("MXFP4", Heads::Microscaled);
-    shares::<Coded<5, 32>>("Q5_0", zero(16));
-    shares::<Coded<5, 32>>("Q5_K", Heads::TwoLevels);
-    shares::<Coded<6, 16>>("Q6_K", Heads::Signed);
-    shares::<Coded<8, 32>>("Q8_0", zero(128));
-    shares::<Coded<8, 128>>("GPTQ of 8 bits", zero(128));
+    shares::<Coded<4, 64>>("GPTQ by 64", own(F16));
+    shares::<Coded<4, 128>>("int4 by 128", both);
+    shares::<Coded<4, 128>>("GPTQ by 128", own(F16));
+    shares::<Coded<4, 128>>("GPTQ with one zero point", one(zero(F16, 8)));
+    shares::<Coded<4, 32, true>>("MXFP4", one(Heads::Microscaled));
+    shares::<Coded<5, 32>>("Q5_0", one(zero(F16, 16)));
+    shares::<Coded<5, 32>>("Q5_K", one(Heads::TwoLevels));
+    shares::<Coded<6, 16>>("Q6_K", one(Heads::Signed));
+    let of_two = |heads| GroupHeads { heads, parts: 2 };
+    shares::<Coded<8, 32>>("Q8_0", one(zero(F16, 128)));
+    shares::<Coded<8, 32>>("8 bits by 64", of_two(zero(F16, 128)));
+    shares::<Coded<8, 128>>("GPTQ of 8 bits", one(zero(F16, 128)));
+    shares::<Coded<8, 128>>("8 bits by row", of_two(zero(F32, 128)));
 }

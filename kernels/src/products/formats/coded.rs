@@ -2,7 +2,7 @@
 //! Or codes of E2M1, numbers of 4 bits, of which the double and 12 more is such a code.
 //!
 //! **What is stored.** In each part of a column, of 16 to 128 terms, codes `q`, a scale `s` and an offset `o`, of which a weight
-//! is `q·s + o`. [`Heads`] has the ways in which files store scales and offsets; that of int4 is a scale and a minimum
+//! is `q·s + o`. [`Heads`](super::heads::Heads) has the ways in which files store scales and offsets; that of int4 is a scale and a minimum
 //! in f16, which [`codes`] searches. In each part of a row, quantized when the row is packed, the integers
 //! `round(a / t)` with the scale `t = max|a| / 127`. Parts whose largest magnitude is below `2⁻¹⁰⁰` count as zeros. A chunk of
 //! 256 terms is 2 to 16 parts, whose heads lie before its codes.
@@ -30,7 +30,7 @@
 //! ```
 
 use super::codes;
-use super::heads::{CHUNK, ColumnHeads, Heads, parts};
+use super::heads::{CHUNK, ColumnHeads, GroupHeads, parts};
 use crate::products::Format;
 
 /// Codes of so many bits in parts of so many terms; whole numbers, or numbers of E2M1.
@@ -64,7 +64,7 @@ pub(super) const MAX_QUADS: usize = 8;
 impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BITS, PART, E2M1> {
     type Number = f32;
     type Word = u32;
-    type Layout = Heads;
+    type Layout = GroupHeads;
     const GROUP: usize = group(BITS);
     const GROUP_WORDS: usize = match BITS {
         6 => 3,
@@ -78,8 +78,8 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
     const AHEAD: usize = 4 << 10;
 
     #[inline(always)]
-    fn head_words(heads: Heads, terms: usize) -> usize {
-        heads.words(parts(terms, PART).max(1))
+    fn head_words(heads: GroupHeads, terms: usize) -> usize {
+        heads.words(parts(terms, PART))
     }
 
     #[inline(always)]
@@ -97,10 +97,10 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
             offsets: &minima,
             shared: &[],
         };
-        Self::pack_codes(Heads::default(), &all, &heads, words);
+        Self::pack_codes(GroupHeads::default(), &all, &heads, words);
     }
 
-    fn unpack_column(heads: Heads, words: &[u32], terms: &mut [f32]) {
+    fn unpack_column(heads: GroupHeads, words: &[u32], terms: &mut [f32]) {
         let n_words = Self::chunk_words(heads, CHUNK);
         for (words, terms) in words.chunks(n_words).zip(terms.chunks_mut(CHUNK)) {
             let (head, words) = words.split_at(Self::head_words(heads, terms.len()));
@@ -123,13 +123,13 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
 
 impl<const BITS: usize, const PART: usize, const E2M1: bool> Coded<BITS, PART, E2M1> {
     /// Packs a column's codes and heads into its [words](Format::column_words).
-    pub fn pack_codes(heads: Heads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {
+    pub fn pack_codes(heads: GroupHeads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {
         let n_words = Self::chunk_words(heads, CHUNK);
         // A depth of zero still has one chunk, which is its head.
         for (chunk, words) in words.chunks_mut(n_words).enumerate() {
             let codes = &codes[chunk * CHUNK..codes.len().min((chunk + 1) * CHUNK)];
             let (head, words) = words.split_at_mut(Self::head_words(heads, codes.len()));
-            heads.pack(column, chunk, PART, head);
+            heads.heads.pack(column, chunk, PART * heads.parts, head);
             let groups = words.chunks_exact_mut(Self::GROUP_WORDS);
             for (words, codes) in groups.zip(codes.chunks(Self::GROUP)) {
                 let mut group = [0; 4 * MAX_QUADS];
@@ -175,18 +175,18 @@ fn code<const BITS: usize>(words: &[u32], i: usize) -> u8 {
 }
 
 /// A weight's columns in codes, as [`Coded::pack_codes`] takes them.
-pub trait OfCodes: Format<Number = f32, Word = u32, Layout = Heads> {
+pub trait OfCodes: Format<Number = f32, Word = u32, Layout = GroupHeads> {
     /// The largest code.
     const LARGEST: u8;
 
     /// Packs a column.
-    fn pack_coded(heads: Heads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]);
+    fn pack_coded(heads: GroupHeads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]);
 }
 
 impl<const BITS: usize, const PART: usize, const E2M1: bool> OfCodes for Coded<BITS, PART, E2M1> {
     const LARGEST: u8 = (u8::MAX as usize >> (8 - BITS)) as u8;
 
-    fn pack_coded(heads: Heads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {
+    fn pack_coded(heads: GroupHeads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {
         Self::pack_codes(heads, codes, column, words);
     }
 }

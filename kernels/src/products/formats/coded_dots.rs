@@ -219,7 +219,7 @@ macro_rules! dots_of_codes {
                 unsafe fn start($self, _: *const u32, _: *const u32) -> Self::Sum { $vectors.splat_word(0) }
                 unsafe fn heads(
                     $self,
-                    layout: $crate::products::formats::heads::Heads,
+                    layout: $crate::products::formats::heads::GroupHeads,
                     heads: *const u32,
                     part: usize
                 ) -> Self::Heads {
@@ -227,7 +227,7 @@ macro_rules! dots_of_codes {
                 }
                 unsafe fn all_heads(
                     $self,
-                    layout: $crate::products::formats::heads::Heads,
+                    layout: $crate::products::formats::heads::GroupHeads,
                     heads: [*const u32; $crate::products::WIDTH],
                     to: &mut [[std::mem::MaybeUninit<Self::Heads>; $crate::products::WIDTH]]
                 ) -> () {

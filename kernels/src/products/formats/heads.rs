@@ -1,4 +1,4 @@
-//! What a coded column has beside its codes: a scale and an offset for each part of a chunk, as the file has them.
+//! What a coded column has beside its codes: a scale and an offset for each group of a chunk, as the file has them.
 //!
 //! A weight is `code · scale + offset`. Both are made in f32 from what is stored, without rounding but for that of the
 //! offset of [`Heads::TwoLevels`] and of numbers in f32; they are the same numbers on every instruction set.
@@ -7,8 +7,9 @@
 //!                    head words of a chunk of 256 terms                  scale      offset
 //! Zero, 16 bits      two scales a word                                   s          -zero·s
 //! Zero, f32          a scale a word                                      s          -zero·s
-//! Zeros, 16 bits     s | zero                                            s          -zero·s
-//! Zeros, f32         s, zero                                             s          -zero·s
+//! Zeros, 16 bits     of four groups: s | bytes of two zero points,
+//!                    s | s, s | bytes of two                             s          -(byte + least)·s
+//! Zeros, f32         of four groups: bytes of four, then four scales     s          -(byte + least)·s
 //! Minima, 16 bits    s | minimum                                         s          minimum
 //! Minima, f32        s, minimum                                          s          minimum
 //! TwoLevels          d | m, then 8 of a of 6 bits with the upper 2
@@ -38,7 +39,12 @@ pub enum Heads {
         zero: u8,
     },
     /// A scale, times a code less a zero point of the group's own.
-    Zeros(HeadNumber),
+    Zeros {
+        /// The type of scales.
+        scales: HeadNumber,
+        /// The least that a zero point can be; the most is 255 more.
+        least: u8,
+    },
     /// A scale times a code, and a minimum.
     Minima(HeadNumber),
     /// Of groups of 32: whole numbers of 6 bits times a scale, and others times a minimum, which 256 terms share.
@@ -47,6 +53,15 @@ pub enum Heads {
     Microscaled,
     /// Of groups of 16: signed whole numbers of 8 bits times a scale that 256 terms share, times a code less 32.
     Signed,
+}
+
+/// Heads of groups that are one part of a coded weight each, or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupHeads {
+    /// What there is for each group.
+    pub heads: Heads,
+    /// The parts of a group.
+    pub parts: usize,
 }
 
 /// The type of a [head's](Heads) numbers.
@@ -60,9 +75,12 @@ pub enum HeadNumber {
     F32,
 }
 
-impl Default for Heads {
+impl Default for GroupHeads {
     fn default() -> Self {
-        Self::Minima(HeadNumber::F16)
+        Self {
+            heads: Heads::Minima(HeadNumber::F16),
+            parts: 1,
+        }
     }
 }
 
@@ -108,20 +126,38 @@ pub struct ColumnHeads<'a> {
 /// In a word.
 pub(super) const BYTES: usize = 4;
 
-impl Heads {
-    /// Words before the codes of a chunk of so many parts.
+impl GroupHeads {
+    /// Words before the codes of a chunk of so many parts; one without any has a head, too.
     #[inline(always)]
     pub const fn words(self, parts: usize) -> usize {
+        let groups = parts.div_ceil(self.parts);
+        self.heads.words(if groups == 0 { 1 } else { groups })
+    }
+
+    /// The scale and the offset of one part, from a column's head words of its chunk.
+    pub fn unpack(self, words: &[u32], part: usize) -> [f32; 2] {
+        self.heads.unpack(words, part / self.parts)
+    }
+}
+
+impl Heads {
+    /// Words before the codes of a chunk of so many groups.
+    #[inline(always)]
+    pub const fn words(self, groups: usize) -> usize {
         match self {
             Self::Zero {
                 scales: HeadNumber::F32,
                 ..
             }
-            | Self::Zeros(HeadNumber::F16 | HeadNumber::Bf16)
-            | Self::Minima(HeadNumber::F16 | HeadNumber::Bf16) => parts,
-            Self::Zero { .. } => parts.div_ceil(2),
-            Self::Zeros(HeadNumber::F32) | Self::Minima(HeadNumber::F32) => 2 * parts,
-            Self::Microscaled => parts.div_ceil(BYTES),
+            | Self::Minima(HeadNumber::F16 | HeadNumber::Bf16) => groups,
+            Self::Zero { .. } => groups.div_ceil(2),
+            Self::Zeros {
+                scales: HeadNumber::F32,
+                ..
+            } => groups + groups.div_ceil(BYTES),
+            Self::Zeros { .. } => groups / 4 * 3 + groups % 4,
+            Self::Minima(HeadNumber::F32) => 2 * groups,
+            Self::Microscaled => groups.div_ceil(BYTES),
             Self::TwoLevels => 4,
             Self::Signed => 5,
         }
@@ -163,9 +199,10 @@ impl Heads {
         };
         match self {
             Self::Zero { scales, .. } => held(scales, column.scales),
-            Self::Zeros(number) => {
-                held(number, column.scales)?;
-                whole(column.offsets, 0.0, 256.0)
+            Self::Zeros { scales, least } => {
+                held(scales, column.scales)?;
+                let least = f32::from(least);
+                whole(column.offsets, least, least + 255.0)
             }
             Self::Minima(number) => {
                 held(number, column.scales)?;
@@ -187,9 +224,9 @@ impl Heads {
         }
     }
 
-    /// Packs the head of a chunk whose parts, of `part` terms each, are these of the column.
-    pub fn pack(self, column: &ColumnHeads, chunk: usize, part: usize, words: &mut [u32]) {
-        let all = parts(CHUNK, part);
+    /// Packs the head of a chunk whose groups, of so many terms each, are these of the column.
+    pub fn pack(self, column: &ColumnHeads, chunk: usize, group: usize, words: &mut [u32]) {
+        let all = parts(CHUNK, group);
         let of = |numbers: &[f32]| -> Vec<f32> {
             let groups = numbers.iter().skip(chunk * all).take(all);
             groups.copied().collect()
@@ -210,12 +247,22 @@ impl Heads {
                     words[i / 2] |= of.half(x) << (16 * (i % 2));
                 }
             }
-            Self::Zeros(HeadNumber::F32) | Self::Minima(HeadNumber::F32) => {
+            Self::Zeros { scales: of, least } => {
+                for (group, (&x, &zero)) in scales.iter().zip(&offsets).enumerate() {
+                    let [to_scale, to_zero] = zeros_at(of, group);
+                    words[to_scale.word] |= match of {
+                        HeadNumber::F32 => x.to_bits(),
+                        of => of.half(x) << to_scale.bit,
+                    };
+                    words[to_zero.word] |= (zero as u32 - u32::from(least)) << to_zero.bit;
+                }
+            }
+            Self::Minima(HeadNumber::F32) => {
                 for (to, (x, y)) in words.chunks_exact_mut(2).zip(scales.iter().zip(&offsets)) {
                     to.copy_from_slice(&[x.to_bits(), y.to_bits()]);
                 }
             }
-            Self::Zeros(of) | Self::Minima(of) => {
+            Self::Minima(of) => {
                 for (to, (&x, &y)) in words.iter_mut().zip(scales.iter().zip(&offsets)) {
                     *to = of.half(x) | of.half(y) << 16;
                 }
@@ -223,53 +270,54 @@ impl Heads {
             Self::TwoLevels => {
                 let [d, m] = column.shared.get(chunk).copied().unwrap_or_default();
                 words[0] = HeadNumber::F16.half(d) | HeadNumber::F16.half(m) << 16;
-                for (part, (&a, &b)) in scales.iter().zip(&offsets).enumerate() {
+                for (group, (&a, &b)) in scales.iter().zip(&offsets).enumerate() {
                     let (a, b) = (a as u32, b as u32);
-                    words[1 + part / BYTES] |= (a | b >> 4 << 6) << (8 * (part % BYTES));
-                    words[3] |= (b & 15) << (4 * part);
+                    words[1 + group / BYTES] |= (a | b >> 4 << 6) << (8 * (group % BYTES));
+                    words[3] |= (b & 15) << (4 * group);
                 }
             }
             Self::Microscaled => {
-                for (part, &x) in scales.iter().enumerate() {
-                    words[part / BYTES] |= power(x).unwrap_or(0) << (8 * (part % BYTES));
+                for (group, &x) in scales.iter().enumerate() {
+                    words[group / BYTES] |= power(x).unwrap_or(0) << (8 * (group % BYTES));
                 }
             }
             Self::Signed => {
                 let [d, _] = column.shared.get(chunk).copied().unwrap_or_default();
                 words[0] = HeadNumber::F16.half(d);
-                for (part, a) in scales.iter().enumerate() {
-                    words[1 + part / BYTES] |= ((a + 128.0) as u32) << (8 * (part % BYTES));
+                for (group, a) in scales.iter().enumerate() {
+                    words[1 + group / BYTES] |= ((a + 128.0) as u32) << (8 * (group % BYTES));
                 }
             }
         }
     }
 
-    /// The scale and the offset of one part, from a column's head words of its chunk.
-    pub fn unpack(self, words: &[u32], part: usize) -> [f32; 2] {
-        let byte = |first: usize| words[first + part / BYTES] >> (8 * (part % BYTES)) & 0xff;
+    /// The scale and the offset of one group, from a column's head words of its chunk.
+    pub fn unpack(self, words: &[u32], group: usize) -> [f32; 2] {
+        let byte = |first: usize| words[first + group / BYTES] >> (8 * (group % BYTES)) & 0xff;
         match self {
             Self::Zero { scales, zero } => {
                 let scale = match scales {
-                    HeadNumber::F32 => f32::from_bits(words[part]),
-                    of => of.of_half(words[part / 2] >> (16 * (part % 2))),
+                    HeadNumber::F32 => f32::from_bits(words[group]),
+                    of => of.of_half(words[group / 2] >> (16 * (group % 2))),
                 };
                 [scale, -(f32::from(zero) * scale)]
             }
-            Self::Zeros(of) | Self::Minima(of) => {
-                let [scale, offset] = match of {
-                    HeadNumber::F32 => [0, 1].map(|i| f32::from_bits(words[2 * part + i])),
-                    of => [0, 16].map(|by| of.of_half(words[part] >> by)),
+            Self::Zeros { scales, least } => {
+                let [scale_at, zero_at] = zeros_at(scales, group);
+                let scale = match scales {
+                    HeadNumber::F32 => f32::from_bits(words[scale_at.word]),
+                    of => of.of_half(words[scale_at.word] >> scale_at.bit),
                 };
-                match self {
-                    Self::Zeros(_) => [scale, -(offset * scale)],
-                    _ => [scale, offset],
-                }
+                let zero = words[zero_at.word] >> zero_at.bit & 0xff;
+                [scale, -((zero + u32::from(least)) as f32 * scale)]
             }
+            Self::Minima(HeadNumber::F32) => [0, 1].map(|i| f32::from_bits(words[2 * group + i])),
+            Self::Minima(of) => [0, 16].map(|by| of.of_half(words[group] >> by)),
             Self::TwoLevels => {
                 let [d, m] = [0, 16].map(|by| HeadNumber::F16.of_half(words[0] >> by));
                 let (a, b) = (
                     byte(1) & 63,
-                    byte(1) >> 6 << 4 | words[3] >> (4 * part) & 15,
+                    byte(1) >> 6 << 4 | words[3] >> (4 * group) & 15,
                 );
                 [d * a as f32, -(m * b as f32)]
             }
@@ -282,6 +330,42 @@ impl Heads {
                 [scale, -(SIX_BITS * scale)]
             }
         }
+    }
+}
+
+/// Where in a head's words a number lies.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    pub word: usize,
+    /// Its lowest bit.
+    pub bit: usize,
+}
+
+/// Where the scale of a group lies, and its [zero point](Heads::Zeros) of its own.
+#[inline(always)]
+pub(super) const fn zeros_at(scales: HeadNumber, group: usize) -> [At; 2] {
+    let (four, i) = (group / 4, group % 4);
+    match scales {
+        HeadNumber::F32 => [
+            At {
+                word: 5 * four + 1 + i,
+                bit: 0,
+            },
+            At {
+                word: 5 * four,
+                bit: 8 * i,
+            },
+        ],
+        HeadNumber::F16 | HeadNumber::Bf16 => [
+            At {
+                word: 3 * four + i.div_ceil(2),
+                bit: if i == 2 { 16 } else { 0 },
+            },
+            At {
+                word: 3 * four + i / 2 * 2,
+                bit: 16 + 8 * (i % 2),
+            },
+        ],
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::mem::MaybeUninit;
 
-use super::heads::{BYTES, E2M1_ZERO, HeadNumber, Heads, POWER_UNIT, SIX_BITS};
+use super::heads::{
+    BYTES, E2M1_ZERO, GroupHeads, HeadNumber, Heads, POWER_UNIT, SIX_BITS, zeros_at,
+};
 use crate::products::WIDTH;
 use crate::vectors::{Vectors, Words};
 
@@ -13,7 +15,7 @@ pub struct Affine<V> {
     pub offset: V,
 }
 
-impl Heads {
+impl GroupHeads {
     /// The scales and offsets of one part, of a vector of columns; as [`Self::unpack`].
     ///
     /// # Safety
@@ -23,8 +25,48 @@ impl Heads {
     pub unsafe fn read<V: Words>(
         self,
         v: V,
-        (heads, stride): (*const u32, usize),
+        heads: (*const u32, usize),
         part: usize,
+    ) -> Affine<V::Vector> {
+        // SAFETY: the caller's promise.
+        unsafe { self.heads.read(v, heads, part / self.parts) }
+    }
+
+    /// As [`Self::read`], of two neighbouring vectors and all of so many parts.
+    ///
+    /// # Safety
+    /// As for [`Self::read`], of both vectors and these parts.
+    #[inline(always)]
+    pub unsafe fn read_all<V: Words>(
+        self,
+        v: V,
+        heads: ([*const u32; WIDTH], usize),
+        to: &mut [[MaybeUninit<Affine<V::Vector>>; WIDTH]],
+    ) {
+        let groups = to.len().div_ceil(self.parts);
+        // SAFETY: the caller's promise; a group has a part at least.
+        unsafe { self.heads.read_all(v, heads, &mut to[..groups]) };
+        // From behind, where no group is overwritten before its parts have it.
+        if self.parts > 1 {
+            for part in (0..to.len()).rev() {
+                to[part] = to[part / self.parts];
+            }
+        }
+    }
+}
+
+impl Heads {
+    /// The scales and offsets of one group, of a vector of columns; as [`Self::unpack`].
+    ///
+    /// # Safety
+    /// `heads` points to a vector of words in each of as many rows of a panel as the head of a chunk with this group has; the
+    /// rows are `stride` words apart.
+    #[inline(always)]
+    unsafe fn read<V: Words>(
+        self,
+        v: V,
+        (heads, stride): (*const u32, usize),
+        group: usize,
     ) -> Affine<V::Vector> {
         // Macros instead of closures, which might be calls.
         macro_rules! word {
@@ -53,23 +95,31 @@ impl Heads {
         match self {
             Self::Zero { scales, zero } => {
                 let scale = match scales {
-                    HeadNumber::F32 => single!(part),
-                    of if part.is_multiple_of(2) => of.low(v, word!(part / 2)),
-                    of => of.high(v, word!(part / 2)),
+                    HeadNumber::F32 => single!(group),
+                    of if group.is_multiple_of(2) => of.low(v, word!(group / 2)),
+                    of => of.high(v, word!(group / 2)),
                 };
                 of_zero(v, scale, v.splat(f32::from(zero)))
             }
-            Self::Zeros(of) | Self::Minima(of) => {
-                let [scale, offset] = match of {
-                    HeadNumber::F32 => [single!(2 * part), single!(2 * part + 1)],
-                    of => {
-                        let word = word!(part);
-                        [of.low(v, word), of.high(v, word)]
-                    }
+            Self::Zeros { scales, least } => {
+                let [scale_at, zero_at] = zeros_at(scales, group);
+                let scale = match scales {
+                    HeadNumber::F32 => single!(scale_at.word),
+                    of if scale_at.bit == 0 => of.low(v, word!(scale_at.word)),
+                    of => of.high(v, word!(scale_at.word)),
                 };
-                match self {
-                    Self::Zeros(_) => of_zero(v, scale, offset),
-                    _ => Affine { scale, offset },
+                let byte = v.integers(bits!(word!(zero_at.word), zero_at.bit, 0xff));
+                of_zero(v, scale, v.add(byte, v.splat(f32::from(least))))
+            }
+            Self::Minima(HeadNumber::F32) => Affine {
+                scale: single!(2 * group),
+                offset: single!(2 * group + 1),
+            },
+            Self::Minima(of) => {
+                let word = word!(group);
+                Affine {
+                    scale: of.low(v, word),
+                    offset: of.high(v, word),
                 }
             }
             Self::TwoLevels => {
@@ -78,9 +128,9 @@ impl Heads {
                     HeadNumber::F16.low(v, shared),
                     HeadNumber::F16.high(v, shared),
                 );
-                let (bytes, at) = (word!(1 + part / BYTES), 8 * (part % BYTES));
+                let (bytes, at) = (word!(1 + group / BYTES), 8 * (group % BYTES));
                 let upper = bits!(bytes, at + 2, 0x30);
-                let b = v.xor_words(upper, bits!(word!(3), 4 * part, 0x0f));
+                let b = v.xor_words(upper, bits!(word!(3), 4 * group, 0x0f));
                 Affine {
                     scale: v.multiply(d, v.integers(bits!(bytes, at, 0x3f))),
                     offset: of_zero(v, m, v.integers(b)).offset,
@@ -88,12 +138,12 @@ impl Heads {
             }
             Self::Microscaled => {
                 // In the exponent's place of a bfloat16.
-                let byte = bits!(word!(part / BYTES), 8 * (part % BYTES) + 25, 0x7f80);
+                let byte = bits!(word!(group / BYTES), 8 * (group % BYTES) + 25, 0x7f80);
                 let scale = v.multiply(v.low_halves(byte), v.splat(POWER_UNIT));
                 of_zero(v, scale, v.splat(f32::from(E2M1_ZERO)))
             }
             Self::Signed => {
-                let a = bits!(word!(1 + part / BYTES), 8 * (part % BYTES), 0xff);
+                let a = bits!(word!(1 + group / BYTES), 8 * (group % BYTES), 0xff);
                 let whole = v.add(v.integers(a), v.splat(-128.0));
                 let scale = v.multiply(HeadNumber::F16.low(v, word!(0)), whole);
                 of_zero(v, scale, v.splat(SIX_BITS))
@@ -101,12 +151,12 @@ impl Heads {
         }
     }
 
-    /// As [`Self::read`], of two neighbouring vectors and all of so many parts: each layout has a loop of its own.
+    /// As [`Self::read`], of two neighbouring vectors and all of so many groups: each layout has a loop of its own.
     ///
     /// # Safety
-    /// As for [`Self::read`], of both vectors and these parts.
+    /// As for [`Self::read`], of both vectors and these groups.
     #[inline(always)]
-    pub unsafe fn read_all<V: Words>(
+    unsafe fn read_all<V: Words>(
         self,
         v: V,
         (heads, stride): ([*const u32; WIDTH], usize),
@@ -120,8 +170,8 @@ impl Heads {
                         let first = 4 * fours.len();
                         for (four, to) in fours.iter_mut().enumerate() {
                             for (j, heads) in heads.into_iter().enumerate() {
-                                // By hand: where in a word a part has its bits is then known to the compiler, and what
-                                // parts share is read once.
+                                // By hand: where in a word a group has its bits is then known to the compiler, and what
+                                // groups share is read once.
                                 // SAFETY: the caller's promise.
                                 let read = unsafe {
                                     [
@@ -136,10 +186,10 @@ impl Heads {
                                 }
                             }
                         }
-                        for (part, to) in rest.iter_mut().enumerate() {
+                        for (group, to) in rest.iter_mut().enumerate() {
                             for (to, heads) in to.iter_mut().zip(heads) {
                                 // SAFETY: the caller's promise.
-                                to.write(unsafe { $same.read(v, (heads, stride), first + part) });
+                                to.write(unsafe { $same.read(v, (heads, stride), first + group) });
                             }
                         }
                     })*
@@ -151,9 +201,9 @@ impl Heads {
             Self::Zero { scales: F16, zero } => Self::Zero { scales: F16, zero },
             Self::Zero { scales: Bf16, zero } => Self::Zero { scales: Bf16, zero },
             Self::Zero { scales: F32, zero } => Self::Zero { scales: F32, zero },
-            Self::Zeros(F16) => Self::Zeros(F16),
-            Self::Zeros(Bf16) => Self::Zeros(Bf16),
-            Self::Zeros(F32) => Self::Zeros(F32),
+            Self::Zeros { scales: F16, least } => Self::Zeros { scales: F16, least },
+            Self::Zeros { scales: Bf16, least } => Self::Zeros { scales: Bf16, least },
+            Self::Zeros { scales: F32, least } => Self::Zeros { scales: F32, least },
             Self::Minima(F16) => Self::Minima(F16),
             Self::Minima(Bf16) => Self::Minima(Bf16),
             Self::Minima(F32) => Self::Minima(F32),

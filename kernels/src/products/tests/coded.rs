@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::memory::LargePages;
-use crate::products::formats::heads::{HeadNumber, Heads};
+use crate::products::formats::heads::{
+    HeadNumber::{self, F16, F32},
+    Heads,
+};
 use crate::products::{CodeFormat, CodedRows, PackedWeight};
 use crate::reference::random as numbers;
 use crate::rows::source::Source;
@@ -19,13 +22,20 @@ fn formats() -> Vec<CodeFormat> {
             heads,
         });
     };
-    for bits_by_group in [(4, 32), (4, 64), (4, 128), (5, 32), (8, 32), (8, 128)] {
+    let groups = [32, 64, 128, 256].into_iter();
+    for bits_by_group in groups
+        .flat_map(|group| [(4, group), (8, group)])
+        .chain([(5, 32)])
+    {
         let zero = 1 << (bits_by_group.0 - 1);
-        for number in [HeadNumber::F16, HeadNumber::Bf16, HeadNumber::F32] {
-            let scales = number;
+        for (least, scales) in [HeadNumber::F16, HeadNumber::Bf16, HeadNumber::F32]
+            .into_iter()
+            .enumerate()
+        {
+            let least = least as u8;
             add(bits_by_group, Heads::Zero { scales, zero });
-            add(bits_by_group, Heads::Zeros(number));
-            add(bits_by_group, Heads::Minima(number));
+            add(bits_by_group, Heads::Zeros { scales, least });
+            add(bits_by_group, Heads::Minima(scales));
         }
     }
     add((4, 32), Heads::TwoLevels);
@@ -43,6 +53,8 @@ struct Weight {
     affine: Vec<([f64; 2], [f32; 2])>,
     shape: [usize; 2],
     group: usize,
+    /// How many terms of a row are quantized together.
+    part: usize,
 }
 
 impl Weight {
@@ -82,7 +94,11 @@ impl Weight {
         }
         (coded.scales, coded.offsets) = match format.heads {
             Heads::Zero { scales, .. } => (held(scales, n, seed + 1), vec![]),
-            Heads::Zeros(number) => (held(number, n, seed + 1), whole(n, 0, 256, seed + 2)),
+            Heads::Zeros { scales, least } => {
+                let least = i32::from(least);
+                let zeros = whole(n, least, least + 255, seed + 2);
+                (held(scales, n, seed + 1), zeros)
+            }
             Heads::Minima(number) => (held(number, n, seed + 1), held(number, n, seed + 2)),
             Heads::TwoLevels => (whole(n, 0, 63, seed + 1), whole(n, 0, 63, seed + 2)),
             Heads::Signed => (whole(n, -128, 127, seed + 1), vec![]),
@@ -101,7 +117,7 @@ impl Weight {
                     [scale.into(), -(f64::from(zero) * f64::from(scale))],
                     [scale, -(f32::from(zero) * scale)],
                 ),
-                Heads::Zeros(_) => {
+                Heads::Zeros { .. } => {
                     let zero = coded.offsets[i];
                     (
                         [scale.into(), -f64::from(zero) * f64::from(scale)],
@@ -146,6 +162,11 @@ impl Weight {
             affine,
             shape,
             group,
+            part: match (bits, group) {
+                (8, 64) => 32,
+                (_, 256) => 128,
+                _ => group,
+            },
             coded,
         }
     }
@@ -177,15 +198,17 @@ impl Weight {
         packed.unwrap()
     }
 
-    fn groups_of(&self, row: usize) -> impl Iterator<Item = (&[u8], &([f64; 2], [f32; 2]))> {
+    fn parts_of(&self, row: usize) -> impl Iterator<Item = (&[u8], &([f64; 2], [f32; 2]))> {
         let [_, d_in] = self.shape;
-        let codes = self.whole[row * d_in..][..d_in].chunks(self.group);
-        codes.zip(&self.affine[row * d_in.div_ceil(self.group)..])
+        let codes = self.whole[row * d_in..][..d_in].chunks(self.part);
+        let affine = &self.affine[row * d_in.div_ceil(self.group)..];
+        let each = codes.enumerate();
+        each.map(|(part, codes)| (codes, &affine[part * self.part / self.group]))
     }
 
     /// An element of a product in the documented order, and what it would be without rounding the row.
     fn element(&self, x: &[f32], row: usize) -> (f32, f64) {
-        let groups = x.chunks(self.group).zip(self.groups_of(row));
+        let groups = x.chunks(self.part).zip(self.parts_of(row));
         let each = groups.map(|(x, (codes, (exact, [scale, offset])))| {
             let step = x.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 127.0;
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
@@ -212,7 +235,7 @@ impl Weight {
 
     /// The deviation of the error that rounding a row to integers makes, if each errs by itself.
     fn row_error(&self, x: &[f32], row: usize) -> f64 {
-        let groups = x.chunks(self.group).zip(self.groups_of(row));
+        let groups = x.chunks(self.part).zip(self.parts_of(row));
         let squares = groups.map(|(x, (codes, ([scale, offset], _)))| {
             let step = f64::from(x.iter().fold(0f32, |largest, x| largest.max(x.abs()))) / 127.0;
             let weights = codes.iter().map(|&q| f64::from(q) * scale + offset);
@@ -282,7 +305,7 @@ fn a_row_of_codes_is_unpacked_as_the_file_has_it() {
                 for row in 0..d_out {
                     let mut found = vec![9.0; d_in];
                     packed.unpack_row(row, &mut found);
-                    let groups = weight.groups_of(row);
+                    let groups = weight.parts_of(row);
                     let each = groups.flat_map(|(codes, (_, [scale, offset]))| {
                         codes.iter().map(move |&q| f32::from(q) * scale + offset)
                     });
@@ -470,9 +493,12 @@ fn what_a_head_cannot_hold_is_refused_and_named() {
         ),
         (zero, |rows| rows.scales.truncate(3), "scales and offsets"),
         (
-            of(Heads::Zeros(HeadNumber::F16)),
+            of(Heads::Zeros {
+                scales: HeadNumber::F16,
+                least: 1,
+            }),
             |rows| rows.offsets[1] = 0.5,
-            "0.5, expected a whole number of 0 to 256",
+            "0.5, expected a whole number of 1 to 256",
         ),
         (
             of(Heads::TwoLevels),
@@ -488,22 +514,31 @@ fn what_a_head_cannot_hold_is_refused_and_named() {
 #[test]
 fn codes_take_no_more_memory_than_the_tables_say() {
     let isa = Isa::levels().pop().unwrap();
-    let zero = |zero| Heads::Zero {
-        scales: HeadNumber::F16,
-        zero,
+    let zero = |scales, zero| Heads::Zero { scales, zero };
+    let own = Heads::Zeros {
+        scales: F16,
+        least: 1,
     };
     for (bits_by_group, heads, bits) in [
-        ((4, 32), zero(8), 4.5),                         // Q4_0
-        ((4, 32), Heads::Minima(HeadNumber::F16), 5.0),  // Q4_1
-        ((4, 128), zero(8), 4.125),                      // GPTQ, compressed-tensors
-        ((4, 128), Heads::Zeros(HeadNumber::F16), 4.25), // AWQ
-        ((4, 32), Heads::TwoLevels, 4.5),                // Q4_K
-        ((4, 32), Heads::Microscaled, 4.25),             // MXFP4
-        ((5, 32), zero(16), 5.5),                        // Q5_0
-        ((5, 32), Heads::TwoLevels, 5.5),                // Q5_K
-        ((6, 16), Heads::Signed, 6.625),                 // Q6_K: 6.5625
-        ((8, 32), zero(128), 8.5),                       // Q8_0
-        ((8, 128), zero(128), 8.125),
+        ((4, 32), zero(F16, 8), 4.5),        // Q4_0
+        ((4, 32), Heads::Minima(F16), 5.0),  // Q4_1
+        ((4, 32), own, 4.75),                // GPTQ: 4.625
+        ((4, 64), own, 4.375),               // AWQ: 4.3125
+        ((4, 128), own, 4.25),               // 4.15625
+        ((4, 256), own, 4.125),              // of rows: 4 and a little
+        ((4, 128), zero(F16, 8), 4.125),     // compressed-tensors
+        ((4, 32), Heads::TwoLevels, 4.5),    // Q4_K
+        ((4, 32), Heads::Microscaled, 4.25), // MXFP4
+        ((5, 32), zero(F16, 16), 5.5),       // Q5_0
+        ((5, 32), Heads::TwoLevels, 5.5),    // Q5_K
+        ((6, 16), Heads::Signed, 6.625),     // Q6_K: 6.5625
+        ((8, 32), zero(F16, 128), 8.5),      // Q8_0
+        ((8, 32), own, 8.75),                // GPTQ
+        ((8, 64), zero(F16, 128), 8.25),
+        ((8, 64), Heads::Minima(F16), 8.5), // MLX
+        ((8, 64), own, 8.375),              // GPTQ
+        ((8, 128), zero(F16, 128), 8.125),
+        ((8, 256), zero(F32, 128), 8.125), // of rows: 8 and a little
     ] {
         let format = CodeFormat {
             bits_by_group,
