@@ -249,12 +249,12 @@ impl Heads {
             }
             Self::Zeros { scales: of, least } => {
                 for (group, (&x, &zero)) in scales.iter().zip(&offsets).enumerate() {
-                    let [to_scale, to_zero] = zeros_at(of, group);
-                    words[to_scale.word] |= match of {
+                    let [(word, bit), (zero_word, zero_bit)] = zeros_at(of, group);
+                    words[word] |= match of {
                         HeadNumber::F32 => x.to_bits(),
-                        of => of.half(x) << to_scale.bit,
+                        of => of.half(x) << bit,
                     };
-                    words[to_zero.word] |= (zero as u32 - u32::from(least)) << to_zero.bit;
+                    words[zero_word] |= (zero as u32 - u32::from(least)) << zero_bit;
                 }
             }
             Self::Minima(HeadNumber::F32) => {
@@ -303,12 +303,12 @@ impl Heads {
                 [scale, -(f32::from(zero) * scale)]
             }
             Self::Zeros { scales, least } => {
-                let [scale_at, zero_at] = zeros_at(scales, group);
+                let [(word, bit), (zero_word, zero_bit)] = zeros_at(scales, group);
                 let scale = match scales {
-                    HeadNumber::F32 => f32::from_bits(words[scale_at.word]),
-                    of => of.of_half(words[scale_at.word] >> scale_at.bit),
+                    HeadNumber::F32 => f32::from_bits(words[word]),
+                    of => of.of_half(words[word] >> bit),
                 };
-                let zero = words[zero_at.word] >> zero_at.bit & 0xff;
+                let zero = words[zero_word] >> zero_bit & 0xff;
                 [scale, -((zero + u32::from(least)) as f32 * scale)]
             }
             Self::Minima(HeadNumber::F32) => [0, 1].map(|i| f32::from_bits(words[2 * group + i])),
@@ -333,38 +333,15 @@ impl Heads {
     }
 }
 
-/// Where in a head's words a number lies.
-#[derive(Clone, Copy)]
-pub(super) struct At {
-    pub word: usize,
-    /// Its lowest bit.
-    pub bit: usize,
-}
-
-/// Where the scale of a group lies, and its [zero point](Heads::Zeros) of its own.
+/// Where the scale of a group lies in a head's words, and its [zero point](Heads::Zeros) of its own: word and lowest bit.
 #[inline(always)]
-pub(super) const fn zeros_at(scales: HeadNumber, group: usize) -> [At; 2] {
+pub(super) const fn zeros_at(scales: HeadNumber, group: usize) -> [(usize, usize); 2] {
     let (four, i) = (group / 4, group % 4);
     match scales {
-        HeadNumber::F32 => [
-            At {
-                word: 5 * four + 1 + i,
-                bit: 0,
-            },
-            At {
-                word: 5 * four,
-                bit: 8 * i,
-            },
-        ],
+        HeadNumber::F32 => [(5 * four + 1 + i, 0), (5 * four, 8 * i)],
         HeadNumber::F16 | HeadNumber::Bf16 => [
-            At {
-                word: 3 * four + i.div_ceil(2),
-                bit: if i == 2 { 16 } else { 0 },
-            },
-            At {
-                word: 3 * four + i / 2 * 2,
-                bit: 16 + 8 * (i % 2),
-            },
+            (3 * four + i.div_ceil(2), if i == 2 { 16 } else { 0 }),
+            (3 * four + i / 2 * 2, 16 + 8 * (i % 2)),
         ],
     }
 }

@@ -102,13 +102,13 @@ impl Heads {
                 of_zero(v, scale, v.splat(f32::from(zero)))
             }
             Self::Zeros { scales, least } => {
-                let [scale_at, zero_at] = zeros_at(scales, group);
+                let [(word, bit), (zero_word, zero_bit)] = zeros_at(scales, group);
                 let scale = match scales {
-                    HeadNumber::F32 => single!(scale_at.word),
-                    of if scale_at.bit == 0 => of.low(v, word!(scale_at.word)),
-                    of => of.high(v, word!(scale_at.word)),
+                    HeadNumber::F32 => single!(word),
+                    of if bit == 0 => of.low(v, word!(word)),
+                    of => of.high(v, word!(word)),
                 };
-                let byte = v.integers(bits!(word!(zero_at.word), zero_at.bit, 0xff));
+                let byte = v.integers(bits!(word!(zero_word), zero_bit, 0xff));
                 of_zero(v, scale, v.add(byte, v.splat(f32::from(least))))
             }
             Self::Minima(HeadNumber::F32) => Affine {
