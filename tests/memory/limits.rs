@@ -1,7 +1,7 @@
 //! Loading where the system allows less than it takes is an error that says so, and where it allows the peak that
 //! `loading.rs` measures, it is none.
 
-use std::{env, path::Path, process::Command};
+use std::{env, path::Path, process::Command, thread};
 
 use candle_blocks::{
     Checkpoint, Error, Precision,
@@ -92,48 +92,53 @@ fn below_the_peak_loading_is_an_error_and_at_the_peak_it_is_not() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     write_bert(folders[0].path(), SIZES, 0);
     write_gpt2(folders[1].path(), None);
-    for folder in &folders {
-        let path = folder.path();
-        let checkpoint = Checkpoint::open(path).unwrap();
-        let files = checkpoint.files();
-        let sizes = files.names().map(|name| files.info(name).unwrap().n_bytes);
-        let (total, largest) = (files.n_bytes() as usize, sizes.max().unwrap());
-        let block = total / SIZES.n_blocks;
-        // What is held in the end, and what may come and go beside it.
-        for (kind, held, beside) in [
-            ("f32", total, largest),
-            ("f64", 2 * total, 2 * largest),
-            ("bf16", total / 2, 2 * largest),
-            ("trainable", total, largest),
-            ("packed in f32", total / 10 * 11, block),
-            ("packed in bf16", total / 20 * 11, block),
-            ("packed in int8", total / 40 * 11, block),
-            ("packed in int4", total / 64 * 10, block),
-        ] {
-            let peak = held + beside + BESIDE;
-            let mut loaded = None;
-            for step in 1..=STEPS {
-                let limit = (8 << 20) + (peak - (8 << 20)) / STEPS * step;
-                let said = under(limit, kind, path);
-                let is_error = said.contains(" of Some(") && said.ends_with("true");
-                assert!(
-                    said == "loaded" || is_error,
-                    "{kind} under {limit}, peak {peak}: {said}"
-                );
-                if said == "loaded" {
-                    loaded.get_or_insert(limit);
-                }
-                // The measure sees the limit, and the error comes before the file is read where it can.
-                if step == STEPS {
-                    assert_eq!(said, "loaded", "{kind} under {limit}");
-                } else if limit < held / 10 * 8 {
-                    let needed = said.split(' ').next().unwrap().parse::<usize>().unwrap();
-                    assert!(needed >= held / 10 * 8, "{kind} under {limit}: {said}");
-                }
-            }
-            let least = loaded.unwrap();
-            let family = checkpoint.family();
-            println!("{family} {kind}: at most {peak}, loads from {least} bytes on");
+    thread::scope(|scope| {
+        for folder in &folders {
+            scope.spawn(|| loads_from_its_peak_on(folder.path()));
         }
+    });
+}
+
+fn loads_from_its_peak_on(path: &Path) {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let files = checkpoint.files();
+    let sizes = files.names().map(|name| files.info(name).unwrap().n_bytes);
+    let (total, largest) = (files.n_bytes() as usize, sizes.max().unwrap());
+    let block = total / SIZES.n_blocks;
+    // What is held in the end, and what may come and go beside it.
+    for (kind, held, beside) in [
+        ("f32", total, largest),
+        ("f64", 2 * total, 2 * largest),
+        ("bf16", total / 2, 2 * largest),
+        ("trainable", total, largest),
+        ("packed in f32", total / 10 * 11, block),
+        ("packed in bf16", total / 20 * 11, block),
+        ("packed in int8", total / 40 * 11, block),
+        ("packed in int4", total / 64 * 10, block),
+    ] {
+        let peak = held + beside + BESIDE;
+        let mut loaded = None;
+        for step in 1..=STEPS {
+            let limit = (8 << 20) + (peak - (8 << 20)) / STEPS * step;
+            let said = under(limit, kind, path);
+            let is_error = said.contains(" of Some(") && said.ends_with("true");
+            assert!(
+                said == "loaded" || is_error,
+                "{kind} under {limit}, peak {peak}: {said}"
+            );
+            if said == "loaded" {
+                loaded.get_or_insert(limit);
+            }
+            // The measure sees the limit, and the error comes before the file is read where it can.
+            if step == STEPS {
+                assert_eq!(said, "loaded", "{kind} under {limit}");
+            } else if limit < held / 10 * 8 {
+                let needed = said.split(' ').next().unwrap().parse::<usize>().unwrap();
+                assert!(needed >= held / 10 * 8, "{kind} under {limit}: {said}");
+            }
+        }
+        let least = loaded.unwrap();
+        let family = checkpoint.family();
+        println!("{family} {kind}: at most {peak}, loads from {least} bytes on");
     }
 }

@@ -3,7 +3,10 @@
 //! Layers on CUDA and Metal are composed of candle's operations. The environment variable `CANDLE_BLOCKS_REHEARSE` has the
 //! CPU do the same, and refuse what the table of candle's back ends says that the device lacks.
 
-use std::process::Command;
+use std::{
+    process::{Command, Output},
+    thread,
+};
 
 use crate::device::DEVICE_VARIABLE;
 
@@ -27,10 +30,29 @@ pub fn rehearsed() -> Option<String> {
     std::env::var(VARIABLE).ok()
 }
 
-/// Runs the tests of this program as a back end, but for those whose names contain one of `left_out`. Returns what they
-/// print.
+/// Runs the tests of this program as each of these back ends, but for those whose names contain one of those beside it.
+/// Within a rehearsal nothing.
 #[track_caller]
-pub fn rehearse(backend: &str, left_out: &[&str]) -> String {
+pub fn rehearse(backends: &[(&str, &[&str])]) {
+    if rehearsed().is_some() {
+        return;
+    }
+    // At once: while one program ends with its longest test, another has use for the processor.
+    let outputs: Vec<_> = thread::scope(|scope| {
+        let run = |&(backend, left_out)| scope.spawn(move || output_as(backend, left_out));
+        let runs: Vec<_> = backends.iter().map(run).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    for ((backend, _), output) in backends.iter().zip(outputs) {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let (_, counts) = text.rsplit_once("test result: ").unwrap_or_default();
+        println!("as {backend}: {counts}");
+        assert!(output.status.success(), "as {backend}:\n{text}");
+    }
+}
+
+/// What this program prints as one back end.
+fn output_as(backend: &str, left_out: &[&str]) -> Output {
     let mut program = Command::new(std::env::current_exe().unwrap());
     for name in left_out {
         program.args(["--skip", name]);
@@ -40,16 +62,11 @@ pub fn rehearse(backend: &str, left_out: &[&str]) -> String {
     } else {
         "composed"
     };
-    let output = program
+    program
         .args(["--nocapture"])
         .env(VARIABLE, backend.split(',').next().unwrap())
         .env(CUDA, kernels)
         .env_remove(DEVICE_VARIABLE) // it is the CPU's, also where a GPU is under test
         .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (_, counts) = text.rsplit_once("test result: ").unwrap_or_default();
-    println!("as {backend}: {counts}");
-    assert!(output.status.success(), "as {backend}:\n{text}");
-    text
+        .unwrap()
 }
