@@ -54,7 +54,11 @@ fn every_format_is_written_and_reported_by_tensor_and_kind() {
         // A second time, it is there.
         let again = quantize(model, to, &output, &[]);
         again.assert_status(2);
-        assert_says(&again.stderr, &[to]);
+        assert_says(&again.stderr, &[to, "--replace"]);
+        quantize(model, to, &output, &["--replace"]).assert_status(0);
+        // Nor is what is read replaced.
+        let own = quantize(output.to_str().unwrap(), to, &output, &["--replace"]);
+        own.assert_refused(&["--output", to]);
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_blocks::candle_core::Tensor;
-use candle_blocks::checkpoint::{GgufType, Quantization, QuantizedTensor};
+use candle_blocks::checkpoint::{Existing, GgufType, Quantization, QuantizedTensor};
 use candle_blocks::{Error, SaveOptions};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,9 +26,12 @@ pub struct Args {
     /// How many weights share a scale, with --to w4a16 or w8a16: 32, 64 or 128.
     #[arg(long, value_name = "SIZE", default_value_t = 128)]
     group: usize,
-    /// What to write: a GGUF file, or a directory with --to w4a16 or w8a16. It must not be there yet.
+    /// What to write: a GGUF file, or a directory with --to w4a16 or w8a16.
     #[arg(long, value_name = "PATH")]
     output: PathBuf,
+    /// Write over what an earlier run has left there.
+    #[arg(long)]
+    replace: bool,
     /// Print JSON instead of text.
     #[arg(long)]
     json: bool,
@@ -81,6 +84,14 @@ impl Args {
 pub fn quantize(args: &Args) -> Result<Outcome> {
     let checkpoint = args.model.open()?;
     let files = checkpoint.files();
+    if let Ok(output) = args.output.canonicalize() {
+        let weights = files.names().filter_map(|name| files.info(name));
+        let mut weights = weights.filter_map(|info| info.path.canonicalize().ok());
+        if weights.any(|path| path.starts_with(&output)) {
+            let output = output.display();
+            bail!("{output}: --output has the weights that are read; give another name");
+        }
+    }
     let shapes = files.names().filter_map(|name| files.info(name));
     let n = shapes.map(|info| info.shape.iter().product::<usize>() as u64);
     let bar = ProgressBar::new(n.sum()).with_style(ProgressStyle::with_template(
@@ -89,7 +100,11 @@ pub fn quantize(args: &Args) -> Result<Outcome> {
     let (mut report, mut was_pressed) = (Report::default(), interrupt::was_pressed());
     let unchanged = Vec::<(String, Tensor)>::new();
     let quantization = args.quantization();
-    let saved = SaveOptions::default().save_quantized(
+    let existing = match args.replace {
+        true => Existing::Replace,
+        false => Existing::Refuse,
+    };
+    let saved = SaveOptions::default().existing(existing).save_quantized(
         &checkpoint,
         quantization,
         &args.output,
