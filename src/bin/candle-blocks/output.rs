@@ -4,6 +4,7 @@
 #[path = "../../error/escape.rs"]
 mod escape;
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -90,13 +91,11 @@ pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Resu
 /// [`check`] of an output beside the files of a checkpoint and `others`.
 pub fn check_file<'p>(
     output: &Path,
-    checkpoint: &Checkpoint,
+    checkpoint: &'p Checkpoint,
     others: impl Iterator<Item = &'p Path>,
 ) -> anyhow::Result<()> {
-    let files = checkpoint.files();
-    let weights = files.names().filter_map(|name| files.info(name));
-    let weights = weights.map(|info| info.path.as_path());
-    let directory = Path::new(".").join(files.directory()).canonicalize().ok();
+    let directory = checkpoint.files().directory();
+    let directory = Path::new(".").join(directory).canonicalize().ok();
     check(output, |existing| {
         let is_it = |path: &Path| path.canonicalize().is_ok_and(|path| path == existing);
         // The configuration, the tokenizer, templates; in the Hub's cache, links.
@@ -108,7 +107,35 @@ pub fn check_file<'p>(
         let named = std::path::absolute(output);
         is_beside(existing)
             || named.is_ok_and(|named| is_beside(&named))
-            || weights.chain([files.path()]).any(is_it)
-            || { others }.any(is_it)
+            || weights(checkpoint).into_iter().chain(others).any(is_it)
     })
+}
+
+/// Refuses an output that is one of a checkpoint's files or of `others`, or a folder that has one.
+pub fn check_spares<'p>(
+    output: &Path,
+    checkpoint: &'p Checkpoint,
+    others: impl Iterator<Item = &'p Path>,
+) -> anyhow::Result<()> {
+    let Ok(existing) = output.canonicalize() else {
+        return Ok(());
+    };
+    let mut read = weights(checkpoint).into_iter().chain(others);
+    let has = |path: &Path| {
+        path.canonicalize()
+            .is_ok_and(|path| path.starts_with(&existing))
+    };
+    if read.any(has) {
+        let output = output.display();
+        anyhow::bail!("{output}: --output has a file that is read; give another name");
+    }
+    Ok(())
+}
+
+/// Where a checkpoint's weights are, each path once.
+fn weights(checkpoint: &Checkpoint) -> BTreeSet<&Path> {
+    let files = checkpoint.files();
+    let infos = files.names().filter_map(|name| files.info(name));
+    let paths = infos.map(|info| info.path.as_path());
+    paths.chain([files.path()]).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use candle_blocks::candle_core::Tensor;
 use candle_blocks::checkpoint::{Existing, GgufType, Quantization, QuantizedTensor};
 use candle_blocks::{Error, SaveOptions};
@@ -84,14 +84,7 @@ impl Args {
 pub fn quantize(args: &Args) -> Result<Outcome> {
     let checkpoint = args.model.open()?;
     let files = checkpoint.files();
-    if let Ok(output) = args.output.canonicalize() {
-        let weights = files.names().filter_map(|name| files.info(name));
-        let mut weights = weights.filter_map(|info| info.path.canonicalize().ok());
-        if weights.any(|path| path.starts_with(&output)) {
-            let output = output.display();
-            bail!("{output}: --output has the weights that are read; give another name");
-        }
-    }
+    output::check_spares(&args.output, &checkpoint, args.model.files())?;
     let shapes = files.names().filter_map(|name| files.info(name));
     let n = shapes.map(|info| info.shape.iter().product::<usize>() as u64);
     let bar = ProgressBar::new(n.sum()).with_style(ProgressStyle::with_template(
