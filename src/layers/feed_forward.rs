@@ -193,7 +193,8 @@ impl FeedForward {
             .collect()
     }
 
-    fn linears(&self) -> impl Iterator<Item = &Linear> {
+    /// Gate, if any, up and down.
+    pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up, &self.down])
     }
 

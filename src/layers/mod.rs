@@ -18,6 +18,7 @@ mod embeddings;
 mod ends;
 mod evaluation;
 mod feed_forward;
+mod grouped_experts;
 mod kv_cache;
 mod laurel;
 mod layer_input;

@@ -7,10 +7,11 @@ use crate::config::{
     Activation, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores, RoutingWeights,
     Weighted, getters,
 };
+use crate::layers::grouped_experts::GroupedExperts;
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::sparse_mixer::{self, SparseMixer};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
-use crate::ops::{Scores, Value, uploaded, wide};
+use crate::ops::{Columns, Groups, Scores, Value, wide};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
 /// sigmoid of `router(x)`, plus a shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>;
@@ -23,6 +24,8 @@ pub struct MixtureOfExperts {
     /// `[n_experts]`. It has no gradient: who trains the layer moves it by how often each expert is chosen.
     correction: Option<Tensor>,
     experts: Vec<FeedForward>,
+    /// The same, where a device can compute them without the host's knowing which are chosen.
+    grouped: Option<GroupedExperts>,
     shared: Option<Box<SharedExpert>>,
     routing: RoutingConfig,
     weighted: Weighted,
@@ -36,6 +39,14 @@ struct SharedExpert {
     feed_forward: FeedForward,
     /// `[1, d_model]`: the output is multiplied by its sigmoid.
     gate: Option<Linear>,
+}
+
+/// Where the rows of a mixture go.
+enum Routed<'a> {
+    /// For each expert the places in `[rows, top_k]` that chose it.
+    Places(Vec<Vec<usize>>),
+    /// To the experts that only the device knows.
+    Groups(&'a GroupedExperts, Groups),
 }
 
 impl MixtureOfExperts {
@@ -92,10 +103,11 @@ impl MixtureOfExperts {
         routing: RoutingConfig,
     ) -> Result<Self> {
         routing.check(experts.len())?;
-        let mixture = Self {
+        let mut mixture = Self {
             router,
             correction,
             experts,
+            grouped: None,
             shared: shared
                 .map(|(feed_forward, gate)| Box::new(SharedExpert { feed_forward, gate })),
             routing,
@@ -108,6 +120,10 @@ impl MixtureOfExperts {
             },
         };
         mixture.check_shapes()?;
+        // One after another, they are chosen on the host.
+        if !matches!(routing.weights, RoutingWeights::AmongNear { .. }) {
+            mixture.grouped = GroupedExperts::of(&mut mixture.experts)?;
+        }
         Ok(mixture)
     }
 
@@ -208,8 +224,8 @@ impl MixtureOfExperts {
         }
     }
 
-    /// For each expert the places in `[rows, top_k]` that chose it, and the weights of all places.
-    fn route(&self, x: &Value, train: bool) -> Result<(Vec<Vec<usize>>, Value)> {
+    /// Where each of the rows goes, and the weights of its experts, `[rows, top_k]`.
+    fn route(&self, x: &Value, train: bool) -> Result<(Routed<'_>, Value)> {
         let RoutingConfig {
             top_k,
             scores: form,
@@ -226,13 +242,46 @@ impl MixtureOfExperts {
                 drawn: &self.drawn,
             };
             let (places, weights) = mixer.route(&logits, train)?;
-            return Ok((places, weights.scale(scale)?.to_dtype(x.dtype())?));
+            let weights = weights.scale(scale)?.to_dtype(x.dtype())?;
+            return Ok((Routed::Places(places), weights));
         }
         let scores = match form {
             RoutingScores::Softmax => logits.softmax(Scores::Finite)?,
             RoutingScores::Sigmoid => logits.activate(Activation::Sigmoid)?,
             RoutingScores::Logits => logits.clone(),
         };
+        let grouped = self.grouped.as_ref();
+        let on_device = match grouped.filter(|_| !train && !x.is_tracked()) {
+            Some(experts) => {
+                let scores = (&scores, self.correction.as_ref());
+                let chosen = experts.choose(&self.experts, scores, &self.routing)?;
+                chosen.map(|(columns, groups)| (columns, Routed::Groups(experts, groups)))
+            }
+            None => None,
+        };
+        let (columns, routed) = match on_device {
+            Some(chosen) => chosen,
+            None => self.choose_on_host(&scores)?,
+        };
+        let mut weights = match (weights, form) {
+            (RoutingWeights::Scores | RoutingWeights::AmongNear { .. }, _) => {
+                scores.gather(&columns, top_k)?
+            }
+            // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
+            // cancel, and leaves its rounding.
+            (RoutingWeights::Renormalized, RoutingScores::Softmax) => {
+                logits.gather(&columns, top_k)?.softmax(Scores::Finite)?
+            }
+            (RoutingWeights::Renormalized, _) => scores.gather(&columns, top_k)?.shares()?,
+        };
+        if scale != 1.0 {
+            weights = weights.scale(scale)?;
+        }
+        Ok((routed, weights.to_dtype(x.dtype())?))
+    }
+
+    /// The experts of rows with these scores, for which a device is waited for.
+    fn choose_on_host(&self, scores: &Value) -> Result<(Columns, Routed<'_>)> {
         let on_host = |numbers: &Tensor| {
             let numbers = numbers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
             numbers.to_vec1::<f32>()
@@ -241,21 +290,7 @@ impl MixtureOfExperts {
         let (known, n_experts) = (scores.on_host()?, self.experts.len());
         let Routing { chosen, places } =
             choose_experts(&known, n_experts, correction.as_deref(), &self.routing);
-        let mut weights = match (weights, form) {
-            (RoutingWeights::Scores | RoutingWeights::AmongNear { .. }, _) => {
-                scores.gather(&chosen, top_k)?
-            }
-            // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
-            // cancel, and leaves its rounding.
-            (RoutingWeights::Renormalized, RoutingScores::Softmax) => {
-                logits.gather(&chosen, top_k)?.softmax(Scores::Finite)?
-            }
-            (RoutingWeights::Renormalized, _) => scores.gather(&chosen, top_k)?.shares()?,
-        };
-        if scale != 1.0 {
-            weights = weights.scale(scale)?;
-        }
-        Ok((places, weights.to_dtype(x.dtype())?))
+        Ok((Columns::Host(chosen), Routed::Places(places)))
     }
 
     /// The output, added to `residual`.
@@ -267,7 +302,32 @@ impl MixtureOfExperts {
             bail!("mixture of experts: input has shape {dims:?}, expected [.., {width}]");
         }
         let rows = x.reshape(vec![dims.iter().product::<usize>() / width, width])?;
-        let (places, mut weights) = self.route(&rows, train)?;
+        let (routed, weights) = self.route(&rows, train)?;
+        let sum = match routed {
+            Routed::Places(places) => self.dealt(&rows, places, weights, train)?,
+            Routed::Groups(experts, groups) => self.grouped(&rows, (experts, &groups), weights)?,
+        };
+        let sum = match &self.shared {
+            None => sum,
+            Some(shared) => {
+                let y = shared.feed_forward.apply(&rows, None, train)?;
+                match &shared.gate {
+                    None => sum.add(&y)?,
+                    Some(gate) => sum.add(&y.gated_rows(&gate.apply(&rows, None, train)?)?)?,
+                }
+            }
+        };
+        sum.reshape(dims)?.added_to(residual)
+    }
+
+    /// The weighted sums of the experts' outputs, each of which computes the rows that chose it.
+    fn dealt(
+        &self,
+        rows: &Value,
+        places: Vec<Vec<usize>>,
+        mut weights: Value,
+        train: bool,
+    ) -> Result<Value> {
         let all = self.experts.iter().zip(places);
         let (used, idle): (Vec<_>, Vec<_>) = all.partition(|(_, places)| !places.is_empty());
         let top_k = self.routing.top_k;
@@ -281,15 +341,14 @@ impl MixtureOfExperts {
             let of_each = used
                 .iter()
                 .map(|(_, places)| places.iter().map(place).collect());
-            let (n, dims) = (weights.dims().iter().product(), weights.dims().to_vec());
+            let n = weights.dims().iter().product();
             let of_each = weights
                 .reshape(vec![n, 1])?
                 .deal_rows(&of_each.collect::<Vec<_>>())?;
             for (rows, weights) in dealt.iter_mut().zip(of_each) {
                 *rows = rows.times_column(&weights)?;
             }
-            let ones = Tensor::ones(dims, DType::F32, &Device::Cpu)?;
-            weights = weights.beside(&uploaded(&ones, weights.dtype(), &weights.device())?)?;
+            weights = weights.ones()?;
         }
         let computed = dealt.into_iter().zip(used);
         let computed = computed
@@ -298,18 +357,24 @@ impl MixtureOfExperts {
         let idle = idle.iter().flat_map(|(expert, _)| expert.parameters());
         let idle: Vec<&Tensor> = idle.collect();
         // The gradient of an expert that nobody chose is 0, as transformers' is, and not absent.
-        let sum = rows.mixed(&weights, &used, top_k)?.beside_idle(&idle)?;
-        let sum = match &self.shared {
-            None => sum,
-            Some(shared) => {
-                let y = shared.feed_forward.apply(&rows, None, train)?;
-                match &shared.gate {
-                    None => sum.add(&y)?,
-                    Some(gate) => sum.add(&y.gated_rows(&gate.apply(&rows, None, train)?)?)?,
-                }
-            }
-        };
-        sum.reshape(dims)?.added_to(residual)
+        rows.mixed(&weights, &used, top_k)?.beside_idle(&idle)
+    }
+
+    /// The same sums of experts that a device computes together.
+    fn grouped(
+        &self,
+        rows: &Value,
+        (experts, groups): (&GroupedExperts, &Groups),
+        mut weights: Value,
+    ) -> Result<Value> {
+        let mut rows = rows.repeated(self.routing.top_k)?;
+        if self.weighted == Weighted::Inputs {
+            let n = rows.dims()[0];
+            rows = rows.times_column(&weights.reshape(vec![n, 1])?)?;
+            weights = weights.ones()?;
+        }
+        let outputs = experts.apply(&self.experts[0], &rows, groups)?;
+        weights.weighted_sums(&outputs)
     }
 
     /// The output in evaluation mode.

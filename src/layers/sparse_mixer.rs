@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 use crate::config::RoutingConfig;
 use crate::layers::Dropout;
 use crate::layers::routing::{among_near, best};
-use crate::ops::{Scores, Value, uploaded};
+use crate::ops::{Columns, Scores, Value, uploaded};
 
 /// How many of those that are drawn and are not the best count as a third of themselves: Heun's method.
 pub(super) const THIRDS: f64 = 0.75;
@@ -73,10 +73,11 @@ impl SparseMixer<'_> {
         // A row for each choice, with what is not near hidden from its softmax.
         let n_choices = chosen.len();
         let whole_rows: Vec<u32> = (0..n_choices).flat_map(|_| 0..n_experts as u32).collect();
-        let rows = logits.gather(&whole_rows, top_k * n_experts)?;
+        let rows = logits.gather(&Columns::Host(whole_rows), top_k * n_experts)?;
         let rows = rows.reshape(vec![n_choices, n_experts])?;
         let shares = rows.add(&beside(hidden, &[n_choices, n_experts])?)?;
-        let weights = shares.softmax(Scores::Finite)?.gather(&chosen, 1)?;
+        let shares = shares.softmax(Scores::Finite)?;
+        let weights = shares.gather(&Columns::Host(chosen), 1)?;
         let weights = weights.reshape(vec![n_rows, top_k])?;
         if !train {
             return Ok((places, weights));

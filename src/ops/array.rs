@@ -172,6 +172,11 @@ impl Array {
         self.0.transpose(a, b).map(Self)
     }
 
+    /// The numbers in larger dimensions, in which some of them stand for many; nothing is copied.
+    pub fn broadcast(&self, dims: &[usize]) -> Result<Self> {
+        self.0.broadcast_as(dims).map(Self)
+    }
+
     pub fn unsqueeze(&self, dim: usize) -> Result<Self> {
         self.0.unsqueeze(dim).map(Self)
     }

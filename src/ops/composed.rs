@@ -10,6 +10,7 @@ mod attention;
 mod cross_entropy;
 mod elements;
 mod experts;
+mod grouped;
 mod join;
 mod largest;
 mod linear;
@@ -33,6 +34,7 @@ use super::tape::{Engine, Slot, Taped};
 use super::value::Value;
 
 pub(super) use adamw::{TOGETHER, adamw, sum_of_squares};
+pub(crate) use grouped::{Chooser, GroupedLinear, Groups, has_grouped};
 
 /// Composes steps of candle's operations.
 #[derive(Clone, Copy)]

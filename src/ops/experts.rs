@@ -4,13 +4,21 @@ use std::ops::{AddAssign, Mul, Range};
 use std::sync::Arc;
 
 use candle_blocks_kernels::Cpu;
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor, bail};
 
+use super::array::Array;
 use super::kernels::{Data, same_type, same_types};
 use super::numbers::{Number, Numbers, widened};
 use super::tape::{Engine, Slot, Taped};
 use super::value::{Value, on_either};
 use crate::config::Activation;
+
+/// Columns of a matrix, as many of each row: their numbers, one row behind the other.
+pub(crate) enum Columns {
+    Host(Vec<u32>),
+    /// Known to a device alone.
+    Device(Array),
+}
 
 impl Value {
     /// All numbers on the host, for which a device is waited for.
@@ -21,9 +29,18 @@ impl Value {
         }
     }
 
-    /// Of each of these rows the columns with its numbers, `n` of each row.
-    pub fn gather(&self, columns: &[u32], n: usize) -> Result<Value> {
-        on_either!(self, x => Ok(x.gather(columns, n)?.into()))
+    /// Of each of these rows its columns, `n` of each.
+    pub fn gather(&self, columns: &Columns, n: usize) -> Result<Value> {
+        match (self, columns) {
+            (Self::Kernels(x), Columns::Host(columns)) => Ok(x.gather(columns, n)?.into()),
+            (Self::Composed(x), Columns::Host(columns)) => {
+                let dims = [x.rows(), n];
+                let ids = Array::upload_ids(columns.clone(), &dims, x.data.device())?;
+                Ok(x.gather(ids)?.into())
+            }
+            (Self::Composed(x), Columns::Device(ids)) => Ok(x.gather(ids.clone())?.into()),
+            (Self::Kernels(_), Columns::Device(_)) => bail!("columns that a device alone knows"),
+        }
     }
 
     /// For each list the rows with its numbers, of `[rows, width]`; a row may stand in several.
@@ -44,6 +61,15 @@ impl Value {
             let experts = experts.iter().map(on_tape).collect::<Result<Vec<_>>>()?;
             Ok(x.mixed(&x.on_tape(weights)?, experts, top_k)?.into())
         })
+    }
+
+    /// As many ones.
+    pub fn ones(&self) -> Result<Value> {
+        let ones = match self {
+            Self::Kernels(x) => Tensor::ones(x.dims(), x.dtype(), &Device::Cpu)?,
+            Self::Composed(x) => x.data.full(1.0)?.reshape(x.dims())?.into_tensor(),
+        };
+        self.beside(&ones)
     }
 
     /// `sigmoid(gate) · self`, of a gate of one column.

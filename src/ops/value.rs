@@ -119,6 +119,11 @@ impl Value {
         }
     }
 
+    /// Whether something asks for its gradient.
+    pub fn is_tracked(&self) -> bool {
+        on_either!(self, of => of.slot.place.is_some())
+    }
+
     /// The value in other dimensions.
     pub fn reshape(&self, dims: Vec<usize>) -> Result<Self> {
         on_either!(self, of => Ok(of.reshape(dims)?.into()))

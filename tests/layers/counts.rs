@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use candle_blocks::{
-    Checkpoint, ForwardContext, Stack,
+    Checkpoint, ForwardContext, Linear, Stack,
     candle_core::{DType, Device, Tensor},
     ops::{Operation, recorded},
 };
@@ -67,21 +67,93 @@ fn a_token_of_decoding_uploads_nothing_and_waits_for_nothing() {
     );
 }
 
+/// The blocks of a checkpoint in f32, and an input.
 fn opened(name: &str, trainable: bool) -> (Stack, Tensor) {
+    match trainable {
+        true => {
+            let checkpoint = Checkpoint::open(weights(name)).unwrap();
+            let trainable = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+            (trainable.stack().unwrap(), input(&checkpoint))
+        }
+        false => opened_in(name, DType::F32),
+    }
+}
+
+fn opened_in(name: &str, dtype: DType) -> (Stack, Tensor) {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
-    let stack = match trainable {
-        true => checkpoint
-            .trainable(DType::F32, &Device::Cpu)
-            .unwrap()
-            .stack()
-            .unwrap(),
-        false => checkpoint.stack(DType::F32, &Device::Cpu).unwrap(),
-    };
+    let stack = checkpoint.stack(dtype, &Device::Cpu).unwrap();
+    (stack, input(&checkpoint).to_dtype(dtype).unwrap())
+}
+
+fn input(checkpoint: &Checkpoint) -> Tensor {
     let d_model = checkpoint.config().blocks[0].d_model();
-    (
-        stack,
-        Tensor::randn(0f32, 1., (2, 8, d_model), &Device::Cpu).unwrap(),
-    )
+    Tensor::randn(0f32, 1., (2, 8, d_model), &Device::Cpu).unwrap()
+}
+
+/// Families of experts that CUDA computes together in half types, with how many operations their blocks take then, and how
+/// many uploads: Llama 4's factors on queries, which depend on the length.
+const EXPERTS: [(&str, usize, usize); 3] = [
+    ("families/deepseek_v3-eights", 240, 0),
+    ("families/llama4_text-eights", 165, 2),
+    ("families/gpt_oss-eights", 240, 0),
+];
+
+#[test]
+fn experts_in_half_types_are_chosen_by_cuda_itself() {
+    let Some(backend) = rehearsed() else {
+        return; // `rehearsal_of_all` runs it
+    };
+    let context = ForwardContext::evaluation();
+    for (name, most, uploads) in EXPERTS.into_iter().filter(|(name, ..)| is_present(name)) {
+        let (stack, x) = opened_in(name, DType::BF16);
+        stack.forward_with(&x, &context).unwrap();
+        let (_, asked) = recorded(|| stack.forward_with(&x, &context).unwrap());
+        let found = operations(&asked);
+        let [up, down] = ["upload", "download"].map(|way| transfers(&asked, way).0);
+        println!("{name}, bf16 as {backend}: {found} operations, {up} uploads, {down} downloads");
+        if backend == "cuda" {
+            assert!(found <= most, "{name}: {:?}", by_name(&asked));
+            assert_eq!((up, down), (uploads, 0), "{name}");
+        } else {
+            assert!(down > 0, "{name}: {:?}", by_name(&asked));
+        }
+    }
+}
+
+#[test]
+fn experts_that_are_given_other_weights_compute_with_them() {
+    let name = "families/gpt_oss-eights";
+    if rehearsed().as_deref() != Some("cuda") || !is_present(name) {
+        return;
+    }
+    let (mut stack, x) = opened_in(name, DType::BF16);
+    let output = |stack: &Stack| {
+        let y = stack.forward_with(&x, &ForwardContext::evaluation());
+        y.unwrap().to_dtype(DType::F32).unwrap()
+    };
+    let distance = |a: &Tensor, b: &Tensor| {
+        let largest = (a - b).unwrap().abs().unwrap().max_all().unwrap();
+        largest.to_scalar::<f32>().unwrap()
+    };
+    let before = output(&stack);
+    let mut changed = |factor: f64| {
+        for (role, linear) in stack.linears_mut() {
+            if role.contains(".experts.") && role.ends_with(".down") {
+                let weight = (linear.weight().unwrap() * factor).unwrap();
+                *linear = Linear::from_parts(weight, linear.bias().cloned()).unwrap();
+            }
+        }
+        output(&stack)
+    };
+    let doubled = changed(2.0);
+    assert!(distance(&before, &doubled) > 0.1);
+    // The same weights again, of which each expert now has a copy, and is computed by itself.
+    let after = changed(0.5);
+    assert!(
+        distance(&before, &after) < 0.1,
+        "{}",
+        distance(&before, &after)
+    );
 }
 
 #[test]

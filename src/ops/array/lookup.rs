@@ -48,6 +48,16 @@ impl Array {
         x.0.scatter_add(&ids.0, &source.0, D::Minus1).map(Self)
     }
 
+    /// Of each row the numbers (u32) of its columns, the smallest first; of equals in any order. Up to [`Self::SORTED`] of them.
+    pub fn argsort(&self) -> Result<Self> {
+        let x = self.contiguous()?;
+        issued("argsort", &[&x.0], None)?;
+        x.0.arg_sort_last_dim(true).map(Self)
+    }
+
+    /// The most columns that both back ends sort.
+    pub const SORTED: usize = 1024;
+
     /// Arrays one behind the other along a dimension.
     pub fn cat(parts: &[Self], dim: usize) -> Result<Self> {
         if let [part] = parts {

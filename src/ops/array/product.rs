@@ -2,6 +2,7 @@
 
 use candle_blocks_kernels::products::{Added, multiply};
 use candle_core::{Result, Tensor};
+use candle_nn::moe::moe_gemm;
 
 use super::Array;
 use crate::ops::{cpu::cpu, kernels::Data, ledger::issued, numbers::Numbers};
@@ -21,6 +22,22 @@ impl Array {
             true => rehearsed_product(&a.0, &b.0)?.reshape(dims).map(Self),
             false => a.0.matmul(&b.0).map(Self),
         }
+    }
+
+    /// Of each row the product with the weight of its expert, of `[experts, d_out, d_in]`: candle's `moe_gemm`. `places` are the
+    /// numbers of the rows in the order of their experts, and `experts` those experts. Sums are in f32.
+    ///
+    /// candle's kernel asks for f16 or bf16 on CUDA, and `d_in` a multiple of 8.
+    pub fn matmul_by_expert(&self, weights: &Self, places: &Self, experts: &Self) -> Result<Self> {
+        // It reads whole storages.
+        let x = self.contiguous()?.at_its_beginning()?;
+        issued("moe_gemm", &[&x.0, &weights.0], None)?;
+        match x.device().is_cpu() {
+            true => rehearsed_by_expert(&x.0, &weights.0, &places.0, &experts.0),
+            // As for few rows: its form for many waits for the device.
+            false => moe_gemm(&x.0, &weights.0, &None, &places.0, &experts.0, 1, false),
+        }
+        .map(Self)
     }
 
     /// As it is, where both back ends' products read its strides: each matrix in order or transposed, one behind the
@@ -61,4 +78,23 @@ fn rehearsed_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let mut y = Numbers::new(dtype, rows * columns)?;
     multiply(cpu()?, a, b, Added::default(), y.slice_mut());
     y.into_tensor((rows, columns))
+}
+
+/// [`Array::matmul_by_expert`] in a rehearsal.
+fn rehearsed_by_expert(
+    x: &Tensor,
+    weights: &Tensor,
+    places: &Tensor,
+    experts: &Tensor,
+) -> Result<Tensor> {
+    let (rows, d_out) = (x.dim(0)?, weights.dim(1)?);
+    let (places, experts) = (places.to_vec1::<u32>()?, experts.to_vec1::<u32>()?);
+    let mut products = vec![None; rows];
+    for (place, expert) in places.into_iter().zip(experts) {
+        let weight = weights.get(expert as usize)?.t()?;
+        let row = x.narrow(0, place as usize, 1)?;
+        products[place as usize] = Some(rehearsed_product(&row, &weight)?);
+    }
+    let products: Vec<Tensor> = products.into_iter().flatten().collect();
+    Tensor::cat(&products, 0)?.reshape((rows, d_out))
 }

@@ -5,9 +5,9 @@ use candle_core::Result;
 use super::{Array, Composed, Taped};
 
 impl Taped<Composed> {
-    pub(in crate::ops) fn gather(&self, columns: &[u32], n: usize) -> Result<Self> {
-        let dims = vec![self.rows(), n];
-        let ids = Array::upload_ids(columns.to_vec(), &dims, self.data.device())?;
+    /// Of each row the columns with its numbers, `[rows, n]`.
+    pub(in crate::ops) fn gather(&self, ids: Array) -> Result<Self> {
+        let dims = ids.dims().to_vec();
         let (slot, of_all) = (self.slot.clone(), self.dims().to_vec());
         let y = self.view()?.gather(&ids)?;
         Ok(self.computed((y, dims), &[slot.place], move |pass, dy| {

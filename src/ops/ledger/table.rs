@@ -43,7 +43,10 @@ fn lines() -> &'static HashMap<(&'static str, &'static str), Line> {
 /// If the back end does not have the operation, or not for these operands, or the table does not say.
 pub(super) fn check(operation: &Operation, backend: Backend) -> Result<()> {
     let (name, types) = (operation.name, operation.types.as_str());
-    let Some(line) = lines().get(&(name, types)) else {
+    // Numbers and conditions may be of the type of the values.
+    let alike = format!("{types}:{types}");
+    let known = |types| lines().get(&(name, types));
+    let Some(line) = known(types).or_else(|| known(&alike)) else {
         bail!("{name} of {types}: the table of candle's back ends does not have it");
     };
     let of = backend as usize;
