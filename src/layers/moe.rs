@@ -251,7 +251,7 @@ impl MixtureOfExperts {
             RoutingScores::Logits => logits.clone(),
         };
         let grouped = self.grouped.as_ref();
-        let on_device = match grouped.filter(|_| !train && !x.is_tracked()) {
+        let on_device = match grouped.filter(|_| !train) {
             Some(experts) => {
                 let scores = (&scores, self.correction.as_ref());
                 let chosen = experts.choose(&self.experts, scores, &self.routing)?;

@@ -67,7 +67,9 @@ impl Value {
     pub fn ones(&self) -> Result<Value> {
         let ones = match self {
             Self::Kernels(x) => Tensor::ones(x.dims(), x.dtype(), &Device::Cpu)?,
-            Self::Composed(x) => x.data.full(1.0)?.reshape(x.dims())?.into_tensor(),
+            Self::Composed(x) => {
+                Array::filled(1.0, x.dims(), x.dtype(), x.data.device())?.into_tensor()
+            }
         };
         self.beside(&ones)
     }
