@@ -1,102 +1,156 @@
-//! Experts of a mixture whose rows only the device knows: what candle's kernel for that reads.
+//! Experts of a mixture that a device computes together, so that it alone knows which are chosen.
 
-use candle_core::{Result, Tensor, TensorId};
+use candle_core::{DType, Result, Tensor, TensorId};
 
 use crate::config::RoutingConfig;
 use crate::layers::{FeedForward, Linear};
-use crate::ops::{Chooser, Columns, GroupedLinear, Groups, Value, has_grouped};
+use crate::ops::{
+    Chooser, Columns, Constants, GroupedLinear, Groups, Route, Value, has_grouped_kernel, route,
+};
 
-/// The linear layers of all experts, one behind the other.
+/// What experts on a device without kernels of this crate have together.
 #[derive(Clone, Debug)]
 pub(super) struct GroupedExperts {
-    /// Gate, if there is one, up and down.
-    linears: Vec<GroupedLinear>,
     chooser: Chooser,
-    /// Of the weights of each expert, which are views of those in `linears`.
-    views: Vec<TensorId>,
+    constants: Constants,
+    /// Of frozen experts: gate, if there is one, up and down, each with the tensors of all experts that it was made of.
+    kept: Vec<(GroupedLinear, Vec<TensorId>)>,
 }
 
-/// The tensor of a frozen weight without an adapter.
-fn plain(linear: &Linear) -> Option<&Tensor> {
-    let frozen = |of: &&Tensor| !of.track_op();
-    let weight = linear.kept_weight().dense().filter(frozen)?;
-    let is_plain = linear.adapter().is_none() && linear.bias().is_none_or(|bias| frozen(&bias));
-    is_plain.then_some(weight)
+/// A weight in numbers and a bias, of a layer without an adapter.
+type Plain<'a> = (&'a Tensor, Option<&'a Tensor>);
+
+fn plain(linear: &Linear) -> Option<Plain<'_>> {
+    let weight = linear.kept_weight().dense()?;
+    linear
+        .adapter()
+        .is_none()
+        .then_some((weight, linear.bias()))
+}
+
+/// The same layer of each expert.
+fn nth(experts: &[FeedForward], nth: usize) -> Vec<Plain<'_>> {
+    let all = experts.iter().filter_map(|of| of.linears().nth(nth));
+    all.filter_map(plain).collect()
+}
+
+fn tensors<'a>(of: &'a [Plain]) -> impl Iterator<Item = &'a Tensor> {
+    of.iter()
+        .flat_map(|(weight, bias)| [*weight].into_iter().chain(*bias))
+}
+
+fn ids(of: &[Plain]) -> Vec<TensorId> {
+    tensors(of).map(Tensor::id).collect()
+}
+
+fn is_tracked(of: &[Plain]) -> bool {
+    tensors(of).any(Tensor::track_op)
+}
+
+fn stacked(of: &[Plain]) -> Result<GroupedLinear> {
+    let weights: Vec<_> = of.iter().map(|(weight, _)| *weight).collect();
+    let biases: Option<Vec<_>> = of.iter().map(|(_, bias)| *bias).collect();
+    GroupedLinear::new(&weights, biases.as_deref())
 }
 
 impl GroupedExperts {
-    /// Of experts that are alike, on a device where candle has the kernel; each keeps views of what is put together here.
+    /// Of experts on a device that composes its steps; `None` on others, and of more experts than are sorted there. Frozen
+    /// experts keep views of what is put together here.
     pub fn of(experts: &mut [FeedForward]) -> Result<Option<Self>> {
         let n = experts.len();
-        let shapes = |of: &FeedForward| -> Vec<_> {
-            let shape = |linear: &Linear| (linear.shape(), linear.bias().is_some());
-            of.linears().map(shape).collect()
-        };
-        let alike = |of: &FeedForward| {
-            let is_plain = |linear: &Linear| {
-                let kind = plain(linear).map(|weight| (weight.dtype(), weight.device()));
-                kind.is_some_and(|kind| has_grouped((n, linear.shape().1), kind))
-            };
-            of.xielu().is_none() && of.sparsity().is_none() && of.linears().all(is_plain)
-        };
-        let Some(first) = experts.first().map(shapes) else {
+        let Some(first) = experts.first() else {
             return Ok(None);
         };
-        if !experts.iter().all(|of| alike(of) && shapes(of) == first) {
+        let device = first.up().kept_weight().device().clone();
+        if route(&device) != Route::Composed || n > Chooser::MOST {
             return Ok(None);
         }
-        let device = experts[0].up().kept_weight().device().clone();
-        let mut linears = Vec::with_capacity(first.len());
-        for (nth, (_, has_bias)) in first.into_iter().enumerate() {
-            let all = experts.iter().filter_map(|of| of.linears().nth(nth));
-            let weights: Vec<Tensor> = all.clone().filter_map(plain).cloned().collect();
-            let biases: Vec<Tensor> = all.filter_map(Linear::bias).cloned().collect();
-            let grouped = GroupedLinear::new(&weights, has_bias.then_some(&biases))?;
+        let (n_linears, can_keep) = (first.linears().count(), are_alike(experts));
+        let mut kept = Vec::new();
+        for at in (0..n_linears).filter(|_| can_keep) {
+            let layers = nth(experts, at);
+            if is_tracked(&layers) {
+                break;
+            }
+            let grouped = stacked(&layers)?;
             for (e, expert) in experts.iter_mut().enumerate() {
-                if let Some((_, linear)) = expert.linears_mut("").into_iter().nth(nth) {
+                if let Some((_, linear)) = expert.linears_mut("").into_iter().nth(at) {
                     *linear = Linear::from_parts(grouped.weight(e)?, linear.bias().cloned())?;
                 }
             }
-            linears.push(grouped);
+            kept.push((grouped, ids(&nth(experts, at))));
         }
-        let views = experts.iter().flat_map(FeedForward::linears);
         Ok(Some(Self {
-            linears,
             chooser: Chooser::new(n, &device)?,
-            views: views.filter_map(plain).map(Tensor::id).collect(),
+            constants: Constants::default(),
+            kept,
         }))
     }
 
     /// The experts of rows with these scores `[rows, experts]`, known to the device alone; `None` where it cannot compute them
-    /// together: there are many rows, gradients are asked for, or an expert has been given other weights.
+    /// together: they differ in their form, have adapters or parameters that are no numbers, or drop in training.
     pub fn choose(
         &self,
         experts: &[FeedForward],
         (scores, correction): (&Value, Option<&Tensor>),
-        routing: &RoutingConfig,
+        (routing, train): (&RoutingConfig, bool),
     ) -> Result<Option<(Columns, Groups)>> {
-        let found = experts.iter().flat_map(FeedForward::linears);
-        let found = found.map(|linear| plain(linear).map(Tensor::id));
-        let is_view = found.eq(self.views.iter().copied().map(Some));
-        let n_rows = scores.dims()[0] * routing.top_k;
-        if !is_view || scores.is_tracked() || !(1..=Groups::MOST_ROWS).contains(&n_rows) {
+        let drops = |of: &FeedForward| of.dropouts().iter().any(|dropout| dropout.is_on(train));
+        let n_choices = scores.dims()[0] * routing.top_k;
+        if n_choices == 0 || experts.iter().any(drops) || !are_alike(experts) {
             return Ok(None);
         }
+        let in_kernel = |linear: &Linear| {
+            plain(linear).is_some_and(|(weight, bias)| {
+                let kind = (weight.dtype(), weight.device());
+                has_grouped_kernel(linear.shape().1, kind) && !is_tracked(&[(weight, bias)])
+            })
+        };
+        let by_kernel = n_choices <= Groups::MOST_FOR_KERNEL
+            && !scores.is_tracked()
+            && experts.iter().flat_map(FeedForward::linears).all(in_kernel);
         let columns = self.chooser.choose(scores, correction, routing)?;
-        let groups = Groups::of(&columns)?;
+        let groups = Groups::of(&columns, experts.len(), by_kernel, &self.constants)?;
         Ok(Some((columns, groups)))
     }
 
-    /// The outputs for rows, each of its expert; `form` is one of them.
-    pub fn apply(&self, form: &FeedForward, rows: &Value, of: &Groups) -> Result<Value> {
-        let through = |x: &Value, linear| x.grouped_linear(linear, of);
-        let hidden = match &self.linears[..] {
-            [gate, up, _] => {
-                let up = through(rows, up)?;
-                through(rows, gate)?.gate(&up, form.activation(), form.clamp())?
+    /// The outputs for a row of each choice.
+    pub fn apply(&self, experts: &[FeedForward], rows: &Value, of: &Groups) -> Result<Value> {
+        let first = &experts[0];
+        let through = |x: &Value, at: usize| {
+            let layers = nth(experts, at);
+            let kept = self.kept.get(at);
+            match kept.filter(|(_, made_of)| *made_of == ids(&layers)) {
+                Some((linear, _)) => x.grouped_linear(linear, &layers, of),
+                None => x.grouped_linear(&stacked(&layers)?, &layers, of),
             }
-            linears => through(rows, &linears[0])?.activate(form.activation())?,
         };
-        through(&hidden, &self.linears[self.linears.len() - 1])
+        let rows = rows.dealt(of)?;
+        let (hidden, down) = match first.gate() {
+            Some(_) => {
+                let up = through(&rows, 1)?;
+                let gate = through(&rows, 0)?;
+                (gate.gate(&up, first.activation(), first.clamp())?, 2)
+            }
+            None => (through(&rows, 0)?.activate(first.activation())?, 1),
+        };
+        through(&hidden, down)?.collected(of)
     }
+}
+
+/// Whether experts have one form, and nothing in it that is each one's own but weights and biases of one type.
+fn are_alike(experts: &[FeedForward]) -> bool {
+    let forms = |of: &FeedForward| of.linears().map(form).collect::<Option<Vec<_>>>();
+    let Some(first) = experts.first().and_then(forms) else {
+        return false;
+    };
+    let is_plain = |of: &FeedForward| of.xielu().is_none() && of.sparsity().is_none();
+    let alike = |of: &FeedForward| is_plain(of) && forms(of).as_ref() == Some(&first);
+    experts.iter().all(alike)
+}
+
+/// The shape of a plain layer, and the types of its weight and bias.
+fn form(linear: &Linear) -> Option<((usize, usize), DType, Option<DType>)> {
+    let (weight, bias) = plain(linear)?;
+    Some((linear.shape(), weight.dtype(), bias.map(Tensor::dtype)))
 }

@@ -24,7 +24,7 @@ pub struct MixtureOfExperts {
     /// `[n_experts]`. It has no gradient: who trains the layer moves it by how often each expert is chosen.
     correction: Option<Tensor>,
     experts: Vec<FeedForward>,
-    /// The same, where a device can compute them without the host's knowing which are chosen.
+    /// What a device has of them to compute them without the host's knowing which are chosen.
     grouped: Option<GroupedExperts>,
     shared: Option<Box<SharedExpert>>,
     routing: RoutingConfig,
@@ -250,11 +250,10 @@ impl MixtureOfExperts {
             RoutingScores::Sigmoid => logits.activate(Activation::Sigmoid)?,
             RoutingScores::Logits => logits.clone(),
         };
-        let grouped = self.grouped.as_ref();
-        let on_device = match grouped.filter(|_| !train) {
+        let on_device = match &self.grouped {
             Some(experts) => {
                 let scores = (&scores, self.correction.as_ref());
-                let chosen = experts.choose(&self.experts, scores, &self.routing)?;
+                let chosen = experts.choose(&self.experts, scores, (&self.routing, train))?;
                 chosen.map(|(columns, groups)| (columns, Routed::Groups(experts, groups)))
             }
             None => None,
@@ -373,7 +372,7 @@ impl MixtureOfExperts {
             rows = rows.times_column(&weights.reshape(vec![n, 1])?)?;
             weights = weights.ones()?;
         }
-        let outputs = experts.apply(&self.experts[0], &rows, groups)?;
+        let outputs = experts.apply(&self.experts, &rows, groups)?;
         weights.weighted_sums(&outputs)
     }
 

@@ -7,6 +7,8 @@
 mod activation;
 mod adamw;
 mod attention;
+mod blocks;
+mod choice;
 mod cross_entropy;
 mod elements;
 mod experts;
@@ -34,7 +36,8 @@ use super::tape::{Engine, Slot, Taped};
 use super::value::Value;
 
 pub(super) use adamw::{TOGETHER, adamw, sum_of_squares};
-pub(crate) use grouped::{Chooser, GroupedLinear, Groups, has_grouped};
+pub(crate) use choice::Chooser;
+pub(crate) use grouped::{GroupedLinear, Groups, has_grouped_kernel};
 
 /// Composes steps of candle's operations.
 #[derive(Clone, Copy)]

@@ -124,6 +124,26 @@ impl Constants {
         });
         Ok(made?.into_tensor())
     }
+
+    /// `0, 1, 2 ..` in f32, `n` numbers: the first of a table that has as many as a power of two.
+    pub fn numbers(&self, n: usize, device: &Device) -> Result<Array> {
+        let all = n.next_power_of_two();
+        let what = What::Table(format!("{all} numbers"));
+        let made = self.arrays.get(what, (DType::F32, device), || {
+            let numbers = (0..all).map(|i| i as f64).collect();
+            Array::upload(numbers, &[all], DType::F32, device)
+        });
+        made?.narrow(0, 0, n)
+    }
+
+    /// `[n, n]` in f32: 1 where the column's number is smaller than the row's, else 0.
+    pub fn smaller(&self, n: usize, device: &Device) -> Result<Array> {
+        let numbers = self.numbers(n, device)?;
+        let what = What::Table(format!("{n} by {n}"));
+        self.arrays.get(what, (DType::F32, device), || {
+            numbers.lt(&numbers.reshape(&[n, 1])?)?.to_dtype(DType::F32)
+        })
+    }
 }
 
 /// Numbers of the host, rounded there and moved to a device: Metal has no f64.

@@ -67,7 +67,7 @@ pub(crate) use activation::activation_kernel;
 pub(crate) use adamw::{Moments, Step, Update, adamw, moment_dtype, sum_of_squares};
 pub(crate) use array::wide;
 pub(crate) use attention::{Mixing, broadcast_strides, check_broadcast, four};
-pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped};
+pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped_kernel};
 pub(crate) use constants::{Constants, drawn_on_device, uploaded};
 pub use cpu::{Route, isa, route};
 pub(crate) use cpu::{cpu, with_team};

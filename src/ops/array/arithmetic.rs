@@ -20,6 +20,7 @@ unary! {
     abs => Tensor::abs;
     erf => Tensor::erf;
     exp => Tensor::exp;
+    floor => Tensor::floor;
     /// `x · Φ(x)`.
     gelu_erf => exact_gelu;
     log => Tensor::log;

@@ -1,25 +1,19 @@
-//! Rows that are multiplied with the weights of their experts by candle's kernel for that, so that only the device knows which
-//! expert a row has chosen.
+//! Rows multiplied with the weights of their experts, where only the device knows which expert a row has chosen.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::{Array, Composed, Taped};
-use crate::config::{ExpertGroups, RoutingConfig};
+use super::{Array, Composed, Taped, blocks::Blocks};
+use crate::config::Precision;
+use crate::ops::constants::Constants;
 use crate::ops::cpu::{Backend, Route, backend, route};
-use crate::ops::{experts::Columns, value::Value};
+use crate::ops::{experts::Columns, tape::Slot, value::Value};
 
-/// Experts that candle's kernel counts in one block of threads.
-const MOST_EXPERTS: usize = 1024;
-
-/// Whether candle multiplies rows of this type with weights `[experts, d_out, d_in]` of their experts.
-pub(crate) fn has_grouped(
-    (n_experts, d_in): (usize, usize),
-    (dtype, device): (DType, &Device),
-) -> bool {
+/// Whether candle has a kernel that multiplies rows of this type with weights `[experts, d_out, d_in]` of their experts.
+pub(crate) fn has_grouped_kernel(d_in: usize, (dtype, device): (DType, &Device)) -> bool {
     let is_cuda = route(device) == Route::Composed && backend(device) == Backend::Cuda;
     let is_half = matches!(dtype, DType::F16 | DType::BF16);
     // It reads eight numbers at a time.
-    is_cuda && is_half && n_experts <= MOST_EXPERTS && d_in > 0 && d_in.is_multiple_of(8)
+    is_cuda && is_half && d_in > 0 && d_in.is_multiple_of(8)
 }
 
 /// The linear layers of experts, one behind the other.
@@ -33,8 +27,8 @@ pub(crate) struct GroupedLinear {
 
 impl GroupedLinear {
     /// Copies weights `[d_out, d_in]` and biases `[d_out]`, which must all have one shape.
-    pub fn new(weights: &[Tensor], biases: Option<&[Tensor]>) -> Result<Self> {
-        let stacked = |all: &[Tensor]| -> Result<Array> {
+    pub fn new(weights: &[&Tensor], biases: Option<&[&Tensor]>) -> Result<Self> {
+        let stacked = |all: &[&Tensor]| -> Result<Array> {
             let parts = all.iter().map(|one| Array::of(one).unsqueeze(0));
             let all = Array::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?;
             all.contiguous()?.at_its_beginning()
@@ -51,229 +45,267 @@ impl GroupedLinear {
     }
 }
 
-/// What a router's choice is made with on a device.
-#[derive(Clone, Debug)]
-pub(crate) struct Chooser {
-    /// `[experts, experts]` marks of u8: whether the column's expert stands before the row's.
-    before: Array,
-}
-
-impl Chooser {
-    pub fn new(n_experts: usize, device: &Device) -> Result<Self> {
-        let marks = (0..n_experts).flat_map(|i| (0..n_experts).map(move |j| u8::from(j < i)));
-        let dims = [n_experts, n_experts];
-        Array::upload_ids(marks.collect(), &dims, device).map(|before| Self { before })
-    }
-
-    /// For each row of scores `[rows, experts]` the `top_k` largest, as the host chooses them
-    /// (`layers::routing::choose_experts`): of equals the first, and of the best groups where there are any.
-    pub fn choose(
-        &self,
-        scores: &Value,
-        correction: Option<&Tensor>,
-        config: &RoutingConfig,
-    ) -> Result<Columns> {
-        let mut scores = composed(scores)?.view()?;
-        if let Some(correction) = correction {
-            scores = scores.add(&Array::of(correction).to_dtype(scores.dtype())?)?;
-        }
-        if let Some(groups) = config.groups {
-            scores = self.of_best_groups(&scores, &groups)?;
-        }
-        let order = self.ranks(&scores)?.argsort()?;
-        let chosen = order.narrow(1, 0, config.top_k)?.contiguous()?;
-        Ok(Columns::Device(chosen))
-    }
-
-    /// How many of a row's numbers come before each: larger ones, and equal ones to the left.
-    fn ranks(&self, of: &Array) -> Result<Array> {
-        let (n, last) = (of.width(), of.dims().len() - 1);
-        let (each, other) = (of.unsqueeze(last + 1)?, of.unsqueeze(last)?);
-        let (larger, or_equal) = (other.gt(&each)?, other.ge(&each)?);
-        let before = self.before.narrow(0, 0, n)?.narrow(1, 0, n)?;
-        let before = before
-            .broadcast(larger.dims())?
-            .select(&or_equal, &larger)?;
-        let ranks = before.to_dtype(DType::F32)?.sum(last + 1)?;
-        ranks.reshape(of.dims())
-    }
-
-    /// The scores, with `-inf` for those outside of the best groups.
-    fn of_best_groups(&self, scores: &Array, groups: &ExpertGroups) -> Result<Array> {
-        let (rows, n) = (scores.dims()[0], scores.width());
-        let members = scores.reshape(&[rows, groups.n_groups, n / groups.n_groups])?;
-        let first = |of: &Array, n: usize| {
-            let ranks = self.ranks(of)?;
-            ranks.lt(&ranks.full(n as f64)?)
-        };
-        let zeros = members.zeros(members.dims())?;
-        let judged = first(&members, groups.judged_by)?.select(&members, &zeros)?;
-        let judged = judged.sum(2)?.reshape(&[rows, groups.n_groups])?;
-        let best = first(&judged, groups.top_groups)?.unsqueeze(2)?;
-        let best = best.broadcast(members.dims())?;
-        let hidden = members.full(f64::NEG_INFINITY)?;
-        best.select(&members, &hidden)?.reshape(&[rows, n])
-    }
-}
-
-/// The experts of rows, and the rows in the order of their experts.
-pub(crate) struct Groups {
-    experts: Array,
-    places: Array,
-    in_order: Array,
+/// The experts of choices, and how rows are brought to them.
+#[derive(Clone)]
+pub(crate) enum Groups {
+    /// To candle's kernel, which reads rows where they lie.
+    Kernel {
+        experts: Array,
+        /// The choices in the order of their experts, and these.
+        places: Array,
+        in_order: Array,
+    },
+    /// To blocks, whose weights are copied for one product.
+    Blocks(Blocks),
 }
 
 impl Groups {
-    /// How many rows candle sorts.
-    pub const MOST_ROWS: usize = Array::SORTED;
+    /// How many choices candle's kernel takes: as many as candle sorts.
+    pub const MOST_FOR_KERNEL: usize = Array::SORTED;
 
-    /// Of rows that have these experts.
-    pub fn of(experts: &Columns) -> Result<Self> {
-        let Columns::Device(experts) = experts else {
+    /// Of choices among so many experts.
+    pub fn of(
+        choices: &Columns,
+        n_experts: usize,
+        by_kernel: bool,
+        constants: &Constants,
+    ) -> Result<Self> {
+        let Columns::Device(choices) = choices else {
             bail!("experts that the host knows, where a device is asked for its own");
         };
-        let n = experts.tensor().elem_count();
-        let experts = experts.reshape(&[n])?;
+        let n = choices.tensor().elem_count();
+        let experts = choices.reshape(&[n])?;
+        if !by_kernel {
+            return Blocks::of(&experts, n_experts, constants).map(Self::Blocks);
+        }
         let places = experts.argsort()?;
         let in_order = experts.gather(&places)?;
-        Ok(Self {
+        Ok(Self::Kernel {
             experts,
             places,
             in_order,
         })
+    }
+
+    /// A row for each choice brought to its place.
+    fn dealt(&self, rows: &Array) -> Result<Array> {
+        match self {
+            Self::Kernel { .. } => Ok(rows.clone()),
+            Self::Blocks(blocks) => blocks.dealt(rows),
+        }
+    }
+
+    fn collected(&self, rows: &Array) -> Result<Array> {
+        match self {
+            Self::Kernel { .. } => Ok(rows.clone()),
+            Self::Blocks(blocks) => blocks.collected(rows),
+        }
     }
 }
 
 impl Value {
     /// Each row of a matrix so many times, one behind the other.
     pub fn repeated(&self, times: usize) -> Result<Value> {
-        let x = composed(self)?;
-        let (rows, width) = (x.rows(), x.slot.width);
-        let each = x.view()?.reshape(&[rows, 1, width])?;
-        let all = each.broadcast(&[rows, times, width])?.contiguous()?;
-        untracked(x, all.reshape(&[rows * times, width])?)
+        Ok(composed(self)?.repeated(times)?.into())
     }
 
-    /// Each row of a matrix through the linear layer of its expert.
-    pub fn grouped_linear(&self, linear: &GroupedLinear, of: &Groups) -> Result<Value> {
+    /// A row for each choice brought to its place.
+    pub fn dealt(&self, groups: &Groups) -> Result<Value> {
+        let back = groups.clone();
+        let dealt = |x: &Array| groups.dealt(x);
+        let x = composed(self)?.moved(dealt, move |dy| back.collected(dy))?;
+        Ok(x.into())
+    }
+
+    /// The rows of choices from their places.
+    pub fn collected(&self, groups: &Groups) -> Result<Value> {
+        let back = groups.clone();
+        let collected = |x: &Array| groups.collected(x);
+        let x = composed(self)?.moved(collected, move |dy| back.dealt(dy))?;
+        Ok(x.into())
+    }
+
+    /// Each row through the linear layer of its expert, `layers` one behind the other: of each expert the weight
+    /// `[d_out, d_in]` and the bias `[d_out]`, in this order.
+    pub fn grouped_linear(
+        &self,
+        linear: &GroupedLinear,
+        layers: &[(&Tensor, Option<&Tensor>)],
+        groups: &Groups,
+    ) -> Result<Value> {
         let x = composed(self)?;
-        let y = x.view()?;
-        let y = y.matmul_by_expert(&linear.weights, &of.places, &of.in_order)?;
-        let y = match &linear.biases {
-            None => y,
-            Some(biases) => y.add(&biases.select_rows(&of.experts)?)?,
+        let y = match groups {
+            Groups::Kernel {
+                experts,
+                places,
+                in_order,
+            } => x.by_kernel(linear, experts, (places, in_order))?,
+            Groups::Blocks(blocks) => x.by_blocks(linear, layers, blocks)?,
         };
-        untracked(x, y)
+        Ok(y.into())
     }
 
     /// `Σ weight · row` over as many rows as a row `[rows, n]` of this matrix has weights. Sums are in f32.
     pub fn weighted_sums(&self, rows: &Value) -> Result<Value> {
-        let (weights, of) = (composed(self)?, composed(rows)?);
-        let (n_rows, n) = (weights.rows(), weights.slot.width);
-        let factors = weights.view()?.reshape(&[n_rows, 1, n])?;
-        let each = of.view()?.reshape(&[n_rows, n, of.slot.width])?;
-        let sums = factors.matmul(&each)?;
-        untracked(of, sums.reshape(&[n_rows, of.slot.width])?)
+        let weights = composed(self)?;
+        Ok(weights.weighted_sums(&weights.on_tape(rows)?)?.into())
     }
 }
 
 fn composed(value: &Value) -> Result<&Taped<Composed>> {
     match value {
-        Value::Composed(x) if x.slot.place.is_none() => Ok(x),
-        Value::Composed(_) => bail!("a product by experts whose gradient is asked for"),
+        Value::Composed(x) => Ok(x),
         Value::Kernels(_) => bail!("a product by experts of the kernels"),
     }
 }
 
-/// A value without a gradient.
-fn untracked(beside: &Taped<Composed>, array: Array) -> Result<Value> {
-    let dims = array.dims().to_vec();
-    Ok(beside.computed((array, dims), &[], |_, _| Ok(())).into())
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::{RngExt, SeedableRng};
-
-    use super::*;
-    use crate::config::Precision;
-
-    /// The numbers of the largest, of equals the first.
-    fn largest(of: &[f32], n: usize) -> Vec<usize> {
-        let mut all: Vec<usize> = (0..of.len()).collect();
-        all.sort_by(|&a, &b| of[b].total_cmp(&of[a]));
-        all.truncate(n);
-        all
+impl Taped<Composed> {
+    fn repeated(&self, times: usize) -> Result<Self> {
+        let (rows, width, slot) = (self.rows(), self.slot.columns.len(), self.slot.clone());
+        let each = self.view()?.reshape(&[rows, 1, width])?;
+        let all = each.broadcast(&[rows, times, width])?.contiguous()?;
+        let dims = vec![rows * times, width];
+        let all = all.reshape(&dims)?;
+        Ok(self.computed((all, dims), &[slot.place], move |pass, dy| {
+            // In f32: a half type would round every sum.
+            let sums = dy.reshape(&[rows, times, width])?.widened()?.sum(1)?;
+            let sums = sums.reshape(&[rows, width])?.to_dtype(dy.dtype())?;
+            pass.add(&slot, sums)
+        }))
     }
 
-    /// As [`Chooser::choose`], of one row.
-    fn expected(scores: &[f32], correction: &[f32], config: &RoutingConfig) -> Vec<u32> {
-        let sums = scores.iter().zip(correction).map(|(a, b)| a + b);
-        let mut sums: Vec<f32> = sums.collect();
-        if let Some(groups) = config.groups {
-            let members = sums.len() / groups.n_groups;
-            let judged = sums.chunks(members).map(|all| {
-                let best = largest(all, groups.judged_by);
-                best.into_iter().map(|i| all[i]).sum::<f32>()
-            });
-            let best = largest(&judged.collect::<Vec<_>>(), groups.top_groups);
-            for (group, all) in sums.chunks_mut(members).enumerate() {
-                if !best.contains(&group) {
-                    all.fill(f32::NEG_INFINITY);
-                }
-            }
+    /// Rows brought elsewhere, and their gradients back.
+    fn moved(
+        &self,
+        there: impl Fn(&Array) -> Result<Array>,
+        back: impl Fn(&Array) -> Result<Array> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let y = there(&self.view()?)?;
+        let (dims, slot) = (y.dims().to_vec(), self.slot.clone());
+        Ok(self.computed((y, dims), &[slot.place], move |pass, dy| {
+            pass.add(&slot, back(&dy)?)
+        }))
+    }
+
+    fn by_kernel(
+        &self,
+        linear: &GroupedLinear,
+        experts: &Array,
+        (places, in_order): (&Array, &Array),
+    ) -> Result<Self> {
+        if self.slot.place.is_some() {
+            bail!("candle's product by experts has no gradient");
         }
-        let chosen = largest(&sums, config.top_k);
-        chosen.into_iter().map(|i| i as u32).collect()
-    }
-
-    #[test]
-    fn the_largest_are_chosen_and_of_equals_the_first() {
-        let mut rng = chacha20::ChaCha12Rng::seed_from_u64(14);
-        let group = |n_groups, top_groups, judged_by| ExpertGroups {
-            n_groups,
-            top_groups,
-            judged_by,
+        let y = self
+            .view()?
+            .matmul_by_expert(&linear.weights, places, in_order)?;
+        let y = match &linear.biases {
+            None => y,
+            Some(biases) => y.add(&biases.select_rows(experts)?)?,
         };
-        let cases = [
-            (1, 1, None),
-            (6, 2, None),
-            (33, 7, None),
-            (128, 8, None),
-            (12, 3, Some(group(4, 2, 1))),
-            (24, 4, Some(group(3, 2, 2))),
-            (64, 8, Some(group(8, 4, 2))),
-        ];
-        for (n, top_k, groups) in cases {
-            for levels in [3, 1 << 20] {
-                // Eighths, so that sums are exact; with few levels most are equal.
-                let rows = 5;
-                let mut drawn = |count: usize| -> Vec<f32> {
-                    let all = (0..count).map(|_| rng.random_range(0..levels) as f32 / 8.0);
-                    all.collect()
-                };
-                let (scores, correction) = (drawn(rows * n), drawn(n));
-                let config = RoutingConfig {
-                    groups,
-                    ..RoutingConfig::new(top_k)
-                };
-                let tensor = |of: &[f32], dims: &[usize]| {
-                    Tensor::from_slice(of, dims, &Device::Cpu).unwrap()
-                };
-                let value = tensor(&scores, &[rows, n]);
-                let value = Value::on(Route::Composed, Precision::F32, &value).unwrap();
-                let chooser = Chooser::new(n, &Device::Cpu).unwrap();
-                let correcting = tensor(&correction, &[n]);
-                let columns = chooser.choose(&value, Some(&correcting), &config).unwrap();
-                let Columns::Device(found) = columns else {
-                    panic!("columns of the host");
-                };
-                let found = found.tensor().to_vec2::<u32>().unwrap();
-                for (found, scores) in found.into_iter().zip(scores.chunks(n)) {
-                    let expected = expected(scores, &correction, &config);
-                    assert_eq!(found, expected, "{n} {top_k} {groups:?} {levels}");
-                }
-            }
+        let dims = y.dims().to_vec();
+        Ok(self.computed((y, dims), &[], |_, _| Ok(())))
+    }
+
+    fn by_blocks(
+        &self,
+        linear: &GroupedLinear,
+        layers: &[(&Tensor, Option<&Tensor>)],
+        blocks: &Blocks,
+    ) -> Result<Self> {
+        let (weights, slot) = (linear.weights.clone(), self.slot.clone());
+        let (&[n_experts, d_out, d_in], &[n_rows, _]) = (weights.dims(), self.dims()) else {
+            bail!("rows and weights of other ranks");
+        };
+        let (experts, size) = (blocks.experts.clone(), blocks.size);
+        let n_blocks = n_rows / size;
+        let dtype = self.dtype();
+        let factors = match self.precision() {
+            Precision::Bf16 => DType::BF16,
+            _ => dtype,
+        };
+        // Of each block the weight of its expert: a copy, which nobody keeps.
+        let of_blocks = move |experts: &Array| -> Result<Array> {
+            let all = weights.reshape(&[n_experts, d_out * d_in])?;
+            let chosen = all.select_rows(experts)?.to_dtype(factors)?;
+            chosen.reshape(&[n_blocks, d_out, d_in])
+        };
+        let x = self.view()?.to_dtype(factors)?;
+        let x = x.reshape(&[n_blocks, size, d_in])?;
+        let y = x.matmul(&of_blocks(&experts)?.transpose(1, 2)?)?;
+        let mut y = y.to_dtype(dtype)?;
+        if let Some(biases) = &linear.biases {
+            y = y.add(&biases.select_rows(&experts)?.unsqueeze(1)?)?;
         }
+        let dims = vec![n_rows, d_out];
+        let y = y.reshape(&dims)?;
+        let place = |of: Option<&Tensor>| of.and_then(|of| self.place(of));
+        let of_weights = layers.iter().map(|(weight, _)| place(Some(weight)));
+        let of_weights: Vec<_> = of_weights.collect();
+        let of_biases: Vec<_> = layers.iter().map(|(_, bias)| place(*bias)).collect();
+        let asked = |places: &[Option<usize>]| places.iter().flatten().next().copied();
+        let (ask_weights, ask_biases) = (asked(&of_weights), asked(&of_biases));
+        // The weights' gradients alone read the input.
+        let x = ask_weights.map(|_| x);
+        let asks = [slot.place, ask_weights, ask_biases];
+        Ok(self.computed((y, dims), &asks, move |pass, dy| {
+            let dy = dy.reshape(&[n_blocks, size, d_out])?;
+            let of_dy = dy.to_dtype(factors)?;
+            // What blocks have found, added up for each expert: of those without blocks 0, as transformers' gradients are.
+            let mut by_expert = |of_blocks: Array, places: &[Option<usize>], dims: &[usize]| {
+                let of_blocks = of_blocks.widened()?;
+                let width = dims.iter().product();
+                let of_blocks = of_blocks.reshape(&[n_blocks, width])?;
+                let sums = of_blocks.zeros(&[n_experts, width])?;
+                let sums = sums.add_rows(&experts, &of_blocks)?.to_dtype(dtype)?;
+                for (expert, place) in places.iter().enumerate() {
+                    if place.is_some() {
+                        let sum = sums.narrow(0, expert, 1)?;
+                        pass.add(
+                            &Slot::whole(*place, dims[dims.len() - 1]),
+                            sum.reshape(dims)?,
+                        )?;
+                    }
+                }
+                Ok::<_, candle_core::Error>(())
+            };
+            if let Some(x) = &x {
+                by_expert(
+                    of_dy.transpose(1, 2)?.matmul(x)?,
+                    &of_weights,
+                    &[d_out, d_in],
+                )?;
+            }
+            if ask_biases.is_some() {
+                by_expert(dy.widened()?.sum(1)?, &of_biases, &[d_out])?;
+            }
+            if slot.place.is_some() {
+                let dx = of_dy.matmul(&of_blocks(&experts)?)?.to_dtype(dtype)?;
+                pass.add(&slot, dx.reshape(&[n_rows, d_in])?)?;
+            }
+            Ok(())
+        }))
+    }
+
+    fn weighted_sums(&self, rows: &Self) -> Result<Self> {
+        let (n_rows, n, width) = (self.rows(), self.slot.columns.len(), rows.slot.width);
+        let factors = self.view()?.reshape(&[n_rows, 1, n])?;
+        let each = rows.view()?.reshape(&[n_rows, n, width])?;
+        let dims = vec![n_rows, width];
+        let sums = factors.matmul(&each)?.reshape(&dims)?;
+        let slots = [self.slot.clone(), rows.slot.clone()];
+        let asks = [slots[0].place, slots[1].place];
+        Ok(self.computed((sums, dims), &asks, move |pass, dy| {
+            let dy = dy.reshape(&[n_rows, 1, width])?;
+            if slots[0].place.is_some() {
+                let dfactors = dy.matmul(&each.transpose(1, 2)?)?;
+                pass.add(&slots[0], dfactors.reshape(&[n_rows, n])?)?;
+            }
+            if slots[1].place.is_some() {
+                let drows = factors.transpose(1, 2)?.matmul(&dy)?;
+                pass.add(&slots[1], drows.reshape(&[n_rows * n, width])?)?;
+            }
+            Ok(())
+        }))
     }
 }
