@@ -25,7 +25,7 @@ pub(crate) struct Blocks {
 
 #[derive(Clone)]
 struct Order {
-    /// The choice at each place; at empty ones any.
+    /// The choice at each place; at empty ones the first.
     choices: Array,
     /// Marks (u8) of the places that are not empty, `[places, 1]`.
     filled: Array,
