@@ -62,6 +62,8 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// How many bytes ahead the product of a row or two prefetches a panel; 0 where words take so little work that the
     /// hardware is far enough ahead by itself.
     const AHEAD: usize = 0;
+    /// Whether columns are packed from numbers. Those of other formats come as codes.
+    const OF_NUMBERS: bool = true;
     /// Whether a word is made of nothing but its own one or two terms, so that columns can be packed by rows.
     const BY_ROWS: bool = false;
 
@@ -89,11 +91,21 @@ pub trait Format: Copy + Send + Sync + 'static {
     }
 
     /// Packs all terms of a column into its [words](Self::column_words) in the default layout. Groups do not cross chunks, and the
-    /// last group is padded with terms whose products are zero.
+    /// last group is padded with terms whose products are zero. Not called of a format that is not [`Self::OF_NUMBERS`].
     fn pack_column(terms: &[Self::Number], words: &mut [Self::Word]);
 
     /// The terms of a packed column as products take them, from its [words](Self::column_words).
     fn unpack_column(layout: Self::Layout, words: &[Self::Word], terms: &mut [Self::Number]);
+
+    /// Rearranges a vector of words of a panel, one of each lane's column, as [`Dots::right`] reads them.
+    #[inline(always)]
+    fn arrange(_: &mut [Self::Word]) {}
+
+    /// The word of one lane's column in a vector that [`Self::arrange`] rearranged.
+    #[inline(always)]
+    fn arranged(vector: &[Self::Word], lane: usize) -> Self::Word {
+        vector[lane]
+    }
 
     /// Packs a row of words from the one or two rows that hold their terms, as [`Self::pack_column`] packs columns.
     ///
@@ -134,16 +146,6 @@ pub trait Dots<F: Format>: Instructions {
     /// Packs one row of a chunk, at most [`Format::CHUNK`] terms, into [`Self::ROW_WORDS`] words. The last
     /// group is padded with zeros; words behind it may be left as they were.
     fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
-
-    /// Rearranges a vector of words of a panel, one of each lane's column, as [`Self::right`] or [`Self::numbers`] reads
-    /// them; `word` is their number in the columns.
-    fn arrange(self, _word: usize, _vector: &mut [F::Word]) {}
-
-    /// The word of one lane's column in a vector that [`Self::arrange`] rearranged.
-    #[inline(always)]
-    fn arranged(_word: usize, vector: &[F::Word], lane: usize) -> F::Word {
-        vector[lane]
-    }
 
     /// Group number `group` of a packed row, broadcast.
     ///

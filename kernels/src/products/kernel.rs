@@ -82,9 +82,9 @@ kernel! {
         /// Packs a chunk of a panel whose words are its numbers.
         vectors pack_columns(PackColumns<F::Number>);
         /// Packs a whole panel.
-        dots pack_panel(PackPanel<F>);
+        vectors pack_panel(PackPanel<F>);
         /// Copies the words of a packed column.
-        dots unpack_column(UnpackColumn<F>);
+        vectors unpack_column(UnpackColumn<F>);
         /// Packs panels of a format that is packed by rows, from contiguous rows.
         vectors pack_by_rows(PackByRows<F>);
         /// Multiplies and adds registers for a while; returns how many operations these were.

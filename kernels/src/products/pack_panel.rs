@@ -81,32 +81,30 @@ pub struct PackPanel<'a, F: Format> {
     pub panel: &'a mut [F::Word],
 }
 
-impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
+impl<F: Format, V: Vectors<F::Number>> Task<V> for PackPanel<'_, F> {
     #[inline(always)]
-    fn compute(mut self, dots: D) {
-        let depth = self.b.rows();
+    fn compute(mut self, v: V) {
+        // Of other formats nothing else is compiled.
+        assert!(F::OF_NUMBERS, "columns that come as codes");
+        let (depth, width) = (self.b.rows(), WIDTH * V::LANES);
         let n_words = F::column_words(F::Layout::default(), depth);
         if n_words == 0 {
             return;
         }
         if !self.gathered.is_empty() {
-            self.gather(<D::Vectors as Vectors<F::Number>>::Transposer::from(
-                dots.vectors(),
-            ));
+            self.gather(V::Transposer::from(v));
         }
         let transposed = self.b.transposed();
         let panel = cast_slice_mut::<F::Word, F::Number>(self.panel);
-        let lanes = transposed_columns::<F, D>();
+        let lanes = V::Transposer::LANES;
         for first in (0..self.columns.len()).step_by(lanes) {
             let strip = first..self.columns.len().min(first + lanes);
             for (j, words) in strip.clone().zip(self.words.chunks_exact_mut(n_words)) {
-                if self.gathered.is_empty() {
-                    let terms = transposed.row(self.columns.start + j, 0..depth);
-                    F::pack_column(terms, words);
-                } else {
-                    let gathered = &self.gathered[j * gathered_stride(depth)..];
-                    F::pack_column(&gathered[..depth], words);
-                }
+                let terms = match self.gathered.is_empty() {
+                    true => transposed.row(self.columns.start + j, 0..depth),
+                    false => &self.gathered[j * gathered_stride(depth)..][..depth],
+                };
+                F::pack_column(terms, words);
             }
             let words = cast_slice::<F::Word, F::Number>(self.words);
             let strip = Strip {
@@ -114,17 +112,11 @@ impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
                 rows: 0..strip.len(),
                 columns: 0..n_words,
             };
-            strip.transpose(
-                <D::Vectors as Vectors<F::Number>>::Transposer::from(dots.vectors()),
-                &mut panel[first..],
-                D::PANEL,
-            );
+            strip.transpose(V::Transposer::from(v), &mut panel[first..], width);
         }
-        let vector = D::PANEL / WIDTH;
-        let rows = self.panel.chunks_mut(D::PANEL).take(n_words);
-        for (word, row) in rows.enumerate() {
-            for first in (0..self.columns.len()).step_by(vector) {
-                dots.arrange(word, &mut row[first..first + vector]);
+        for row in self.panel.chunks_mut(width).take(n_words) {
+            for first in (0..self.columns.len()).step_by(V::LANES) {
+                F::arrange(&mut row[first..first + V::LANES]);
             }
         }
     }

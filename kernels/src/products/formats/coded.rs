@@ -76,6 +76,8 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
     // Over a page's end, at which the hardware stops. Of 2 to 6 KB the best or within 3 % of it, in every width of codes, and up to
     // 1.45 times as fast as without (two threads of Zen 5, 200 MB of weights).
     const AHEAD: usize = 4 << 10;
+    // The search is for codes of int4.
+    const OF_NUMBERS: bool = BITS == 4 && !E2M1;
 
     #[inline(always)]
     fn head_words(heads: GroupHeads, terms: usize) -> usize {
@@ -84,7 +86,6 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
 
     #[inline(always)]
     fn pack_column(terms: &[f32], words: &mut [u32]) {
-        assert!(!E2M1, "codes of E2M1 come as they are");
         let (mut all, mut scales, mut minima) = (Vec::new(), Vec::new(), Vec::new());
         for terms in terms.chunks(PART) {
             let part = codes::quantize::<PART>(terms);

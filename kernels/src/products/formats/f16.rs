@@ -38,15 +38,10 @@ impl Format for f16 {
             *term = half.to_f32();
         }
     }
-}
 
-/// A vector of words with their lower halves first, then their upper ones.
-pub struct HalvesApart;
-
-impl HalvesApart {
-    /// As [`Dots::arrange`].
+    // The lower halves of all words first, then their upper ones.
     #[inline(always)]
-    pub fn arrange(vector: &mut [u32]) {
+    fn arrange(vector: &mut [u32]) {
         let mut second = [0; MAX_LANES];
         let halves: &mut [u16] = cast_slice_mut(vector);
         let lanes = halves.len() / 2;
@@ -57,9 +52,8 @@ impl HalvesApart {
         halves[lanes..].copy_from_slice(&second[..lanes]);
     }
 
-    /// As [`Dots::arranged`].
     #[inline(always)]
-    pub fn arranged(vector: &[u32], lane: usize) -> u32 {
+    fn arranged(vector: &[u32], lane: usize) -> u32 {
         let halves: &[u16] = cast_slice(vector);
         let [first, second] = [halves[lane], halves[halves.len() / 2 + lane]];
         u32::from(first) | u32::from(second) << 16
@@ -87,16 +81,6 @@ impl<V: Level> Dots<f16> for V {
             // Times the zero of the last word that is -0, which leaves unchanged whatever it is added to.
             words[row.len()] = (-0f32).to_bits();
         }
-    }
-
-    #[inline(always)]
-    fn arrange(self, _: usize, vector: &mut [u32]) {
-        HalvesApart::arrange(vector);
-    }
-
-    #[inline(always)]
-    fn arranged(_: usize, vector: &[u32], lane: usize) -> u32 {
-        HalvesApart::arranged(vector, lane)
     }
 
     dots! {
