@@ -123,8 +123,19 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
 }
 
 impl<const BITS: usize, const PART: usize, const E2M1: bool> Coded<BITS, PART, E2M1> {
+    /// The same heads, which such columns can have: what reads others is not compiled.
+    ///
+    /// # Panics
+    /// If they cannot.
+    #[inline(always)]
+    pub fn known(heads: GroupHeads) -> GroupHeads {
+        assert!(heads.heads.are_of(PART, E2M1));
+        heads
+    }
+
     /// Packs a column's codes and heads into its [words](Format::column_words).
     pub fn pack_codes(heads: GroupHeads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {
+        let heads = Self::known(heads);
         let n_words = Self::chunk_words(heads, CHUNK);
         // A depth of zero still has one chunk, which is its head.
         for (chunk, words) in words.chunks_mut(n_words).enumerate() {

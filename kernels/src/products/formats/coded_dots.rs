@@ -223,7 +223,7 @@ macro_rules! dots_of_codes {
                     heads: *const u32,
                     part: usize
                 ) -> Self::Heads {
-                    layout.read($vectors, (heads, <Self as Dots<$codes>>::PANEL), part)
+                    <$codes>::known(layout).read($vectors, (heads, <Self as Dots<$codes>>::PANEL), part)
                 }
                 unsafe fn all_heads(
                     $self,
@@ -231,7 +231,7 @@ macro_rules! dots_of_codes {
                     heads: [*const u32; $crate::products::WIDTH],
                     to: &mut [[std::mem::MaybeUninit<Self::Heads>; $crate::products::WIDTH]]
                 ) -> () {
-                    layout.read_all($vectors, (heads, <Self as Dots<$codes>>::PANEL), to)
+                    <$codes>::known(layout).read_all($vectors, (heads, <Self as Dots<$codes>>::PANEL), to)
                 }
                 unsafe fn numbers(
                     $self,

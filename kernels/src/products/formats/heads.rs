@@ -141,6 +141,17 @@ impl GroupHeads {
 }
 
 impl Heads {
+    /// Whether columns in parts of so many terms can have them, of codes of E2M1 or of others.
+    #[inline(always)]
+    pub const fn are_of(self, part: usize, e2m1: bool) -> bool {
+        match self {
+            Self::Zero { .. } | Self::Zeros { .. } | Self::Minima(_) => !e2m1,
+            Self::TwoLevels => part == 32 && !e2m1,
+            Self::Microscaled => e2m1,
+            Self::Signed => part == 16 && !e2m1,
+        }
+    }
+
     /// Words before the codes of a chunk of so many groups.
     #[inline(always)]
     pub const fn words(self, groups: usize) -> usize {
