@@ -132,7 +132,7 @@ impl PackedWeight {
     /// Those of `read`. What cannot be stored, such as a number that is not of the heads' type, becomes one by `refuse`.
     ///
     /// # Panics
-    /// If there are no such codes.
+    /// If there are no such codes, or none with such heads.
     pub fn of_codes<E>(
         cpu: Cpu,
         format: CodeFormat,
