@@ -10,6 +10,7 @@ use candle_blocks::{
     AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, PackedKvCache, PackedStack,
     Precision, Stack,
     config::GroupSize,
+    ops::mse,
     train::{AdamW, AdamWConfig, Lora, ParameterGroup},
 };
 use candle_core::{DType, Device, Module, ModuleT, Tensor};
@@ -187,7 +188,7 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
             let context = ForwardContext::evaluation()
                 .with_train(dropout)
                 .with_precision(precision)?;
-            let loss = training.loss(&stack.forward_with(&x, &context)?)?;
+            let loss = mse(&stack.forward_with(&x, &context)?, &training.target)?;
             let gradients = optimiser.backward(&loss)?;
             optimiser.update(&gradients, 1.0)?;
             Ok(loss.detach())

@@ -67,13 +67,6 @@ pub struct Training {
     pub dropout_steps: u64,
 }
 
-impl Training {
-    /// The mean square of what `y` lacks.
-    pub fn loss(&self, y: &Tensor) -> candle_core::Result<Tensor> {
-        (y - &self.target)?.sqr()?.mean_all()
-    }
-}
-
 /// A case, ready to be computed again and again.
 pub trait Run {
     /// What comes before each time and is not measured.

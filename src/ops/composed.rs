@@ -16,6 +16,7 @@ mod grouped;
 mod join;
 mod largest;
 mod linear;
+mod mse;
 mod norm;
 mod relative_bias;
 mod relative_scores;

@@ -235,6 +235,36 @@ fn linear_gradients_equal_central_differences_for_every_argument_rank_and_view()
 }
 
 #[test]
+fn mse_is_candles_and_its_gradients_equal_central_differences() {
+    if has_f64("the central differences of a mean of squares") {
+        let args = [random(&[2, 3, 4], 1), random(&[2, 3, 4], 2)];
+        check_gradients("mse", &args, &|a| ops::mse(&a[0], &a[1]));
+        let args = [random(&[4, 6], 1), random(&[6, 4], 2)];
+        check_gradients("mse", &args, &|a| ops::mse(&a[0].t()?, &a[1]));
+    }
+    // A scalar, and on several threads.
+    for shape in [&[][..], &[1], &[3, 5], &[40, 7, 257]] {
+        let x = Var::from_tensor(&random_in(DType::F32, shape, 3)).unwrap();
+        let target = random_in(DType::F32, shape, 4);
+        let ours = ops::mse(&x, &target).unwrap();
+        let theirs = candle_nn::loss::mse(&x, &target).unwrap();
+        let gradient = |loss: &Tensor| numbers(loss.backward().unwrap().get(&x).unwrap());
+        let (value, expected) = (numbers(&ours)[0], numbers(&theirs)[0]);
+        assert!(
+            (value - expected).abs() <= 1e-5 * expected,
+            "{value} {expected}"
+        );
+        for (found, expected) in gradient(&ours).into_iter().zip(gradient(&theirs)) {
+            let allowed = 4.0 * f64::from(f32::EPSILON) * expected.abs();
+            assert!(
+                (found - expected).abs() <= allowed,
+                "{shape:?}: {found} {expected}"
+            );
+        }
+    }
+}
+
+#[test]
 fn cross_entropy_is_candles_with_rows_passed_over_and_its_gradients_equal_central_differences() {
     let targets = [2i64, 0, -100, 3, 1, 1];
     let target = |of: &[i64], shape: &[usize]| Tensor::from_slice(of, shape, &device()).unwrap();

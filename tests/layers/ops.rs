@@ -303,6 +303,18 @@ fn errors_name_the_argument_and_what_was_expected() {
 }
 
 #[test]
+fn targets_that_do_not_fit_their_numbers_are_named() {
+    let x = random_in(DType::F32, &[2, 3], 1);
+    let refused = |target: Tensor, words: &[&str]| {
+        assert_says(message(ops::mse(&x, &target)), words);
+    };
+    refused(x.narrow(0, 0, 1).unwrap(), &["[1, 3]", "[2, 3]"]);
+    refused(x.to_dtype(DType::BF16).unwrap(), &["BF16", "F32"]);
+    let none = x.narrow(0, 0, 0).unwrap();
+    assert_says(message(ops::mse(&none, &none)), &["no number"]);
+}
+
+#[test]
 fn targets_that_do_not_fit_their_logits_are_named() {
     let logits = random_in(DType::F32, &[2, 3], 1);
     let refused = |targets: Tensor, words: &[&str]| {

@@ -10,6 +10,7 @@ pub mod norm;
 pub mod rotary;
 pub mod softmax;
 pub(crate) mod source;
+pub mod squared_error;
 mod sums;
 
 pub use activation::{ActivationFunction, Xielu};

@@ -36,7 +36,7 @@ pub fn sum<T: Copy, R: Real>(values: &[T], term: impl Fn(T) -> R) -> R {
 
 /// The sum of `term(x, y)` over two slices of one length.
 #[inline(always)]
-pub fn sum_pairs<R: Real>(xs: &[R], ys: &[R], term: impl Fn(R, R) -> R) -> R {
+pub fn sum_pairs<T: Copy, R: Real>(xs: &[T], ys: &[T], term: impl Fn(T, T) -> R) -> R {
     assert_eq!(xs.len(), ys.len());
     let mut lanes = [R::ZERO; LANES];
     let (x_chunks, x_tail) = xs.as_chunks::<LANES>();

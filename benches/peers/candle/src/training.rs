@@ -5,7 +5,9 @@
 
 use anyhow::{Context, Result, bail};
 use candle_core::{D, DType, Device, Module, Tensor};
-use candle_nn::{AdamW, Dropout, Linear, Optimizer, ParamsAdamW, VarBuilder, VarMap, linear, ops};
+use candle_nn::{
+    AdamW, Dropout, Linear, Optimizer, ParamsAdamW, VarBuilder, VarMap, linear, loss::mse, ops,
+};
 use candle_transformers::models::bert::Config;
 use serde_json::Value;
 
@@ -45,7 +47,7 @@ pub fn load(case: Case, config: Value) -> Result<Box<dyn Run>> {
             for layer in &layers {
                 y = layer.forward(&y, dropout)?;
             }
-            let loss = training.loss(&y)?;
+            let loss = mse(&y, &training.target)?;
             optimiser.backward_step(&loss)?;
             Ok(loss.detach())
         },
