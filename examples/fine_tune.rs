@@ -23,6 +23,7 @@ use candle_blocks::{
     candle_core::{DType, Device, Shape, Tensor},
     checkpoint::Existing,
     checkpoint::write::write_safetensors,
+    ops,
     train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup, loss_value},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -183,7 +184,7 @@ impl Task {
     fn loss(&self, stack: &Stack, seed: u64, context: &ForwardContext) -> Result<Tensor> {
         let (x, target) = self.sequences(seed, 4 * N_TOPICS)?;
         let mean = stack.forward_with(&x, context)?.mean(1)?;
-        Ok((mean - target)?.sqr()?.mean_all()?)
+        Ok(ops::mse(&mean, &target)?)
     }
 
     /// The loss on sequences that no training step has seen.

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use candle_blocks::{
     Checkpoint, ForwardContext,
     candle_core::{DType, Device, Tensor},
+    ops,
     train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup, loss_value},
 };
 
@@ -54,7 +55,7 @@ fn main() -> Result<()> {
     let target = x.roll(1, 1)?;
     for step in 0..100 {
         let y = stack.forward_with(&x, &ForwardContext::training())?;
-        let loss = (y - &target)?.sqr()?.mean_all()?;
+        let loss = ops::mse(&y, &target)?;
         if step % 20 == 0 {
             println!("step {step}: loss {:.4}", loss_value(&loss)?);
         }

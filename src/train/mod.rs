@@ -8,7 +8,7 @@
 //! ```
 //! use candle_blocks::candle_core::{DType, Device, ModuleT, Tensor};
 //! use candle_blocks::train::{AdamW, AdamWConfig, Decay, Fresh, ParameterGroup, Schedule, loss_value};
-//! use candle_blocks::{FeedForward, FeedForwardConfig, config::Initialization};
+//! use candle_blocks::{FeedForward, FeedForwardConfig, config::Initialization, ops};
 //! use std::collections::BTreeMap;
 //!
 //! let fresh = Fresh::new(Initialization::torch(), 42, DType::F32, &Device::Cpu);
@@ -21,7 +21,7 @@
 //! let x = Tensor::randn(0f32, 1., (16, 8), &Device::Cpu)?;
 //! let mut losses = Vec::new();
 //! for step in 0..50 {
-//!     let loss = (feed_forward.forward_t(&x, true)? - &x)?.sqr()?.mean_all()?;
+//!     let loss = ops::mse(&feed_forward.forward_t(&x, true)?, &x)?;
 //!     let mut gradients = optimizer.backward(&loss)?;
 //!     gradients.clip_norm(1.0)?;
 //!     optimizer.update(&gradients, schedule.factor(step))?;
