@@ -66,7 +66,7 @@ pub(crate) trait OperandDots<F: Operand>: Dots<F> {
 
     /// Packs consecutive terms of a column of the right operand.
     fn pack_right(self, terms: &[f32], words: &mut [F::Word]) {
-        F::pack_column(terms, words);
+        F::pack_column(F::Layout::default(), terms, words);
     }
 }
 
@@ -142,7 +142,7 @@ impl OperandDots<bf16> for AmxEmulated {
         }
         // SAFETY: the caller's promise.
         let words = unsafe { std::slice::from_raw_parts_mut(words, Self::LEFT_WORDS) };
-        Dots::<bf16>::pack_row(self, &numbers, words);
+        Dots::<bf16>::pack_row(self, &numbers, bf16::CHUNK, words);
     }
 }
 
@@ -156,7 +156,7 @@ impl OperandDots<bf16> for Avx512Bf16 {
 
     #[inline(always)]
     fn pack_right(self, terms: &[f32], words: &mut [u32]) {
-        self.pack_row(terms, words);
+        self.pack_row(terms, bf16::CHUNK, words);
     }
 }
 
@@ -172,6 +172,6 @@ impl OperandDots<bf16> for NeonBf16 {
 
     #[inline(always)]
     fn pack_right(self, terms: &[f32], words: &mut [u32]) {
-        Dots::<bf16>::pack_row(self, terms, words);
+        Dots::<bf16>::pack_row(self, terms, bf16::CHUNK, words);
     }
 }

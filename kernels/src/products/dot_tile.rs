@@ -12,7 +12,7 @@
 //!    ..                  ..          ..
 //! ```
 
-use super::{Dots, Format, Total, WIDTH};
+use super::{Dots, Format, Total, WIDTH, parts};
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::{Task, Vectors};
 
@@ -101,7 +101,9 @@ impl<F: Format> DotTile<'_, F> {
         assert!(self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
         let heads = |j: usize| b.as_ptr().wrapping_add(j * lanes);
-        for part in 0..depth.div_ceil(F::PART).max(1) {
+        let part_terms = F::part(layout);
+        let groups_of_part = part_terms / F::GROUP;
+        for part in 0..parts(depth, part_terms).max(1) {
             // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the sums
             // through memory.
             // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the panel's heads.
@@ -112,12 +114,11 @@ impl<F: Format> DotTile<'_, F> {
                     *sum = unsafe { d.start(row(i), heads(j)) };
                 }
             }
-            let in_part =
-                part * (F::PART / F::GROUP)..groups.min((part + 1) * (F::PART / F::GROUP));
-            let added = match F::PART == F::CHUNK {
+            let in_part = part * groups_of_part..groups.min((part + 1) * groups_of_part);
+            let added = match F::MOST_PARTS {
                 // SAFETY: as above; `b` holds `groups` rows of words behind its heads.
-                true => unsafe { d.add_groups::<ROWS>(a.as_ptr(), b.as_ptr(), groups, &mut sums) },
-                false => 0,
+                1 => unsafe { d.add_groups::<ROWS>(a.as_ptr(), b.as_ptr(), groups, &mut sums) },
+                _ => 0,
             };
             for group in in_part.start + added..in_part.end {
                 if ROWS > 3 {

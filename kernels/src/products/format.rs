@@ -36,6 +36,13 @@ use super::{Chunks, WIDTH};
 use crate::rows::activation::Computed;
 use crate::vectors::{Instructions, Vectors};
 
+/// The parts, or the groups, that so many terms have: of a power of two each.
+#[inline(always)]
+pub const fn parts(terms: usize, part: usize) -> usize {
+    // A shift: each tile of a product asks for it, which takes not much longer than a division.
+    (terms + part - 1) >> part.trailing_zeros()
+}
+
 /// How the operands of a product are stored. Implemented by the type that numbers are stored in.
 pub trait Format: Copy + Send + Sync + 'static {
     /// The type of the rows that come in, of the results, and of the totals.
@@ -44,16 +51,15 @@ pub trait Format: Copy + Send + Sync + 'static {
     type Word: Pod + Send + Sync;
     /// What of the storage is known at run time only.
     type Layout: Copy + fmt::Debug + Default + PartialEq + Send + Sync + 'static;
-    /// Consecutive terms of a column in one word, or in [`Self::GROUP_WORDS`]. Divides [`Self::PART`].
+    /// Consecutive terms of a column in one word, or in [`Self::GROUP_WORDS`]. Divides [a part](Self::part).
     const GROUP: usize;
     /// Words of a group.
     const GROUP_WORDS: usize = 1;
     /// Terms that are summed in registers before they are added to the total. It is part of every result: see
     /// [`multiply`](super::multiply) on the order of addition.
     const CHUNK: usize;
-    /// Terms of a chunk whose sums are added to the total by themselves, as what the head has for them says. Divides
-    /// [`Self::CHUNK`].
-    const PART: usize = Self::CHUNK;
+    /// The most [parts](Self::part) of a chunk.
+    const MOST_PARTS: usize = 1;
     /// Head words of a column, which precede its terms in each chunk, where the layout does not matter.
     const HEAD: usize = 0;
     /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
@@ -66,6 +72,13 @@ pub trait Format: Copy + Send + Sync + 'static {
     const OF_NUMBERS: bool = true;
     /// Whether a word is made of nothing but its own one or two terms, so that columns can be packed by rows.
     const BY_ROWS: bool = false;
+
+    /// Terms of a chunk whose sums are added to the total by themselves, as what the head has for them says: a power of two, as is
+    /// [`Self::CHUNK`].
+    #[inline(always)]
+    fn part(_: Self::Layout) -> usize {
+        Self::CHUNK
+    }
 
     /// Head words of a column in a chunk of so many terms.
     #[inline(always)]
@@ -90,9 +103,9 @@ pub trait Format: Copy + Send + Sync + 'static {
         depth / Self::CHUNK * Self::chunk_words(layout, Self::CHUNK) + rest
     }
 
-    /// Packs all terms of a column into its [words](Self::column_words) in the default layout. Groups do not cross chunks, and the
-    /// last group is padded with terms whose products are zero. Not called of a format that is not [`Self::OF_NUMBERS`].
-    fn pack_column(terms: &[Self::Number], words: &mut [Self::Word]);
+    /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks, and the last group is padded
+    /// with terms whose products are zero. Not called of a format that is not [`Self::OF_NUMBERS`].
+    fn pack_column(layout: Self::Layout, terms: &[Self::Number], words: &mut [Self::Word]);
 
     /// The terms of a packed column as products take them, from its [words](Self::column_words).
     fn unpack_column(layout: Self::Layout, words: &[Self::Word], terms: &mut [Self::Number]);
@@ -132,20 +145,24 @@ pub trait Dots<F: Format>: Instructions {
     const ROWS: usize;
     /// Words that one row occupies in a chunk of the packed left operand, with whatever precedes its terms.
     const ROW_WORDS: usize;
-    /// How a packed row is divided into chunks.
-    const CHUNKS: Chunks = Chunks {
-        columns: F::CHUNK,
-        words: Self::ROW_WORDS,
-    };
     /// Columns of a panel, which is as wide as a tile.
     const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Number>>::LANES;
+
+    /// How a row is packed that such columns are multiplied by.
+    fn chunks(layout: F::Layout) -> Chunks {
+        Chunks {
+            columns: F::CHUNK,
+            words: Self::ROW_WORDS,
+            part: F::part(layout),
+        }
+    }
 
     /// The vectors that totals are computed in.
     fn vectors(self) -> Self::Vectors;
 
-    /// Packs one row of a chunk, at most [`Format::CHUNK`] terms, into [`Self::ROW_WORDS`] words. The last
+    /// Packs one row of a chunk, at most [`Format::CHUNK`] terms in parts of so many, into [`Self::ROW_WORDS`] words. The last
     /// group is padded with zeros; words behind it may be left as they were.
-    fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
+    fn pack_row(self, row: &[F::Number], part: usize, words: &mut [F::Word]);
 
     /// Group number `group` of a packed row, broadcast.
     ///

@@ -57,8 +57,8 @@ kernel! {
         rows() -> usize { D::ROWS }
         /// Columns of a tile, and so of a panel.
         panel() -> usize { D::PANEL }
-        /// How a packed row is divided into chunks.
-        chunks() -> Chunks { D::CHUNKS }
+        /// How a row is packed that columns in a layout are multiplied by.
+        chunks(layout: F::Layout) -> Chunks { D::chunks(layout) }
         /// Columns that are transposed together while a panel is packed.
         transposed_columns() -> usize { transposed_columns::<F, D>() }
         /// How rows are divided.
@@ -166,14 +166,14 @@ with_kernel!(
 );
 
 macro_rules! codes_with_kernel {
-    ($neon:ident => $of_neon:expr; $($bits:literal by $part:literal $(e2m1 $e2m1:literal)?)*) => {
+    ($neon:ident => $of_neon:expr; $($bits:literal $(e2m1 $e2m1:literal)?)*) => {
         $(with_kernel!(
-            WithKernel Kernel Coded<$bits, $part $(, $e2m1)?>,
+            WithKernel Kernel Coded<$bits $(, $e2m1)?>,
             neon $neon => $of_neon, $neon => $of_neon,
             avx512 level => level, level => level.vnni(), level => level.code_dots()
         );)*
     };
 }
-codes_with_kernel!(level => level; 4 by 32 4 by 32 e2m1 true 4 by 64 4 by 128 5 by 32 6 by 16);
+codes_with_kernel!(level => level; 4 4 e2m1 true 5 6);
 // Bytes without a sign, which Arm multiplies by no signed ones.
-codes_with_kernel!(level => level.neon(); 8 by 32 8 by 128);
+codes_with_kernel!(level => level.neon(); 8);

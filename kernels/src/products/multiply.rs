@@ -136,7 +136,7 @@ fn multiply_packing<F: WithKernel>(
     epilogue: &Epilogue<F::Number>,
     y: &mut [F::Number],
 ) {
-    let b = PackedMatrix::<F>::new_in(take(HIDDEN), cpu, b);
+    let b = PackedMatrix::<F>::new_in(take(HIDDEN), cpu, F::Layout::default(), b);
     multiply_columns(cpu, Columns::Packed(&b), a, epilogue, y);
     give_back(HIDDEN, b.into_memory());
 }
@@ -161,12 +161,13 @@ pub(crate) fn multiply_columns<F: WithKernel>(
         // Nothing to write, though of rows without elements there may be any number.
         return;
     }
-    let words = |rows| PackedRows::<F::Word>::words(rows, depth, kernel.chunks());
+    let chunks = kernel.chunks(b.layout());
+    let words = |rows| PackedRows::<F::Word>::words(rows, depth, chunks);
     let block = |rows: Range<usize>, threads| {
         let (first_row, n_rows) = (rows.start, rows.len());
         lend(PACKED, words(n_rows), |packed| {
-            pack_rows(kernel, a, rows, packed, threads);
-            let packed = PackedRows::new(packed, n_rows, depth, kernel.chunks());
+            pack_rows((kernel, chunks), a, rows, packed, threads);
+            let packed = PackedRows::new(packed, n_rows, depth, chunks);
             product.on(threads).block(first_row, packed);
         });
     };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::formats::coded::OfCodes;
 use super::formats::heads::{self, ColumnHeads, GroupHeads, Heads};
-use super::{Halves, PACKED, PackedMatrix, WithKernel};
+use super::{Halves, PACKED, PackedMatrix, WithKernel, parts};
 use crate::cpu::Cpu;
 use crate::memory::{Aligned, lend};
 use crate::threads::{Shared, parallel};
@@ -32,10 +32,36 @@ pub struct CodeFormat {
 }
 
 impl CodeFormat {
+    /// How such columns are stored: a group is a part, or two.
+    ///
+    /// # Panics
+    /// If there are no such codes, or none with such heads.
+    pub(super) fn layout(self) -> GroupHeads {
+        let (bits, group) = self.bits_by_group;
+        let part = match (bits, group) {
+            (6, 16) => 16,
+            (4 | 5 | 8, 32) | (8, 64) => 32,
+            (4, 64) => 64,
+            (4 | 8, 128 | 256) => 128,
+            _ => panic!("codes of {bits} bits in groups of {group}"),
+        };
+        let of_32 = matches!(self.heads, Heads::TwoLevels | Heads::Microscaled);
+        assert!(
+            !of_32 || group == 32,
+            "{:?} of groups of {group}",
+            self.heads
+        );
+        GroupHeads {
+            heads: self.heads,
+            part,
+            parts: group / part,
+        }
+    }
+
     /// The bits of a weight, with its share of what a whole chunk has beside codes.
     pub fn bits(self) -> f64 {
         let (bits, group) = self.bits_by_group;
-        let head = self.heads.words(heads::parts(heads::CHUNK, group));
+        let head = self.heads.words(parts(heads::CHUNK, group));
         bits as f64 + (u32::BITS as usize * head) as f64 / heads::CHUNK as f64
     }
 }
@@ -100,7 +126,7 @@ impl CodedRows {
         if let Some(code) = self.codes.iter().find(|code| **code > F::LARGEST) {
             return Err(format!("the code {code}, expected at most {}", F::LARGEST));
         }
-        let n_groups = d_in.div_ceil(F::PART * groups.parts);
+        let n_groups = d_in.div_ceil(groups.part * groups.parts);
         for i in 0..n {
             let checked = groups.heads.check(&self.row(i, n).1, n_groups);
             checked.map_err(|reason| format!("row {}: {reason}", rows.start + i))?;
@@ -117,17 +143,13 @@ impl<F: WithKernel + OfCodes> PackedMatrix<F> {
     pub fn of_codes<E>(
         memory: Aligned<u32>,
         cpu: Cpu,
-        (format, halves): (CodeFormat, Halves),
+        (heads, halves): (GroupHeads, Halves),
         [d_out, d_in]: [usize; 2],
         read: &mut dyn FnMut(usize, Range<usize>) -> Result<CodedRows, E>,
         refuse: impl Fn(usize, String) -> E,
     ) -> Result<Self, E> {
         let kernel = &*F::kernel(cpu.isa);
         let width = kernel.panel();
-        let heads = GroupHeads {
-            heads: format.heads,
-            parts: format.bits_by_group.1 / F::PART,
-        };
         let share = halves.columns_per_panel(width);
         let n_words = F::column_words(heads, d_in);
         let mut panels = memory;

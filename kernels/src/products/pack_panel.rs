@@ -72,6 +72,7 @@ pub const fn transposed_columns<F: Format, D: Dots<F>>() -> usize {
 
 /// Packs some columns into a panel: their terms to words, and these transposed.
 pub struct PackPanel<'a, F: Format> {
+    pub layout: F::Layout,
     pub b: View<'a, F::Number>,
     pub columns: Range<usize>,
     /// The columns, each contiguous, if those of `b` are not; otherwise empty.
@@ -87,7 +88,7 @@ impl<F: Format, V: Vectors<F::Number>> Task<V> for PackPanel<'_, F> {
         // Of other formats nothing else is compiled.
         assert!(F::OF_NUMBERS, "columns that come as codes");
         let (depth, width) = (self.b.rows(), WIDTH * V::LANES);
-        let n_words = F::column_words(F::Layout::default(), depth);
+        let n_words = F::column_words(self.layout, depth);
         if n_words == 0 {
             return;
         }
@@ -104,7 +105,7 @@ impl<F: Format, V: Vectors<F::Number>> Task<V> for PackPanel<'_, F> {
                     true => transposed.row(self.columns.start + j, 0..depth),
                     false => &self.gathered[j * gathered_stride(depth)..][..depth],
                 };
-                F::pack_column(terms, words);
+                F::pack_column(self.layout, terms, words);
             }
             let words = cast_slice::<F::Word, F::Number>(self.words);
             let strip = Strip {

@@ -13,17 +13,16 @@ use super::{
 use crate::memory::{Aligned, lend};
 use crate::threads::{Shared, parallel};
 
-/// Packs matrices of one shape together: returns all panels, in order. In the default layout, each panel has `F::column_words`
-/// rows of as many words as the kernel's panels have columns, of which every matrix has an equal share. A weight
+/// Packs matrices of one shape together: returns all panels, in order. Each panel has `F::column_words` rows of as many words as the kernel's panels have columns, of which every matrix has an equal share. A weight
 /// `[n, k]` is the transposed view of itself. Reuses the memory of `panels`, if it is large enough.
 pub fn pack_panels<F: Format>(
     mut panels: Aligned<F::Word>,
-    kernel: &dyn Kernel<F>,
+    (kernel, layout): (&dyn Kernel<F>, F::Layout),
     matrices: &[View<F::Number>],
     threads: usize,
 ) -> Aligned<F::Word> {
     let (depth, columns) = (matrices[0].rows(), matrices[0].columns());
-    let words = F::column_words(F::Layout::default(), depth) * kernel.panel();
+    let words = F::column_words(layout, depth) * kernel.panel();
     let share = kernel.panel() / matrices.len();
     let n_panels = columns.div_ceil(share);
     panels.set_len(n_panels * words);
@@ -56,7 +55,7 @@ pub fn pack_panels<F: Format>(
                         out.fill(F::Word::zeroed());
                     }
                     for (i, &b) in matrices.iter().enumerate() {
-                        pack_panel(kernel, b, columns.clone(), &mut out[i * share..]);
+                        pack_panel((kernel, layout), b, columns.clone(), &mut out[i * share..]);
                     }
                     kernel.arrange(out);
                 }
@@ -73,7 +72,7 @@ const PANELS_PER_TASK: usize = 4;
 /// `[word][column]`, with rows a panel's width apart. The other columns of the panel are left as they are. Behind the last of
 /// them comes [`Kernel::arrange`].
 pub fn pack_panel<F: Format>(
-    kernel: &dyn Kernel<F>,
+    (kernel, layout): (&dyn Kernel<F>, F::Layout),
     b: View<F::Number>,
     columns: Range<usize>,
     panel: &mut [F::Word],
@@ -85,10 +84,11 @@ pub fn pack_panel<F: Format>(
     } else {
         columns.len() * gathered_stride(depth)
     };
-    let n_words = kernel.transposed_columns() * F::column_words(F::Layout::default(), depth);
+    let n_words = kernel.transposed_columns() * F::column_words(layout, depth);
     lend(TILE, n_gathered, |gathered| {
         lend(PACKED, n_words, |words| {
             kernel.pack_panel(PackPanel {
+                layout,
                 b,
                 columns,
                 gathered,

@@ -32,14 +32,17 @@ impl<'a, F: Format> PackRow<'a, F> {
 impl<F: Format, D: Dots<F>> Task<D> for PackRow<'_, F> {
     #[inline(always)]
     fn compute(self, d: D) {
+        let part = self.to.part();
         if self.row.is_empty() {
             // A chunk too, of no terms: what a format stores beside them is read all the same.
             // SAFETY: the promise of whoever called `new`.
-            d.pack_row(&[], unsafe { self.to.chunk(0, self.i..self.i + 1) });
+            d.pack_row(&[], part, unsafe { self.to.chunk(0, self.i..self.i + 1) });
         }
         for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
             // SAFETY: as above.
-            d.pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
+            d.pack_row(terms, part, unsafe {
+                self.to.chunk(chunk, self.i..self.i + 1)
+            });
         }
     }
 }
@@ -52,6 +55,8 @@ pub struct PackRows<'a, F: Format> {
     pub rows: Range<usize>,
     /// Its columns to pack, at most a chunk.
     pub columns: Range<usize>,
+    /// Columns of a part, which is packed by itself.
+    pub part: usize,
     /// Where to write them.
     pub packed: &'a mut [F::Word],
 }
@@ -65,13 +70,15 @@ const MAX_CHUNK: usize = 2 * CHUNK;
 impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
     #[inline(always)]
     fn compute(self, d: D) {
-        let Self { a, columns, .. } = self;
+        let Self {
+            a, columns, part, ..
+        } = self;
         const { assert!(F::CHUNK <= MAX_CHUNK) };
         assert!(columns.len() <= F::CHUNK && self.packed.len() >= self.rows.len() * D::ROW_WORDS);
         if a.has_whole_rows() {
             let packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
             for (row, words) in self.rows.zip(packed) {
-                d.pack_row(a.row(row, columns.clone()), words);
+                d.pack_row(a.row(row, columns.clone()), part, words);
             }
             return;
         }
@@ -104,7 +111,7 @@ impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
                 .take(n_rows)
                 .zip(&mut packed)
             {
-                d.pack_row(&row[..columns.len()], words);
+                d.pack_row(&row[..columns.len()], part, words);
             }
         }
     }

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::{Format, Kernel, PackRow, PackRows, PackedTarget, View};
+use super::{Chunks, Format, Kernel, PackRow, PackRows, PackedTarget, View};
 use crate::threads::parallel;
 
 /// Packs some rows in all chunks: the memory of a [`PackedRows`](super::packed_rows::PackedRows).
 pub fn pack_rows<F: Format>(
-    kernel: &dyn Kernel<F>,
+    (kernel, chunks): (&dyn Kernel<F>, Chunks),
     a: View<F::Number>,
     rows: Range<usize>,
     packed: &mut [F::Word],
@@ -20,15 +20,16 @@ pub fn pack_rows<F: Format>(
         threads
     };
     if a.has_whole_rows() {
-        return pack_whole_rows(kernel, a, rows, packed, threads);
+        return pack_whole_rows((kernel, chunks), a, rows, packed, threads);
     }
-    let length = rows.len() * kernel.chunks().words;
+    let length = rows.len() * chunks.words;
     parallel::for_chunks(threads, packed, length, |start, packed| {
         let chunk = start / length;
         kernel.pack_rows(PackRows {
             a,
             rows: rows.clone(),
             columns: chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK),
+            part: chunks.part,
             packed,
         });
     });
@@ -36,14 +37,14 @@ pub fn pack_rows<F: Format>(
 
 /// Packs contiguous rows, each from end to end, which is the fastest order to read them in.
 fn pack_whole_rows<F: Format>(
-    kernel: &dyn Kernel<F>,
+    (kernel, chunks): (&dyn Kernel<F>, Chunks),
     a: View<F::Number>,
     rows: Range<usize>,
     packed: &mut [F::Word],
     threads: usize,
 ) {
     let (depth, n_rows) = (a.columns(), rows.len());
-    let packed = PackedTarget::new(packed, n_rows, depth, kernel.chunks());
+    let packed = PackedTarget::new(packed, n_rows, depth, chunks);
     parallel::for_tasks(threads, n_rows.div_ceil(ROWS_PER_TASK), |task| {
         for row in task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK) {
             let numbers = a.row(rows.start + row, 0..depth);

@@ -23,24 +23,30 @@ impl<F: WithKernel> PackedMatrix<F> {
     /// As [`Self::new_in`], in newly allocated memory.
     #[cfg(test)]
     pub fn new(cpu: Cpu, b: View<F::Number>) -> Self {
-        Self::new_in(Aligned::empty(), cpu, b)
+        Self::new_in(Aligned::empty(), cpu, F::Layout::default(), b)
     }
 
     /// Packs `b`; a weight `[n, k]` is the transposed view of itself. Reuses memory that [`Self::into_memory`]
     /// returned, if it is large enough.
-    pub fn new_in(memory: Aligned<F::Word>, cpu: Cpu, b: View<F::Number>) -> Self {
-        Self::of(memory, cpu, &[b], Halves::One)
+    pub fn new_in(
+        memory: Aligned<F::Word>,
+        cpu: Cpu,
+        layout: F::Layout,
+        b: View<F::Number>,
+    ) -> Self {
+        Self::of(memory, cpu, layout, &[b], Halves::One)
     }
 
     /// Packs two matrices of one shape whose results are to be multiplied; memory as for [`Self::new_in`].
     pub fn gated_in(
         memory: Aligned<F::Word>,
         cpu: Cpu,
+        layout: F::Layout,
         gate: View<F::Number>,
         up: View<F::Number>,
     ) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
-        Self::of(memory, cpu, &[gate, up], Halves::GateAndUp)
+        Self::of(memory, cpu, layout, &[gate, up], Halves::GateAndUp)
     }
 
     /// Of panels that are packed already, for products of a depth and so many columns.
@@ -65,13 +71,13 @@ impl<F: WithKernel> PackedMatrix<F> {
     fn of(
         memory: Aligned<F::Word>,
         cpu: Cpu,
+        layout: F::Layout,
         matrices: &[View<F::Number>],
         halves: Halves,
     ) -> Self {
         let kernel = F::kernel(cpu.isa);
-        let panels = pack_panels(memory, &*kernel, matrices, cpu.threads);
+        let panels = pack_panels(memory, (&*kernel, layout), matrices, cpu.threads);
         let shape = (matrices[0].rows(), matrices[0].columns());
-        let layout = F::Layout::default();
         Self::from_panels(cpu.isa, shape, (halves, kernel.panel()), layout, panels)
     }
 }

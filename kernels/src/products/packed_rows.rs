@@ -7,13 +7,15 @@ use std::ops::Range;
 
 use crate::threads::Shared;
 
-/// How a packed row is divided into chunks.
+/// How a row is packed: in chunks, and these in parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks {
     /// Columns in a chunk, which are terms of the product.
     pub columns: usize,
     /// Words that one row occupies in a chunk.
     pub words: usize,
+    /// Columns of a part, which is packed by itself.
+    pub part: usize,
 }
 
 /// The packed left operand of a product: `[chunk][row][words]`.
@@ -97,6 +99,11 @@ impl<'a, W> PackedTarget<'a, W> {
     /// The number of columns.
     pub fn columns(&self) -> usize {
         self.columns
+    }
+
+    /// Columns that are packed by themselves.
+    pub fn part(&self) -> usize {
+        self.chunks.part
     }
 
     /// The words of some rows in one chunk.

@@ -9,13 +9,13 @@
 
 use std::mem::MaybeUninit;
 
-use super::{Dots, Format, NEXT_PANEL, WIDTH};
+use super::{Dots, Format, NEXT_PANEL, WIDTH, parts};
 use crate::vectors::{Real, Task, Vectors, prefetch};
 
 /// The most rows: with more, a single panel has accumulators enough.
 pub const MAX_ROWS: usize = 2;
 
-/// The most parts of a chunk.
+/// The most parts of a chunk in any format.
 const MAX_PARTS: usize = 16;
 
 /// Panels in a pair.
@@ -60,8 +60,15 @@ impl<F: Format> PanelPairs<'_, F> {
         let totals = first
             .chunks_exact_mut(results)
             .zip(second.chunks_exact_mut(results));
+        let part = F::part(self.layout);
         for (panel, (first, second)) in totals.enumerate() {
-            self.pair::<D, ROWS>(d, panel * panel_words, [first, second]);
+            let (first_word, to) = (panel * panel_words, [first, second]);
+            // The longest parts take so little time that the compiler is told how many there are at most.
+            if part == F::CHUNK / 2 {
+                self.pair::<D, ROWS>(d, F::CHUNK / 2, first_word, to);
+            } else {
+                self.pair::<D, ROWS>(d, part, first_word, to);
+            }
         }
         // While the results are written, the start of either stream of the next run arrives.
         let end = self.b.as_ptr().wrapping_add(self.b.len());
@@ -75,13 +82,15 @@ impl<F: Format> PanelPairs<'_, F> {
     fn pair<D: Dots<F>, const ROWS: usize>(
         &self,
         d: D,
+        part_terms: usize,
         first: usize,
         to: [&mut [F::Number]; STREAMS],
     ) {
-        const { assert!(F::CHUNK <= MAX_PARTS * F::PART) };
+        const { assert!(F::MOST_PARTS <= MAX_PARTS) };
         let v = d.vectors();
         let stream = self.b.len() / STREAMS;
         let lanes = D::PANEL / WIDTH;
+        let groups_of_part = part_terms / F::GROUP;
         let mut totals = [[[v.splat(F::Number::of(0.0)); WIDTH]; ROWS]; STREAMS];
         for chunk in 0..self.depth.div_ceil(F::CHUNK).max(1) {
             let depth = (self.depth - chunk * F::CHUNK).min(F::CHUNK);
@@ -98,7 +107,7 @@ impl<F: Format> PanelPairs<'_, F> {
             let of_chunk = Chunk::<F> { b, stream, a, head };
             let row = |i: usize| of_chunk.row::<D>(i);
             let words = |panel: usize, row: usize, j: usize| of_chunk.words::<D>(panel, row, j);
-            let n_parts = depth.div_ceil(F::PART).max(1);
+            let n_parts = parts(depth, part_terms).max(1);
             of_chunk.prefetch::<D>(0, head);
             // Read by themselves: among the sums, which fill the registers, the kinds of heads cost a third of the speed.
             let mut heads = [[[MaybeUninit::<D::Heads>::uninit(); WIDTH]; MAX_PARTS]; STREAMS];
@@ -121,8 +130,8 @@ impl<F: Format> PanelPairs<'_, F> {
                         }
                     }
                 }
-                let mut group = part * (F::PART / F::GROUP);
-                let end = groups.min(group + F::PART / F::GROUP);
+                let mut group = part * groups_of_part;
+                let end = groups.min(group + groups_of_part);
                 // With two rows there are chains enough.
                 if ROWS == 1 && d.joined(sums[0][0][0], sums[0][0][0]).is_some() {
                     let mut others = sums;

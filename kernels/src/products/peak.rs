@@ -18,7 +18,7 @@ pub fn peak(cpu: Cpu, format: WeightFormat) -> f64 {
         WeightFormat::Int8 => &|| i8::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
         // Registers alone know no groups.
         WeightFormat::Int4By32 | WeightFormat::Int4By64 | WeightFormat::Int4By128 => {
-            &|| Coded::<4, 128>::kernel(cpu.isa).multiply_registers(Registers(PhantomData))
+            &|| Coded::<4>::kernel(cpu.isa).multiply_registers(Registers(PhantomData))
         }
     };
     const TIMES: usize = 20;

@@ -245,6 +245,7 @@ impl<'a, F: Format> Product<'a, F> {
                         a: View::new(staged, (n_rows, width), (F::CHUNK, 1)),
                         rows: 0..n_rows,
                         columns: 0..width,
+                        part: y.part(),
                         packed,
                     });
                 }

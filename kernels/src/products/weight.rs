@@ -8,9 +8,12 @@ use std::sync::Arc;
 use half::{bf16, f16};
 
 use super::{
-    CodeFormat, CodedRows, Columns, Epilogue, Format, HIDDEN, Halves, Kernel, Matrix, PACKED,
-    PackRow, PackedMatrix, PackedRows, PackedTarget, Product, RowBlocks, To, WithKernel,
-    formats::{coded::Coded, heads::Heads},
+    Chunks, CodeFormat, CodedRows, Columns, Epilogue, Format, HIDDEN, Halves, Kernel, Matrix,
+    PACKED, PackRow, PackedMatrix, PackedRows, PackedTarget, Product, RowBlocks, To, WithKernel,
+    formats::{
+        coded::Coded,
+        heads::{GroupHeads, Heads},
+    },
 };
 use crate::memory::{Aligned, LargePages, lend};
 use crate::threads::{Shared, Target};
@@ -61,14 +64,11 @@ enum AnyMatrix {
     F16(PackedMatrix<f16>),
     Bf16(PackedMatrix<bf16>),
     Int8(PackedMatrix<i8>),
-    Int4By32(PackedMatrix<Coded<4, 32>>),
-    Int4By64(PackedMatrix<Coded<4, 64>>),
-    Int4By128(PackedMatrix<Coded<4, 128>>),
-    E2m1(PackedMatrix<Coded<4, 32, true>>),
-    FiveBits(PackedMatrix<Coded<5, 32>>),
-    SixBits(PackedMatrix<Coded<6, 16>>),
-    BytesBy32(PackedMatrix<Coded<8, 32>>),
-    BytesBy128(PackedMatrix<Coded<8, 128>>),
+    FourBits(PackedMatrix<Coded<4>>),
+    E2m1(PackedMatrix<Coded<4, true>>),
+    FiveBits(PackedMatrix<Coded<5>>),
+    SixBits(PackedMatrix<Coded<6>>),
+    Bytes(PackedMatrix<Coded<8>>),
 }
 
 /// Runs `$body` with `$matrix` bound to the packed matrix of whichever format.
@@ -79,27 +79,29 @@ macro_rules! with_matrix {
             AnyMatrix::F16($matrix) => $body,
             AnyMatrix::Bf16($matrix) => $body,
             AnyMatrix::Int8($matrix) => $body,
-            AnyMatrix::Int4By32($matrix) => $body,
-            AnyMatrix::Int4By64($matrix) => $body,
-            AnyMatrix::Int4By128($matrix) => $body,
+            AnyMatrix::FourBits($matrix) => $body,
             AnyMatrix::E2m1($matrix) => $body,
             AnyMatrix::FiveBits($matrix) => $body,
             AnyMatrix::SixBits($matrix) => $body,
-            AnyMatrix::BytesBy32($matrix) => $body,
-            AnyMatrix::BytesBy128($matrix) => $body,
+            AnyMatrix::Bytes($matrix) => $body,
         }
     };
 }
 
-/// Packs a weight of a format chosen at run time: `$pack` uses `$memory`, which comes from `$pages`.
+/// Packs a weight of a format chosen at run time: `$pack` uses `$memory`, which comes from `$pages`, and the `$layout`.
 macro_rules! in_format {
-    ($format:expr, $pages:expr, $memory:ident => $pack:expr) => {
-        in_format!($format, $pages, $memory => $pack; F32 F16 Bf16 Int8 Int4By32 Int4By64 Int4By128)
+    ($format:expr, $pages:expr, ($memory:ident, $layout:ident) => $pack:expr) => {
+        in_format!($format, $pages, ($memory, $layout) => $pack;
+            F32 F32 (), F16 F16 (), Bf16 Bf16 (), Int8 Int8 (),
+            Int4By32 FourBits GroupHeads::int4(32),
+            Int4By64 FourBits GroupHeads::int4(64),
+            Int4By128 FourBits GroupHeads::int4(128)
+        )
     };
-    ($format:expr, $pages:expr, $memory:ident => $pack:expr; $($storage:ident)*) => {
+    ($format:expr, $pages:expr, ($memory:ident, $layout:ident) => $pack:expr; $($of:ident $storage:ident $stored:expr),*) => {
         match $format {
-            $(WeightFormat::$storage => {
-                let $memory = Aligned::empty_in($pages);
+            $(WeightFormat::$of => {
+                let ($memory, $layout) = (Aligned::empty_in($pages), $stored);
                 PackedWeight::from(AnyMatrix::$storage($pack))
             })*
         }
@@ -110,7 +112,7 @@ impl PackedWeight {
     /// Packs a weight `[d_out, d_in]` into memory from `pages`.
     pub fn new(cpu: Cpu, format: WeightFormat, weight: Matrix, pages: &LargePages) -> Self {
         let b = weight.transposed().view();
-        in_format!(format, pages, memory => PackedMatrix::new_in(memory, cpu, b))
+        in_format!(format, pages, (memory, layout) => PackedMatrix::new_in(memory, cpu, layout, b))
     }
 
     /// Packs the two weights of a gated feed-forward, each `[d_out, d_in]`, into memory from `pages`.
@@ -122,7 +124,7 @@ impl PackedWeight {
         pages: &LargePages,
     ) -> Self {
         let (gate, up) = (gate.transposed().view(), up.transposed().view());
-        in_format!(format, pages, memory => PackedMatrix::gated_in(memory, cpu, gate, up))
+        in_format!(format, pages, (memory, layout) => PackedMatrix::gated_in(memory, cpu, layout, gate, up))
     }
 
     /// Packs the codes of one weight `[d_out, d_in]`, or of the two of a gated feed-forward, into memory from `pages`; `read`
@@ -145,27 +147,24 @@ impl PackedWeight {
             true => Halves::GateAndUp,
             false => Halves::One,
         };
+        let layout = format.layout();
         macro_rules! packed {
-            ($($bits:literal by $group:pat, $heads:pat => $storage:ident,)*) => {
-                match (format.bits_by_group, format.heads) {
-                    $((($bits, $group), $heads) => {
-                        let (memory, format) = (Aligned::empty_in(pages), (format, halves));
-                        let of = PackedMatrix::of_codes(memory, cpu, format, shape, read, refuse);
+            ($($bits:pat, $heads:pat => $storage:ident,)*) => {
+                match (format.bits_by_group.0, format.heads) {
+                    $(($bits, $heads) => {
+                        let (memory, layout) = (Aligned::empty_in(pages), (layout, halves));
+                        let of = PackedMatrix::of_codes(memory, cpu, layout, shape, read, refuse);
                         of.map(AnyMatrix::$storage)
                     })*
-                    ((bits, group), _) => panic!("codes of {bits} bits in groups of {group}"),
                 }
             };
         }
         let packed = packed!(
-            4 by 32, Heads::Microscaled => E2m1,
-            4 by 32, _ => Int4By32,
-            4 by 64, _ => Int4By64,
-            4 by 128 | 256, _ => Int4By128,
-            5 by 32, _ => FiveBits,
-            6 by 16, _ => SixBits,
-            8 by 32 | 64, _ => BytesBy32,
-            8 by 128 | 256, _ => BytesBy128,
+            4, Heads::Microscaled => E2m1,
+            4, _ => FourBits,
+            5, _ => FiveBits,
+            6, _ => SixBits,
+            _, _ => Bytes,
         );
         packed.map(Self::from)
     }
@@ -260,9 +259,7 @@ impl PackedWeight {
                 }
             };
         }
-        matching!(
-            F32 F16 Bf16 Int8 Int4By32 Int4By64 Int4By128 E2m1 FiveBits SixBits BytesBy32 BytesBy128
-        );
+        matching!(F32 F16 Bf16 Int8 FourBits E2m1 FiveBits SixBits Bytes);
     }
 
     /// As [`Self::multiply_hidden`], with the hidden rows in f32 between the products.
@@ -320,7 +317,8 @@ fn map<F: WithKernel<Number = f32>>(map: LinearMap<F>) {
 
 impl<F: Format<Number = f32>> LinearMap<'_, F> {
     fn compute(&self, kernel: &dyn Kernel<F>) {
-        let row_words = |columns| PackedRows::<F::Word>::words(1, columns, kernel.chunks());
+        let chunks = kernel.chunks(self.down.layout());
+        let row_words = |columns| PackedRows::<F::Word>::words(1, columns, chunks);
         let hidden = self.up.map_or(0, |(up, _)| row_words(up.columns()));
         let rows = RowBlocks {
             len: self.x.rows(),
@@ -337,7 +335,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
     /// Computes some rows of the result, which no other call computes.
     fn block(&self, on: (Cpu, &dyn Kernel<F>), rows: Range<usize>) {
         let (up, down, epilogue) = (self.up, self.down, self.epilogue);
-        let (n_rows, columns, chunks) = (rows.len(), down.columns(), on.1.chunks());
+        let (n_rows, columns, chunks) = (rows.len(), down.columns(), on.1.chunks(down.layout()));
         let elements = rows.start * columns..rows.end * columns;
         let residual = epilogue.residual;
         let epilogue = Epilogue {
@@ -350,7 +348,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
         let x = self.x.part(rows);
         let product = Product::new(on, Columns::Packed(down), &epilogue, To::Rows(&y), n_rows);
         let Some((up, up_epilogue)) = up else {
-            return with_packed(on, &x, |x| product.block(0, x));
+            return with_packed(on, &x, chunks, |x| product.block(0, x));
         };
         let d_ff = up.columns();
         let words = PackedRows::<F::Word>::words(n_rows, d_ff, chunks);
@@ -358,7 +356,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
             let to = PackedTarget::new(hidden, n_rows, d_ff, chunks);
             let (columns, to) = (Columns::Packed(up), To::Operand(&to));
             let up_product = Product::new(on, columns, up_epilogue, to, n_rows);
-            with_packed(on, &x, |x| up_product.block(0, x));
+            with_packed(on, &x, on.1.chunks(up.layout()), |x| up_product.block(0, x));
             product.block(0, PackedRows::new(hidden, n_rows, d_ff, chunks));
         });
     }
@@ -368,9 +366,10 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
 fn with_packed<F: Format<Number = f32>>(
     (cpu, kernel): (Cpu, &dyn Kernel<F>),
     x: &Source,
+    chunks: Chunks,
     work: impl FnOnce(PackedRows<F::Word>),
 ) {
-    let (rows, width, chunks) = (x.rows(), x.width(), kernel.chunks());
+    let (rows, width) = (x.rows(), x.width());
     let words = PackedRows::<F::Word>::words(rows, width, chunks);
     lend(PACKED, words, |packed| {
         let to = PackedTarget::new(packed, rows, width, chunks);

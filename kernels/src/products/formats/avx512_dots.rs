@@ -39,7 +39,7 @@ impl Dots<bf16> for Avx512Bf16 {
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
 
     #[inline(always)]
-    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         let (blocks, rest) = row.as_chunks::<32>();
         for (block, words) in blocks.iter().zip(words.chunks_exact_mut(16)) {
             // SAFETY: a block is two vectors of numbers, and 16 words have room for its pairs.
@@ -89,11 +89,11 @@ macro_rules! vnni_dots_of_short_codes {
 vnni_dots_of_short_codes!(4 5 6);
 
 dots_of_codes! {
-    impl[const PART: usize] for Avx512Vnni, Coded<8, PART>;
+    impl[] for Avx512Vnni, 8 false;
     (self) -> Avx512 { self.avx512() }
     rows Avx512::WIDENED_ROWS;
     bytes 1;
-    left(row, group) -> __m512i { coded_dots::left::<Avx512, 8, PART>(self.avx512(), row, group)[0] }
+    left(row, group) -> __m512i { coded_dots::left::<Avx512, 8>(self.avx512(), row, group)[0] }
     right(from, _stride) -> __m512i { self.avx512().load_words(from) }
     dot(a, b, sum) {
         // SAFETY: the token proves AVX-512 VNNI.
@@ -112,7 +112,7 @@ impl Dots<i8> for Avx512Vnni {
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
     #[inline(always)]
-    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         int8::pack_quads(row, 0, words);
     }
 

@@ -116,26 +116,29 @@ fn weights_stream_as_fast_as_they_are_read() {
     shares::<f16>("f16", ());
     shares::<bf16>("bf16", ());
     shares::<i8>("int8", ());
-    let one = |heads| GroupHeads { heads, parts: 1 };
+    let by = |group: usize, part: usize, heads| GroupHeads {
+        heads,
+        part,
+        parts: group / part,
+    };
     let zero = |scales, zero| Heads::Zero { scales, zero };
-    let own = |scales: HeadNumber| one(Heads::Zeros { scales, least: 1 });
-    let both = one(Heads::Minima(F16));
-    shares::<Coded<4, 32>>("Q4_0", one(zero(F16, 8)));
-    shares::<Coded<4, 32>>("Q4_1, int4 by 32", both);
-    shares::<Coded<4, 32>>("Q4_K", one(Heads::TwoLevels));
-    shares::<Coded<4, 32>>("GPTQ by 32", own(F16));
-    shares::<Coded<4, 64>>("int4 by 64", both);
-    shares::<Coded<4, 64>>("GPTQ by 64", own(F16));
-    shares::<Coded<4, 128>>("int4 by 128", both);
-    shares::<Coded<4, 128>>("GPTQ by 128", own(F16));
-    shares::<Coded<4, 128>>("GPTQ with one zero point", one(zero(F16, 8)));
-    shares::<Coded<4, 32, true>>("MXFP4", one(Heads::Microscaled));
-    shares::<Coded<5, 32>>("Q5_0", one(zero(F16, 16)));
-    shares::<Coded<5, 32>>("Q5_K", one(Heads::TwoLevels));
-    shares::<Coded<6, 16>>("Q6_K", one(Heads::Signed));
-    let of_two = |heads| GroupHeads { heads, parts: 2 };
-    shares::<Coded<8, 32>>("Q8_0", one(zero(F16, 128)));
-    shares::<Coded<8, 32>>("8 bits by 64", of_two(zero(F16, 128)));
-    shares::<Coded<8, 128>>("GPTQ of 8 bits", one(zero(F16, 128)));
-    shares::<Coded<8, 128>>("8 bits by row", of_two(zero(F32, 128)));
+    let own = |scales: HeadNumber| Heads::Zeros { scales, least: 1 };
+    let both = Heads::Minima(F16);
+    shares::<Coded<4>>("Q4_0", by(32, 32, zero(F16, 8)));
+    shares::<Coded<4>>("Q4_1, int4 by 32", by(32, 32, both));
+    shares::<Coded<4>>("Q4_K", by(32, 32, Heads::TwoLevels));
+    shares::<Coded<4>>("GPTQ by 32", by(32, 32, own(F16)));
+    shares::<Coded<4>>("int4 by 64", by(64, 64, both));
+    shares::<Coded<4>>("GPTQ by 64", by(64, 64, own(F16)));
+    shares::<Coded<4>>("int4 by 128", by(128, 128, both));
+    shares::<Coded<4>>("GPTQ by 128", by(128, 128, own(F16)));
+    shares::<Coded<4>>("GPTQ with one zero point", by(128, 128, zero(F16, 8)));
+    shares::<Coded<4, true>>("MXFP4", by(32, 32, Heads::Microscaled));
+    shares::<Coded<5>>("Q5_0", by(32, 32, zero(F16, 16)));
+    shares::<Coded<5>>("Q5_K", by(32, 32, Heads::TwoLevels));
+    shares::<Coded<6>>("Q6_K", by(16, 16, Heads::Signed));
+    shares::<Coded<8>>("Q8_0", by(32, 32, zero(F16, 128)));
+    shares::<Coded<8>>("8 bits by 64", by(64, 32, zero(F16, 128)));
+    shares::<Coded<8>>("GPTQ of 8 bits", by(128, 128, zero(F16, 128)));
+    shares::<Coded<8>>("8 bits by row", by(256, 128, zero(F32, 128)));
 }

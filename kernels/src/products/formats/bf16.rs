@@ -24,7 +24,7 @@ impl Format for bf16 {
     const BY_ROWS: bool = true;
 
     #[inline(always)]
-    fn pack_column(terms: &[f32], words: &mut [u32]) {
+    fn pack_column((): (), terms: &[f32], words: &mut [u32]) {
         pack_pairs(terms, words);
     }
 
@@ -85,7 +85,7 @@ impl<V: Level> Dots<bf16> for V {
     const ROW_WORDS: usize = CHUNK;
 
     #[inline(always)]
-    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         for (word, &x) in words.iter_mut().zip(row) {
             *word = u32::from(round(x)) << 16;
         }

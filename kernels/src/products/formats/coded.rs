@@ -30,12 +30,13 @@
 //! ```
 
 use super::codes;
-use super::heads::{CHUNK, ColumnHeads, GroupHeads, parts};
-use crate::products::Format;
+use super::heads::{CHUNK, ColumnHeads, GroupHeads};
+use crate::products::{Format, parts};
 
-/// Codes of so many bits in parts of so many terms; whole numbers, or numbers of E2M1.
+/// Codes of so many bits; whole numbers, or numbers of E2M1. How many terms a part has is known at run time: one body for all
+/// lengths is as fast as one for each, and the crate compiles in three quarters of the time.
 #[derive(Clone, Copy, Debug)]
-pub struct Coded<const BITS: usize, const PART: usize, const E2M1: bool = false>;
+pub struct Coded<const BITS: usize, const E2M1: bool = false>;
 
 /// The double of each number of E2M1, and [`E2M1_ZERO`](super::heads::E2M1_ZERO) more.
 /// <https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf>
@@ -58,10 +59,27 @@ pub(super) const fn group(bits: usize) -> usize {
     }
 }
 
+/// The fewest terms of a part of codes of so many bits.
+pub(super) const fn least_part(bits: usize) -> usize {
+    match bits {
+        6 => 16,
+        _ => 32,
+    }
+}
+
+/// Whether a part can have so many terms.
+pub(super) const fn is_part(bits: usize, e2m1: bool, part: usize) -> bool {
+    match (bits, e2m1) {
+        (4, false) => matches!(part, 32 | 64 | 128),
+        (8, _) => matches!(part, 32 | 128),
+        _ => part == least_part(bits),
+    }
+}
+
 /// The most words with four codes each that a group is widened to.
 pub(super) const MAX_QUADS: usize = 8;
 
-impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BITS, PART, E2M1> {
+impl<const BITS: usize, const E2M1: bool> Format for Coded<BITS, E2M1> {
     type Number = f32;
     type Word = u32;
     type Layout = GroupHeads;
@@ -72,7 +90,7 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
         _ => 1,
     };
     const CHUNK: usize = CHUNK;
-    const PART: usize = PART;
+    const MOST_PARTS: usize = parts(CHUNK, least_part(BITS));
     // Over a page's end, at which the hardware stops. Of 2 to 6 KB the best or within 3 % of it, in every width of codes, and up to
     // 1.45 times as fast as without (two threads of Zen 5, 200 MB of weights).
     const AHEAD: usize = 4 << 10;
@@ -80,25 +98,38 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
     const OF_NUMBERS: bool = BITS == 4 && !E2M1;
 
     #[inline(always)]
-    fn head_words(heads: GroupHeads, terms: usize) -> usize {
-        heads.words(parts(terms, PART))
+    fn part(heads: GroupHeads) -> usize {
+        match (BITS, E2M1) {
+            (4, false) | (8, _) => heads.part,
+            // The only one that there is.
+            _ => least_part(BITS),
+        }
     }
 
     #[inline(always)]
-    fn pack_column(terms: &[f32], words: &mut [u32]) {
+    fn head_words(heads: GroupHeads, terms: usize) -> usize {
+        heads.words(parts(terms, heads.part))
+    }
+
+    #[inline(always)]
+    fn pack_column(heads: GroupHeads, terms: &[f32], words: &mut [u32]) {
         let (mut all, mut scales, mut minima) = (Vec::new(), Vec::new(), Vec::new());
-        for terms in terms.chunks(PART) {
-            let part = codes::quantize::<PART>(terms);
+        for terms in terms.chunks(heads.part) {
+            let part = match heads.part {
+                32 => codes::quantize::<32>(terms),
+                64 => codes::quantize::<64>(terms),
+                _ => codes::quantize::<MAX_PART>(terms),
+            };
             all.extend_from_slice(&part.codes[..terms.len()]);
             scales.push(part.scale.to_f32());
             minima.push(part.minimum.to_f32());
         }
-        let heads = ColumnHeads {
+        let column = ColumnHeads {
             scales: &scales,
             offsets: &minima,
             shared: &[],
         };
-        Self::pack_codes(GroupHeads::default(), &all, &heads, words);
+        Self::pack_codes(heads, &all, &column, words);
     }
 
     fn unpack_column(heads: GroupHeads, words: &[u32], terms: &mut [f32]) {
@@ -107,7 +138,7 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
             let (head, words) = words.split_at(Self::head_words(heads, terms.len()));
             let groups = words.chunks_exact(Self::GROUP_WORDS);
             for (group, (words, terms)) in groups.zip(terms.chunks_mut(Self::GROUP)).enumerate() {
-                let [scale, offset] = heads.unpack(head, group * Self::GROUP / PART);
+                let [scale, offset] = heads.unpack(head, group * Self::GROUP / heads.part);
                 for (i, term) in terms.iter_mut().enumerate() {
                     let code = code::<BITS>(words, i);
                     let whole = if E2M1 {
@@ -122,14 +153,14 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Format for Coded<BI
     }
 }
 
-impl<const BITS: usize, const PART: usize, const E2M1: bool> Coded<BITS, PART, E2M1> {
+impl<const BITS: usize, const E2M1: bool> Coded<BITS, E2M1> {
     /// The same heads, which such columns can have: what reads others is not compiled.
     ///
     /// # Panics
     /// If they cannot.
     #[inline(always)]
     pub fn known(heads: GroupHeads) -> GroupHeads {
-        assert!(heads.heads.are_of(PART, E2M1));
+        assert!(heads.heads.are_of(BITS, E2M1));
         heads
     }
 
@@ -141,7 +172,9 @@ impl<const BITS: usize, const PART: usize, const E2M1: bool> Coded<BITS, PART, E
         for (chunk, words) in words.chunks_mut(n_words).enumerate() {
             let codes = &codes[chunk * CHUNK..codes.len().min((chunk + 1) * CHUNK)];
             let (head, words) = words.split_at_mut(Self::head_words(heads, codes.len()));
-            heads.heads.pack(column, chunk, PART * heads.parts, head);
+            heads
+                .heads
+                .pack(column, chunk, heads.part * heads.parts, head);
             let groups = words.chunks_exact_mut(Self::GROUP_WORDS);
             for (words, codes) in groups.zip(codes.chunks(Self::GROUP)) {
                 let mut group = [0; 4 * MAX_QUADS];
@@ -195,7 +228,7 @@ pub trait OfCodes: Format<Number = f32, Word = u32, Layout = GroupHeads> {
     fn pack_coded(heads: GroupHeads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]);
 }
 
-impl<const BITS: usize, const PART: usize, const E2M1: bool> OfCodes for Coded<BITS, PART, E2M1> {
+impl<const BITS: usize, const E2M1: bool> OfCodes for Coded<BITS, E2M1> {
     const LARGEST: u8 = (u8::MAX as usize >> (8 - BITS)) as u8;
 
     fn pack_coded(heads: GroupHeads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {

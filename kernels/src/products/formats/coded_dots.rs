@@ -1,25 +1,47 @@
 //! The dot products of [`Coded`]: rows packed for them, codes widened in registers, and sums made numbers.
 
-use super::coded::{Coded, DOUBLES, MAX_PART, MAX_QUADS, group};
-use super::heads::{CHUNK, parts};
+use super::coded::{Coded, DOUBLES, MAX_PART, MAX_QUADS, group, is_part, least_part};
+use super::heads::CHUNK;
 use super::{int8::Quantizer, read_heads::Affine};
-use crate::products::{Dots, dots};
+use crate::products::{Dots, dots, parts};
 use crate::vectors::{Level, Vectors, Words};
 
-/// Words before the terms of a packed row: for each part a scale, and its product with the sum of the integers.
-const fn row_head(part: usize) -> usize {
-    2 * parts(CHUNK, part)
+/// Words before the terms of a packed row: for each part a scale, and its product with the sum of the integers. As many as for the
+/// shortest parts, so that terms lie at the same place in every row.
+const fn row_head(bits: usize) -> usize {
+    2 * parts(CHUNK, least_part(bits))
 }
 
 /// Words of a packed row whose terms have so many bytes.
-pub const fn row_words(part: usize, bytes: usize) -> usize {
-    row_head(part) + CHUNK / 4 * bytes
+pub const fn row_words(bits: usize, bytes: usize) -> usize {
+    row_head(bits) + CHUNK / 4 * bytes
 }
 
-/// Packs a row, at most a chunk of terms, which have one byte each, or two.
+/// Packs a row, at most a chunk of terms in parts of so many, for codes of so many bits. The terms have one byte each, or two.
+///
+/// # Panics
+/// If codes of so many bits have no such parts.
 #[inline(always)]
-pub fn pack_row<const PART: usize>(row: &[f32], words: &mut [u32], bytes: usize) {
-    let (heads, words) = words.split_at_mut(row_head(PART));
+pub fn pack_row<const BITS: usize, const E2M1: bool>(
+    row: &[f32],
+    part: usize,
+    words: &mut [u32],
+    bytes: usize,
+) {
+    let (heads, words) = words.split_at_mut(row_head(BITS));
+    macro_rules! by_length {
+        ($($part:literal)*) => {
+            match part {
+                $($part if const { is_part(BITS, E2M1, $part) } => pack_parts::<$part>(row, heads, words, bytes),)*
+                _ => panic!("parts of {part} terms"),
+            }
+        };
+    }
+    by_length!(16 32 64 128)
+}
+
+#[inline(always)]
+fn pack_parts<const PART: usize>(row: &[f32], heads: &mut [u32], words: &mut [u32], bytes: usize) {
     let n_parts = parts(row.len(), PART).max(1);
     let to = words.chunks_exact_mut(PART / 4 * bytes);
     for (part, (head, words)) in heads.as_chunks_mut().0[..n_parts]
@@ -78,7 +100,7 @@ fn quantize(row: &[f32], terms: &mut [i8; MAX_PART]) -> [u32; 2] {
 /// # Safety
 /// `row` points to a packed row that has this group.
 #[inline(always)]
-pub unsafe fn left<W: Words, const BITS: usize, const PART: usize>(
+pub unsafe fn left<W: Words, const BITS: usize>(
     v: W,
     row: *const u32,
     at: usize,
@@ -89,7 +111,7 @@ pub unsafe fn left<W: Words, const BITS: usize, const PART: usize>(
             match $i < group(BITS) / 4 {
                 // SAFETY: the caller's promise.
                 true => {
-                    v.splat_word(unsafe { *row.add(row_head(PART) + at * (group(BITS) / 4) + $i) })
+                    v.splat_word(unsafe { *row.add(row_head(BITS) + at * (group(BITS) / 4) + $i) })
                 }
                 false => v.splat_word(0), // not used
             }
@@ -185,7 +207,7 @@ pub unsafe fn numbers<V: Words>(
 /// The dot products of a level, by how many rows a tile has and how operands are read and multiplied.
 macro_rules! dots_of_codes {
     (
-        impl[$($generics:tt)*] for $level:ty, $codes:ty;
+        impl[$($generics:tt)*] for $level:ty, $bits:literal $e2m1:tt;
         ($self:ident) -> $V:ty { $vectors:expr }
         rows $rows:expr;
         bytes $bytes:literal;
@@ -193,18 +215,18 @@ macro_rules! dots_of_codes {
         right($from:ident, $stride:ident) -> $Right:ty $right:block
         dot($a:ident, $b:ident, $sum:ident) $dot:block
     ) => {
-        impl<$($generics)*> Dots<$codes> for $level {
+        impl<$($generics)*> Dots<Coded<$bits, $e2m1>> for $level {
             type Vectors = $V;
             type Left = $Left;
             type Right = $Right;
             type Sum = <$V as Words>::Words;
             type Heads = $crate::products::formats::read_heads::Affine<<$V as Vectors<f32>>::Vector>;
             const ROWS: usize = $rows;
-            const ROW_WORDS: usize = $crate::products::formats::coded_dots::row_words(PART, $bytes);
+            const ROW_WORDS: usize = $crate::products::formats::coded_dots::row_words($bits, $bytes);
 
             #[inline(always)]
-            fn pack_row(self, row: &[f32], words: &mut [u32]) {
-                $crate::products::formats::coded_dots::pack_row::<PART>(row, words, $bytes);
+            fn pack_row(self, row: &[f32], part: usize, words: &mut [u32]) {
+                $crate::products::formats::coded_dots::pack_row::<$bits, $e2m1>(row, part, words, $bytes);
             }
 
             dots! {
@@ -213,7 +235,7 @@ macro_rules! dots_of_codes {
                 fn joined($self, a: Self::Sum, b: Self::Sum) -> Option<Self::Sum> { Some($vectors.add_words(a, b)) }
                 unsafe fn left($self, $row: *const u32, $group: usize) -> Self::Left $left
                 unsafe fn right($self, $from: *const u32) -> Self::Right {
-                    let $stride = <Self as Dots<$codes>>::PANEL;
+                    let $stride = <Self as Dots<Coded<$bits, $e2m1>>>::PANEL;
                     $right
                 }
                 unsafe fn start($self, _: *const u32, _: *const u32) -> Self::Sum { $vectors.splat_word(0) }
@@ -223,7 +245,7 @@ macro_rules! dots_of_codes {
                     heads: *const u32,
                     part: usize
                 ) -> Self::Heads {
-                    <$codes>::known(layout).read($vectors, (heads, <Self as Dots<$codes>>::PANEL), part)
+                    Coded::<$bits, $e2m1>::known(layout).read($vectors, (heads, <Self as Dots<Coded<$bits, $e2m1>>>::PANEL), part)
                 }
                 unsafe fn all_heads(
                     $self,
@@ -231,7 +253,7 @@ macro_rules! dots_of_codes {
                     heads: [*const u32; $crate::products::WIDTH],
                     to: &mut [[std::mem::MaybeUninit<Self::Heads>; $crate::products::WIDTH]]
                 ) -> () {
-                    <$codes>::known(layout).read_all($vectors, (heads, <Self as Dots<$codes>>::PANEL), to)
+                    Coded::<$bits, $e2m1>::known(layout).read_all($vectors, (heads, <Self as Dots<Coded<$bits, $e2m1>>>::PANEL), to)
                 }
                 unsafe fn numbers(
                     $self,
@@ -257,12 +279,12 @@ macro_rules! dots_of_short_codes {
         dot($left:ident, $right:ident, $sum:ident) $dot:block
     ) => {
         $crate::products::formats::coded_dots::dots_of_codes! {
-            impl[$($generics)* const PART: usize, const E2M1: bool] for $level, Coded<$bits, PART, E2M1>;
+            impl[$($generics)* const E2M1: bool] for $level, $bits E2M1;
             ($self) -> $V { $vectors }
             rows $crate::products::formats::coded_dots::rows($rows, $bits);
             bytes 1;
             left(row, group) -> [<$V as Words>::Words; 8] {
-                $crate::products::formats::coded_dots::left::<$V, $bits, PART>($vectors, row, group)
+                $crate::products::formats::coded_dots::left::<$V, $bits>($vectors, row, group)
             }
             right(from, stride) -> [<$V as Words>::Words; 8] {
                 $crate::products::formats::coded_dots::right::<$V, $bits, E2M1>($vectors, from, stride)
@@ -312,13 +334,13 @@ macro_rules! level_dots_of_short_codes {
 level_dots_of_short_codes!(4 5 6);
 
 dots_of_codes! {
-    impl[V: Level, const PART: usize] for V, Coded<8, PART>;
+    impl[V: Level] for V, 8 false;
     (self) -> V { self }
     rows V::BYTE_ROWS;
     bytes 2;
     // Terms 0 and 2 of a group, and its terms 1 and 3.
     left(row, group) -> [V::Pairs; 2] {
-        let [even, odd] = *row.add(row_head(PART) + 2 * group).cast::<[u32; 2]>();
+        let [even, odd] = *row.add(row_head(8) + 2 * group).cast::<[u32; 2]>();
         [self.splat_pair(even), self.splat_pair(odd)]
     }
     right(from, _stride) -> [V::Pairs; 2] {

@@ -18,7 +18,7 @@ impl Dots<bf16> for AmxEmulated {
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
 
     #[inline(always)]
-    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         pairs::pack_pairs(row, words);
     }
 
@@ -47,7 +47,7 @@ impl Dots<i8> for AmxEmulated {
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
     #[inline(always)]
-    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         int8::pack_quads(row, 0, words);
     }
 

@@ -21,7 +21,7 @@ impl Format for f16 {
     const CHUNK: usize = CHUNK;
 
     #[inline(always)]
-    fn pack_column(terms: &[f32], words: &mut [u32]) {
+    fn pack_column((): (), terms: &[f32], words: &mut [u32]) {
         // The last word of an odd column has a zero too many.
         if let Some(last) = words.last_mut() {
             *last = 0;
@@ -73,7 +73,7 @@ impl<V: Level> Dots<f16> for V {
     const ROW_WORDS: usize = CHUNK;
 
     #[inline(always)]
-    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         for (word, x) in words.iter_mut().zip(row) {
             *word = x.to_bits();
         }

@@ -15,7 +15,7 @@ macro_rules! stored_as_computed {
             const BY_ROWS: bool = true;
 
             #[inline(always)]
-            fn pack_column(terms: &[Self], words: &mut [Self]) {
+            fn pack_column((): (), terms: &[Self], words: &mut [Self]) {
                 words[..terms.len()].copy_from_slice(terms);
             }
 
@@ -39,7 +39,7 @@ macro_rules! stored_as_computed {
             const ROW_WORDS: usize = CHUNK;
 
             #[inline(always)]
-            fn pack_row(self, row: &[$type], words: &mut [$type]) {
+            fn pack_row(self, row: &[$type], _: usize, words: &mut [$type]) {
                 words[..row.len()].copy_from_slice(row);
             }
 

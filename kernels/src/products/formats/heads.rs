@@ -20,13 +20,10 @@
 
 use half::{bf16, f16};
 
+use crate::products::parts;
+
 /// Terms of a chunk.
 pub const CHUNK: usize = 256;
-
-/// Parts of so many terms.
-pub const fn parts(terms: usize, part: usize) -> usize {
-    terms.div_ceil(part)
-}
 
 /// How the scales and offsets of a coded weight are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +57,9 @@ pub enum Heads {
 pub struct GroupHeads {
     /// What there is for each group.
     pub heads: Heads,
-    /// The parts of a group.
+    /// Terms of a part: a power of two.
+    pub part: usize,
+    /// The parts of a group: one, or two.
     pub parts: usize,
 }
 
@@ -77,10 +76,7 @@ pub enum HeadNumber {
 
 impl Default for GroupHeads {
     fn default() -> Self {
-        Self {
-            heads: Heads::Minima(HeadNumber::F16),
-            parts: 1,
-        }
+        Self::int4(32)
     }
 }
 
@@ -127,28 +123,44 @@ pub struct ColumnHeads<'a> {
 pub(super) const BYTES: usize = 4;
 
 impl GroupHeads {
+    /// Those of int4 in groups of so many terms.
+    pub const fn int4(group: usize) -> Self {
+        Self {
+            heads: Heads::Minima(HeadNumber::F16),
+            part: group,
+            parts: 1,
+        }
+    }
+
+    /// The group of a part.
+    #[inline(always)]
+    pub(super) const fn group(self, part: usize) -> usize {
+        // A shift: see `parts`.
+        part >> self.parts.trailing_zeros()
+    }
+
     /// Words before the codes of a chunk of so many parts; one without any has a head, too.
     #[inline(always)]
-    pub const fn words(self, parts: usize) -> usize {
-        let groups = parts.div_ceil(self.parts);
+    pub const fn words(self, n_parts: usize) -> usize {
+        let groups = parts(n_parts, self.parts);
         self.heads.words(if groups == 0 { 1 } else { groups })
     }
 
     /// The scale and the offset of one part, from a column's head words of its chunk.
     pub fn unpack(self, words: &[u32], part: usize) -> [f32; 2] {
-        self.heads.unpack(words, part / self.parts)
+        self.heads.unpack(words, self.group(part))
     }
 }
 
 impl Heads {
-    /// Whether columns in parts of so many terms can have them, of codes of E2M1 or of others.
+    /// Whether codes of so many bits can have them, of E2M1 or others.
     #[inline(always)]
-    pub const fn are_of(self, part: usize, e2m1: bool) -> bool {
+    pub const fn are_of(self, bits: usize, e2m1: bool) -> bool {
         match self {
-            Self::Zero { .. } | Self::Zeros { .. } | Self::Minima(_) => !e2m1,
-            Self::TwoLevels => part == 32 && !e2m1,
+            Self::Zero { .. } | Self::Zeros { .. } | Self::Minima(_) => bits != 6 && !e2m1,
+            Self::TwoLevels => matches!(bits, 4 | 5) && !e2m1,
             Self::Microscaled => e2m1,
-            Self::Signed => part == 16 && !e2m1,
+            Self::Signed => bits == 6,
         }
     }
 

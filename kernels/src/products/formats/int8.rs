@@ -50,7 +50,7 @@ impl Format for i8 {
     const HEAD: usize = 1;
 
     #[inline(always)]
-    fn pack_column(terms: &[f32], words: &mut [u32]) {
+    fn pack_column((): (), terms: &[f32], words: &mut [u32]) {
         // A depth of zero still has one chunk, which is its head.
         for (chunk, words) in words.chunks_mut(Self::chunk_words((), CHUNK)).enumerate() {
             let (from, to) = (chunk * CHUNK, (chunk + 1) * CHUNK);
@@ -245,7 +245,7 @@ impl<V: Level> Dots<i8> for V {
     const ROW_WORDS: usize = HEAD + CHUNK / 2;
 
     #[inline(always)]
-    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         let len = row.len();
         let row = Quantized::new(row);
         let mut terms = [0i16; CHUNK];

@@ -73,7 +73,7 @@ impl Dots<bf16> for NeonBf16 {
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
 
     #[inline(always)]
-    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         let (blocks, rest) = row.as_chunks::<8>();
         for (block, words) in blocks.iter().zip(words.chunks_exact_mut(4)) {
             // SAFETY: a block is a vector of numbers, and 4 words have room for its pairs.
@@ -140,7 +140,7 @@ macro_rules! dots_of_bytes {
             const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
             #[inline(always)]
-            fn pack_row(self, row: &[f32], words: &mut [u32]) {
+            fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
                 int8::pack_quads(row, int8::OFFSET, words);
             }
 

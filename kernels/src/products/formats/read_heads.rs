@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use super::heads::{
     BYTES, E2M1_ZERO, GroupHeads, HeadNumber, Heads, POWER_UNIT, SIX_BITS, zeros_at,
 };
-use crate::products::WIDTH;
+use crate::products::{WIDTH, parts};
 use crate::vectors::{Vectors, Words};
 
 /// A scale and an offset for each column of a vector.
@@ -29,7 +29,7 @@ impl GroupHeads {
         part: usize,
     ) -> Affine<V::Vector> {
         // SAFETY: the caller's promise.
-        unsafe { self.heads.read(v, heads, part / self.parts) }
+        unsafe { self.heads.read(v, heads, self.group(part)) }
     }
 
     /// As [`Self::read`], of two neighbouring vectors and all of so many parts.
@@ -43,13 +43,13 @@ impl GroupHeads {
         heads: ([*const u32; WIDTH], usize),
         to: &mut [[MaybeUninit<Affine<V::Vector>>; WIDTH]],
     ) {
-        let groups = to.len().div_ceil(self.parts);
+        let groups = parts(to.len(), self.parts);
         // SAFETY: the caller's promise; a group has a part at least.
         unsafe { self.heads.read_all(v, heads, &mut to[..groups]) };
         // From behind, where no group is overwritten before its parts have it.
         if self.parts > 1 {
             for part in (0..to.len()).rev() {
-                to[part] = to[part / self.parts];
+                to[part] = to[self.group(part)];
             }
         }
     }

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use half::{bf16, f16};
 
-use super::coded::Coded;
+use super::{coded::Coded, heads::GroupHeads};
 use crate::products::{
     Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
     pack_rows::pack_rows, peak,
@@ -16,19 +16,20 @@ use crate::{memory::Aligned, timing::least, vectors::Isa};
 /// Seconds that packing the rows takes, and multiplying them, in the order of a block of a larger product: panel by
 /// panel, with all rows.
 fn block<F: WithKernel<Number = f32>>(
-    kernel: &dyn Kernel<F>,
+    (kernel, layout): (&dyn Kernel<F>, F::Layout),
     a: View<f32>,
     panels: &[F::Word],
     columns: usize,
 ) -> (f64, f64) {
     let (m, depth) = (a.rows(), a.columns());
     let n_chunks = depth.div_ceil(F::CHUNK);
-    let row_words = kernel.chunks().words;
+    let chunks = kernel.chunks(layout);
+    let row_words = chunks.words;
     let mut rows = Aligned::zeros(n_chunks * m * row_words);
     let operations = (2 * m * columns * depth) as f64;
-    let words = F::column_words(F::Layout::default(), depth) * kernel.panel();
+    let words = F::column_words(layout, depth) * kernel.panel();
     let times = (1e9 / operations) as usize + 20;
-    let packing = least(times, || pack_rows(kernel, a, 0..m, &mut rows, 1));
+    let packing = least(times, || pack_rows((kernel, chunks), a, 0..m, &mut rows, 1));
     let mut totals = Aligned::<f32>::zeros(m * kernel.panel());
     let n_tiles = m.div_ceil(kernel.rows());
     let blocking = kernel.blocking();
@@ -41,10 +42,8 @@ fn block<F: WithKernel<Number = f32>>(
                         rows: tile_rows.len(),
                         depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                         a: &rows[(chunk * m + tile_rows.start) * row_words..],
-                        layout: F::Layout::default(),
-                        b: &panel[chunk
-                            * F::chunk_words(F::Layout::default(), F::CHUNK)
-                            * kernel.panel()..],
+                        layout,
+                        b: &panel[chunk * F::chunk_words(layout, F::CHUNK) * kernel.panel()..],
                         ahead: Ahead::Nothing,
                         totals: &mut totals[tile_rows.start * kernel.panel()..],
                         total: Total::of_chunk(chunk),
@@ -59,7 +58,7 @@ fn block<F: WithKernel<Number = f32>>(
     (packing, product)
 }
 
-fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
+fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat, layout: F::Layout) {
     for isa in Isa::levels() {
         let peak = peak(on(isa, 1), format);
         let kernel = &*F::kernel(isa);
@@ -69,11 +68,11 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 0.0, 1.0, 1);
             let b = View::row_major(&w, n, k).transposed();
-            let panels = pack_panels(Aligned::empty(), kernel, &[b], 1);
+            let panels = pack_panels(Aligned::empty(), (kernel, layout), &[b], 1);
             for m in [1, 4, 13, 32, 128, 512] {
                 let a = random(m * k, 0.0, 1.0, 2);
                 let a = View::row_major(&a, m, k);
-                let (packing, product) = block::<F>(kernel, a, &panels, n);
+                let (packing, product) = block::<F>((kernel, layout), a, &panels, n);
                 let per_second = (2 * m * n * k) as f64 / product;
                 println!(
                     "  {n:4}x{k:4} {m:4}: {:4.0} G/s ({:3.0} %); packing the rows takes as long as {:2.0} columns",
@@ -89,11 +88,12 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
 #[test]
 #[ignore = "measures; needs an idle machine"]
 fn products_as_a_share_of_the_peak() {
-    shares::<f32>("f32", WeightFormat::F32);
-    shares::<f16>("f16", WeightFormat::F16);
-    shares::<bf16>("bf16", WeightFormat::Bf16);
-    shares::<i8>("int8", WeightFormat::Int8);
-    shares::<Coded<4, 32>>("int4 by 32", WeightFormat::Int4By32);
-    shares::<Coded<4, 64>>("int4 by 64", WeightFormat::Int4By64);
-    shares::<Coded<4, 128>>("int4 by 128", WeightFormat::Int4By128);
+    shares::<f32>("f32", WeightFormat::F32, ());
+    shares::<f16>("f16", WeightFormat::F16, ());
+    shares::<bf16>("bf16", WeightFormat::Bf16, ());
+    shares::<i8>("int8", WeightFormat::Int8, ());
+    let int4 = GroupHeads::int4;
+    shares::<Coded<4>>("int4 by 32", WeightFormat::Int4By32, int4(32));
+    shares::<Coded<4>>("int4 by 64", WeightFormat::Int4By64, int4(64));
+    shares::<Coded<4>>("int4 by 128", WeightFormat::Int4By128, int4(128));
 }

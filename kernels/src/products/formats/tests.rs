@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{coded::Coded, codes};
+use super::{coded::Coded, codes, heads::GroupHeads};
 use crate::memory::{Aligned, lend};
 use crate::products::{
     Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
@@ -15,14 +15,15 @@ use crate::vectors::{Isa, Real};
 
 /// `a · b` on one thread, in tiles of at most so many rows.
 fn product<F: WithKernel>(
-    isa: Isa,
+    (isa, layout): (Isa, F::Layout),
     a: View<F::Number>,
     b: View<F::Number>,
     rows: usize,
 ) -> Vec<F::Number> {
     let kernel = &*F::kernel(isa);
     let (m, n, depth) = (a.rows(), b.columns(), b.rows());
-    let (width, row_words) = (kernel.panel(), kernel.chunks().words);
+    let (width, chunks) = (kernel.panel(), kernel.chunks(layout));
+    let row_words = chunks.words;
     let rows = rows.min(kernel.rows());
     let n_chunks = depth.div_ceil(F::CHUNK).max(1);
     let mut y = vec![F::Number::of(9.0); m * n];
@@ -30,13 +31,13 @@ fn product<F: WithKernel>(
     let garbage = |words: &mut [F::Word]| bytemuck::cast_slice_mut(words).fill(0xa5u8);
     garbage(&mut packed);
     if m > 0 {
-        pack_rows(kernel, a, 0..m, &mut packed, 1);
+        pack_rows((kernel, chunks), a, 0..m, &mut packed, 1);
     }
-    let mut panel = Aligned::zeros(F::column_words(F::Layout::default(), depth) * width);
+    let mut panel = Aligned::zeros(F::column_words(layout, depth) * width);
     for first_column in (0..n).step_by(width) {
         garbage(&mut panel);
         let columns = first_column..n.min(first_column + width);
-        pack_panel(kernel, b, columns.clone(), &mut panel);
+        pack_panel((kernel, layout), b, columns.clone(), &mut panel);
         kernel.arrange(&mut panel);
         let mut totals = Aligned::zeros(m * width);
         for first_row in (0..m).step_by(rows) {
@@ -48,8 +49,8 @@ fn product<F: WithKernel>(
                         rows: n_rows,
                         depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                         a: &packed[(chunk * m + first_row) * row_words..],
-                        layout: F::Layout::default(),
-                        b: &panel[chunk * F::chunk_words(F::Layout::default(), F::CHUNK) * width..],
+                        layout,
+                        b: &panel[chunk * F::chunk_words(layout, F::CHUNK) * width..],
                         ahead: Ahead::Nothing,
                         totals,
                         total: Total::of_chunk(chunk),
@@ -64,13 +65,16 @@ fn product<F: WithKernel>(
     y
 }
 
+/// The groups of int4.
+const GROUPS: [usize; 3] = [32, 64, 128];
+
 fn random(n: usize, seed: u64) -> Vec<f32> {
     reference::random(n, 0.1, 1.0, seed)
 }
 
 /// One element of a product, in the documented order of addition of a level.
 trait WrittenOut: WithKernel<Number = f32> {
-    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32;
+    fn element(isa: Isa, layout: Self::Layout, a: &[f32], w: &[f32]) -> f32;
 }
 
 /// Sums of chunks, added in order.
@@ -81,7 +85,7 @@ fn total(a: &[f32], w: &[f32], terms: usize, chunk: impl Fn(&[f32], &[f32]) -> f
 }
 
 impl WrittenOut for bf16 {
-    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32 {
+    fn element(isa: Isa, (): (), a: &[f32], w: &[f32]) -> f32 {
         let round = |x: f32| bf16::from_f32(x).to_f32();
         if isa.name() == "neon_bf16" {
             return total(a, w, 256, |a, w| {
@@ -110,7 +114,7 @@ impl WrittenOut for bf16 {
 }
 
 impl WrittenOut for i8 {
-    fn element(_: Isa, a: &[f32], w: &[f32]) -> f32 {
+    fn element(_: Isa, (): (), a: &[f32], w: &[f32]) -> f32 {
         fn quantised(x: &[f32], step: f32) -> impl Iterator<Item = i64> {
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             x.iter()
@@ -131,18 +135,15 @@ impl WrittenOut for i8 {
     }
 }
 
-impl<const GROUP: usize> WrittenOut for Coded<4, GROUP>
-where
-    Self: WithKernel<Number = f32>,
-{
-    fn element(_: Isa, a: &[f32], w: &[f32]) -> f32 {
-        total(a, w, GROUP, |a, w| {
+impl WrittenOut for Coded<4> {
+    fn element(_: Isa, heads: GroupHeads, a: &[f32], w: &[f32]) -> f32 {
+        total(a, w, heads.part, |a, w| {
             let largest = a.iter().fold(0f32, |largest, a| largest.max(a.abs()));
             let step = largest / 127.0;
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             let integers = a.iter().map(|a| (a * per_unit).round_ties_even() as i64);
             let integers: Vec<i64> = integers.collect();
-            let group = codes::quantize::<GROUP>(w);
+            let group = codes::quantize::<32>(w);
             let products = integers.iter().zip(group.codes);
             let products: i64 = products.map(|(&n, q)| n * i64::from(q)).sum();
             let row_sum = step * integers.iter().sum::<i64>() as f32;
@@ -175,7 +176,7 @@ const SIZE: (usize, usize, usize) = if cfg!(miri) {
     (31, 77, 300)
 };
 
-fn every_size_and_layout<F: WrittenOut>() {
+fn every_size_and_layout<F: WrittenOut>(stored: F::Layout) {
     let largest = M[M.len() - 1];
     for &k in K {
         let all_a = random(largest * k, 1);
@@ -185,7 +186,7 @@ fn every_size_and_layout<F: WrittenOut>() {
             let all_y = |isa: Isa| -> Vec<f32> {
                 let places = (0..largest * n).map(|at| (at / n, at % n));
                 places
-                    .map(|(i, j)| F::element(isa, row(i), column(j)))
+                    .map(|(i, j)| F::element(isa, stored, row(i), column(j)))
                     .collect()
             };
             let all_y: Vec<(Isa, Vec<f32>)> = Isa::levels()
@@ -199,7 +200,7 @@ fn every_size_and_layout<F: WrittenOut>() {
                     let isa = *isa;
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
-                            let y = product::<F>(isa, a, weight.transposed(), 16);
+                            let y = product::<F>((isa, stored), a, weight.transposed(), 16);
                             let what = format_args!("{isa} {m}x{n}x{k}, layouts {layout} {which}");
                             assert_same(&y, &all_y[..y.len()], what);
                         }
@@ -212,19 +213,19 @@ fn every_size_and_layout<F: WrittenOut>() {
 
 #[test]
 fn every_bf16_sum_has_the_documented_order_on_every_level_in_every_size_and_layout() {
-    every_size_and_layout::<bf16>();
+    every_size_and_layout::<bf16>(());
 }
 
 #[test]
 fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout() {
-    every_size_and_layout::<i8>();
+    every_size_and_layout::<i8>(());
 }
 
 #[test]
 fn every_int4_sum_is_the_documented_one_on_every_level_in_every_size_and_layout() {
-    every_size_and_layout::<Coded<4, 32>>();
-    every_size_and_layout::<Coded<4, 64>>();
-    every_size_and_layout::<Coded<4, 128>>();
+    for group in GROUPS {
+        every_size_and_layout::<Coded<4>>(GroupHeads::int4(group));
+    }
 }
 
 #[test]
@@ -245,10 +246,10 @@ fn every_f16_product_has_the_bits_of_the_f32_product_of_the_rounded_weights() {
                 let rows = Layouts::new(&a[..m * k], m, k);
                 let one = View::row_major(&a[..m * k], m, k);
                 for isa in Isa::levels() {
-                    let expected = product::<f32>(isa, one, exact, 14);
+                    let expected = product::<f32>((isa, ()), one, exact, 14);
                     for weight in weights.views() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
-                            let y = product::<f16>(isa, a, weight.transposed(), 14);
+                            let y = product::<f16>((isa, ()), a, weight.transposed(), 14);
                             assert_same(&y, &expected, format_args!("{isa} {m}x{n}x{k} {layout}"));
                         }
                     }
@@ -260,6 +261,7 @@ fn every_f16_product_has_the_bits_of_the_f32_product_of_the_rounded_weights() {
 
 /// Tiles of any height give the same bits.
 fn heights<F: WithKernel<Number: std::fmt::Debug>>(
+    layout: F::Layout,
     a: &[F::Number],
     w: &[F::Number],
     (m, n, k): (usize, usize, usize),
@@ -267,9 +269,12 @@ fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     let a = View::row_major(a, m, k);
     let b = View::row_major(w, n, k).transposed();
     for isa in Isa::levels() {
-        let together = product::<F>(isa, a, b, 16);
+        let together = product::<F>((isa, layout), a, b, 16);
         for rows in 1..16 {
-            assert!(product::<F>(isa, a, b, rows) == together, "{isa} {rows}");
+            assert!(
+                product::<F>((isa, layout), a, b, rows) == together,
+                "{isa} {rows}"
+            );
         }
     }
 }
@@ -278,15 +283,15 @@ fn heights<F: WithKernel<Number: std::fmt::Debug>>(
 fn a_row_has_the_same_bits_in_tiles_of_every_height() {
     let (m, n, k) = SIZE;
     let (a, w) = (random(m * k, 5), random(n * k, 6));
-    heights::<f32>(&a, &w, (m, n, k));
-    heights::<f16>(&a, &w, (m, n, k));
-    heights::<bf16>(&a, &w, (m, n, k));
-    heights::<i8>(&a, &w, (m, n, k));
-    heights::<Coded<4, 32>>(&a, &w, (m, n, k));
-    heights::<Coded<4, 64>>(&a, &w, (m, n, k));
-    heights::<Coded<4, 128>>(&a, &w, (m, n, k));
+    heights::<f32>((), &a, &w, (m, n, k));
+    heights::<f16>((), &a, &w, (m, n, k));
+    heights::<bf16>((), &a, &w, (m, n, k));
+    heights::<i8>((), &a, &w, (m, n, k));
+    for group in GROUPS {
+        heights::<Coded<4>>(GroupHeads::int4(group), &a, &w, (m, n, k));
+    }
     let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
-    heights::<f64>(&wide(&a), &wide(&w), (m, n, k));
+    heights::<f64>((), &wide(&a), &wide(&w), (m, n, k));
 }
 
 #[test]
@@ -299,7 +304,11 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
         for isa in Isa::levels() {
             let mut y = vec![T::of(9.0); m * n];
             multiply_views(on(isa, 1), a, b, &Epilogue::NONE, &mut y);
-            assert_eq!(product::<T>(isa, a, b, 14), y, "{isa}");
+            assert_eq!(
+                product::<T>((isa, T::Layout::default()), a, b, 14),
+                y,
+                "{isa}"
+            );
         }
     }
     check(&a, &w, (m, n, k));
@@ -351,7 +360,7 @@ fn products_in_bf16_of_f32_round_both_operands_and_add_in_f32() {
     };
     let element = |isa: Isa, at: usize| {
         let (i, j) = (at / n, at % n);
-        bf16::element(isa, &a[i * k..][..k], &w[j * k..][..k]) + bias[j] + residual[at]
+        bf16::element(isa, (), &a[i * k..][..k], &w[j * k..][..k]) + bias[j] + residual[at]
     };
     for isa in Isa::levels() {
         let expected: Vec<f32> = (0..m * n).map(|at| element(isa, at)).collect();
@@ -368,11 +377,11 @@ fn products_in_bf16_of_f32_round_both_operands_and_add_in_f32() {
 
 #[test]
 fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
-    fn check<F: WithKernel<Number = f32>>(isa: Isa) {
+    fn check<F: WithKernel<Number = f32>>(isa: Isa, layout: F::Layout) {
         lend(PACKED, 1 << 14, |bytes: &mut [u8]| bytes.fill(0xff)); // NaN
         let (a, b) = (View::row_major(&[], 3, 0), View::row_major(&[], 0, 5));
         let mut y = [9.0; 15];
-        let packed = PackedMatrix::<F>::new(on(isa, 1), b);
+        let packed = PackedMatrix::<F>::new_in(Aligned::empty(), on(isa, 1), layout, b);
         multiply_columns(
             on(isa, 1),
             Columns::Packed(&packed),
@@ -383,12 +392,13 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
         assert_eq!(y, [0.0; 15], "{isa}");
     }
     for isa in Isa::levels() {
-        check::<f32>(isa);
-        check::<f16>(isa);
-        check::<bf16>(isa);
-        check::<i8>(isa);
-        check::<Coded<4, 32>>(isa);
-        check::<Coded<4, 128>>(isa);
+        check::<f32>(isa, ());
+        check::<f16>(isa, ());
+        check::<bf16>(isa, ());
+        check::<i8>(isa, ());
+        for group in GROUPS {
+            check::<Coded<4>>(isa, GroupHeads::int4(group));
+        }
     }
 }
 

@@ -82,9 +82,13 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                     let cpu = on(isa, 2);
                     let matrix: PackedMatrix<f32> = match halves {
                         Halves::One => PackedMatrix::new(cpu, weight(&w)),
-                        Halves::GateAndUp => {
-                            PackedMatrix::gated_in(Aligned::empty(), cpu, weight(&w), weight(&up))
-                        }
+                        Halves::GateAndUp => PackedMatrix::gated_in(
+                            Aligned::empty(),
+                            cpu,
+                            (),
+                            weight(&w),
+                            weight(&up),
+                        ),
                     };
                     let mut y = vec![9.0; m * n];
                     multiply_columns(cpu, Columns::Packed(&matrix), a, &epilogue, &mut y);

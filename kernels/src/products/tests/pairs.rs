@@ -16,8 +16,14 @@ fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {
     for isa in Isa::levels() {
         let memory = Aligned::empty;
         for packed in [
-            PackedMatrix::<F>::new_in(memory(), on(isa, 1), view(&gate)),
-            PackedMatrix::<F>::gated_in(memory(), on(isa, 1), view(&gate), view(&up)),
+            PackedMatrix::<F>::new_in(memory(), on(isa, 1), F::Layout::default(), view(&gate)),
+            PackedMatrix::<F>::gated_in(
+                memory(),
+                on(isa, 1),
+                F::Layout::default(),
+                view(&gate),
+                view(&up),
+            ),
         ] {
             let product = |m: usize, threads: usize| {
                 let mut y = vec![T::ZERO; m * n];

@@ -25,8 +25,8 @@ impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
         PANEL
     }
 
-    fn chunks(&self) -> Chunks {
-        T::ByteDots::CHUNKS
+    fn chunks(&self, (): ()) -> Chunks {
+        <T::ByteDots as Dots<i8>>::chunks(())
     }
 
     fn transposed_columns(&self) -> usize {

@@ -37,8 +37,8 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
         PANEL
     }
 
-    fn chunks(&self) -> Chunks {
-        T::Dots::CHUNKS
+    fn chunks(&self, (): ()) -> Chunks {
+        <T::Dots as Dots<bf16>>::chunks(())
     }
 
     fn transposed_columns(&self) -> usize {

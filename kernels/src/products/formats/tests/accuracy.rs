@@ -132,12 +132,24 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
         });
         for isa in Isa::levels() {
             for (name, y, exact) in [
-                ("f16", product::<f16>(isa, view, b, 14), &in_f16),
-                ("bf16", product::<bf16>(isa, view, b, 14), &in_bf16),
-                ("int8", product::<i8>(isa, view, b, 14), &in_int8),
-                ("int4", product::<Coded<4, 32>>(isa, view, b, 14), &in_32),
-                ("int4", product::<Coded<4, 64>>(isa, view, b, 14), &in_64),
-                ("int4", product::<Coded<4, 128>>(isa, view, b, 14), &in_128),
+                ("f16", product::<f16>((isa, ()), view, b, 14), &in_f16),
+                ("bf16", product::<bf16>((isa, ()), view, b, 14), &in_bf16),
+                ("int8", product::<i8>((isa, ()), view, b, 14), &in_int8),
+                (
+                    "int4",
+                    product::<Coded<4>>((isa, GroupHeads::int4(32)), view, b, 14),
+                    &in_32,
+                ),
+                (
+                    "int4",
+                    product::<Coded<4>>((isa, GroupHeads::int4(64)), view, b, 14),
+                    &in_64,
+                ),
+                (
+                    "int4",
+                    product::<Coded<4>>((isa, GroupHeads::int4(128)), view, b, 14),
+                    &in_128,
+                ),
             ] {
                 assert_share(
                     share(&y, exact),
@@ -154,21 +166,26 @@ fn bits(y: &[f32]) -> Vec<u32> {
 }
 
 /// One element that is not finite spoils its row or column, as it should, and nothing else.
-fn spoils_its_own<F: WithKernel<Number = f32>>(spoilt: f32, is_spoilt: fn(f32) -> bool) {
+fn spoils_its_own<F: WithKernel<Number = f32>>(
+    layout: F::Layout,
+    spoilt: f32,
+    is_spoilt: fn(f32) -> bool,
+) {
     let (m, n, k) = (5, 7, 300);
     let (a, w) = (random(m * k, 5), random(n * k, 6));
     fn b(w: &[f32]) -> View<'_, f32> {
         View::row_major(w, w.len() / 300, 300).transposed()
     }
     for isa in Isa::levels() {
-        let y = product::<F>(isa, View::row_major(&a, m, k), b(&w), 14);
+        let y = product::<F>((isa, layout), View::row_major(&a, m, k), b(&w), 14);
         for at in [0, 127, 128, 299] {
             let mut a_spoilt = a.clone();
             a_spoilt[2 * k + at] = spoilt;
-            let found = product::<F>(isa, View::row_major(&a_spoilt, m, k), b(&w), 14);
+            let found = product::<F>((isa, layout), View::row_major(&a_spoilt, m, k), b(&w), 14);
             let mut w_spoilt = w.clone();
             w_spoilt[3 * k + at] = spoilt;
-            let transposed = product::<F>(isa, View::row_major(&a, m, k), b(&w_spoilt), 14);
+            let transposed =
+                product::<F>((isa, layout), View::row_major(&a, m, k), b(&w_spoilt), 14);
             for i in 0..m * n {
                 for (found, is_bad) in [(found[i], i / n == 2), (transposed[i], i % n == 3)] {
                     let what = format!("{isa} {spoilt} at {at}, element {i}: {found}");
@@ -182,17 +199,18 @@ fn spoils_its_own<F: WithKernel<Number = f32>>(spoilt: f32, is_spoilt: fn(f32) -
 
 #[test]
 fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
-    spoils_its_own::<f16>(f32::NAN, f32::is_nan);
-    spoils_its_own::<f16>(f32::from_bits(0x7f80_0001), f32::is_nan);
-    spoils_its_own::<f16>(f32::NEG_INFINITY, |y| !y.is_finite());
-    spoils_its_own::<bf16>(f32::NAN, f32::is_nan);
+    spoils_its_own::<f16>((), f32::NAN, f32::is_nan);
+    spoils_its_own::<f16>((), f32::from_bits(0x7f80_0001), f32::is_nan);
+    spoils_its_own::<f16>((), f32::NEG_INFINITY, |y| !y.is_finite());
+    spoils_its_own::<bf16>((), f32::NAN, f32::is_nan);
     // A NaN that would round to infinity.
-    spoils_its_own::<bf16>(f32::from_bits(0x7f80_0001), f32::is_nan);
-    spoils_its_own::<bf16>(f32::NEG_INFINITY, |y| !y.is_finite());
+    spoils_its_own::<bf16>((), f32::from_bits(0x7f80_0001), f32::is_nan);
+    spoils_its_own::<bf16>((), f32::NEG_INFINITY, |y| !y.is_finite());
     for spoilt in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        spoils_its_own::<i8>(spoilt, f32::is_nan);
-        spoils_its_own::<Coded<4, 32>>(spoilt, f32::is_nan);
-        spoils_its_own::<Coded<4, 128>>(spoilt, f32::is_nan);
+        spoils_its_own::<i8>((), spoilt, f32::is_nan);
+        for group in GROUPS {
+            spoils_its_own::<Coded<4>>(GroupHeads::int4(group), spoilt, f32::is_nan);
+        }
     }
 }
 
@@ -206,13 +224,13 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
             let small = vec![x; k];
             let a = View::row_major(&small, 1, k);
             for y in [
-                product::<i8>(isa, a, b, 14),
-                product::<Coded<4, 64>>(isa, a, b, 14),
+                product::<i8>((isa, ()), a, b, 14),
+                product::<Coded<4>>((isa, GroupHeads::int4(64)), a, b, 14),
             ] {
                 assert_eq!(bits(&y), [0; 3], "{isa} {x:e}: {y:?}");
             }
         }
-        let zeros = product::<bf16>(isa, View::row_major(&vec![0.0; k], 1, k), b, 14);
+        let zeros = product::<bf16>((isa, ()), View::row_major(&vec![0.0; k], 1, k), b, 14);
         assert_eq!(bits(&zeros), [0; 3]);
     }
 }
@@ -226,8 +244,8 @@ fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
             let b = View::row_major(&w, 1, 130).transposed();
             let a = View::row_major(&a, 1, 130);
             for y in [
-                product::<i8>(isa, a, b, 14)[0],
-                product::<Coded<4, 64>>(isa, a, b, 14)[0],
+                product::<i8>((isa, ()), a, b, 14)[0],
+                product::<Coded<4>>((isa, GroupHeads::int4(64)), a, b, 14)[0],
             ] {
                 let error = (y / (x * 130.0 * w[0]) - 1.0).abs();
                 assert!(error < 1e-6, "{isa} {x:e}: {y:e}");
