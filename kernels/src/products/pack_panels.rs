@@ -13,8 +13,9 @@ use super::{
 use crate::memory::{Aligned, lend};
 use crate::threads::{Shared, parallel};
 
-/// Packs matrices of one shape together: returns all panels, in order. Each panel has `F::column_words` rows of as many words as the kernel's panels have columns, of which every matrix has an equal share. A weight
-/// `[n, k]` is the transposed view of itself. Reuses the memory of `panels`, if it is large enough.
+/// Packs matrices of one shape together: returns all panels, in order. Each panel has `F::column_words` rows of as many words
+/// as the kernel's panels have columns, of which every matrix has an equal share. A weight `[n, k]` is the transposed view of
+/// itself. Reuses the memory of `panels`, if it is large enough.
 pub fn pack_panels<F: Format>(
     mut panels: Aligned<F::Word>,
     (kernel, layout): (&dyn Kernel<F>, F::Layout),

@@ -7,13 +7,13 @@ use half::{bf16, f16};
 
 use super::coded::Coded;
 use super::heads::{
-    GroupHeads,
     HeadNumber::{self, F16, F32},
     Heads,
 };
 use crate::memory::{Aligned, LargePages};
 use crate::products::{
-    Columns, Epilogue, Halves, PackedMatrix, View, WithKernel, multiply::multiply_columns,
+    CodeFormat, Columns, Epilogue, Halves, PackedMatrix, View, WithKernel,
+    multiply::multiply_columns,
 };
 use crate::reference::{on, random};
 use crate::threads::{parallel, with_team};
@@ -116,29 +116,32 @@ fn weights_stream_as_fast_as_they_are_read() {
     shares::<f16>("f16", ());
     shares::<bf16>("bf16", ());
     shares::<i8>("int8", ());
-    let by = |group: usize, part: usize, heads| GroupHeads {
-        heads,
-        part,
-        parts: group / part,
+    let of = |bits: usize, group: usize, heads| {
+        let bits_by_group = (bits, group);
+        CodeFormat {
+            bits_by_group,
+            heads,
+        }
+        .layout()
     };
     let zero = |scales, zero| Heads::Zero { scales, zero };
     let own = |scales: HeadNumber| Heads::Zeros { scales, least: 1 };
     let both = Heads::Minima(F16);
-    shares::<Coded<4>>("Q4_0", by(32, 32, zero(F16, 8)));
-    shares::<Coded<4>>("Q4_1, int4 by 32", by(32, 32, both));
-    shares::<Coded<4>>("Q4_K", by(32, 32, Heads::TwoLevels));
-    shares::<Coded<4>>("GPTQ by 32", by(32, 32, own(F16)));
-    shares::<Coded<4>>("int4 by 64", by(64, 64, both));
-    shares::<Coded<4>>("GPTQ by 64", by(64, 64, own(F16)));
-    shares::<Coded<4>>("int4 by 128", by(128, 128, both));
-    shares::<Coded<4>>("GPTQ by 128", by(128, 128, own(F16)));
-    shares::<Coded<4>>("GPTQ with one zero point", by(128, 128, zero(F16, 8)));
-    shares::<Coded<4, true>>("MXFP4", by(32, 32, Heads::Microscaled));
-    shares::<Coded<5>>("Q5_0", by(32, 32, zero(F16, 16)));
-    shares::<Coded<5>>("Q5_K", by(32, 32, Heads::TwoLevels));
-    shares::<Coded<6>>("Q6_K", by(16, 16, Heads::Signed));
-    shares::<Coded<8>>("Q8_0", by(32, 32, zero(F16, 128)));
-    shares::<Coded<8>>("8 bits by 64", by(64, 32, zero(F16, 128)));
-    shares::<Coded<8>>("GPTQ of 8 bits", by(128, 128, zero(F16, 128)));
-    shares::<Coded<8>>("8 bits by row", by(256, 128, zero(F32, 128)));
+    shares::<Coded<4>>("Q4_0", of(4, 32, zero(F16, 8)));
+    shares::<Coded<4>>("Q4_1, int4 by 32", of(4, 32, both));
+    shares::<Coded<4>>("Q4_K", of(4, 32, Heads::TwoLevels));
+    shares::<Coded<4>>("GPTQ by 32", of(4, 32, own(F16)));
+    shares::<Coded<4>>("int4 by 64", of(4, 64, both));
+    shares::<Coded<4>>("GPTQ by 64", of(4, 64, own(F16)));
+    shares::<Coded<4>>("int4 by 128", of(4, 128, both));
+    shares::<Coded<4>>("GPTQ by 128", of(4, 128, own(F16)));
+    shares::<Coded<4>>("GPTQ with one zero point", of(4, 128, zero(F16, 8)));
+    shares::<Coded<4, true>>("MXFP4", of(4, 32, Heads::Microscaled));
+    shares::<Coded<5>>("Q5_0", of(5, 32, zero(F16, 16)));
+    shares::<Coded<5>>("Q5_K", of(5, 32, Heads::TwoLevels));
+    shares::<Coded<6>>("Q6_K", of(6, 16, Heads::Signed));
+    shares::<Coded<8>>("Q8_0", of(8, 32, zero(F16, 128)));
+    shares::<Coded<8>>("8 bits by 64", of(8, 64, zero(F16, 128)));
+    shares::<Coded<8>>("GPTQ of 8 bits", of(8, 128, zero(F16, 128)));
+    shares::<Coded<8>>("8 bits by row", of(8, 256, zero(F32, 128)));
 }
