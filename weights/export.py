@@ -3,6 +3,7 @@
     python weights/export.py all [--minilm DIR]      everything that is committed, and manifest.json
     python weights/export.py --check                 hashes, and that regeneration gives the same bytes
     python weights/export.py --self-test             planted faults: does each fixture see them?
+    python weights/export.py changed-keys            what each change of a key in a committed checkpoint comes to, and manifest.json
     python weights/export.py default-configs         what each model type of transformers writes, and manifest.json
     python weights/export.py bert --out DIR ...      a small random checkpoint of a family, with its fixture
     python weights/export.py fixture --model DIR --out FILE ...   a fixture of a checkpoint of your own
@@ -24,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
-from fixtures import capture, checkpoint, default_configs, gguf_files, inputs, manifest, minilm, quantized, reference, self_test, text, torch_stack, whole
+from fixtures import capture, changed_keys, checkpoint, default_configs, gguf_files, inputs, manifest, minilm, quantized, reference, self_test, text, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
 from fixtures.families import FAMILIES, Drive, Part, describe, family_of
 
@@ -38,6 +39,7 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     """Everything that is committed; without MiniLM's checkpoint its directory stays as it is."""
     for name, arguments in COMMITTED.items():
         write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
+    changed_keys.write(root)
     default_configs.write(root)
     reference.write(root / "reference")
     text.write(root / "text")
@@ -140,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
     everything = commands.add_parser("all", help="everything that is committed")
     everything.add_argument("--minilm", type=Path, help="a local copy of all-MiniLM-L6-v2")
 
+    commands.add_parser("changed-keys", help="what transformers computes where a key of config.json is another")
     commands.add_parser("default-configs", help="the config.json that each model type of transformers writes")
 
     shared = argparse.ArgumentParser(add_help=False)
@@ -189,6 +192,9 @@ def main() -> None:
         self_test.run(args.self_test or [ROOT / name for name in [*STACKS, "minilm-block0"]])
     elif args.command == "all":
         write_all(ROOT, args.minilm)
+        manifest.write(ROOT)
+    elif args.command == "changed-keys":
+        changed_keys.write(ROOT)
         manifest.write(ROOT)
     elif args.command == "default-configs":
         default_configs.write(ROOT)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::checkpoint::{files::read_limited, gguf};
+use crate::checkpoint::{files::read_limited, gguf, python_json};
 use crate::config::{Activation, MAX_SIZE};
 use crate::error::{Error, Result};
 
@@ -37,12 +37,14 @@ impl ConfigJson {
         if gguf::is_gguf(path) {
             return Ok(Self::given(path, gguf::config(path)?));
         }
-        let text = read_limited(path, MAX_BYTES, "config.json")?;
+        let own = path.file_name().and_then(|name| name.to_str());
+        let name = own.filter(|name| name.ends_with(".json"));
+        let text = read_limited(path, MAX_BYTES, name.unwrap_or("config.json"))?;
         let malformed = |reason: String| Error::MalformedJson {
             path: path.to_path_buf(),
             reason,
         };
-        let value: Value = serde_json::from_slice(&text).map_err(|e| malformed(e.to_string()))?;
+        let value: Value = python_json::parsed(&text).map_err(malformed)?;
         if !value.is_object() {
             return Err(malformed("expected an object of keys".to_string()));
         }
@@ -112,7 +114,10 @@ impl ConfigJson {
         match self.find(keys) {
             None => Ok(None),
             Some((key, value)) => parse(value).map(Some).ok_or_else(|| {
-                let found = abbreviated(value.to_string());
+                let found = match python_json::not_finite(value) {
+                    Some(number) => number.to_string(),
+                    None => abbreviated(value.to_string()),
+                };
                 self.error(&[key], format!("found {found}, expected {kind}"))
             }),
         }
@@ -165,7 +170,7 @@ impl ConfigJson {
 
     /// A number, or `default` if absent.
     pub fn number(&self, keys: &[&str], default: f64) -> Result<f64> {
-        let number = self.optional(keys, "a number", Value::as_f64)?;
+        let number = self.optional(keys, "a finite number", Value::as_f64)?;
         Ok(number.unwrap_or(default))
     }
 
@@ -200,12 +205,12 @@ impl ConfigJson {
 
     /// A number that may be absent or null.
     pub fn optional_number(&self, keys: &[&str]) -> Result<Option<f64>> {
-        self.optional(keys, "a number", Value::as_f64)
+        self.optional(keys, "a finite number", Value::as_f64)
     }
 
     /// A list of numbers that may be absent.
     pub fn numbers(&self, keys: &[&str]) -> Result<Option<Vec<f64>>> {
-        self.optional(keys, "a list of numbers", |value| {
+        self.optional(keys, "a list of finite numbers", |value| {
             value.as_array()?.iter().map(Value::as_f64).collect()
         })
     }

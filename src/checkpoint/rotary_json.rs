@@ -13,8 +13,21 @@ impl ConfigJson {
     /// # Errors
     /// If a key is malformed, or the kind of scaling is unknown or lacks a setting.
     pub fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
+        self.check_head_dim(head_dim)?;
         let parameters = self.rotary_section()?;
         self.rotary_of(parameters.as_ref(), head_dim, default_theta)
+    }
+
+    /// Refuses a `head_dim` that transformers turns heads by and does not give them.
+    fn check_head_dim(&self, head_dim: usize) -> Result<()> {
+        let key = ["head_dim"];
+        match self.optional_size(&key)? {
+            Some(found) if found != head_dim => {
+                let reason = format!("found {found}, expected {head_dim}, the width of the heads");
+                Err(self.error(&key, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Rotary embedding of a share of each head of width `head_dim`, in the families that read `partial_rotary_factor` (or
@@ -26,6 +39,7 @@ impl ConfigJson {
         default_share: f64,
         default_theta: f64,
     ) -> Result<RotaryConfig> {
+        self.check_head_dim(head_dim)?;
         let parameters = self.rotary_section()?;
         let keys = ["partial_rotary_factor", "rotary_pct", "rope_pct"];
         let share = self.rotary_number(parameters.as_ref(), &keys, default_share)?;
@@ -64,6 +78,14 @@ impl ConfigJson {
         }
     }
 
+    /// The number, if it may be the base of frequencies.
+    fn positive(&self, theta: f64, keys: &[&str]) -> Result<f64> {
+        match theta > 0.0 {
+            true => Ok(theta),
+            false => Err(self.error(keys, format!("found {theta}, expected a positive number"))),
+        }
+    }
+
     /// Rotary embedding of one layer type (`full_attention`, `sliding_attention`): its own section of
     /// `rope_parameters` if there is one, else not stretched, with its base under `theta_key`; errors as for
     /// [`Self::rotary`].
@@ -80,10 +102,11 @@ impl ConfigJson {
         };
         match own {
             Some(own) => self.rotary_of(Some(&own), head_dim, default_theta),
-            None => Ok(RotaryConfig::new(
-                head_dim,
-                self.number(&[theta_key], default_theta)?,
-            )),
+            None => {
+                let theta = self.number(&[theta_key], default_theta)?;
+                let theta = self.positive(theta, &[theta_key])?;
+                Ok(RotaryConfig::new(head_dim, theta))
+            }
         }
     }
 
@@ -97,7 +120,7 @@ impl ConfigJson {
     ) -> Result<RotaryConfig> {
         let keys = ["rope_theta", "rotary_emb_base"];
         let theta = self.rotary_number(parameters, &keys, default_theta)?;
-        let rotary = RotaryConfig::new(turning, theta);
+        let rotary = RotaryConfig::new(turning, self.positive(theta, &keys)?);
         match parameters {
             Some(parameters) => Ok(rotary.with_scaling(self.rotary_scaling(parameters, turning)?)),
             None => Ok(rotary),

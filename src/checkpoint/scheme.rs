@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::initializer_range;
+use crate::checkpoint::masking::masked;
 use crate::checkpoint::plan::Place;
 use crate::config::{
     EmbeddingsConfig, Initialization, Joint, ReadoutConfig, StackConfig, Task, setters,
@@ -301,8 +302,13 @@ impl Family {
     /// If a key is missing, malformed or not supported.
     pub fn stack_config(&self, json: &ConfigJson) -> Result<StackConfig> {
         let json = &self.keys.seen(json)?;
+        json.flag(&["tie_word_embeddings"], true)?; // also where no head asks for it
         let mut stack = match &self.config {
-            StackSource::Json(read) => read(json)?,
+            StackSource::Json(read) => match self.part {
+                // Each of two towers has keys of its own.
+                Some(StackPart::Text | StackPart::Vision) => read(json)?,
+                _ => masked(json, read(json)?)?,
+            },
             StackSource::Given(config) => (**config).clone(),
         };
         for change in &self.changes {

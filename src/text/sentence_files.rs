@@ -10,6 +10,7 @@ use super::Pooling;
 use super::stages::{Residual, Stage};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{TensorFiles, floating, read_limited};
+use crate::checkpoint::python_json;
 use crate::config::{Activation, NormConfig};
 use crate::error::{Error, Result};
 use crate::layers::{Linear, Norm};
@@ -98,8 +99,7 @@ impl SentenceFiles {
             reason,
         };
         let text = read_limited(path, MAX_BYTES, "modules.json")?;
-        let modules: Vec<Module> =
-            serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
+        let modules: Vec<Module> = python_json::parsed(&text).map_err(malformed)?;
         for (i, module) in modules.iter().enumerate() {
             let is_inside =
                 |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);

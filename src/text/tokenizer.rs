@@ -7,6 +7,7 @@ use tokenizers::{EncodeInput, Encoding, TruncationDirection, TruncationParams};
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
+use crate::checkpoint::python_json;
 use crate::config::getters;
 use crate::error::{Error, Result};
 
@@ -71,6 +72,7 @@ impl Tokenizer {
         }
         let bytes = read_limited(&path, MAX_BYTES, "tokenizer.json")?;
         let malformed = |error| fail(format!("not a tokenizer: {error}; download it again"));
+        let bytes = python_json::behind_mark(&bytes).map_err(|e| malformed(e.into()))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(malformed)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(malformed)?;

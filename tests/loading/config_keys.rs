@@ -202,6 +202,13 @@ fn keys_that_transformers_does_not_apply_change_nothing() {
         ("nomic_bert", "partial_rotary_factor", json!(0.5)),
         ("mistral", "partial_rotary_factor", json!(0.5)),
         ("gemma3_text", "attn_logit_softcapping", json!(1.5)),
+        ("mistral", "mlp_bias", json!(true)),
+        ("granitemoe", "mlp_bias", json!(true)),
+        ("deepseek_v3", "mlp_bias", json!(true)),
+        ("roberta", "embedding_size", json!(5)),
+        ("gpt_neox", "rope_theta", json!(70.0)),
+        ("mistral", "use_bidirectional_attention", json!(true)),
+        ("modernbert", "is_causal", json!(false)),
     ] {
         if let (Some(with), Some(without)) = (config(name, &[(key, value)]), config(name, &[])) {
             assert_eq!(with, without, "{name}: {key}");
@@ -209,6 +216,43 @@ fn keys_that_transformers_does_not_apply_change_nothing() {
     }
     if let Some(phi3) = config("phi3", &[("partial_rotary_factor", json!(0.5))]) {
         assert_eq!(rotary(&phi3).dim, phi3.blocks[0].attention.head_dim / 2);
+    }
+}
+
+/// `NTKScalingRotaryEmbedding` of GTE's own code: a base times the factor, and frequencies over its root.
+#[test]
+fn gtes_own_model_type_has_its_defaults_and_its_rotation() {
+    let keys = [
+        ("model_type", json!("new")),
+        ("rope_parameters", Value::Null),
+        ("rope_theta", Value::Null),
+    ];
+    if let (Some(new), Some(gte)) = (config("gte", &keys), config("gte", &keys[1..])) {
+        assert_eq!(rotary(&new).theta, 10000.0);
+        assert_eq!(rotary(&gte).theta, 160000.0);
+    }
+    let keys = [
+        ("rope_parameters", Value::Null),
+        ("rope_theta", json!(500.0)),
+        ("rope_scaling", json!({"type": "ntk", "factor": 2.0})),
+    ];
+    if let Some(gte) = config("gte", &keys) {
+        let found = rotary(&gte);
+        let factor = 2f64.powf(2.0 / found.dim as f64);
+        assert_eq!(found.theta, 1000.0);
+        assert_eq!(found.scaling, RotaryScaling::Linear { factor });
+    }
+    for (key, value) in [("mixed_b", json!(1.0)), ("factor", json!(0.5))] {
+        let opened = open("gte", |config| {
+            config.remove("rope_parameters");
+            let mut scaling = json!({"type": "ntk", "factor": 2.0});
+            scaling[key] = value;
+            config.insert("rope_scaling".to_string(), scaling);
+        });
+        if let Some(opened) = opened {
+            let text = opened.expect_err(key).to_string();
+            assert!(text.contains(&format!("key \"{key}\": ")), "{text}");
+        }
     }
 }
 
@@ -332,6 +376,16 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
             json!({"type": "yarn", "factor": 4.0}),
         ),
         ("t5", "feed_forward_proj", json!("gated-gleu")),
+        // Whose blocks transformers makes causal only where nothing is padded.
+        ("roberta", "is_causal", json!(true)),
+        ("llama4_text", "is_causal", json!(false)),
+        ("gpt_neox", "head_dim", json!(6)),
+        ("modernbert", "head_dim", json!(6)),
+        ("mpnet", "relative_attention_num_buckets", json!(64)),
+        ("gte", "layer_norm_type", json!("rms_norm")),
+        ("gte", "logn_attention_scale", json!(true)),
+        ("gte", "position_embedding_type", json!("absolute")),
+        ("gte", "pack_qkv", json!(false)),
     ];
     for (name, key, value) in settings {
         let opened = open(name, |config| {

@@ -20,6 +20,7 @@ mod weights;
 mod as_stored;
 mod config_defaults;
 mod config_keys;
+mod config_text;
 mod deberta_keys;
 mod families;
 mod gemma3n_keys;

@@ -23,6 +23,7 @@ mod weights;
 #[path = "../shared/whole.rs"]
 mod whole;
 
+mod changed_keys;
 mod encoder_decoders;
 mod fresh_two_stacks;
 mod generation;

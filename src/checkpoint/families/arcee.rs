@@ -4,7 +4,7 @@
 //! transformers' `ArceeMLP`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/arcee/modeling_arcee.py>, and
 //! `NemotronDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nemotron/modeling_nemotron.py>
 
-use super::llama::{bias, block, decoder, prefix_by_head, uniform};
+use super::llama::{biased_block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -25,20 +25,20 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn arcee(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = block(json, bias(json)?)?;
+    let mut block = biased_block(json)?;
     block.feed_forward.form = FeedForwardForm::Plain;
     uniform(json, block)
 }
 
 fn jais2(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = block(json, bias(json)?)?;
+    let mut block = biased_block(json)?;
     block.feed_forward.form = FeedForwardForm::Plain;
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     uniform(json, block)
 }
 
 fn nemotron(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = block(json, bias(json)?)?;
+    let mut block = biased_block(json)?;
     block.feed_forward.form = FeedForwardForm::Plain;
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["norm_eps"], 1e-5)?)
         .with_weight(NormWeight::OnePlus);

@@ -70,7 +70,7 @@ pub(super) fn embeddings(
     stack: &StackConfig,
     positions: PositionTableConfig,
 ) -> Result<EmbeddingsConfig> {
-    let width = json.size_or(&["embedding_size"], stack.blocks[0].d_model())?;
+    let width = stack.blocks[0].d_model();
     let positions = PositionTableConfig {
         n_rows: json.size(&["max_position_embeddings"])?,
         ..positions

@@ -79,7 +79,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
-    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
+    let attention = attention_of(json, d_model, json.size(&["num_attention_heads"])?)?
         .with_bias(AttentionBias::new(json.flag(&["qkv_bias"], true)?, true))
         .with_dropout(json.number(&["attention_probs_dropout_prob"], 0.0)?);
     let width = (d_model as f64 * json.number(&["mlp_ratio"], 4.0)?) as usize;

@@ -2,7 +2,7 @@
 //!
 //! transformers' `ElectraForPreTraining`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/electra/modeling_electra.py>
 
-use super::bert::{embeddings, encoder};
+use super::bert::{encoder, typed_words};
 use super::encoder::*;
 use super::prelude::*;
 
@@ -25,7 +25,7 @@ pub(super) fn family() -> Family {
                 &["discriminator_predictions.dense_prediction"],
             ),
         ])
-        .embeddings(|json, stack| embeddings(json, stack, ALL_POSITIONS))
+        .embeddings(embeddings)
         .head(Task::MaskedLm, generated)
         .head(Task::CausalLm, generated)
         .head(Task::SequenceClassification, |json, stack| {
@@ -37,9 +37,22 @@ pub(super) fn family() -> Family {
         .outside(&["generator_lm_head.*", "*summary.*"])
 }
 
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let positions = PositionTableConfig {
+        n_rows: json.size(&["max_position_embeddings"])?,
+        ..ALL_POSITIONS
+    };
+    let words = typed_words(json, stack, width(json, stack)?)?;
+    Ok(words.with_position_table(positions).into())
+}
+
 fn generated(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
-    let width = json.size_or(&["embedding_size"], stack.blocks[0].d_model())?;
-    word(json, stack, width, Activation::Gelu)
+    word(json, stack, width(json, stack)?, Activation::Gelu)
+}
+
+/// The width of the table of words.
+fn width(json: &ConfigJson, stack: &StackConfig) -> Result<usize> {
+    json.size_or(&["embedding_size"], stack.blocks[0].d_model())
 }
 
 /// Which tokens the generator replaced: one number for each.

@@ -120,7 +120,13 @@ pub(super) fn global_rotary(
     head_dim: usize,
     default_theta: f64,
 ) -> Result<RotaryConfig> {
+    let key = ["rope_scaling"];
+    let scaling = json.section(&key)?;
     match json.section(&["rope_parameters"])? {
+        Some(_) if scaling.is_some_and(|scaling| scaling.keys().next().is_some()) => {
+            // transformers puts one into the other.
+            Err(json.error(&key, "lies beside rope_parameters; leave one of them out"))
+        }
         Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, default_theta),
         None => json.rotary(head_dim, default_theta),
     }

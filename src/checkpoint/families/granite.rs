@@ -4,7 +4,7 @@
 //! transformers' `GraniteDecoderLayer` and `GraniteMoeMoE`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoe/modeling_granitemoe.py>
 
-use super::llama::{bias, block, decoder, uniform};
+use super::llama::{bias, biased_block, block, decoder, uniform};
 use super::prelude::*;
 
 /// Llama's table with factors on embeddings and logits.
@@ -64,7 +64,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 pub(super) fn granite(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = block(json, bias(json)?)?;
+    let mut block = biased_block(json)?;
     block.attention.scale = json.number(&["attention_multiplier"], 1.0)?;
     block.residual.multiplier = json.number(&["residual_multiplier"], 1.0)?;
     uniform(json, block)
@@ -86,7 +86,7 @@ fn hyperclovax(json: &ConfigJson) -> Result<StackConfig> {
 pub(super) fn granitemoe(json: &ConfigJson) -> Result<StackConfig> {
     let routing = RoutingConfig::renormalized(json.size_or(&["num_experts_per_tok"], 2)?);
     let experts = ExpertsConfig::new(json.size_or(&["num_local_experts"], 8)?, routing);
-    let stack = granite(json)?;
+    let stack = granite(&json.without("mlp_bias"))?;
     Ok(stack.with_each(|_, block| block.feed_forward.experts = Some(experts)))
 }
 

@@ -41,7 +41,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 fn experts(json: &ConfigJson) -> Result<StackConfig> {
     let top_k = json.size_or(&["moe_topk", "num_experts_per_tok"], 1)?;
     let n_experts = json.size_or(&["num_experts", "num_local_experts"], 1)?;
-    let stack = config(&json.without("mlp_bias"))?;
+    let stack = config(json)?;
     Ok(stack.with_each(|_, block| {
         let d_ff = block.feed_forward.d_ff;
         let shared = SharedExpertConfig { d_ff, gate: false };

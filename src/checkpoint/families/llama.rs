@@ -1,6 +1,6 @@
 //! Llama and the families built like it: pre-norm decoder, RMSNorm, gated feed-forward, rotary positions.
 //!
-//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Ministral, CWM and Phi-3
+//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Ministral and Phi-3
 //! differ in what `config` reads.
 
 use super::prelude::*;
@@ -10,10 +10,6 @@ pub(super) fn families() -> Vec<Family> {
         decoder("llama", llama).new_names(prefix_by_head),
         decoder("mistral", mistral),
         decoder("ministral", mistral).new_names(prefix_by_head),
-        decoder("cwm", cwm)
-            .default_of("num_key_value_heads", 8)
-            .default_of("head_dim", 128)
-            .default_of("rms_norm_eps", 1e-5),
         decoder("phi3", phi3)
             .default_of("pad_token_id", 32000)
             .new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"])),
@@ -62,7 +58,7 @@ pub(super) fn prefix_by_head(json: &ConfigJson) -> Result<&'static [&'static str
 }
 
 pub(super) fn llama(json: &ConfigJson) -> Result<StackConfig> {
-    uniform(json, block(json, bias(json)?)?)
+    uniform(json, biased_block(json)?)
 }
 
 pub(super) fn mistral(json: &ConfigJson) -> Result<StackConfig> {
@@ -71,19 +67,6 @@ pub(super) fn mistral(json: &ConfigJson) -> Result<StackConfig> {
     let window = json.switchable_size("sliding_window", 4096)?;
     // transformers reads a file with `layer_types` as Ministral, whose windows are in some layers only.
     let is_sliding = json.sliding_layers(stack.blocks.len(), |_| true)?;
-    Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
-}
-
-fn cwm(json: &ConfigJson) -> Result<StackConfig> {
-    let usual = json!({"rope_theta": 1e6, "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
-    let json = match json.rotary_section()? {
-        Some(_) => &json.with_default("rope_theta", 1e6),
-        None => &json.with_default("rope_parameters", usual),
-    };
-    let stack = uniform(json, block(json, AttentionBias::NONE)?)?;
-    let window = json.switchable_size("sliding_window", 8192)?;
-    let is_sliding = json.sliding_layers(stack.blocks.len(), |i| !i.is_multiple_of(4))?;
     Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
 }
 
@@ -109,6 +92,19 @@ pub(super) fn bias(json: &ConfigJson) -> Result<AttentionBias> {
     Ok(AttentionBias::new(has_bias, has_bias))
 }
 
+/// The shared block where its class reads `attention_bias` and `mlp_bias`.
+pub(super) fn biased_block(json: &ConfigJson) -> Result<BlockConfig> {
+    with_mlp_bias(json, block(json, bias(json)?)?)
+}
+
+/// `mlp_bias` on all projections of the feed-forward.
+pub(super) fn with_mlp_bias(json: &ConfigJson, mut block: BlockConfig) -> Result<BlockConfig> {
+    block.feed_forward = block
+        .feed_forward
+        .with_bias(json.flag(&["mlp_bias"], false)?);
+    Ok(block)
+}
+
 /// As many equal blocks as the file says, and a final norm of their kind.
 pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
     let norm = block.norm;
@@ -123,10 +119,7 @@ pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConf
 pub(super) fn block(json: &ConfigJson, bias: AttentionBias) -> Result<BlockConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let n_heads = json.size(&["num_attention_heads"])?;
-    let attention = match json.optional_size(&["head_dim"])? {
-        Some(head_dim) => AttentionConfig::with_head_dim(d_model, n_heads, head_dim),
-        None => AttentionConfig::new(d_model, n_heads)?,
-    };
+    let attention = attention_of(json, d_model, n_heads)?;
     let rotary = json.rotary(attention.head_dim, 10000.0)?;
     let attention = attention
         .with_kv_heads(json.size_or(&["num_key_value_heads"], n_heads)?)
@@ -138,7 +131,7 @@ pub(super) fn block(json: &ConfigJson, bias: AttentionBias) -> Result<BlockConfi
         .with_d_ff(json.size(&["intermediate_size"])?)
         .with_form(FeedForwardForm::Gated)
         .with_activation(json.activation(&["hidden_act", "hidden_activation"], Activation::Silu)?)
-        .with_bias(json.flag(&["mlp_bias"], false)?);
+        .with_bias(false);
     let norm = NormConfig::rms_norm(d_model, json.number(&["rms_norm_eps"], 1e-6)?);
     Ok(BlockConfig::new(
         attention,

@@ -4,7 +4,7 @@
 //! and `YoutuModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/youtu/modeling_youtu.py>
 
 use super::deepseek::{USUAL, latent_block, latent_decoder};
-use super::llama::uniform;
+use super::llama::{uniform, with_mlp_bias};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -47,7 +47,10 @@ fn minicpm3(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let n_heads = json.size(&["num_attention_heads"])?;
     let sizes = [768, 256, 64, 32, d_model / n_heads.max(1)];
-    let block = latent_block(json, sizes, Some(RotaryPairing::Halves))?;
+    let block = with_mlp_bias(
+        json,
+        latent_block(json, sizes, Some(RotaryPairing::Halves))?,
+    )?;
     let stack = uniform(json, block)?;
     let depth = (stack.blocks.len() as f64).sqrt();
     let scale = json.switchable_number("scale_depth", 1.4)?.unwrap_or(depth);

@@ -15,6 +15,7 @@ mod biogpt;
 mod bloom;
 mod clip;
 mod cohere;
+mod cwm;
 mod deberta;
 mod deberta_v2;
 mod deepseek;
@@ -45,6 +46,7 @@ mod gpt_oss;
 mod gptj;
 mod granite;
 mod granite_swa;
+mod gte;
 mod hunyuan;
 mod internlm3;
 mod layer_inputs;
@@ -83,6 +85,7 @@ mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod t5;
+mod t5_feed_forward;
 mod text_side;
 mod torch;
 mod tower;
@@ -91,6 +94,7 @@ mod vit;
 mod vit_mae;
 mod wav2vec2;
 mod whisper;
+mod width_of_heads;
 
 /// What each of these files gives.
 macro_rules! of_files {
@@ -105,15 +109,15 @@ pub(crate) fn all() -> &'static [Family] {
 
 fn made() -> Vec<Family> {
     let single = of_files! { family:
-        albert apertus bert bert_generation bloom deberta deberta_v2 dinov2 dinov3 distilbert dpr
+        albert apertus bert bert_generation bloom cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr
         electra ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
         megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi
-        phimoe qwen_vision rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
+        phimoe qwen_vision rembert roformer rotary_bert seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
         arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma gemma3n gemma4 glm
-        gpt_neox granite granite_swa hunyuan internlm3 llama
-        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip siglip2 sigmoid_experts t5
+        gpt_neox granite granite_swa gte hunyuan internlm3 llama
+        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm siglip siglip2 sigmoid_experts t5
         text_side torch umt5 vit wav2vec2 whisper
     };
     let single = single.into_iter();

@@ -102,9 +102,11 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(d_model, json.number(&["norm_eps"], 1e-5)?)
         .with_bias(json.flag(&["norm_bias"], false)?);
     let head_dim = attention.head_dim;
+    json.only("head_dim", &[json!(head_dim)])?; // which only its rotation reads
     let global = json.rotary_of_type("full_attention", "global_rope_theta", head_dim, 160000.0)?;
     let local = json.rotary_of_type("sliding_attention", "local_rope_theta", head_dim, 10000.0)?;
-    let window = json.size_or(&["local_attention"], 128)? / 2;
+    let both_sides = json.size_or(&["local_attention"], 128)?;
+    let window = json.size_or(&["sliding_window"], both_sides / 2)?; // of one side, and first in transformers
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let period = json.size_or(&["global_attn_every_n_layers"], 3)?;
     let is_local = json.sliding_layers(n_blocks, |i| !i.is_multiple_of(period))?;

@@ -57,6 +57,9 @@ pub(super) fn family() -> Family {
         .outside(&["classifier.*", "qa_outputs.*"])
 }
 
+/// What transformers' `compute_position_bias` has, whatever the table's size.
+const N_BUCKETS: usize = 32;
+
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let positions = PositionTableConfig {
         n_rows: json.size(&["max_position_embeddings"])?,
@@ -70,9 +73,10 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("relative_attention_num_buckets", &[json!(N_BUCKETS)])?; // of which it uses so many
     let block = block(json)?;
     let bias = RelativeBiasConfig {
-        n_buckets: json.size_or(&["relative_attention_num_buckets"], 32)?,
+        n_buckets: N_BUCKETS,
         max_distance: 128,
         n_heads: block.attention.n_heads,
     };

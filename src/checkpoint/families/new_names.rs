@@ -1,6 +1,7 @@
 //! What the names of encoder-decoders depend on: the class, the form of the feed-forward, and whether tables are shared.
 
 use super::prelude::*;
+use super::t5_feed_forward::is_gated;
 
 /// Those of the table of words that both stacks read, below a head and without one, or of each stack's own.
 pub(super) fn of_bart(json: &ConfigJson) -> Result<&'static [&'static str]> {
@@ -16,24 +17,24 @@ pub(super) fn of_bart(json: &ConfigJson) -> Result<&'static [&'static str]> {
 
 /// Those of the gate, and of the base model, which has a name of its own below the heads that classify.
 pub(super) fn of_t5(json: &ConfigJson) -> Result<&'static [&'static str]> {
-    let projection = json.text(&["feed_forward_proj"])?;
-    let is_gated = projection.is_some_and(|name| name.starts_with("gated-"));
-    Ok(match (is_gated, is_of_class(json, "Classification")?) {
-        (false, false) => &["*.wi.*", "shared.*"],
-        (false, true) => &[
-            "*.wi.*",
-            "transformer.shared.*",
-            "transformer.encoder.block.*",
-            "transformer.decoder.block.*",
-        ],
-        (true, false) => &["*.wi_1.*", "shared.*"],
-        (true, true) => &[
-            "*.wi_1.*",
-            "transformer.shared.*",
-            "transformer.encoder.block.*",
-            "transformer.decoder.block.*",
-        ],
-    })
+    Ok(
+        match (is_gated(json)?, is_of_class(json, "Classification")?) {
+            (false, false) => &["*.wi.*", "shared.*"],
+            (false, true) => &[
+                "*.wi.*",
+                "transformer.shared.*",
+                "transformer.encoder.block.*",
+                "transformer.decoder.block.*",
+            ],
+            (true, false) => &["*.wi_1.*", "shared.*"],
+            (true, true) => &[
+                "*.wi_1.*",
+                "transformer.shared.*",
+                "transformer.encoder.block.*",
+                "transformer.decoder.block.*",
+            ],
+        },
+    )
 }
 
 /// Whether the name of a class in `architectures` ends so.

@@ -81,8 +81,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     }
     json.only("moe_every_n_layers", &[json!(0)])?;
     let d_model = json.size(&["hidden_size", "n_embd"])?;
-    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads", "n_head"])?)?;
-    let parameters = json.section(&["rope_parameters"])?;
+    let n_heads = json.size(&["num_attention_heads", "n_head"])?;
+    let attention = attention_of(json, d_model, n_heads)?;
+    let parameters = json.rotary_section()?;
     let pairing = match json.flag(&["rotary_emb_interleaved"], false)? {
         true => RotaryPairing::Interleaved,
         false => RotaryPairing::Halves,

@@ -1,65 +1,16 @@
-//! GTE and Jina's third embeddings: BERT's blocks with rotary positions, GTE's feed-forward gated.
+//! Jina's third embeddings: BERT's blocks with rotary positions, as GTE has them.
 //!
-//! transformers' `GteLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gte/modeling_gte.py>, and `JinaEmbeddingsV3Layer`:
+//! transformers' `JinaEmbeddingsV3Layer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/jina_embeddings_v3/modeling_jina_embeddings_v3.py>
 
 use super::bert;
 use super::encoder::*;
 use super::prelude::*;
 
-pub(super) fn families() -> Vec<Family> {
-    vec![gte(), jina()]
-}
-
-fn gte() -> Family {
-    bert::encoder("gte", "gte.")
-        .prefixes(&["gte.", "new.", ""])
-        .read_by(|json| {
-            let json = &json.with_default("attention_probs_dropout_prob", 0.0);
-            let mut block = block(json, 160000.0)?;
-            let dropout = hidden_dropout(json)?;
-            block.feed_forward = block
-                .feed_forward
-                .with_form(FeedForwardForm::Gated)
-                .with_dropout(dropout);
-            block.feed_forward.up_bias = false;
-            uniform(json, block)
-        })
-        .replace_block_rules(Rule::fused_attention(
-            &["attention.qkv_proj"],
-            FusedLayout::Blocks,
-        ))
-        .replace_block_rules(Rule::fused_gate(&["mlp.up_gate_proj"], Half::Second))
-        .replace_block_rules([
-            Rule::linear("attention.output", &["attention.o_proj"]),
-            Rule::norm("attention_norm", &["attn_ln"]),
-            Rule::linear("feed_forward.down", &["mlp.down_proj"]),
-            Rule::norm("feed_forward_norm", &["mlp_ln"]),
-        ])
-        .end_rules(word_rules(["lm_head.dense", "lm_head.norm", "lm_head"]))
-        .end_rules([Rule::linear(
-            "sequence_classification.output",
-            &["classifier"],
-        )])
-        .default_of("pad_token_id", 1)
-        .embeddings(|json, stack| {
-            let json = &json.with_default("type_vocab_size", 1);
-            let mut words = bert::typed_words(json, stack, stack.blocks[0].d_model())?;
-            words.n_types = words.n_types.filter(|&n_types| n_types > 0);
-            Ok(words.into())
-        })
-        .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, word_by_gelu)
-        .head(Task::SequenceClassification, |json, _| {
-            pooled(json, classifier_dropout(json)?)
-        })
-        .new_names(|_| Ok(&[]))
-        .ignored(&["*.inv_freq"])
-}
-
-fn jina() -> Family {
+pub(super) fn family() -> Family {
     bert::encoder("jina_embeddings_v3", "roberta.")
-        .read_by(|json| uniform(json, block(json, 20000.0)?))
+        .read_by(|json| uniform(json, block(json)?))
+        .default_of("rope_theta", 20000.0)
         .block("encoder.layers.{i}.")
         .replace_block_rules(Rule::fused_attention(&["mixer.Wqkv"], FusedLayout::Blocks))
         .replace_block_rules([
@@ -98,19 +49,26 @@ fn jina() -> Family {
         .outside(&["emb_ln.*"])
 }
 
-fn block(json: &ConfigJson, theta: f64) -> Result<BlockConfig> {
+fn block(json: &ConfigJson) -> Result<BlockConfig> {
+    block_with(json, |json, head_dim| json.rotary(head_dim, 10000.0))
+}
+
+/// BERT's block that turns heads as `rotary` reads for their width.
+pub(super) fn block_with(
+    json: &ConfigJson,
+    rotary: fn(&ConfigJson, usize) -> Result<RotaryConfig>,
+) -> Result<BlockConfig> {
     let mut block = bert::block(json)?;
     let d_head = json.optional_size(&["head_dim"])?;
     if let Some(d_head) = d_head.filter(|&d_head| d_head != block.attention.head_dim) {
         let reason = format!("found {d_head}, expected the width of the model over its heads");
         return Err(json.error(&["head_dim"], reason));
     }
-    let rotary = json.rotary(block.attention.head_dim, theta)?;
-    block.attention.position = Position::Rotary(rotary);
+    block.attention.position = Position::Rotary(rotary(json, block.attention.head_dim)?);
     Ok(block)
 }
 
-fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
+pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, None))
 }

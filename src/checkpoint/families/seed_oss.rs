@@ -2,7 +2,7 @@
 //!
 //! transformers' `SeedOssAttention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/seed_oss/modeling_seed_oss.py>
 
-use super::llama::{block, decoder, prefix_by_head, uniform};
+use super::llama::{block, decoder, prefix_by_head, uniform, with_mlp_bias};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -17,7 +17,7 @@ pub(super) fn family() -> Family {
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let of_inputs = json.flag(&["attention_bias"], true)?;
     let of_output = json.flag(&["attention_out_bias"], false)?;
-    let block = block(json, AttentionBias::new(of_inputs, of_output))?;
+    let block = with_mlp_bias(json, block(json, AttentionBias::new(of_inputs, of_output))?)?;
     uniform(
         json,
         block.with_residual_dropout(json.number(&["residual_dropout"], 0.1)?),

@@ -2,7 +2,7 @@
 //!
 //! transformers' `SmolLM3Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/smollm3/modeling_smollm3.py>
 
-use super::llama::{bias, block, decoder, prefix_by_head, uniform};
+use super::llama::{biased_block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -15,7 +15,7 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let stack = uniform(json, block(json, bias(json)?)?)?;
+    let stack = uniform(json, biased_block(json)?)?;
     let n_blocks = stack.blocks.len();
     let key = "no_rope_layers"; // 1 where they turn
     let turns: Vec<bool> = match json.numbers(&[key])? {

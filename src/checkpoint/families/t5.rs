@@ -5,6 +5,7 @@
 use super::encoder_decoder::{end_of_text, head_rules, start_token};
 use super::new_names;
 use super::prelude::*;
+use super::t5_feed_forward::feed_forward;
 
 pub(super) fn families() -> Vec<Family> {
     let stack = |part, feed_forward: usize, config, other| {
@@ -101,20 +102,7 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
             .with_scale(1.0)
             .with_bias(AttentionBias::NONE)
             .with_dropout(dropout);
-    let projection = json.text(&["feed_forward_proj"])?;
-    let projection = projection.as_deref().unwrap_or("relu");
-    let activation = |name: &str| json.activation_named(name, &["feed_forward_proj"]);
-    let (form, activation) = match projection.strip_prefix("gated-") {
-        Some("gelu") => (FeedForwardForm::Gated, Activation::GeluTanh), // as transformers reads it
-        Some(name) => (FeedForwardForm::Gated, activation(name)?),
-        None => (FeedForwardForm::Plain, activation(projection)?),
-    };
-    let feed_forward = FeedForwardConfig::new(d_model)
-        .with_d_ff(json.size(&["d_ff"])?)
-        .with_form(form)
-        .with_activation(activation)
-        .with_bias(false)
-        .with_dropout(dropout);
+    let feed_forward = feed_forward(json, d_model)?.with_dropout(dropout);
     let norm = NormConfig::rms_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-6)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(dropout);

@@ -97,6 +97,6 @@ impl Tower {
             Some(_) => json.n_blocks(&["num_hidden_layers"])?,
             None => 12,
         };
-        Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+        masked(&json, StackConfig::uniform(block, n_blocks, Some(norm)))
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 
 use super::{TensorInfo, foreign, header::MAX_HEADER_BYTES};
+use crate::checkpoint::python_json;
 use crate::error::{Error, Result};
 
 /// The file of a checkpoint that is not sharded.
@@ -118,7 +119,7 @@ impl Index {
         }
 
         let raw: Raw =
-            serde_json::from_slice(&read_limited(&path, MAX_INDEX_BYTES, INDEX)?).map_err(|error| Error::MalformedJson {
+            python_json::parsed(&read_limited(&path, MAX_INDEX_BYTES, INDEX)?).map_err(|error| Error::MalformedJson {
                 path: path.clone(),
                 reason: format!("{error}; the index of a sharded checkpoint has a weight_map from tensor to file; give that, a safetensors file, or the checkpoint's directory"),
             })?;

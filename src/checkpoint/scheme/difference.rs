@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
+use crate::checkpoint::attribute_names::spelled_as_own;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::nearest::nearest;
 use crate::config::StackConfig;
@@ -39,7 +40,9 @@ impl ConfigKeys {
             },
         };
         let inside = json.with_value(value.clone(), BTreeMap::new());
+        let mut renamed = self.renamed.clone();
         if let Some(object) = value.as_object_mut() {
+            renamed.extend(spelled_as_own(object));
             for (key, path) in &self.renamed {
                 match inside.at(path) {
                     Some(value) => object.insert(key.clone(), value.clone()),
@@ -50,7 +53,7 @@ impl ConfigKeys {
                 object.entry(key).or_insert_with(|| value.clone());
             }
         }
-        Ok(json.with_value(value, self.renamed.clone()))
+        Ok(json.with_value(value, renamed))
     }
 }
 

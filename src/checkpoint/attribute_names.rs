@@ -1,0 +1,155 @@
+//! Names that transformers takes for a key of a class beside the class's own: `attribute_map` of its configuration classes.
+//!
+//! Where a file has both, transformers goes by the name in the map.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// Some classes' model types, and their keys: the further name, and the class's own.
+type Names = (
+    &'static [&'static str],
+    &'static [(&'static str, &'static str)],
+);
+
+const ALL: &[Names] = &[
+    (
+        &["distilbert"],
+        &[
+            ("hidden_size", "dim"),
+            ("num_attention_heads", "n_heads"),
+            ("num_hidden_layers", "n_layers"),
+        ],
+    ),
+    (
+        &["qwen2_vl_vision"],
+        &[
+            ("num_attention_heads", "num_heads"),
+            ("num_hidden_layers", "depth"),
+        ],
+    ),
+    (
+        &["gpt2", "gptj", "codegen", "gpt_bigcode"],
+        &[
+            ("hidden_size", "n_embd"),
+            ("max_position_embeddings", "n_positions"),
+            ("num_attention_heads", "n_head"),
+            ("num_hidden_layers", "n_layer"),
+        ],
+    ),
+    (
+        &["gpt_neo"],
+        &[
+            ("num_attention_heads", "num_heads"),
+            ("num_hidden_layers", "num_layers"),
+        ],
+    ),
+    (
+        &["xglm"],
+        &[
+            ("hidden_size", "d_model"),
+            ("num_attention_heads", "attention_heads"),
+            ("num_hidden_layers", "num_layers"),
+        ],
+    ),
+    (
+        &["bloom"],
+        &[
+            ("num_attention_heads", "n_head"),
+            ("num_hidden_layers", "n_layer"),
+        ],
+    ),
+    (
+        &["mpt"],
+        &[
+            ("hidden_size", "d_model"),
+            ("num_attention_heads", "n_heads"),
+            ("num_hidden_layers", "n_layers"),
+        ],
+    ),
+    (
+        &["internlm3"],
+        &[("bias", "mlp_bias"), ("qkv_bias", "attention_bias")],
+    ),
+    (
+        &["mixtral", "qwen3_moe", "minimax_m2", "gpt_oss"],
+        &[("num_experts", "num_local_experts")],
+    ),
+    (
+        &["olmoe", "flex_olmo"],
+        &[("num_local_experts", "num_experts")],
+    ),
+    (
+        &[
+            "solar_open",
+            "dots1",
+            "glm4_moe",
+            "deepseek_v3",
+            "glm4_moe_lite",
+        ],
+        &[("num_local_experts", "n_routed_experts")],
+    ),
+    (
+        &["whisper"],
+        &[("num_key_value_heads", "encoder_attention_heads")],
+    ),
+    (&["glm4_moe_lite"], &[("head_dim", "qk_rope_head_dim")]),
+    (
+        &["hunyuan_v1_moe"],
+        &[
+            ("num_experts_per_tok", "moe_topk"),
+            ("num_local_experts", "num_experts"),
+        ],
+    ),
+    (&["deepseek_v2"], &[("num_experts", "n_routed_experts")]),
+    (
+        &["ernie4_5_moe"],
+        &[
+            ("num_experts", "moe_num_experts"),
+            ("num_experts_per_tok", "moe_k"),
+        ],
+    ),
+    (
+        &["t5", "mt5", "umt5"],
+        &[
+            ("head_dim", "d_kv"),
+            ("hidden_size", "d_model"),
+            ("num_attention_heads", "num_heads"),
+            ("num_hidden_layers", "num_layers"),
+        ],
+    ),
+    (
+        &[
+            "bart",
+            "mbart",
+            "plbart",
+            "mvp",
+            "blenderbot",
+            "blenderbot-small",
+            "marian",
+            "pegasus",
+            "m2m_100",
+            "whisper",
+        ],
+        &[
+            ("hidden_size", "d_model"),
+            ("num_attention_heads", "encoder_attention_heads"),
+            ("num_hidden_layers", "encoder_layers"),
+        ],
+    ),
+];
+
+/// Puts the values of further names under the classes' own, and returns each own name's name in the file.
+pub(super) fn spelled_as_own(object: &mut Map<String, Value>) -> BTreeMap<String, String> {
+    let mut renamed = BTreeMap::new();
+    let model_type = object.get("model_type").and_then(Value::as_str);
+    let is_named = |(types, _): &&Names| model_type.is_some_and(|name| types.contains(&name));
+    let names: Vec<_> = ALL.iter().filter(is_named).flat_map(|of| of.1).collect();
+    for (further, own) in names {
+        if let Some(value) = object.remove(*further) {
+            object.insert(own.to_string(), value);
+            renamed.insert(own.to_string(), further.to_string());
+        }
+    }
+    renamed
+}

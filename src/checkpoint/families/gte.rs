@@ -1,0 +1,112 @@
+//! GTE: BERT's blocks with rotary positions and a gated feed-forward. The files of its authors name the model type of code
+//! on the Hub, `new`, whose keys say more.
+//!
+//! transformers' `GteLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gte/modeling_gte.py>
+
+use super::bert;
+use super::encoder::*;
+use super::prelude::*;
+use super::rotary_bert::{block_with, uniform};
+
+pub(super) fn families() -> Vec<Family> {
+    vec![gte("gte", 160000.0), new()]
+}
+
+/// As the files of GTE's authors have it, by the defaults of their code.
+///
+/// <https://huggingface.co/Alibaba-NLP/new-impl/blob/main/configuration.py>
+fn new() -> Family {
+    gte("new", 10000.0)
+        .default_of("pad_token_id", 0)
+        .head(Task::MaskedLm, |json, stack| {
+            let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
+            word(json, stack, stack.blocks[0].d_model(), activation)
+        })
+}
+
+fn gte(name: &str, theta: f64) -> Family {
+    bert::encoder(name, &format!("{name}."))
+        .prefixes(&["gte.", "new.", ""])
+        .default_of("rope_theta", theta)
+        .read_by(|json| {
+            only_gte(json)?;
+            let json = &json.with_default("attention_probs_dropout_prob", 0.0);
+            let mut block = block_with(json, rotary)?;
+            let dropout = hidden_dropout(json)?;
+            block.feed_forward = block
+                .feed_forward
+                .with_form(FeedForwardForm::Gated)
+                .with_dropout(dropout);
+            block.feed_forward.up_bias = false;
+            uniform(json, block)
+        })
+        .replace_block_rules(Rule::fused_attention(
+            &["attention.qkv_proj"],
+            FusedLayout::Blocks,
+        ))
+        .replace_block_rules(Rule::fused_gate(&["mlp.up_gate_proj"], Half::Second))
+        .replace_block_rules([
+            Rule::linear("attention.output", &["attention.o_proj"]),
+            Rule::norm("attention_norm", &["attn_ln"]),
+            Rule::linear("feed_forward.down", &["mlp.down_proj"]),
+            Rule::norm("feed_forward_norm", &["mlp_ln"]),
+        ])
+        .end_rules(word_rules(["lm_head.dense", "lm_head.norm", "lm_head"]))
+        .end_rules([Rule::linear(
+            "sequence_classification.output",
+            &["classifier"],
+        )])
+        .default_of("pad_token_id", 1)
+        .embeddings(|json, stack| {
+            let json = &json.with_default("type_vocab_size", 1);
+            let mut words = bert::typed_words(json, stack, stack.blocks[0].d_model())?;
+            words.n_types = words.n_types.filter(|&n_types| n_types > 0);
+            Ok(words.into())
+        })
+        .pooler(|_, stack| Ok(first_through_tanh(stack)))
+        .head(Task::MaskedLm, word_by_gelu)
+        .head(Task::SequenceClassification, |json, _| {
+            pooled(json, classifier_dropout(json)?)
+        })
+        .new_names(|_| Ok(&[]))
+        .ignored(&["*.inv_freq"])
+}
+
+/// With the scaling that GTE's own code calls `ntk`: a base of more, and frequencies divided by a root of the factor.
+///
+/// `NTKScalingRotaryEmbedding`: <https://huggingface.co/Alibaba-NLP/new-impl/blob/main/modeling.py>
+fn rotary(json: &ConfigJson, head_dim: usize) -> Result<RotaryConfig> {
+    let kind = |parameters: &ConfigJson| parameters.text(&["rope_type", "type"]);
+    let parameters = match json.rotary_section()? {
+        Some(parameters) if kind(&parameters)?.as_deref() == Some("ntk") => parameters,
+        _ => return json.rotary(head_dim, 10000.0),
+    };
+    if let Some(mixed) = parameters.optional_number(&["mixed_b"])? {
+        let reason = format!("{mixed} is not supported, only frequencies divided alike");
+        return Err(parameters.error(&["mixed_b"], reason));
+    }
+    let factor = parameters.number(&["factor"], 1.0)?;
+    if factor < 1.0 {
+        let reason = format!("found {factor}, expected at least 1");
+        return Err(parameters.error(&["factor"], reason));
+    }
+    let key = ["rope_theta"];
+    let theta = parameters.number(&key, json.number(&key, 10000.0)?)?;
+    let divisor = factor.powf(2.0 / head_dim as f64);
+    Ok(RotaryConfig::new(head_dim, theta * factor)
+        .with_scaling(RotaryScaling::Linear { factor: divisor }))
+}
+
+/// Refuses what GTE's own code may do and transformers' does not.
+fn only_gte(json: &ConfigJson) -> Result<()> {
+    for (key, usual) in [
+        ("position_embedding_type", json!("rope")),
+        ("layer_norm_type", json!("layer_norm")),
+        ("logn_attention_scale", json!(false)),
+        ("logn_attention_clip1", json!(false)),
+        ("pack_qkv", json!(true)),
+    ] {
+        json.only(key, &[usual])?;
+    }
+    Ok(())
+}

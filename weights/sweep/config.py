@@ -1,0 +1,145 @@
+"""Does each key of config.json change our numbers as it changes transformers'?
+
+    python weights/sweep/config.py PROGRAM [MODEL_TYPE ...] [--classes all] [--out FILE] [--keys PATTERN]
+
+For each model type that the crate reads, and each class of it, makes a small random model, changes one key of its config.json
+at a time, and runs transformers and `PROGRAM run` on the same ids. One line of JSON for each change, with one of these verdicts:
+
+    same            both compute the same (with `changed`: something else than before the change)
+    refused         the program refuses, and names the key
+    fails           transformers does not read it, or cannot run it (with `ours`: what the program does)
+    SILENT          the numbers differ: a fault
+    UNNAMED         the program refuses without the key's name: a fault
+"""
+
+import argparse
+import contextlib
+import fnmatch
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import transformers
+
+from fixtures.families import FAMILIES, Drive
+from fixtures.torch_stack import STACKS
+from sweep.keys import changed, changes, is_strange
+from sweep.subject import Failed, Judge, Subject, differ, same, scratch
+
+torch.set_num_threads(1)
+transformers.logging.set_verbosity(50)
+transformers.logging.disable_progress_bar()
+
+HEADS = (
+    *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM", "ForMultipleChoice"),
+    *("ForNextSentencePrediction", "ForPreTraining", "ForImageClassification", "LMHeadModel", "ForCausalLM", "ForConditionalGeneration"),
+)
+
+
+def classes(model_type: str, which: str) -> list[str]:
+    """The usual class of a model type or, with `all`, every one with a head that the crate may know, and the one without."""
+    usual = FAMILIES[model_type].head or "AutoModel"
+    if which == "usual":
+        return [usual]
+    base = transformers.AutoModel._model_mapping[type(transformers.AutoConfig.for_model(model_type))]
+    stem = (base[0] if isinstance(base, tuple) else base).__name__.removesuffix("Model")
+    named = [stem + head for head in HEADS if hasattr(transformers, stem + head)]
+    return [usual, *dict.fromkeys(name for name in ["AutoModel", *named] if name != usual)]
+
+
+def sweep(subject: Subject, names: str, pattern: str, most: int):
+    """A record for each change of a key."""
+    described = subject.described(names)
+    with scratch() as directory:
+        folder = Path(directory)
+        base = subject.judged(folder, described, None)
+        ours, said = subject.ours(folder, base.inputs)
+        if ours is None or not (same(ours, base.composed) or same(ours, base.fused)):
+            yield {"path": "", "verdict": "SILENT" if ours else "UNNAMED", "said": said[:300]}
+            return
+        config = transformers.AutoConfig.for_model(subject.model_type, **FAMILIES[subject.model_type].sizes)
+        tried, single, together = {}, [], {}
+        for path, value in changes(config, described):
+            if not fnmatch.fnmatch(path, pattern) or tried.get(path, 0) >= most:
+                continue
+            tried[path] = tried.get(path, 0) + 1
+            if is_strange(config, path):
+                together.setdefault(path, value)
+            else:
+                single.append((path, fitted(value, config)))
+        # What the class does not know should change nothing, also all at once.
+        if together:
+            record = verdict(subject, folder, {**described, **together}, ", ".join(together), base)
+            if record["verdict"] == "same" and not record["changed"]:
+                yield from ({"path": path, "value": value, **record} for path, value in together.items())
+            else:
+                single += together.items()
+        for path, value in single:
+            yield {"path": path, "value": value, **verdict(subject, folder, changed(described, path, value), path, base)}
+
+
+def fitted(value, config):
+    """Factors of a rotation, as many as the configuration has."""
+    if not isinstance(value, dict) or "SHORT" not in value.values():
+        return value
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    short = [1.0 + 0.25 * i for i in range(width // 2)]
+    lists = {"SHORT": short, "LONG": [2 * one for one in short]}
+    return {key: lists.get(one, one) if isinstance(one, str) else one for key, one in value.items()}
+
+
+def verdict(subject: Subject, folder: Path, described: dict, path: str, base: Judge) -> dict:
+    """What comes of one change."""
+    try:
+        judge = subject.judged(folder, described, base.inputs)
+    except Failed as failed:
+        ours, said = subject.ours(folder, base.inputs)
+        return {"verdict": "fails", "why": str(failed), "ours": "runs" if ours else said.split("\n")[0][:200]}
+    ours, said = subject.ours(folder, judge.inputs)
+    record = {"changed": not same(judge.composed, base.composed)} | ({"notes": said[:300]} if said and ours else {})
+    if ours is None:
+        key = path.split(".")[-1]
+        of_file = "config.json: " in said and "invalid configuration" in said  # by its value
+        is_named = of_file or key.removeprefix("add_").replace("_", "") in said.replace("_", "").replace("-", "") or any(part in said for part in ("rope_type", "\"type\"") if "rope" in path)
+        return record | {"verdict": "refused" if is_named else "UNNAMED", "said": said.split("\n")[0][-300:]}
+    if same(ours, judge.composed) or same(ours, judge.fused):
+        return record | {"verdict": "same"}
+    if not same(judge.composed, judge.fused):
+        record["attentions"] = "differ"
+    return record | {"verdict": "SILENT", "apart": differ(ours, judge.fused), "lacks": sorted(judge.fused.keys() - ours.keys())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", type=Path)
+    parser.add_argument("model_types", nargs="*")
+    parser.add_argument("--classes", default="usual", choices=["usual", "all"])
+    parser.add_argument("--keys", default="*", help="a pattern of paths")
+    parser.add_argument("--most", type=int, default=99, help="so many values of a key")
+    parser.add_argument("--out", type=Path, help="lines of JSON are added here")
+    args = parser.parse_args()
+    runs = [name for name, family in FAMILIES.items() if name not in STACKS and all(part.drive is not Drive.WAVE for part in family.parts)]
+    out = args.out.open("a") if args.out else sys.stdout
+    for model_type in args.model_types or runs:
+        for name in classes(model_type, args.classes):
+            for names in ("v5", "hub") if FAMILIES[model_type].rope_names and name == classes(model_type, "usual")[0] else ("v5",):
+                subject = Subject(model_type, name, args.program.resolve())
+                counts = {}
+                try:
+                    pattern = "*ro[pt]*" if names == "hub" and args.keys == "*" else args.keys
+                    for record in sweep(subject, names, pattern, args.most):
+                        counts[record["verdict"]] = counts.get(record["verdict"], 0) + 1
+                        print(json.dumps({"model_type": model_type, "class": name, "names": names, **record}), file=out, flush=True)
+                except Failed as failed:
+                    print(json.dumps({"model_type": model_type, "class": name, "names": names, "verdict": "NO BASE", "why": str(failed)}), file=out, flush=True)
+                print(model_type, name, names, counts, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
