@@ -274,20 +274,18 @@ impl ConfigJson {
         })
     }
 
-    /// A template, or of several the one named `default`; `None` if absent.
-    pub fn template(&self, key: &str) -> Result<Option<String>> {
+    /// Templates by name; one alone is named `default`. `None` if absent.
+    pub fn templates(&self, key: &str) -> Result<Option<Vec<(String, String)>>> {
+        let named = |one: &Value| {
+            let text = |key: &str| one.get(key)?.as_str().map(str::to_string);
+            Some((text("name")?, text("template")?))
+        };
         self.optional(
             &[key],
-            "a template, or a list with one named \"default\"",
-            |value| {
-                let text = match value.as_array() {
-                    Some(all) => all
-                        .iter()
-                        .find(|one| one["name"] == "default")?
-                        .get("template")?,
-                    None => value,
-                };
-                text.as_str().map(str::to_string)
+            "a template, or a list of objects with name and template",
+            |value| match value.as_array() {
+                Some(all) => all.iter().map(named).collect(),
+                None => Some(vec![("default".to_string(), value.as_str()?.to_string())]),
             },
         )
     }

@@ -1,14 +1,16 @@
 //! Chat templates: the messages of a conversation as the text that a model was trained on.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value};
-use minijinja::{Environment, ErrorKind};
-use serde::{Deserialize, Serialize};
+use minijinja::Environment;
+use minijinja::value::{Serde, Value};
+use serde::Serialize;
 
 use super::Tokenizer;
-use super::python_json::python_json;
+use super::continued::{continued, marked};
+use super::conversation::{Conversation, ConversationEnd};
+use super::jinja::{self, python_value};
 use crate::checkpoint::files::read_limited;
 use crate::error::{Error, Result};
 
@@ -26,123 +28,77 @@ const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
-/// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// Who says it: `system`, `user` or `assistant`.
-    pub role: String,
-    /// What is said.
-    pub content: String,
-}
+/// The names under which messages have the text of a model's thoughts; the first is what most templates read.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-impl Message {
-    /// A message in this role.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self {
-            role: role.into(),
-            content: content.into(),
-        }
-    }
+/// The template for conversations without tools, or for all.
+const DEFAULT: &str = "default";
 
-    /// What the user says.
-    pub fn user(content: impl Into<String>) -> Self {
-        Self::new("user", content)
-    }
-
-    /// What the model says.
-    pub fn assistant(content: impl Into<String>) -> Self {
-        Self::new("assistant", content)
-    }
-
-    /// What is said before all else.
-    pub fn system(content: impl Into<String>) -> Self {
-        Self::new("system", content)
-    }
-}
-
-/// The chat template of a checkpoint: Jinja in `chat_template.jinja`, or in `tokenizer_config.json` under `chat_template`.
+/// The chat templates of a checkpoint: Jinja in `chat_template.jinja` and `additional_chat_templates/`, or in
+/// `tokenizer_config.json` under `chat_template`.
 ///
-/// Templates are run as transformers' `apply_chat_template` runs them, with `raise_exception`, `tojson` and the methods of
-/// Python's strings, lists and dictionaries, but without `strftime_now`: a template that does not test whether it is there fails.
+/// Templates are run as transformers' `apply_chat_template` runs them, with Jinja2's and Python's rules for values and their texts.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    sources: BTreeMap<String, Source>,
+    /// The file that has no template, for messages.
     path: PathBuf,
     special_tokens: Vec<(&'static str, String)>,
 }
 
-const NAME: &str = "chat_template";
-/// A template that loops for ever ends with an error after a second; real ones take some hundred steps a message.
-const MOST_STEPS: u64 = 10_000_000;
+/// A template as it was read.
+#[derive(Debug)]
+struct Source {
+    path: PathBuf,
+    text: String,
+}
 
 impl ChatTemplate {
-    /// The template beside a tokenizer.
+    /// The templates beside a tokenizer.
     ///
     /// # Errors
-    /// If there is none, or it is not valid Jinja.
+    /// If there is none, or a file cannot be read.
     pub fn of(tokenizer: &Tokenizer) -> Result<Self> {
         let directory = tokenizer.path().parent().unwrap_or(Path::new(""));
-        let path = directory.join("chat_template.jinja");
         let config = tokenizer.config();
-        let (path, source) = match (path.exists(), config) {
-            (true, _) => {
-                let bytes = read_limited(&path, MAX_BYTES, "chat_template.jinja")?;
-                let source = String::from_utf8(bytes);
-                let source = source.map_err(|_| malformed(&path, "is not UTF-8".to_string()))?;
-                (path, Some(source))
+        let mut sources = in_files(directory)?;
+        let mut path = directory.join("chat_template.jinja");
+        if let Some(config) = config.filter(|_| sources.is_empty()) {
+            path = config.path().to_path_buf();
+            for (name, text) in config.templates("chat_template")?.unwrap_or_default() {
+                sources.insert(
+                    name,
+                    Source {
+                        path: path.clone(),
+                        text,
+                    },
+                );
             }
-            (false, Some(config)) => (config.path().to_path_buf(), config.template(NAME)?),
-            (false, None) => (path, None),
-        };
-        let Some(source) = source else {
+        }
+        if sources.is_empty() {
             let reason = "missing; the model was not made for chats: give it a text to continue, or write its template into \
                           chat_template.jinja";
             return Err(malformed(&path, reason.to_string()));
-        };
+        }
         let special = |name: &'static str| Some((name, config?.special_token(name).ok()??));
-        Self::new(
-            &path,
-            source,
-            SPECIAL_TOKENS.into_iter().filter_map(special).collect(),
-        )
-    }
-
-    fn new(
-        path: &Path,
-        source: String,
-        special_tokens: Vec<(&'static str, String)>,
-    ) -> Result<Self> {
-        let mut environment = Environment::new();
-        environment.set_syntax(as_transformers().map_err(|error| malformed(path, jinja(&error)))?);
-        environment.set_fuel(Some(MOST_STEPS));
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |reason: String| {
-            Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
-        });
-        environment.add_filter("tojson", |value: Value, kwargs: Kwargs| {
-            let indent = kwargs.get::<Option<usize>>("indent")?;
-            // Characters beyond ASCII stay as they are.
-            let _ = kwargs.get::<Option<bool>>("ensure_ascii")?;
-            kwargs.assert_all_used()?;
-            python_json(&value, indent).map_err(|error| {
-                minijinja::Error::new(ErrorKind::BadSerialization, error.to_string())
-            })
-        });
-        let parsed = environment.add_template_owned(NAME, source);
-        parsed.map_err(|error| malformed(path, jinja(&error)))?;
+        let special_tokens = SPECIAL_TOKENS.into_iter().filter_map(special).collect();
         Ok(Self {
-            environment,
-            path: path.to_path_buf(),
+            sources,
+            path,
             special_tokens,
         })
     }
 
+    /// The names of the templates; one alone is `default`.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.sources.keys().map(String::as_str)
+    }
+
     /// The text of a conversation; with `add_generation_prompt`, followed by what the model's answer begins with. Messages are
-    /// [`Message`]s or whatever else the template reads, as objects with `role` and `content`.
+    /// [`Message`](super::Message)s or whatever else the template reads, as objects with `role` and `content`.
     ///
     /// # Errors
-    /// If the template refuses the messages, or asks for something that is not there.
+    /// If the template is not valid Jinja, refuses the messages, or asks for something that is not there.
     pub fn render(&self, messages: &impl Serialize, add_generation_prompt: bool) -> Result<String> {
         self.render_with(messages, add_generation_prompt, &())
     }
@@ -157,37 +113,174 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         variables: &impl Serialize,
     ) -> Result<String> {
-        let mut all: Vec<(String, Value)> = vec![
-            ("messages".into(), Value::from(Serde(messages))),
-            ("add_generation_prompt".into(), add_generation_prompt.into()),
-            ("tools".into(), ().into()),
-            ("documents".into(), ().into()),
-        ];
-        let special = self.special_tokens.iter();
-        all.extend(special.map(|(name, token)| (name.to_string(), token.as_str().into())));
         let variables = Value::from(Serde(variables));
-        for name in variables.try_iter().into_iter().flatten() {
-            all.push((
-                name.to_string(),
-                variables.get_item(&name).unwrap_or_default(),
-            ));
+        let names = variables.try_iter().into_iter().flatten();
+        let further: Vec<(String, Value)> = names
+            .map(|name| {
+                (
+                    name.to_string(),
+                    variables.get_item(&name).unwrap_or_default(),
+                )
+            })
+            .collect();
+        let has_tools = further
+            .iter()
+            .any(|(name, tools)| name == "tools" && !tools.is_none());
+        let source = self.source(None, has_tools)?;
+        let messages = Value::from(Serde(messages));
+        self.run(source, messages, add_generation_prompt, further)
+    }
+
+    /// The text of a conversation, as transformers' `apply_chat_template` writes it: keys of messages that are null are left
+    /// out.
+    ///
+    /// # Errors
+    /// As for [`Self::render`], and if the messages, tools or documents are no objects, no template has the name that was chosen,
+    /// or the last message, which shall be continued, is not in the text.
+    pub fn text(&self, conversation: &Conversation) -> Result<String> {
+        conversation.check()?;
+        let source = self.source(
+            conversation.template.as_deref(),
+            conversation.tools.is_some(),
+        )?;
+        let all: Vec<Value> = messages(&conversation.messages)
+            .map(without_nulls)
+            .collect();
+        let mut further = conversation.variables.clone();
+        let lists = [
+            ("tools", &conversation.tools),
+            ("documents", &conversation.documents),
+        ];
+        for (name, list) in lists {
+            further.extend(list.clone().map(|list| (name.to_string(), list)));
         }
-        let template = self.environment.get_template(NAME);
-        let rendered = template.and_then(|template| template.render(Value::from_pairs(all)));
-        rendered.map_err(|error| malformed(&self.path, jinja(&error)))
+        if conversation.end != ConversationEnd::WithinLastMessage {
+            let adds = conversation.end == ConversationEnd::Answer;
+            return self.run(source, Value::from(all), adds, further);
+        }
+        let fail = |reason: &str| malformed(&source.path, reason.to_string());
+        let (all, last) = marked(all, &source.text).map_err(fail)?;
+        let text = self.run(source, Value::from(all), false, further)?;
+        continued(&text, &last).map_err(fail)
+    }
+
+    /// The template with a name, or the one that transformers takes.
+    fn source(&self, name: Option<&str>, has_tools: bool) -> Result<&Source> {
+        let name = match name {
+            Some(name) => name,
+            None if has_tools && self.sources.contains_key("tool_use") => "tool_use",
+            None => DEFAULT,
+        };
+        self.sources.get(name).ok_or_else(|| {
+            let names: Vec<&str> = self.names().collect();
+            let reason = format!(
+                "there is no chat template {name:?}; choose one of {}",
+                names.join(", ")
+            );
+            malformed(&self.path, reason)
+        })
+    }
+
+    fn run(
+        &self,
+        source: &Source,
+        all: Value,
+        add_generation_prompt: bool,
+        further: Vec<(String, Value)>,
+    ) -> Result<String> {
+        let fail = |error| malformed(&source.path, message(&error));
+        let environment: Environment = jinja::environment(DEFAULT, &source.text).map_err(fail)?;
+        let all: Vec<Value> = messages(&all).map(with_reasoning).collect();
+        let mut variables: Vec<(String, Value)> =
+            vec![("tools".into(), ().into()), ("documents".into(), ().into())];
+        let special = self.special_tokens.iter();
+        variables.extend(special.map(|(name, token)| (name.to_string(), token.as_str().into())));
+        variables.push(("add_generation_prompt".into(), add_generation_prompt.into()));
+        variables.extend(further);
+        variables.push(("messages".into(), Value::from(all)));
+        let values = variables
+            .into_iter()
+            .map(|(name, value)| (name, python_value(value)));
+        let template = environment.get_template(DEFAULT).map_err(fail)?;
+        template.render(Value::from_pairs(values)).map_err(fail)
     }
 }
 
-/// How transformers compiles templates.
-fn as_transformers() -> std::result::Result<SyntaxConfig, minijinja::Error> {
-    SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()
+/// Reads `chat_template.jinja` and the files in `additional_chat_templates/`.
+fn in_files(directory: &Path) -> Result<BTreeMap<String, Source>> {
+    let mut files = vec![(DEFAULT.to_string(), directory.join("chat_template.jinja"))];
+    let additional = directory.join("additional_chat_templates");
+    for entry in std::fs::read_dir(additional)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let path = entry.path();
+        let name = path
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .map(str::to_string);
+        let is_template = path
+            .extension()
+            .is_some_and(|extension| extension == "jinja");
+        files.extend(name.filter(|_| is_template).map(|name| (name, path)));
+    }
+    let mut sources = BTreeMap::new();
+    for (name, path) in files.into_iter().filter(|(_, path)| path.exists()) {
+        let text = String::from_utf8(read_limited(&path, MAX_BYTES, "chat_template.jinja")?);
+        let text = text.map_err(|_| malformed(&path, "is not UTF-8".to_string()))?;
+        sources.insert(name, Source { path, text });
+    }
+    Ok(sources)
+}
+
+fn messages(all: &Value) -> impl Iterator<Item = Value> {
+    all.try_iter().into_iter().flatten()
+}
+
+/// Returns the entries of an object.
+pub(super) fn entries(object: &Value) -> impl Iterator<Item = (Value, Value)> {
+    let keys = object.try_iter().into_iter().flatten();
+    keys.map(|key| {
+        let value = object.get_item(&key).unwrap_or_default();
+        (key, value)
+    })
+}
+
+fn without_nulls(message: Value) -> Value {
+    Value::from_pairs(entries(&message).filter(|(_, value)| !value.is_none()))
+}
+
+/// Gives a message its reasoning under the names that templates read, as transformers does.
+fn with_reasoning(message: Value) -> Value {
+    let of = |name: &str| {
+        message
+            .get_attr(name)
+            .ok()
+            .filter(|value| !value.is_none() && !value.is_undefined())
+    };
+    let Some(reasoning) = REASONING.into_iter().find_map(of) else {
+        return message;
+    };
+    let mut all: Vec<(Value, Value)> = entries(&message).collect();
+    match all
+        .iter_mut()
+        .find(|(key, _)| key.as_str() == Some(REASONING[0]))
+    {
+        Some(entry) => entry.1 = reasoning.clone(),
+        None => all.push((REASONING[0].into(), reasoning.clone())),
+    }
+    if !all
+        .iter()
+        .any(|(key, _)| key.as_str() == Some(REASONING[1]))
+    {
+        all.insert(0, (REASONING[1].into(), reasoning));
+    }
+    Value::from_pairs(all)
 }
 
 /// What a template's error says, in one line.
-fn jinja(error: &minijinja::Error) -> String {
+fn message(error: &minijinja::Error) -> String {
     let line = error
         .line()
         .map_or(String::new(), |line| format!(" (line {line})"));

@@ -2,7 +2,7 @@
 
 use super::pieces::Pieces;
 use super::stop_strings::StopStrings;
-use super::{ChatTemplate, Tokenizer};
+use super::{ChatTemplate, Conversation, Tokenizer};
 use crate::checkpoint::Checkpoint;
 use crate::config::{getters, setters};
 use crate::error::Result;
@@ -73,6 +73,8 @@ impl<'m> TextGenerator<'m> {
     }
 
     getters! {
+        /// The model.
+        model(&self) -> &Model => self.model;
         /// The tokenizer.
         tokenizer(&self) -> &Tokenizer => &self.tokenizer;
         /// When generation ends.
@@ -93,13 +95,18 @@ impl<'m> TextGenerator<'m> {
     /// # Errors
     /// If the checkpoint has no template, or it refuses the messages.
     pub fn chat(&self, messages: &[super::Message]) -> Result<Prompt> {
-        let text = ChatTemplate::of(&self.tokenizer)?.render(&messages, true)?;
+        self.chat_with(&Conversation::new(&messages))
+    }
+
+    /// A conversation with tools, documents or further variables as a prompt, by the model's own [`ChatTemplate`].
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::text`], and if the checkpoint has no template.
+    pub fn chat_with(&self, conversation: &Conversation) -> Result<Prompt> {
+        let text = ChatTemplate::of(&self.tokenizer)?.text(conversation)?;
         // The template writes the special tokens.
-        let encoded = self.tokenizer.inner().encode_fast(text, false);
-        let encoded = encoded.map_err(|error| self.tokenizer.fail(error.to_string()))?;
-        Ok(Prompt {
-            ids: encoded.get_ids().to_vec(),
-        })
+        let ids = self.tokenizer.encode_written(&text)?.ids;
+        Ok(Prompt { ids })
     }
 
     /// Begins to continue a prompt; the result is an iterator over pieces of text in whole characters.

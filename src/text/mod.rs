@@ -7,20 +7,23 @@
 mod batches;
 mod chat_template;
 mod classifier;
+mod continued;
+mod conversation;
 mod embedder;
 mod encoder;
 mod generator;
+mod jinja;
 mod options;
 mod pieces;
 mod pooling;
-mod python_json;
 mod sentence_files;
 mod stages;
 mod stop_strings;
 mod tokenizer;
 
-pub use chat_template::{ChatTemplate, Message};
+pub use chat_template::ChatTemplate;
 pub use classifier::{Scores, TextClassifier};
+pub use conversation::{Conversation, ConversationEnd, Message, TemplateValue};
 pub use embedder::TextEmbedder;
 pub use generator::{Prompt, TextGeneration, TextGenerator};
 pub use options::TextOptions;

@@ -181,6 +181,16 @@ impl Tokenizer {
             .map(|encoding| TokenizedText::from(&encoding))
     }
 
+    /// The tokens of a text that has its special tokens written in it.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn encode_written(&self, text: &str) -> Result<TokenizedText> {
+        let encoded = self.inner.encode_fast(text, false);
+        let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
+        Ok(TokenizedText::from(&encoded))
+    }
+
     fn encoding<'t>(&self, text: impl Into<EncodeInput<'t>>) -> Result<Encoding> {
         let encoded = self.inner.encode_fast(text, true);
         encoded.map_err(|error| self.fail(error.to_string()))

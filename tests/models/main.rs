@@ -39,8 +39,6 @@ mod report;
 mod sampling;
 mod saved;
 mod shared_words;
-#[cfg(feature = "text")]
-mod text;
 mod two_towers;
 mod variants;
 mod vision;

@@ -10,6 +10,8 @@ mod reference;
 mod weights;
 
 mod bits;
+mod chat;
+mod generation;
 mod minilm;
 mod refused;
 mod results;

@@ -12,9 +12,10 @@ use candle_blocks::generate::{
     CausalDecoder, Finish, Generation, GenerationOptions, Generator, Sampler, Sampling, prompts,
 };
 use candle_blocks::model::{Model, ModelInput, Seq2Seq};
-use candle_blocks::text::{Message, TextGenerator};
+use candle_blocks::text::{ChatTemplate, Conversation, TextGenerator, Tokenizer};
 use candle_blocks::verify::Fixture;
 
+use crate::conversation::ConversationArgs;
 use crate::model::{ComputeArgs, Form, ModelArgs};
 use crate::{Outcome, interrupt, output};
 
@@ -26,13 +27,12 @@ pub struct Args {
     #[arg(
         long,
         value_name = "TEXT",
-        required_unless_present = "input_ids",
+        required_unless_present_any = ["input_ids", "messages"],
         conflicts_with = "input_ids"
     )]
     prompt: Option<String>,
-    /// What a user says to the model, which answers: the prompt is put into the checkpoint's chat template.
-    #[arg(long, requires = "prompt")]
-    chat: bool,
+    #[command(flatten)]
+    conversation: ConversationArgs,
     /// A safetensors file with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq]. Of a model with an
     /// encoder, with what that reads, such as input_features [batch, bands, steps], and optionally decoder_input_ids
     /// [batch, n] to continue.
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     max_new_tokens: Option<usize>,
     /// A text before which the continuation ends; may be given several times.
-    #[arg(long, value_name = "TEXT", requires = "prompt")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "input_ids")]
     stop: Vec<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -104,8 +104,18 @@ impl SamplingArgs {
 pub fn generate(args: &Args) -> Result<Outcome> {
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
+    let conversation = args.conversation.conversation(args.prompt.as_deref())?;
+    if let Some(conversation) = conversation
+        .as_ref()
+        .filter(|_| args.conversation.print_prompt)
+    {
+        let tokenizer = Tokenizer::open(checkpoint.files().directory())?;
+        output::print_text(&ChatTemplate::of(&tokenizer)?.text(conversation)?)?;
+        return Ok(Outcome::Done);
+    }
     if let Some(output) = &args.output {
         let read = args.model.files().chain(args.input_ids.as_deref());
+        let read = read.chain(args.conversation.files());
         output::check_file(output, &checkpoint, read)?;
     }
     if args.stop.iter().any(String::is_empty) {
@@ -150,7 +160,11 @@ pub fn generate(args: &Args) -> Result<Outcome> {
                     let tokens = continue_ids(&generator, &prompts, sampler, &mut clock);
                     tokens.with_context(path)?
                 }
-                None => continue_text(args, &checkpoint, &model, options, sampler, &mut clock)?,
+                None => {
+                    let generator = TextGenerator::new(&checkpoint, &model)?;
+                    let generator = generator.with_options(options);
+                    continue_text(args, conversation.as_ref(), generator, sampler, &mut clock)?
+                }
             }
         }
     };
@@ -259,19 +273,17 @@ fn all_tokens(
 
 fn continue_text(
     args: &Args,
-    checkpoint: &Checkpoint,
-    model: &Model,
-    options: GenerationOptions,
+    conversation: Option<&Conversation>,
+    generator: TextGenerator,
     sampler: Sampler,
     clock: &mut Clock,
 ) -> Result<Tensor> {
     let stop: Vec<&str> = args.stop.iter().map(String::as_str).collect();
-    let generator = TextGenerator::new(checkpoint, model)?;
-    let generator = generator.with_options(options).with_stop_strings(&stop);
+    let generator = generator.with_stop_strings(&stop);
     let text = args.prompt.as_deref().unwrap_or_default();
-    let prompt = match args.chat {
-        true => generator.chat(&[Message::user(text)])?,
-        false => generator.prompt(text)?,
+    let prompt = match conversation {
+        Some(conversation) => generator.chat_with(conversation)?,
+        None => generator.prompt(text)?,
     };
     if prompt.ids.is_empty() {
         bail!("--prompt is empty; give at least one character");
@@ -287,7 +299,7 @@ fn continue_text(
         n = generation.tokens().len();
     }
     output::print("\n")?;
-    note_end([generation.finish()].into_iter(), model);
+    note_end([generation.finish()].into_iter(), generator.model());
     Ok(Tensor::new(generation.tokens(), &Device::Cpu)?.unsqueeze(0)?)
 }
 

@@ -5,6 +5,7 @@
 
 mod bench;
 mod classify;
+mod conversation;
 mod download;
 mod embed;
 mod generate;

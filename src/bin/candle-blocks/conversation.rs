@@ -1,0 +1,132 @@
+//! What `generate` says to a model that was made for chats.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use candle_blocks::text::{Conversation, ConversationEnd, Message, TemplateValue};
+
+/// Conversations of megabytes are no conversations.
+const MAX_BYTES: u64 = 100_000_000;
+
+/// A conversation, which the checkpoint's chat template turns into a prompt.
+#[derive(clap::Args)]
+pub struct ConversationArgs {
+    /// What a user says to the model, which answers: --prompt is put into the checkpoint's chat template.
+    #[arg(long, requires = "prompt")]
+    chat: bool,
+    /// A JSON file with a list of messages, as objects with role and content, for the chat template. A --prompt is what the user
+    /// says next.
+    #[arg(long, value_name = "FILE")]
+    messages: Option<PathBuf>,
+    /// The system message, before all others.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// A JSON file with a list of tools that the model may call, for the chat template.
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+    /// A JSON file with a list of documents, for the chat template.
+    #[arg(long, value_name = "FILE")]
+    documents: Option<PathBuf>,
+    /// A further variable of the chat template, such as enable_thinking=false; may be given several times.
+    #[arg(long, value_name = "NAME=JSON")]
+    template_var: Vec<String>,
+    /// The chat template to use, of a checkpoint that has several. [default: tool_use if there are tools, or default]
+    #[arg(long, value_name = "NAME")]
+    template: Option<String>,
+    /// Continue the last message instead of answering it.
+    #[arg(long)]
+    continue_final_message: bool,
+    /// Print the prompt that the chat template makes, and stop.
+    #[arg(long)]
+    pub print_prompt: bool,
+}
+
+impl ConversationArgs {
+    /// The files that are read.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let files = [&self.messages, &self.tools, &self.documents];
+        files.into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// The conversation; `None` if the prompt is a text to continue.
+    pub fn conversation(&self, prompt: Option<&str>) -> Result<Option<Conversation>> {
+        if !self.chat && self.messages.is_none() {
+            self.refuse_further()?;
+            return Ok(None);
+        }
+        let mut messages = Vec::new();
+        messages.extend(
+            self.system
+                .as_deref()
+                .map(|text| TemplateValue::of(&Message::system(text))),
+        );
+        if let Some(path) = &self.messages {
+            let read = json(path)?.items();
+            messages.extend(
+                read.with_context(|| format!("{}: expected a list of messages", path.display()))?,
+            );
+        }
+        messages.extend(prompt.map(|text| TemplateValue::of(&Message::user(text))));
+        let end = match self.continue_final_message {
+            true => ConversationEnd::WithinLastMessage,
+            false => ConversationEnd::Answer,
+        };
+        let mut conversation = Conversation::new(&messages).with_end(end);
+        if let Some(path) = &self.tools {
+            conversation = conversation.with_tools(&json(path)?);
+        }
+        if let Some(path) = &self.documents {
+            conversation = conversation.with_documents(&json(path)?);
+        }
+        if let Some(name) = &self.template {
+            conversation = conversation.with_template(name);
+        }
+        for variable in &self.template_var {
+            let Some((name, value)) = variable.split_once('=') else {
+                bail!(
+                    "--template-var {variable}: expected NAME=JSON, such as enable_thinking=false"
+                );
+            };
+            let value = TemplateValue::from_json(value).with_context(|| {
+                format!(
+                    "--template-var {variable}: a text is written in quotes, {name}='\"{value}\"'"
+                )
+            })?;
+            conversation = conversation.with_variable(name, &value);
+        }
+        Ok(Some(conversation))
+    }
+
+    /// Refuses what only a conversation has.
+    fn refuse_further(&self) -> Result<()> {
+        let given = [
+            ("--system", self.system.is_some()),
+            ("--tools", self.tools.is_some()),
+            ("--documents", self.documents.is_some()),
+            ("--template-var", !self.template_var.is_empty()),
+            ("--template", self.template.is_some()),
+            ("--continue-final-message", self.continue_final_message),
+            ("--print-prompt", self.print_prompt),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => {
+                bail!("{name} is for a conversation; add --chat, or give --messages FILE")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Reads a JSON file; its objects keep the order of their keys.
+fn json(path: &Path) -> Result<TemplateValue> {
+    let context = || path.display().to_string();
+    let size = std::fs::metadata(path).with_context(context)?.len();
+    if size > MAX_BYTES {
+        bail!(
+            "{}: {size} bytes are too many for a conversation",
+            path.display()
+        );
+    }
+    let text = std::fs::read_to_string(path).with_context(context)?;
+    TemplateValue::from_json(&text).with_context(context)
+}

@@ -1,0 +1,189 @@
+//! A conversation as data: messages, and what else a chat template reads.
+
+use minijinja::value::{Serde, Value, ValueKind};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::error::{Error, Result};
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who says it: `system`, `user` or `assistant`.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message in this role.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self {
+            role: role.into(),
+            content: content.into(),
+        }
+    }
+
+    /// What the user says.
+    pub fn user(content: impl Into<String>) -> Self {
+        Self::new("user", content)
+    }
+
+    /// What the model says.
+    pub fn assistant(content: impl Into<String>) -> Self {
+        Self::new("assistant", content)
+    }
+
+    /// What is said before all else.
+    pub fn system(content: impl Into<String>) -> Self {
+        Self::new("system", content)
+    }
+}
+
+/// A value of JSON for a chat template, whose objects keep the order of their keys: templates print them.
+#[derive(Clone, Debug)]
+pub struct TemplateValue(pub(super) Value);
+
+impl TemplateValue {
+    /// Parses JSON.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] if it is not JSON.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let value = serde_json::from_str(text.trim_start_matches('\u{feff}'));
+        value.map(Self).map_err(|error| {
+            Error::input(
+                "a value for the chat template",
+                format!("is not JSON: {error}"),
+            )
+        })
+    }
+
+    /// Converts whatever serializes.
+    pub fn of(value: &impl Serialize) -> Self {
+        Self(Value::from(Serde(value)))
+    }
+
+    /// The items of a list; `None` of anything else.
+    pub fn items(&self) -> Option<Vec<TemplateValue>> {
+        let is_list = self.0.kind() == ValueKind::Seq;
+        is_list.then(|| self.0.try_iter().into_iter().flatten().map(Self).collect())
+    }
+}
+
+impl Serialize for TemplateValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+/// How the text of a conversation ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConversationEnd {
+    /// With the beginning of an answer: transformers' `add_generation_prompt`.
+    #[default]
+    Answer,
+    /// Behind the last message.
+    LastMessage,
+    /// Within the last message, which the model continues: transformers' `continue_final_message`.
+    WithinLastMessage,
+}
+
+/// The messages of a conversation, the tools that the model may call, documents that it reads, and further variables of the chat
+/// template. Messages are [`Message`]s, or objects with whatever the template reads, such as `tool_calls`.
+///
+/// ```
+/// use candle_blocks::text::{Conversation, Message};
+/// let conversation = Conversation::new(&[Message::user("Why is the sky blue?")])
+///     .with_variable("enable_thinking", &false);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Conversation {
+    pub(super) messages: Value,
+    pub(super) tools: Option<Value>,
+    pub(super) documents: Option<Value>,
+    pub(super) variables: Vec<(String, Value)>,
+    pub(super) template: Option<String>,
+    pub(super) end: ConversationEnd,
+}
+
+impl Conversation {
+    /// A conversation of these messages.
+    pub fn new(messages: &impl Serialize) -> Self {
+        Self {
+            messages: Value::from(Serde(messages)),
+            tools: None,
+            documents: None,
+            variables: Vec::new(),
+            template: None,
+            end: ConversationEnd::default(),
+        }
+    }
+
+    /// Sets the tools: a list of JSON schemas. Of several templates, `tool_use` is taken then.
+    pub fn with_tools(mut self, tools: &impl Serialize) -> Self {
+        self.tools = Some(Value::from(Serde(tools)));
+        self
+    }
+
+    /// Sets the documents: a list of objects.
+    pub fn with_documents(mut self, documents: &impl Serialize) -> Self {
+        self.documents = Some(Value::from(Serde(documents)));
+        self
+    }
+
+    /// Sets a further variable of the template.
+    pub fn with_variable(mut self, name: impl Into<String>, value: &impl Serialize) -> Self {
+        self.variables
+            .push((name.into(), Value::from(Serde(value))));
+        self
+    }
+
+    /// Chooses one of several templates by its name.
+    pub fn with_template(mut self, name: impl Into<String>) -> Self {
+        self.template = Some(name.into());
+        self
+    }
+
+    /// Sets how the text ends.
+    pub fn with_end(mut self, end: ConversationEnd) -> Self {
+        self.end = end;
+        self
+    }
+
+    /// Checks what transformers' `apply_chat_template` asks of its arguments.
+    pub(super) fn check(&self) -> Result<()> {
+        let fail = |input: &str, reason: String| Error::input(input, reason);
+        let lists = [
+            ("messages", Some(&self.messages)),
+            ("tools", self.tools.as_ref()),
+            ("documents", self.documents.as_ref()),
+        ];
+        for (name, list) in lists {
+            let Some(list) = list else { continue };
+            let is_list = list.kind() == ValueKind::Seq;
+            let is_object = |item: Value| item.kind() == ValueKind::Map;
+            if !is_list || !list.try_iter().is_ok_and(|mut items| items.all(is_object)) {
+                return Err(fail(
+                    name,
+                    format!("expected a list of objects, found {}", shown(list)),
+                ));
+            }
+        }
+        match self.messages.len() {
+            Some(0) => Err(fail(
+                "messages",
+                "there are none; give at least one".to_string(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Names a value that is no list of objects.
+fn shown(value: &Value) -> String {
+    match value.kind() {
+        ValueKind::Seq => "a list with other items".to_string(),
+        kind => format!("a value of type {kind}"),
+    }
+}

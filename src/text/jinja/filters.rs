@@ -1,0 +1,264 @@
+//! Filters and tests of Jinja2 that minijinja lacks, or that differ there.
+
+use minijinja::formatting::{FormatStyle, format};
+use minijinja::value::{Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind};
+
+use super::arguments::Arguments;
+use super::json::{Style, json};
+use super::python::{self, text};
+use super::source::PERCENT;
+use super::strings::{lines, string_method};
+
+/// A filter: its value, and the arguments in parentheses.
+type Filter = fn(&Value, &[Value]) -> Result<Value, Error>;
+
+const FILTERS: [(&str, Filter); 13] = [
+    ("center", |value, args| {
+        string_method(
+            &text(value),
+            "center",
+            if args.is_empty() { &[] } else { args },
+        )
+    }),
+    ("default", default),
+    ("d", default),
+    ("e", escape),
+    ("escape", escape),
+    ("float", float),
+    ("forceescape", |value, _| {
+        Ok(Value::from_safe_string(escaped(&text(value))))
+    }),
+    ("indent", indent),
+    ("int", int),
+    ("join", join),
+    ("string", |value, _| {
+        Ok(if value.is_safe() {
+            value.clone()
+        } else {
+            text(value).into()
+        })
+    }),
+    ("tojson", tojson),
+    ("wordcount", |value, _| {
+        Ok(text(value)
+            .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .filter(|word| !word.is_empty())
+            .count()
+            .into())
+    }),
+];
+
+/// Adds the filters and tests to an environment.
+pub(super) fn add(environment: &mut Environment) {
+    for (name, filter) in FILTERS {
+        environment.add_filter(
+            name,
+            move |value: &Value, args: Rest<minijinja::value::ValueOrKwargs>| {
+                filter(value, &args.into_values())
+            },
+        );
+    }
+    environment.add_filter(PERCENT, |format: &str, values: &Value| {
+        percent(format, values)
+    });
+    environment.add_test("iterable", |value: &Value| is_iterable(value));
+    environment.add_test("sequence", |value: &Value| {
+        let kinds = [
+            ValueKind::String,
+            ValueKind::Seq,
+            ValueKind::Map,
+            ValueKind::Undefined,
+        ];
+        kinds.contains(&value.kind())
+            || (value.kind() == ValueKind::Iterable && value.len().is_some())
+    });
+    environment.add_test("callable", |value: &Value| {
+        value.kind() == ValueKind::Plain || format!("{value:?}").starts_with("<macro")
+    });
+}
+
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// Returns Python's `format % values`.
+fn percent(template: &str, values: &Value) -> Result<Value, Error> {
+    let values = match values.is_tuple() {
+        true => values.try_iter()?.collect(),
+        false => vec![values.clone()],
+    };
+    Ok(format(FormatStyle::Printf, template, &values)?.into())
+}
+
+fn tojson(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    const NAMES: &[&str] = &["ensure_ascii", "indent", "separators", "sort_keys"];
+    let arguments = Arguments::new("tojson", args, NAMES)?;
+    let indent = match arguments.value(1, "indent") {
+        Some(indent) if indent.as_str().is_some() => Some(text(&indent)),
+        Some(_) => arguments
+            .integer(1, "indent")?
+            .map(|n| " ".repeat(n.clamp(0, 1000) as usize)),
+        None => None,
+    };
+    let separators: Vec<Value> = match arguments.value(2, "separators") {
+        Some(separators) => separators.try_iter()?.collect(),
+        None => [if indent.is_some() { "," } else { ", " }, ": "]
+            .map(Value::from)
+            .to_vec(),
+    };
+    let [between_items, behind_key] = separators.as_slice() else {
+        let reason = "tojson(): separators are two strings";
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    };
+    let style = Style {
+        escapes_beyond_ascii: arguments.is_true(0, "ensure_ascii"),
+        indent,
+        between_items: text(between_items),
+        behind_key: text(behind_key),
+        sorts_keys: arguments.is_true(3, "sort_keys"),
+    };
+    Ok(json(value, &style)?.into())
+}
+
+fn default(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let arguments = Arguments::new("default", args, &["default_value", "boolean"])?;
+    let is_missing = value.is_undefined() || (arguments.is_true(1, "boolean") && !value.is_true());
+    let given = match args.first() {
+        Some(first) if first.is_none() => Some(first.clone()), // which is a value here
+        _ => arguments.value(0, "default_value"),
+    };
+    Ok(match is_missing {
+        true => given.unwrap_or_else(|| Value::from("")),
+        false => value.clone(),
+    })
+}
+
+fn escape(value: &Value, _: &[Value]) -> Result<Value, Error> {
+    Ok(match value.is_safe() {
+        true => value.clone(),
+        false => Value::from_safe_string(escaped(&text(value))),
+    })
+}
+
+/// Escapes as MarkupSafe does.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn indent(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let arguments = Arguments::new("indent", args, &["width", "first", "blank"])?;
+    let indention = match arguments.value(0, "width") {
+        Some(width) if width.as_str().is_some() => text(&width),
+        Some(_) => {
+            " ".repeat(arguments.integer(0, "width")?.unwrap_or(4).clamp(0, 10_000) as usize)
+        }
+        None => " ".repeat(4),
+    };
+    let text = text(value) + "\n";
+    let lines = lines(&text, false);
+    let blank = arguments.is_true(2, "blank");
+    let line = |(index, line): (usize, &&str)| match index > 0 && (blank || !line.is_empty()) {
+        true => format!("{indention}{line}"),
+        false => line.to_string(),
+    };
+    let lines: Vec<String> = lines.iter().enumerate().map(line).collect();
+    let indented = lines.join("\n");
+    Ok(match arguments.is_true(1, "first") {
+        true => (indention + &indented).into(),
+        false => indented.into(),
+    })
+}
+
+fn join(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let arguments = Arguments::new("join", args, &["d", "attribute"])?;
+    let attribute = arguments.text(1, "attribute")?;
+    let item = |item: Value| {
+        let names = attribute.as_deref().map(|path| path.split('.'));
+        let found = names
+            .into_iter()
+            .flatten()
+            .try_fold(item, |item, name| item.get_attr(name));
+        found.map(|item| text(&item))
+    };
+    let items = value.try_iter()?.map(item).collect::<Result<Vec<_>, _>>()?;
+    let between = arguments
+        .value(0, "d")
+        .map_or(String::new(), |between| text(&between));
+    Ok(items.join(&between).into())
+}
+
+/// Returns the whole number that Python's `int` makes of a value, or the default.
+fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let arguments = Arguments::new("int", args, &["default", "base"])?;
+    let default = || Ok(arguments.value(0, "default").unwrap_or_else(|| 0.into()));
+    if let Some(x) = python::is_float(value) {
+        return match x.is_finite() {
+            true => Ok(Value::from(x as i128)),
+            false => default(),
+        };
+    }
+    let Some(text) = value.as_str() else {
+        return match value.kind() {
+            ValueKind::Number => Ok(value.clone()),
+            ValueKind::Bool => Ok(i64::from(value.is_true()).into()),
+            _ => default(),
+        };
+    };
+    let base = arguments.integer(1, "base")?.unwrap_or(10);
+    let text = text.trim().replace('_', "");
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(&text)),
+    };
+    let prefixes = match base {
+        16 => ["0x", "0X"],
+        8 => ["0o", "0O"],
+        2 => ["0b", "0B"],
+        _ => ["", ""],
+    };
+    let digits = prefixes
+        .iter()
+        .find_map(|prefix| digits.strip_prefix(prefix))
+        .unwrap_or(digits);
+    let base = u32::try_from(base)
+        .ok()
+        .filter(|base| (2..=36).contains(base))
+        .unwrap_or(10);
+    let is_number = !digits.starts_with(['+', '-']);
+    match i128::from_str_radix(digits, base)
+        .ok()
+        .filter(|_| is_number)
+    {
+        Some(n) => Ok(Value::from(sign * n)),
+        // As Jinja2 does with "42.23".
+        None => match text.parse::<f64>().ok().filter(|x| x.is_finite()) {
+            Some(x) => Ok(Value::from(x as i128)),
+            None => default(),
+        },
+    }
+}
+
+fn float(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let arguments = Arguments::new("float", args, &["default"])?;
+    let number = match (value.as_str(), value.kind()) {
+        (Some(text), _) => text.trim().replace('_', "").parse().ok(),
+        (None, ValueKind::Number) => f64::try_from(value.clone()).ok(),
+        (None, ValueKind::Bool) => Some(if value.is_true() { 1.0 } else { 0.0 }),
+        _ => None,
+    };
+    Ok(number
+        .map(Value::from)
+        .unwrap_or_else(|| arguments.value(0, "default").unwrap_or_else(|| 0.0.into())))
+}

@@ -1,0 +1,67 @@
+//! Jinja2 as transformers sets it up for chat templates, on minijinja.
+//!
+//! minijinja reads almost all of Jinja2. This module adds what transformers adds, and replaces what Python does otherwise.
+
+mod arguments;
+mod clock;
+mod dict;
+mod filters;
+mod json;
+mod python;
+mod source;
+mod strings;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, escape_formatter};
+
+pub(in crate::text) use dict::python_value;
+
+/// A template that loops for ever ends with an error after a second; real ones take some hundred steps a message.
+const MOST_STEPS: u64 = 10_000_000;
+
+/// Returns an environment that holds one template under `name`.
+///
+/// # Errors
+/// If the source is not valid Jinja.
+pub(in crate::text) fn environment(
+    name: &'static str,
+    source: &str,
+) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()?;
+    environment.set_syntax(syntax);
+    environment.set_fuel(Some(MOST_STEPS));
+    environment.set_formatter(|out, state, value| match state.auto_escape() {
+        AutoEscape::None => Ok(out.write_str(&python::text(value)).map_err(Error::from)?),
+        _ => escape_formatter(out, state, value),
+    });
+    environment.set_unknown_method_callback(method);
+    environment.remove_global("debug");
+    environment.add_function("raise_exception", |reason: &Value| {
+        Err::<Value, _>(failed(python::text(reason)))
+    });
+    environment.add_function("strftime_now", |format: &str| clock::strftime_now(format));
+    filters::add(&mut environment);
+    let source =
+        source::rewritten(source).map_err(|reason| Error::new(ErrorKind::SyntaxError, reason))?;
+    environment.add_template_owned(name, source)?;
+    Ok(environment)
+}
+
+/// Calls a method of a value of Python's types.
+fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => strings::string_method(value.as_str().unwrap_or_default(), name, args),
+        ValueKind::Map => dict::method(value, name, args),
+        ValueKind::Seq | ValueKind::Iterable => strings::list_method(value, name, args),
+        _ => Err(ErrorKind::UnknownMethod.into()),
+    }
+}
+
+fn failed(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason.into())
+}

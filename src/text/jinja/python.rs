@@ -1,0 +1,102 @@
+//! Values as Python writes them.
+
+use minijinja::Value;
+use minijinja::value::ValueKind;
+
+/// Returns the number if the value is a float, also if it is a whole number.
+pub(super) fn is_float(value: &Value) -> Option<f64> {
+    let is_float = value.kind() == ValueKind::Number && !value.is_integer();
+    is_float
+        .then(|| f64::try_from(value.clone()).ok())
+        .flatten()
+}
+
+/// Returns Python's `str(value)`.
+pub(super) fn text(value: &Value) -> String {
+    match value.kind() {
+        ValueKind::String => value.as_str().unwrap_or_default().to_string(),
+        ValueKind::Undefined => String::new(),
+        _ => repr(value),
+    }
+}
+
+/// Returns Python's `repr(value)`.
+pub(super) fn repr(value: &Value) -> String {
+    let items = |value: &Value| {
+        value
+            .try_iter()
+            .into_iter()
+            .flatten()
+            .map(|item| repr(&item))
+            .collect::<Vec<_>>()
+    };
+    match value.kind() {
+        ValueKind::Undefined => "Undefined".to_string(),
+        ValueKind::Number => is_float(value).map_or_else(|| value.to_string(), float),
+        ValueKind::String => string(value.as_str().unwrap_or_default()),
+        ValueKind::Seq if value.is_tuple() => match items(value).as_slice() {
+            [one] => format!("({one},)"),
+            items => format!("({})", items.join(", ")),
+        },
+        ValueKind::Seq => format!("[{}]", items(value).join(", ")),
+        ValueKind::Map => {
+            let keys = value.try_iter().into_iter().flatten();
+            let pair = |key: Value| {
+                let value = value.get_item(&key).unwrap_or_default();
+                format!("{}: {}", repr(&key), repr(&value))
+            };
+            format!("{{{}}}", keys.map(pair).collect::<Vec<_>>().join(", "))
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// Returns Python's `repr` of a float: the shortest digits that are this number, with an exponent beyond 16 digits.
+pub(super) fn float(x: f64) -> String {
+    if !x.is_finite() {
+        return x.to_string().to_lowercase();
+    }
+    let scientific = format!("{x:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-4..16).contains(&exponent) {
+        return format!("{x:?}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+/// Returns Python's `repr` of a string.
+fn string(text: &str) -> String {
+    let quote = match text.contains('\'') && !text.contains('"') {
+        true => '"',
+        false => '\'',
+    };
+    let mut out = String::from(quote);
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => out.extend(['\\', c]),
+            c if is_printable(c) => out.push(c),
+            c => out.push_str(&match c as u32 {
+                code @ ..0x100 => format!("\\x{code:02x}"),
+                code @ ..0x10000 => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            }),
+        }
+    }
+    out.push(quote);
+    out
+}
+
+/// Whether Python's `str.isprintable` holds. Rust's own escapes leave the same characters as they are.
+pub(super) fn is_printable(c: char) -> bool {
+    // Behind another character: at the start of a string, Rust escapes a combining character too.
+    match c {
+        '\'' | '"' | '\\' => true,
+        c => c == ' ' || ['a', c].iter().collect::<String>().escape_debug().count() == 2,
+    }
+}

@@ -1,0 +1,292 @@
+//! The source of a template, rewritten where minijinja reads another language than Jinja2 does.
+
+/// The function that stands for Python's `format % values`.
+pub(super) const PERCENT: &str = "python_percent";
+
+/// Rewrites a template of transformers into one that minijinja reads in the same way:
+///
+/// - Line ends become `\n`, also inside strings, as Jinja2's lexer makes them.
+/// - `{% generation %}` becomes `{% with %}`: to a renderer, the tag of transformers is a scope.
+/// - Escapes of string literals are resolved as Python does.
+/// - `'format' % values` becomes a call, because minijinja's operator takes numbers only.
+///
+/// # Errors
+/// If a string has an escape that is not valid in Python.
+pub(super) fn rewritten(source: &str) -> Result<String, String> {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source.as_str();
+    while let Some(at) = rest
+        .find("{%")
+        .into_iter()
+        .chain(rest.find("{{"))
+        .chain(rest.find("{#"))
+        .min()
+    {
+        let (text, tag) = rest.split_at(at);
+        out.push_str(text);
+        let length = if tag.starts_with("{#") {
+            tag.find("#}").map(|end| end + 2)
+        } else if tag.starts_with("{%") && keyword(tag) == "raw" {
+            end_of_raw(tag)
+        } else {
+            None
+        };
+        if let Some(length) = length {
+            out.push_str(&tag[..length]);
+            rest = &tag[length..];
+            continue;
+        }
+        let end = if tag.starts_with("{%") { "%}" } else { "}}" };
+        let mut tokens = vec![tag[..2].to_string()];
+        let length = 2 + tokenize(&tag[2..], end, &mut tokens)?;
+        match (tokens[0].as_str(), keyword(tag)) {
+            ("{%", "generation") => rename(&mut tokens, "generation", "with"),
+            ("{%", "endgeneration") => rename(&mut tokens, "endgeneration", "endwith"),
+            _ => percent_to_call(&mut tokens),
+        }
+        out.extend(tokens);
+        rest = &tag[length..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// Returns the first word of a tag.
+fn keyword(tag: &str) -> &str {
+    let body = tag[2..].trim_start_matches(['-', '+']).trim_start();
+    let end = body.find(|c: char| !c.is_alphanumeric() && c != '_');
+    &body[..end.unwrap_or(body.len())]
+}
+
+/// Returns the length of a `{% raw %}` block, its `{% endraw %}` included.
+fn end_of_raw(block: &str) -> Option<usize> {
+    let mut from = 2;
+    loop {
+        let at = from + block[from..].find("{%")?;
+        if keyword(&block[at..]) == "endraw" {
+            return Some(at + block[at..].find("%}")? + 2);
+        }
+        from = at + 2;
+    }
+}
+
+fn rename(tokens: &mut [String], from: &str, to: &str) {
+    if let Some(token) = tokens.iter_mut().find(|token| *token == from) {
+        *token = to.to_string();
+    }
+}
+
+/// Splits the inside of a tag into tokens, up to and including `end`; returns its length. A tag that does not end is left for
+/// the parser to refuse.
+fn tokenize(body: &str, end: &str, tokens: &mut Vec<String>) -> Result<usize, String> {
+    let mut depth = 0usize;
+    let mut at = 0;
+    while let Some(c) = body[at..].chars().next() {
+        let rest = &body[at..];
+        if depth == 0 && rest.starts_with(end) {
+            tokens.push(end.to_string());
+            return Ok(at + end.len());
+        }
+        let length = match c {
+            '\'' | '"' => {
+                let Some(length) = string_length(rest, c) else {
+                    tokens.push(rest.to_string());
+                    return Ok(body.len());
+                };
+                tokens.push(quoted(&unescaped(&rest[1..length - 1])?));
+                at += length;
+                continue;
+            }
+            '(' | '[' | '{' => {
+                depth += 1;
+                1
+            }
+            ')' | ']' | '}' => {
+                depth = depth.saturating_sub(1);
+                1
+            }
+            _ if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+            _ if c.is_whitespace() => {
+                let other = rest.find(|c: char| !c.is_whitespace());
+                other.unwrap_or(rest.len())
+            }
+            '*' | '/' if rest[1..].starts_with(c) => 2,
+            _ => c.len_utf8(),
+        };
+        tokens.push(rest[..length].to_string());
+        at += length;
+    }
+    Ok(body.len())
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Returns the length of a string literal with its quotes.
+fn string_length(text: &str, quote: char) -> Option<usize> {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            _ if c == quote => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Writes a literal that both Jinja2 and minijinja read as `text`.
+fn quoted(text: &str) -> String {
+    let mut literal = String::from("'");
+    for c in text.chars() {
+        match c {
+            '\\' => literal.push_str("\\\\"),
+            '\'' => literal.push_str("\\'"),
+            '\r' => literal.push_str("\\r"),
+            c => literal.push(c),
+        }
+    }
+    literal + "'"
+}
+
+/// Resolves the escapes of a string as Python's codec `unicode-escape` does.
+fn unescaped(text: &str) -> Result<String, String> {
+    let mut out = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        let Some(escape) = chars.next() else { break };
+        match escape {
+            '\n' => {}
+            '\\' | '\'' | '"' => out.push(escape),
+            'a' => out.push('\x07'),
+            'b' => out.push('\x08'),
+            'f' => out.push('\x0c'),
+            'n' => out.push('\n'),
+            'r' => out.push('\r'),
+            't' => out.push('\t'),
+            'v' => out.push('\x0b'),
+            '0'..='7' => {
+                let more = chars.as_str().chars().take(2);
+                let n = more.take_while(|c| c.is_digit(8)).count();
+                let digits: String = [escape].into_iter().chain(chars.by_ref().take(n)).collect();
+                out.push(character(&digits, 8)?);
+            }
+            'x' => out.push(character(&digits(&mut chars, 2)?, 16)?),
+            'u' => out.push(wide(&mut chars)?),
+            'U' => out.push(character(&digits(&mut chars, 8)?, 16)?),
+            'N' => {
+                return Err(
+                    "the escape \\N{..} of a named character is not supported; write the character"
+                        .into(),
+                );
+            }
+            other => out.extend(['\\', other]),
+        }
+    }
+    Ok(out)
+}
+
+/// Reads the four digits behind `\u`; two halves of a surrogate pair are one character.
+fn wide(chars: &mut std::str::Chars) -> Result<char, String> {
+    let first = digits(chars, 4)?;
+    let unit = u32::from_str_radix(&first, 16).unwrap_or_default();
+    if !(0xd800..0xdc00).contains(&unit) || !chars.as_str().starts_with("\\u") {
+        return character(&first, 16);
+    }
+    let mut ahead = chars.clone();
+    ahead.nth(1);
+    let second = u32::from_str_radix(&digits(&mut ahead, 4)?, 16).unwrap_or_default();
+    match char::decode_utf16([unit as u16, second as u16]).next() {
+        Some(Ok(c)) => {
+            *chars = ahead;
+            Ok(c)
+        }
+        _ => Ok(char::REPLACEMENT_CHARACTER),
+    }
+}
+
+fn digits(chars: &mut std::str::Chars, n: usize) -> Result<String, String> {
+    let digits: String = chars.by_ref().take(n).collect();
+    match digits.len() == n && digits.chars().all(|c| c.is_ascii_hexdigit()) {
+        true => Ok(digits),
+        false => Err(format!(
+            "a string has an escape of {n} digits that are not there: {digits:?}"
+        )),
+    }
+}
+
+fn character(digits: &str, radix: u32) -> Result<char, String> {
+    let code = u32::from_str_radix(digits, radix).unwrap_or(u32::MAX);
+    match (char::from_u32(code), code) {
+        (Some(c), _) => Ok(c),
+        (None, 0xd800..0xe000) => Ok(char::REPLACEMENT_CHARACTER),
+        (None, _) => Err(format!(
+            "a string has the escape of a character {digits} that does not exist"
+        )),
+    }
+}
+
+/// Replaces `'format' % operand` by `'format' | python_percent(operand)`.
+fn percent_to_call(tokens: &mut Vec<String>) {
+    // From the back, so that an operand is rewritten before the call that takes it.
+    for at in (1..tokens.len()).rev() {
+        if tokens[at] != "%" {
+            continue;
+        }
+        let before = |at: usize| (0..at).rev().find(|&i| !tokens[i].trim().is_empty());
+        let Some(format) = before(at).filter(|&i| tokens[i].starts_with('\'')) else {
+            continue;
+        };
+        let binds_tighter = |token: &str| ["*", "/", "//", "%", "**"].contains(&token);
+        if before(format).is_some_and(|i| binds_tighter(&tokens[i])) {
+            continue;
+        }
+        let end = end_of_operand(tokens, at + 1);
+        tokens.insert(end, ")".to_string());
+        tokens[at] = format!("| {PERCENT}(");
+    }
+}
+
+/// Returns the end of the operand that begins at a token: signs, a value, and its attributes, items, calls and filters.
+fn end_of_operand(tokens: &[String], from: usize) -> usize {
+    let next = |at: usize| (at..tokens.len()).find(|&i| !tokens[i].trim().is_empty());
+    let mut at = from;
+    while let Some(i) = next(at).filter(|&i| ["-", "+"].contains(&tokens[i].as_str())) {
+        at = i + 1;
+    }
+    let Some(value) = next(at) else { return at };
+    let mut end = match tokens[value].as_str() {
+        "(" | "[" | "{" => end_of_group(tokens, value),
+        _ => value + 1,
+    };
+    while let Some(i) = next(end) {
+        end = match tokens[i].as_str() {
+            "." | "|" => next(i + 1).map_or(tokens.len(), |name| name + 1),
+            "(" | "[" => end_of_group(tokens, i),
+            _ => break,
+        };
+    }
+    end
+}
+
+fn end_of_group(tokens: &[String], from: usize) -> usize {
+    let mut depth = 0;
+    for (at, token) in tokens.iter().enumerate().skip(from) {
+        match token.as_str() {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    tokens.len()
+}
