@@ -1,4 +1,4 @@
-//! Feed-forwards that were saved without a configuration: `W1/b1/W2/b2` and the like.
+//! Feed-forwards that were saved without a configuration: `W1/b1/W2/b2` and the like, with a LayerNorm or without.
 
 mod names;
 
@@ -12,28 +12,41 @@ use crate::config::{Activation, NormConfig, NormPlacement};
 use crate::device::check_dtype;
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm};
-use names::{Layer, NORM_NAMES, find_layers};
+use names::{Contents, Pair, find};
 
-/// A safetensors file with a chain of linear layers, and perhaps a norm, under plain names:
-/// `W1, b1, W2, b2 ..` (or `w1 ..`), `linear1.weight ..` or `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
-/// `scale/shift` or `gamma/beta`, or bare `scale/shift`.
+/// A safetensors file with a chain of linear layers, and perhaps a LayerNorm, under plain names.
 ///
-/// Weights are stored as `[out, in]` (PyTorch) or `[in, out]` (NumPy), biases as `[n]` or `[1, n]`. The
+/// Layers are numbered (`W1, b1, W2, b2`, `fc1.weight`, `lin_1.weight`, `layers.0.weight`, or as `nn.Sequential` has
+/// them: `0.weight`, `2.weight`), or called `up` and `down` (perhaps with `gate`), `c_fc` and `c_proj`, `in` and `out` and the like.
+/// A norm is called `norm`, `ln`, `layer_norm` or `LayerNorm`, with `weight/bias`, `gamma/beta` or `scale/shift`; or these
+/// two pairs stand alone. Names may have any prefix, and letters any case. [`Self::open_renamed`] takes all others.
+///
+/// Weights are stored as `[out, in]` (PyTorch) or `[in, out]` (NumPy), biases as `[n]`, `[1, n]` or `[n, 1]`. The
 /// orientation is inferred from the shapes; where both fit, loading fails until
 /// [`with_orientation`](Self::with_orientation) states it.
 ///
-/// ```no_run
-/// use candle_blocks::{Activation, PlainFile, candle_core::{DType, Device}, checkpoint::scheme::Orientation};
-/// let file = PlainFile::open("mlp.safetensors")?.with_orientation(Orientation::InOut);
+/// ```
+/// use candle_blocks::{Activation, PlainFile, candle_core::{DType, Device, Module, Tensor}};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("mlp.safetensors");
+/// # let ones = |shape: &[usize]| Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
+/// # let all = [("W1", ones(&[8, 4])), ("b1", ones(&[8])), ("W2", ones(&[4, 8])), ("b2", ones(&[4]))];
+/// # let all = all.into_iter().chain([("ln.weight", ones(&[4])), ("ln.bias", ones(&[4]))]);
+/// # let all: Vec<(String, Tensor)> = all.map(|(name, tensor)| (name.to_string(), tensor)).collect();
+/// # candle_blocks::checkpoint::write::write_safetensors(&path, &all, None)?;
+/// let file = PlainFile::open(path)?; // a file with W1, b1, W2, b2, ln.weight and ln.bias
+/// let norm = file.layer_norm(1e-5, DType::F32, &Device::Cpu)?;
 /// let feed_forward = file.feed_forward(Activation::Relu, DType::F32, &Device::Cpu)?;
+/// let x = Tensor::new(&[[1f32, 2., 3., 4.]], &Device::Cpu)?;
+/// let y = (&x + feed_forward.forward(&norm.forward(&x)?)?)?;
+/// assert_eq!(y.dims(), [1, 4]);
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Debug)]
 #[must_use]
 pub struct PlainFile {
     files: TensorFiles,
-    layers: Vec<Layer>,
-    norm: Option<(String, Option<String>)>,
+    contents: Contents,
     /// The orientation of the weights, if stated.
     orientation: Option<Orientation>,
 }
@@ -42,40 +55,33 @@ impl PlainFile {
     /// Opens a file and finds its layers by their names.
     ///
     /// # Errors
-    /// If the file cannot be read, contains no layer under a known name, lacks the biases of only some layers, or
+    /// If the file cannot be read, contains neither layer nor norm under a known name, lacks the biases of only some layers, or
     /// contains other tensors as well.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_renamed(path, |name| Some(name.to_string()))
+    }
+
+    /// As [`Self::open`], where `rename` gives each tensor of the file the name by which it is found. Tensors that get none
+    /// are left out.
+    ///
+    /// ```no_run
+    /// use candle_blocks::PlainFile;
+    /// use std::collections::HashMap;
+    /// let names = HashMap::from([("expand.kern", "up.weight"), ("shrink.kern", "down.weight")]);
+    /// let file = PlainFile::open_renamed("mlp.safetensors", |name| names.get(name).map(|name| name.to_string()))?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_renamed(
+        path: impl AsRef<Path>,
+        rename: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self> {
         let files = TensorFiles::open(path.as_ref())?;
-        let norm = NORM_NAMES.iter().find(|(weight, _)| files.contains(weight));
-        let norm = norm.map(|(weight, bias)| {
-            (
-                weight.to_string(),
-                files.contains(bias).then(|| bias.to_string()),
-            )
-        });
-        let layers = find_layers(&files)?;
-        let known = |name: &str| {
-            let in_layer = |l: &Layer| l.weight == name || l.bias.as_deref() == Some(name);
-            let in_norm =
-                |(w, b): &(String, Option<String>)| w == name || b.as_deref() == Some(name);
-            layers.iter().any(in_layer) || norm.as_ref().is_some_and(in_norm)
-        };
-        let unused: Vec<String> = files
-            .names()
-            .filter(|name| !known(name))
-            .map(|name| name.to_string())
-            .collect();
-        if !unused.is_empty() {
-            return Err(Error::UnusedTensors {
-                path: files.path().to_path_buf(),
-                family: "a plain feed-forward file".to_string(),
-                names: unused,
-            });
-        }
         Ok(Self {
+            contents: find(&files, rename)?,
             files,
-            layers,
-            norm,
             orientation: None,
         })
     }
@@ -91,16 +97,16 @@ impl PlainFile {
         &self.files
     }
 
-    /// The number of linear layers.
+    /// The number of linear layers, without a gate.
     pub fn n_layers(&self) -> usize {
-        self.layers.len()
+        self.contents.layers.len()
     }
 
     /// The orientation of the weights, as stated or as inferred from the shapes.
     ///
     /// # Errors
     /// [`Error::AmbiguousOrientation`] if both orientations fit and none was stated;
-    /// [`Error::ShapeMismatch`] if neither fits, or not the one that was stated.
+    /// [`Error::InvalidInput`] if neither fits, or not the one that was stated.
     pub fn orientation(&self) -> Result<Orientation> {
         if let Some(orientation) = self.orientation {
             return self.check(orientation).map(|()| orientation);
@@ -111,11 +117,13 @@ impl PlainFile {
             [Err(_), Ok(())] => Ok(Orientation::InOut),
             [Err(error), Err(_)] => Err(error),
             [Ok(()), Ok(())] => {
-                let tensor = self.layers[0].weight.clone();
+                let Some(layer) = self.contents.layers.first() else {
+                    return Ok(Orientation::OutIn);
+                };
                 Err(Error::AmbiguousOrientation {
                     path: self.files.path().to_path_buf(),
-                    shape: self.shape(&tensor)?,
-                    tensor,
+                    shape: self.shape(&layer.weight)?,
+                    tensor: layer.weight.clone(),
                 })
             }
         }
@@ -124,21 +132,29 @@ impl PlainFile {
     /// Loads the linear layers in order, each with a weight `[d_out, d_in]`.
     ///
     /// # Errors
-    /// As for [`Self::orientation`], or if a tensor cannot be read.
+    /// As for [`Self::orientation`], if a tensor cannot be read, or if the file has a gate.
     pub fn linears(&self, dtype: DType, device: &Device) -> Result<Vec<Linear>> {
-        let orientation = self.orientation()?;
+        if let Some(gate) = &self.contents.gate {
+            let reason = format!("{} is a gate; see `feed_forward`", gate.weight);
+            return Err(self.error(reason));
+        }
+        let layers = self.contents.layers.iter();
+        layers
+            .map(|layer| self.linear(layer, dtype, device))
+            .collect()
+    }
+
+    fn linear(&self, layer: &Pair, dtype: DType, device: &Device) -> Result<Linear> {
         let read = |name: &str| self.read(name, dtype, device);
-        let linear = |layer: &Layer| -> Result<Linear> {
-            let weight = read(&layer.weight)?;
-            let weight = match orientation {
-                Orientation::OutIn => weight,
-                Orientation::InOut => weight.t()?.contiguous()?,
-            };
-            let bias = layer.bias.as_deref().map(read).transpose()?; // [n] or [1, n]
-            let bias = bias.map(|bias| bias.flatten_all()).transpose()?;
-            Ok(Linear::from_parts(weight, bias)?)
+        let orientation = self.orientation()?;
+        let weight = read(&layer.weight)?;
+        let weight = match orientation {
+            Orientation::OutIn => weight,
+            Orientation::InOut => weight.t()?.contiguous()?,
         };
-        self.layers.iter().map(linear).collect()
+        let bias = layer.bias.as_deref().map(read).transpose()?; // [n], [1, n] or [n, 1]
+        let bias = bias.map(|bias| bias.flatten_all()).transpose()?;
+        Ok(Linear::from_parts(weight, bias)?)
     }
 
     /// Loads all layers as a perceptron with `activation` between them; errors as for [`Self::linears`].
@@ -146,43 +162,44 @@ impl PlainFile {
         Ok(Mlp::from_parts(self.linears(dtype, device)?, activation)?)
     }
 
-    /// Loads the two layers of the file as a feed-forward.
+    /// Loads the two layers of the file, and its gate if it has one, as a feed-forward.
     ///
     /// # Errors
-    /// If there are not exactly two layers, or as for [`Self::linears`].
+    /// If there are not exactly two layers, or as for [`Self::orientation`].
     pub fn feed_forward(
         &self,
         activation: Activation,
         dtype: DType,
         device: &Device,
     ) -> Result<FeedForward> {
-        let linears = self.linears(dtype, device)?;
-        let found = linears.len();
-        let [up, down] = <[Linear; 2]>::try_from(linears).map_err(|_| {
-            let reason = format!("holds {found} linear layers, a feed-forward has 2; see `mlp`");
-            Error::input(self.files.path().display().to_string(), reason)
-        })?;
-        Ok(FeedForward::from_parts(None, up, down, activation)?)
+        let Contents { layers, gate, .. } = &self.contents;
+        let [up, down] = &layers[..] else {
+            let found = layers.len();
+            return Err(self.error(format!(
+                "holds {found} linear layers, a feed-forward has 2; see `mlp`, or call three layers gate, up and down with \
+                 `PlainFile::open_renamed`"
+            )));
+        };
+        let linear = |layer: &Pair| self.linear(layer, dtype, device);
+        let gate = gate.as_ref().map(linear).transpose()?;
+        let (up, down) = (linear(up)?, linear(down)?);
+        Ok(FeedForward::from_parts(gate, up, down, activation)?)
     }
 
     /// Loads the norm of the file as a LayerNorm.
     ///
     /// # Errors
-    /// If the file has none, or its shape is not `[n]`.
+    /// If the file has none, or its shape is not that of a vector.
     pub fn layer_norm(&self, eps: f64, dtype: DType, device: &Device) -> Result<Norm> {
-        let (weight, bias) = self.norm.as_ref().ok_or_else(|| Error::MissingTensor {
-            path: self.files.path().to_path_buf(),
-            role: "norm.weight".to_string(),
-            tried: NORM_NAMES
-                .iter()
-                .map(|(weight, _)| weight.to_string())
-                .collect(),
-            similar: vec![],
-        })?;
-        let n = self.shape(weight)?.last().copied().unwrap_or(1);
+        let Some(Pair { weight, bias }) = &self.contents.norm else {
+            let reason = "holds no norm; see the documentation of `PlainFile` for its names";
+            return Err(self.error(reason));
+        };
+        let shape = self.shape(weight)?;
+        let n = vector(&shape).or(shape.last().copied()).unwrap_or(1);
         let read = |name: &String| -> Result<Tensor> {
             let found = self.shape(name)?;
-            if found != [n] && found != [1, n] {
+            if vector(&found) != Some(n) {
                 return self.mismatch(name, vec![n], found);
             }
             Ok(self.read(name, dtype, device)?.flatten_all()?)
@@ -224,12 +241,11 @@ impl PlainFile {
     /// Whether every layer's shapes fit this orientation: bias to weight, and layer to layer.
     fn check(&self, orientation: Orientation) -> Result<()> {
         let mut width = None; // of the previous layer's output
-        for Layer { weight, bias } in &self.layers {
+        for Pair { weight, bias } in &self.contents.layers {
             let shape = self.shape(weight)?;
             let [rows, columns] = shape[..] else {
-                let tensor = format!("{}: tensor {weight}", self.files.path().display());
-                let reason = format!("has shape {shape:?}, expected a matrix");
-                return Err(Error::input(tensor, reason));
+                let reason = format!("tensor {weight} has shape {shape:?}, expected a matrix");
+                return Err(self.error(reason));
             };
             let (d_out, d_in) = match orientation {
                 Orientation::OutIn => (rows, columns),
@@ -244,15 +260,31 @@ impl PlainFile {
                 };
                 return self.mismatch(weight, expected, shape);
             }
-            if let Some(bias) = bias {
-                let found = self.shape(bias)?;
-                if found != [d_out] && found != [1, d_out] {
-                    return self.mismatch(bias, vec![d_out], found);
-                }
-            }
+            self.check_bias(bias.as_ref(), d_out)?;
             width = Some(d_out);
         }
+        // The gate is like the layer beside it.
+        if let (Some(gate), Some(up)) = (&self.contents.gate, self.contents.layers.first()) {
+            let (found, expected) = (self.shape(&gate.weight)?, self.shape(&up.weight)?);
+            if found != expected {
+                return self.mismatch(&gate.weight, expected, found);
+            }
+            let d_out = match orientation {
+                Orientation::OutIn => expected[0],
+                Orientation::InOut => expected[1],
+            };
+            self.check_bias(gate.bias.as_ref(), d_out)?;
+        }
         Ok(())
+    }
+
+    fn check_bias(&self, bias: Option<&String>, d_out: usize) -> Result<()> {
+        let Some(bias) = bias else { return Ok(()) };
+        let found = self.shape(bias)?;
+        match vector(&found) == Some(d_out) {
+            true => Ok(()),
+            false => self.mismatch(bias, vec![d_out], found),
+        }
     }
 
     fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
@@ -261,16 +293,26 @@ impl PlainFile {
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 
+    /// An error about the file.
+    fn error(&self, reason: impl Into<String>) -> Error {
+        Error::input(self.files.path().display().to_string(), reason)
+    }
+
     fn mismatch<T>(&self, tensor: &str, expected: Vec<usize>, found: Vec<usize>) -> Result<T> {
-        Err(Error::ShapeMismatch {
-            path: self.files.path().to_path_buf(),
-            tensor: tensor.to_string(),
-            expected,
-            found,
-        })
+        Err(self.error(format!(
+            "tensor {tensor} has shape {found:?}, expected {expected:?}"
+        )))
     }
 
     fn shape(&self, name: &str) -> Result<Vec<usize>> {
         Ok(self.files.find(name)?.shape.clone())
+    }
+}
+
+/// The length of a vector, which may be stored as a row or a column.
+fn vector(shape: &[usize]) -> Option<usize> {
+    match *shape {
+        [n] | [1, n] | [n, 1] => Some(n),
+        _ => None,
     }
 }

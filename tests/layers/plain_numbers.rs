@@ -19,48 +19,203 @@ fn formula(rows: usize, columns: usize, k: usize) -> Tensor {
     Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap()
 }
 
-fn state_dict(d_ff: usize, norm: &str) -> tempfile::TempDir {
+/// The weights and biases of two linear layers, and of a LayerNorm.
+type Names<'n> = [&'n str; 6];
+
+const TORCH: Names = [
+    "linear1.weight",
+    "linear1.bias",
+    "linear2.weight",
+    "linear2.bias",
+    "norm.weight",
+    "norm.bias",
+];
+
+fn parameters(d_ff: usize) -> [Tensor; 6] {
     let (vector, d_model) = (|n, k| formula(n, 1, k).flatten_all().unwrap(), 512);
-    let tensors = [
-        (
-            "linear1.weight".to_string(),
-            (formula(d_ff, d_model, 1) / 2048.0).unwrap(),
-        ),
-        (
-            "linear1.bias".to_string(),
-            (vector(d_ff, 2) / 512.0).unwrap(),
-        ),
-        (
-            "linear2.weight".to_string(),
-            (formula(d_model, d_ff, 3) / 2048.0).unwrap(),
-        ),
-        (
-            "linear2.bias".to_string(),
-            (vector(d_model, 4) / 512.0).unwrap(),
-        ),
-        (
-            format!("{norm}.weight"),
-            ((vector(d_model, 5) / 512.0).unwrap() + 1.0).unwrap(),
-        ),
-        (
-            format!("{norm}.bias"),
-            (vector(d_model, 6) / 512.0).unwrap(),
-        ),
-    ];
+    [
+        (formula(d_ff, d_model, 1) / 2048.0).unwrap(),
+        (vector(d_ff, 2) / 512.0).unwrap(),
+        (formula(d_model, d_ff, 3) / 2048.0).unwrap(),
+        (vector(d_model, 4) / 512.0).unwrap(),
+        ((vector(d_model, 5) / 512.0).unwrap() + 1.0).unwrap(),
+        (vector(d_model, 6) / 512.0).unwrap(),
+    ]
+}
+
+fn save(names: Names, parameters: [Tensor; 6]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let map = std::collections::HashMap::from(tensors);
+    let map: std::collections::HashMap<_, _> = names.into_iter().zip(parameters).collect();
     safetensors::save(&map, folder.path().join("sublayer.safetensors")).unwrap();
     folder
+}
+
+fn state_dict(d_ff: usize, norm: &str) -> tempfile::TempDir {
+    let (weight, bias) = (format!("{norm}.weight"), format!("{norm}.bias"));
+    let mut names = TORCH;
+    names[4..].copy_from_slice(&[&weight, &bias]);
+    save(names, parameters(d_ff))
+}
+
+fn prenorm_input() -> Tensor {
+    let x = (formula(20, 512, 7) / 32.0).unwrap();
+    let x = x.reshape((2, 10, 512)).unwrap();
+    x.to_device(&device()).unwrap()
+}
+
+/// Names that people give to the layers, and to the norm.
+#[test]
+fn a_sublayer_under_every_name_equals_pytorch() {
+    let layers = [
+        ["W1", "b1", "W2", "b2"],
+        ["ffn.w_1", "ffn.b_1", "ffn.w_2", "ffn.b_2"],
+        ["0.weight", "0.bias", "2.weight", "2.bias"],
+        ["net.1.weight", "net.1.bias", "net.4.weight", "net.4.bias"],
+        ["lin1.weight", "lin1.bias", "lin2.weight", "lin2.bias"],
+        [
+            "linear_1.weight",
+            "linear_1.bias",
+            "linear_2.weight",
+            "linear_2.bias",
+        ],
+        [
+            "ff.dense1.kernel",
+            "ff.dense1.bias",
+            "ff.dense2.kernel",
+            "ff.dense2.bias",
+        ],
+        ["weights.0", "biases.0", "weights.1", "biases.1"],
+        [
+            "h.3.mlp.c_fc.weight",
+            "h.3.mlp.c_fc.bias",
+            "h.3.mlp.c_proj.weight",
+            "h.3.mlp.c_proj.bias",
+        ],
+        ["mlp/c_fc/w", "mlp/c_fc/b", "mlp/c_proj/w", "mlp/c_proj/b"],
+        ["up.weight", "up.bias", "down.weight", "down.bias"],
+        ["W_up", "b_up", "W_down", "b_down"],
+        ["W_in", "b_in", "W_out", "b_out"],
+        ["fc_in.weight", "fc_in.bias", "fc_out.weight", "fc_out.bias"],
+        [
+            "intermediate.dense.weight",
+            "intermediate.dense.bias",
+            "output.dense.weight",
+            "output.dense.bias",
+        ],
+    ];
+    let norms = [
+        ["norm.weight", "norm.bias"],
+        ["layer_norm.scale", "layer_norm.shift"],
+        ["gamma", "beta"],
+        ["scale", "shift"],
+        ["ln.weight", "ln.bias"],
+        ["LayerNorm.gamma", "LayerNorm.beta"],
+        ["layernorm.weight", "layernorm.bias"],
+        ["norm1.weight", "norm1.bias"],
+        ["ln_weight", "ln_bias"],
+        ["ln_gamma", "ln_beta"],
+        ["block.ln_2.weight", "block.ln_2.bias"],
+        ["ffn.gamma", "ffn.beta"],
+        ["final_layer_norm.weight", "final_layer_norm.bias"],
+        ["7.weight", "7.bias"],
+    ];
+    let reference = Reference::open("prenorm_ffn");
+    let x = prenorm_input();
+    let with_norm = layers.iter().map(|layers| (layers, &norms[0]));
+    let with_layers = norms.iter().map(|norm| (&layers[0], norm));
+    for (layers, norm) in with_norm.chain(with_layers) {
+        let names: Vec<&str> = layers.iter().chain(norm).copied().collect();
+        // Biases as vectors, as rows and as columns.
+        for as_stored in [
+            |bias: &Tensor| bias.clone(),
+            |bias: &Tensor| bias.unsqueeze(0).unwrap(),
+            |bias: &Tensor| bias.unsqueeze(1).unwrap(),
+        ] {
+            let mut parameters = parameters(100);
+            for bias in [1, 3] {
+                parameters[bias] = as_stored(&parameters[bias]);
+            }
+            let folder = save(names[..].try_into().unwrap(), parameters);
+            let file = PlainFile::open(folder.path().join("sublayer.safetensors"))
+                .unwrap_or_else(|error| panic!("{names:?}: {error}"));
+            let sublayer = file.sublayer(
+                Activation::Relu,
+                NormPlacement::Pre,
+                1e-5,
+                DType::F32,
+                &device(),
+            );
+            let y = sublayer.unwrap().forward_t(&x, false).unwrap();
+            reference.check("pre.d_ff100", &y);
+        }
+    }
+}
+
+#[test]
+fn names_of_ones_own_are_given_by_a_function() {
+    let names = [
+        "expand.k", "expand.c", "shrink.k", "shrink.c", "first.p", "first.q",
+    ];
+    let table: std::collections::HashMap<_, _> = names.into_iter().zip(TORCH).collect();
+    let folder = save(names, parameters(100));
+    let path = folder.path().join("sublayer.safetensors");
+    let refused = PlainFile::open(&path).unwrap_err().to_string();
+    assert!(refused.contains("PlainFile::open_renamed"), "{refused}");
+    let renamed = |name: &str| table.get(name).map(|name| name.to_string());
+    let file = PlainFile::open_renamed(&path, renamed).unwrap();
+    let sublayer = file.sublayer(
+        Activation::Relu,
+        NormPlacement::Pre,
+        1e-5,
+        DType::F32,
+        &device(),
+    );
+    let y = sublayer
+        .unwrap()
+        .forward_t(&prenorm_input(), false)
+        .unwrap();
+    Reference::open("prenorm_ffn").check("pre.d_ff100", &y);
+    // Without a name a tensor is left out.
+    let of_layers = |name: &str| renamed(name).filter(|name| !name.starts_with("norm"));
+    let file = PlainFile::open_renamed(&path, of_layers).unwrap();
+    assert!(file.layer_norm(1e-5, DType::F32, &device()).is_err());
+    assert_eq!(file.n_layers(), 2);
+}
+
+#[test]
+fn a_gate_in_a_plain_file_is_that_of_the_feed_forward() {
+    let [gate, up, down] = [formula(24, 8, 1), formula(24, 8, 2), formula(8, 24, 3)];
+    let [gate, up, down] = [gate, up, down].map(|weight| (weight / 2048.0).unwrap());
+    let x = (formula(5, 8, 4) / 64.0).unwrap();
+    let product = |x: &Tensor, weight: &Tensor| x.matmul(&weight.t().unwrap()).unwrap();
+    let hidden = (product(&x, &gate).silu().unwrap() * product(&x, &up)).unwrap();
+    let expected = product(&hidden, &down);
+    for names in [
+        ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
+        ["mlp.W_gate", "mlp.W_up", "mlp.W_down"],
+        ["wi_0.weight", "wi_1.weight", "wo.weight"],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gated.safetensors");
+        let tensors = [gate.clone(), up.clone(), down.clone()];
+        let map: std::collections::HashMap<_, _> = names.into_iter().zip(tensors).collect();
+        safetensors::save(&map, &path).unwrap();
+        let file = PlainFile::open(path).unwrap();
+        let file = file.with_orientation(Orientation::OutIn);
+        let layer = file.feed_forward(Activation::Silu, DType::F32, &Device::Cpu);
+        let y = layer.unwrap().forward(&x).unwrap();
+        let difference = (y - &expected).unwrap().abs().unwrap();
+        let difference = difference.max_all().unwrap().to_scalar::<f32>().unwrap();
+        assert!(difference < 1e-5, "{names:?}: {difference}");
+        let refused = file.linears(DType::F32, &Device::Cpu).unwrap_err();
+        assert!(refused.to_string().contains("is a gate"), "{refused}");
+    }
 }
 
 #[test]
 fn prenorm_and_postnorm_sublayers_equal_pytorch() {
     let reference = Reference::open("prenorm_ffn");
-    let x = (formula(20, 512, 7) / 32.0)
-        .unwrap()
-        .reshape((2, 10, 512))
-        .unwrap();
-    let x = x.to_device(&device()).unwrap();
+    let x = prenorm_input();
     for (placement, name, d_ff, norm) in [
         (NormPlacement::Pre, "pre", 2048, "norm"),
         (NormPlacement::Post, "post", 2048, "layer_norm"),

@@ -71,10 +71,10 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
     let (w1, b1) = (("W1", ones(&[3, 2])), ("b1", ones(&[3])));
     let (w2, b2) = (("W2", ones(&[2, 3])), ("b2", ones(&[2])));
     let integers = ones(&[3, 2]).to_dtype(DType::I64).unwrap();
-    let cases: [(Tensors, &[&str]); 9] = [
+    let cases: [(Tensors, &[&str]); 17] = [
         (
             named([w1.clone(), b1.clone(), w2.clone()]),
-            &["no tensor for the bias of W2; tried b2"],
+            &["W1 has a bias and W2 has none"],
         ),
         (
             named([
@@ -84,11 +84,55 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
                 b2.clone(),
                 ("b3", ones(&[2])),
             ]),
-            &["1 tensor(s) that a plain feed-forward file does not know: b3"],
+            &["b3 is a bias without a weight"],
         ),
         (
-            named([("weight1", ones(&[3, 2]))]),
-            &["the first linear layer's weight; tried W1, linear1.weight, fc1.weight"],
+            named([("expand.kern", ones(&[3, 2]))]),
+            &[
+                "expand.kern is no known name",
+                "W1/b1",
+                "gamma/beta",
+                "PlainFile::open_renamed",
+            ],
+        ),
+        (
+            named([w1.clone(), ("W3", ones(&[2, 3]))]),
+            &[
+                "between W1 and W3 a layer is missing",
+                "the file holds W1, W3",
+            ],
+        ),
+        (
+            named([("W2", ones(&[3, 2])), ("W3", ones(&[2, 3]))]),
+            &["before W2 a layer is missing"],
+        ),
+        (
+            named([("a.W1", ones(&[3, 2])), ("b.W2", ones(&[2, 3]))]),
+            &["a.W1 and b.W2 are not of one chain"],
+        ),
+        (
+            named([w1.clone(), ("w_1", ones(&[3, 2]))]),
+            &["W1 and w_1 are the same parameter"],
+        ),
+        (
+            named([
+                w1.clone(),
+                ("ln1.weight", ones(&[2])),
+                ("ln2.weight", ones(&[2])),
+            ]),
+            &["ln1.weight and ln2.weight are of two norms"],
+        ),
+        (
+            named([("fc1.weight", ones(&[3, 2])), ("fc1.scale", ones(&[3]))]),
+            &["fc1.scale stands beside fc1.weight as no norm does"],
+        ),
+        (
+            named([w1.clone(), ("batch_norm.weight", ones(&[2]))]),
+            &["batch_norm.weight is no known name"],
+        ),
+        (
+            named([("q.weight", ones(&[2, 2])), ("k.weight", ones(&[2, 2]))]),
+            &["is of no layer with a known name", "k.weight, q.weight"],
         ),
         (
             named([w1.clone(), b1.clone(), ("W2", ones(&[2, 4])), b2.clone()]),
@@ -113,7 +157,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         ),
         (
             named([("W1", ones(&[6])), b1.clone(), w2.clone(), b2.clone()]),
-            &["tensor W1: has shape [6], expected a matrix"],
+            &["tensor W1 has shape [6], expected a matrix"],
         ),
         (
             named([("W1", integers), b1.clone(), w2, b2]),
@@ -129,6 +173,12 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         let error = file.and_then(feed_forward).unwrap_err();
         assert_says(&error, words);
         assert_says(&error, &["mlp.safetensors"]);
+        // A plain file has neither.
+        let text = error.to_string();
+        assert!(
+            !text.contains("Strictness") && !text.contains("config.json"),
+            "{text}"
+        );
     }
 }
 
@@ -175,10 +225,7 @@ fn a_plain_norm_is_one_row() {
         assert_says(norm(&with_norm(weight, bias)).unwrap_err(), &[words]);
     }
     let error = norm(&named([("fc1.weight", ones(&[3, 2]))])).unwrap_err();
-    assert_says(
-        &error,
-        &["no tensor for norm.weight; tried norm.weight, layer_norm.weight"],
-    );
+    assert_says(&error, &["holds no norm", "`PlainFile`"]);
 }
 
 #[test]

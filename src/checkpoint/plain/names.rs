@@ -1,70 +1,327 @@
-//! The names under which plain feed-forward files hold their layers.
+//! Finds the linear layers and the norm of a plain file by the names of its tensors.
+//!
+//! A name is read word by word, whatever its case, separators and prefix: `ffn.W1`, `ffn.w_1` and `ffn.1.weight` are each the
+//! weight of layer 1 under `ffn`.
+
+use std::collections::BTreeMap;
 
 use crate::checkpoint::files::TensorFiles;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, abbreviated};
 
-/// Names of the `{n}`-th layer's weight and bias, counted from 1.
-const LINEAR_NAMES: [(&str, &str); 4] = [
-    ("W{n}", "b{n}"),
-    ("linear{n}.weight", "linear{n}.bias"),
-    ("fc{n}.weight", "fc{n}.bias"),
-    ("w{n}", "b{n}"),
+/// Words for a weight.
+const WEIGHTS: [&str; 4] = ["weight", "weights", "kernel", "w"];
+/// Words for a bias.
+const BIASES: [&str; 3] = ["bias", "biases", "b"];
+/// Words for the weight and the bias of a norm, also without a word for the norm itself.
+const NORM_PARAMETERS: [[&str; 2]; 2] = [["gamma", "beta"], ["scale", "shift"]];
+/// Words for a norm; `layer_norm` ends in one.
+const NORMS: [&str; 3] = ["norm", "layernorm", "ln"];
+/// Words that make the next word another norm than a LayerNorm.
+const OTHER_NORMS: [&str; 4] = ["batch", "group", "instance", "rms"];
+/// Names of the gate, of the layer that widens and of the one that narrows. Others are numbered.
+const ROLES: [[&str; 3]; 10] = [
+    ["gate", "up", "down"],
+    ["gate_proj", "up_proj", "down_proj"],
+    ["", "fc", "proj"],
+    ["gate", "in", "out"],
+    ["", "input", "output"],
+    ["", "hidden", "output"],
+    ["", "intermediate_dense", "output_dense"],
+    ["", "dense_h_to_4h", "dense_4h_to_h"],
+    ["", "wi", "wo"],
+    ["wi_0", "wi_1", "wo"],
 ];
 
-/// Names of a norm's weight and bias.
-pub(super) const NORM_NAMES: [(&str, &str); 7] = [
-    ("norm.weight", "norm.bias"),
-    ("layer_norm.weight", "layer_norm.bias"),
-    ("norm.scale", "norm.shift"),
-    ("layer_norm.scale", "layer_norm.shift"),
-    ("norm.gamma", "norm.beta"),
-    ("layer_norm.gamma", "layer_norm.beta"),
-    ("scale", "shift"),
-];
-
-/// One linear layer of the file.
+/// The weight and the bias of a linear layer or a norm: names on disk.
 #[derive(Clone, Debug)]
-pub(super) struct Layer {
+pub(super) struct Pair {
     pub weight: String,
     pub bias: Option<String>,
 }
 
-/// Finds the linear layers, in order, under the first naming whose first layer the file holds.
-pub(super) fn find_layers(files: &TensorFiles) -> Result<Vec<Layer>> {
-    let name = |pattern: &str, n: usize| pattern.replace("{n}", &n.to_string());
-    let naming = LINEAR_NAMES
-        .iter()
-        .find(|(weight, _)| files.contains(&name(weight, 1)));
-    let Some(&(weight, bias)) = naming else {
-        return Err(Error::MissingTensor {
-            path: files.path().to_path_buf(),
-            role: "the first linear layer's weight".to_string(),
-            tried: LINEAR_NAMES
-                .iter()
-                .map(|(weight, _)| name(weight, 1))
-                .collect(),
-            similar: files.similar(&name(LINEAR_NAMES[0].0, 1), 3),
-        });
-    };
-    let mut layers = Vec::new();
-    while files.contains(&name(weight, layers.len() + 1)) {
-        let n = layers.len() + 1;
-        layers.push(Layer {
-            weight: name(weight, n),
-            bias: Some(name(bias, n)).filter(|bias| files.contains(bias)),
-        });
-    }
-    let has_biases = layers.iter().any(|layer| layer.bias.is_some());
-    match layers.iter().position(|layer| layer.bias.is_none()) {
-        Some(at) if has_biases => {
-            let tried = name(bias, at + 1);
-            Err(Error::MissingTensor {
-                path: files.path().to_path_buf(),
-                role: format!("the bias of {}", layers[at].weight),
-                similar: files.similar(&tried, 3),
-                tried: vec![tried],
-            })
+/// The contents of a plain file.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// A chain of linear layers.
+    pub layers: Vec<Pair>,
+    /// The gate of a gated feed-forward, beside two layers.
+    pub gate: Option<Pair>,
+    pub norm: Option<Pair>,
+}
+
+/// A word of a name, in lower case, and the place of its component: names have components, with dots between them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Word {
+    text: String,
+    component: usize,
+    /// Whether the component has no other word.
+    is_alone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Layer,
+    Norm,
+}
+
+/// The words of a layer's or norm's name, and the parameter's name on disk.
+type Found = BTreeMap<(Kind, Vec<Word>), [Option<String>; 2]>;
+
+/// Finds layers and norm in the files, whose tensors have the names that `rename` gives; it leaves out those without one.
+///
+/// # Errors
+/// If a tensor is neither, or it is unclear what the layers are.
+pub(super) fn find(
+    files: &TensorFiles,
+    rename: impl Fn(&str) -> Option<String>,
+) -> Result<Contents> {
+    let renamed = files.names().filter_map(|name| Some((rename(name)?, name)));
+    let all: Vec<(String, &str)> = renamed.collect();
+    let contents = sorted(&all, |name| {
+        let shape = files.info(name).map(|info| info.shape.len());
+        shape == Some(1)
+    });
+    contents.map_err(|reason| {
+        let names: Vec<String> = all.into_iter().map(|(name, _)| name).collect();
+        let reason = format!(
+            "{reason}; the file holds {}; known names, each with any prefix: {}; give the tensors such names with \
+             `PlainFile::open_renamed`",
+            abbreviated(&names),
+            known()
+        );
+        Error::input(files.path().display().to_string(), reason)
+    })
+}
+
+/// All names that are known, for messages.
+fn known() -> String {
+    let roles = ROLES.map(|[gate, up, down]| match gate {
+        "" => format!("{up} and {down}"),
+        gate => format!("{up} and {down}, with {gate} or without"),
+    });
+    let norms = NORM_PARAMETERS.map(|[weight, bias]| format!("{weight}/{bias}"));
+    format!(
+        "layers as W1/b1, fc1.weight/fc1.bias and so on with any word before the number, 0.weight/0.bias with any numbers, {} (each \
+         with weight/bias or w/b); a norm as {} (each with weight/bias or {norms}), or {norms} alone",
+        roles.join(", "),
+        NORMS.join(", "),
+        norms = norms.join(" or ")
+    )
+}
+
+/// Layers and norm of tensors with these names, and on disk those.
+fn sorted(
+    names: &[(String, &str)],
+    is_vector: impl Fn(&str) -> bool,
+) -> std::result::Result<Contents, String> {
+    let mut found = Found::new();
+    for (name, on_disk) in names {
+        let (key, place) = parameter(name)
+            .ok_or_else(|| format!("{name} is no known name of a weight or a bias"))?;
+        let other = found.entry(key).or_default()[place].replace(on_disk.to_string());
+        if let Some(other) = other {
+            return Err(format!("{other} and {on_disk} are the same parameter"));
         }
-        _ => Ok(layers),
+    }
+    let mut layers: Vec<(Vec<Word>, Pair)> = Vec::new();
+    let mut norms: Vec<(Vec<Word>, Pair)> = Vec::new();
+    for ((kind, stem), parameters) in found {
+        let pair = match parameters {
+            [Some(weight), bias] => Pair { weight, bias },
+            [None, bias] => {
+                let bias = bias.unwrap_or_default();
+                return Err(format!("{bias} is a bias without a weight"));
+            }
+        };
+        // A norm within nn.Sequential has a number like its layers.
+        let is_norm = kind == Kind::Norm || is_apart(&stem) && is_vector(&pair.weight);
+        let one = if is_norm { &mut norms } else { &mut layers };
+        one.push((stem, pair));
+    }
+    if let [(_, first), (_, second), ..] = &norms[..] {
+        let (first, second) = (&first.weight, &second.weight);
+        return Err(format!(
+            "{first} and {second} are of two norms, expected one"
+        ));
+    }
+    let norm = norms.pop();
+    if let Some((stem, norm)) = &norm
+        && let Some((_, layer)) = layers.iter().find(|(of_layer, _)| of_layer == stem)
+    {
+        let (norm, layer) = (&norm.weight, &layer.weight);
+        return Err(format!("{norm} stands beside {layer} as no norm does"));
+    }
+    let mut contents = chain(layers)?;
+    contents.norm = norm.map(|(_, norm)| norm);
+    check_biases(&contents)?;
+    Ok(contents)
+}
+
+/// A tensor's name as that of a parameter: whose it is, and its place in a pair.
+fn parameter(name: &str) -> Option<((Kind, Vec<Word>), usize)> {
+    let mut words = words(name);
+    let last = words.last()?.component;
+    let (at, place, of_norm) = (0..words.len()).rev().find_map(|at| {
+        let word = words[at].text.as_str();
+        let of_any = [&WEIGHTS[..], &BIASES[..]];
+        let of_any = of_any.iter().position(|words| words.contains(&word));
+        let of_norm = NORM_PARAMETERS
+            .iter()
+            .find_map(|pair| pair.iter().position(|name| *name == word));
+        match (of_any, of_norm) {
+            (Some(place), _) => Some((at, place, false)),
+            (None, Some(place)) => Some((at, place, true)),
+            _ => None,
+        }
+    })?;
+    // Behind the parameter only numbers may follow, or words of its own component, as in W_up.
+    let follows = |word: &Word| word.component == words[at].component || is_number(word);
+    if !words[at..].iter().all(follows) || last > words[at].component + 1 {
+        return None;
+    }
+    words.remove(at);
+    let mut named = words.iter().rev().skip_while(|word| is_number(word));
+    let is_norm = named
+        .next()
+        .is_some_and(|word| NORMS.contains(&word.text.as_str()));
+    let is_other = named
+        .next()
+        .is_some_and(|word| OTHER_NORMS.contains(&word.text.as_str()));
+    if is_norm && is_other {
+        return None;
+    }
+    let kind = match is_norm || of_norm {
+        true => Kind::Norm,
+        false => Kind::Layer,
+    };
+    Some(((kind, words), place))
+}
+
+/// The words of a name; digits behind letters are a word of their own.
+fn words(name: &str) -> Vec<Word> {
+    let mut words = Vec::new();
+    for (component, text) in name.split(['.', '/']).enumerate() {
+        for part in text.split('_') {
+            let letters = part.trim_end_matches(|c: char| c.is_ascii_digit());
+            let both = [letters, &part[letters.len()..]];
+            let word = |word: &&str| Word {
+                text: word.to_lowercase(),
+                component,
+                is_alone: *word == text,
+            };
+            words.extend(both.iter().filter(|text| !text.is_empty()).map(word));
+        }
+    }
+    words
+}
+
+fn is_number(word: &Word) -> bool {
+    number(word).is_some()
+}
+
+fn number(word: &Word) -> Option<u32> {
+    let digits = word.text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| word.text.parse().ok()).flatten()
+}
+
+/// Whether a name ends in a number that is a component, as in nn.Sequential, where activations have numbers too.
+fn is_apart(stem: &[Word]) -> bool {
+    let last = stem.last();
+    last.is_some_and(|word| word.is_alone && is_number(word))
+}
+
+/// The layers in their order.
+fn chain(mut layers: Vec<(Vec<Word>, Pair)>) -> std::result::Result<Contents, String> {
+    if let Some(contents) = ROLES.iter().find_map(|role| by_role(&layers, role)) {
+        return Ok(contents);
+    }
+    if layers.len() > 1 || layers.iter().any(|(stem, _)| !stem.is_empty()) {
+        for (stem, pair) in &layers {
+            if !stem.last().is_some_and(is_number) {
+                return Err(format!("{} is of no layer with a known name", pair.weight));
+            }
+        }
+        let at = |stem: &[Word]| stem.last().and_then(number).unwrap_or(0);
+        layers.sort_by_key(|(stem, _)| at(stem));
+        for pair in layers.windows(2) {
+            let [(before, first), (after, second)] = pair else {
+                continue;
+            };
+            let (first, second) = (&first.weight, &second.weight);
+            let (before_start, after_start) =
+                (&before[..before.len() - 1], &after[..after.len() - 1]);
+            if before_start != after_start || at(before) == at(after) {
+                return Err(format!(
+                    "{first} and {second} are not of one chain of layers"
+                ));
+            }
+            if at(after) != at(before) + 1 && !is_apart(after) {
+                return Err(format!("between {first} and {second} a layer is missing"));
+            }
+        }
+        if let Some((first, pair)) = layers.first()
+            && at(first) > 1
+            && !is_apart(first)
+        {
+            return Err(format!("before {} a layer is missing", pair.weight));
+        }
+    }
+    Ok(Contents {
+        layers: layers.into_iter().map(|(_, pair)| pair).collect(),
+        ..Contents::default()
+    })
+}
+
+/// The layers, if this row names all of them, below one prefix.
+fn by_role(layers: &[(Vec<Word>, Pair)], role: &[&str; 3]) -> Option<Contents> {
+    let mut found: [Option<Pair>; 3] = [None, None, None];
+    let mut prefix: Option<&[Word]> = None;
+    for (stem, pair) in layers {
+        let ends = |name: &&str| -> Option<&[Word]> {
+            let texts: Vec<&str> = name.split('_').collect();
+            let start = stem.len().checked_sub(texts.len())?;
+            let same = stem[start..]
+                .iter()
+                .map(|word| word.text.as_str())
+                .eq(texts);
+            same.then(|| &stem[..start])
+        };
+        let (place, start) = role
+            .iter()
+            .enumerate()
+            .find_map(|(place, name)| Some((place, ends(name)?)))?;
+        let is_second = found[place].replace(pair.clone()).is_some();
+        let texts = |words: &[Word]| {
+            words
+                .iter()
+                .map(|word| word.text.clone())
+                .collect::<Vec<_>>()
+        };
+        if is_second || prefix.is_some_and(|prefix| texts(prefix) != texts(start)) {
+            return None;
+        }
+        prefix = Some(start);
+    }
+    match found {
+        [gate, Some(up), Some(down)] => Some(Contents {
+            layers: vec![up, down],
+            gate,
+            norm: None,
+        }),
+        _ => None,
+    }
+}
+
+/// Refuses a bias on some of the layers alone: the file may have lost the others.
+fn check_biases(contents: &Contents) -> std::result::Result<(), String> {
+    let all = || contents.layers.iter().chain(&contents.gate);
+    let with = all().find(|layer| layer.bias.is_some());
+    let without = all().find(|layer| layer.bias.is_none());
+    match (with, without) {
+        (Some(with), Some(without)) => Err(format!(
+            "{} has a bias and {} has none, expected all or no biases",
+            with.weight, without.weight
+        )),
+        _ => Ok(()),
     }
 }
