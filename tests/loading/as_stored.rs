@@ -8,7 +8,8 @@ use super::quantized::{Judged, judged};
 use crate::weights::{is_present, weights};
 
 /// What no scale times a whole number with an offset is, and what the refusal says of it.
-const REFUSED: [(&str, &str); 8] = [
+const REFUSED: [(&str, &str); 9] = [
+    ("mlx-mixed", "groups have 16 columns"),
     ("packed-4", "groups have 16 columns"),
     ("bnb-fp4", "nf4 or fp4"),
     ("bnb-nf4", "nf4 or fp4"),

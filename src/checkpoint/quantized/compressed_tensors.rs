@@ -1,4 +1,4 @@
-//! compressed-tensors, which llm-compressor writes; the formats of FP8 with scales beside; MXFP4 experts, and MLX.
+//! compressed-tensors, which llm-compressor writes; the formats of FP8 with scales beside; and MXFP4 experts.
 
 use safetensors::Dtype;
 
@@ -231,45 +231,6 @@ pub(super) fn mxfp4_experts(codes: Part, scales: Part) -> Result<Matrix> {
     let mut matrix = stored.matrix()?;
     matrix.shape = vec![experts, rows, columns];
     Ok(matrix)
-}
-
-/// MLX: codes along each row, with a scale and what is added for every group.
-pub(super) fn mlx(module: &mut Module, bits: usize, size: usize) -> Result<Option<Matrix>> {
-    if !(module.has("scales") && module.has("biases")) {
-        return Ok(None);
-    }
-    let (codes, scales, offsets) = (
-        module.needs("weight")?,
-        module.needs("scales")?,
-        module.needs("biases")?,
-    );
-    codes.check_dtype(&[Dtype::U32])?;
-    let (n_rows, n_words) = codes.dims2()?;
-    let columns = n_words.saturating_mul(32) / bits.max(1);
-    if !(2..=8).contains(&bits) || n_words.saturating_mul(32) != columns * bits {
-        let reason =
-            format!("its {n_words} words of a row hold no whole number of codes of {bits} bits");
-        return Err(codes.error(reason));
-    }
-    let n_groups = columns.div_ceil(size.max(1));
-    scales.check_shape(&[n_rows, n_groups])?;
-    offsets.check_shape(&[n_rows, n_groups])?;
-    let scales = Scales {
-        part: scales,
-        n_groups,
-        rows: 1,
-        columns: size.max(1),
-    };
-    let stored = Grouped::new(
-        codes,
-        CodePacking::Words { bits },
-        (n_rows, columns),
-        scales,
-    );
-    stored
-        .with_zeros(ZeroSource::Behind(offsets))
-        .matrix()
-        .map(Some)
 }
 
 impl Grouped {

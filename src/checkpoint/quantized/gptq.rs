@@ -1,6 +1,7 @@
 //! GPTQ (<https://arxiv.org/abs/2210.17323>), as AutoGPTQ and GPTQModel write it: codes in columns of words.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use safetensors::Dtype;
 
@@ -19,8 +20,13 @@ pub(super) enum ZeroPoints {
     /// One less than they are: AutoGPTQ's first format.
     OneLess,
     AsTheyAre,
-    /// Of symmetric weights they are the middle, whatever is stored: some writers store it in the one way and name the other.
-    Middle,
+}
+
+impl ZeroPoints {
+    /// The zero point that a stored code of 0 stands for.
+    fn least(self) -> u8 {
+        u8::from(self == Self::OneLess)
+    }
 }
 
 #[derive(Debug)]
@@ -36,6 +42,9 @@ pub(super) struct Gptq {
     bits: usize,
     group_size: usize,
     zero_points: ZeroPoints,
+    symmetric: bool,
+    /// The zero point of all groups, if it is the middle of the codes; known once the zero points were read.
+    middle: OnceLock<Option<f32>>,
 }
 
 /// What `quantization_config` says of GPTQ.
@@ -45,6 +54,8 @@ pub(super) struct GptqConfig {
     /// `None`: all columns.
     pub group_size: Option<usize>,
     pub zero_points: ZeroPoints,
+    /// Whether the configuration says that all zero points are the middle. They are read all the same: not every writer's are.
+    pub symmetric: bool,
     /// Some modules have other bits and groups.
     pub varies: bool,
 }
@@ -60,12 +71,17 @@ impl Gptq {
         weights.check_dtype(&WORDS)?;
         zeros.check_dtype(&WORDS)?;
         let (n_rows_of_words, n_rows) = weights.dims2()?;
+        // The words of the zero points tell how many bits a module has.
+        let width = zeros.info.shape.last().copied();
+        let fits = |bits: &usize| n_words(n_rows, *bits) == width;
+        let mut all = [config.bits, 2, 3, 4, 8].into_iter();
         let bits = match &index {
-            Some(index) if config.varies => {
+            _ if !config.varies => config.bits,
+            Some(index) => {
                 let columns: usize = index.info.shape.iter().product();
                 n_rows_of_words.saturating_mul(32) / columns.max(1)
             }
-            _ => config.bits,
+            None => all.find(fits).unwrap_or(config.bits),
         };
         let columns = n_rows_of_words.saturating_mul(32) / bits.max(1);
         if !matches!(bits, 2 | 3 | 4 | 8) || n_words(columns, bits) != Some(n_rows_of_words) {
@@ -82,8 +98,9 @@ impl Gptq {
             index.check_shape(&[columns])?;
         }
         let configured = [config.group_size.unwrap_or(columns)];
-        let group_size = match (&index, config.varies) {
-            (Some(_), true) => columns.div_ceil(n_groups.max(1)).max(1),
+        let fits = |size: &usize| *size > 0 && columns.div_ceil(*size) == n_groups;
+        let group_size = match configured.iter().find(|size| fits(size)) {
+            None if config.varies => columns.div_ceil(n_groups.max(1)).max(1),
             _ => group_size(&scales, columns, n_groups, &configured)?,
         };
         let parts = [Some(&weights), Some(&zeros), Some(&scales), index.as_ref()];
@@ -96,12 +113,47 @@ impl Gptq {
             bits,
             group_size,
             zero_points: config.zero_points,
+            symmetric: config.symmetric,
+            middle: OnceLock::new(),
         };
         Ok(Some(Matrix::new(parts, vec![n_rows, columns], stored)))
     }
 
     fn columns(&self) -> usize {
         self.weights.info.shape[0] * 32 / self.bits
+    }
+
+    /// The zero points of all groups, `[groups, rows]`.
+    fn zeros(&self, files: &TensorFiles) -> Result<Vec<f32>> {
+        let words: Vec<u32> = files.part(&self.zeros)?;
+        let (width, n_rows) = (self.zeros.info.shape[1], self.weights.info.shape[1]);
+        let of_groups = words.chunks_exact(width.max(1));
+        // Of one less, all bits set are the largest zero point, 2^bits, as AutoGPTQ's own layers have it.
+        let zero = |code: u8| f32::from(code) + f32::from(self.zero_points.least());
+        Ok(of_groups
+            .flat_map(|words| codes(words, self.bits, n_rows).map(zero))
+            .collect())
+    }
+
+    /// The middle of the codes, if it is every zero point. Where the configuration calls the weights symmetric, it may be
+    /// stored in either way: some writers store it in the one and name the other.
+    fn middle(&self, files: &TensorFiles) -> Result<Option<f32>> {
+        if let Some(middle) = self.middle.get() {
+            return Ok(*middle);
+        }
+        let middle = (1 << (self.bits - 1)) as f32;
+        let zeros = self.zeros(files)?;
+        let mut stored = vec![middle];
+        if self.symmetric {
+            let other = match self.zero_points {
+                ZeroPoints::OneLess => middle + 1.0,
+                ZeroPoints::AsTheyAre => middle - 1.0,
+            };
+            stored.push(other);
+        }
+        let is_all = |of: &f32| zeros.iter().all(|zero| zero == of);
+        let middle = stored.iter().any(is_all).then_some(middle);
+        Ok(*self.middle.get_or_init(|| middle))
     }
 
     fn group_of(&self, files: &TensorFiles, n_groups: usize) -> Result<Vec<u32>> {
@@ -151,20 +203,9 @@ impl Stored for Gptq {
                 .flat_map(|row| (0..n_groups).map(move |group| group * n_rows + row));
             each.map(|at| numbers[at]).collect()
         };
-        let zeros = match self.zero_points {
-            ZeroPoints::Middle => Zeros::All((1 << (self.bits - 1)) as f32),
-            stored => {
-                let words: Vec<u32> = files.part(&self.zeros)?;
-                let width = self.zeros.info.shape[1];
-                let of_groups = words.chunks_exact(width.max(1));
-                // Of one less, all bits set are the largest zero point, 2^bits, as AutoGPTQ's own layers have it.
-                let least = u8::from(matches!(stored, ZeroPoints::OneLess));
-                let zero = |code: u8| f32::from(code) + f32::from(least);
-                let all: Vec<f32> = of_groups
-                    .flat_map(|words| codes(words, self.bits, n_rows).map(zero))
-                    .collect();
-                Zeros::Each(turned(&all), least)
-            }
+        let zeros = match self.middle(files)? {
+            Some(middle) => Zeros::All(middle),
+            None => Zeros::Each(turned(&self.zeros(files)?), self.zero_points.least()),
         };
         Ok(QuantizedRows {
             codes: all,

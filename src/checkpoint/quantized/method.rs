@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::compressed_tensors::{self, Schemes};
 use super::gptq::{Gptq, GptqConfig, ZeroPoints};
-use super::{Matrix, Module, Packing, awq::Awq, bitsandbytes};
+use super::{Matrix, Module, Packing, awq::Awq, bitsandbytes, keys, mlx::Mlx};
 use crate::checkpoint::config_json::{ConfigJson, abbreviated};
 use crate::checkpoint::gguf;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ pub(super) enum Method {
     Fp8(Schemes),
     BitsAndBytes,
     Mxfp4,
-    Mlx { bits: usize, group_size: usize },
+    Mlx(Mlx),
 }
 
 impl Method {
@@ -60,21 +60,48 @@ impl Method {
             }
         }
         match quantization(json)? {
+            // Some have a scheme for the cache alone, and no group of weights.
+            Some(found)
+                if found
+                    .section(&["config_groups"])?
+                    .is_some_and(|groups| groups.keys().count() == 0)
+                    && found.section(&["kv_cache_scheme"])?.is_some() =>
+            {
+                Ok(None)
+            }
             Some(found) => Self::named(&found).map(|method| Some((found, method))),
             None => Ok(None),
         }
     }
 
     fn named(found: &ConfigJson) -> Result<Self> {
-        Ok(match method_name(found)?.as_str() {
+        let name = method_name(found)?;
+        let method = Self::of_name(found, &name)?;
+        keys::check(found, &name)?;
+        Ok(method)
+    }
+
+    fn of_name(found: &ConfigJson, name: &str) -> Result<Self> {
+        Ok(match name {
             "gptq" => Self::gptq(found)?,
             "awq" => {
                 found.only("version", &["gemm".into(), "GEMM".into()])?;
-                for key in ["bits", "w_bit"] {
-                    found.only(key, &[4.into()])?;
+                Self::awq(found)?
+            }
+            // The tensors are those of the method whose name its own is followed by.
+            "auto-round" => {
+                found.only("data_type", &["int".into()])?;
+                match found.text(&["packing_format"])?.as_deref() {
+                    Some("auto_round:auto_gptq" | "auto_round:gptq") => Self::gptq(found)?,
+                    Some("auto_round:auto_awq" | "auto_round:awq") => Self::awq(found)?,
+                    other => {
+                        let reason = format!(
+                            "{} is not read, only \"auto_round:auto_gptq\" and \"auto_round:auto_awq\"; have auto-round export one of these",
+                            other.map_or("no format".to_string(), |other| format!("{other:?}"))
+                        );
+                        return Err(found.error(&["packing_format"], reason));
+                    }
                 }
-                let group_size = size_of_group(found, &["group_size", "q_group_size"])?;
-                Self::Awq { group_size }
             }
             "compressed-tensors" | "modelopt" => Self::CompressedTensors(schemes(found)?),
             "fp8" | "fbgemm_fp8" => {
@@ -83,33 +110,39 @@ impl Method {
             }
             "bitsandbytes" => Self::BitsAndBytes,
             "mxfp4" => Self::Mxfp4,
-            "mlx" => Self::Mlx {
-                bits: found.size(&["bits"])?,
-                group_size: found.size(&["group_size"])?,
-            },
+            "mlx" => Self::Mlx(Mlx::new(found)?),
             _ => return Err(refusal(found)?),
         })
     }
 
+    fn awq(found: &ConfigJson) -> Result<Self> {
+        for key in ["bits", "w_bit"] {
+            found.only(key, &[4.into()])?;
+        }
+        let group_size = size_of_group(found, &["group_size", "q_group_size"])?;
+        Ok(Self::Awq { group_size })
+    }
+
     fn gptq(found: &ConfigJson) -> Result<Self> {
         found.only("bits", &[2.into(), 3.into(), 4.into(), 8.into()])?;
-        let zero_points = match found.text(&["checkpoint_format"])?.as_deref() {
-            _ if found.flag(&["sym"], true)? => ZeroPoints::Middle,
+        let key = ["checkpoint_format", "format"];
+        let zero_points = match found.text(&key)?.as_deref() {
             None | Some("gptq") => ZeroPoints::OneLess,
             Some("gptq_v2") => ZeroPoints::AsTheyAre,
             Some(other) => {
                 let reason = format!("{other:?} is not read, only \"gptq\" and \"gptq_v2\"");
-                return Err(found.error(&["checkpoint_format"], reason));
+                return Err(found.error(&key, reason));
             }
         };
+        // GPTQModel's and auto-round's settings of single modules.
+        let is_set = |key: &str| found.at(key).is_some_and(|value| !value.is_null());
         let group_size = size_of_group(found, &["group_size"])?;
         Ok(Self::Gptq(GptqConfig {
             bits: found.size(&["bits"])?,
             group_size,
             zero_points,
-            varies: found
-                .at("dynamic")
-                .is_some_and(|dynamic| !dynamic.is_null()),
+            symmetric: found.flag(&["sym"], false)?,
+            varies: ["dynamic", "extra_config"].into_iter().any(is_set),
         }))
     }
 
@@ -121,7 +154,7 @@ impl Method {
             Self::Fp8(_) => "fp8",
             Self::BitsAndBytes => "bitsandbytes",
             Self::Mxfp4 => "mxfp4",
-            Self::Mlx { .. } => "mlx",
+            Self::Mlx(_) => "mlx",
         }
     }
 
@@ -137,7 +170,7 @@ impl Method {
                 "weight.quant_state.bitsandbytes__fp4",
             ],
             Self::Mxfp4 => &["_blocks"],
-            Self::Mlx { .. } => &["scales"],
+            Self::Mlx(_) => &["scales"],
         }
     }
 
@@ -175,13 +208,13 @@ impl Method {
                 let (codes, scales) = (module.needs("_blocks")?, module.needs("_scales")?);
                 compressed_tensors::mxfp4_experts(codes, scales).map(Some)
             }
-            Self::Mlx { bits, group_size } => compressed_tensors::mlx(module, *bits, *group_size),
+            Self::Mlx(mlx) => mlx.matrix(module),
         }
     }
 }
 
 /// What `config.json` says of the quantisation of its weights, if they are quantised.
-fn quantization(json: &ConfigJson) -> Result<Option<ConfigJson>> {
+pub(super) fn quantization(json: &ConfigJson) -> Result<Option<ConfigJson>> {
     let found = json.section(&KEYS)?;
     Ok(found.filter(|found| found.keys().count() > 0))
 }
@@ -270,11 +303,18 @@ fn to_bytes(json: &ConfigJson, value: &Value) -> Result<Vec<u8>> {
     Ok((text + "\n").into_bytes())
 }
 
+/// A value as messages show it.
+pub(super) fn shown(value: &Value) -> String {
+    abbreviated(match value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    })
+}
+
 fn refusal(found: &ConfigJson) -> Result<Error> {
     let setting = |key: &&str| match found.at(key)? {
         Value::Null => None,
-        Value::String(text) => Some(format!("{key} {text}")),
-        value => Some(format!("{key} {value}")),
+        value => Some(format!("{key} {}", shown(value))),
     };
     let variant: Vec<String> = LOADED_IN
         .iter()

@@ -11,7 +11,9 @@ mod coded;
 mod compressed_tensors;
 mod gptq;
 mod grouped;
+mod keys;
 mod method;
+mod mlx;
 pub(super) mod numbers;
 mod pack;
 mod rows;
@@ -68,6 +70,14 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<(
         return Err(config.error(&KEYS[..1], reason));
     }
     Ok(())
+}
+
+/// Whether `config.json` says that something is quantized.
+///
+/// # Errors
+/// If its key holds no object.
+pub(super) fn is_named(json: &ConfigJson) -> Result<bool> {
+    Ok(method::quantization(json)?.is_some())
 }
 
 /// A quantised matrix, found in the files.

@@ -1,0 +1,244 @@
+//! Keys of a `quantization_config`: each is read, or is known to change no weight, or is refused by name.
+
+use serde_json::Value;
+
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
+
+/// Keys of every method that change no weight: which modules are quantized is told by the tensors.
+const OF_ALL: [&str; 15] = [
+    "quant_method",
+    "modules_to_not_convert",
+    "modules_to_convert",
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "dequantize",
+    "use_optimized_inference",
+    "run_compressed",
+    "quantization_status",
+    "version",
+    "producer",
+    "dtype",
+    "lm_head",
+    "quantize_embeddings",
+];
+
+/// Keys of a method that are read, or that tell how the weights were found, how fast they run or how activations are rounded.
+/// Activations are not rounded here.
+fn known(method: &str) -> &'static [&'static str] {
+    match method {
+        "gptq" | "auto-round" => &[
+            // read
+            "bits",
+            "group_size",
+            "sym",
+            "checkpoint_format",
+            "format",
+            "dynamic",
+            "packing_format",
+            "extra_config",
+            "data_type",
+            // how the weights were found
+            "damp_percent",
+            "damp_auto_increment",
+            "desc_act",
+            "act_group_aware",
+            "static_groups",
+            "true_sequential",
+            "dataset",
+            "tokenizer",
+            "model_seqlen",
+            "batch_size",
+            "pad_token_id",
+            "block_name_to_quantize",
+            "to_quant_block_names",
+            "quant_block_list",
+            "module_name_preceding_first_block",
+            "modules_in_block_to_quantize",
+            "cache_block_outputs",
+            "model_name_or_path",
+            "model_file_base_name",
+            "quantize_backend",
+            "method",
+            "meta",
+            "mse",
+            "v2",
+            "v2_alpha",
+            "gptaq",
+            "failsafe",
+            "fail_safe",
+            "rotation",
+            "hyb_act",
+            "offload_to_disk",
+            "offload_to_disk_path",
+            "pack_impl",
+            "vram_strategy",
+            "mock_quantization",
+            "amp",
+            "autoround_version",
+            "enable_minmax_tuning",
+            "enable_norm_bias_tuning",
+            "enable_quanted_input",
+            "enable_alg_ext",
+            "gradient_accumulate_steps",
+            "iters",
+            "lr",
+            "minmax_lr",
+            "low_gpu_mem_usage",
+            "low_cpu_mem_usage",
+            "not_use_best_mse",
+            "nsamples",
+            "seqlen",
+            "scale_dtype",
+            "sampler",
+            "seed",
+            "super_bits",
+            "super_group_size",
+            // how they run
+            "backend",
+            "use_cuda_fp16",
+            "use_exllama",
+            "disable_exllama",
+            "exllama_config",
+            "max_input_length",
+            "is_marlin_format",
+            // how activations are rounded
+            "act_bits",
+            "act_data_type",
+            "act_dynamic",
+            "act_group_size",
+            "act_sym",
+        ],
+        "awq" => &[
+            "bits",
+            "w_bit",
+            "group_size",
+            "q_group_size",
+            "zero_point",
+            "backend",
+            "do_fuse",
+            "fuse_max_seq_len",
+            "modules_to_fuse",
+            "exllama_config",
+            "format",
+            "method",
+            "meta",
+            "desc_act",
+            "sym",
+            "pack_dtype",
+        ],
+        "compressed-tensors" | "modelopt" => &[
+            "config_groups",
+            "format",
+            "group_size",
+            "weight_block_size",
+            "sparsity_config",
+            "transform_config",
+            "global_compression_ratio",
+            "kv_cache_scheme",
+            "kv_cache_quant_algo",
+            "quant_algo",
+            "quant_level",
+            "has_zero_point",
+            "quantized_layers",
+            "targets",
+            "quantization",
+        ],
+        "fp8" | "fbgemm_fp8" => &[
+            "fmt",
+            "weight_block_size",
+            "scale_fmt",
+            "activation_scheme",
+            "activation_scale_ub",
+            "kv_cache_scheme",
+            "ignored_modules",
+        ],
+        "bitsandbytes" => &[
+            "load_in_4bit",
+            "load_in_8bit",
+            "_load_in_4bit",
+            "_load_in_8bit",
+            "bnb_4bit_compute_dtype",
+            "bnb_4bit_quant_storage",
+            "bnb_4bit_quant_type",
+            "bnb_4bit_use_double_quant",
+            "llm_int8_enable_fp32_cpu_offload",
+            "llm_int8_has_fp16_weight",
+            "llm_int8_skip_modules",
+            "llm_int8_threshold",
+        ],
+        "mlx" => &["bits", "group_size", "mode"],
+        _ => &[],
+    }
+}
+
+/// Refuses keys that nobody reads and that are set.
+///
+/// # Errors
+/// If there is one, or one whose value asks for more than is done.
+pub(super) fn check(found: &ConfigJson, method: &str) -> Result<()> {
+    let object = found.value().as_object();
+    for (key, value) in object.into_iter().flatten() {
+        let is_known = OF_ALL.contains(&key.as_str()) || known(method).contains(&key.as_str());
+        let is_module = method == "mlx" && (value.is_object() || value.is_boolean());
+        if !is_known && !is_module && !is_off(value) {
+            let reason = format!(
+                "found {}, but it is not known for {method}, and may change the weights; remove the key if it does not",
+                super::method::shown(value)
+            );
+            return Err(found.error(&[key], reason));
+        }
+    }
+    if matches!(method, "compressed-tensors" | "modelopt") {
+        check_transforms(found)?;
+        check_sparsity(found)?;
+    }
+    // GPTQModel packs codes in words of 32 bits, unless told otherwise.
+    found.only("pack_dtype", &["int32".into()])
+}
+
+/// Whether a key says nothing, or no.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty() || text == "none" || text == "int32",
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        Value::Bool(true) | Value::Number(_) => false,
+    }
+}
+
+/// Rotations of weights are in the stored numbers. Those of inputs, outputs and caches are computed as the model runs.
+fn check_transforms(found: &ConfigJson) -> Result<()> {
+    let groups = found.at("transform_config.config_groups");
+    let groups = groups.and_then(Value::as_object);
+    for (name, scheme) in groups.into_iter().flatten() {
+        let applied = scheme.get("apply").and_then(Value::as_array);
+        for one in applied.into_iter().flatten() {
+            let location = one.get("location").and_then(Value::as_str);
+            if !matches!(location, Some("weight_input" | "weight_output")) {
+                let kind = scheme.get("type").and_then(Value::as_str);
+                let reason = format!(
+                    "its group {name} rotates by a matrix of the type {} at {}, as the model runs, which is not done here; open the \
+                     checkpoint that this one was made from",
+                    kind.unwrap_or("unknown"),
+                    location.unwrap_or("an unknown place")
+                );
+                return Err(found.error(&["transform_config"], reason));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sparse weights are stored without their zeros, unless their format is dense.
+fn check_sparsity(found: &ConfigJson) -> Result<()> {
+    match found.at("sparsity_config.format").and_then(Value::as_str) {
+        None | Some("dense") => Ok(()),
+        Some(format) => {
+            let reason = format!("its format {format} is not read; save the weights dense");
+            Err(found.error(&["sparsity_config"], reason))
+        }
+    }
+}

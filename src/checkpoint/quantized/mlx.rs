@@ -1,0 +1,104 @@
+//! MLX: codes along each row, with a scale and an offset for every group. Modules may have bits and group sizes of their own.
+
+use std::collections::HashMap;
+
+use safetensors::Dtype;
+use serde_json::Value;
+
+use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
+use super::{Matrix, Module};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
+
+/// The bits of a code, and the columns of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Setting {
+    bits: usize,
+    group_size: usize,
+}
+
+/// The settings of a checkpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Mlx {
+    default: Setting,
+    /// Those of modules that have their own.
+    modules: HashMap<String, Setting>,
+}
+
+impl Mlx {
+    /// Reads `quantization`, in which objects and booleans are entries of modules.
+    ///
+    /// # Errors
+    /// If a mode is not `affine`, or a key has another type than it should.
+    pub fn new(found: &ConfigJson) -> Result<Self> {
+        let default = setting(found, None)?;
+        let mut modules = HashMap::new();
+        let names: Vec<String> = found.keys().map(String::from).collect();
+        for name in names {
+            // `false` for a module that is not quantized, `true` for one that is like all.
+            if found.value().get(&name).is_some_and(Value::is_object)
+                && let Some(own) = found.section(&[&name])?
+            {
+                modules.insert(name, setting(&own, Some(default))?);
+            }
+        }
+        Ok(Self { default, modules })
+    }
+
+    /// The matrix of a module; `None` if it is not quantized.
+    pub fn matrix(&self, module: &mut Module) -> Result<Option<Matrix>> {
+        if !(module.has("scales") && module.has("biases")) {
+            return Ok(None);
+        }
+        let name = module.prefix.trim_end_matches('.').to_string();
+        let (codes, scales, offsets) = (
+            module.needs("weight")?,
+            module.needs("scales")?,
+            module.needs("biases")?,
+        );
+        codes.check_dtype(&[Dtype::U32])?;
+        let (n_rows, n_words) = codes.dims2()?;
+        let Setting { bits, group_size } = self.modules.get(&name).copied().unwrap_or(self.default);
+        let columns = n_words.saturating_mul(32) / bits;
+        let n_groups = columns.div_ceil(group_size);
+        let is_whole = n_words.saturating_mul(32) == columns * bits;
+        for part in [&scales, &offsets] {
+            if !is_whole || part.info.shape != [n_rows, n_groups] {
+                let found = &part.info.shape;
+                return Err(codes.error(format!(
+                    "{bits} bits in groups of {group_size}, as `quantization` says of {name}, do not fit {n_words} words of a row \
+                     and {} of shape {found:?}; add an entry for {name} with its bits and group_size",
+                    part.name
+                )));
+            }
+        }
+        let scales = Scales {
+            part: scales,
+            n_groups,
+            rows: 1,
+            columns: group_size,
+        };
+        let packing = CodePacking::Words { bits };
+        let stored = Grouped::new(codes, packing, (n_rows, columns), scales);
+        let stored = stored.with_zeros(ZeroSource::Behind(offsets));
+        stored.matrix().map(Some)
+    }
+}
+
+/// Bits and group size, or else the `default`'s.
+fn setting(found: &ConfigJson, default: Option<Setting>) -> Result<Setting> {
+    found.only("mode", &["affine".into()])?;
+    let size = |key: &str, default: Option<usize>| match (found.optional_size(&[key])?, default) {
+        (Some(size), _) | (None, Some(size)) => Ok(size),
+        (None, None) => found.size(&[key]),
+    };
+    let bits = size("bits", default.map(|default| default.bits))?;
+    let group_size = size("group_size", default.map(|default| default.group_size))?;
+    if !(2..=8).contains(&bits) {
+        return Err(found.error(&["bits"], format!("found {bits}, expected 2 to 8")));
+    }
+    if group_size == 0 {
+        return Err(found.error(&["group_size"], "found 0, expected a number of columns"));
+    }
+    Ok(Setting { bits, group_size })
+}
