@@ -4,6 +4,7 @@
 //! Layers return [`candle_core::Result`] so that they fit into candle code; everything that touches
 //! files or configurations returns [`Result`]. `?` converts in both directions.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 pub(crate) mod escape;
@@ -61,11 +62,19 @@ pub enum Error {
         reason: String,
     },
 
-    /// A JSON file cannot be parsed or does not have the expected form.
+    /// A JSON file cannot be parsed.
     MalformedJson {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A file that should be JSON of a certain form has another form, is too large, or is not a regular file.
+    UnexpectedJson {
+        /// The file.
+        path: PathBuf,
+        /// What was expected, and how to fix it.
         reason: String,
     },
 
@@ -240,6 +249,14 @@ impl Error {
         Self::NotSafetensors {
             path,
             reason: "it is not a regular file".to_string(),
+        }
+    }
+
+    /// An [`Error::NotSafetensors`] for a damaged file.
+    pub(crate) fn damaged(path: impl Into<PathBuf>, reason: impl Display) -> Self {
+        Self::NotSafetensors {
+            path: path.into(),
+            reason: format!("{reason}; download or export it again"),
         }
     }
 

@@ -433,12 +433,10 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 /// Why a tensor that the header promises cannot be read.
 fn read_failed(name: &str, info: &TensorInfo, source: std::io::Error) -> Error {
     match source.kind() {
-        ErrorKind::UnexpectedEof => Error::NotSafetensors {
-            path: info.path.clone(),
-            reason: format!(
-                "it was cut short after it was opened; tensor {name:?} is not all there"
-            ),
-        },
+        ErrorKind::UnexpectedEof => Error::damaged(
+            &info.path,
+            format!("it was cut short after it was opened; tensor {name:?} is not all there"),
+        ),
         _ => Error::io(&info.path, "read", source),
     }
 }

@@ -122,7 +122,7 @@ pub(super) fn known(
         let cure = match parts.is_empty() {
             true => "which has a single stack; leave the part out".to_string(),
             false => format!(
-                "which has several stacks; choose {} with `CheckpointOptions::part` or `--part`",
+                "which has several stacks; choose {} with `CheckpointOptions::part`",
                 parts.join(" or ")
             ),
         };

@@ -16,6 +16,7 @@ mod families;
 mod family_file;
 pub mod files;
 mod gguf;
+mod harmless;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod initializer_range;
@@ -31,7 +32,6 @@ mod plain;
 mod plan;
 pub(crate) mod python_json;
 mod quantized;
-mod read_keys;
 mod report;
 mod room;
 mod rotary_json;
@@ -54,7 +54,7 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, StackPart};
-use crate::config::{ModelConfig, Precision, StackConfig, setters};
+use crate::config::{ModelConfig, Precision, StackConfig, Task, setters};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 use crate::packed::PackedStack;
@@ -214,7 +214,8 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Opens a directory, a single `.safetensors` file, or the index of a sharded checkpoint, together with
-    /// the `config.json` beside it; or a `.gguf` file, which holds its own. Only headers are read.
+    /// the `config.json` beside it; or a `.gguf` file, which holds its own. Only headers are read, and biases that the model
+    /// does not have: those of zeros are ignored.
     ///
     /// Weights that were quantised are read as the numbers that their codes stand for, in the dtype that is asked for.
     ///
@@ -259,6 +260,19 @@ impl Checkpoint {
         };
         let model = self.plan.model.as_ref();
         model.ok_or_else(|| Error::InvalidConfig(format!("no whole model: {}", reason())))
+    }
+
+    /// What the head of the class that `config.json` names is for, if the files hold no parameters of that head: the model
+    /// then gives no logits.
+    ///
+    /// # Errors
+    /// If `config.json` cannot be read.
+    pub fn missing_head(&self) -> Result<Option<Task>> {
+        let (Some(json), Some(model)) = (self.config_json()?, &self.plan.model) else {
+            return Ok(None);
+        };
+        let is_missing = |task: &Task| model.head.is_none() && self.family.has_head(*task);
+        Ok(ends::task_of(&json)?.filter(is_missing))
     }
 
     /// The `config.json`, unless there is none.

@@ -12,6 +12,7 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::Ends;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
+use crate::checkpoint::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{Family, Rule, Stacking, matches};
 use crate::checkpoint::source::{Item, Source};
@@ -100,12 +101,19 @@ impl Plan {
         }
         count_items(&mut plan.sources);
         plan.unite_tied();
-        plan.classify(family, prefix, files);
+        let harmless = Harmless::new(family, prefix, config.blocks.len(), json, files)?;
+        plan.classify(family, prefix, &harmless, files)?;
         Ok(plan)
     }
 
     /// Finds out what the tensors are that no block uses.
-    fn classify(&mut self, family: &Family, prefix: &str, files: &TensorFiles) {
+    fn classify(
+        &mut self,
+        family: &Family,
+        prefix: &str,
+        harmless: &Harmless,
+        files: &TensorFiles,
+    ) -> Result<()> {
         let names = |sources: &[Source]| -> HashSet<String> {
             sources.iter().map(|source| source.name.clone()).collect()
         };
@@ -116,18 +124,22 @@ impl Plan {
                 matches(pattern, local) || matches(pattern, name)
             })
         };
+        let is_used = |name: &str| of_blocks.contains(name) || of_ends.contains(name);
         for name in files.names().filter(|name| !of_blocks.contains(*name)) {
             let names = if of_ends.contains(name) {
                 &mut self.outside
-            } else if is_listed(&family.ignored, name) {
+            } else if is_listed(&family.ignored, name) || harmless.has(name) {
                 &mut self.ignored
             } else if is_listed(&family.outside, name) {
                 &mut self.outside
+            } else if is_bias_of_zeros(name, files, is_used)? {
+                &mut self.ignored
             } else {
                 &mut self.unused
             };
             names.push(name.to_string());
         }
+        Ok(())
     }
 
     /// The sources of the blocks' parameters.

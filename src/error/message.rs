@@ -41,13 +41,14 @@ impl fmt::Display for Message<'_> {
                 f.write_str("; raise the limit, or load in a narrower type: bf16, or packed in Int8 or Int4")
             }
             Error::NoWeights { path, reason }
+            | Error::UnexpectedJson { path, reason }
             | Error::BadIndex { path, reason }
             | Error::Tokenizer { path, reason } => {
                 write!(f, "{}: {reason}", path.display())
             }
             Error::NotSafetensors { path, reason } => write!(
                 f,
-                "{}: not a valid safetensors file: {reason}; download or export it again",
+                "{}: not a valid safetensors file: {reason}",
                 path.display()
             ),
             Error::MalformedJson { path, reason } => {
@@ -56,7 +57,7 @@ impl fmt::Display for Message<'_> {
             Error::MissingConfig { path } => write!(
                 f,
                 "{}: no config.json found; put the checkpoint's config.json beside the weights, name it with \
-                 `CheckpointOptions::config` or `--config FILE`, or read a plain feed-forward file with `PlainFile`",
+                 `CheckpointOptions::config`, or read a plain feed-forward file with `PlainFile`",
                 path.display()
             ),
             Error::ConfigKey { path, key, reason } => {
@@ -82,7 +83,7 @@ impl fmt::Display for Message<'_> {
                 f,
                 "{}: model_type {model_type:?} is not a known family{}; \
                  give a table of your own in code with `CheckpointOptions::family`, or in a file with \
-                 `CheckpointOptions::family_file` or `--family FILE` (`Family::from_json_file` says how)",
+                 `CheckpointOptions::family_file` (`Family::from_json_file` says how)",
                 path.display(),
                 listed("nearest:", nearest)
             ),
@@ -115,7 +116,7 @@ impl fmt::Display for Message<'_> {
             } => write!(
                 f,
                 "{}: tensor {tensor} has shape {found:?}, expected {expected:?}; \
-                 check that config.json belongs to these weights",
+                 check that the configuration is that of these weights",
                 path.display()
             ),
             Error::UnsupportedDType {

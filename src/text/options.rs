@@ -89,7 +89,7 @@ impl TextOptions {
         }
         if files.pooling.is_empty() {
             let reason = "there is no modules.json, so how the vectors of tokens become one is not known; name a pooling, \
-                          which for most encoders is \"mean\" or \"cls\" (`TextOptions::pooling`, or `--pooling NAME`)";
+                          which for most encoders is \"mean\" or \"cls\" (`TextOptions::pooling`)";
             let message = format!("{}: {reason}", directory.display());
             return Err(Error::InvalidConfig(message));
         }

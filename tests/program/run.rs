@@ -1,14 +1,15 @@
 //! `candle-blocks run` spares what it reads, and says where results are not finite.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use candle_blocks::candle_core::{DType, Tensor};
+use candle_blocks::checkpoint::write::write_safetensors;
 
 use crate::{
     numbers::numbers,
     said::assert_says,
-    scratch::{Scratch, load},
-    weights::weights,
+    scratch::{Scratch, answer, load, program},
+    weights::{is_present, weights},
 };
 
 #[test]
@@ -39,6 +40,68 @@ fn a_family_file_that_the_run_reads_is_not_replaced() {
     let path = family.to_str().unwrap();
     let answer = scratch.run(&["--family", path, "--output", path]);
     answer.assert_refused(&["--output", "a file that the run reads"]);
+}
+
+#[test]
+fn tensors_that_the_model_does_not_know_are_left_out_if_the_option_says_so() {
+    let scratch = Scratch::of("tiny-bert");
+    scratch.run(&[]).assert_status(0);
+    let expected = load(&scratch.output());
+    scratch.change_weights(|tensors| {
+        let weight = Tensor::ones(3, DType::F32, &candle_blocks::candle_core::Device::Cpu);
+        tensors.insert("loss_fct.weight".to_string(), weight.unwrap());
+    });
+    scratch
+        .run(&[])
+        .assert_refused(&["loss_fct.weight", "give `--allow-unused` to leave them out"]);
+    let answer = scratch.run(&["--allow-unused"]);
+    answer.assert_status(0);
+    assert_says(
+        &answer.stderr,
+        &["note: 1 tensor(s) that bert does not know are left out: loss_fct.weight"],
+    );
+    for (name, tensor) in load(&scratch.output()) {
+        assert_eq!(numbers(&tensor), numbers(&expected[&name]), "{name}");
+    }
+    // Fewer layers than the file has.
+    let config = fs::read_to_string(scratch.config()).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["num_hidden_layers"] = 1.into();
+    fs::write(scratch.config(), config.to_string()).unwrap();
+    scratch
+        .run(&[])
+        .assert_refused(&["encoder.layer.1.", "`--allow-unused`"]);
+    let answer = scratch.run(&["--allow-unused"]);
+    answer.assert_status(0);
+    assert_says(&answer.stderr, &["encoder.layer.2.output.LayerNorm.bias"]);
+}
+
+#[test]
+fn a_causal_model_without_its_head_gives_no_logits_and_a_note_says_so() {
+    if !is_present("families/llama") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let of = weights("families/llama");
+    let mut tensors = load(&of.join("model.safetensors"));
+    tensors.remove("lm_head.weight").unwrap();
+    let tensors: Vec<_> = tensors.into_iter().collect();
+    write_safetensors(path("model.safetensors"), &tensors, None).unwrap();
+    let config = fs::read_to_string(of.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["tie_word_embeddings"] = false.into();
+    fs::write(path("config.json"), config.to_string()).unwrap();
+    let ids = Tensor::new(&[[1u32, 2, 3]], &candle_blocks::candle_core::Device::Cpu).unwrap();
+    write_safetensors(path("ids"), &[("input_ids".to_string(), ids)], None).unwrap();
+    let [model, input, output] = ["", "ids", "out"].map(|name| path(name).display().to_string());
+    let arguments = [
+        "run", "--model", &model, "--input", &input, "--output", &output,
+    ];
+    let answer = answer(program().args(arguments));
+    answer.assert_status(0);
+    assert_says(&answer.stderr, &["note: there are no logits", "causal_lm"]);
+    assert!(!load(Path::new(&output)).contains_key("logits"));
 }
 
 /// As PyTorch writes it, too; but said.

@@ -3,6 +3,7 @@
 //!
 //! Exit status: 0 for success (within tolerance), 1 for a mismatch, 2 for bad input, 130 after Ctrl-C.
 
+mod advice;
 mod bench;
 mod classify;
 mod conversation;
@@ -76,7 +77,8 @@ fn main() -> ExitCode {
         Ok(Outcome::Mismatch) => ExitCode::from(1),
         Ok(Outcome::Interrupted) => ExitCode::from(interrupt::EXIT_STATUS),
         Err(error) => {
-            output::warn(format_args!("error: {}", line(&error)));
+            let line = advice::of_program(line(&error));
+            output::warn(format_args!("error: {line}"));
             ExitCode::from(2)
         }
     }

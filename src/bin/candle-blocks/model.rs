@@ -8,12 +8,12 @@ use candle_blocks::checkpoint::scheme::StackPart;
 use candle_blocks::device::check_dtype;
 use candle_blocks::text::TextOptions;
 use candle_blocks::trace::TraceInput;
-use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, trace};
+use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, Strictness, trace};
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::download;
 use crate::texts::TextArgs;
+use crate::{download, output};
 
 /// The checkpoint to load.
 #[derive(clap::Args)]
@@ -28,7 +28,9 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Opens the checkpoint, of two stacks both, unless one is chosen.
     pub fn open(&self) -> Result<Checkpoint> {
-        Ok(self.options().whole().open(self.path()?)?)
+        let checkpoint = self.options().whole().open(self.path()?)?;
+        self.source.note_unused(&checkpoint);
+        Ok(checkpoint)
     }
 
     /// Where the checkpoint is, downloaded if need be.
@@ -67,6 +69,9 @@ pub struct SourceArgs {
     #[arg(long, value_parser = names(&["encoder", "decoder", "text", "vision"])
         .try_map(|name| serde_json::from_value::<StackPart>(name.into())))]
     part: Option<StackPart>,
+    /// Leave out tensors of the files that the model does not know, and name them in a note.
+    #[arg(long)]
+    allow_unused: bool,
 }
 
 pub fn names(names: &'static [&'static str]) -> PossibleValuesParser {
@@ -76,8 +81,12 @@ pub fn names(names: &'static [&'static str]) -> PossibleValuesParser {
 impl SourceArgs {
     /// Whether any of them is there.
     pub fn is_given(&self) -> bool {
-        let paths = [self.config.is_some(), self.family.is_some()];
-        self.hub.is_some() || self.part.is_some() || paths.contains(&true)
+        let others = [
+            self.config.is_some(),
+            self.family.is_some(),
+            self.allow_unused,
+        ];
+        self.hub.is_some() || self.part.is_some() || others.contains(&true)
     }
 
     /// The config.json that is given, if any.
@@ -87,7 +96,9 @@ impl SourceArgs {
 
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
-        Ok(self.options().open(self.path(path, name)?)?)
+        let checkpoint = self.options().open(self.path(path, name)?)?;
+        self.note_unused(&checkpoint);
+        Ok(checkpoint)
     }
 
     fn path(&self, path: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
@@ -109,7 +120,23 @@ impl SourceArgs {
         if let Some(part) = self.part {
             options = options.part(part);
         }
+        if self.allow_unused {
+            options = options.strictness(Strictness::AllowUnused);
+        }
         options
+    }
+
+    /// Names the tensors that are left out.
+    fn note_unused(&self, checkpoint: &Checkpoint) {
+        let unused = checkpoint.report().unused;
+        if self.allow_unused && !unused.is_empty() {
+            output::warn(format_args!(
+                "note: {} tensor(s) that {} does not know are left out: {}",
+                unused.len(),
+                checkpoint.family(),
+                unused.join(", ")
+            ));
+        }
     }
 }
 
@@ -182,6 +209,9 @@ impl ComputeArgs {
     /// How a model that reads these texts is loaded.
     pub fn text_options(&self, model: &ModelArgs, texts: &TextArgs) -> Result<TextOptions> {
         let device = self.device()?;
+        if model.source.allow_unused {
+            model.open()?; // reads headers alone, and says what is left out
+        }
         let mut options = TextOptions::default().checkpoint(model.options());
         if let Some(max_length) = texts.max_length {
             options = options.max_length(max_length);

@@ -43,6 +43,13 @@ pub fn run(args: &Args) -> Result<Outcome> {
     let compute = &args.compute;
     let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.input)?;
     write_safetensors(&args.output, &stages, None)?;
+    if input.hidden_states.is_none()
+        && let Some(task) = checkpoint.missing_head()?
+    {
+        output::warn(format_args!(
+            "note: there are no logits: config.json names a model with a head for {task}, and the files hold no weights of it"
+        ));
+    }
     note_non_finite(&checkpoint, &input, &stages)?;
     Ok(Outcome::Done)
 }

@@ -56,7 +56,6 @@ pub(super) fn family() -> Family {
         .head(Task::MultipleChoice, |json, _| {
             Ok(choice(dropout_of_labels(json)?))
         })
-        .ignored(&["*position_ids"])
         .outside(&["embeddings.*"])
         .outside(&["encoder.embedding_hidden_mapping_in.*", "pooler*"])
         .outside(&["predictions.*", "sop_classifier.*", "classifier.*"])

@@ -60,7 +60,7 @@ pub(super) fn encoder(name: &str, prefix: &str) -> Family {
         .head(Task::QuestionAnswering, question_answering)
         .default_of("pad_token_id", 0)
         .new_names(new_bias)
-        .ignored(&["*position_ids", "*token_type_ids"])
+        .ignored(&["*token_type_ids"])
         .outside(&["*embeddings.*", "*pooler.*", "cls.*", "lm_head.*"])
         .outside(&["classifier.*", "qa_outputs.*"])
 }

@@ -11,8 +11,7 @@ use super::sigmoid_experts::{correction, with_experts};
 pub(super) fn families() -> Vec<Family> {
     vec![
         experts("deepseek_v2", deepseek_v2),
-        // The layer behind the last predicts a further token; transformers leaves it out too.
-        corrected("deepseek_v3", deepseek_v3).ignored(&["*layers.61.*"]),
+        corrected("deepseek_v3", deepseek_v3),
     ]
 }
 

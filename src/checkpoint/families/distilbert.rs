@@ -48,7 +48,6 @@ pub(super) fn family() -> Family {
             let dropout = json.number(&["qa_dropout"], 0.1)?;
             Ok(question_answering(json, stack)?.with_dropout(dropout))
         })
-        .ignored(&["*position_ids"])
         .outside(&["embeddings.*", "vocab_*", "pre_classifier.*"])
         .outside(&["classifier.*", "qa_outputs.*"])
 }

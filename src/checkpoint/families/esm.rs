@@ -32,7 +32,6 @@ pub(super) fn family() -> Family {
             token(json, hidden_dropout(json)?)
         })
         .new_names(|_| Ok(&["lm_head.bias", "*embeddings.layer_norm.*"]))
-        .ignored(&["*.inv_freq"])
         .outside(&["contact_head.*"])
 }
 

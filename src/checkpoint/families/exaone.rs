@@ -21,8 +21,7 @@ pub(super) fn families() -> Vec<Family> {
             .default_of("rms_norm_eps", 1e-5)
             .default_of("n_shared_experts", 1)
             .default_of("routed_scaling_factor", 2.5)
-            .default_of("pad_token_id", 0)
-            .ignored(&["mtp.*"]), // predicts further tokens; transformers does not read it
+            .default_of("pad_token_id", 0),
     ]
 }
 

@@ -33,7 +33,6 @@ pub(super) fn family() -> Family {
             false => Ok(&["*.input_layernorm.*", "*.post_attention_layernorm.*"]),
         }
     })
-    .ignored(&["*.inv_freq"])
     .decoder_ends("word_embeddings", "classifier")
     .default_of("hidden_dropout", 0.0)
     .outside(&["word_embeddings.*"])

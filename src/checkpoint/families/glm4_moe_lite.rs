@@ -8,9 +8,7 @@ use super::prelude::*;
 use super::sigmoid_experts::with_experts;
 
 pub(super) fn family() -> Family {
-    corrected("glm4_moe_lite", glm4_moe_lite)
-        .ignored(&["*layers.47.*"]) // it predicts a further token
-        .default_of("rms_norm_eps", 1e-5)
+    corrected("glm4_moe_lite", glm4_moe_lite).default_of("rms_norm_eps", 1e-5)
 }
 
 fn glm4_moe_lite(json: &ConfigJson) -> Result<StackConfig> {

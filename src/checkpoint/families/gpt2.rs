@@ -28,8 +28,8 @@ pub(super) fn family() -> Family {
         .decoder_ends("wte", "classifier")
         .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
-        .ignored(&["*.attn.bias", "*.attn.masked_bias"]) // causal masks, not biases
-        .ignored(&["*.crossattention.bias", "*.crossattention.masked_bias"])
+        .ignored(&["*.attn.bias"]) // causal masks, not biases
+        .ignored(&["*.crossattention.bias"])
         .outside(&["*wte.*", "*wpe.*", "multiple_choice_head.*"])
         .initialization(initialization)
 }

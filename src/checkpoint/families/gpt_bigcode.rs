@@ -25,7 +25,7 @@ pub(super) fn family() -> Family {
         .decoder_ends("wte", "classifier")
         .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
-        .ignored(&["*.attn.bias", "*.attn.masked_bias"])
+        .ignored(&["*.attn.bias"])
         .outside(&["*wte.*", "*wpe.*"])
         .initialization(initialization)
 }

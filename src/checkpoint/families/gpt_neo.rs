@@ -23,7 +23,7 @@ pub(super) fn family() -> Family {
         .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
         .default_of("classifier_dropout", 0.1)
-        .ignored(&["*.attn.attention.bias", "*.attn.attention.masked_bias"])
+        .ignored(&["*.attn.attention.bias"])
         .outside(&["*wte.*", "*wpe.*"])
 }
 

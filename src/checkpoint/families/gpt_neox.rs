@@ -44,7 +44,7 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
         .decoder_ends("embed_in", "classifier")
         .end_rules([Rule::linear("causal_lm.output", &["embed_out"])])
         .new_names(|_| Ok(&["embed_out.*"]))
-        .ignored(&["*.attention.bias", "*.attention.masked_bias", "*.inv_freq"])
+        .ignored(&["*.attention.bias"])
         .outside(&["embed_in.*", "embed_out.*"])
 }
 

@@ -37,7 +37,7 @@ pub(super) fn family() -> Family {
             next_token(language_model(json)?.with_bias(true))
         })
         .default_of("tie_word_embeddings", false)
-        .ignored(&["*.attn.bias", "*.attn.masked_bias"])
+        .ignored(&["*.attn.bias"])
         .ignored(&["*.attn.causal_mask", "*embed_positions"])
         .outside(&["*wte.*"])
 }

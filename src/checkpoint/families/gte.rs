@@ -69,7 +69,6 @@ fn gte(name: &str, theta: f64) -> Family {
             pooled(json, classifier_dropout(json)?)
         })
         .new_names(|_| Ok(&[]))
-        .ignored(&["*.inv_freq"])
 }
 
 /// With the scaling that GTE's own code calls `ntk`: a base of more, and frequencies divided by a root of the factor.

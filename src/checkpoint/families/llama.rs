@@ -43,7 +43,6 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         .decoder_ends("embed_tokens", "score")
         .embeddings(|json, stack| Ok(padded_words(json, stack)?.into()))
         .default_of("tie_word_embeddings", false)
-        .ignored(&["*.rotary_emb.inv_freq"])
         .outside(&["*embed_tokens.*"])
 }
 

@@ -48,7 +48,6 @@ pub(super) fn family() -> Family {
         .head(Task::QuestionAnswering, |json, stack| {
             head(json, stack, Reads::Each, classified(json)?)
         })
-        .ignored(&["*.inv_freq"])
         .outside(&["embeddings.*", "head.*", "decoder.*", "classifier.*"])
         .initialization(initialization)
 }

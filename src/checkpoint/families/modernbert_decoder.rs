@@ -47,7 +47,6 @@ pub(super) fn family() -> Family {
                 .with_dropout(json.number(&["classifier_dropout"], 0.0)?);
             modernbert::head(json, stack, reads, output)
         })
-        .ignored(&["*.inv_freq"])
         .outside(&["embeddings.*", "lm_head.*", "decoder.*"])
         .outside(&["head.*", "classifier.*"])
         .initialization(modernbert::initialization)

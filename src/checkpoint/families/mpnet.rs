@@ -52,7 +52,6 @@ pub(super) fn family() -> Family {
         .head(Task::MultipleChoice, |json, _| {
             Ok(choice(hidden_dropout(json)?))
         })
-        .ignored(&["*position_ids"])
         .outside(&["embeddings.*", "pooler.*", "lm_head.*"])
         .outside(&["classifier.*", "qa_outputs.*"])
 }

@@ -51,7 +51,6 @@ pub(super) fn family() -> Family {
                 false => &["nomic_bert.encoder.*"],
             })
         })
-        .ignored(&["*.inv_freq", "*position_ids"])
         .outside(&["embeddings.*", "emb_ln.*", "pooler.*", "cls.*"])
         .outside(&["classifier.*"])
 }

@@ -25,7 +25,6 @@ pub(super) fn family() -> Family {
         .decoder_ends("embed_tokens", "score")
         .embeddings(|json, stack| Ok(padded_words(json, stack)?.into()))
         .default_of("tie_word_embeddings", false)
-        .ignored(&["*.inv_freq"])
         .outside(&["embed_tokens.*"])
 }
 

@@ -30,7 +30,6 @@ pub(super) fn family() -> Family {
             next_token(language_model(json)?.with_bias(true))
         })
         .default_of("tie_word_embeddings", false)
-        .ignored(&["*.inv_freq"])
         .outside(&["embed_tokens.*"])
 }
 

@@ -45,7 +45,6 @@ pub(super) fn family() -> Family {
                 false => &["*emb_ln.*"],
             })
         })
-        .ignored(&["*.inv_freq"])
         .outside(&["emb_ln.*"])
 }
 

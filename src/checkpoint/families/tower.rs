@@ -43,7 +43,6 @@ pub(super) fn tower(family: Family, part: StackPart) -> Family {
             Rule::norm("pooler.norm", &["post_layernorm"]),
             Rule::linear("image_classification.output", &["classifier"]),
         ])
-        .ignored(&["*position_ids"])
         .outside(&["embeddings.*", "head.*", other, "logit_*"])
         .outside(&["text_projection.*", "visual_projection.*", "*classifier.*"])
         .outside(&["*layrnorm.*", "post_layernorm.*"])

@@ -1,59 +1,224 @@
-//! Other formats of weights, recognised only in order to say what to do about them.
+//! Other formats of weights, recognized by their first bytes only in order to say what to do about them.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// A format and the cure.
 #[derive(Clone, Copy)]
-pub(super) struct Format(&'static str, &'static str);
+struct Format(&'static str, &'static str);
 
+/// How many bytes of a file tell its format.
+pub(super) const START_BYTES: usize = 512;
+
+const PICKLE: Format = Format("a PyTorch pickle", BY_TRANSFORMERS);
+const HDF5: Format = Format("an HDF5 file", BY_TRANSFORMERS);
+const FLAX: Format = Format("a Flax msgpack file", BY_TRANSFORMERS);
+const ONNX: Format = Format("an ONNX file", ORIGINAL);
+const NUMPY: Format = Format("a NumPy file", BY_NUMPY);
+const CTRANSLATE2: Format = Format("a CTranslate2 model", ORIGINAL);
+const GGML: Format = Format(
+    "a GGML file, of a format before GGUF",
+    "take a GGUF file or the checkpoint that it was made from",
+);
+const TENSORFLOW: Format = Format("a TensorFlow or TensorFlow Lite model", ORIGINAL);
 const LFS: Format = Format(
     "a Git LFS pointer",
     "it stands for the weights; fetch them with `git lfs pull`",
 );
-const PICKLE: Format = Format("a PyTorch pickle", BY_TRANSFORMERS);
-const HDF5: Format = Format("an HDF5 file", BY_TRANSFORMERS);
-const FLAX: Format = Format("a Flax msgpack file", BY_TRANSFORMERS);
-const ONNX: Format = Format("an ONNX file", BY_TRANSFORMERS);
-const NUMPY: Format = Format("a NumPy file", BY_NUMPY);
+const PAGE: Format = Format(
+    "an HTML or XML page",
+    "a server answered with it instead of the weights, perhaps for want of a login; download them again",
+);
 /// Both `torch.save` and `numpy.savez` write one.
 const ZIP: Format = Format(
     "a zip archive, such as a PyTorch pickle or an .npz of NumPy",
     "load it in Python as what wrote it does, `torch.save` or `numpy.savez`, and save its tensors with \
      `save_file` of safetensors.torch or safetensors.numpy",
 );
+const ARCHIVE: Format = Format("an archive", "unpack it, and open the weights in it");
+const UNKNOWN: Format = Format(
+    "neither a safetensors file nor a PyTorch pickle, in spite of its name",
+    ORIGINAL,
+);
 
 const BY_TRANSFORMERS: &str = "convert it in Python, with `model.save_pretrained(directory)` of transformers \
                                or `safetensors.torch.save_file`";
 const BY_NUMPY: &str =
     "convert it in Python, with `safetensors.numpy.save_file(dict(numpy.load(file)), name)`";
+const ORIGINAL: &str = "take the checkpoint that it was made from, in safetensors";
+
+/// The first bytes of formats.
+const MAGICS: [(&[u8], Format); 23] = [
+    (b"\x80\x02", PICKLE),
+    (b"\x80\x03", PICKLE),
+    (b"\x80\x04", PICKLE),
+    (b"\x80\x05", PICKLE),
+    (b"\x89HDF", HDF5),
+    (b"\x93NUMPY", NUMPY),
+    (b"version https://git-lfs", LFS),
+    (b"version ", LFS),
+    (b"lmgg", GGML),
+    (b"fmgg", GGML),
+    (b"tjgg", GGML),
+    (b"algg", GGML),
+    (b"<!", PAGE),
+    (b"<html", PAGE),
+    (b"<HTML", PAGE),
+    (b"<?xml", PAGE),
+    (b"<head", PAGE),
+    (b"\x1f\x8b", ARCHIVE),
+    (b"7z\xbc\xaf", ARCHIVE),
+    (b"BZh", ARCHIVE),
+    (b"\xfd7zXZ", ARCHIVE),
+    (b"\x28\xb5\x2f\xfd", ARCHIVE),
+    (b"Rar!", ARCHIVE),
+];
 
 /// What the file is and the cure, if its first bytes or its name tell.
 pub(super) fn explain(path: &Path, start: &[u8]) -> Option<String> {
-    let zip = start.starts_with(b"PK\x03\x04").then_some(ZIP);
-    let Format(name, cure) = by_content(start).or(by_extension(path)).or(zip)?;
+    let zip = start.starts_with(ZIP_MAGIC).then_some(ZIP);
+    let Format(name, cure) = by_content(start).or(by_extension(path, start)).or(zip)?;
     Some(format!("it is {name}; {cure}"))
 }
 
+/// As [`explain`], of a file that was not opened yet.
+pub(super) fn explain_file(path: &Path) -> Option<String> {
+    let mut start = Vec::new();
+    // Pipes and devices have no end, and are not opened.
+    if path.is_file()
+        && let Ok(file) = File::open(path)
+    {
+        file.take(START_BYTES as u64).read_to_end(&mut start).ok();
+    }
+    explain(path, &start)
+}
+
+/// Whether a file's name is that of weights in another format.
+pub(super) fn is_named_so(path: &Path) -> bool {
+    by_extension(path, &[]).is_some()
+}
+
+const ZIP_MAGIC: &[u8] = b"PK\x03\x04";
+
 /// The format of a file of this name, if it is a known one other than safetensors.
-pub(super) fn by_extension(path: &Path) -> Option<Format> {
+fn by_extension(path: &Path, start: &[u8]) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
-        "bin" | "pt" | "pth" | "ckpt" | "pkl" => PICKLE,
+        // Their bytes tell whether they are pickles: others use the same endings.
+        "bin" | "pt" | "pth" | "ckpt" | "pkl" => {
+            match start.is_empty() || start.starts_with(ZIP_MAGIC) {
+                true => PICKLE,
+                false => UNKNOWN,
+            }
+        }
         "h5" | "hdf5" | "keras" => HDF5,
         "msgpack" => FLAX,
         "onnx" => ONNX,
         "npz" | "npy" => NUMPY,
+        "tflite" | "pb" => TENSORFLOW,
         _ => return None,
     })
 }
 
 fn by_content(start: &[u8]) -> Option<Format> {
-    const FORMATS: [(&[u8], Format); 4] = [
-        (b"\x80\x02", PICKLE),
-        (b"\x89HDF", HDF5),
-        (b"\x93NUMPY", NUMPY),
-        (b"version ", LFS),
-    ];
-    let (_, format) = FORMATS.iter().find(|(magic, _)| start.starts_with(magic))?;
-    Some(*format)
+    let found = MAGICS.iter().find(|(magic, _)| start.starts_with(magic));
+    if let Some((_, format)) = found {
+        return Some(*format);
+    }
+    let at = |from: usize, text: &[u8]| start.get(from..from + text.len()) == Some(text);
+    if start.starts_with(ZIP_MAGIC) {
+        return of_first_file(start);
+    }
+    if at(4, b"TFL3") {
+        return Some(TENSORFLOW);
+    }
+    if at(257, b"ustar") {
+        return Some(ARCHIVE);
+    }
+    // ONNX: the version of its format, then the name of its producer.
+    if let [8, 3..=15, 0x12, ..] = start {
+        return Some(ONNX);
+    }
+    is_ctranslate2(start)
+        .then_some(CTRANSLATE2)
+        .or(is_flax(start).then_some(FLAX))
+}
+
+/// A zip archive's format by the name of its first file.
+fn of_first_file(start: &[u8]) -> Option<Format> {
+    let length = usize::from(u16::from_le_bytes(start.get(26..28)?.try_into().ok()?));
+    let name = start.get(30..30 + length)?;
+    if name.ends_with(b"data.pkl")
+        || name.ends_with(b"/version")
+        || name.ends_with(b".format_version")
+    {
+        return Some(PICKLE);
+    }
+    name.ends_with(b".npy").then_some(NUMPY)
+}
+
+/// A version, then the name of a model's specification with its length and a 0.
+fn is_ctranslate2(start: &[u8]) -> bool {
+    let [version, 0, 0, 0, length, 0, rest @ ..] = start else {
+        return false;
+    };
+    let name = rest.get(..usize::from(*length));
+    let name = name.and_then(|name| name.strip_suffix(&[0]));
+    *version < 32
+        && name.is_some_and(|name| {
+            name.ends_with(b"Spec") && name.iter().all(u8::is_ascii_alphanumeric)
+        })
+}
+
+/// A map whose first key is a short string of letters.
+fn is_flax(start: &[u8]) -> bool {
+    let [0x81..=0x8f, length @ 0xa1..=0xbf, rest @ ..] = start else {
+        return false;
+    };
+    let key = rest.get(..usize::from(length & 31));
+    key.is_some_and(|key| {
+        key.iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first bytes of published files, or those that the formats' documents give.
+    #[test]
+    fn a_format_is_told_by_its_bytes_whatever_the_name() {
+        let zip = |name: &str| {
+            let mut bytes = b"PK\x03\x04".to_vec();
+            bytes.resize(26, 0);
+            bytes.extend([name.len() as u8, 0, 0, 0]);
+            bytes.extend(name.as_bytes());
+            bytes
+        };
+        let whisper = b"\x06\0\0\0\x0c\0WhisperSpec\0\x03\0\0\0\x94\0\0\0";
+        for (bytes, expected) in [
+            (&whisper[..], "CTranslate2"),
+            (b"\x06\0\0\0\x10\0TransformerSpec\0\x07", "CTranslate2"),
+            (b"\x80\x02\x8a\nl\xfc\x9cF", "PyTorch pickle"),
+            (&zip("archive/data.pkl"), "PyTorch pickle"),
+            (&zip("W1.npy"), "NumPy"),
+            (b"lmgg\0\x7d\0\0", "GGML"),
+            (b"tjgg\x03\0\0\0", "GGML"),
+            (b"\x08\x07\x12\x07pytorch", "ONNX"),
+            (b"\x1c\0\0\0TFL3", "TensorFlow"),
+            (b"\x82\xa5model\x82", "Flax"),
+            (b"<!DOCTYPE html>", "HTML"),
+            (b"version https://git-lfs.github.com/spec/v1\n", "LFS"),
+            (b"\x1f\x8b\x08\0", "archive"),
+            (b"\x01\x02\x03\x04\x05\x06\x07\x08", "neither"),
+        ] {
+            for name in ["model.bin", "pytorch_model.bin", "weights.pt"] {
+                let said = explain(Path::new(name), bytes).unwrap_or_default();
+                assert!(said.contains(expected), "{name} {bytes:?}: {said}");
+            }
+        }
+        assert_eq!(explain(Path::new("m.safetensors"), b"\x01\x02\x03"), None);
+    }
 }

@@ -39,14 +39,17 @@ pub(super) struct Entry {
 
 /// Reads and checks a file's header.
 pub(super) fn read(file: &PositionedFile) -> Result<Header> {
-    let invalid = |reason| Error::NotSafetensors {
-        path: file.path().to_path_buf(),
-        reason,
-    };
+    let invalid = |reason: String| Error::damaged(file.path(), reason);
     let mut start = Vec::with_capacity(LENGTH_BYTES as usize);
     read_bytes(file, &mut start, LENGTH_BYTES.min(file.len()), 0)?;
     // Another format shows as a nonsensical length or as a header that is no JSON.
-    let not_a_header = |reason| invalid(foreign::explain(file.path(), &start).unwrap_or(reason));
+    let not_a_header = |reason| match foreign::explain_file(file.path()) {
+        Some(reason) => Error::NotSafetensors {
+            path: file.path().to_path_buf(),
+            reason,
+        },
+        None => invalid(reason),
+    };
 
     let header_bytes = header_length(&start, file.len()).map_err(not_a_header)?;
     let mut json = Vec::new();

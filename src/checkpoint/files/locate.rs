@@ -62,12 +62,9 @@ fn in_directory(directory: &Path) -> Result<Located> {
     }
     let reason = match weights[..] {
         [path] => return Ok(Located::File(path.clone())),
-        [] => match paths
-            .iter()
-            .find(|path| foreign::by_extension(path).is_some())
-        {
+        [] => match paths.iter().find(|path| foreign::is_named_so(path)) {
             Some(path) => {
-                let explanation = foreign::explain(path, &[]).unwrap_or_default();
+                let explanation = foreign::explain_file(path).unwrap_or_default();
                 format!(
                     "no safetensors file is there, only {}: {explanation}",
                     file_name(path)
@@ -118,11 +115,16 @@ impl Index {
             weight_map: BTreeMap<String, String>,
         }
 
-        let raw: Raw =
-            python_json::parsed(&read_limited(&path, MAX_INDEX_BYTES, INDEX)?).map_err(|error| Error::MalformedJson {
+        let cure = "the index of a sharded checkpoint has a weight_map from tensor to file; give that, a safetensors file, or the \
+                    checkpoint's directory";
+        let text = read_limited(&path, MAX_INDEX_BYTES, INDEX)?;
+        let value: serde_json::Value =
+            python_json::parsed(&text).map_err(|error| Error::MalformedJson {
                 path: path.clone(),
-                reason: format!("{error}; the index of a sharded checkpoint has a weight_map from tensor to file; give that, a safetensors file, or the checkpoint's directory"),
+                reason: format!("{error}; {cure}"),
             })?;
+        let raw: Raw = serde_json::from_value(value)
+            .map_err(|error| bad_index(&path, format!("{error}; {cure}")))?;
         let weight_map = raw.weight_map;
         if let Some((name, shard)) = weight_map.iter().find(|(_, shard)| !stays_inside(shard)) {
             return Err(bad_index(
@@ -197,7 +199,7 @@ impl Index {
 /// A JSON file of the checkpoint, which `name` says, of at most `max_bytes`.
 pub(crate) fn read_limited(path: &Path, max_bytes: u64, name: &str) -> Result<Vec<u8>> {
     let failed = |source| Error::io(path, "read", source);
-    let malformed = |what: String| Error::MalformedJson {
+    let malformed = |what: String| Error::UnexpectedJson {
         path: path.to_path_buf(),
         reason: format!("it {what}; give the checkpoint's {name}"),
     };

@@ -126,7 +126,7 @@ mod tests {
             let (_directory, path) = written(INDEX, text.as_bytes())?;
             let error = shards(&path).err();
             assert!(
-                matches!(error, Some(Error::MalformedJson { .. })),
+                matches!(error, Some(Error::BadIndex { .. })),
                 "{text}: {error:?}"
             );
         }

@@ -192,7 +192,7 @@ fn check_file(path: &Path, existing: Existing) -> Result<()> {
             std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "create", source))
         }
         Existing::Refuse => refused(
-            "it is there already; give a new name, or replace this file (`Existing::Replace`, --replace)",
+            "it is there already; give a new name, or replace this file (`Existing::Replace`)",
         ),
         Existing::Replace if !gguf::is_gguf(path) => {
             refused("it is no GGUF file; give another name")

@@ -177,7 +177,7 @@ fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
         match existing {
             Existing::Refuse => {
                 return refused(format!(
-                    "it holds {name}; give a new directory, or replace this one (`Existing::Replace`, --replace)"
+                    "it holds {name}; give a new directory, or replace this one (`Existing::Replace`)"
                 ));
             }
             Existing::Replace if !is_ours => {

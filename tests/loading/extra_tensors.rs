@@ -1,0 +1,245 @@
+//! Tensors that published files hold beside a model's own: harmless ones are ignored, others are refused by name.
+
+use std::fs;
+use std::path::Path;
+
+use candle_blocks::candle_core::{DType, Device};
+use candle_blocks::checkpoint::files::TensorFiles;
+use candle_blocks::model::ModelInput;
+use candle_blocks::{Checkpoint, CheckpointOptions, Result, Strictness};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use serde_json::Value;
+
+use crate::all::all;
+use crate::message::message;
+use crate::numbers::bits;
+use crate::said::assert_says;
+use crate::weights::{is_present, weights};
+
+/// Tensors of f32: names, shapes and the number that each holds everywhere.
+type Extra<'n> = (&'n str, &'n [usize], f32);
+
+/// A copy of a checkpoint with these tensors and keys beside its own.
+fn with(folder: &Path, extra: &[Extra], change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let text = fs::read(folder.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&text).unwrap();
+    change(&mut config);
+    fs::write(copy.path().join("config.json"), config.to_string()).unwrap();
+    let bytes = fs::read(folder.join("model.safetensors")).unwrap();
+    let mut tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+    let numbers: Vec<Vec<u8>> = extra
+        .iter()
+        .map(|(_, shape, number)| number.to_le_bytes().repeat(shape.iter().product()))
+        .collect();
+    for ((name, shape, _), bytes) in extra.iter().zip(&numbers) {
+        let view = TensorView::new(Dtype::F32, shape.to_vec(), bytes).unwrap();
+        tensors.push((name.to_string(), view));
+    }
+    let bytes = safetensors::serialize(tensors, None).unwrap();
+    fs::write(copy.path().join("model.safetensors"), bytes).unwrap();
+    copy
+}
+
+/// The bits of the logits on some tokens.
+fn logits(checkpoint: &Checkpoint) -> Vec<u64> {
+    let ids = candle_blocks::candle_core::Tensor::new(&[[1u32, 5, 9, 2]], &Device::Cpu).unwrap();
+    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let output = model.forward(&ModelInput::tokens(&ids)).unwrap();
+    bits(&output.logits.unwrap_or(output.last_hidden_state))
+}
+
+fn open(folder: impl AsRef<Path>) -> Result<Checkpoint> {
+    CheckpointOptions::default().whole().open(folder)
+}
+
+/// The layers of GLM-4.5, DeepSeek-V3 and their like, and modules called so.
+#[test]
+fn layers_that_predict_further_tokens_are_ignored_in_every_family() {
+    let mut n = 0;
+    for stack in all() {
+        let folder = stack.folder();
+        if !folder.join("model.safetensors").is_file() {
+            continue;
+        }
+        let checkpoint = stack.options().open(&folder).unwrap();
+        let n_blocks = checkpoint.config().blocks.len();
+        let files = checkpoint.files();
+        let number = format!("layers.{}.", n_blocks - 1);
+        let is_last =
+            |name: &&str| name.starts_with(&number) || name.contains(&format!(".{number}"));
+        let Some(last) = files.names().find(is_last) else {
+            continue;
+        };
+        // Two stacks have layers of their own under a prefix each.
+        if checkpoint
+            .report()
+            .used
+            .iter()
+            .all(|used| used.name != last)
+        {
+            continue;
+        }
+        let start = last.split(&number).next().unwrap();
+        let behind = format!("{start}layers.{}.", n_blocks + 40);
+        let [projection, norm, own] =
+            ["eh_proj.weight", "enorm.weight", "any.weight"].map(|end| format!("{behind}{end}"));
+        let block = format!("{start}mtp_block.0.any.weight");
+        let extra: [Extra; 5] = [
+            (&projection, &[2, 4], 1.0),
+            (&norm, &[2], 1.0),
+            (&own, &[2, 2], 1.0),
+            (&block, &[2, 2], 1.0),
+            ("mtp.layers.0.fc.weight", &[2, 2], 1.0),
+        ];
+        let copy = with(&folder, &extra, |_| {});
+        let checkpoint = stack.options().open(copy.path()).unwrap();
+        let report = checkpoint.report();
+        assert_eq!(report.unused, [""; 0], "{}", stack.label());
+        for (name, ..) in extra {
+            assert!(
+                report.ignored.iter().any(|ignored| ignored == name),
+                "{name}"
+            );
+        }
+        n += 1;
+    }
+    assert!(n >= 40 || !is_present("families/llama"), "only {n}");
+}
+
+#[test]
+fn a_layer_behind_the_last_is_ignored_where_the_configuration_says_that_it_predicts() {
+    if !is_present("families/glm4_moe") {
+        return;
+    }
+    let folder = weights("families/glm4_moe");
+    let n = open(&folder).unwrap().config().blocks.len();
+    let name = format!("model.layers.{n}.mlp.gate.weight");
+    let extra: [Extra; 1] = [(&name, &[2, 2], 1.0)];
+    let said = with(&folder, &extra, |config| {
+        config["num_nextn_predict_layers"] = 1.into()
+    });
+    assert_eq!(
+        logits(&open(said.path()).unwrap()),
+        logits(&open(&folder).unwrap())
+    );
+    let unsaid = with(&folder, &extra, |config| {
+        config["num_nextn_predict_layers"] = 0.into()
+    });
+    let checkpoint = open(unsaid.path()).unwrap();
+    let refused = message(checkpoint.stack(DType::F32, &Device::Cpu));
+    assert_says(&refused, &[&name, "`Strictness::AllowUnused`"]);
+    let options = CheckpointOptions::default().strictness(Strictness::AllowUnused);
+    options
+        .open(unsaid.path())
+        .unwrap()
+        .stack(DType::F32, &Device::Cpu)
+        .unwrap();
+}
+
+#[test]
+fn scales_of_a_quantized_cache_are_ignored_beside_quantized_weights_alone() {
+    let attention = "model.layers.0.self_attn.";
+    for end in [
+        "k_proj.k_scale",
+        "v_proj.v_scale",
+        "k_scale",
+        "v_scale",
+        "q_scale",
+        "kv_scale",
+        "k_zero_point",
+        "k_proj.output_scale",
+        "v_proj.output_scale",
+    ] {
+        let name = format!("{attention}{end}");
+        for shape in [&[][..], &[1]] {
+            let extra: [Extra; 1] = [(&name, shape, 0.25)];
+            for format in [
+                "quantized/fp8",
+                "quantized/float8",
+                "quantized/modelopt",
+                "quantized/gptq-4",
+            ] {
+                if !is_present(format) {
+                    continue;
+                }
+                let copy = with(&weights(format), &extra, |_| {});
+                let ours = logits(&open(copy.path()).unwrap());
+                assert_eq!(
+                    ours,
+                    logits(&open(weights(format)).unwrap()),
+                    "{format} {end}"
+                );
+            }
+            if is_present("families/llama") {
+                let copy = with(&weights("families/llama"), &extra, |_| {});
+                let checkpoint = open(copy.path()).unwrap();
+                assert_eq!(checkpoint.report().unused, [name.as_str()]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bias_that_the_model_has_not_is_ignored_if_it_is_zero() {
+    for format in ["quantized/gptq-4", "quantized/awq", "families/llama"] {
+        if !is_present(format) {
+            continue;
+        }
+        let folder = weights(format);
+        let files = TensorFiles::open(&folder).unwrap();
+        let scales = files
+            .names()
+            .filter(|name| name.ends_with("q_proj.scales") || name.ends_with("q_proj.weight"));
+        let q_proj = scales.last().unwrap();
+        let name = format!(
+            "{}bias",
+            q_proj.trim_end_matches("scales").trim_end_matches("weight")
+        );
+        let zeros = with(&folder, &[(&name, &[48], 0.0)], |_| {});
+        let checkpoint = open(zeros.path()).unwrap();
+        assert_eq!(checkpoint.report().ignored, [name.as_str()], "{format}");
+        assert_eq!(
+            logits(&checkpoint),
+            logits(&open(&folder).unwrap()),
+            "{format}"
+        );
+        let ones = with(&folder, &[(&name, &[48], -0.5)], |_| {});
+        let refused = message(open(ones.path()).unwrap().stack(DType::F32, &Device::Cpu));
+        assert_says(&refused, &[&name, "does not know"]);
+    }
+}
+
+#[test]
+fn buffers_are_ignored_in_every_family() {
+    for name in ["families/llama", "tiny-bert", "tiny-gpt2", "families/vit"] {
+        if !is_present(name) {
+            continue;
+        }
+        let extra: [Extra; 6] = [
+            ("a.rotary_emb.inv_freq", &[4], 1.0),
+            ("a.rotary_emb.cos_cached", &[1, 1, 4, 4], 1.0),
+            ("a.rotary_emb.sin_cached", &[1, 1, 4, 4], 1.0),
+            ("embeddings.position_ids", &[1, 4], 1.0),
+            ("h.0.attn.masked_bias", &[], -1e9),
+            ("rotary_emb.inv_freq", &[4], 1.0),
+        ];
+        let copy = with(&weights(name), &extra, |_| {});
+        let report = open(copy.path()).unwrap().report();
+        assert_eq!(report.unused, [""; 0], "{name}");
+        let own = open(weights(name)).unwrap().report().ignored.len();
+        assert_eq!(report.ignored.len(), own + 6, "{name}");
+    }
+}
+
+#[test]
+fn a_head_of_a_trainer_is_refused_by_name() {
+    let copy = with(
+        &weights("tiny-bert"),
+        &[("v_head.summary.weight", &[1, 2], 1.0)],
+        |_| {},
+    );
+    let checkpoint = open(copy.path()).unwrap();
+    let refused = message(checkpoint.stack(DType::F32, &Device::Cpu));
+    assert_says(&refused, &["v_head.summary.weight", "bert"]);
+}
