@@ -62,6 +62,14 @@ pub enum Error {
         reason: String,
     },
 
+    /// A GGUF file is damaged, is one of several that are not all there, or holds what is not read.
+    NotGguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and how to fix it.
+        reason: String,
+    },
+
     /// A JSON file cannot be parsed.
     MalformedJson {
         /// The file.

@@ -100,7 +100,18 @@ impl TensorFiles {
     /// or the index and its shards do not agree ([`Error::BadIndex`]).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         match locate::locate(path.as_ref())? {
-            Located::File(file) => Self::open_files(vec![file]),
+            Located::File(file) => {
+                let parts = gguf::parts(file)?;
+                let (first, n) = (parts[0].clone(), parts.len());
+                let mut files = Self::open_files(parts)?;
+                if let Some(gguf) = files.gguf() {
+                    gguf.check_count(&first)?;
+                }
+                if n > 1 {
+                    files.path = first;
+                }
+                Ok(files)
+            }
             Located::Index(path) => {
                 let index = Index::read(path)?;
                 let mut files = Self::open_files(index.shards()?)?;
@@ -131,8 +142,9 @@ impl TensorFiles {
             gguf: None,
             memory: None,
         };
-        for path in paths {
-            opened.add(PositionedFile::open(path)?)?;
+        let n = paths.len();
+        for (i, path) in paths.into_iter().enumerate() {
+            opened.add(PositionedFile::open(path)?, (i, n))?;
         }
         Ok(opened)
     }
@@ -259,10 +271,10 @@ impl TensorFiles {
         nearest(name, self.names(), SIMILAR, max)
     }
 
-    /// Adds the tensors and metadata of another file.
-    fn add(&mut self, file: PositionedFile) -> Result<()> {
+    /// Adds the tensors and metadata of another file, whose place is given and how many there are.
+    fn add(&mut self, file: PositionedFile, place: (usize, usize)) -> Result<()> {
         if gguf::begins_so(&file) {
-            return self.add_gguf(file);
+            return self.add_gguf(file, place);
         }
         let header = header::read(&file)?;
         for entry in header.tensors {
@@ -296,9 +308,20 @@ impl TensorFiles {
     }
 
     /// Adds the tensors of a GGUF file, as bytes.
-    fn add_gguf(&mut self, file: PositionedFile) -> Result<()> {
+    fn add_gguf(&mut self, file: PositionedFile, (no, count): (usize, usize)) -> Result<()> {
         let read = gguf::read(&file)?;
+        read.check_part(file.path(), no, count)?;
         for tensor in &read.tensors {
+            if let Some(other) = self.tensors.get(&tensor.name) {
+                return Err(Error::NotGguf {
+                    path: file.path().to_path_buf(),
+                    reason: format!(
+                        "tensor {:?} is also in {}; open only files that belong to one checkpoint",
+                        tensor.name,
+                        other.path.display()
+                    ),
+                });
+            }
             let info = TensorInfo {
                 dtype: Dtype::U8,
                 shape: vec![tensor.n_bytes],
@@ -311,7 +334,10 @@ impl TensorFiles {
             };
             self.tensors.insert(tensor.name.clone(), info);
         }
-        self.gguf = Some(Arc::new(read));
+        match self.gguf.as_mut().and_then(Arc::get_mut) {
+            Some(first) => first.append(read),
+            None => self.gguf = Some(Arc::new(read)),
+        }
         self.files.push(Arc::new(file));
         Ok(())
     }

@@ -51,6 +51,13 @@ impl fmt::Display for Message<'_> {
                 "{}: not a valid safetensors file: {reason}",
                 path.display()
             ),
+            Error::NotGguf { path, reason } => {
+                write!(
+                    f,
+                    "{}: a GGUF file that cannot be read: {reason}",
+                    path.display()
+                )
+            }
             Error::MalformedJson { path, reason } => {
                 write!(f, "{}: malformed JSON: {reason}", path.display())
             }

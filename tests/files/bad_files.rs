@@ -190,7 +190,6 @@ fn other_formats_are_named_with_the_cure() {
             b"PK\x03\x04 and more",
             "PyTorch pickle",
         ),
-        ("model.gguf", b"GGUF\x03\0\0\0\0\0", "GGUF"),
         ("tf_model.h5", b"\x89HDF\r\n\x1a\n\0", "HDF5"),
         ("empty.bin", b"", "PyTorch pickle"),
         (

@@ -101,7 +101,7 @@ fn a_header_that_lies_is_refused_with_what_is_wrong() {
         (one().tensor("w", &[1, 1, 1, 1, 1], 0, 0), "5 dimensions"),
         (one().tensor("w", &[HUGE, HUGE], 0, 0), "overflows"),
         (one().tensor("w", &[0, HUGE, HUGE], 0, 0), "overflows"),
-        (one().tensor("w", &[4], 10, 0), "type 10"),
+        (one().tensor("w", &[4], 77, 0), "the number 77"),
         (
             one().tensor("w", &[33], 8, 0).padded(68),
             "whole blocks of 32",
@@ -133,6 +133,34 @@ fn a_header_that_lies_is_refused_with_what_is_wrong() {
             "{words}: {said}"
         );
         assert!(said.contains("model.gguf"), "{said}");
+    }
+}
+
+#[test]
+fn a_type_that_is_not_read_is_named_with_what_helps() {
+    for (number, name) in [
+        (16, "IQ2_XXS"),
+        (17, "IQ2_XS"),
+        (18, "IQ3_XXS"),
+        (19, "IQ1_S"),
+        (21, "IQ3_S"),
+        (22, "IQ2_S"),
+        (29, "IQ1_M"),
+        (31, "Q4_0_4_4"),
+        (34, "TQ1_0"),
+        (35, "TQ2_0"),
+        (40, "NVFP4"),
+        (28, "F64"),
+    ] {
+        let said = Header::new(3, 1, 0).tensor("w", &[4], number, 0).refusal();
+        for words in [name, "IQ4_XS, MXFP4 are", "llama-quantize"] {
+            assert!(said.contains(words), "{said}");
+        }
+        let misleading = ["download", "safetensors", &format!("type {number}")];
+        assert!(
+            !misleading.iter().any(|words| said.contains(words)),
+            "{said}"
+        );
     }
 }
 

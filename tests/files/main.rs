@@ -29,6 +29,7 @@ mod bad_files;
 mod failed_writes;
 mod faults;
 mod gguf_headers;
+mod gguf_parts;
 mod quantizing;
 mod random_damage;
 mod round_trip;

@@ -8,13 +8,22 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::block_kind::BlockKind;
+use super::block_kind::{BlockKind, name_of_unread};
 use super::positioned::PositionedFile;
 use crate::error::{Error, Result};
+
+mod arrays;
+mod parts;
+
+use arrays::ArrayPlace;
+pub(crate) use parts::{parts, together};
 
 pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
 /// Keys have at most 65,535 bytes; of longer texts only templates are known.
 const MAX_TEXT_BYTES: u64 = 10_000_000;
+/// Types of values.
+const TEXT: u32 = 8;
+const ARRAY: u32 = 9;
 /// Arrays for each layer have fewer; tokens, of which nothing is kept, have more.
 const MAX_KEPT_ITEMS: u64 = 4096;
 
@@ -23,6 +32,8 @@ const MAX_KEPT_ITEMS: u64 = 4096;
 pub(crate) struct Gguf {
     /// Numbers, texts, and arrays of few numbers; of others, only that they are there (`null`).
     pub metadata: BTreeMap<String, Value>,
+    /// Where the others are.
+    arrays: BTreeMap<String, ArrayPlace>,
     pub tensors: Vec<GgufTensor>,
 }
 
@@ -52,12 +63,7 @@ pub(super) fn begins_so(file: &PositionedFile) -> bool {
 
 /// Reads and checks a file's header.
 pub(super) fn read(file: &PositionedFile) -> Result<Gguf> {
-    let mut cursor = Cursor {
-        file,
-        at: MAGIC.len() as u64,
-        ahead: Vec::new(),
-        taken: 0,
-    };
+    let mut cursor = Cursor::at(file, MAGIC.len() as u64);
     let version = cursor.u32()?;
     if !matches!(version, 2 | 3) {
         let reason = match version.swap_bytes() {
@@ -70,10 +76,15 @@ pub(super) fn read(file: &PositionedFile) -> Result<Gguf> {
     }
     let (n_tensors, n_keys) = (cursor.u64()?, cursor.u64()?);
     let mut metadata = BTreeMap::new();
+    let mut arrays = BTreeMap::new();
     for _ in 0..n_keys {
         let key = cursor.text()?;
         let kind = cursor.u32()?;
+        let place = cursor.at;
         let value = cursor.value(&key, kind)?;
+        if kind == ARRAY && value.is_null() {
+            arrays.insert(key.clone(), ArrayPlace(place));
+        }
         if metadata.insert(key.clone(), value).is_some() {
             return Err(cursor.error(format!("key {key:?} occurs twice")));
         }
@@ -98,7 +109,11 @@ pub(super) fn read(file: &PositionedFile) -> Result<Gguf> {
         .checked_next_multiple_of(alignment)
         .unwrap_or(u64::MAX);
     place(&mut tensors, start, file.len()).map_err(|reason| cursor.error(reason))?;
-    Ok(Gguf { metadata, tensors })
+    Ok(Gguf {
+        metadata,
+        arrays,
+        tensors,
+    })
 }
 
 /// Moves offsets to the file's start; refuses tensors beyond the file or over each other, and names that occur twice.
@@ -111,7 +126,7 @@ fn place(tensors: &mut [GgufTensor], start: u64, len: u64) -> std::result::Resul
         let name = &tensor.name;
         if end.is_none_or(|end| end > len) {
             return Err(format!(
-                "tensor {name:?} has {} bytes from {} on, but the file ends at {len}",
+                "tensor {name:?} has {} bytes from {} on, but the file ends at {len}: it is cut short or damaged; download it again",
                 tensor.n_bytes, tensor.offset
             ));
         }
@@ -141,11 +156,20 @@ struct Cursor<'f> {
     taken: usize,
 }
 
-impl Cursor<'_> {
+impl<'f> Cursor<'f> {
+    fn at(file: &'f PositionedFile, at: u64) -> Self {
+        Self {
+            file,
+            at,
+            ahead: Vec::new(),
+            taken: 0,
+        }
+    }
+
     fn error(&self, reason: impl Into<String>) -> Error {
-        Error::NotSafetensors {
+        Error::NotGguf {
             path: self.file.path().to_path_buf(),
-            reason: format!("it is a GGUF file, but {}", reason.into()),
+            reason: reason.into(),
         }
     }
 
@@ -156,7 +180,7 @@ impl Cursor<'_> {
         match n <= rest {
             true => Ok(()),
             false => Err(self.error(format!(
-                "its header asks for {n} bytes where {rest} follow: it is cut short or damaged"
+                "its header asks for {n} bytes where {rest} follow: it is cut short or damaged; download it again"
             ))),
         }
     }
@@ -215,8 +239,6 @@ impl Cursor<'_> {
 
     /// The value of a key, of which arrays that are not kept are `null`.
     fn value(&mut self, key: &str, kind: u32) -> Result<Value> {
-        const ARRAY: u32 = 9;
-        const TEXT: u32 = 8;
         if kind != ARRAY {
             return self.scalar(key, kind);
         }
@@ -272,8 +294,14 @@ impl Cursor<'_> {
         let dims = dims.collect::<Result<Vec<u64>>>()?;
         let (number, offset) = (self.u32()?, self.u64()?);
         let Some(kind) = BlockKind::of(number) else {
+            let kind = name_of_unread(number).map_or_else(
+                || format!("with the number {number}, which is newer than this program"),
+                str::to_string,
+            );
             return Err(self.error(format!(
-                "tensor {name:?} is of the type {number}, which is not read: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K and MXFP4 are"
+                "tensor {name:?} is of the type {kind}, which is not read: {} are; take a file of the same model in one of \
+                 these, or make one with llama.cpp's `llama-quantize` from its F16 or BF16 file",
+                BlockKind::listed()
             )));
         };
         let (numbers, bytes) = kind.block();

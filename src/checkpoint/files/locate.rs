@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{TensorInfo, foreign, header::MAX_HEADER_BYTES};
+use super::{TensorInfo, foreign, gguf, header::MAX_HEADER_BYTES};
 use crate::checkpoint::python_json;
 use crate::error::{Error, Result};
 
@@ -60,6 +60,10 @@ fn in_directory(directory: &Path) -> Result<Located> {
     if weights.is_empty() {
         weights = of_extension("gguf");
     }
+    // Which are missing is said where they are opened.
+    if let Some(first) = gguf::together(&weights) {
+        return Ok(Located::File(first.clone()));
+    }
     let reason = match weights[..] {
         [path] => return Ok(Located::File(path.clone())),
         [] => match paths.iter().find(|path| foreign::is_named_so(path)) {
@@ -74,6 +78,13 @@ fn in_directory(directory: &Path) -> Result<Located> {
         },
         ref several => {
             let names: Vec<_> = several.iter().map(|path| file_name(path)).collect();
+            if has_extension(several[0], "gguf") {
+                let names = names.join(", ");
+                return Err(Error::NoWeights {
+                    path: directory.to_path_buf(),
+                    reason: format!("several GGUF files are there: {names}; open one of them"),
+                });
+            }
             format!(
                 "several safetensors files and no {INDEX}: {}; open one of them, \
                  or add the index if they are the shards of one checkpoint",

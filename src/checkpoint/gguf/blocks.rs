@@ -35,9 +35,15 @@ pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
                     .iter()
                     .map(|&q| f32::from(q as i8) * half(block, 0)),
             ),
+            BlockKind::Q2K => k_twos(block, numbers),
+            BlockKind::Q3K => k_threes(block, numbers),
             BlockKind::Q4K => k_fours(block, &[], &block[16..], numbers),
             BlockKind::Q5K => k_fours(block, &block[16..48], &block[48..], numbers),
             BlockKind::Q6K => k_sixes(block, numbers),
+            BlockKind::Iq4Nl => fours(&block[2..], numbers, |q| {
+                f32::from(NON_LINEAR[usize::from(q)]) * half(block, 0)
+            }),
+            BlockKind::Iq4Xs => non_linear_parts(block, numbers),
             BlockKind::Mxfp4 => {
                 // Half the power, of twice the numbers: 2^-127 times a half is not lost.
                 let scale = half_power(block[0]);
@@ -114,6 +120,65 @@ fn k_fours(block: &[u8], high: &[u8], low: &[u8], numbers: &mut Vec<f32>) {
             let fifth = high.get(i).map_or(0, |high| (high >> part & 1) << 4);
             scale * f32::from(fourth | fifth) - min
         }));
+    }
+}
+
+/// Codes of two bits: those of 32 bytes are four runs of 32 numbers, one in each pair of bits.
+fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    let halves = bytes.chunks_exact(32);
+    halves.flat_map(|half| {
+        (0..4).flat_map(|quarter| half.iter().map(move |byte| byte >> (2 * quarter) & 3))
+    })
+}
+
+/// Q2_K: sixteen parts of 16 numbers, each with a scale and a minimum of four bits.
+fn k_twos(block: &[u8], numbers: &mut Vec<f32>) {
+    let (scales, codes) = (&block[..16], &block[16..80]);
+    let (d, d_min) = (half(block, 80), half(block, 82));
+    numbers.extend(pairs(codes).enumerate().map(|(i, code)| {
+        let scale = scales[i / 16];
+        d * f32::from(scale & 15) * f32::from(code) - d_min * f32::from(scale >> 4)
+    }));
+}
+
+/// Q3_K: sixteen parts of 16 numbers, each with a scale of six bits; the third bit of a number is in a mask.
+fn k_threes(block: &[u8], numbers: &mut Vec<f32>) {
+    let (mask, codes, scales, d) = (
+        &block[..32],
+        &block[32..96],
+        &block[96..108],
+        half(block, 108),
+    );
+    let scale = |part: usize| {
+        let low = scales[part % 8] >> (part / 8 * 4) & 15;
+        let high = scales[8 + part % 4] >> (part / 4 * 2) & 3;
+        f32::from((low | high << 4) as i8 - 32)
+    };
+    numbers.extend(pairs(codes).enumerate().map(|(i, code)| {
+        let third = mask[i % 32] >> (i / 32) & 1;
+        d * scale(i / 16) * (f32::from(code) - if third == 0 { 4.0 } else { 0.0 })
+    }));
+}
+
+/// The numbers of the codes of IQ4_NL and IQ4_XS.
+const NON_LINEAR: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+
+/// IQ4_XS: eight parts of 32 numbers, each with a scale of six bits.
+fn non_linear_parts(block: &[u8], numbers: &mut Vec<f32>) {
+    let (d, high, low) = (
+        half(block, 0),
+        u16::from_le_bytes([block[2], block[3]]),
+        &block[4..8],
+    );
+    for (part, bytes) in block[8..].chunks_exact(16).enumerate() {
+        let low = low[part / 2] >> (part % 2 * 4) & 15;
+        let high = (high >> (2 * part) & 3) as u8;
+        let scale = d * f32::from((low | high << 4) as i8 - 32);
+        fours(bytes, numbers, |q| {
+            scale * f32::from(NON_LINEAR[usize::from(q)])
+        });
     }
 }
 

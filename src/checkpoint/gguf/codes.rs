@@ -15,6 +15,10 @@ pub(super) fn coding(kind: BlockKind) -> Coding {
     let minima = Heads::Minima(HeadNumber::F16);
     let (bits_by_group, heads) = match kind {
         BlockKind::F32 | BlockKind::F16 | BlockKind::Bf16 => return Coding::Numbers,
+        // Of these there is no packed form.
+        BlockKind::Q2K | BlockKind::Q3K | BlockKind::Iq4Nl | BlockKind::Iq4Xs => {
+            return Coding::Numbers;
+        }
         BlockKind::Q4_0 => ((4, 32), zero(8)),
         BlockKind::Q4_1 => ((4, 32), minima),
         BlockKind::Q5_0 => ((5, 32), zero(16)),
@@ -37,7 +41,13 @@ pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut CodedRows) {
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
         match kind {
-            BlockKind::F32 | BlockKind::F16 | BlockKind::Bf16 => {}
+            BlockKind::F32
+            | BlockKind::F16
+            | BlockKind::Bf16
+            | BlockKind::Q2K
+            | BlockKind::Q3K
+            | BlockKind::Iq4Nl
+            | BlockKind::Iq4Xs => {}
             BlockKind::Q4_0 => {
                 rows.scales.push(half(block, 0));
                 rows.codes.extend(fourth_bits(&block[2..]));

@@ -1,0 +1,65 @@
+//! Long arrays of a GGUF file's keys, which are read when they are asked for: a tokenizer's words, their scores and types.
+
+use serde_json::Value;
+
+use super::{Cursor, Gguf, TEXT};
+use crate::checkpoint::files::TensorFiles;
+use crate::error::Result;
+
+/// Where an array begins in the first file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ArrayPlace(pub u64);
+
+impl TensorFiles {
+    /// The array of texts under a key of a GGUF file; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it holds something else, or a text is not UTF-8.
+    pub(crate) fn gguf_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
+        let Some((mut cursor, kind, n)) = self.array(key)? else {
+            return Ok(None);
+        };
+        if kind != TEXT {
+            return Err(cursor.error(format!("key {key:?} is not an array of texts")));
+        }
+        (0..n)
+            .map(|_| cursor.text())
+            .collect::<Result<_>>()
+            .map(Some)
+    }
+
+    /// The array of numbers under a key of a GGUF file, of whatever type; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it holds something else.
+    pub(crate) fn gguf_numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        let number = |value: &Value| value.as_f64();
+        if let Some(Value::Array(kept)) = self.gguf().and_then(|gguf| gguf.metadata.get(key)) {
+            return Ok(kept.iter().map(number).collect());
+        }
+        let Some((mut cursor, kind, n)) = self.array(key)? else {
+            return Ok(None);
+        };
+        let mut numbers = Vec::new();
+        for _ in 0..n {
+            let value = cursor.scalar(key, kind)?;
+            let Some(number) = number(&value) else {
+                return Err(cursor.error(format!("key {key:?} holds {value}, expected a number")));
+            };
+            numbers.push(number);
+        }
+        Ok(Some(numbers))
+    }
+
+    /// An array that was not kept: where its items are, their type and number.
+    fn array(&self, key: &str) -> Result<Option<(Cursor<'_>, u32, u64)>> {
+        let place = |gguf: &Gguf| gguf.arrays.get(key).copied();
+        let (Some(ArrayPlace(at)), Some(file)) = (self.gguf().and_then(place), self.files.first())
+        else {
+            return Ok(None);
+        };
+        let mut cursor = Cursor::at(file, at);
+        let (kind, n) = (cursor.u32()?, cursor.u64()?);
+        Ok(Some((cursor, kind, n)))
+    }
+}

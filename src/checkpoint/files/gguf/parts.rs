@@ -1,0 +1,135 @@
+//! A GGUF file in parts, which are called `NAME-00001-of-00003.gguf`: llama.cpp's `llama-gguf-split` writes them.
+
+use std::path::{Path, PathBuf};
+
+use super::{Gguf, is_gguf};
+use crate::error::{Error, Result};
+
+/// How many missing parts a message names.
+const SHOWN: usize = 4;
+
+/// All parts of the file at a path, in their order: itself alone if its name is not that of a part.
+///
+/// # Errors
+/// [`Error::NotGguf`] if a part is missing.
+pub(crate) fn parts(path: PathBuf) -> Result<Vec<PathBuf>> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let Some((base, _, count)) = name.and_then(numbered) else {
+        return Ok(vec![path]);
+    };
+    if !is_gguf(&path) {
+        return Ok(vec![path]);
+    }
+    let part = |no| path.with_file_name(format!("{base}-{no:05}-of-{count:05}.gguf"));
+    let all: Vec<PathBuf> = (1..=count).map(part).collect();
+    let missing = |part: &&PathBuf| !part.exists();
+    let missing: Vec<String> = { all.iter().filter(missing) }
+        .map(|part| name_of(part))
+        .collect();
+    if missing.is_empty() {
+        return Ok(all);
+    }
+    let (n, shown) = (missing.len(), &missing[..missing.len().min(SHOWN)]);
+    let more = if n > SHOWN { ", .." } else { "" };
+    Err(Error::NotGguf {
+        reason: format!(
+            "it is a part of a model split into {count} files, {n} of which {} missing: {}{more}; put all of them into one \
+             folder",
+            if n == 1 { "is" } else { "are" },
+            shown.join(", ")
+        ),
+        path,
+    })
+}
+
+/// The first of several paths, if they are the parts of one file, or some of them.
+pub(crate) fn together<'p>(paths: &[&'p PathBuf]) -> Option<&'p PathBuf> {
+    let of = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        numbered(name).map(|(base, _, count)| (base.to_string(), count))
+    };
+    let (first, rest) = paths.split_first()?;
+    let model = of(first)?;
+    rest.iter()
+        .all(|path| of(path).as_ref() == Some(&model))
+        .then_some(*first)
+}
+
+/// The name, number and count in the name of a part.
+fn numbered(name: &str) -> Option<(&str, usize, usize)> {
+    let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (base, no) = rest.rsplit_once('-')?;
+    let number = |digits: &str| {
+        let is_one = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_one.then(|| digits.parse::<usize>().ok()).flatten()
+    };
+    let (no, count) = (number(no)?, number(count)?);
+    (1..=count).contains(&no).then_some((base, no, count))
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+impl Gguf {
+    /// Checks that this is part `no`, from 0 on, of so many.
+    ///
+    /// # Errors
+    /// [`Error::NotGguf`] if its keys say something else.
+    pub(in crate::checkpoint::files) fn check_part(
+        &self,
+        path: &Path,
+        no: usize,
+        count: usize,
+    ) -> Result<()> {
+        let key = |key: &str| self.metadata.get(key).and_then(|value| value.as_u64());
+        let found = key("split.count").map_or(1, |count| count.max(1));
+        let error = |reason| {
+            Err(Error::NotGguf {
+                path: path.to_path_buf(),
+                reason,
+            })
+        };
+        if count == 1 && found > 1 {
+            let found_no = key("split.no").unwrap_or(0) + 1;
+            return error(format!(
+                "it is part {found_no} of {found} of a split model, and its name does not say so; name the parts \
+                 NAME-{found_no:05}-of-{found:05}.gguf and so on, in one folder, or join them with `llama-gguf-split --merge`"
+            ));
+        }
+        if found != count as u64 || (count > 1 && key("split.no") != Some(no as u64)) {
+            return error(format!(
+                "its name says that it is part {} of {count}, but its keys split.no and split.count do not; download it again",
+                no + 1
+            ));
+        }
+        Ok(())
+    }
+
+    /// Adds the tensors of a further part.
+    pub(in crate::checkpoint::files) fn append(&mut self, part: Self) {
+        self.tensors.extend(part.tensors);
+    }
+
+    /// Checks that all parts together have as many tensors as they say.
+    ///
+    /// # Errors
+    /// [`Error::NotGguf`] if not.
+    pub(in crate::checkpoint::files) fn check_count(&self, path: &Path) -> Result<()> {
+        match self
+            .metadata
+            .get("split.tensors.count")
+            .and_then(|value| value.as_u64())
+        {
+            Some(said) if said != self.tensors.len() as u64 => Err(Error::NotGguf {
+                path: path.to_path_buf(),
+                reason: format!(
+                    "its parts have {} tensors, but split.tensors.count is {said}: they are of different models; download all again",
+                    self.tensors.len()
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
