@@ -8,6 +8,7 @@ mod architecture;
 mod as_stored;
 mod as_tensor;
 mod attribute_names;
+mod beside;
 mod by_role;
 pub mod config_json;
 mod disk;
@@ -61,7 +62,10 @@ use crate::packed::PackedStack;
 
 pub use architecture::Architecture;
 pub use as_tensor::AsTensor;
+pub use beside::Beside;
 pub use by_role::{ByRole, Parameters};
+#[cfg(feature = "text")]
+pub(crate) use gguf::{Special, TokenType, Words};
 pub(crate) use loader::Held;
 pub use loader::Loader;
 pub use plain::PlainFile;
@@ -107,10 +111,13 @@ pub struct CheckpointOptions {
     config: Option<PathBuf>,
     strictness: Strictness,
     keeps_quantized: bool,
+    beside: Beside,
 }
 
 impl CheckpointOptions {
     setters! {
+        /// Sets whether files beside a GGUF file go before what it says itself.
+        beside(beside: Beside) => beside = beside;
         /// Chooses one stack of a checkpoint that contains several.
         part(part: StackPart) => part = Some(part);
         /// Uses the given family instead of the one that `model_type` names.
@@ -160,6 +167,7 @@ impl CheckpointOptions {
             None => files.directory().join("config.json"),
         };
         let (strictness, keeps_quantized) = (self.strictness, self.keeps_quantized);
+        let beside = self.beside;
         let (family, config) = self.blocks(&config_path)?;
         let json = match config_path.exists() {
             true => Some(ConfigJson::open(&config_path)?),
@@ -178,6 +186,7 @@ impl CheckpointOptions {
             plan,
             strictness,
             keeps_quantized,
+            beside,
             other: None,
             is_joined: false,
             config_path: config_path.exists().then_some(config_path),
@@ -204,6 +213,7 @@ pub struct Checkpoint {
     strictness: Strictness,
     /// Whether linear layers keep quantised weights as they are in the files.
     keeps_quantized: bool,
+    beside: Beside,
     /// Whether this is one of two stacks that make one model.
     is_joined: bool,
     /// The other of them.

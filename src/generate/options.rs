@@ -56,11 +56,15 @@ impl GenerationOptions {
     /// The most new tokens unless told otherwise.
     pub const MAX_NEW_TOKENS: usize = 256;
 
-    /// What the checkpoint's `generation_config.json` says, or its `config.json` where there is none.
+    /// What the checkpoint's `generation_config.json` says, or its `config.json` where there is none. A GGUF file says it itself
+    /// ([`Beside`](crate::checkpoint::Beside)).
     ///
     /// # Errors
     /// If the file cannot be read, or a value in it is not what its key is for.
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        if let Some(json) = checkpoint.own_generation_config()? {
+            return Self::read(&json);
+        }
         let folder = checkpoint.files().directory();
         let files = ["generation_config.json", "config.json"].map(|name| folder.join(name));
         match files.iter().find(|path| path.exists()) {

@@ -35,7 +35,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 const DEFAULT: &str = "default";
 
 /// The chat templates of a checkpoint: Jinja in `chat_template.jinja` and `additional_chat_templates/`, or in
-/// `tokenizer_config.json` under `chat_template`.
+/// `tokenizer_config.json` under `chat_template`; or in a GGUF file.
 ///
 /// Templates are run as transformers' `apply_chat_template` runs them, with Jinja2's and Python's rules for values and their texts.
 #[derive(Debug)]
@@ -59,10 +59,11 @@ impl ChatTemplate {
     /// # Errors
     /// If there is none, or a file cannot be read.
     pub fn of(tokenizer: &Tokenizer) -> Result<Self> {
-        let directory = tokenizer.path().parent().unwrap_or(Path::new(""));
         let config = tokenizer.config();
-        let mut sources = in_files(directory)?;
-        let mut path = directory.join("chat_template.jinja");
+        let (mut sources, mut path) = match tokenizer.folder() {
+            Some(folder) => (in_files(folder)?, folder.join("chat_template.jinja")),
+            None => (BTreeMap::new(), tokenizer.path().to_path_buf()),
+        };
         if let Some(config) = config.filter(|_| sources.is_empty()) {
             path = config.path().to_path_buf();
             for (name, text) in config.templates("chat_template")?.unwrap_or_default() {
@@ -76,8 +77,16 @@ impl ChatTemplate {
             }
         }
         if sources.is_empty() {
-            let reason = "missing; the model was not made for chats: give it a text to continue, or write its template into \
-                          chat_template.jinja";
+            let reason = match tokenizer.folder() {
+                Some(_) => {
+                    "missing; the model was not made for chats: give it a text to continue, or write its template into \
+                     chat_template.jinja"
+                }
+                None => {
+                    "holds no tokenizer.chat_template; the model was not made for chats: give it a text to continue, or take its \
+                     template from files beside it (`Beside::First`, or `--files-beside`)"
+                }
+            };
             return Err(malformed(&path, reason.to_string()));
         }
         let special = |name: &'static str| Some((name, config?.special_token(name).ok()??));

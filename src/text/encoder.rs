@@ -1,7 +1,5 @@
 //! A model that reads texts: its tokenizer, the limits of both, and the walk over batches.
 
-use std::path::Path;
-
 use candle_core::{DType, Device, Tensor};
 use tokenizers::EncodeInput;
 
@@ -26,18 +24,13 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// The model with the tokenizer in `directory`. Texts are shortened to `max_length`, or else to what the tokenizer and
+    /// The model with the checkpoint's tokenizer. Texts are shortened to `max_length`, or else to what the tokenizer and
     /// the model allow.
     ///
     /// # Errors
     /// If the model reads no tokens or attends to an encoder's output, or the tokenizer is missing, malformed or another model's.
-    pub fn new(
-        model: Model,
-        checkpoint: &Checkpoint,
-        directory: &Path,
-        max_length: Option<usize>,
-    ) -> Result<Self> {
-        let mut tokenizer = Tokenizer::open(directory)?;
+    pub fn new(model: Model, checkpoint: &Checkpoint, max_length: Option<usize>) -> Result<Self> {
+        let mut tokenizer = Tokenizer::of(checkpoint)?;
         let words = words(&model)?;
         if model.is_behind() {
             return Err(Error::InvalidConfig(

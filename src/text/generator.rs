@@ -47,7 +47,7 @@ impl<'m> TextGenerator<'m> {
     /// # Errors
     /// If there is no tokenizer, it has more tokens than the model, or the model has no head for the next one.
     pub fn new(checkpoint: &Checkpoint, model: &'m Model) -> Result<Self> {
-        let tokenizer = Tokenizer::open(checkpoint.files().directory())?;
+        let tokenizer = Tokenizer::of(checkpoint)?;
         if let crate::config::EmbeddingsConfig::Tokens(tokens) = &model.config().embeddings {
             tokenizer.check_vocabulary(tokens.n_tokens)?;
         }

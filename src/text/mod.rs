@@ -12,6 +12,7 @@ mod conversation;
 mod embedder;
 mod encoder;
 mod generator;
+mod gguf;
 mod jinja;
 mod options;
 mod pieces;

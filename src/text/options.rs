@@ -8,10 +8,10 @@ use super::encoder::Encoder;
 use super::sentence_files::SentenceFiles;
 use super::stages::Stage;
 use super::{Pooling, TextClassifier, TextEmbedder};
+use crate::CheckpointOptions;
 use crate::checkpoint::write::directory;
 use crate::config::{Precision, setters};
 use crate::error::{Error, Result};
-use crate::{Checkpoint, CheckpointOptions};
 
 /// Options for opening a [`TextEmbedder`] or a [`TextClassifier`]; by default the files decide, and the model is packed in
 /// f32 for inference on the CPU.
@@ -83,15 +83,12 @@ impl TextOptions {
             true => directory(path), // of the weights
             false => path,
         };
-        let mut files = SentenceFiles::open(directory)?;
+        let mut files = match self.checkpoint.leaves_out_beside(path) {
+            true => SentenceFiles::none(directory),
+            false => SentenceFiles::open(directory)?,
+        };
         if !self.pooling.is_empty() {
             files.pooling = self.pooling;
-        }
-        if files.pooling.is_empty() {
-            let reason = "there is no modules.json, so how the vectors of tokens become one is not known; name a pooling, \
-                          which for most encoders is \"mean\" or \"cls\" (`TextOptions::pooling`)";
-            let message = format!("{}: {reason}", directory.display());
-            return Err(Error::InvalidConfig(message));
         }
         if let Some(normalize) = self.normalize {
             files
@@ -102,13 +99,22 @@ impl TextOptions {
         let is_elsewhere = files.model != directory;
         let model = if is_elsewhere { &files.model } else { path };
         let checkpoint = self.checkpoint.open(model)?;
+        if let (true, Some(name)) = (files.pooling.is_empty(), checkpoint.own_pooling()?) {
+            files.pooling.push(name.parse()?);
+        }
+        if files.pooling.is_empty() {
+            let reason = "there is no modules.json, so how the vectors of tokens become one is not known; name a pooling, \
+                          which for most encoders is \"mean\" or \"cls\" (`TextOptions::pooling`)";
+            let message = format!("{}: {reason}", directory.display());
+            return Err(Error::InvalidConfig(message));
+        }
         let model = match &self.form {
             Form::Packed(precision) => checkpoint.packed_base_model(*precision),
             Form::Plain(dtype, device) => checkpoint.base_model(*dtype, device),
         }?;
         let d_model = model.config().output_width();
         let max_length = self.max_length.or(files.max_length);
-        let mut encoder = Encoder::new(model, &checkpoint, tokenizer_of(&checkpoint), max_length)?;
+        let mut encoder = Encoder::new(model, &checkpoint, max_length)?;
         if files.lower_case {
             encoder.tokenizer.lower_case()?;
         }
@@ -126,13 +132,7 @@ impl TextOptions {
             Form::Plain(dtype, device) => checkpoint.model(*dtype, device),
         }?;
         let json = checkpoint.config_json()?;
-        let tokenizer = tokenizer_of(&checkpoint);
-        let encoder = Encoder::new(model, &checkpoint, tokenizer, self.max_length)?;
+        let encoder = Encoder::new(model, &checkpoint, self.max_length)?;
         TextClassifier::new(encoder, &checkpoint, json.as_ref())
     }
-}
-
-/// Where a checkpoint's tokenizer is: beside its weights.
-fn tokenizer_of(checkpoint: &Checkpoint) -> &Path {
-    checkpoint.files().directory()
 }

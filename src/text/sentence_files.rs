@@ -56,15 +56,20 @@ struct Module {
 }
 
 impl SentenceFiles {
+    /// None of them: the checkpoint says all itself.
+    pub fn none(directory: &Path) -> Self {
+        Self {
+            model: directory.to_path_buf(),
+            ..Self::default()
+        }
+    }
+
     /// Reads what is in a checkpoint's directory, which may be nothing of all this.
     ///
     /// # Errors
     /// If a file is malformed, or names a module, pooling or activation that is not known.
     pub fn open(directory: &Path) -> Result<Self> {
-        let mut files = Self {
-            model: directory.to_path_buf(),
-            ..Self::default()
-        };
+        let mut files = Self::none(directory);
         if let Some(json) = optional(&directory.join("config_sentence_transformers.json"))? {
             let prompts: Option<BTreeMap<String, Option<String>>> = json.parsed("prompts")?;
             let given = |(name, prompt): (String, Option<String>)| Some((name, prompt?));

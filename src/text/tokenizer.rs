@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::{EncodeInput, Encoding, TruncationDirection, TruncationParams};
 
+use crate::Checkpoint;
+use crate::checkpoint::Words;
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::read_limited;
+use crate::checkpoint::files::{TensorFiles, is_gguf, read_limited};
 use crate::checkpoint::python_json;
 use crate::config::getters;
 use crate::error::{Error, Result};
@@ -29,6 +31,8 @@ const MAX_BYTES: u64 = 400_000_000;
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     path: PathBuf,
+    /// Where files are that say more; a GGUF file says all itself.
+    folder: Option<PathBuf>,
     config: Option<ConfigJson>,
 }
 
@@ -51,12 +55,18 @@ impl From<&Encoding> for TokenizedText {
 }
 
 impl Tokenizer {
-    /// Opens the tokenizer in a checkpoint's directory.
+    /// Opens the tokenizer in a checkpoint's directory, or in a GGUF file.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if there is no `tokenizer.json`, or it is not one.
+    /// [`Error::Tokenizer`] if there is no `tokenizer.json`, or it is not one; [`Error::ConfigKey`] if the words of a GGUF file are
+    /// malformed, or of a kind that is not known.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
+        if is_gguf(directory)
+            && let Some(words) = Words::read(&TensorFiles::open(directory)?)?
+        {
+            return Self::of_words(words);
+        }
         let path = directory.join("tokenizer.json");
         let fail = |reason| Error::Tokenizer {
             path: path.clone(),
@@ -81,17 +91,43 @@ impl Tokenizer {
         Ok(Self {
             inner,
             config: config.transpose()?,
+            folder: Some(directory.to_path_buf()),
             path,
         })
     }
 
+    /// Opens the tokenizer of a checkpoint: that in a GGUF file, or else the `tokenizer.json` beside the weights.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        match checkpoint.words()? {
+            Some(words) => Self::of_words(words),
+            None => Self::open(checkpoint.files().directory()),
+        }
+    }
+
+    fn of_words(words: Words) -> Result<Self> {
+        Ok(Self {
+            inner: super::gguf::tokenizer(&words)?,
+            config: Some(ConfigJson::given(&words.path, words.tokenizer_config())),
+            folder: None,
+            path: words.path,
+        })
+    }
+
     getters! {
-        /// The path of `tokenizer.json`.
+        /// The path of `tokenizer.json`, or of the GGUF file.
         path(&self) -> &Path => &self.path;
-        /// The `tokenizer_config.json`, if there is one.
+        /// The `tokenizer_config.json`, if there is one, or what a GGUF file says in its place.
         config(&self) -> Option<&ConfigJson> => self.config.as_ref();
         /// The tokenizer itself.
         inner(&self) -> &tokenizers::Tokenizer => &self.inner;
+    }
+
+    /// Where files are that say more than `tokenizer.json`, unless there are none.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     /// The number of tokens that the model may have at most by `tokenizer_config.json`.

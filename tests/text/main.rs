@@ -12,6 +12,7 @@ mod weights;
 mod bits;
 mod chat;
 mod generation;
+mod gguf_words;
 mod minilm;
 mod refused;
 mod results;

@@ -109,10 +109,11 @@ pub fn generate(args: &Args) -> Result<Outcome> {
         .as_ref()
         .filter(|_| args.conversation.print_prompt)
     {
-        let tokenizer = Tokenizer::open(checkpoint.files().directory())?;
+        let tokenizer = Tokenizer::of(&checkpoint)?;
         output::print_text(&ChatTemplate::of(&tokenizer)?.text(conversation)?)?;
         return Ok(Outcome::Done);
     }
+    ModelArgs::note_beside(&checkpoint)?;
     if let Some(output) = &args.output {
         let read = args.model.files().chain(args.input_ids.as_deref());
         let read = read.chain(args.conversation.files());

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
-use candle_blocks::checkpoint::scheme::StackPart;
+use candle_blocks::checkpoint::{Beside, scheme::StackPart};
 use candle_blocks::device::check_dtype;
 use candle_blocks::text::TextOptions;
 use candle_blocks::trace::TraceInput;
@@ -38,6 +38,19 @@ impl ModelArgs {
         self.source.path(self.model.as_ref(), "--model PATH")
     }
 
+    /// Says which files beside a GGUF file are not read.
+    pub fn note_beside(checkpoint: &Checkpoint) -> Result<()> {
+        let ignored = checkpoint.ignored_beside()?;
+        if !ignored.is_empty() {
+            output::warn(format_args!(
+                "note: {} says itself what {} beside it would say; --files-beside takes these instead",
+                checkpoint.files().path().display(),
+                ignored.join(", ")
+            ));
+        }
+        Ok(())
+    }
+
     /// How to open it.
     pub fn options(&self) -> CheckpointOptions {
         self.source.options()
@@ -65,6 +78,10 @@ pub struct SourceArgs {
     /// A JSON file that describes a family which the program does not know (see `Family::from_json_file`).
     #[arg(long, value_name = "FILE")]
     family: Option<PathBuf>,
+    /// Take the tokenizer, the chat template and the settings of generation from files beside a GGUF file instead of what it
+    /// says itself.
+    #[arg(long)]
+    files_beside: bool,
     /// Which stack to use of a checkpoint that contains several. A whole model runs both where none is chosen.
     #[arg(long, value_parser = names(&["encoder", "decoder", "text", "vision"])
         .try_map(|name| serde_json::from_value::<StackPart>(name.into())))]
@@ -111,6 +128,9 @@ impl SourceArgs {
 
     fn options(&self) -> CheckpointOptions {
         let mut options = CheckpointOptions::default();
+        if self.files_beside {
+            options = options.beside(Beside::First);
+        }
         if let Some(config) = &self.config {
             options = options.config(config);
         }

@@ -12,6 +12,8 @@ mod keys;
 mod names;
 mod save;
 mod search;
+mod stops;
+mod words;
 mod write;
 
 use std::ops::Range;
@@ -24,6 +26,7 @@ use serde_json::Value;
 use self::config::Described;
 use self::names::{Names, step};
 pub(super) use self::save::{Dense, save};
+pub(crate) use self::words::{Special, TokenType, Words};
 pub(super) use crate::checkpoint::files::is_gguf;
 use crate::checkpoint::files::{BlockKind, Coding, Compute, GgufTensor, Part, TensorFiles};
 use crate::error::{Error, Result};
@@ -50,6 +53,36 @@ pub(super) fn config(path: &Path) -> Result<Value> {
             blocks.numbers(&files, 0..n).map(Some)
         },
     })
+}
+
+/// How the vectors of tokens become one, by the name that sentence-transformers has for it; `None` if the file does not say, or
+/// is no GGUF file.
+///
+/// # Errors
+/// If it is none of those that are known.
+#[cfg(feature = "text")]
+pub(super) fn pooling(files: &TensorFiles) -> Result<Option<&'static str>> {
+    let metadata = files.gguf().map(|gguf| &gguf.metadata);
+    let architecture = metadata.and_then(|all| all.get("general.architecture")?.as_str());
+    let key = format!("{}.pooling_type", architecture.unwrap_or_default());
+    let Some(found) = metadata.and_then(|all| all.get(&key)) else {
+        return Ok(None);
+    };
+    Ok(Some(match found.as_u64() {
+        Some(0) => return Ok(None),
+        Some(1) => "mean",
+        Some(2) => "cls",
+        Some(3) => "lasttoken",
+        _ => {
+            return Err(Error::ConfigKey {
+                path: files.path().to_path_buf(),
+                key: format!("{key:?}"),
+                reason: format!(
+                    "is {found}, expected 1 (mean), 2 (cls) or 3 (last token): a file of 4 ranks pairs of texts, and makes no vectors"
+                ),
+            });
+        }
+    }))
 }
 
 /// Gives the tensors of a GGUF file transformers' names and contents.

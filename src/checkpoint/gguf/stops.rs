@@ -1,0 +1,142 @@
+//! Which tokens end a text: the `generation_config.json` that a GGUF file stands for.
+//!
+//! Files name one or two of these tokens; llama.cpp finds others by their texts (`llama_vocab::impl::load`,
+//! <https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp>), and so do these.
+
+use serde_json::{Map, Value, json};
+
+use super::words::{Special, TokenType, Words};
+
+/// Tokens that end a text, or what a model says in a conversation.
+const ENDS: [&str; 22] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Tokens of code to be filled in, which end a text too: the key of each, and the texts where no key says it.
+const FILLED: [(&str, &[&str]); 3] = [
+    (
+        "fim_pad_token_id",
+        &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
+    ),
+    (
+        "fim_rep_token_id",
+        &[
+            "<|fim_repo|>",
+            "<|repo_name|>",
+            "<fim-repo>",
+            "<REPO>",
+            "<reponame>",
+        ],
+    ),
+    ("fim_sep_token_id", &["<|file_sep|>"]),
+];
+
+/// Tokens of gpt-oss that are shown.
+const SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+
+impl Words {
+    /// The tokens that end a text, that of the file first.
+    pub fn stops(&self) -> Vec<u32> {
+        let mut stops: Vec<u32> = [Special::Eos, Special::Eot, Special::Eom]
+            .into_iter()
+            .filter_map(|special| self.id(special))
+            .collect();
+        stops.extend(self.filled());
+        stops.extend(ENDS.iter().filter_map(|text| self.find(text)));
+        let has = |stops: &[u32], text: &str| self.find(text).is_some_and(|id| stops.contains(&id));
+        stops.retain({
+            let among = stops.clone();
+            move |&id| {
+                let is = |text: &str| self.text(id) == Some(text);
+                !(is("<|end|>") && !self.ends_a_turn(|text| has(&among, text))
+                    || is("</s>") && has(&among, "<|tool_response>"))
+            }
+        });
+        let mut seen = std::collections::HashSet::new();
+        stops.retain(|id| seen.insert(*id));
+        stops
+    }
+
+    /// Whether `<|end|>` ends what a model says: in gpt-oss and Solar Open it ends a part of it.
+    fn ends_a_turn(&self, has: impl Fn(&str) -> bool) -> bool {
+        let calls = has("<|call|>") || has("<|calls|>");
+        !(calls && (has("<|return|>") || has("<|flush|>")))
+    }
+
+    fn filled(&self) -> impl Iterator<Item = u32> {
+        FILLED.into_iter().filter_map(|(key, texts)| {
+            let by_text = || texts.iter().find_map(|text| self.find(text));
+            self.numbered(key).or_else(by_text)
+        })
+    }
+
+    /// What each token is: what ends a text is no text, whatever the file says.
+    pub fn settled_types(&self) -> Vec<TokenType> {
+        let mut types = self.types.clone();
+        let mut set = |id: Option<u32>, settled: TokenType| {
+            if let Some(of) = id.and_then(|id| types.get_mut(id as usize)) {
+                *of = settled;
+            }
+        };
+        let filled = FILLED.iter().flat_map(|(_, texts)| texts.iter());
+        for text in ENDS.iter().chain(filled) {
+            set(self.find(text), TokenType::Control);
+        }
+        for text in SHOWN {
+            set(self.find(text), TokenType::UserDefined);
+        }
+        let stops = self.stops();
+        let is_left_out = |id: &u32| !stops.contains(id);
+        set(
+            self.find("<|end|>").filter(is_left_out),
+            TokenType::UserDefined,
+        );
+        set(self.find("</s>").filter(is_left_out), TokenType::Normal);
+        types
+    }
+
+    /// The `generation_config.json` that the file stands for.
+    pub fn generation_config(&self) -> Value {
+        let mut config = Map::new();
+        config.insert("eos_token_id".to_string(), json!(self.stops()));
+        if let Some(id) = self.id(Special::Padding) {
+            config.insert("pad_token_id".to_string(), id.into());
+        }
+        config.insert("suppress_tokens".to_string(), self.suppressed());
+        let sampling = [
+            ("temp", "temperature"),
+            ("top_k", "top_k"),
+            ("top_p", "top_p"),
+            ("min_p", "min_p"),
+            ("penalty_repeat", "repetition_penalty"),
+        ];
+        for (key, name) in sampling {
+            if let Some(value) = self.sampling(key) {
+                config.insert(name.to_string(), value.clone());
+                config.insert("do_sample".to_string(), true.into());
+            }
+        }
+        config.into()
+    }
+}

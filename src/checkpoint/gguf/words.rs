@@ -1,0 +1,324 @@
+//! The words of a GGUF file: its tokenizer as plain data, which [`crate::text`] makes one of.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use crate::checkpoint::files::TensorFiles;
+use crate::error::{Error, Result};
+
+/// What a file says of its words under `tokenizer.ggml`.
+#[derive(Clone, Debug)]
+pub(crate) struct Words {
+    /// The file.
+    pub path: PathBuf,
+    /// `model`: the kind of tokenizer.
+    pub model: String,
+    /// `pre`: how texts are cut before pairs are merged.
+    pub pre: Option<String>,
+    /// The words, by id.
+    pub tokens: Vec<String>,
+    /// What each is.
+    pub types: Vec<TokenType>,
+    /// Of each, where there are any.
+    pub scores: Vec<f32>,
+    /// Pairs with a space between, the first of which goes first.
+    pub merges: Vec<String>,
+    /// How characters are normalised, compiled by SentencePiece.
+    pub charsmap: Vec<u8>,
+    /// `general.name`, in lower case: some models' special tokens swallow spaces, which nothing else says.
+    pub model_name: String,
+    metadata: Map<String, Value>,
+}
+
+/// What a word is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenType {
+    Normal,
+    Unknown,
+    /// One that ends a text or the like, of which no text is made.
+    Control,
+    /// Found in a text as it is, before all else.
+    UserDefined,
+    Unused,
+    /// `<0x0A>`: a byte of a character that is no word.
+    Byte,
+}
+
+/// A token with a task of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Special {
+    Bos,
+    Eos,
+    Eot,
+    Eom,
+    Unknown,
+    Separator,
+    Padding,
+    Cls,
+    Mask,
+}
+
+impl Special {
+    /// Its key, which is misspelled there too.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Bos => "bos_token_id",
+            Self::Eos => "eos_token_id",
+            Self::Eot => "eot_token_id",
+            Self::Eom => "eom_token_id",
+            Self::Unknown => "unknown_token_id",
+            Self::Separator => "seperator_token_id",
+            Self::Padding => "padding_token_id",
+            Self::Cls => "cls_token_id",
+            Self::Mask => "mask_token_id",
+        }
+    }
+
+    /// The id where a file of a kind of tokenizer does not say one, as llama.cpp has it.
+    fn default_id(self, model: &str) -> Option<u32> {
+        Some(match (model, self) {
+            ("llama", Self::Bos) => 1,
+            ("llama", Self::Eos) => 2,
+            ("llama", Self::Unknown) => 0,
+            ("t5", Self::Eos) => 1,
+            ("t5", Self::Unknown) => 2,
+            ("t5", Self::Padding) => 0,
+            ("bert", Self::Unknown) => 100,
+            ("bert", Self::Cls) => 101,
+            ("bert", Self::Separator) => 102,
+            ("bert", Self::Mask) => 103,
+            ("bert", Self::Padding) => 0,
+            _ => return None,
+        })
+    }
+}
+
+impl Words {
+    /// Those of a file; `None` if it has none, or is no GGUF file.
+    ///
+    /// # Errors
+    /// If a key holds something else than it should, or two words are the same.
+    pub fn read(files: &TensorFiles) -> Result<Option<Self>> {
+        let Some(words) = Self::without_list(files) else {
+            return Ok(None);
+        };
+        let Some(tokens) = files.gguf_texts("tokenizer.ggml.tokens")? else {
+            return Ok(None);
+        };
+        match &words.model[..] {
+            "none" | "no_vocab" => return Ok(None),
+            // A file whose keys say nothing of how its words are used, as of old.
+            "" => return Ok(None),
+            _ => {}
+        }
+        let n = tokens.len();
+        let of_each = |key: &str| {
+            let found = files.gguf_numbers(&format!("tokenizer.ggml.{key}"))?;
+            match &found {
+                Some(found) if found.len() < n => {
+                    let reason = format!("has {} items for {n} tokens", found.len());
+                    Err(words.error(key, reason))
+                }
+                _ => Ok(found),
+            }
+        };
+        let types = of_each("token_type")?;
+        let types = types.map(|types| types.into_iter().map(token_type).collect());
+        let scores = of_each("scores")?.unwrap_or_default();
+        let charsmap = files.gguf_numbers("tokenizer.ggml.precompiled_charsmap")?;
+        let byte = |number: f64| (number as i64) as u8; // may be signed
+        let merges = files.gguf_texts("tokenizer.ggml.merges")?;
+        let words = Self {
+            types: types.unwrap_or_else(|| vec![TokenType::Normal; n]),
+            scores: scores.into_iter().map(|score| score as f32).collect(),
+            merges: merges.unwrap_or_default(),
+            charsmap: charsmap.unwrap_or_default().into_iter().map(byte).collect(),
+            tokens,
+            ..words
+        };
+        words.check()?;
+        Ok(Some(words))
+    }
+
+    /// What a file says but the words themselves; `None` if it is no GGUF file.
+    pub fn without_list(files: &TensorFiles) -> Option<Self> {
+        let metadata: Map<String, Value> = files.gguf()?.metadata.clone().into_iter().collect();
+        let text = |key: &str| {
+            metadata
+                .get(key)
+                .and_then(Value::as_str)
+                .map(str::to_string)
+        };
+        Some(Self {
+            path: files.path().to_path_buf(),
+            model: text("tokenizer.ggml.model").unwrap_or_default(),
+            pre: text("tokenizer.ggml.pre").filter(|pre| !pre.is_empty()),
+            tokens: Vec::new(),
+            types: Vec::new(),
+            scores: Vec::new(),
+            merges: Vec::new(),
+            charsmap: Vec::new(),
+            model_name: text("general.name").unwrap_or_default().to_lowercase(),
+            metadata,
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut seen = std::collections::HashMap::new();
+        for (id, token) in self.tokens.iter().enumerate() {
+            if let Some(first) = seen.insert(token, id) {
+                let reason = format!("has {token:?} twice, as {first} and as {id}");
+                return Err(self.error("tokens", reason));
+            }
+        }
+        let all = [
+            Special::Bos,
+            Special::Eos,
+            Special::Eot,
+            Special::Eom,
+            Special::Unknown,
+            Special::Separator,
+            Special::Padding,
+            Special::Cls,
+            Special::Mask,
+        ];
+        for special in all {
+            if let Some(id) = self.said(special)
+                && id as usize >= self.tokens.len()
+            {
+                let reason = format!("is {id}, but there are {} tokens", self.tokens.len());
+                return Err(self.error(special.key(), reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// The id that the file says.
+    pub fn said(&self, special: Special) -> Option<u32> {
+        let id = self.key(special.key())?.as_u64()?;
+        u32::try_from(id).ok()
+    }
+
+    /// The id of a special token, if there is one: what the file says, or else what files of its kind mean.
+    pub fn id(&self, special: Special) -> Option<u32> {
+        let by_text = || {
+            let text = match special {
+                _ if self.model != "bert" => return None,
+                Special::Unknown => "[UNK]",
+                Special::Cls => "[CLS]",
+                Special::Separator => "[SEP]",
+                Special::Padding => "[PAD]",
+                Special::Mask => "[MASK]",
+                _ => return None,
+            };
+            self.find(text)
+        };
+        let default = || {
+            let id = special.default_id(&self.model)?;
+            ((id as usize) < self.tokens.len()).then_some(id)
+        };
+        self.said(special).or_else(by_text).or_else(default)
+    }
+
+    /// The id of a token by its text.
+    pub fn find(&self, text: &str) -> Option<u32> {
+        let at = self.tokens.iter().position(|token| token == text)?;
+        u32::try_from(at).ok()
+    }
+
+    /// The text of a token.
+    pub fn text(&self, id: u32) -> Option<&str> {
+        self.tokens.get(id as usize).map(String::as_str)
+    }
+
+    /// A truth value, if the file says it.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn flag(&self, key: &str) -> Result<Option<bool>> {
+        match self.key(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.error(key, format!("is {other}, expected true or false"))),
+        }
+    }
+
+    /// Tokens with a number of their own key, such as `fim_pad_token_id`.
+    pub(super) fn numbered(&self, key: &str) -> Option<u32> {
+        u32::try_from(self.key(key)?.as_u64()?).ok()
+    }
+
+    /// Tokens that are never chosen.
+    pub(super) fn suppressed(&self) -> Value {
+        let found = self.key("suppress_tokens").cloned();
+        found.unwrap_or_else(|| json!([]))
+    }
+
+    fn key(&self, key: &str) -> Option<&Value> {
+        let found = self.metadata.get(&format!("tokenizer.ggml.{key}"))?;
+        (!found.is_null()).then_some(found)
+    }
+
+    /// How the authors would draw tokens: `general.sampling.temp` and others.
+    pub(super) fn sampling(&self, key: &str) -> Option<&Value> {
+        self.metadata.get(&format!("general.sampling.{key}"))
+    }
+
+    /// An error about a key under `tokenizer.ggml`.
+    pub fn error(&self, key: &str, reason: String) -> Error {
+        Error::ConfigKey {
+            path: self.path.clone(),
+            key: format!("\"tokenizer.ggml.{key}\""),
+            reason,
+        }
+    }
+
+    /// The `tokenizer_config.json` that the file stands for: its special tokens and chat templates.
+    pub fn tokenizer_config(&self) -> Value {
+        let mut config = Map::new();
+        let names = [
+            (Special::Bos, "bos_token"),
+            (Special::Eos, "eos_token"),
+            (Special::Unknown, "unk_token"),
+            (Special::Separator, "sep_token"),
+            (Special::Padding, "pad_token"),
+            (Special::Cls, "cls_token"),
+            (Special::Mask, "mask_token"),
+        ];
+        for (special, name) in names {
+            if let Some(text) = self.id(special).and_then(|id| self.text(id)) {
+                config.insert(name.to_string(), text.into());
+            }
+        }
+        const TEMPLATE: &str = "tokenizer.chat_template";
+        let named = self.metadata.iter().filter_map(|(key, template)| {
+            let name = key.strip_prefix(TEMPLATE)?.strip_prefix('.')?;
+            Some(json!({"name": name, "template": template}))
+        });
+        let mut templates: Vec<Value> = named.collect();
+        let default = self
+            .metadata
+            .get(TEMPLATE)
+            .filter(|template| template.is_string());
+        if templates.is_empty() {
+            config.extend(default.map(|one| ("chat_template".to_string(), one.clone())));
+        } else {
+            templates.extend(default.map(|one| json!({"name": "default", "template": one})));
+            config.insert("chat_template".to_string(), templates.into());
+        }
+        config.into()
+    }
+}
+
+/// What a number in `tokenizer.ggml.token_type` means.
+fn token_type(number: f64) -> TokenType {
+    match number as i64 {
+        2 => TokenType::Unknown,
+        3 => TokenType::Control,
+        4 => TokenType::UserDefined,
+        5 => TokenType::Unused,
+        6 => TokenType::Byte,
+        _ => TokenType::Normal,
+    }
+}

@@ -1,0 +1,164 @@
+//! A tokenizer made of the words in a GGUF file.
+//!
+//! It is the one that the model's own `tokenizer.json` describes: what a file lacks of that goes by the kind of tokenizer and
+//! the name of its pre-tokenizer.
+
+mod pairs;
+mod pre_tokenizers;
+mod sentence_pieces;
+mod unigram;
+mod word_pieces;
+
+use serde_json::{Value, json};
+use tokenizers::{AddedToken, Tokenizer};
+
+use self::pre_tokenizers::{Also, PreTokenizer};
+use crate::checkpoint::{Special, TokenType, Words};
+use crate::error::{Error, Result};
+
+/// A tokenizer's parts but its added tokens, and what surrounds a text.
+struct Parts {
+    tokenizer: Tokenizer,
+    around: Around,
+}
+
+/// The special tokens around a text, and between two.
+#[derive(Clone, Copy, Debug, Default)]
+struct Around {
+    first: Option<u32>,
+    /// Between two texts, before the second's own.
+    between: Option<u32>,
+    last: Option<u32>,
+    /// The type of the second text's tokens.
+    second_type: u32,
+}
+
+/// The tokenizer of a file's words.
+///
+/// # Errors
+/// If the file's kind of tokenizer or of pre-tokenizer is not known, or a key that the kind needs is missing or of another form.
+pub(super) fn tokenizer(words: &Words) -> Result<Tokenizer> {
+    let Parts {
+        mut tokenizer,
+        around,
+    } = match &words.model[..] {
+        "gpt2" | "gemma4" => pairs::parts(words)?,
+        "llama" => sentence_pieces::parts(words)?,
+        "bert" => word_pieces::parts(words)?,
+        "t5" => unigram::parts(words)?,
+        other => {
+            let reason = format!(
+                "is {other:?}, and these are read: gpt2, llama, bert, t5, gemma4; give token ids instead of texts, or take the \
+                 model's tokenizer.json"
+            );
+            return Err(words.error("model", reason));
+        }
+    };
+    add_tokens(words, &mut tokenizer)?;
+    if let Some(template) = around.template(words) {
+        let template = part::<tokenizers::PostProcessorWrapper>(words, template)?;
+        tokenizer.with_post_processor(Some(template));
+    }
+    Ok(tokenizer)
+}
+
+/// Makes a part of what a `tokenizer.json` would say of it.
+fn part<T: serde::de::DeserializeOwned>(words: &Words, described: Value) -> Result<T> {
+    serde_json::from_value(described).map_err(|error| failed(words, error))
+}
+
+fn failed(words: &Words, reason: impl ToString) -> Error {
+    Error::Tokenizer {
+        path: words.path.clone(),
+        reason: reason.to_string(),
+    }
+}
+
+/// Tokens that are found in a text before all else.
+fn add_tokens(words: &Words, tokenizer: &mut Tokenizer) -> Result<()> {
+    let is_phi = ["phi-3", "phi3"]
+        .iter()
+        .any(|name| words.model_name.contains(name));
+    let added = |(id, kind): (usize, TokenType)| {
+        let is_special = match kind {
+            TokenType::Control | TokenType::Unknown => true,
+            TokenType::UserDefined => false,
+            _ => return None,
+        };
+        let text = &words.tokens[id];
+        // Marked as what begins a word.
+        let text = match (words.model == "bert", text.strip_prefix('▁')) {
+            (true, Some(text)) => text,
+            _ => text,
+        };
+        let swallows = is_phi && !["<unk>", "<s>", "<|endoftext|>"].contains(&text);
+        let is_mask =
+            text == "<mask>" || text == "[MASK]" && words.pre.as_deref() == Some("modern-bert");
+        let token = AddedToken::from(text, is_special).normalized(false);
+        (!text.is_empty()).then(|| token.rstrip(swallows).lstrip(is_mask))
+    };
+    let types = words.settled_types();
+    let tokens: Vec<AddedToken> = types.into_iter().enumerate().filter_map(added).collect();
+    // In one call, or each would be searched for anew; special ones are known by their flag.
+    let added = tokenizer.add_tokens(tokens);
+    added.map(drop).map_err(|error| failed(words, error))
+}
+
+impl Around {
+    /// What a `tokenizer.json` says of it; nothing if there is nothing around a text.
+    fn template(self, words: &Words) -> Option<Value> {
+        let text = |id: u32| words.text(id).unwrap_or_default();
+        let token = |id: Option<u32>, kind: u32| {
+            id.map(|id| json!({"SpecialToken": {"id": text(id), "type_id": kind}}))
+        };
+        let ids = [self.first, self.between, self.last];
+        ids.iter().flatten().next()?;
+        let second = self.second_type;
+        let of_first = json!({"Sequence": {"id": "A", "type_id": 0}});
+        let of_second = json!({"Sequence": {"id": "B", "type_id": second}});
+        let single = [token(self.first, 0), Some(of_first), token(self.last, 0)];
+        let begin = self.between.or(if second == 0 { self.first } else { None });
+        let pair = [
+            token(begin, second),
+            Some(of_second),
+            token(self.last, second),
+        ];
+        let single: Vec<Value> = single.into_iter().flatten().collect();
+        let pair: Vec<Value> = single
+            .iter()
+            .cloned()
+            .chain(pair.into_iter().flatten())
+            .collect();
+        let known: serde_json::Map<String, Value> = { ids.into_iter().flatten() }
+            .map(|id| {
+                let of = json!({"id": text(id), "ids": [id], "tokens": [text(id)]});
+                (text(id).to_string(), of)
+            })
+            .collect();
+        Some(
+            json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}),
+        )
+    }
+}
+
+/// The token that begins or ends a text, if the file or else `default` says that one does.
+///
+/// # Errors
+/// If there is none.
+fn wanted(words: &Words, key: &str, default: bool, special: Special) -> Result<Option<u32>> {
+    match (words.flag(key)?.unwrap_or(default), words.id(special)) {
+        (false, _) => Ok(None),
+        (true, Some(id)) => Ok(Some(id)),
+        // Unsaid, there is none to add.
+        (true, None) if words.flag(key)?.is_none() => Ok(None),
+        (true, None) => {
+            Err(words.error(key, "is true, but no token for that is named".to_string()))
+        }
+    }
+}
+
+/// Whether a word only fills up the list, as converters write it.
+fn is_filler(words: &Words, id: usize) -> bool {
+    let is_unused = words.types.get(id) == Some(&TokenType::Unused);
+    is_unused && words.tokens[id].starts_with("[PAD")
+}

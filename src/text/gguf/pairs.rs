@@ -1,0 +1,132 @@
+//! Words made of pairs in the order of their merges: `gpt2`, spelled in signs for bytes or in characters.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+use tokenizers::models::bpe::{BPE, Vocab};
+
+use super::{Also, Around, Parts, PreTokenizer, failed, is_filler, part, wanted};
+use crate::checkpoint::{Special, Words};
+use crate::error::Result;
+
+pub(super) fn parts(words: &Words) -> Result<Parts> {
+    let name = match (&words.model[..], &words.pre) {
+        ("gemma4", _) => "gemma4",
+        (_, Some(name)) => name,
+        (_, None) => "default",
+    };
+    let pre = PreTokenizer::named(name).ok_or_else(|| {
+        let reason = format!(
+            "is {name:?}, which is not known; known are {}. Give token ids instead of texts, or take the model's tokenizer.json",
+            PreTokenizer::listed()
+        );
+        words.error("pre", reason)
+    })?;
+    let is_marked = pre.is(Also::Marked);
+    let vocabulary: Vec<(String, u32)> = { words.tokens.iter().enumerate() }
+        .filter(|(id, _)| !is_filler(words, *id))
+        .map(|(id, token)| (token.clone(), id as u32))
+        .collect();
+    let merges = merges(words)?;
+    let known: HashMap<&str, u32> = { vocabulary.iter() }
+        .map(|(token, id)| (&token[..], *id))
+        .collect();
+    // Those of words that the model lacks are of no use.
+    let is_known = |(one, other): &(String, String)| {
+        let both = format!("{one}{other}");
+        [one, other, &both]
+            .into_iter()
+            .all(|word| known.contains_key(&word[..]))
+    };
+    let merges = merges.into_iter().filter(is_known).collect();
+    let unknown = words.id(Special::Unknown).and_then(|id| words.text(id));
+    let mut model = BPE::builder()
+        .vocab_and_merges(vocabulary.into_iter().collect::<Vocab>(), merges)
+        .ignore_merges(pre.is(Also::WholeWords));
+    if is_marked {
+        model = model.byte_fallback(true).fuse_unk(true);
+        if let Some(unknown) = unknown {
+            model = model.unk_token(unknown.to_string());
+        }
+    }
+    let model = model.build().map_err(|error| failed(words, error))?;
+    let mut tokenizer = Tokenizer::new(model);
+    let cuts = pre.cuts.iter().map(|cut| {
+        json!({"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": false})
+    });
+    let mut cuts: Vec<Value> = cuts.collect();
+    let decoder = if is_marked {
+        let marks = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+        with_normalizer(words, &mut tokenizer, marks)?;
+        json!({"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+        ]})
+    } else {
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+        cuts.push(bytes.clone());
+        bytes
+    };
+    if pre.is(Also::Composed) {
+        with_normalizer(words, &mut tokenizer, json!({"type": "NFC"}))?;
+    }
+    let cuts = json!({"type": "Sequence", "pretokenizers": cuts});
+    tokenizer.with_pre_tokenizer(Some(part::<tokenizers::PreTokenizerWrapper>(words, cuts)?));
+    tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
+    let is_separated = words
+        .flag("add_sep_token")?
+        .unwrap_or(pre.is(Also::Separated));
+    // Gemma's files say no, and llama.cpp does it all the same.
+    let first = match name {
+        "gemma4" => words.id(Special::Bos),
+        _ => wanted(words, "add_bos_token", pre.is(Also::Begun), Special::Bos)?,
+    };
+    let last = wanted(words, "add_eos_token", false, Special::Eos)?;
+    let between = is_separated
+        .then(|| words.id(Special::Separator).or(last))
+        .flatten();
+    Ok(Parts {
+        tokenizer,
+        around: Around {
+            first,
+            between,
+            last,
+            second_type: 0,
+        },
+    })
+}
+
+/// Sets what is done to a text first.
+pub(super) fn with_normalizer(
+    words: &Words,
+    tokenizer: &mut Tokenizer,
+    described: Value,
+) -> Result<()> {
+    let normalizer = part::<tokenizers::NormalizerWrapper>(words, described)?;
+    let set = tokenizer.with_normalizer(Some(normalizer));
+    set.map(drop).map_err(|error| failed(words, error))
+}
+
+/// Pairs in their order. The first of a pair may begin with a space.
+fn merges(words: &Words) -> Result<Vec<(String, String)>> {
+    let pair = |merge: &String| {
+        let first = merge.chars().next().map_or(0, char::len_utf8);
+        let (_, rest) = merge.split_at(first);
+        match rest.split_once(' ') {
+            Some((_, second)) if !second.is_empty() => {
+                let one = merge[..merge.len() - second.len() - 1].to_string();
+                Ok((one, second.to_string()))
+            }
+            _ => {
+                let reason = format!("holds {merge:?}, expected two words with a space between");
+                Err(words.error("merges", reason))
+            }
+        }
+    };
+    match words.merges.is_empty() {
+        true => Err(words.error("merges", "is missing; convert the model anew".to_string())),
+        false => words.merges.iter().map(pair).collect(),
+    }
+}

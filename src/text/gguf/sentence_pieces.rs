@@ -1,0 +1,85 @@
+//! Words made of pairs, the best scored first: `llama`, as SentencePiece makes them.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+use tokenizers::models::bpe::{BPE, Vocab};
+
+use super::pairs::with_normalizer;
+use super::{Around, Parts, failed, is_filler, part, wanted};
+use crate::checkpoint::{Special, TokenType, Words};
+use crate::error::Result;
+
+pub(super) fn parts(words: &Words) -> Result<Parts> {
+    if words.scores.is_empty() {
+        return Err(words.error("scores", "is missing; convert the model anew".to_string()));
+    }
+    let kept = { words.tokens.iter().enumerate() }.filter(|(id, _)| !is_filler(words, *id));
+    let vocabulary: Vec<(&str, u32)> = kept.map(|(id, token)| (&token[..], id as u32)).collect();
+    let merges = merges(&vocabulary, &words.scores);
+    let owned = vocabulary
+        .iter()
+        .map(|(token, id)| (token.to_string(), *id));
+    let has_bytes = words.types.contains(&TokenType::Byte);
+    let mut model = BPE::builder()
+        .vocab_and_merges(owned.collect::<Vocab>(), merges)
+        .byte_fallback(has_bytes)
+        .fuse_unk(true);
+    if let Some(unknown) = words.id(Special::Unknown).and_then(|id| words.text(id)) {
+        model = model.unk_token(unknown.to_string());
+    }
+    let model = model.build().map_err(|error| failed(words, error))?;
+    let mut tokenizer = Tokenizer::new(model);
+    let has_prefix = words.flag("add_space_prefix")?.unwrap_or(true);
+    let marks = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let first = json!({"type": "Prepend", "prepend": "▁"});
+    let normalizers: Vec<Value> = has_prefix
+        .then_some(first)
+        .into_iter()
+        .chain([marks])
+        .collect();
+    let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
+    with_normalizer(words, &mut tokenizer, normalizer)?;
+    let mut decoders = vec![
+        json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if has_prefix {
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    let decoder = json!({"type": "Sequence", "decoders": decoders});
+    tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
+    Ok(Parts {
+        tokenizer,
+        around: Around {
+            first: wanted(words, "add_bos_token", true, Special::Bos)?,
+            last: wanted(words, "add_eos_token", false, Special::Eos)?,
+            ..Around::default()
+        },
+    })
+}
+
+/// Every pair of words that is a word, that of the best score first: transformers' `generate_merges`.
+fn merges(vocabulary: &[(&str, u32)], scores: &[f32]) -> Vec<(String, String)> {
+    let ids: HashMap<&str, u32> = vocabulary.iter().copied().collect();
+    let mut all = Vec::new();
+    for &(word, id) in vocabulary {
+        let score = scores[id as usize];
+        let start = all.len();
+        for (at, _) in word.char_indices().skip(1) {
+            let (one, other) = word.split_at(at);
+            if let (Some(&first), Some(&second)) = (ids.get(one), ids.get(other)) {
+                let lengths = [one, other].map(|part| part.chars().count());
+                all.push(((first, second), (score, lengths), (one, other)));
+            }
+        }
+        all[start..].sort_by_key(|(ids, ..)| *ids);
+    }
+    all.sort_by(|(_, (a, a_lengths), _), (_, (b, b_lengths), _)| {
+        b.total_cmp(a).then_with(|| b_lengths.cmp(a_lengths))
+    });
+    let pair = |(_, _, (one, other)): (_, _, (&str, &str))| (one.to_string(), other.to_string());
+    all.into_iter().map(pair).collect()
+}

@@ -1,0 +1,59 @@
+//! The likeliest words: `t5`, as SentencePiece's unigram model has them.
+
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+use tokenizers::models::unigram::Unigram;
+use tokenizers::normalizers::Precompiled;
+
+use super::{Around, Parts, failed, is_filler, part, wanted};
+use crate::checkpoint::{Special, TokenType, Words};
+use crate::error::Result;
+
+pub(super) fn parts(words: &Words) -> Result<Parts> {
+    if words.scores.is_empty() {
+        return Err(words.error("scores", "is missing; convert the model anew".to_string()));
+    }
+    let n = words.tokens.len();
+    let fillers = (0..n).rev().take_while(|&id| is_filler(words, id)).count();
+    let scored = (0..n - fillers).map(|id| match (words.types[id], is_filler(words, id)) {
+        // The least score is the unknown token's, and no text has this word.
+        (_, true) => (format!("\0{}", words.tokens[id]), 0.0),
+        (TokenType::Control | TokenType::UserDefined | TokenType::Unknown, _) => (
+            words.tokens[id].clone(),
+            f64::from(words.scores[id].max(0.0)),
+        ),
+        _ => (words.tokens[id].clone(), f64::from(words.scores[id])),
+    });
+    let unknown = words.id(Special::Unknown).map(|id| id as usize);
+    let has_bytes = words.types.contains(&TokenType::Byte);
+    let model = Unigram::from(scored.collect(), unknown, has_bytes);
+    let mut tokenizer = Tokenizer::new(model.map_err(|error| failed(words, error))?);
+    let is_trimmed = words.flag("remove_extra_whitespaces")?.unwrap_or(false);
+    let scheme = match words.flag("add_space_prefix")?.unwrap_or(false) {
+        true => "always",
+        false => "never",
+    };
+    let marks =
+        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true});
+    let mut cuts = vec![marks.clone()];
+    if is_trimmed {
+        cuts.insert(0, json!({"type": "WhitespaceSplit"}));
+    }
+    if !words.charsmap.is_empty() {
+        let map = Precompiled::from(&words.charsmap).map_err(|error| failed(words, error))?;
+        let set = tokenizer.with_normalizer(Some(map));
+        set.map_err(|error| failed(words, error))?;
+    }
+    let cuts: Value = json!({"type": "Sequence", "pretokenizers": cuts});
+    tokenizer.with_pre_tokenizer(Some(part::<tokenizers::PreTokenizerWrapper>(words, cuts)?));
+    tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, marks)?));
+    let last = wanted(words, "add_eos_token", true, Special::Eos)?;
+    Ok(Parts {
+        tokenizer,
+        around: Around {
+            first: wanted(words, "add_bos_token", false, Special::Bos)?,
+            last,
+            ..Around::default()
+        },
+    })
+}

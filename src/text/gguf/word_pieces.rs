@@ -1,0 +1,60 @@
+//! Words made of the longest pieces from the left: `bert`.
+
+use serde_json::json;
+use tokenizers::Tokenizer;
+use tokenizers::models::bpe::Vocab;
+use tokenizers::models::wordpiece::WordPiece;
+
+use super::pairs::with_normalizer;
+use super::{Around, Parts, failed, part};
+use crate::checkpoint::{Special, TokenType, Words};
+use crate::error::Result;
+
+/// What continues a word in the vocabulary of a `tokenizer.json`.
+const INSIDE: &str = "##";
+
+pub(super) fn parts(words: &Words) -> Result<Parts> {
+    let unknown = words.id(Special::Unknown).and_then(|id| words.text(id));
+    let Some(unknown) = unknown else {
+        let reason = "is missing, and [UNK] is no token".to_string();
+        return Err(words.error("unknown_token_id", reason));
+    };
+    // Files mark what begins a word, and not what continues one.
+    let mut vocabulary = Vocab::default();
+    for (id, (token, kind)) in words.tokens.iter().zip(words.settled_types()).enumerate() {
+        let is_bracketed = token.starts_with('[') && token.ends_with(']');
+        let token = match (kind, token.strip_prefix('▁')) {
+            (TokenType::Control | TokenType::Unknown, _) => token.clone(),
+            (_, Some(first)) => first.to_string(),
+            (_, None) if is_bracketed => token.clone(),
+            (_, None) => format!("{INSIDE}{token}"),
+        };
+        vocabulary.entry(token).or_insert(id as u32);
+    }
+    let model = WordPiece::builder()
+        .vocab(vocabulary)
+        .unk_token(unknown.to_string())
+        .continuing_subword_prefix(INSIDE.to_string());
+    let model = model.build().map_err(|error| failed(words, error))?;
+    let mut tokenizer = Tokenizer::new(model);
+    let lowers = words.flag("normalizer.lowercase")?.unwrap_or(true);
+    let strips = words.flag("normalizer.strip_accents")?;
+    let normalizer = json!({
+        "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": strips, "lowercase": lowers,
+    });
+    with_normalizer(words, &mut tokenizer, normalizer)?;
+    let cut = part::<tokenizers::PreTokenizerWrapper>(words, json!({"type": "BertPreTokenizer"}))?;
+    tokenizer.with_pre_tokenizer(Some(cut));
+    let decoder = json!({"type": "WordPiece", "prefix": INSIDE, "cleanup": true});
+    tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
+    let first = words.said(Special::Cls).or(words.said(Special::Bos));
+    Ok(Parts {
+        tokenizer,
+        around: Around {
+            first: first.or(words.id(Special::Cls)),
+            between: None,
+            last: words.id(Special::Separator),
+            second_type: 1,
+        },
+    })
+}
