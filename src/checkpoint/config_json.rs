@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::checkpoint::read_keys::{ReadKeys, joined};
 use crate::checkpoint::{files::read_limited, gguf, python_json};
 use crate::config::{Activation, MAX_SIZE};
 use crate::error::{Error, Result};
@@ -19,13 +21,19 @@ const SHOWN_CHARACTERS: usize = 200;
 /// Ten times the deepest transformer published (DeepNet, 1,000 layers, <https://arxiv.org/abs/2203.00555>).
 pub(crate) const MAX_BLOCKS: usize = 10_000;
 
-/// The `config.json` of a checkpoint.
+/// The `config.json` of a checkpoint, or another JSON file beside it.
+///
+/// It records which keys were read. All copies and sections of a file share the record.
 #[derive(Clone, Debug)]
 pub struct ConfigJson {
     path: PathBuf,
     value: Value,
+    /// The path of the object that this is in the file; `None` for the whole file.
+    section: Option<String>,
     /// The file's name of a key, where it is not the one asked for.
     renamed: BTreeMap<String, String>,
+    /// The keys of the file that were read so far.
+    read: Arc<ReadKeys>,
 }
 
 impl ConfigJson {
@@ -58,9 +66,34 @@ impl ConfigJson {
     pub(crate) fn given(path: &Path, value: Value) -> Self {
         Self {
             path: path.to_path_buf(),
+            read: Arc::new(ReadKeys::new(value.clone())),
             value,
+            section: None,
             renamed: BTreeMap::new(),
         }
+    }
+
+    /// Returns the paths of the keys of the file, or of this section of it, that nothing has read so far, except those in
+    /// `harmless`: paths from here, each with all that is inside. A key whose value is null counts as absent.
+    ///
+    /// A reader of a file calls this last. An unread key that would change results is refused by its name.
+    pub(crate) fn unread(&self, harmless: &[&str]) -> Vec<String> {
+        let section = self.section.as_deref();
+        let is_harmless = |path: &String| {
+            harmless.iter().any(|known| {
+                let rest = path.strip_prefix(&joined(section, known));
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        };
+        let mut unread = self.read.unread(section);
+        unread.retain(|path| !is_harmless(path));
+        unread
+    }
+
+    /// Records that `key`, a path from here, was read.
+    fn record(&self, key: &str) {
+        let key = self.renamed.get(key).map_or(key, String::as_str);
+        self.read.record(joined(self.section.as_deref(), key));
     }
 
     /// The path of the file.
@@ -88,6 +121,11 @@ impl ConfigJson {
 
     /// The first of `keys` that is present and not null.
     fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
+        keys.iter().for_each(|key| self.record(key));
+        self.value_of(keys)
+    }
+
+    fn value_of<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
         keys.iter()
             .filter_map(|&key| Some((key, self.value.get(key)?)))
             .find(|(_, value)| !value.is_null())
@@ -327,14 +365,32 @@ impl ConfigJson {
 
     /// A nested object, such as `text_config`; `None` if absent or null.
     pub fn section(&self, keys: &[&str]) -> Result<Option<Self>> {
-        self.optional(keys, "an object", |value| {
-            let is_object = value.is_object();
-            is_object.then(|| self.with_value(value.clone(), BTreeMap::new()))
-        })
+        let Some((key, value)) = self.value_of(keys) else {
+            return Ok(None);
+        };
+        match value.is_object() {
+            true => Ok(Some(self.inside(key, value.clone()))),
+            false => self.optional(&[key], "an object", |_| None),
+        }
+    }
+
+    /// The object under `key`, or what a reader takes for it. Its keys are recorded as those of the object.
+    pub(crate) fn inside(&self, key: &str, value: Value) -> Self {
+        let key = self.renamed.get(key).map_or(key, String::as_str);
+        Self {
+            section: Some(joined(self.section.as_deref(), key)),
+            ..self.with_value(value, BTreeMap::new())
+        }
     }
 
     /// The value at a path of keys, with dots between them, which may be null.
     pub(crate) fn at(&self, path: &str) -> Option<&Value> {
+        self.record(path);
+        self.value_at(path)
+    }
+
+    /// As [`Self::at`], without a record: the value is not read yet.
+    pub(crate) fn value_at(&self, path: &str) -> Option<&Value> {
         path.split('.')
             .try_fold(&self.value, |value, key| value.get(key))
     }
@@ -349,7 +405,9 @@ impl ConfigJson {
         Self {
             path: self.path.clone(),
             value,
+            section: self.section.clone(),
             renamed,
+            read: Arc::clone(&self.read),
         }
     }
 
@@ -373,5 +431,38 @@ pub(super) fn abbreviated(text: String) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::checkpoint::scheme::ConfigKeys;
+
+    #[test]
+    fn copies_and_sections_share_the_record_of_keys_that_were_read() -> Result<()> {
+        let contents = json!({
+            "architectures": ["A"],
+            "text": {"n_wide": 3, "depth": {"a": 1, "b": 2}, "forgotten": 4},
+            "dropout": 0.1, "unknown": {"x": 1}
+        });
+        let file = ConfigJson::given(Path::new("config.json"), contents);
+        let keys = ConfigKeys {
+            section: Some("text".into()),
+            renamed: [("width".to_string(), "n_wide".to_string())].into(),
+            ..ConfigKeys::default()
+        };
+        let seen = keys.seen(&file)?.with_default("other", 1);
+        assert_eq!(seen.size(&["width"])?, 3);
+        assert_eq!(seen.unread(&["depth"]), ["text.forgotten"]);
+        let depth = seen.section(&["depth"])?;
+        assert_eq!(depth.map(|depth| depth.size(&["a"])).transpose()?, Some(1));
+        assert_eq!(
+            file.unread(&["dropout"]),
+            ["text.depth.b", "text.forgotten", "unknown"]
+        );
+        Ok(())
     }
 }

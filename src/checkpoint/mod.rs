@@ -33,6 +33,7 @@ mod plain;
 mod plan;
 pub(crate) mod python_json;
 mod quantized;
+mod read_keys;
 mod report;
 mod room;
 mod rotary_json;

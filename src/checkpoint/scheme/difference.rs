@@ -31,20 +31,20 @@ impl ConfigKeys {
     /// # Errors
     /// If it lacks the section.
     pub(crate) fn seen(&self, json: &ConfigJson) -> Result<ConfigJson> {
-        let mut value = match &self.section {
-            None => json.value().clone(),
-            Some(section) => match json.at(section).filter(|value| value.is_object()) {
-                Some(found) => inside(json, found),
-                None if self.or_whole => json.value().clone(),
+        let inside = match &self.section {
+            None => json.with_value(json.value().clone(), BTreeMap::new()),
+            Some(section) => match json.value_at(section).filter(|value| value.is_object()) {
+                Some(found) => json.inside(section, inside(json, found)),
+                None if self.or_whole => json.with_value(json.value().clone(), BTreeMap::new()),
                 None => return Err(json.error(&[section], "missing, expected an object")),
             },
         };
-        let inside = json.with_value(value.clone(), BTreeMap::new());
+        let mut value = inside.value().clone();
         let mut renamed = self.renamed.clone();
         if let Some(object) = value.as_object_mut() {
             renamed.extend(spelled_as_own(object));
             for (key, path) in &self.renamed {
-                match inside.at(path) {
+                match inside.value_at(path) {
                     Some(value) => object.insert(key.clone(), value.clone()),
                     None => object.remove(key),
                 };
@@ -53,7 +53,7 @@ impl ConfigKeys {
                 object.entry(key).or_insert_with(|| value.clone());
             }
         }
-        Ok(json.with_value(value, renamed))
+        Ok(inside.with_value(value, renamed))
     }
 }
 
