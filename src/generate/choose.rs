@@ -25,6 +25,12 @@ pub trait Choose {
     /// # Errors
     /// If no token can be chosen.
     fn choose(&mut self, logits: &Tensor, sequences: &[Sequence]) -> Result<Vec<u32>>;
+
+    /// Whether it may choose another token than the likeliest. Beam search looks for the likeliest sequences, and refuses one
+    /// that does.
+    fn draws(&self) -> bool {
+        true
+    }
 }
 
 /// A sequence that is continued.

@@ -1,7 +1,6 @@
 //! What generation asks of a model: new tokens in, logits out.
 
-use candle_core::Result;
-use candle_core::Tensor;
+use candle_core::{Error, Result, Tensor, bail};
 
 use crate::config::{EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
 use crate::model::{Encoded, Model, ModelCache, ModelInput};
@@ -15,11 +14,31 @@ pub trait Decoder {
     /// If the model cannot compute them; the tokens are then not added to those before.
     fn next_logits(&mut self, new: &ModelInput) -> Result<Tensor>;
 
-    /// Goes on with these sequences of the batch alone, in this order, which is that of the batch.
+    /// Goes on with these sequences of the batch alone, in this order, which is that of the batch. Behind
+    /// [`Self::copy_sequences`], they are in any order, and some several times.
     ///
     /// # Errors
     /// If memory for them cannot be had.
     fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()>;
+
+    /// Gets ready for copies of sequences, which beam search goes on with; before the first token.
+    ///
+    /// # Errors
+    /// If the decoder can make none.
+    fn copy_sequences(&mut self) -> Result<()> {
+        bail!(
+            "this decoder goes on with no copies of sequences, which beam search needs; set num_beams to 1"
+        )
+    }
+
+    /// The tokens that an encoder has read for each sequence, none if it has read something else; `None` if there is no
+    /// encoder.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn encoder_tokens(&self) -> Result<Option<Vec<Vec<u32>>>> {
+        Ok(None)
+    }
 
     /// Forgets all tokens.
     fn forget(&mut self);
@@ -42,6 +61,8 @@ pub struct CausalDecoder<'m> {
     model: &'m Model,
     cache: ModelCache,
     encoded: Option<Encoded>,
+    /// If sequences are copied: which of the encoder's sequences each of the batch attends to.
+    copied: Option<Vec<usize>>,
 }
 
 impl<'m> CausalDecoder<'m> {
@@ -51,6 +72,7 @@ impl<'m> CausalDecoder<'m> {
             model,
             cache: model.new_cache(),
             encoded: None,
+            copied: None,
         }
     }
 
@@ -63,6 +85,11 @@ impl<'m> CausalDecoder<'m> {
 
 impl Decoder for CausalDecoder<'_> {
     fn next_logits(&mut self, new: &ModelInput) -> Result<Tensor> {
+        if let (Some(copied), Some(ids)) = (&mut self.copied, &new.input_ids)
+            && copied.is_empty()
+        {
+            copied.extend(0..ids.dim(0)?);
+        }
         match &self.encoded {
             Some(encoded) => {
                 let new = new.clone();
@@ -74,15 +101,44 @@ impl Decoder for CausalDecoder<'_> {
     }
 
     fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
-        self.cache.keep_sequences(sequences)?;
+        let Some(copied) = &mut self.copied else {
+            self.cache.keep_sequences(sequences)?;
+            return match &mut self.encoded {
+                Some(encoded) => encoded.keep_sequences(sequences),
+                None => Ok(()),
+            };
+        };
+        let of_memory = attending(copied, sequences);
+        let copies = sequences.iter().map(|&of| copied[of]);
+        *copied = copies.collect();
+        self.cache.take_sequences(sequences, of_memory.as_deref())?;
         if let Some(encoded) = &mut self.encoded {
-            encoded.keep_sequences(sequences)?;
+            encoded.keep_sequences(of_memory.as_deref().unwrap_or(sequences))?;
         }
         Ok(())
     }
 
+    fn copy_sequences(&mut self) -> Result<()> {
+        self.copied = Some(Vec::new());
+        self.forget();
+        Ok(())
+    }
+
+    fn encoder_tokens(&self) -> Result<Option<Vec<Vec<u32>>>> {
+        let Some(encoded) = &self.encoded else {
+            return Ok(None);
+        };
+        match &encoded.input_ids {
+            None => Ok(Some(Vec::new())),
+            Some(ids) => Ok(Some(super::prompts(ids, None).map_err(Error::wrap)?)),
+        }
+    }
+
     fn forget(&mut self) {
-        self.cache = self.model.new_cache();
+        self.cache = match self.copied {
+            Some(_) => self.model.new_cache().copying(),
+            None => self.model.new_cache(),
+        };
     }
 
     fn max_positions(&self) -> Option<usize> {
@@ -92,6 +148,18 @@ impl Decoder for CausalDecoder<'_> {
     fn renewed_behind(&self) -> usize {
         short_positions(self.model.config())
     }
+}
+
+/// Sequences in rising order that attend to the same as `taken`, one for each, if there are such: what the cache has of an
+/// encoder's output then stays where it is.
+fn attending(of: &[usize], taken: &[usize]) -> Option<Vec<usize>> {
+    let mut next = 0;
+    let found = taken.iter().map(|&sequence| {
+        let place = (next..of.len()).find(|&place| of[place] == of[sequence])?;
+        next = place + 1;
+        Some(place)
+    });
+    found.collect()
 }
 
 /// How many positions a model has, if a table limits them.

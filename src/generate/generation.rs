@@ -1,37 +1,69 @@
 //! Generation in progress: an iterator over the new tokens of a batch.
 
-use candle_core::{DType, Tensor, bail};
+use std::time::{Duration, Instant};
 
-use super::prompts::{last_tokens, left_padded};
-use super::{Choose, Decoder, GenerationOptions, Sequence};
+use candle_core::{Device, Result as CandleResult, Tensor, bail};
+
+use super::beams::{Beam, Beams};
+use super::feed::Feed;
+use super::lengths::Lengths;
+use super::processors::{LogitsProcessor, Row, log_softmax};
+use super::{Choose, Decoder, GenerationOptions, Sequence, StopStrings};
 use crate::error::{Error, Result};
 
-/// Generation in progress. Each step of the iterator gives one new token of each prompt, and none for one that has ended.
+/// Generation in progress. Each step of the iterator gives one new token of each prompt, and none for one that has ended. With
+/// beam search, no step gives a token: all are there when the iterator ends.
 ///
 /// It can be left at any step; what was generated until then is in [`Self::tokens`]. Sequences that have ended are computed no more.
 #[derive(Debug)]
 pub struct Generation<D, C> {
-    decoder: D,
+    feed: Feed<D>,
     choose: C,
     options: GenerationOptions,
+    lengths: Lengths,
+    processors: Vec<LogitsProcessor>,
+    stop_strings: Option<StopStrings>,
+    deadline: Option<Instant>,
+    prompts: Vec<Padded>,
+    /// The tokens that the encoder has read for each prompt; without an encoder, the prompt.
+    encoder: Vec<Vec<u32>>,
     sequences: Vec<Continued>,
-    /// The sequences in the decoder's batch.
-    batch: Vec<usize>,
-    /// Whether their prompts were of unequal lengths.
-    is_padded: bool,
-    /// Whether the longest is beyond [`Decoder::renewed_behind`].
-    is_long: bool,
-    /// How many tokens each has behind its prompt.
-    n_new: usize,
+    search: Search,
     has_failed: bool,
 }
 
-/// A prompt and what was put behind it.
+/// How sequences are looked for.
 #[derive(Debug)]
-struct Continued {
+enum Search {
+    /// One for each prompt; those that are in the decoder's batch.
+    Single(Vec<usize>),
+    /// Several for each prompt; the prompts that go on, with the place of each one's first sequence in the batch.
+    Beams(Vec<OfPrompt>),
+}
+
+/// The beams of a prompt.
+#[derive(Debug)]
+struct OfPrompt {
+    prompt: usize,
+    beams: Beams,
+    /// The places in the decoder's batch that its running sequences go on from.
+    parents: Vec<usize>,
+}
+
+/// A prompt, padded on the left to the length of the longest.
+#[derive(Debug)]
+struct Padded {
     tokens: Vec<u32>,
-    n_prompt: usize,
+    n_padding: usize,
+}
+
+/// A padded prompt and what was put behind it.
+#[derive(Clone, Debug)]
+struct Continued {
+    prompt: usize,
+    tokens: Vec<u32>,
     finish: Option<Finish>,
+    score: Option<f32>,
 }
 
 /// Why a sequence has ended.
@@ -40,10 +72,14 @@ struct Continued {
 pub enum Finish {
     /// Its last token is one that ends it.
     StopToken,
-    /// It has as many new tokens as it may have.
+    /// Its last token completes one of [`GenerationOptions::stop_strings`].
+    StopString,
+    /// It has as many tokens as it may have.
     MaxNewTokens,
     /// The model has no more positions.
     Positions,
+    /// [`GenerationOptions::max_time`] is over.
+    Time,
     /// [`Generation::stop`] was called.
     Stopped,
 }
@@ -53,59 +89,112 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
     /// another kind takes part.
     ///
     /// # Errors
-    /// If there is no prompt, or one is empty or longer than the decoder's positions.
+    /// If there is no prompt, or one is empty, longer than the decoder's positions or as long as `max_length`; if options do
+    /// not fit each other, or need the tokenizer.
     pub fn new(
         decoder: D,
         prompts: &[Vec<u32>],
         choose: C,
         options: GenerationOptions,
     ) -> Result<Self> {
-        let fail = |reason: String| Err(Error::input("prompt", reason));
-        if prompts.is_empty() {
-            return fail("there is none; give at least one".to_string());
+        Self::stopping_at(None, decoder, prompts, choose, options)
+    }
+
+    /// As [`Self::new`], with the texts of tokens.
+    pub(super) fn stopping_at(
+        stop_strings: Option<StopStrings>,
+        decoder: D,
+        prompts: &[Vec<u32>],
+        choose: C,
+        options: GenerationOptions,
+    ) -> Result<Self> {
+        if !options.stop_strings.is_empty() && stop_strings.is_none() {
+            let reason = "stop_strings needs the texts of tokens: continue texts, have the checkpoint's tokenizer.json beside \
+                          it, or remove it";
+            return Err(Error::InvalidConfig(reason.to_string()));
         }
-        let limit = decoder.max_positions();
-        for (i, prompt) in prompts.iter().enumerate() {
-            let n = prompt.len();
-            if n == 0 {
-                return fail(format!("number {i} is empty; give at least one token"));
+        let mut feed = Feed::new(decoder);
+        check_prompts(prompts, feed.max_positions())?;
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let lengths = Lengths::new(&options, longest)?;
+        let processors = LogitsProcessor::list(&options, &lengths)?;
+        let pad = options.padding.or(options.pad_token).unwrap_or(0);
+        let padded = prompts
+            .iter()
+            .map(|prompt| Padded::new(prompt, longest, pad));
+        let padded: Vec<Padded> = padded.collect();
+        let encoder = match feed.decoder().encoder_tokens()? {
+            None => padded.iter().map(|prompt| prompt.tokens.clone()).collect(),
+            Some(read) if read.is_empty() && options.needs_encoder_tokens() => {
+                let reason = "encoder_repetition_penalty and encoder_no_repeat_ngram_size need the tokens that the encoder \
+                              has read, and it has read none; remove them";
+                return Err(Error::InvalidConfig(reason.to_string()));
             }
-            if let Some(limit) = limit.filter(|&limit| n > limit) {
-                return fail(format!(
-                    "number {i} has {n} tokens, but the model has {limit} positions; shorten it"
-                ));
+            Some(read) => read,
+        };
+        let beams = options.beams;
+        beams.validate()?;
+        let search = match beams.beams {
+            1 => Search::Single(Vec::new()),
+            n if choose.draws() => {
+                return Err(Error::InvalidConfig(format!(
+                    "num_beams is {n}, and tokens are to be drawn at random: beam search chooses the likeliest alone; set \
+                     num_beams to 1, or draw nothing"
+                )));
             }
-        }
-        // It goes behind the token that begins a text.
-        let begins = prompts.iter().all(|prompt| prompt.len() == 1);
-        let forced_first = options.forced_first.filter(|_| begins);
+            _ => {
+                feed.decoder().copy_sequences()?;
+                let of_prompt = |(prompt, padded): (usize, &Padded)| OfPrompt {
+                    prompt,
+                    beams: Beams::new(beams, &padded.tokens, lengths.max),
+                    parents: Vec::new(),
+                };
+                Search::Beams(padded.iter().enumerate().map(of_prompt).collect())
+            }
+        };
+        let begun = |(prompt, padded): (usize, &Padded)| {
+            let tokens = padded.tokens.clone();
+            let continued = Continued {
+                prompt,
+                tokens,
+                finish: None,
+                score: None,
+            };
+            vec![continued; beams.returned]
+        };
+        let sequences = padded.iter().enumerate().flat_map(begun).collect();
+        let seconds = options.max_time.map(Duration::try_from_secs_f64);
+        let seconds = seconds.transpose().map_err(|error| {
+            Error::InvalidConfig(format!("max_time: {error}; expected seconds"))
+        })?;
         let mut made = Self {
-            decoder,
+            feed,
             choose,
-            options: GenerationOptions {
-                forced_first,
-                ..options
-            },
-            sequences: prompts
-                .iter()
-                .map(|prompt| Continued::new(prompt))
-                .collect(),
-            batch: Vec::new(),
-            is_padded: false,
-            is_long: false,
-            n_new: 0,
+            lengths,
+            processors,
+            stop_strings,
+            deadline: seconds.and_then(|seconds| Instant::now().checked_add(seconds)),
+            prompts: padded,
+            encoder,
+            sequences,
+            search,
+            options,
             has_failed: false,
         };
-        made.end_where_full();
+        if lengths.new_tokens() == 0 {
+            let sequences = made.sequences.iter_mut();
+            sequences.for_each(|sequence| sequence.finish = Some(Finish::MaxNewTokens));
+        }
         Ok(made)
     }
 
-    /// The new tokens of the prompt with this index so far.
+    /// The new tokens of the prompt with this index so far. Where several sequences of each prompt are returned, those of the
+    /// first prompt come first.
     ///
     /// # Panics
     /// If there are fewer prompts.
     pub fn tokens(&self, index: usize) -> &[u32] {
-        self.sequences[index].new_tokens()
+        &self.sequences[index].tokens[self.lengths.prompt..]
     }
 
     /// Why the prompt with this index is not continued; `None` while it is.
@@ -116,6 +205,20 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         self.sequences[index].finish
     }
 
+    /// The score by which beam search has found the sequence with this index, transformers' `sequences_scores`; `None` without
+    /// beam search, or before its end.
+    ///
+    /// # Panics
+    /// If there are fewer sequences.
+    pub fn score(&self, index: usize) -> Option<f32> {
+        self.sequences[index].score
+    }
+
+    /// The number of sequences: as many as prompts, unless several are returned of each.
+    pub fn n_sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
     /// Ends the sequence with this index where it is.
     ///
     /// # Panics
@@ -124,23 +227,23 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         self.sequences[index].finish.get_or_insert(Finish::Stopped);
     }
 
-    /// The new tokens of each prompt.
+    /// The new tokens of each sequence.
     pub fn into_tokens(self) -> Vec<Vec<u32>> {
-        let new = |sequence: Continued| sequence.tokens[sequence.n_prompt..].to_vec();
+        let new = |sequence: Continued| sequence.tokens[self.lengths.prompt..].to_vec();
         self.sequences.into_iter().map(new).collect()
     }
 
-    /// The new tokens as a tensor `[prompts, n]` of `u32`, shorter rows filled up with the token for padding.
+    /// The new tokens as a tensor `[sequences, n]` of `u32`, shorter rows filled up with the token for padding.
     ///
     /// # Errors
     /// If a row must be filled up, and no token is known to do it.
     pub fn padded(&self) -> Result<Tensor> {
-        let rows = || self.sequences.iter().map(Continued::new_tokens);
+        let rows = || (0..self.sequences.len()).map(|index| self.tokens(index));
         let n = rows().map(<[u32]>::len).max().unwrap_or(0);
         let mut all = Vec::with_capacity(n * self.sequences.len());
         for row in rows() {
             all.extend(row);
-            match self.options.pad_token {
+            match self.filling() {
                 Some(pad) => all.resize(all.len() + n - row.len(), pad),
                 None if row.len() < n => {
                     let reason = "no pad_token is set, but the sequences are of unequal lengths";
@@ -150,37 +253,61 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             }
         }
         let shape = (self.sequences.len(), n);
-        Ok(Tensor::from_vec(all, shape, &candle_core::Device::Cpu)?)
+        Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
     }
 
-    /// Ends the sequences that may not have another token.
-    fn end_where_full(&mut self) {
-        let limit = self.decoder.max_positions().unwrap_or(usize::MAX);
-        for sequence in self.sequences.iter_mut().filter(|s| s.finish.is_none()) {
-            if self.n_new >= self.options.max_new_tokens {
-                sequence.finish = Some(Finish::MaxNewTokens);
-            } else if sequence.tokens.len() > limit {
-                sequence.finish = Some(Finish::Positions);
-            }
+    /// What shorter rows are filled up with. transformers' beam search takes a token for padding that is 0 for none.
+    fn filling(&self) -> Option<u32> {
+        let pad = self.options.pad_token;
+        match self.search {
+            Search::Beams(_) if pad == Some(0) => self.options.stop_tokens.first().copied().or(pad),
+            _ => pad,
         }
     }
 
     /// One new token of each sequence that is not finished; `None` if all are.
-    fn step(&mut self) -> candle_core::Result<Option<Vec<Option<u32>>>> {
+    fn step(&mut self) -> CandleResult<Option<Vec<Option<u32>>>> {
+        match &mut self.search {
+            Search::Single(_) => self.single_step(),
+            Search::Beams(_) => self.beam_step(),
+        }
+    }
+
+    fn single_step(&mut self) -> CandleResult<Option<Vec<Option<u32>>>> {
         let running = self.sequences.iter().enumerate();
         let running = running.filter(|(_, sequence)| sequence.finish.is_none());
         let running: Vec<usize> = running.map(|(i, _)| i).collect();
+        let Search::Single(batch) = &mut self.search else {
+            bail!("a step of another search");
+        };
         if running.is_empty() {
             return Ok(None);
         }
-        let logits = self.logits(&running)?;
-        let logits = self.options.ruled(logits, self.n_new)?;
-        let sequences = running.iter().map(|&index| Sequence {
-            index,
-            tokens: &self.sequences[index].tokens,
+        let place = |index| batch.iter().position(|at| at == index);
+        let parents: Vec<usize> = running.iter().filter_map(place).collect();
+        batch.clone_from(&running);
+        let sequences = running.iter().map(|&index| {
+            let sequence = &self.sequences[index];
+            let n_padding = self.prompts[sequence.prompt].n_padding;
+            (index, sequence.tokens.as_slice(), n_padding)
         });
-        let sequences: Vec<Sequence> = sequences.collect();
-        let tokens = self.choose.choose(&logits, &sequences)?;
+        let sequences: Vec<(usize, &[u32], usize)> = sequences.collect();
+        let read = sequences.iter().map(|&(_, tokens, n)| &tokens[n..]);
+        let read: Vec<&[u32]> = read.collect();
+        let logits = self.feed.logits(&read, &parents)?;
+        let rows = sequences.iter().map(|&(index, tokens, n_padding)| Row {
+            tokens,
+            n_padding,
+            encoder: encoder_of(&self.encoder, self.sequences[index].prompt),
+        });
+        let rows: Vec<Row> = rows.collect();
+        let logits = processed(&self.processors, logits, &rows)?;
+        let chosen = sequences
+            .iter()
+            .zip(&read)
+            .map(|(&(index, ..), &tokens)| Sequence { index, tokens });
+        let chosen: Vec<Sequence> = chosen.collect();
+        let tokens = self.choose.choose(&logits, &chosen)?;
         if tokens.len() != running.len() {
             bail!(
                 "{} tokens were chosen for {} sequences",
@@ -193,45 +320,181 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             step[index] = Some(token);
             let sequence = &mut self.sequences[index];
             sequence.tokens.push(token);
-            if self.options.stop_tokens.contains(&token) {
-                sequence.finish = Some(Finish::StopToken);
-            }
+            let sequence = &self.sequences[index];
+            let n_padding = self.prompts[sequence.prompt].n_padding;
+            self.sequences[index].finish = self.ending().of(&sequence.tokens, n_padding);
         }
-        self.n_new += 1;
-        self.end_where_full();
         Ok(Some(step))
     }
 
-    /// The logits behind the last token of each of these sequences.
-    fn logits(&mut self, running: &[usize]) -> candle_core::Result<Tensor> {
-        let tokens = |&index: &usize| self.sequences[index].tokens.as_slice();
-        let sequences: Vec<&[u32]> = running.iter().map(tokens).collect();
-        let longest = sequences
+    /// One token more of each running beam.
+    fn beam_step(&mut self) -> CandleResult<Option<Vec<Option<u32>>>> {
+        let is_over = self
+            .sequences
             .iter()
-            .map(|tokens| tokens.len())
-            .max()
-            .unwrap_or(0);
-        let is_long = longest > self.decoder.renewed_behind();
-        let input = if self.n_new == 0 || is_long != self.is_long {
-            self.decoder.forget();
-            let input = left_padded(&sequences)?;
-            self.is_padded = input.attention_mask.is_some();
-            input
-        } else {
-            if running != self.batch {
-                let row = |index| self.batch.iter().position(|at| at == index);
-                let rows: Vec<usize> = running.iter().filter_map(row).collect();
-                self.decoder.keep_sequences(&rows)?;
-            }
-            last_tokens(&sequences, self.is_padded)?
+            .all(|sequence| sequence.finish.is_some());
+        let Search::Beams(all) = &self.search else {
+            bail!("a step of another search");
         };
-        (self.batch, self.is_long) = (running.to_vec(), is_long);
-        let logits = self.decoder.next_logits(&input)?;
-        match logits.dims() {
-            [batch, _] if *batch == running.len() => logits.to_dtype(DType::F32),
-            found => bail!("logits of shape {found:?} for {} sequences", running.len()),
+        let mut running: Vec<OfPrompt> = Vec::new();
+        if is_over || all.is_empty() {
+            return Ok(None);
+        }
+        if let Search::Beams(all) = &mut self.search {
+            running.append(all);
+        }
+        let n = self.options.beams.beams;
+        let is_first = self.feed.batch() == 0;
+        // At first, a prompt is read once for all of its beams.
+        let n_read = if is_first { 1 } else { n };
+        let read = running.iter().flat_map(|of| {
+            let n_padding = self.prompts[of.prompt].n_padding;
+            let beams = of.beams.running[..n_read].iter();
+            beams.map(move |beam| &beam.tokens[n_padding..])
+        });
+        let read: Vec<&[u32]> = read.collect();
+        let parents: Vec<usize> = running.iter().flat_map(|of| of.parents.clone()).collect();
+        let (logits, n_tokens) = numbers(self.feed.logits(&read, &parents)?)?;
+        check_tokens(&self.processors, n_tokens)?;
+        let ending = self.ending();
+        let logits_of_prompt = logits.chunks_exact((n_read * n_tokens).max(1));
+        for (place, (of, logits)) in running.iter_mut().zip(logits_of_prompt).enumerate() {
+            let mut logits = match is_first {
+                true => logits.repeat(n),
+                false => logits.to_vec(),
+            };
+            let n_padding = self.prompts[of.prompt].n_padding;
+            let each = logits.chunks_exact_mut(n_tokens.max(1));
+            for (beam, logits) in of.beams.running.iter().zip(each) {
+                log_softmax(logits);
+                let row = Row {
+                    tokens: &beam.tokens,
+                    n_padding,
+                    encoder: encoder_of(&self.encoder, of.prompt),
+                };
+                apply(&self.processors, &row, logits);
+                if let Some(at) = logits.iter().position(|x| x.is_nan()) {
+                    return Err(super::sampler::not_a_number(at));
+                }
+            }
+            let n_stop_tokens = self.options.stop_tokens.len();
+            let ends = |tokens: &[u32]| ending.of(tokens, n_padding).is_some();
+            let parents = of.beams.step(&logits, n_stop_tokens, ends);
+            let parents = parents
+                .iter()
+                .map(|&of| if is_first { place } else { place * n + of });
+            of.parents = parents.collect();
+        }
+        let is_stuck = running.iter().all(|of| of.beams.is_stuck);
+        let (done, running): (Vec<_>, Vec<_>) =
+            { running.into_iter() }.partition(|of| is_stuck || of.beams.is_done());
+        for of in done {
+            let first = of.prompt * self.options.beams.returned;
+            let n_padding = self.prompts[of.prompt].n_padding;
+            for (index, Beam { tokens, score }) in (first..).zip(of.beams.best()) {
+                let finish = self.ending().of(&tokens, n_padding);
+                self.sequences[index] = Continued {
+                    prompt: of.prompt,
+                    finish: finish.or(Some(Finish::Stopped)),
+                    score: Some(score),
+                    tokens,
+                };
+            }
+        }
+        self.search = Search::Beams(running);
+        Ok(Some(vec![None; self.sequences.len()]))
+    }
+
+    fn ending(&self) -> Ending<'_> {
+        Ending {
+            stop_tokens: &self.options.stop_tokens,
+            stop_strings: self.stop_strings.as_ref(),
+            max_length: self.lengths.max,
+            max_positions: self.feed.max_positions(),
+            is_late: self.deadline.is_some_and(|end| Instant::now() > end),
         }
     }
+}
+
+/// What ends sequences at a step.
+struct Ending<'g> {
+    stop_tokens: &'g [u32],
+    stop_strings: Option<&'g StopStrings>,
+    max_length: usize,
+    max_positions: usize,
+    is_late: bool,
+}
+
+impl Ending<'_> {
+    /// Why a sequence ends, if it does.
+    fn of(&self, tokens: &[u32], n_padding: usize) -> Option<Finish> {
+        let is_completed = |stop: &StopStrings| stop.are_completed(tokens);
+        match tokens.last() {
+            Some(last) if self.stop_tokens.contains(last) => Some(Finish::StopToken),
+            _ if self.stop_strings.is_some_and(is_completed) => Some(Finish::StopString),
+            _ if tokens.len() >= self.max_length => Some(Finish::MaxNewTokens),
+            _ if tokens.len() - n_padding > self.max_positions => Some(Finish::Positions),
+            _ if self.is_late => Some(Finish::Time),
+            _ => None,
+        }
+    }
+}
+
+fn check_prompts(prompts: &[Vec<u32>], limit: usize) -> Result<()> {
+    let fail = |reason: String| Err(Error::input("prompt", reason));
+    if prompts.is_empty() {
+        return fail("there is none; give at least one".to_string());
+    }
+    for (i, prompt) in prompts.iter().enumerate() {
+        let n = prompt.len();
+        if n == 0 {
+            return fail(format!("number {i} is empty; give at least one token"));
+        }
+        if n > limit {
+            return fail(format!(
+                "number {i} has {n} tokens, but the model has {limit} positions; shorten it"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn encoder_of(encoder: &[Vec<u32>], prompt: usize) -> &[u32] {
+    encoder.get(prompt).map_or(&[], Vec::as_slice)
+}
+
+/// Logits `[rows, n_tokens]` on the CPU, and the number of tokens.
+fn numbers(logits: Tensor) -> CandleResult<(Vec<f32>, usize)> {
+    let (_, n_tokens) = logits.dims2()?;
+    let logits = logits.to_device(&Device::Cpu)?;
+    Ok((logits.flatten_all()?.to_vec1()?, n_tokens))
+}
+
+fn check_tokens(processors: &[LogitsProcessor], n_tokens: usize) -> CandleResult<()> {
+    let mut all = processors.iter();
+    all.try_for_each(|processor| processor.check(n_tokens))
+        .map_err(candle_core::Error::wrap)
+}
+
+fn apply(processors: &[LogitsProcessor], row: &Row, logits: &mut [f32]) {
+    let length = row.tokens.len();
+    for processor in processors.iter().filter(|p| p.acts_at(length)) {
+        processor.apply(row, logits);
+    }
+}
+
+/// The logits that the processors make of those behind each row; the same where none acts.
+fn processed(processors: &[LogitsProcessor], logits: Tensor, rows: &[Row]) -> CandleResult<Tensor> {
+    let acts = |row: &Row| processors.iter().any(|p| p.acts_at(row.tokens.len()));
+    if !rows.iter().any(acts) {
+        return Ok(logits);
+    }
+    let (mut logits, n_tokens) = numbers(logits)?;
+    check_tokens(processors, n_tokens)?;
+    for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(n_tokens.max(1))) {
+        apply(processors, row, logits);
+    }
+    Tensor::from_vec(logits, (rows.len(), n_tokens), &Device::Cpu)
 }
 
 impl<D: Decoder, C: Choose> Iterator for Generation<D, C> {
@@ -247,16 +510,11 @@ impl<D: Decoder, C: Choose> Iterator for Generation<D, C> {
     }
 }
 
-impl Continued {
-    fn new(prompt: &[u32]) -> Self {
-        Self {
-            tokens: prompt.to_vec(),
-            n_prompt: prompt.len(),
-            finish: None,
-        }
-    }
-
-    fn new_tokens(&self) -> &[u32] {
-        &self.tokens[self.n_prompt..]
+impl Padded {
+    fn new(prompt: &[u32], length: usize, pad: u32) -> Self {
+        let n_padding = length - prompt.len();
+        let mut tokens = vec![pad; n_padding];
+        tokens.extend(prompt);
+        Self { tokens, n_padding }
     }
 }

@@ -1,6 +1,6 @@
 //! A model and when its generation ends.
 
-use super::{CausalDecoder, Choose, Generation, GenerationOptions};
+use super::{CausalDecoder, Choose, Generation, GenerationOptions, StopStrings};
 use crate::config::{EmbeddingsConfig, Task, getters};
 use crate::error::{Error, Result};
 use crate::model::{Encoded, Model};
@@ -11,6 +11,7 @@ use crate::model::{Encoded, Model};
 pub struct Generator<'m> {
     model: &'m Model,
     options: GenerationOptions,
+    stop_strings: Option<StopStrings>,
 }
 
 impl<'m> Generator<'m> {
@@ -20,7 +21,13 @@ impl<'m> Generator<'m> {
     /// If the model has no head for the next token.
     pub fn new(model: &'m Model, options: GenerationOptions) -> Result<Self> {
         let found = match model.task() {
-            Some(Task::CausalLm) => return Ok(Self { model, options }),
+            Some(Task::CausalLm) => {
+                return Ok(Self {
+                    model,
+                    options,
+                    stop_strings: None,
+                });
+            }
             Some(task) => format!("its head is for {task}"),
             None => "it has no head".to_string(),
         };
@@ -29,6 +36,12 @@ impl<'m> Generator<'m> {
              `architectures` in config.json names a `..ForCausalLM` or `..LMHeadModel`, and whose file holds the head's \
              weight unless `tie_word_embeddings` is true"
         )))
+    }
+
+    /// Ends sequences at these strings: [`GenerationOptions::stop_strings`], and the texts of the tokenizer's tokens.
+    pub fn with_stop_strings(mut self, strings: StopStrings) -> Self {
+        self.stop_strings = Some(strings);
+        self
     }
 
     getters! {
@@ -48,12 +61,17 @@ impl<'m> Generator<'m> {
         choose: C,
     ) -> Result<Generation<CausalDecoder<'m>, C>> {
         self.check_tokens(prompts)?;
-        Generation::new(
-            CausalDecoder::new(self.model),
-            prompts,
-            choose,
-            self.options.clone(),
-        )
+        self.begin(CausalDecoder::new(self.model), prompts, choose)
+    }
+
+    fn begin<C: Choose>(
+        &self,
+        decoder: CausalDecoder<'m>,
+        prompts: &[Vec<u32>],
+        choose: C,
+    ) -> Result<Generation<CausalDecoder<'m>, C>> {
+        let (stop, options) = (self.stop_strings.clone(), self.options.clone());
+        Generation::stopping_at(stop, decoder, prompts, choose, options)
     }
 
     /// Begins to say what the decoder of a [`Seq2Seq`](crate::model::Seq2Seq) makes of its encoder's output; the model of this
@@ -75,7 +93,7 @@ impl<'m> Generator<'m> {
             return Err(Error::input("prompt", reason));
         }
         let decoder = CausalDecoder::new(self.model).attending_to(encoded);
-        Generation::new(decoder, prompts, choose, self.options.clone())
+        self.begin(decoder, prompts, choose)
     }
 
     /// Here a token's place is that in its prompt, and not one among padding.
@@ -99,7 +117,7 @@ impl<'m> Generator<'m> {
         Ok(())
     }
 
-    /// The new tokens behind each prompt.
+    /// The new tokens behind each prompt; where several sequences of each are returned, those of the first prompt come first.
     ///
     /// # Errors
     /// As for [`Self::start`], or if the model or `choose` fails.

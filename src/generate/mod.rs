@@ -2,7 +2,8 @@
 //!
 //! A [`Generator`] continues a batch of prompts of any lengths with a decoder. It computes each position once, and of the logits
 //! only those that are needed. A [`Sampler`] chooses the next tokens, greedily or at random; so does any closure from logits to
-//! tokens, such as one around candle's `LogitsProcessor`.
+//! tokens, such as one around candle's `LogitsProcessor`. Everything else is as the checkpoint's `generation_config.json` says and
+//! transformers' `generate` does it: lengths, penalties, tokens that may not or must be chosen, and beam search.
 //!
 //! ```
 //! use candle_blocks::generate::{GenerationOptions, Generator, Sampler, Sampling};
@@ -25,16 +26,22 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 
+mod beams;
 mod choose;
+mod config_file;
 mod decoder;
 mod draw;
+mod feed;
 mod generation;
 mod generator;
+mod lengths;
 mod options;
+mod processors;
 mod prompts;
-mod rules;
 mod sampler;
+mod stop_strings;
 
+pub use beams::{BeamOptions, EarlyStopping};
 pub use choose::{Choose, Sequence};
 pub use decoder::{CausalDecoder, Decoder, max_positions};
 pub use generation::{Finish, Generation};
@@ -42,3 +49,4 @@ pub use generator::Generator;
 pub use options::GenerationOptions;
 pub use prompts::prompts;
 pub use sampler::{Sampler, Sampling};
+pub use stop_strings::StopStrings;

@@ -6,25 +6,29 @@ use rand::{RngExt, SeedableRng};
 
 use super::draw::Candidates;
 use super::{Choose, Sequence};
-use crate::checkpoint::config_json::ConfigJson;
 use crate::config::{getters, setters};
 use crate::error::Error;
 
-/// How the next token is chosen. What is set is applied in the order of transformers' processors: repetition penalty,
-/// temperature, top-k, top-p, min-p.
+/// How the next token is drawn. Settings are applied in the order of transformers' `generate`, which is that of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct Sampling {
-    /// What logits are divided by. With 0 the likeliest token is chosen, and only the repetition penalty has a meaning.
+    /// What logits are divided by. With 0 the likeliest token is chosen, and nothing else has a meaning.
     pub temperature: f64,
+    /// Chooses from the likeliest tokens, of 100, whose share of the entropy adds up to this.
+    pub top_h: Option<f64>,
     /// The number of likeliest tokens to choose from.
     pub top_k: Option<usize>,
     /// Chooses from the likeliest tokens whose probabilities add up to this.
     pub top_p: Option<f64>,
     /// Chooses from tokens that are at least so many times as likely as the likeliest.
     pub min_p: Option<f64>,
-    /// What the logits of tokens that occur are divided by, or multiplied with if they are below 0.
-    pub repetition_penalty: f64,
+    /// Chooses from the tokens whose information is nearest to the entropy and whose probabilities add up to this.
+    pub typical_p: Option<f64>,
+    /// Chooses from tokens that are at least as likely as this.
+    pub epsilon_cutoff: Option<f64>,
+    /// Chooses from tokens that are at least as likely as this, or less where the entropy is large.
+    pub eta_cutoff: Option<f64>,
     /// The seed of chance. What is drawn depends on it, on the sequence's number in its batch and on its length, and on nothing
     /// else.
     pub seed: u64,
@@ -40,10 +44,13 @@ impl Sampling {
     pub fn at(temperature: f64) -> Self {
         Self {
             temperature,
+            top_h: None,
             top_k: None,
             top_p: None,
             min_p: None,
-            repetition_penalty: 1.0,
+            typical_p: None,
+            epsilon_cutoff: None,
+            eta_cutoff: None,
             seed: 0,
         }
     }
@@ -55,23 +62,8 @@ impl Sampling {
         with_top_p(p: f64) => top_p = Some(p);
         /// Sets the least probability, as a share of that of the likeliest token.
         with_min_p(p: f64) => min_p = Some(p);
-        /// Sets the penalty for tokens that occur.
-        with_repetition_penalty(penalty: f64) => repetition_penalty = penalty;
         /// Sets the seed of chance.
         with_seed(seed: u64) => seed = seed;
-    }
-
-    /// What a `generation_config.json` recommends, with transformers' defaults.
-    pub(super) fn read(json: &ConfigJson) -> crate::Result<Self> {
-        let top_k = json.switchable_size("top_k", 50)?;
-        Ok(Self {
-            temperature: json.number(&["temperature"], 1.0)?,
-            top_k: top_k.filter(|&k| k > 0),
-            top_p: json.optional_number(&["top_p"])?,
-            min_p: json.optional_number(&["min_p"])?,
-            repetition_penalty: json.number(&["repetition_penalty"], 1.0)?,
-            seed: 0,
-        })
     }
 
     fn validate(&self) -> crate::Result<()> {
@@ -85,16 +77,25 @@ impl Sampling {
             Some(p) => within(name, p, (0.0..=1.0).contains(&p), "a number from 0 to 1"),
             None => Ok(()),
         };
-        let (t, penalty) = (self.temperature, self.repetition_penalty);
-        within(
-            "temperature",
-            t,
-            t.is_finite() && t >= 0.0,
-            "a number from 0 on",
-        )?;
-        let fits = penalty.is_finite() && penalty > 0.0;
-        within("repetition_penalty", penalty, fits, "a number above 0")?;
+        let t = self.temperature;
+        let fits = t.is_finite() && t >= 0.0;
+        within("temperature", t, fits, "a number from 0 on")?;
         within("top_k", 0.0, self.top_k != Some(0), "at least 1")?;
+        let parts = [
+            ("top_h", self.top_h),
+            ("typical_p", self.typical_p),
+            ("epsilon_cutoff", self.epsilon_cutoff),
+            ("eta_cutoff", self.eta_cutoff),
+        ];
+        for (name, part) in parts {
+            let part = part.unwrap_or(1.0);
+            within(
+                name,
+                part,
+                part > 0.0 && part <= 1.0,
+                "a number above 0, up to 1",
+            )?;
+        }
         share("top_p", self.top_p)?;
         share("min_p", self.min_p)
     }
@@ -130,21 +131,13 @@ impl Sampler {
 
     fn next(&self, logits: &[f32], sequence: &Sequence) -> Result<u32> {
         if let Some(at) = logits.iter().position(|x| x.is_nan()) {
-            bail!(
-                "the logit of token {at} is not a number; check the weights for values that are not finite"
-            );
+            return Err(not_a_number(at));
         }
-        let (sampling, penalty) = (self.sampling, self.sampling.repetition_penalty as f32);
-        let is_greedy = sampling.temperature as f32 == 0.0;
-        if is_greedy && penalty == 1.0 {
+        if !self.draws() {
             return likeliest(logits);
         }
-        let mut logits = logits.to_vec();
-        penalize(&mut logits, sequence.tokens, penalty);
-        if is_greedy {
-            return likeliest(&logits);
-        }
-        Candidates::new(&logits, &sampling).drawn(chance(sampling.seed, sequence))
+        let sampling = self.sampling;
+        Candidates::new(logits, &sampling).drawn(chance(sampling.seed, sequence))
     }
 }
 
@@ -164,6 +157,17 @@ impl Choose for Sampler {
         rows.map(|(row, sequence)| self.next(row, sequence))
             .collect()
     }
+
+    fn draws(&self) -> bool {
+        self.sampling.temperature as f32 != 0.0
+    }
+}
+
+/// The error of a logit that is NaN.
+pub(super) fn not_a_number(token: usize) -> candle_core::Error {
+    candle_core::Error::msg(format!(
+        "the logit of token {token} is not a number; check the weights for values that are not finite"
+    ))
 }
 
 /// A number from 0 to 1, the same for the same place of the same sequence.
@@ -198,22 +202,4 @@ pub(super) fn largest(numbers: &[f32]) -> f32 {
         .chain(rest)
         .copied()
         .fold(f32::NEG_INFINITY, f32::max)
-}
-
-fn penalize(logits: &mut [f32], tokens: &[u32], penalty: f32) {
-    if penalty == 1.0 {
-        return;
-    }
-    let mut occurring = tokens.to_vec();
-    occurring.sort_unstable();
-    occurring.dedup();
-    for token in occurring {
-        if let Some(logit) = logits.get_mut(token as usize) {
-            *logit = if *logit < 0.0 {
-                *logit * penalty
-            } else {
-                *logit / penalty
-            };
-        }
-    }
 }

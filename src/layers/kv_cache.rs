@@ -46,8 +46,29 @@ impl KvCache {
     /// If one is not in the batch, or they are in another order. Nothing is dropped then.
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         self.ledger.keep_sequences(sequences)?;
-        let kept = |layer: &mut LayerCache| layer.keep_sequences(sequences);
-        self.layers.iter_mut().try_for_each(kept)
+        self.take_rows(sequences, Some(sequences))
+    }
+
+    /// Goes on with copies of these sequences of the batch, in this order. The encoder's output that they attend to is then
+    /// that of the sequences `of_memory`, which may be fewer moves.
+    ///
+    /// # Errors
+    /// If one is not in the batch.
+    pub(crate) fn take_sequences(
+        &mut self,
+        sequences: &[usize],
+        of_memory: Option<&[usize]>,
+    ) -> Result<()> {
+        let batch = self.ledger.batch();
+        self.ledger.take_sequences(sequences)?;
+        let is_same = of_memory.is_some_and(|of| of.len() == batch);
+        let of_memory = of_memory.unwrap_or(sequences);
+        self.take_rows(sequences, Some(of_memory).filter(|_| !is_same))
+    }
+
+    fn take_rows(&mut self, sequences: &[usize], of_memory: Option<&[usize]>) -> Result<()> {
+        let taken = |layer: &mut LayerCache| layer.take_sequences(sequences, of_memory);
+        self.layers.iter_mut().try_for_each(taken)
     }
 
     /// Restores the state from before a call that failed, whichever layer it had reached.
@@ -137,12 +158,9 @@ impl LayerCache {
         self.appended = self.appended.min(seen);
     }
 
-    fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
-        if let Some((key, value)) = &mut self.memory {
-            (*key, *value) = (
-                of_sequences(key, sequences)?,
-                of_sequences(value, sequences)?,
-            );
+    fn take_sequences(&mut self, sequences: &[usize], of_memory: Option<&[usize]>) -> Result<()> {
+        if let (Some((key, value)), Some(of)) = (&mut self.memory, of_memory) {
+            (*key, *value) = (of_sequences(key, of)?, of_sequences(value, of)?);
         }
         match &mut self.kept {
             Some(rows) => rows.keep_sequences(sequences),

@@ -75,6 +75,20 @@ impl Ledger {
                 self.batch.saturating_sub(1)
             );
         }
+        self.take_sequences(sequences)
+    }
+
+    /// Goes on with copies of these sequences of the batch, in this order.
+    ///
+    /// # Errors
+    /// If one is not in the batch.
+    pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        if sequences.is_empty() || sequences.iter().any(|&row| row >= self.batch) {
+            bail!(
+                "sequences {sequences:?} are taken of a batch of {}",
+                self.batch
+            );
+        }
         let keep = self.keep.as_ref().map(|keep| keep.of_sequences(sequences));
         self.keep = keep.transpose()?;
         self.batch = sequences.len();

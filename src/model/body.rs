@@ -55,9 +55,40 @@ impl ModelCache {
             KeysAndValues::Plain(cache) => cache.keep_sequences(sequences)?,
             KeysAndValues::Packed(cache) => cache.keep_sequences(sequences)?,
         }
+        self.take_counts(sequences);
+        Ok(())
+    }
+
+    /// Makes an empty cache one that [`Self::take_sequences`] can be called on.
+    pub(crate) fn copying(mut self) -> Self {
+        self.keys_and_values = match self.keys_and_values {
+            KeysAndValues::Packed(cache) => KeysAndValues::Packed(cache.copying()),
+            plain => plain,
+        };
+        self
+    }
+
+    /// Goes on with copies of these sequences of the batch, in this order; of an encoder's output, with that of the sequences
+    /// `of_memory`, which rise and attend to the same as they, if there are such.
+    ///
+    /// # Errors
+    /// If one is not in the batch, or the cache does not copy sequences.
+    pub(crate) fn take_sequences(
+        &mut self,
+        sequences: &[usize],
+        of_memory: Option<&[usize]>,
+    ) -> Result<()> {
+        match &mut self.keys_and_values {
+            KeysAndValues::Plain(cache) => cache.take_sequences(sequences, of_memory)?,
+            KeysAndValues::Packed(cache) => cache.take_sequences(sequences, of_memory)?,
+        }
+        self.take_counts(sequences);
+        Ok(())
+    }
+
+    fn take_counts(&mut self, sequences: &[usize]) {
         let counted = sequences.iter().filter_map(|&row| self.counted.get(row));
         self.counted = counted.copied().collect();
-        Ok(())
     }
 }
 

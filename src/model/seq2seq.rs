@@ -37,6 +37,9 @@ pub struct Encoded {
     pub hidden_states: Tensor,
     /// Which positions are real, `[batch, encoder_seq]`.
     pub mask: Option<Tensor>,
+    /// The tokens that the encoder has read, `[batch, encoder_seq]`, if it reads tokens: some settings of generation depend on
+    /// them, such as `encoder_repetition_penalty`.
+    pub input_ids: Option<Tensor>,
 }
 
 impl Encoded {
@@ -45,6 +48,7 @@ impl Encoded {
         let kept = |of: &Tensor| of_sequences(of, sequences);
         self.hidden_states = kept(&self.hidden_states)?;
         self.mask = self.mask.as_ref().map(kept).transpose()?;
+        self.input_ids = self.input_ids.as_ref().map(kept).transpose()?;
         Ok(())
     }
 }
@@ -93,6 +97,7 @@ impl Seq2Seq {
         Ok(Encoded {
             hidden_states: output.last_hidden_state,
             mask: input.attention_mask.clone(),
+            input_ids: input.input_ids.clone(),
         })
     }
 

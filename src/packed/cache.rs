@@ -5,6 +5,7 @@ use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, bail};
 use half::bf16;
 
+use super::key_value_rows::KeyValueRows;
 use super::latents::LatentRows;
 use crate::layers::{Ledger, Marks};
 
@@ -29,10 +30,29 @@ pub(super) enum Cached {
     Latents(PanelShape),
 }
 
+/// Which sequences of a batch a cache can go on with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Reordering {
+    /// Some of them, in the order of the batch.
+    #[default]
+    Drops,
+    /// Any, in any order and several times. Panels cannot: the keys and values are kept as rows.
+    Copies,
+}
+
+/// A layer's keys and values, to which those of new positions are appended.
+pub(super) enum OwnKeys<'a> {
+    Panels(&'a mut KeyValuePanels),
+    Rows(&'a mut KeyValueRows),
+}
+
 /// One layer's keys and values.
 #[derive(Debug, Default)]
 pub(super) struct PackedLayerCache {
+    reordering: Reordering,
     own: Option<KeyValuePanels>,
+    /// In the place of panels, if the cache copies sequences.
+    rows: Option<KeyValueRows>,
     /// In the place of own keys and values, what they are made from.
     latents: Option<LatentRows>,
     /// A window has dropped what queries from this position on do not see, but earlier ones would.
@@ -65,6 +85,8 @@ impl Clone for PackedKvCache {
     fn clone(&self) -> Self {
         let pages = LargePages::default();
         let copy = |layer: &PackedLayerCache| PackedLayerCache {
+            reordering: layer.reordering,
+            rows: layer.rows.clone(),
             own: layer.own.as_ref().map(|own| own.copy_in(&pages)),
             latents: layer.latents.clone(),
             dropped_behind: layer.dropped_behind,
@@ -92,6 +114,14 @@ impl PackedKvCache {
             layers: (0..n_layers).map(layer).collect(),
             ledger: Ledger::default(),
         }
+    }
+
+    /// Makes an empty cache one that [`Self::take_sequences`] can be called on.
+    pub(crate) fn copying(mut self) -> Self {
+        for layer in &mut self.layers {
+            layer.reordering = Reordering::Copies;
+        }
+        self
     }
 
     /// The number of positions seen so far.
@@ -134,6 +164,38 @@ impl PackedKvCache {
         Ok(())
     }
 
+    /// Goes on with copies of these sequences of the batch, in this order. The encoder's output that they attend to is then
+    /// that of the sequences `of_memory`, in rising order, or is projected again at the next call.
+    ///
+    /// # Errors
+    /// If one is not in the batch, or the cache does not copy sequences.
+    pub(crate) fn take_sequences(
+        &mut self,
+        sequences: &[usize],
+        of_memory: Option<&[usize]>,
+    ) -> Result<()> {
+        let copies = |layer: &PackedLayerCache| layer.reordering == Reordering::Copies;
+        if !self.layers.iter().all(copies) {
+            bail!("the cache keeps sequences in the order of the batch");
+        }
+        let batch = self.ledger.batch();
+        self.ledger.take_sequences(sequences)?;
+        for layer in &mut self.layers {
+            if let Some(rows) = &mut layer.rows {
+                rows.take_sequences(sequences);
+            }
+            if let Some(latents) = &mut layer.latents {
+                latents.keep_sequences(sequences);
+            }
+            match (of_memory, &mut layer.memory) {
+                (Some(of), Some(memory)) if of.len() < batch => memory.keep_sequences(of),
+                (Some(_), _) => {}
+                (None, memory) => *memory = None,
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected; with 0, also the keys
     /// and values of an encoder's output. The allocated memory is kept.
     ///
@@ -164,6 +226,9 @@ impl PackedKvCache {
             if let Some(own) = &mut layer.own {
                 own.truncate(seen);
             }
+            if let Some(rows) = &mut layer.rows {
+                rows.truncate(seen);
+            }
             if let Some(latents) = &mut layer.latents {
                 latents.truncate(seen);
             }
@@ -176,7 +241,7 @@ impl PackedKvCache {
     fn forget_memory(&mut self) {
         let pages = LargePages::default();
         for layer in &mut self.layers {
-            (layer.own, layer.latents) = (None, None);
+            (layer.own, layer.rows, layer.latents) = (None, None, None);
             layer.pages = pages.clone();
         }
     }
@@ -218,9 +283,15 @@ impl PackedLayerCache {
             let panels = panels.as_ref()?;
             (panels.positions().end > 0).then(|| Cached::Panels(panels.shape()))
         };
+        let rows = self.rows.as_ref().filter(|rows| rows.positions() > 0);
+        let rows = rows.map(|rows| Cached::Panels(rows.shape()));
         let latents = self.latents.as_ref().filter(|rows| rows.positions() > 0);
         let latents = latents.map(|rows| Cached::Latents(rows.shape()));
-        match (there(&self.own).or(latents), there(&self.memory), memory) {
+        match (
+            there(&self.own).or(rows).or(latents),
+            there(&self.memory),
+            memory,
+        ) {
             (Some(theirs), ..) if theirs != own => Err(misfit(theirs, own)),
             (_, Some(theirs), Some(memory)) if theirs != memory => Err(misfit(theirs, memory)),
             _ => Ok(()),
@@ -235,7 +306,8 @@ impl PackedLayerCache {
         };
         let panels = self.own.iter().chain(&self.memory).map(of_panels);
         let latents = self.latents.iter().map(LatentRows::bytes);
-        panels.chain(latents).sum()
+        let rows = self.rows.iter().map(KeyValueRows::bytes);
+        panels.chain(latents).chain(rows).sum()
     }
 
     /// The latents, to which those of new positions are appended. Those of another shape are forgotten.
@@ -246,12 +318,12 @@ impl PackedLayerCache {
 
     /// The keys and values of `seen` positions, to which those of new ones are appended; with a window, without those
     /// that the new queries do not see. Keys and values of another shape are forgotten.
-    pub fn own(
-        &mut self,
-        shape: PanelShape,
-        seen: usize,
-        window: Option<usize>,
-    ) -> &mut KeyValuePanels {
+    pub fn own(&mut self, shape: PanelShape, seen: usize, window: Option<usize>) -> OwnKeys<'_> {
+        if self.reordering == Reordering::Copies {
+            self.rows.take_if(|rows| rows.shape() != shape);
+            let rows = self.rows.get_or_insert_with(|| KeyValueRows::new(shape));
+            return OwnKeys::Rows(rows);
+        }
         self.own.take_if(|own| own.shape() != shape);
         let pages = &self.pages;
         let own = self
@@ -261,12 +333,13 @@ impl PackedLayerCache {
             own.drop_before(seen.saturating_sub(window - 1));
             self.dropped_behind = seen;
         }
-        own
+        OwnKeys::Panels(own)
     }
 
     /// The number of positions of which the layer had own keys and values.
     pub fn end(&self) -> usize {
-        self.own.as_ref().map_or(0, |own| own.positions().end)
+        let rows = self.rows.as_ref().map_or(0, KeyValueRows::positions);
+        self.own.as_ref().map_or(rows, |own| own.positions().end)
     }
 
     /// Keys and values of an encoder's output of `keys` positions, which `project` makes where they are not known.

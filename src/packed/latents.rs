@@ -96,10 +96,17 @@ impl LatentRows {
         }
     }
 
-    /// Keeps these sequences alone, in this order.
+    /// Goes on with these sequences, in this order; one that is there several times is copied.
     pub fn keep_sequences(&mut self, sequences: &[usize]) {
-        let kept = sequences.iter().map(|&of| self.sequences[of].clone());
-        self.sequences = kept.collect();
+        let mut old: Vec<Option<Numbers>> = self.sequences.drain(..).map(Some).collect();
+        for (i, &of) in sequences.iter().enumerate() {
+            let is_last = !sequences[i + 1..].contains(&of);
+            let taken = match is_last {
+                true => old[of].take(),
+                false => old[of].clone(),
+            };
+            self.sequences.extend(taken);
+        }
         self.shape.batch = sequences.len();
     }
 

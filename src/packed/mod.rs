@@ -91,6 +91,7 @@ mod block;
 mod cache;
 mod feed_forward;
 mod kept;
+mod key_value_rows;
 mod latents;
 mod laurel;
 mod layer_input;

@@ -51,7 +51,7 @@ impl<'m> TextGenerator<'m> {
         if let crate::config::EmbeddingsConfig::Tokens(tokens) = &model.config().embeddings {
             tokenizer.check_vocabulary(tokens.n_tokens)?;
         }
-        let options = GenerationOptions::of(checkpoint)?;
+        let options = GenerationOptions::of(checkpoint)?.of_text();
         Generator::new(model, options.clone())?;
         Ok(Self {
             model,
@@ -114,12 +114,17 @@ impl<'m> TextGenerator<'m> {
     /// # Errors
     /// As for [`Generator::start`].
     pub fn start<C: Choose>(&self, prompt: &Prompt, choose: C) -> Result<TextGeneration<'_, C>> {
-        let generator = Generator::new(self.model, self.options.clone())?;
+        let mut generator = Generator::new(self.model, self.options.clone())?;
+        if !self.options.stop_strings.is_empty() {
+            let stop = self.tokenizer.stop_strings(&self.options.stop_strings)?;
+            generator = generator.with_stop_strings(stop);
+        }
         Ok(TextGeneration {
             tokenizer: &self.tokenizer,
             generation: generator.start(std::slice::from_ref(&prompt.ids), choose)?,
             pieces: Pieces::behind(&prompt.ids),
             stop: StopStrings::new(&self.stop_strings),
+            n_read: 0,
             is_done: false,
         })
     }
@@ -134,13 +139,15 @@ impl<'m> TextGenerator<'m> {
 }
 
 /// Generation of a text in progress: an iterator with a piece of text for each token, which is empty where the token completes
-/// no character, or what may become a stop string. It can be left at any piece.
+/// no character, or what may become a stop string. With beam search, all text comes at the end. It can be left at any piece.
 #[derive(Debug)]
 pub struct TextGeneration<'g, C> {
     tokenizer: &'g Tokenizer,
     generation: Generation<CausalDecoder<'g>, C>,
     pieces: Pieces,
     stop: StopStrings,
+    /// The tokens that were made text.
+    n_read: usize,
     is_done: bool,
 }
 
@@ -155,23 +162,28 @@ impl<C: Choose> TextGeneration<'_, C> {
         self.generation.finish(0)
     }
 
+    /// The tokens in progress: of several sequences where beam search returns several.
+    pub fn generation(&self) -> &Generation<CausalDecoder<'_>, C> {
+        &self.generation
+    }
+
     /// The text that the next token completes; `None` behind the last.
     fn step(&mut self) -> Result<Option<String>> {
         if self.is_done {
             return Ok(None);
         }
-        let text = match self.generation.next() {
-            Some(step) => match step?.first() {
-                Some(&Some(token)) => self.pieces.push(self.tokenizer, token)?,
-                _ => String::new(),
-            },
-            None => {
-                self.is_done = true;
-                let rest = self.pieces.finish(self.tokenizer)?;
-                let rest = self.stop.push(&rest);
-                return Ok(Some(rest + &self.stop.finish()));
-            }
-        };
+        let is_over = self.generation.next().transpose()?.is_none();
+        let mut text = String::new();
+        for &token in &self.generation.tokens(0)[self.n_read..] {
+            text += &self.pieces.push(self.tokenizer, token)?;
+        }
+        self.n_read = self.generation.tokens(0).len();
+        if is_over {
+            self.is_done = true;
+            text += &self.pieces.finish(self.tokenizer)?;
+            let text = self.stop.push(&text);
+            return Ok(Some(text + &self.stop.finish()));
+        }
         let text = self.stop.push(&text);
         if self.stop.has_stopped() {
             self.generation.stop(0);

@@ -20,6 +20,7 @@ mod pooling;
 mod sentence_files;
 mod stages;
 mod stop_strings;
+mod token_text;
 mod tokenizer;
 
 pub use chat_template::ChatTemplate;

@@ -27,6 +27,7 @@ mod changed_keys;
 mod encoder_decoders;
 mod fresh_two_stacks;
 mod generation;
+mod generation_configs;
 mod image_scaling;
 mod last_positions;
 mod memory;

@@ -9,13 +9,14 @@ use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::config::{EmbeddingsConfig, Joint};
 use candle_blocks::generate::{
-    CausalDecoder, Finish, Generation, GenerationOptions, Generator, Sampler, Sampling, prompts,
+    CausalDecoder, Finish, Generation, GenerationOptions, Generator, Sampler, StopStrings, prompts,
 };
 use candle_blocks::model::{Model, ModelInput, Seq2Seq};
 use candle_blocks::text::{ChatTemplate, Conversation, TextGenerator, Tokenizer};
 use candle_blocks::verify::Fixture;
 
 use crate::conversation::ConversationArgs;
+use crate::generation_settings::SettingArgs;
 use crate::model::{ComputeArgs, Form, ModelArgs};
 use crate::{Outcome, interrupt, output};
 
@@ -38,67 +39,16 @@ pub struct Args {
     /// [batch, n] to continue.
     #[arg(long, visible_alias = "input", value_name = "FILE")]
     input_ids: Option<PathBuf>,
-    /// The most new tokens. [default: the checkpoint's generation_config.json, or 256]
-    #[arg(long, value_name = "N")]
-    max_new_tokens: Option<usize>,
     /// A text before which the continuation ends; may be given several times.
     #[arg(long, value_name = "TEXT", conflicts_with = "input_ids")]
     stop: Vec<String>,
     #[command(flatten)]
-    sampling: SamplingArgs,
+    settings: SettingArgs,
     /// A safetensors file for the new tokens, [batch, n]; shorter rows are filled up with the token for padding.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     compute: ComputeArgs,
-}
-
-/// How tokens are chosen: the likeliest, unless any of these is given.
-#[derive(clap::Args)]
-struct SamplingArgs {
-    /// Draw tokens at random, as the checkpoint's generation_config.json recommends.
-    #[arg(long)]
-    sample: bool,
-    /// Draw tokens at random, with logits divided by this.
-    #[arg(long, value_name = "T")]
-    temperature: Option<f64>,
-    /// Draw from the K likeliest tokens.
-    #[arg(long, value_name = "K")]
-    top_k: Option<usize>,
-    /// Draw from the likeliest tokens whose probabilities add up to P.
-    #[arg(long, value_name = "P")]
-    top_p: Option<f64>,
-    /// Draw from tokens that are at least P times as likely as the likeliest.
-    #[arg(long, value_name = "P")]
-    min_p: Option<f64>,
-    /// Divide the logits of tokens that occur by this.
-    #[arg(long, value_name = "R")]
-    repetition_penalty: Option<f64>,
-    /// Draw the same tokens again with the same seed.
-    #[arg(long, value_name = "S")]
-    seed: Option<u64>,
-}
-
-impl SamplingArgs {
-    fn sampler(&self, options: &GenerationOptions) -> Result<Sampler> {
-        let numbers = [self.temperature, self.top_p, self.min_p];
-        let draws =
-            numbers.iter().any(Option::is_some) || self.top_k.is_some() || self.seed.is_some();
-        let mut sampling = match (self.sample, &options.recommended) {
-            (true, Some(recommended)) => *recommended,
-            (true, None) => Sampling::at(1.0),
-            (false, _) if draws => Sampling::at(1.0),
-            (false, _) => Sampling::greedy(),
-        };
-        sampling.temperature = self.temperature.unwrap_or(sampling.temperature);
-        sampling.top_k = self.top_k.or(sampling.top_k);
-        sampling.top_p = self.top_p.or(sampling.top_p);
-        sampling.min_p = self.min_p.or(sampling.min_p);
-        sampling.seed = self.seed.unwrap_or(sampling.seed);
-        let penalty = self.repetition_penalty;
-        sampling.repetition_penalty = penalty.unwrap_or(sampling.repetition_penalty);
-        Ok(Sampler::new(sampling)?)
-    }
 }
 
 pub fn generate(args: &Args) -> Result<Outcome> {
@@ -122,13 +72,16 @@ pub fn generate(args: &Args) -> Result<Outcome> {
     if args.stop.iter().any(String::is_empty) {
         bail!("--stop is empty; give at least one character");
     }
-    let mut options = GenerationOptions::of(&checkpoint)?;
-    options.max_new_tokens = args.max_new_tokens.unwrap_or(options.max_new_tokens);
-    let sampler = args.sampling.sampler(&options)?;
+    let options = GenerationOptions::of(&checkpoint)?;
+    let (options, sampler) = args.settings.over(options)?;
     let mut clock = Clock::start();
     let form = args.compute.form(false)?;
     let file = args.input_ids.as_ref().map(Fixture::open_input);
-    let tokens = match (file.transpose()?, behind_encoder(&checkpoint)?) {
+    let stop = match options.stop_strings.as_slice() {
+        [] => None,
+        strings => Some(Tokenizer::of(&checkpoint)?.stop_strings(strings)?),
+    };
+    let generated = match (file.transpose()?, behind_encoder(&checkpoint)?) {
         (Some(file), true) => {
             let (model, dtype) = match form {
                 Form::Packed(precision) => (checkpoint.packed_seq2seq(precision)?, DType::F32),
@@ -138,8 +91,9 @@ pub fn generate(args: &Args) -> Result<Outcome> {
                 }
             };
             let kind = (dtype, &device);
-            let tokens = say(&model, kind, &file, options, sampler, &mut clock);
-            tokens.with_context(|| file.path().display().to_string())?
+            let generator = begin(model.decoder(), options, stop)?;
+            let said = say(&model, kind, &file, &generator, sampler, &mut clock);
+            said.with_context(|| file.path().display().to_string())?
         }
         (None, true) => bail!(
             "--prompt is a text to continue, but the model's decoder says something about another: give that as --input-ids"
@@ -147,7 +101,7 @@ pub fn generate(args: &Args) -> Result<Outcome> {
         (file, false) => {
             let input = file.as_ref().map(|file| {
                 let path = || file.path().display().to_string();
-                anyhow::Ok((path, input_prompts(file).with_context(path)?))
+                anyhow::Ok((path, input_prompts(file, &options).with_context(path)?))
             });
             let input = input.transpose()?;
             let model = match form {
@@ -156,14 +110,15 @@ pub fn generate(args: &Args) -> Result<Outcome> {
             };
             clock = Clock::start();
             match input {
-                Some((path, prompts)) => {
-                    let generator = Generator::new(&model, options)?;
-                    let tokens = continue_ids(&generator, &prompts, sampler, &mut clock);
-                    tokens.with_context(path)?
+                Some((path, (padding, prompts))) => {
+                    let options = GenerationOptions { padding, ..options };
+                    let generator = begin(&model, options, stop)?;
+                    let generation = generator.start(&prompts, sampler).with_context(path)?;
+                    all_tokens(generation, &generator, &mut clock).with_context(path)?
                 }
                 None => {
                     let generator = TextGenerator::new(&checkpoint, &model)?;
-                    let generator = generator.with_options(options);
+                    let generator = generator.with_options(options.of_text());
                     continue_text(args, conversation.as_ref(), generator, sampler, &mut clock)?
                 }
             }
@@ -175,9 +130,9 @@ pub fn generate(args: &Args) -> Result<Outcome> {
             true => &output::partial(path),
             false => path,
         };
-        write_safetensors(path, &[("tokens".to_string(), tokens)], None)?;
+        write_safetensors(path, &generated.tensors(), None)?;
     } else if args.input_ids.is_some() {
-        for row in tokens.to_vec2::<u32>()? {
+        for row in generated.tokens.to_vec2::<u32>()? {
             let row: Vec<String> = row.iter().map(u32::to_string).collect();
             output::print(&(row.join(" ") + "\n"))?;
         }
@@ -195,9 +150,45 @@ fn behind_encoder(checkpoint: &Checkpoint) -> Result<bool> {
     Ok(other.is_some_and(|other| matches!(other.joint, Joint::Memory { .. })))
 }
 
-fn input_prompts(file: &Fixture) -> Result<Vec<Vec<u32>>> {
+fn begin(
+    model: &Model,
+    options: GenerationOptions,
+    stop: Option<StopStrings>,
+) -> Result<Generator<'_>> {
+    let generator = Generator::new(model, options)?;
+    Ok(match stop {
+        Some(stop) => generator.with_stop_strings(stop),
+        None => generator,
+    })
+}
+
+/// The prompts in a file, and the token that they are padded with. Without a mask, the token for padding is padding, as in
+/// transformers, unless it ends a text too.
+fn input_prompts(
+    file: &Fixture,
+    options: &GenerationOptions,
+) -> Result<(Option<u32>, Vec<Vec<u32>>)> {
     let ids = required(file, "input_ids", "[batch, seq]")?;
-    Ok(prompts(ids, file.attention_mask())?)
+    let pad = options
+        .pad_token
+        .filter(|pad| !options.stop_tokens.contains(pad));
+    match (file.attention_mask(), pad) {
+        (Some(mask), _) => {
+            let read = prompts(ids, Some(mask))?;
+            let marks = mask.to_dtype(DType::I64)?.flatten_all()?.to_vec1::<i64>()?;
+            let ids = prompts(ids, None)?.concat();
+            let dropped = ids.iter().zip(marks).find(|(_, mark)| *mark == 0);
+            Ok((dropped.map(|(&id, _)| id), read))
+        }
+        (None, Some(pad)) if !ids.dtype().is_float() => {
+            let mask = ids.to_dtype(DType::I64)?.ne(i64::from(pad))?;
+            let said = || {
+                format!("token {pad} of pad_token_id is padding where there is no attention_mask")
+            };
+            Ok((Some(pad), prompts(ids, Some(&mask)).with_context(said)?))
+        }
+        (None, _) => Ok((None, prompts(ids, None)?)),
+    }
 }
 
 fn required<'f>(file: &'f Fixture, name: &str, shape: &str) -> Result<&'f Tensor> {
@@ -205,25 +196,15 @@ fn required<'f>(file: &'f Fixture, name: &str, shape: &str) -> Result<&'f Tensor
     file.tensor(name).with_context(missing)
 }
 
-fn continue_ids(
-    generator: &Generator,
-    prompts: &[Vec<u32>],
-    sampler: Sampler,
-    clock: &mut Clock,
-) -> Result<Tensor> {
-    let generation = generator.start(prompts, sampler)?;
-    all_tokens(generation, prompts.len(), generator.model(), clock)
-}
-
 /// What a decoder says of the tokens or the sounds in a file, which its encoder reads.
 fn say(
     model: &Seq2Seq,
     (dtype, device): (DType, &Device),
     file: &Fixture,
-    options: GenerationOptions,
+    generator: &Generator,
     sampler: Sampler,
     clock: &mut Clock,
-) -> Result<Tensor> {
+) -> Result<Generated> {
     let (read, input) = match &model.encoder().config().embeddings {
         EmbeddingsConfig::Spectrum(_) => {
             let read = required(file, "input_features", "[batch, bands, steps]")?;
@@ -242,7 +223,11 @@ fn say(
         attention_mask: file.attention_mask().cloned(),
         ..input
     };
-    let prompts = match (file.tensor("decoder_input_ids"), options.decoder_start) {
+    let start = generator.options().decoder_start;
+    let prompts = match (file.tensor("decoder_input_ids"), start) {
+        (Some(ids), Some(start)) if input.input_ids.is_some() => {
+            begun_with(start, prompts(ids, None)?)
+        }
         (Some(ids), _) => prompts(ids, None)?,
         (None, Some(start)) => vec![vec![start]; read.dim(0)?],
         (None, None) => bail!(
@@ -251,25 +236,68 @@ fn say(
         ),
     };
     *clock = Clock::start();
-    let generator = Generator::new(model.decoder(), options)?;
     let generation = generator.start_behind(model.encode(&input)?, &prompts, sampler)?;
-    all_tokens(generation, prompts.len(), model.decoder(), clock)
+    all_tokens(generation, generator, clock)
+}
+
+/// What the decoder has said begins with this token, as in transformers: where no sequence does, it is put in front.
+fn begun_with(start: u32, said: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+    if said.iter().any(|tokens| tokens.first() == Some(&start)) {
+        return said;
+    }
+    let begun = said
+        .into_iter()
+        .map(|tokens| [vec![start], tokens].concat());
+    begun.collect()
+}
+
+/// The new tokens, and by which scores beam search has found them.
+struct Generated {
+    tokens: Tensor,
+    scores: Option<Tensor>,
+}
+
+impl Generated {
+    fn of(generation: &Generation<CausalDecoder, Sampler>) -> Result<Self> {
+        let scores = (0..generation.n_sequences()).map(|index| generation.score(index));
+        let scores: Option<Vec<f32>> = scores.collect();
+        let tensor = |scores: Vec<f32>| Tensor::new(scores, &Device::Cpu);
+        Ok(Self {
+            tokens: generation.padded()?,
+            scores: scores.map(tensor).transpose()?,
+        })
+    }
+
+    fn tensors(self) -> Vec<(String, Tensor)> {
+        let scores = self
+            .scores
+            .map(|scores| ("sequences_scores".to_string(), scores));
+        let tokens = ("tokens".to_string(), self.tokens);
+        std::iter::once(tokens).chain(scores).collect()
+    }
 }
 
 fn all_tokens(
     mut generation: Generation<CausalDecoder, Sampler>,
-    n: usize,
-    model: &Model,
+    generator: &Generator,
     clock: &mut Clock,
-) -> Result<Tensor> {
+) -> Result<Generated> {
     while !interrupt::was_pressed() {
         match generation.next() {
-            Some(step) => clock.count(step?.iter().flatten().count()),
+            Some(step) => {
+                step?;
+                clock.count(n_tokens(&generation));
+            }
             None => break,
         }
     }
-    note_end((0..n).map(|index| generation.finish(index)), model);
-    Ok(generation.padded()?)
+    note_end(&generation, generator.model(), generator.options());
+    Generated::of(&generation)
+}
+
+fn n_tokens(generation: &Generation<CausalDecoder, Sampler>) -> usize {
+    let tokens = |index| generation.tokens(index).len();
+    (0..generation.n_sequences()).map(tokens).sum()
 }
 
 fn continue_text(
@@ -278,7 +306,7 @@ fn continue_text(
     generator: TextGenerator,
     sampler: Sampler,
     clock: &mut Clock,
-) -> Result<Tensor> {
+) -> Result<Generated> {
     let stop: Vec<&str> = args.stop.iter().map(String::as_str).collect();
     let generator = generator.with_stop_strings(&stop);
     let text = args.prompt.as_deref().unwrap_or_default();
@@ -290,27 +318,46 @@ fn continue_text(
         bail!("--prompt is empty; give at least one character");
     }
     let mut generation = generator.start(&prompt, sampler)?;
-    let mut n = 0;
     while !interrupt::was_pressed() {
         let Some(piece) = generation.next() else {
             break;
         };
         output::print_text(&piece?)?;
-        clock.count(generation.tokens().len() - n);
-        n = generation.tokens().len();
+        clock.count(n_tokens(generation.generation()));
     }
     output::print("\n")?;
-    note_end([generation.finish()].into_iter(), generator.model());
-    Ok(Tensor::new(generation.tokens(), &Device::Cpu)?.unsqueeze(0)?)
+    let generation = generation.generation();
+    for index in 1..generation.n_sequences() {
+        let text = generator.tokenizer().decode(generation.tokens(index))?;
+        output::print_text(&(text + "\n"))?;
+    }
+    note_end(generation, generator.model(), generator.options());
+    Generated::of(generation)
 }
 
 /// Says where generation was cut off.
-fn note_end(mut ends: impl Iterator<Item = Option<Finish>>, model: &Model) {
-    if !interrupt::was_pressed() && ends.any(|end| end == Some(Finish::Positions)) {
-        let limit = candle_blocks::generate::max_positions(model).unwrap_or_default();
-        output::warn(format_args!(
-            "note: a text ends at the {limit} positions that the model has"
-        ));
+fn note_end(
+    generation: &Generation<CausalDecoder, Sampler>,
+    model: &Model,
+    options: &GenerationOptions,
+) {
+    let mut ends = (0..generation.n_sequences()).filter_map(|index| generation.finish(index));
+    if interrupt::was_pressed() {
+        return;
+    }
+    let is_cut = |end: Finish| end == Finish::MaxNewTokens && !options.sets_length();
+    match ends.find(|&end| end == Finish::Positions || is_cut(end)) {
+        Some(Finish::Positions) => {
+            let limit = candle_blocks::generate::max_positions(model).unwrap_or_default();
+            output::warn(format_args!(
+                "note: a text ends at the {limit} positions that the model has"
+            ));
+        }
+        Some(_) => output::warn(format_args!(
+            "note: nothing says how many tokens to generate, so there are {} at most, as in transformers; --max-new-tokens sets it",
+            GenerationOptions::NEW_TOKENS
+        )),
+        None => {}
     }
 }
 
@@ -333,12 +380,13 @@ impl Clock {
         }
     }
 
+    /// So many tokens are there now.
     fn count(&mut self, n_tokens: usize) {
         if self.first.is_none() && n_tokens > 0 {
             self.first = Some(self.begin.elapsed());
             self.n_first = n_tokens;
         }
-        self.n_tokens += n_tokens;
+        self.n_tokens = n_tokens;
     }
 
     fn report(&self) {

@@ -10,6 +10,7 @@ mod conversation;
 mod download;
 mod embed;
 mod generate;
+mod generation_settings;
 mod inspect;
 mod interrupt;
 mod model;

@@ -11,7 +11,7 @@ use super::prepare::{Columns, Prepare, Turn, Turning};
 use super::{Call, PackedAttention, PackedLatent, groups::for_groups, positions::Positions};
 use crate::layers::{DistanceRows, Marked};
 use crate::ops::{Reach, Visible};
-use crate::packed::cache::PackedLayerCache;
+use crate::packed::cache::{OwnKeys, PackedLayerCache};
 use crate::packed::linear::{Finishing, PackedLinear};
 use crate::packed::pass::PackedPass;
 
@@ -178,6 +178,7 @@ impl Own<'_> {
             };
             let (key, value) = (heads(q), heads(q + kv));
             let query = part.asked(projected, width);
+            let all;
             let key_value = match part.cache {
                 None => KeyValue::Projected {
                     keys: part.rows,
@@ -186,11 +187,21 @@ impl Own<'_> {
                 },
                 Some(cache) => {
                     let shape = self.of.panel_shape(part.rows.batch());
-                    let panels = cache.own(shape, self.seen, self.of.config.window);
-                    if kv > 0 {
-                        panels.append(cpu, part.rows.longest(), key, value);
+                    match cache.own(shape, self.seen, self.of.config.window) {
+                        OwnKeys::Panels(panels) => {
+                            if kv > 0 {
+                                panels.append(cpu, part.rows.longest(), key, value);
+                            }
+                            KeyValue::Packed(panels)
+                        }
+                        OwnKeys::Rows(rows) => {
+                            if kv > 0 {
+                                rows.append(projected, width, q);
+                            }
+                            all = rows.to_vec(cpu);
+                            rows.key_value(&all)
+                        }
                     }
-                    KeyValue::Packed(panels)
                 }
             };
             let attended = Attended {

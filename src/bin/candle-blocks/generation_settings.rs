@@ -1,0 +1,133 @@
+//! The options of `generate` that stand for keys of generation_config.json.
+
+use anyhow::{Result, bail};
+use candle_blocks::generate::{EarlyStopping, GenerationOptions, Sampler, Sampling};
+
+use crate::output;
+
+/// Each stands for a key of the checkpoint's generation_config.json, whose value counts where none is given here.
+#[derive(clap::Args)]
+pub struct SettingArgs {
+    /// The most new tokens. [default: of text 256, else 20]
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<usize>,
+    /// The fewest new tokens.
+    #[arg(long, value_name = "N")]
+    min_new_tokens: Option<usize>,
+    /// Divide the logits of tokens that occur by this.
+    #[arg(long, value_name = "R")]
+    repetition_penalty: Option<f64>,
+    /// Let no N tokens come twice in a row; 0 lets them.
+    #[arg(long, value_name = "N")]
+    no_repeat_ngram_size: Option<usize>,
+    /// Continue each prompt in N ways at once, and choose the likeliest. The text comes at the end.
+    #[arg(long, value_name = "N")]
+    num_beams: Option<usize>,
+    /// Divide a beam's score by this power of its length.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    length_penalty: Option<f64>,
+    /// End beam search once as many sequences have ended as there are beams (true), none can become better (never), or none
+    /// is likely to (false).
+    #[arg(long, value_name = "WHEN", value_parser = ["true", "false", "never"])]
+    early_stopping: Option<String>,
+    /// Return the N best sequences of each prompt, with --num-beams.
+    #[arg(long, value_name = "N")]
+    num_return_sequences: Option<usize>,
+    /// Draw tokens at random, by the settings below or the checkpoint's.
+    #[arg(long)]
+    sample: bool,
+    /// Draw tokens at random, with logits divided by this; 0 takes the likeliest.
+    #[arg(long, value_name = "T")]
+    temperature: Option<f64>,
+    /// Draw from the K likeliest tokens; 0 draws from all. [default: 50]
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Draw from the likeliest tokens whose probabilities add up to P.
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Draw from tokens that are at least P times as likely as the likeliest.
+    #[arg(long, value_name = "P")]
+    min_p: Option<f64>,
+    /// Draw the same tokens again with the same seed.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+}
+
+impl SettingArgs {
+    /// The checkpoint's settings with these in their place, and what chooses tokens.
+    pub fn over(&self, mut options: GenerationOptions) -> Result<(GenerationOptions, Sampler)> {
+        options.max_new_tokens = self.max_new_tokens.or(options.max_new_tokens);
+        options.min_new_tokens = self.min_new_tokens.or(options.min_new_tokens);
+        let penalty = self.repetition_penalty;
+        options.repetition_penalty = penalty.unwrap_or(options.repetition_penalty);
+        if options.repetition_penalty.is_nan() || options.repetition_penalty <= 0.0 {
+            bail!(
+                "--repetition-penalty is {}; expected a number above 0",
+                options.repetition_penalty
+            );
+        }
+        let ngram = self.no_repeat_ngram_size;
+        options.no_repeat_ngram = ngram.unwrap_or(options.no_repeat_ngram);
+        let beams = &mut options.beams;
+        if let Some(n) = self.num_beams {
+            beams.beams = n;
+            // The file's number may be of more beams.
+            beams.returned = beams.returned.min(n);
+        }
+        beams.length_penalty = self.length_penalty.unwrap_or(beams.length_penalty);
+        beams.returned = self.num_return_sequences.unwrap_or(beams.returned);
+        if let Some(when) = &self.early_stopping {
+            beams.early_stopping = match when.as_str() {
+                "true" => EarlyStopping::Always,
+                "never" => EarlyStopping::Never,
+                _ => EarlyStopping::Likely,
+            };
+        }
+        let sampler = self.sampler(&options)?;
+        for note in &options.notes {
+            output::warn(format_args!("note: {note}"));
+        }
+        Ok((options, sampler))
+    }
+
+    fn sampler(&self, options: &GenerationOptions) -> Result<Sampler> {
+        let numbers = [self.temperature, self.top_p, self.min_p];
+        let is_set = numbers.iter().any(Option::is_some) || self.top_k.is_some();
+        if !self.sample && !is_set && self.seed.is_none() {
+            if let Some(recommended) = &options.recommended {
+                output::warn(format_args!(
+                    "note: generation_config.json says do_sample, {}; the likeliest tokens are taken, and --sample draws them so",
+                    shown(recommended)
+                ));
+            }
+            return Ok(Sampler::greedy());
+        }
+        let mut sampling = options.sampling;
+        sampling.temperature = self.temperature.unwrap_or(sampling.temperature);
+        if let Some(k) = self.top_k {
+            sampling.top_k = Some(k).filter(|&k| k > 0);
+        }
+        sampling.top_p = self.top_p.or(sampling.top_p);
+        sampling.min_p = self.min_p.or(sampling.min_p);
+        sampling.seed = self.seed.unwrap_or(sampling.seed);
+        Ok(Sampler::new(sampling)?)
+    }
+}
+
+/// The settings that are set.
+fn shown(sampling: &Sampling) -> String {
+    let numbers = [
+        ("top_h", sampling.top_h),
+        ("top_k", sampling.top_k.map(|k| k as f64)),
+        ("top_p", sampling.top_p),
+        ("min_p", sampling.min_p),
+        ("typical_p", sampling.typical_p),
+        ("epsilon_cutoff", sampling.epsilon_cutoff),
+        ("eta_cutoff", sampling.eta_cutoff),
+    ];
+    let set = numbers
+        .iter()
+        .filter_map(|(name, value)| Some(format!(", {name} {}", (*value)?)));
+    let temperature = format!("temperature {}", sampling.temperature);
+    temperature + &set.collect::<String>()
+}

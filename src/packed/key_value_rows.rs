@@ -1,0 +1,90 @@
+//! Keys and values of earlier positions as rows: the cache of a layer whose sequences are copied, as beam search does.
+
+use candle_blocks_kernels::Cpu;
+use candle_blocks_kernels::attention::{Heads, KeyValue, PanelShape};
+
+use super::latents::LatentRows;
+
+/// The keys and values of a batch of sequences, side by side in a row for each position. They cost attention more than panels
+/// do, since it packs them at every step, and can be copied from one sequence to another.
+#[derive(Clone, Debug)]
+pub(super) struct KeyValueRows {
+    shape: PanelShape,
+    rows: LatentRows,
+}
+
+impl KeyValueRows {
+    /// Rows for what panels of this shape would hold, without positions.
+    pub fn new(shape: PanelShape) -> Self {
+        let width = 2 * shape.n_kv_heads * shape.head_dim;
+        Self {
+            shape,
+            rows: LatentRows::new(PanelShape {
+                n_kv_heads: 1,
+                head_dim: width,
+                ..shape
+            }),
+        }
+    }
+
+    pub fn shape(&self) -> PanelShape {
+        self.shape
+    }
+
+    /// The positions of each sequence.
+    pub fn positions(&self) -> usize {
+        self.rows.positions()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes()
+    }
+
+    /// Appends as many new positions to each sequence: of rows of `width` numbers, those from `column` on.
+    pub fn append(&mut self, projected: &[f32], width: usize, column: usize) {
+        let n = self.width();
+        let rows = projected.chunks_exact(width);
+        let new: Vec<f32> = rows
+            .flat_map(|row| &row[column..column + n])
+            .copied()
+            .collect();
+        self.rows.append(&new);
+    }
+
+    /// All rows, `[batch, positions, keys and values]`.
+    pub fn to_vec(&self, cpu: Cpu) -> Vec<f32> {
+        let mut all = vec![0.0; self.rows.len()];
+        self.rows.copy_to(cpu, &mut all);
+        all
+    }
+
+    /// What queries attend to, in rows of [`Self::to_vec`].
+    pub fn key_value<'a>(&self, all: &'a [f32]) -> KeyValue<'a> {
+        let width = self.width();
+        let heads = |offset| Heads {
+            data: all,
+            row_stride: width,
+            offset,
+        };
+        KeyValue::Projected {
+            keys: self.rows.sequences(),
+            key: heads(0),
+            value: heads(width / 2),
+        }
+    }
+
+    /// Goes on with copies of these sequences.
+    pub fn take_sequences(&mut self, sequences: &[usize]) {
+        self.rows.keep_sequences(sequences);
+        self.shape.batch = sequences.len();
+    }
+
+    /// Forgets the positions from `positions` on.
+    pub fn truncate(&mut self, positions: usize) {
+        self.rows.truncate(positions);
+    }
+
+    fn width(&self) -> usize {
+        2 * self.shape.n_kv_heads * self.shape.head_dim
+    }
+}
