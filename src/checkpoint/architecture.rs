@@ -84,10 +84,13 @@ impl CheckpointOptions {
 
     /// The architecture of one stack, with its pooler where two are compared.
     fn architecture_of_stack(self, path: &Path, is_compared: bool) -> Result<Architecture> {
-        let (family, config) = self.blocks(path)?;
-        let (initialization, model, json) = match path.exists() {
-            true => {
-                let json = ConfigJson::open(path)?;
+        let json = match path.exists() {
+            true => Some(ConfigJson::open(path)?),
+            false => None,
+        };
+        let (family, config) = self.blocks(path, json.as_ref())?;
+        let (initialization, model, json) = match json {
+            Some(json) => {
                 let bytes = quantized::config_of_dense_weights(&json)?;
                 let model = described(&family, &json, &config, is_compared);
                 let seen = family.keys.seen(&json)?;
@@ -100,7 +103,7 @@ impl CheckpointOptions {
                 (initialization, model, Some((bytes, names)))
             }
             // The blocks were given, and there is nothing to read.
-            false => (
+            None => (
                 Initialization::default(),
                 Err("there is no config.json".to_string()),
                 None,
@@ -117,15 +120,16 @@ impl CheckpointOptions {
         })
     }
 
-    /// The family, and its blocks by the `config.json` at `path`, unless both are given.
-    pub(super) fn blocks(self, path: &Path) -> Result<(Family, StackConfig)> {
-        let read_json = || {
-            if !path.exists() {
-                return Err(Error::MissingConfig {
-                    path: path.to_path_buf(),
-                });
-            }
-            ConfigJson::open(path)
+    /// The family, and its blocks by the `config.json` at `path`, of which `json` is the contents, unless both are given.
+    pub(super) fn blocks(
+        self,
+        path: &Path,
+        json: Option<&ConfigJson>,
+    ) -> Result<(Family, StackConfig)> {
+        let json = || {
+            json.ok_or_else(|| Error::MissingConfig {
+                path: path.to_path_buf(),
+            })
         };
         if let Some(given) = self.config.filter(|config| !config.exists()) {
             return Err(Error::MissingConfig { path: given });
@@ -133,7 +137,7 @@ impl CheckpointOptions {
         let mut family = match self.family {
             Some(FamilySource::Given(family)) => *family,
             Some(FamilySource::File(path)) => Family::from_json_file(path)?,
-            None => family_of(&read_json()?, self.part, self.whole)?,
+            None => family_of(json()?, self.part, self.whole)?,
         };
         if let Some(part) = self.part
             && family.part != Some(part)
@@ -151,10 +155,10 @@ impl CheckpointOptions {
         let config = match &family.config {
             StackSource::Given(config) => (**config).clone(), // nothing is read, and there may be no file
             StackSource::Json(_) => {
-                let json = read_json()?;
-                let config = family.stack_config(&json);
+                let json = json()?;
+                let config = family.stack_config(json);
                 let config = config.map_err(|error| located(error, path))?;
-                family = family.with_group_sizes(&json)?;
+                family = family.with_group_sizes(json)?;
                 config
             }
         };

@@ -18,6 +18,7 @@ mod family_file;
 pub mod files;
 mod gguf;
 mod harmless;
+mod harmless_keys;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod initializer_range;
@@ -169,17 +170,22 @@ impl CheckpointOptions {
         };
         let (strictness, keeps_quantized) = (self.strictness, self.keeps_quantized);
         let beside = self.beside;
-        let (family, config) = self.blocks(&config_path)?;
         let json = match config_path.exists() {
             true => Some(ConfigJson::open(&config_path)?),
             false => None,
         };
+        let (family, config) = self.blocks(&config_path, json.as_ref())?;
         if let Some(json) = &json {
             quantized::dequantize(json, &mut files)?;
             gguf::translate(json.value(), &mut files)?;
         }
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
-        let plan = plan.map_err(|error| located(error, &config_path))?;
+        let mut plan = plan.map_err(|error| located(error, &config_path))?;
+        if let (Some(json), Some(_)) = (&json, &plan.model)
+            && files.gguf().is_none()
+        {
+            plan.unread_keys = harmless_keys::unknown(json);
+        }
         Ok(Checkpoint {
             files,
             family,

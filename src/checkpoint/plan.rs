@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub ignored: Vec<String>,
     pub outside: Vec<String>,
     pub unused: Vec<String>,
+    /// Keys of `config.json` that nothing reads, and that are not known to change nothing.
+    pub unread_keys: Vec<String>,
 }
 
 impl Plan {

@@ -47,6 +47,9 @@ pub struct LoadReport {
     pub unused: Vec<String>,
     /// Roles of parameters for which there is no tensor.
     pub missing: Vec<String>,
+    /// Keys of `config.json`, by their paths, that nothing here reads and that are not known to change nothing. transformers
+    /// keeps such a key, and code on the Hub may read it.
+    pub unread_keys: Vec<String>,
 }
 
 impl LoadReport {
@@ -58,6 +61,7 @@ impl LoadReport {
             outside: plan.outside.clone(),
             unused: plan.unused.clone(),
             missing: plan.missing.iter().map(|m| m.role.clone()).collect(),
+            unread_keys: plan.unread_keys.clone(),
         }
     }
 
@@ -104,7 +108,11 @@ impl fmt::Display for LoadReport {
             self.unused.len(),
             self.missing.len()
         )?;
-        for (what, names) in [("unused", &self.unused), ("missing", &self.missing)] {
+        for (what, names) in [
+            ("unused", &self.unused),
+            ("missing", &self.missing),
+            ("key of config.json that is not read", &self.unread_keys),
+        ] {
             for name in names {
                 writeln!(f, "  {what}: {}", Escaped(name))?;
             }

@@ -7,6 +7,7 @@ use candle_nn::VarBuilder;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::of_part;
+use crate::checkpoint::harmless_keys::of_both;
 use crate::checkpoint::known::{first_of_two, known};
 use crate::checkpoint::plan::{Plan, recorded};
 use crate::checkpoint::scheme::{Family, StackPart};
@@ -206,6 +207,7 @@ impl Plan {
         let unknown: BTreeSet<String> = self.unused.drain(..).chain(other.unused).collect();
         self.unused = unknown.into_iter().filter(|name| !is_used(name)).collect();
         let outside: BTreeSet<String> = self.outside.drain(..).chain(other.outside).collect();
+        self.unread_keys = of_both(&self.unread_keys, &other.unread_keys);
         self.ignored.extend(other.ignored);
         self.ignored.sort();
         self.ignored.dedup();

@@ -169,6 +169,7 @@ fn sizes_are_read_under_the_names_that_all_families_share() {
         ),
         ("t5", ["d_model", "num_heads", "num_layers"]),
         ("gpt_neo", ["hidden_size", "num_heads", "num_layers"]),
+        ("xglm", ["d_model", "attention_heads", "num_layers"]),
     ] {
         let renamed = open(name, |config| {
             for (own, shared) in own.iter().zip(shared) {
@@ -379,6 +380,8 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
         // Whose blocks transformers makes causal only where nothing is padded.
         ("roberta", "is_causal", json!(true)),
         ("llama4_text", "is_causal", json!(false)),
+        ("gpt_neo", "is_causal", json!(false)),
+        ("llama", "is_causal", Value::Null),
         ("gpt_neox", "head_dim", json!(6)),
         ("modernbert", "head_dim", json!(6)),
         ("mpnet", "relative_attention_num_buckets", json!(64)),

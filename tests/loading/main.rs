@@ -37,3 +37,4 @@ mod quantization_config;
 mod quantized;
 mod report;
 mod roles;
+mod unread_keys;

@@ -13,6 +13,7 @@ use crate::{
     committed::{self, Committed},
     said::assert_says,
     scratch::{Answer, answer, program},
+    weights::weights,
 };
 
 fn inspect(stack: &Committed, flags: &[&str]) -> Answer {
@@ -237,5 +238,25 @@ fn the_text_says_what_is_special_of_a_family() {
             let is_decoder = stack.part.is_some_and(|part| part.to_string() == "decoder");
             assert_eq!(text.contains("cross-attention"), is_decoder, "{text}");
         }
+    }
+}
+
+/// On standard error, where the numbers of standard output stay alone.
+#[test]
+fn a_key_of_config_json_that_nothing_reads_is_noted_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = weights("tiny-bert");
+    let text = std::fs::read_to_string(source.join("config.json")).unwrap();
+    let config = folder.path().join("config.json");
+    let note = "note: config.json has keys that change nothing here";
+    for (key, is_noted) in [("own_key", true), ("use_cache", false)] {
+        let text = text.replacen('{', &format!("{{\"{key}\": 1,"), 1);
+        std::fs::write(&config, text).unwrap();
+        let mut command = program();
+        command.arg("inspect").arg(&source);
+        let answer = answer(command.arg("--config").arg(&config));
+        answer.assert_status(0);
+        let said = answer.stderr.contains(note) && answer.stderr.contains("\"own_key\"");
+        assert_eq!(said, is_noted, "{}", answer.stderr);
     }
 }

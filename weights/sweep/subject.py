@@ -1,5 +1,6 @@
 """A small model that transformers and the program both run."""
 
+import copy
 import functools
 import json
 import subprocess
@@ -37,7 +38,9 @@ class Subject:
     def described(self, names: str) -> dict:
         """A config.json, in the names of this kind."""
         family = family_of(self.model_type)
-        config = transformers.AutoConfig.for_model(self.model_type, **checkpoint.with_overrides(family.sizes, {}))
+        # Of SigLIP's towers, the one as wide as the other.
+        wide = {"text_config.projection_size": family.sizes["vision_config"]["hidden_size"]} if self.model_type == "siglip" else {}
+        config = transformers.AutoConfig.for_model(self.model_type, **checkpoint.with_overrides(family.sizes, wide))
         layout = checkpoint.Layout(head="" if self.name == "AutoModel" else self.name, prefix="bare" if self.name == "AutoModel" else "hub")
         model = checkpoint.make(config, family, layout)
         described = hub_config.describe(model.config, family, names)
@@ -94,8 +97,11 @@ class Judge:
 
     @functools.cached_property
     def fused(self) -> dict:
+        config = copy.deepcopy(self.model.config)
         try:
-            self.model.set_attn_implementation("sdpa")
+            config._attn_implementation = "sdpa"
+            self.model = type(self.model)(config).eval()
+            checkpoint.randomise(self.model, SEED)
             return self.seen()
         except Exception:  # the class has none
             return self.composed

@@ -58,6 +58,7 @@ pub fn classify(args: &Args) -> Result<Outcome> {
         }
     }
     let options = args.compute.text_options(&args.model, &args.texts)?;
+    args.model.note_unread_keys(&path);
     let classifier = options.classifier(&path)?;
     let labels = classifier.labels();
     if format == Some(Format::Jsonl) {

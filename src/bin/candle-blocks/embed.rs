@@ -55,6 +55,7 @@ pub fn embed(args: &Args) -> Result<Outcome> {
     if let Some(normalize) = args.normalize {
         options = options.normalize(normalize);
     }
+    args.model.note_unread_keys(&path);
     let embedder = options.embedder(path)?;
     let prompt = match (&args.prompt, &args.prompt_name) {
         (Some(prompt), _) => Some(prompt.as_str()),

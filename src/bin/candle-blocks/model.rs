@@ -12,8 +12,9 @@ use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, Strictness,
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use crate::download;
+use crate::output::{self, Escaped};
 use crate::texts::TextArgs;
-use crate::{download, output};
 
 /// The checkpoint to load.
 #[derive(clap::Args)]
@@ -31,6 +32,13 @@ impl ModelArgs {
         let checkpoint = self.options().whole().open(self.path()?)?;
         self.source.note_unused(&checkpoint);
         Ok(checkpoint)
+    }
+
+    /// Says what nothing reads of the config.json beside the weights at `path`, which a reader of texts opens itself.
+    pub fn note_unread_keys(&self, path: &Path) {
+        if let Ok(checkpoint) = self.options().whole().open(path) {
+            note_unread_keys(&checkpoint);
+        }
     }
 
     /// Where the checkpoint is, downloaded if need be.
@@ -91,6 +99,18 @@ pub struct SourceArgs {
     allow_unused: bool,
 }
 
+/// Says what nothing reads of the config.json.
+fn note_unread_keys(checkpoint: &Checkpoint) {
+    let quoted = |key: &String| format!("{key:?}");
+    let keys: Vec<String> = checkpoint.report().unread_keys.iter().map(quoted).collect();
+    if !keys.is_empty() {
+        output::warn(format_args!(
+            "note: config.json has keys that change nothing here, as in transformers' own class: {}",
+            Escaped(&keys.join(", "))
+        ));
+    }
+}
+
 pub fn names(names: &'static [&'static str]) -> PossibleValuesParser {
     PossibleValuesParser::new(names)
 }
@@ -146,8 +166,9 @@ impl SourceArgs {
         options
     }
 
-    /// Names the tensors that are left out.
+    /// Names the tensors that are left out, and the keys that nothing reads.
     fn note_unused(&self, checkpoint: &Checkpoint) {
+        note_unread_keys(checkpoint);
         let unused = checkpoint.report().unused;
         if self.allow_unused && !unused.is_empty() {
             output::warn(format_args!(

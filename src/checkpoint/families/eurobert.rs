@@ -7,8 +7,7 @@ use super::prelude::*;
 
 pub(super) fn family() -> Family {
     llama::decoder("eurobert", |json| {
-        let block = llama::block(json, llama::bias(json)?)?;
-        let stack = llama::uniform(json, block)?;
+        let stack = llama::llama(json)?;
         Ok(stack.with_each(|_, block| block.attention.visibility = Visibility::Bidirectional))
     })
     .prefixes(&["model.", ""])

@@ -4,7 +4,7 @@
 //! transformers' `GlmDecoderLayer`, `Glm4DecoderLayer` and `HeliumDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4/modeling_glm4.py>
 
-use super::llama::{block, decoder, uniform};
+use super::llama::{block, decoder, uniform, with_mlp_bias};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -47,7 +47,7 @@ fn glm_block(json: &ConfigJson) -> Result<BlockConfig> {
 }
 
 fn helium_config(json: &ConfigJson) -> Result<StackConfig> {
-    let block = block(json, bias_of_inputs(json)?)?;
+    let block = with_mlp_bias(json, block(json, bias_of_inputs(json)?)?)?;
     let rotary = json.rotary(block.attention.head_dim, 1e5)?;
     uniform(json, interleaved(block, rotary))
 }

@@ -35,6 +35,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("is_causal", &[json!(true)])?; // its own mask stays
     let d_model = json.size(&["hidden_size"])?;
     let attention =
         AttentionConfig::new(d_model, json.size(&["num_heads", "num_attention_heads"])?)?

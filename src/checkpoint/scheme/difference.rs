@@ -40,14 +40,19 @@ impl ConfigKeys {
             },
         };
         let mut value = inside.value().clone();
-        let mut renamed = self.renamed.clone();
+        let mut renamed = match value.as_object_mut() {
+            Some(object) => spelled_as_own(object),
+            None => BTreeMap::new(),
+        };
+        let inside = inside.with_value(value.clone(), renamed.clone());
         if let Some(object) = value.as_object_mut() {
-            renamed.extend(spelled_as_own(object));
             for (key, path) in &self.renamed {
                 match inside.value_at(path) {
                     Some(value) => object.insert(key.clone(), value.clone()),
                     None => object.remove(key),
                 };
+                let in_file = renamed.get(path).unwrap_or(path).clone();
+                renamed.insert(key.clone(), in_file);
             }
             for (key, value) in &self.defaults {
                 object.entry(key).or_insert_with(|| value.clone());
@@ -65,9 +70,10 @@ fn inside(json: &ConfigJson, section: &Value) -> Value {
     let mut section = section.clone();
     if let Some(object) = section.as_object_mut() {
         for key in OF_THE_WHOLE {
+            let outside = json.at(key);
             // Older files tie their weights inside.
             if object.get(key) != Some(&Value::Bool(true)) {
-                match json.at(key) {
+                match outside {
                     Some(value) => object.insert(key.to_string(), value.clone()),
                     None => object.remove(key),
                 };
