@@ -354,6 +354,11 @@ impl ConfigJson {
         object.into_iter().flatten().map(|(key, _)| key.as_str())
     }
 
+    /// All keys with their values.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.value.as_object().into_iter().flatten()
+    }
+
     /// The value under `key`, deserialised as a `T`; `None` if absent or null.
     pub(crate) fn parsed<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         let parse = |(key, value)| {

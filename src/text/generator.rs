@@ -122,7 +122,7 @@ impl<'m> TextGenerator<'m> {
         Ok(TextGeneration {
             tokenizer: &self.tokenizer,
             generation: generator.start(std::slice::from_ref(&prompt.ids), choose)?,
-            pieces: Pieces::behind(&prompt.ids),
+            pieces: Pieces::behind(&self.tokenizer, &prompt.ids)?,
             stop: StopStrings::new(&self.stop_strings),
             n_read: 0,
             is_done: false,

@@ -4,6 +4,7 @@
 //! them, scores of labels; a [`TextGenerator`] continues texts, and conversations that a [`ChatTemplate`] writes. A
 //! [`Tokenizer`] is what all read texts with.
 
+mod added_tokens;
 mod batches;
 mod chat_template;
 mod classifier;
@@ -22,6 +23,7 @@ mod stages;
 mod stop_strings;
 mod token_text;
 mod tokenizer;
+mod tokenizer_config;
 
 pub use chat_template::ChatTemplate;
 pub use classifier::{Scores, TextClassifier};

@@ -1,10 +1,16 @@
 //! The tokenizer of a checkpoint.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
-use tokenizers::{EncodeInput, Encoding, TruncationDirection, TruncationParams};
+use tokenizers::{
+    DecoderWrapper, EncodeInput, Encoding, InputSequence, ModelWrapper, PostProcessor,
+    TruncationDirection, TruncationParams, truncate_encodings,
+};
 
+use super::added_tokens::added_tokens;
+use super::tokenizer_config::{cleaned, configure};
 use crate::Checkpoint;
 use crate::checkpoint::Words;
 use crate::checkpoint::config_json::ConfigJson;
@@ -15,6 +21,9 @@ use crate::error::{Error, Result};
 
 /// Ten times the largest published (Gemma's).
 const MAX_BYTES: u64 = 400_000_000;
+
+/// How a file begins that stands for another in Git LFS.
+const GIT_LFS: &[u8] = b"version https://git-lfs";
 
 /// The `tokenizer.json` of a checkpoint, and what `tokenizer_config.json` beside it says.
 ///
@@ -34,6 +43,50 @@ pub struct Tokenizer {
     /// Where files are that say more; a GGUF file says all itself.
     folder: Option<PathBuf>,
     config: Option<ConfigJson>,
+    /// The tokenizer without truncation, once a pair needed it.
+    whole: OnceLock<Box<tokenizers::Tokenizer>>,
+    /// Which side of a text is cut by `tokenizer.json`, where `tokenizer_config.json` does not say.
+    side: TruncationDirection,
+    decoding: Decoding,
+}
+
+/// What decoding depends on.
+#[derive(Clone, Debug, Default)]
+struct Decoding {
+    /// Whether bytes of characters that are no words are tokens such as `<0xE2>`.
+    has_byte_fallback: bool,
+    /// Whether spaces before punctuation are left out: `clean_up_tokenization_spaces`.
+    cleans: bool,
+}
+
+impl Decoding {
+    fn of(inner: &tokenizers::Tokenizer, config: Option<&ConfigJson>) -> Result<Self> {
+        let cleans = match config {
+            Some(config) => config.flag(&["clean_up_tokenization_spaces"], false)?,
+            None => false,
+        };
+        // As transformers: of BPE, cleaning would damage texts, so that it asks twice.
+        let is_bpe = matches!(inner.get_model(), ModelWrapper::BPE(_));
+        let insists = match config {
+            Some(config) => config.flag(
+                &["clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"],
+                false,
+            )?,
+            None => false,
+        };
+        Ok(Self {
+            has_byte_fallback: inner.get_decoder().is_some_and(falls_back),
+            cleans: cleans && (!is_bpe || insists),
+        })
+    }
+}
+
+fn falls_back(decoder: &DecoderWrapper) -> bool {
+    match decoder {
+        DecoderWrapper::ByteFallback(_) => true,
+        DecoderWrapper::Sequence(all) => all.get_decoders().iter().any(falls_back),
+        _ => false,
+    }
 }
 
 /// A text, or a pair of texts, as token ids.
@@ -81,18 +134,39 @@ impl Tokenizer {
             return Err(fail(reason));
         }
         let bytes = read_limited(&path, MAX_BYTES, "tokenizer.json")?;
+        if bytes.starts_with(GIT_LFS) {
+            let reason = "a Git LFS pointer, not the tokenizer itself; fetch it with `git lfs pull`, or download it again";
+            return Err(fail(reason.to_string()));
+        }
         let malformed = |error| fail(format!("not a tokenizer: {error}; download it again"));
         let bytes = python_json::behind_mark(&bytes).map_err(|e| malformed(e.into()))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(malformed)?;
+        let side = inner
+            .get_truncation()
+            .map_or(TruncationDirection::Right, |t| t.direction);
         inner.with_padding(None);
         inner.with_truncation(None).map_err(malformed)?;
         let config = directory.join("tokenizer_config.json");
-        let config = config.exists().then(|| ConfigJson::open(&config));
+        let config = config
+            .exists()
+            .then(|| ConfigJson::open(&config))
+            .transpose()?;
+        if let Some(config) = &config {
+            configure(&mut inner, config)?;
+        }
+        let known = inner.get_added_vocabulary().get_vocab().clone();
+        let tokens = added_tokens(directory, config.as_ref(), |token| {
+            known.contains_key(token)
+        })?;
+        inner.add_tokens(tokens).map_err(malformed)?;
         Ok(Self {
+            decoding: Decoding::of(&inner, config.as_ref())?,
             inner,
-            config: config.transpose()?,
+            config,
             folder: Some(directory.to_path_buf()),
             path,
+            whole: OnceLock::new(),
+            side,
         })
     }
 
@@ -108,11 +182,15 @@ impl Tokenizer {
     }
 
     fn of_words(words: Words) -> Result<Self> {
+        let inner = super::gguf::tokenizer(&words)?;
         Ok(Self {
-            inner: super::gguf::tokenizer(&words)?,
+            decoding: Decoding::of(&inner, None)?,
+            inner,
             config: Some(ConfigJson::given(&words.path, words.tokenizer_config())),
             folder: None,
             path: words.path,
+            whole: OnceLock::new(),
+            side: TruncationDirection::Right,
         })
     }
 
@@ -158,7 +236,14 @@ impl Tokenizer {
         let side = self.config.as_ref().map(|c| c.text(&["truncation_side"]));
         let direction = match side.transpose()?.flatten().as_deref() {
             Some("left") => TruncationDirection::Left,
-            _ => TruncationDirection::Right,
+            Some("right") => TruncationDirection::Right,
+            None => self.side,
+            Some(other) => {
+                let reason = format!(
+                    "tokenizer_config.json: truncation_side is {other:?}, expected left or right"
+                );
+                return Err(self.fail(reason));
+            }
         };
         let truncation = TruncationParams {
             max_length,
@@ -232,6 +317,34 @@ impl Tokenizer {
         encoded.map_err(|error| self.fail(error.to_string()))
     }
 
+    /// The tokens of a pair that is cut. The library stops to read each text at the limit, so that it does not know which of two
+    /// longer texts is the longest; hence both are read whole, and cut as transformers does.
+    fn cut_pair(
+        &self,
+        first: InputSequence,
+        second: InputSequence,
+        limit: &TruncationParams,
+    ) -> Result<Encoding> {
+        let fail = |error: tokenizers::Error| self.fail(error.to_string());
+        let whole = self.whole.get_or_init(|| {
+            let mut whole = Box::new(self.inner.clone());
+            let _ = whole.with_truncation(None); // which fails of no tokenizer
+            whole
+        });
+        let first = whole.encode_fast(first, false).map_err(fail)?;
+        let second = whole.encode_fast(second, false).map_err(fail)?;
+        let n_special = whole
+            .get_post_processor()
+            .map_or(0, |processor| processor.added_tokens(true));
+        let limit = TruncationParams {
+            max_length: limit.max_length.saturating_sub(n_special),
+            ..limit.clone()
+        };
+        let (first, second) =
+            truncate_encodings(first, Some(second), &limit).map_err(|error| fail(error.into()))?;
+        whole.post_process(first, second, true).map_err(fail)
+    }
+
     /// The tokens of many texts or pairs, in parallel.
     ///
     /// # Errors
@@ -244,8 +357,21 @@ impl Tokenizer {
         T: Into<EncodeInput<'t>>,
     {
         let texts: Vec<EncodeInput> = texts.into_iter().map(Into::into).collect();
+        let limit = self.inner.get_truncation();
+        let pairs: Vec<Option<(InputSequence, InputSequence)>> = match limit {
+            Some(_) => texts.iter().map(pair).collect(),
+            None => Vec::new(),
+        };
         let encoded = self.inner.encode_batch_fast(texts, true);
-        let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
+        let mut encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
+        if let Some(limit) = limit {
+            for (encoding, pair) in encoded.iter_mut().zip(pairs) {
+                let is_cut = encoding.len() >= limit.max_length;
+                if let Some((first, second)) = pair.filter(|_| is_cut) {
+                    *encoding = self.cut_pair(first, second, limit)?;
+                }
+            }
+        }
         Ok(encoded.iter().map(TokenizedText::from).collect())
     }
 
@@ -255,7 +381,48 @@ impl Tokenizer {
     /// [`Error::Tokenizer`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         let decoded = self.inner.decode(ids, true);
-        decoded.map_err(|error| self.fail(error.to_string()))
+        let text = decoded.map_err(|error| self.fail(error.to_string()))?;
+        Ok(match self.decoding.cleans {
+            true => cleaned(&text),
+            false => text,
+        })
+    }
+
+    /// Whether the tokens end in a row of bytes, which the next one may go on with or spoil.
+    pub(super) fn ends_within_bytes(&self, ids: &[u32]) -> bool {
+        let added = self.inner.get_added_vocabulary();
+        let is_left_out = |token: &String| added.is_special_token(token);
+        let mut tokens = ids
+            .iter()
+            .rev()
+            .filter_map(|&id| self.inner.id_to_token(id));
+        self.decoding.has_byte_fallback
+            && tokens
+                .find(|token| !is_left_out(token))
+                .is_some_and(|token| {
+                    let digits = token
+                        .strip_prefix("<0x")
+                        .and_then(|rest| rest.strip_suffix('>'));
+                    digits.is_some_and(|digits| {
+                        digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok()
+                    })
+                })
+    }
+
+    /// Whether spaces before punctuation are left out of texts.
+    pub(super) fn cleans(&self) -> bool {
+        self.decoding.cleans
+    }
+
+    /// The length of the text that the text of further tokens leaves as it is.
+    pub(super) fn settled(&self, text: &str) -> usize {
+        if !self.decoding.cleans {
+            return text.len();
+        }
+        // What is cleaned begins with a space and has four characters at most.
+        let from = text.char_indices().rev().nth(3).map_or(0, |(at, _)| at);
+        let space = text[from..].find(' ').map(|at| from + at);
+        space.map_or(text.len(), |at| text[..at].trim_end_matches(' ').len())
     }
 
     /// Whether a token is special, such as one that ends a text.
@@ -270,5 +437,13 @@ impl Tokenizer {
             path: self.path.clone(),
             reason: reason.into(),
         }
+    }
+}
+
+/// The two texts of a pair.
+fn pair<'t>(input: &EncodeInput<'t>) -> Option<(InputSequence<'t>, InputSequence<'t>)> {
+    match input {
+        EncodeInput::Dual(first, second) => Some((first.clone(), second.clone())),
+        EncodeInput::Single(_) => None,
     }
 }

@@ -21,6 +21,7 @@ mod weights;
 
 mod bench;
 mod cli;
+mod conversation;
 mod family_file;
 mod generate;
 mod inspect;

@@ -16,6 +16,7 @@ mod gguf_words;
 mod minilm;
 mod refused;
 mod results;
+mod tokenizers;
 
 use candle_blocks::candle_core::Tensor;
 

@@ -1,0 +1,171 @@
+//! Tokens that the files beside `tokenizer.json` add to it, as transformers adds them.
+
+use std::path::Path;
+
+use minijinja::value::{Serde, Value, ValueKind};
+use tokenizers::AddedToken;
+
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::files::read_limited;
+use crate::error::Result;
+
+/// A `tokenizer_config.json` with a chat template and thousands of tokens has a megabyte.
+const MAX_BYTES: u64 = 50_000_000;
+
+/// Keys of `tokenizer_config.json` that name one special token each.
+const NAMED: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
+
+/// Returns the tokens, in the order in which they get ids: those of `added_tokens_decoder`, or else of `added_tokens.json`, by their
+/// ids; then named special tokens and further ones. `has` tells which tokens `tokenizer.json` adds itself.
+///
+/// # Errors
+/// If a file is malformed.
+pub(super) fn added_tokens(
+    directory: &Path,
+    config: Option<&ConfigJson>,
+    has: impl Fn(&str) -> bool,
+) -> Result<Vec<AddedToken>> {
+    let mut keys = match config {
+        Some(config) => entries(&ordered(config)?),
+        None => Vec::new(),
+    };
+    let mut listed: Vec<(u64, AddedToken)> = Vec::new();
+    if let Some(decoder) = value(&keys, "added_tokens_decoder") {
+        for (id, value) in entries(&decoder) {
+            let id = id.parse().unwrap_or(u64::MAX);
+            listed.extend(token(&value, Special::AsWritten).map(|token| (id, token)));
+        }
+    } else {
+        let open = |name: &str| -> Result<Vec<(String, Value)>> {
+            let path = directory.join(name);
+            match path.exists() {
+                true => Ok(entries(&ordered(&ConfigJson::open(&path)?)?)),
+                false => Ok(Vec::new()),
+            }
+        };
+        for (key, value) in open("special_tokens_map.json")? {
+            keys.retain(|(known, _)| *known != key);
+            keys.push((key, value));
+        }
+        let special = special(&keys);
+        for (content, id) in open("added_tokens.json")? {
+            let is_special = special.iter().any(|token| token.content == content);
+            let id = u64::try_from(id).unwrap_or(u64::MAX);
+            listed.push((id, AddedToken::from(content, is_special)));
+        }
+    }
+    listed.sort_by_key(|(id, _)| *id);
+    let special = special(&keys);
+    let mut all: Vec<AddedToken> = Vec::new();
+    for (_, mut token) in listed {
+        let named = special.iter().find(|known| known.content == token.content);
+        token.special |= named.is_some_and(|named| named.special);
+        all.push(token);
+    }
+    for token in special {
+        if !all.iter().any(|known| known.content == token.content) {
+            all.push(token);
+        }
+    }
+    all.retain(|token| !has(&token.content));
+    Ok(all)
+}
+
+/// The file with its keys in the order in which it has them, which decides on ids.
+fn ordered(file: &ConfigJson) -> Result<Value> {
+    let text = read_limited(file.path(), MAX_BYTES, "tokenizer_config.json")?;
+    let unordered = || {
+        Value::from(Serde(
+            file.entries().collect::<std::collections::BTreeMap<_, _>>(),
+        ))
+    };
+    // What only Python reads, such as Infinity, is in no token.
+    Ok(serde_json::from_slice(&text).unwrap_or_else(|_| unordered()))
+}
+
+fn entries(object: &Value) -> Vec<(String, Value)> {
+    if object.kind() != ValueKind::Map {
+        return Vec::new();
+    }
+    super::chat_template::entries(object)
+        .map(|(key, value)| (key.to_string(), value))
+        .collect()
+}
+
+fn value(keys: &[(String, Value)], name: &str) -> Option<Value> {
+    let found = keys.iter().find(|(key, _)| key == name);
+    found
+        .map(|(_, value)| value.clone())
+        .filter(|value| !value.is_none())
+}
+
+/// Returns the special tokens that keys name, as transformers 5 finds them.
+fn special(keys: &[(String, Value)]) -> Vec<AddedToken> {
+    let mut all: Vec<AddedToken> = Vec::new();
+    all.extend(
+        NAMED
+            .iter()
+            .filter_map(|name| token(&value(keys, name)?, Special::Always)),
+    );
+    let own = keys
+        .iter()
+        .filter(|(name, _)| name.ends_with("_token") && !NAMED.contains(&name.as_str()));
+    all.extend(own.filter_map(|(_, value)| token(value, Special::Always)));
+    // The older key counts where the newer has none.
+    let lists = ["extra_special_tokens", "additional_special_tokens"];
+    let mut lists = lists.iter().filter_map(|name| value(keys, name));
+    if let Some(list) = lists.find(Value::is_true) {
+        match list.kind() {
+            ValueKind::Map => all.extend(
+                entries(&list)
+                    .iter()
+                    .filter_map(|(_, value)| token(value, Special::Always)),
+            ),
+            _ => all.extend(
+                list.try_iter()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|value| token(&value, Special::AsWritten)),
+            ),
+        }
+    }
+    all
+}
+
+/// Whether a token that an object describes is special.
+#[derive(Clone, Copy, PartialEq)]
+enum Special {
+    Always,
+    AsWritten,
+}
+
+/// Reads a token: its text, which is special, or an object with its text and how it is found.
+fn token(value: &Value, special: Special) -> Option<AddedToken> {
+    if let Some(text) = value.as_str() {
+        return Some(AddedToken::from(text, true)).filter(|token| !token.content.is_empty());
+    }
+    let flag = |name: &str| {
+        let value = value
+            .get_attr(name)
+            .ok()
+            .filter(|value| value.kind() == ValueKind::Bool);
+        value.map(|value| value.is_true())
+    };
+    let is_special = special == Special::Always || flag("special").unwrap_or(false);
+    let content = value.get_attr("content").ok()?;
+    let content = content.as_str().filter(|text| !text.is_empty())?;
+    let token = AddedToken::from(content, is_special)
+        .single_word(flag("single_word").unwrap_or(false))
+        .lstrip(flag("lstrip").unwrap_or(false))
+        .rstrip(flag("rstrip").unwrap_or(false))
+        .normalized(flag("normalized").unwrap_or(!is_special));
+    Some(token)
+}
