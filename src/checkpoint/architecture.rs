@@ -137,7 +137,7 @@ impl CheckpointOptions {
         let mut family = match self.family {
             Some(FamilySource::Given(family)) => *family,
             Some(FamilySource::File(path)) => Family::from_json_file(path)?,
-            None => family_of(json()?, self.part, self.whole)?,
+            None => family_of(json()?, self.part, self.whole, self.encoder_of)?,
         };
         if let Some(part) = self.part
             && family.part != Some(part)
@@ -196,15 +196,39 @@ pub(super) fn located(error: Error, path: &Path) -> Error {
     }
 }
 
+/// The stack that a class in `architectures` has, where that is one of two.
+fn only_stack(json: &ConfigJson) -> Result<Option<StackPart>> {
+    const CLASSES: [(&str, StackPart); 3] = [
+        ("EncoderModel", StackPart::Encoder),
+        ("ForAudioClassification", StackPart::Encoder),
+        ("ForTokenClassification", StackPart::Encoder),
+    ];
+    let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    let stack = |class: &String| {
+        let known = CLASSES.iter().find(|(end, _)| class.ends_with(end));
+        known.map(|(_, part)| *part)
+    };
+    Ok(classes.iter().find_map(stack))
+}
+
 /// The family that `model_type` names, and of its stacks the one asked for.
-fn family_of(json: &ConfigJson, part: Option<StackPart>, whole: bool) -> Result<Family> {
+fn family_of(
+    json: &ConfigJson,
+    part: Option<StackPart>,
+    whole: bool,
+    encoder_of: &[&str],
+) -> Result<Family> {
     let key = "model_type";
     let Some(model_type) = json.text(&[key])? else {
         return Err(json.error(&[key], "missing, expected the name of a family"));
     };
-    let part = match whole {
-        true => part.or_else(|| first_of_two(&model_type)),
-        false => part,
+    let part = match (part, first_of_two(&model_type)) {
+        (None, Some(_)) if encoder_of.contains(&model_type.as_str()) => Some(StackPart::Encoder),
+        (None, Some(first)) => match whole {
+            true => Some(first),
+            false => only_stack(json)?,
+        },
+        _ => part,
     };
     known(&model_type, part).map_err(|unknown| match unknown {
         Unknown::ModelType { lacks, nearest } => Error::UnknownFamily {

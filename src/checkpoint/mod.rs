@@ -109,6 +109,8 @@ enum FamilySource {
 pub struct CheckpointOptions {
     family: Option<FamilySource>,
     part: Option<StackPart>,
+    /// The model types whose encoder is meant where no stack is chosen.
+    encoder_of: &'static [&'static str],
     whole: bool,
     config: Option<PathBuf>,
     strictness: Strictness,
@@ -137,6 +139,13 @@ impl CheckpointOptions {
     /// that hold one of the two alone, that one; other checkpoints are opened as without.
     pub fn whole(mut self) -> Self {
         self.whole = true;
+        self
+    }
+
+    /// Chooses the encoder of checkpoints of these model types, if no stack is chosen.
+    #[cfg(feature = "text")]
+    pub(crate) fn encoder_of(mut self, model_types: &'static [&'static str]) -> Self {
+        self.encoder_of = model_types;
         self
     }
 
