@@ -74,7 +74,15 @@ fn in_directory(directory: &Path) -> Result<Located> {
                     file_name(path)
                 )
             }
-            None => format!("no safetensors file is there; give the directory that holds {SINGLE}"),
+            None => match snapshots(directory) {
+                Some(snapshots) => format!(
+                    "it is a repository's folder in the cache of the Hugging Face Hub; give the directory of a snapshot, \
+                     such as {snapshots}"
+                ),
+                None => {
+                    format!("no safetensors file is there; give the directory that holds {SINGLE}")
+                }
+            },
         },
         ref several => {
             let names: Vec<_> = several.iter().map(|path| file_name(path)).collect();
@@ -96,6 +104,14 @@ fn in_directory(directory: &Path) -> Result<Located> {
         path: directory.to_path_buf(),
         reason,
     })
+}
+
+/// The snapshots of a repository's folder in the Hub's cache (`models--owner--name`).
+fn snapshots(directory: &Path) -> Option<String> {
+    let snapshots = list(&directory.join("snapshots")).ok()?;
+    let paths = snapshots.iter().map(|path| path.display().to_string());
+    let paths: Vec<String> = paths.collect();
+    (!paths.is_empty()).then(|| paths.join(" or "))
 }
 
 /// Sorted, without hidden files: macOS leaves `._model.safetensors` on foreign disks.
