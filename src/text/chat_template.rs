@@ -103,6 +103,15 @@ impl ChatTemplate {
         self.sources.keys().map(String::as_str)
     }
 
+    /// The template itself, if there is only one.
+    pub(super) fn only_text(&self) -> Option<&str> {
+        let only = self
+            .sources
+            .get(DEFAULT)
+            .filter(|_| self.sources.len() == 1);
+        only.map(|source| source.text.as_str())
+    }
+
     /// The text of a conversation; with `add_generation_prompt`, followed by what the model's answer begins with. Messages are
     /// [`Message`](super::Message)s or whatever else the template reads, as objects with `role` and `content`.
     ///

@@ -1,15 +1,16 @@
 //! Texts, or pairs of them, to scores of labels.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::TextOptions;
-use super::encoder::{Encoder, host};
-use crate::Checkpoint;
-use crate::checkpoint::config_json::ConfigJson;
-use crate::config::{Task, getters};
+use super::encoder::{Encoder, TextInput, host};
+use super::prompts::Prompts;
+use super::scoring::Scoring;
+use super::sentences::Sentences;
+use crate::config::getters;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use tokenizers::EncodeInput;
 
 /// Gives texts, or pairs of texts, a score for each label: a sequence classifier, or a cross-encoder.
 ///
@@ -22,9 +23,26 @@ use tokenizers::EncodeInput;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TextClassifier {
-    encoder: Encoder,
+    head: Head,
     labels: Vec<String>,
     scoring: Scoring,
+    prompts: Prompts,
+    notes: Vec<String>,
+}
+
+/// A model with what makes a text's logits of its output.
+#[derive(Clone, Debug)]
+pub(super) enum Head {
+    /// The model's own head does it.
+    Own(Encoder),
+    /// A pooling does it, with the modules behind it.
+    Modules(Box<Sentences>),
+    /// The logit of one token behind the text, from which another one's may be subtracted.
+    NextToken {
+        encoder: Encoder,
+        yes: u32,
+        no: Option<u32>,
+    },
 }
 
 /// What a classifier says of a text.
@@ -32,7 +50,9 @@ pub struct TextClassifier {
 pub struct Scores {
     /// The head's output, a number for each label.
     pub logits: Vec<f32>,
-    /// What it means: of a single label, or labels that may hold together, the sigmoid of each; otherwise the softmax.
+    /// What the files say that it means: the function of sentence-transformers' `CrossEncoder` where they name one. Otherwise
+    /// that of transformers' text classification: of a regression the logits themselves; of a single label, or labels that
+    /// may hold together, the sigmoid of each; of others the softmax.
     pub scores: Vec<f32>,
 }
 
@@ -49,32 +69,6 @@ impl Scores {
     }
 }
 
-/// How logits become scores.
-#[derive(Clone, Copy, Debug)]
-enum Scoring {
-    Sigmoid,
-    Softmax,
-}
-
-impl Scoring {
-    fn scores(self, logits: &[f32]) -> Vec<f32> {
-        let exponentials = |shift: f64| logits.iter().map(move |&x| (f64::from(x) - shift).exp());
-        match self {
-            Self::Sigmoid => {
-                let sigmoid = |&x: &f32| (1.0 / (1.0 + (-f64::from(x)).exp())) as f32;
-                logits.iter().map(sigmoid).collect()
-            }
-            Self::Softmax => {
-                let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let total: f64 = exponentials(most.into()).sum();
-                exponentials(most.into())
-                    .map(|e| (e / total) as f32)
-                    .collect()
-            }
-        }
-    }
-}
-
 impl TextClassifier {
     /// Opens a checkpoint's directory, packed in f32 for inference on the CPU; [`TextOptions`] has other forms.
     ///
@@ -84,55 +78,74 @@ impl TextClassifier {
         TextOptions::default().classifier(directory)
     }
 
+    /// Puts the parts together.
     pub(super) fn new(
-        encoder: Encoder,
-        checkpoint: &Checkpoint,
-        json: Option<&ConfigJson>,
-    ) -> Result<Self> {
-        let head = encoder.model.config().head.as_ref();
-        if head.is_none_or(|head| head.task != Task::SequenceClassification) {
-            let found = match head {
-                Some(head) => format!("its head is for {}", head.task),
-                None => "it has no head".to_string(),
-            };
-            return Err(Error::InvalidConfig(format!(
-                "{} gives texts no labels: {found}; take a checkpoint of a class that ends in ForSequenceClassification, \
-                 whose `architectures` in config.json says so",
-                checkpoint.files().path().display()
-            )));
-        }
-        let problem = json.map(|json| json.text(&["problem_type"])).transpose()?;
-        let is_multiple = problem.flatten().as_deref() == Some("multi_label_classification");
-        let labels = checkpoint.labels()?;
-        Ok(Self {
-            scoring: match labels.len() == 1 || is_multiple {
-                true => Scoring::Sigmoid,
-                false => Scoring::Softmax,
-            },
+        head: Head,
+        labels: Vec<String>,
+        scoring: Scoring,
+        prompts: Prompts,
+        notes: Vec<String>,
+    ) -> Self {
+        Self {
+            head,
             labels,
-            encoder,
-        })
+            scoring,
+            prompts,
+            notes,
+        }
     }
 
     getters! {
         /// The model.
-        model(&self) -> &Model => &self.encoder.model;
+        model(&self) -> &Model => &self.encoder().model;
         /// The names of the labels.
         labels(&self) -> &[String] => &self.labels;
         /// The number of tokens to which texts are shortened, if to any.
-        max_length(&self) -> Option<usize> => self.encoder.max_length();
+        max_length(&self) -> Option<usize> => self.encoder().max_length();
+        /// The prompts of the model, by name.
+        prompts(&self) -> &BTreeMap<String, String> => &self.prompts.by_name;
+        /// Notes on what the files say and scores do not follow.
+        notes(&self) -> &[String] => &self.notes;
     }
 
-    /// The scores of some texts, in their order.
+    fn encoder(&self) -> &Encoder {
+        match &self.head {
+            Head::Own(encoder) | Head::NextToken { encoder, .. } => encoder,
+            Head::Modules(sentences) => &sentences.encoder,
+        }
+    }
+
+    /// The prompt of this name, to be put in front of texts by [`Self::classify_prompted`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] if the model has none of this name.
+    pub fn prompt(&self, name: &str) -> Result<&str> {
+        self.prompts.named(name)
+    }
+
+    /// The scores of some texts, in their order. If the model has a default prompt, it is in front of every text.
     ///
     /// # Errors
     /// [`Error::Text`] if a text gives no token, or one that the model does not have.
     pub fn classify<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Scores>> {
-        self.scores(texts.iter().map(AsRef::as_ref))
+        self.classify_prompted(texts, self.prompts.default_prompt()?)
+    }
+
+    /// Like [`Self::classify`], with `prompt` in front of every text instead of a default.
+    ///
+    /// # Errors
+    /// As for [`Self::classify`].
+    pub fn classify_prompted<T: AsRef<str>>(
+        &self,
+        texts: &[T],
+        prompt: &str,
+    ) -> Result<Vec<Scores>> {
+        let texts = texts.iter().map(|text| TextInput::One(text.as_ref()));
+        self.scores(&texts.collect::<Vec<_>>(), prompt)
     }
 
     /// The scores of some pairs of texts, such as a question and a passage, in their order. Of a pair that is too long, the
-    /// longer text is shortened.
+    /// longer text is shortened. If the model has a default prompt, it is in front of every first text.
     ///
     /// # Errors
     /// As for [`Self::classify`].
@@ -140,30 +153,60 @@ impl TextClassifier {
         &self,
         pairs: &[(A, B)],
     ) -> Result<Vec<Scores>> {
-        self.scores(pairs.iter().map(|(a, b)| (a.as_ref(), b.as_ref())))
+        self.classify_pairs_prompted(pairs, self.prompts.default_prompt()?)
     }
 
-    fn scores<'t, T>(&self, texts: impl IntoIterator<Item = T>) -> Result<Vec<Scores>>
-    where
-        T: Into<EncodeInput<'t>>,
-    {
-        let encoded = self.encoder.encode(texts)?;
-        let none = Scores {
-            logits: Vec::new(),
-            scores: Vec::new(),
+    /// Like [`Self::classify_pairs`], with `prompt` in front of every first text instead of a default.
+    ///
+    /// # Errors
+    /// As for [`Self::classify`].
+    pub fn classify_pairs_prompted<A: AsRef<str>, B: AsRef<str>>(
+        &self,
+        pairs: &[(A, B)],
+        prompt: &str,
+    ) -> Result<Vec<Scores>> {
+        let pairs = pairs
+            .iter()
+            .map(|(a, b)| TextInput::Pair(a.as_ref(), b.as_ref()));
+        self.scores(&pairs.collect::<Vec<_>>(), prompt)
+    }
+
+    fn scores(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<Scores>> {
+        let of = |logits: Vec<f32>| {
+            Ok(Scores {
+                scores: self.scoring.scores(&logits)?,
+                logits,
+            })
         };
-        let mut all = vec![none; encoded.len()];
-        self.encoder.run(&encoded, |batch, output| {
-            let missing = || Error::InvalidConfig("the model gives no logits".to_string());
-            let logits = host(&output.logits.ok_or_else(missing)?)?;
-            for (logits, &text) in logits.chunks_exact(self.labels.len()).zip(batch) {
-                all[text] = Scores {
-                    scores: self.scoring.scores(logits),
-                    logits: logits.to_vec(),
-                };
+        self.logits(texts, prompt)?.into_iter().map(of).collect()
+    }
+
+    /// The logits of each text.
+    fn logits(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<Vec<f32>>> {
+        let mut all = vec![Vec::new(); texts.len()];
+        match &self.head {
+            Head::Own(encoder) => {
+                encoder.run(&encoder.encode(texts, prompt)?, |batch, output| {
+                    let missing = || Error::InvalidConfig("the model gives no logits".to_string());
+                    let logits = host(&output.logits.ok_or_else(missing)?)?;
+                    for (logits, &text) in logits.chunks_exact(self.labels.len()).zip(batch) {
+                        all[text] = logits.to_vec();
+                    }
+                    Ok(())
+                })?;
             }
-            Ok(())
-        })?;
+            Head::Modules(sentences) => all = sentences.vectors(texts, prompt)?.to_vec2()?,
+            Head::NextToken { encoder, yes, no } => {
+                encoder.next_logits(&encoder.encode(texts, prompt)?, |batch, logits| {
+                    let n_tokens = logits.dim(1)?;
+                    for (logits, &text) in host(&logits)?.chunks_exact(n_tokens).zip(batch) {
+                        let no = no.map_or(0.0, |no| logits[no as usize]);
+                        all[text] = vec![logits[*yes as usize] - no];
+                    }
+                    Ok(())
+                })?;
+            }
+        }
         Ok(all)
     }
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
-use super::encoder::{Encoder, host};
-use super::{Pooling, TextOptions, sentence_files::SentenceFiles, stages::Stage};
+use super::encoder::TextInput;
+use super::prompts::Prompts;
+use super::sentences::Sentences;
+use super::{Pooling, TextOptions};
 use crate::config::getters;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::Model;
 
 /// Makes vectors of texts, as sentence-transformers does.
@@ -24,13 +26,9 @@ use crate::model::Model;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TextEmbedder {
-    encoder: Encoder,
-    pooling: Vec<Pooling>,
-    skip_prompt: bool,
-    stages: Vec<Stage>,
-    prompts: BTreeMap<String, String>,
-    default_prompt: Option<String>,
-    width: usize,
+    sentences: Sentences,
+    prompts: Prompts,
+    notes: Vec<String>,
 }
 
 impl TextEmbedder {
@@ -44,114 +42,57 @@ impl TextEmbedder {
     }
 
     /// Puts the parts together.
-    pub(super) fn new(encoder: Encoder, files: SentenceFiles, d_model: usize) -> Result<Self> {
-        let mut width = d_model * files.pooling.len();
-        for stage in &files.stages {
-            width = stage.width(width)?;
+    pub(super) fn new(sentences: Sentences, prompts: Prompts, notes: Vec<String>) -> Self {
+        Self {
+            sentences,
+            prompts,
+            notes,
         }
-        Ok(Self {
-            encoder,
-            pooling: files.pooling,
-            skip_prompt: files.skip_prompt,
-            stages: files.stages,
-            prompts: files.prompts,
-            default_prompt: files.default_prompt,
-            width,
-        })
     }
 
     getters! {
         /// The model.
-        model(&self) -> &Model => &self.encoder.model;
+        model(&self) -> &Model => &self.sentences.encoder.model;
         /// The number of features of a vector.
-        width(&self) -> usize => self.width;
-        /// How the vectors of tokens become one; several are joined.
-        pooling(&self) -> &[Pooling] => &self.pooling;
+        width(&self) -> usize => self.sentences.width();
         /// The number of tokens to which texts are shortened, if to any.
-        max_length(&self) -> Option<usize> => self.encoder.max_length();
+        max_length(&self) -> Option<usize> => self.sentences.encoder.max_length();
         /// The prompts of the model, by name.
-        prompts(&self) -> &BTreeMap<String, String> => &self.prompts;
+        prompts(&self) -> &BTreeMap<String, String> => &self.prompts.by_name;
+        /// Notes on what the files say and vectors do not follow.
+        notes(&self) -> &[String] => &self.notes;
+    }
+
+    /// The poolings of the vectors of tokens, which are joined; none where the model's own pooler makes a text's vector.
+    pub fn pooling(&self) -> &[Pooling] {
+        let pooling = self.sentences.pooling();
+        pooling.map_or(&[], |pooling| &pooling.poolings)
     }
 
     /// The prompt of this name, to be put in front of texts by [`Self::embed_prompted`].
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if the model has none of this name.
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) if the model has none of this name.
     pub fn prompt(&self, name: &str) -> Result<&str> {
-        let known = || match self.prompts.is_empty() {
-            true => "the model has no prompts".to_string(),
-            false => format!(
-                "the model has {:?}",
-                self.prompts.keys().collect::<Vec<_>>()
-            ),
-        };
-        let prompt = self.prompts.get(name).map(String::as_str);
-        prompt.ok_or_else(|| Error::input("prompt", format!("{name:?} is not known; {}", known())))
+        self.prompts.named(name)
     }
 
     /// The vectors of some texts, `[n, width]` of f32 on the CPU, in their order. If the model has a default prompt, it is in
     /// front of every text.
     ///
     /// # Errors
-    /// [`Error::Text`] if a text gives no token, or one that the model does not have.
+    /// [`Error::Text`](crate::Error::Text) if a text gives no token, or one that the model does not have.
     pub fn embed<T: AsRef<str>>(&self, texts: &[T]) -> Result<Tensor> {
-        let prompt = self.default_prompt.as_deref();
-        let prompt = prompt.map(|name| self.prompt(name)).transpose()?;
-        self.embed_prompted(texts, prompt.unwrap_or_default())
+        self.embed_prompted(texts, self.prompts.default_prompt()?)
     }
 
-    /// Like [`Self::embed`], with `prompt` in front of every text instead of a default.
+    /// Like [`Self::embed`], with `prompt` in front of every text instead of a default. In a model whose texts go through a
+    /// chat template, the prompt is the system's message.
     ///
     /// # Errors
     /// As for [`Self::embed`].
     pub fn embed_prompted<T: AsRef<str>>(&self, texts: &[T], prompt: &str) -> Result<Tensor> {
-        let encoded = match prompt {
-            "" => self.encoder.encode(texts.iter().map(AsRef::as_ref))?,
-            _ => {
-                let prompted = texts
-                    .iter()
-                    .map(|text| format!("{prompt}{}", text.as_ref()));
-                self.encoder.encode(prompted)?
-            }
-        };
-        let skipped = match self.skip_prompt && !prompt.is_empty() {
-            true => self.prompt_length(prompt)?,
-            false => 0,
-        };
-        let d_model = self.width_of_tokens();
-        let width = d_model * self.pooling.len();
-        let mut pooled = vec![0f32; texts.len() * width];
-        self.encoder.run(&encoded, |batch, output| {
-            let (_, seq, _) = output.last_hidden_state.dims3()?;
-            let hidden = host(&output.last_hidden_state)?;
-            let mut vector = Vec::with_capacity(width);
-            for (sequence, &text) in hidden.chunks_exact(seq * d_model).zip(batch) {
-                let rows = &sequence[..encoded[text].ids.len() * d_model];
-                vector.clear();
-                for pooling in &self.pooling {
-                    pooling.pool(rows, d_model, skipped, &mut vector);
-                }
-                pooled[text * width..][..width].copy_from_slice(&vector);
-            }
-            Ok(())
-        })?;
-        let mut vectors = Tensor::from_vec(pooled, (texts.len(), width), &Device::Cpu)?;
-        for stage in &self.stages {
-            vectors = stage.forward(&vectors)?;
-        }
-        Ok(vectors)
-    }
-
-    /// The number of tokens of a prompt, without a special one that ends a text.
-    fn prompt_length(&self, prompt: &str) -> Result<usize> {
-        let ids = self.encoder.tokenizer.encode(prompt)?.ids;
-        let ends = ids
-            .last()
-            .is_some_and(|&id| self.encoder.tokenizer.is_special(id));
-        Ok(ids.len() - usize::from(ends))
-    }
-
-    fn width_of_tokens(&self) -> usize {
-        self.model().config().output_width()
+        let texts = texts.iter().map(|text| TextInput::One(text.as_ref()));
+        self.sentences.vectors(&texts.collect::<Vec<_>>(), prompt)
     }
 }

@@ -1,10 +1,14 @@
 //! A model that reads texts: its tokenizer, the limits of both, and the walk over batches.
 
+use std::borrow::Cow;
+
 use candle_core::{DType, Device, Tensor};
 use tokenizers::EncodeInput;
 
 use super::batches::{Lengths, batches};
-use super::{TokenizedText, Tokenizer};
+use super::messages::Messages;
+use super::reading::{Limit, Reading};
+use super::{TokenizedText, Tokenizer, token_types};
 use crate::Checkpoint;
 use crate::config::{EmbeddingsConfig, Reads, TokenEmbeddingsConfig};
 use crate::error::{Error, Result};
@@ -15,6 +19,8 @@ use crate::model::{Model, ModelInput, ModelOutput};
 pub(super) struct Encoder {
     pub model: Model,
     pub tokenizer: Tokenizer,
+    /// The conversations that texts become, if they do.
+    messages: Option<Messages>,
     max_length: Option<usize>,
     lengths: Lengths,
     /// What stands behind shorter texts of a batch.
@@ -23,13 +29,34 @@ pub(super) struct Encoder {
     has_types: bool,
 }
 
+/// A text, or a pair of texts.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TextInput<'t> {
+    One(&'t str),
+    Pair(&'t str, &'t str),
+}
+
+impl<'t> TextInput<'t> {
+    /// The tokenizer's input, with a prompt in front of the first text.
+    fn behind(self, prompt: &str) -> EncodeInput<'t> {
+        let first = |text: &'t str| match prompt {
+            "" => Cow::Borrowed(text),
+            _ => Cow::Owned(format!("{prompt}{text}")),
+        };
+        match self {
+            Self::One(text) => EncodeInput::Single(first(text).into()),
+            Self::Pair(a, b) => EncodeInput::Dual(first(a).into(), b.into()),
+        }
+    }
+}
+
 impl Encoder {
-    /// The model with the checkpoint's tokenizer. Texts are shortened to `max_length`, or else to what the tokenizer and
-    /// the model allow.
+    /// The model with the checkpoint's tokenizer, which reads texts as `reading` says.
     ///
     /// # Errors
-    /// If the model reads no tokens or attends to an encoder's output, or the tokenizer is missing, malformed or another model's.
-    pub fn new(model: Model, checkpoint: &Checkpoint, max_length: Option<usize>) -> Result<Self> {
+    /// If the model reads no tokens or attends to an encoder's output, the tokenizer is missing, malformed or another model's,
+    /// or there is no chat template though texts go through one.
+    pub fn new(model: Model, checkpoint: &Checkpoint, reading: Reading) -> Result<Self> {
         let mut tokenizer = Tokenizer::of(checkpoint)?;
         let words = words(&model)?;
         if model.is_behind() {
@@ -48,20 +75,30 @@ impl Encoder {
             };
             Ok(least([tokenizer.max_length()?, positions]))
         };
-        let length = match max_length {
-            Some(length) => Some(length),
-            None => trained()?,
+        let length = match reading.limit {
+            Limit::OfFiles => trained()?,
+            Limit::Tokens(length) => Some(length),
+            Limit::Positions => None,
         };
         let positions = words.positions.map(|table| table.n_positions());
         let max_length = least([length, positions]);
+        let messages = reading
+            .chat
+            .map(|chat| Messages::new(&tokenizer, chat, json.as_ref()));
+        let messages = messages.transpose()?;
+        if reading.without_special_tokens || messages.is_some() {
+            tokenizer.leave_out_special_tokens(); // a chat template writes them
+        }
         if let Some(max_length) = max_length {
             tokenizer.truncate(max_length)?;
         }
-        let inputs = match tokenizer.config() {
-            Some(config) => config.texts(&["model_input_names"])?,
-            None => None,
+        if reading.lower_case {
+            tokenizer.lower_case()?;
+        }
+        let takes_types = match reading.types {
+            Some(takes) => takes,
+            None => token_types::are_given(&tokenizer, json.as_ref())?,
         };
-        let takes_types = inputs.is_none_or(|names| names.iter().any(|n| n == "token_type_ids"));
         let reads = model.config().head.as_ref().map(|head| &head.readout.reads);
         let (reads_alike, padding) = match reads {
             Some(Reads::LastExcept(Some(padding))) => (true, *padding),
@@ -77,6 +114,7 @@ impl Encoder {
             has_types: takes_types && words.n_types.is_some(),
             model,
             tokenizer,
+            messages,
             max_length,
             lengths,
             padding,
@@ -88,15 +126,44 @@ impl Encoder {
         self.max_length
     }
 
-    /// The tokens of texts or pairs.
+    /// The number of words of the model.
+    ///
+    /// # Errors
+    /// If it reads no tokens.
+    pub fn n_tokens(&self) -> Result<usize> {
+        Ok(words(&self.model)?.n_tokens)
+    }
+
+    /// The width of the vectors of tokens.
+    pub fn width_of_tokens(&self) -> usize {
+        self.model.config().output_width()
+    }
+
+    /// The number of a prompt's tokens that are in front of a text, without a special one that ends a text.
+    ///
+    /// # Errors
+    /// If the tokenizer fails.
+    pub fn prompt_length(&self, prompt: &str) -> Result<usize> {
+        if prompt.is_empty() || self.messages.is_some() {
+            return Ok(0); // as in sentence-transformers, whose chats have no length of a prompt
+        }
+        let ids = self.tokenizer.encode(prompt)?.ids;
+        let ends = ids.last().is_some_and(|&id| self.tokenizer.is_special(id));
+        Ok(ids.len() - usize::from(ends))
+    }
+
+    /// The tokens of texts or pairs with a prompt in front.
     ///
     /// # Errors
     /// [`Error::Text`] if a text gives no token, or one that the model does not have.
-    pub fn encode<'t, T>(&self, texts: impl IntoIterator<Item = T>) -> Result<Vec<TokenizedText>>
-    where
-        T: Into<EncodeInput<'t>>,
-    {
-        let encoded = self.tokenizer.encode_all(texts)?;
+    pub fn encode(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<TokenizedText>> {
+        let encoded = match &self.messages {
+            Some(messages) => messages.encode(&self.tokenizer, texts, prompt, self.max_length)?,
+            None => {
+                let behind = texts.iter().map(|text| text.behind(prompt));
+                self.tokenizer.encode_all(behind)?
+            }
+        };
         let words = words(&self.model)?;
         let beyond = |ids: &[u32], n: usize| ids.iter().copied().find(|&id| id as usize >= n);
         for (index, text) in encoded.iter().enumerate() {
@@ -135,10 +202,35 @@ impl Encoder {
         texts: &[TokenizedText],
         mut each: impl FnMut(&[usize], ModelOutput) -> Result<()>,
     ) -> Result<()> {
+        self.each_batch(texts, self.lengths, |batch, input| {
+            each(batch, self.model.forward(&input)?)
+        })
+    }
+
+    /// Hands the logits of the token behind each of some texts, `[batch, n_tokens]`, to `each`, as [`Self::run`] does.
+    ///
+    /// # Errors
+    /// As for [`Model::next_logits`]; an error of `each` ends the run.
+    pub fn next_logits(
+        &self,
+        texts: &[TokenizedText],
+        mut each: impl FnMut(&[usize], Tensor) -> Result<()>,
+    ) -> Result<()> {
+        self.each_batch(texts, Lengths::Equal, |batch, input| {
+            let mut cache = self.model.new_cache();
+            each(batch, self.model.next_logits(&input, &mut cache)?)
+        })
+    }
+
+    fn each_batch(
+        &self,
+        texts: &[TokenizedText],
+        lengths: Lengths,
+        mut each: impl FnMut(&[usize], ModelInput) -> Result<()>,
+    ) -> Result<()> {
         let n_tokens: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
-        for batch in batches(&n_tokens, self.lengths) {
-            let input = self.input(texts, &batch)?;
-            each(&batch, self.model.forward(&input)?)?;
+        for batch in batches(&n_tokens, lengths) {
+            each(&batch, self.input(texts, &batch)?)?;
         }
         Ok(())
     }

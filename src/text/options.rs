@@ -4,14 +4,36 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 
+use super::classifier::Head;
 use super::encoder::Encoder;
-use super::sentence_files::SentenceFiles;
-use super::stages::Stage;
+use super::folder::Folder;
+use super::reading::Limit;
+use super::scoring::Scoring;
+use super::sentence_files::{Body, Kind, PoolingBody, SentenceFiles};
+use super::sentences::{Sentences, Source};
+use super::stages::{Feature, Stage, Step};
 use super::{Pooling, TextClassifier, TextEmbedder};
-use crate::CheckpointOptions;
-use crate::checkpoint::write::directory;
-use crate::config::{Precision, setters};
+use crate::config::{Activation, Precision, setters};
 use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::{Checkpoint, CheckpointOptions};
+
+/// The model types of two stacks of which sentence-transformers takes the encoder alone.
+const ENCODERS: &[&str] = &[
+    "blenderbot",
+    "blenderbot-small",
+    "longt5",
+    "m2m_100",
+    "marian",
+    "mt5",
+    "pegasus",
+    "pegasus_x",
+    "prophetnet",
+    "switch_transformers",
+    "t5",
+    "t5gemma",
+    "umt5",
+];
 
 /// Options for opening a [`TextEmbedder`] or a [`TextClassifier`]; by default the files decide, and the model is packed in
 /// f32 for inference on the CPU.
@@ -71,68 +93,163 @@ impl TextOptions {
         self
     }
 
-    /// Opens an embedder: a directory with `modules.json`, or a plain encoder with a pooling of the caller's.
+    /// Opens an embedder: a directory with `modules.json`, or a plain encoder with a pooling of the caller's. Of T5 and other
+    /// models of two stacks whose encoder sentence-transformers takes, the encoder is opened.
     ///
     /// # Errors
-    /// If there is no `modules.json` and no pooling is given, a file is missing or malformed, a module, pooling or activation
-    /// is not known, or the tokenizer is another model's.
+    /// If there is no `modules.json` and no pooling is given, a file is missing or malformed, a module, pooling, activation or
+    /// key is not known, or the tokenizer is another model's.
     pub fn embedder(self, path: impl AsRef<Path>) -> Result<TextEmbedder> {
         let path = path.as_ref();
-        std::fs::metadata(path).map_err(|cause| Error::io(path, "read", cause))?;
-        let directory = match path.is_file() {
-            true => directory(path), // of the weights
-            false => path,
+        let folder = Folder::of(path, &self.checkpoint)?;
+        let mut files = match &folder.kind {
+            Some(Kind::SentenceTransformer) => {
+                SentenceFiles::open(folder.directory, &Kind::SentenceTransformer)?
+            }
+            Some(other) => return Err(folder.of_another_kind(other)),
+            None => folder.without_files(),
         };
-        let mut files = match self.checkpoint.leaves_out_beside(path) {
-            true => SentenceFiles::none(directory),
-            false => SentenceFiles::open(directory)?,
-        };
-        if !self.pooling.is_empty() {
-            files.pooling = self.pooling;
-        }
+        files.reading.limit = self.limit(files.reading.limit);
+        let options = self.checkpoint.clone().encoder_of(ENCODERS);
+        let checkpoint = options.open(folder.model(path, &files.model))?;
+        let (source, mut steps) = self.source(&folder, files.body, &checkpoint)?;
         if let Some(normalize) = self.normalize {
-            files
-                .stages
-                .retain(|stage| !matches!(stage, Stage::Normalize));
-            files.stages.extend(normalize.then_some(Stage::Normalize));
+            steps.retain(|step| !matches!(step.stage, Stage::Normalize));
+            steps.extend(normalize.then_some(Step::of_vectors(Stage::Normalize)));
         }
-        let is_elsewhere = files.model != directory;
-        let model = if is_elsewhere { &files.model } else { path };
-        let checkpoint = self.checkpoint.open(model)?;
-        if let (true, Some(name)) = (files.pooling.is_empty(), checkpoint.own_pooling()?) {
-            files.pooling.push(name.parse()?);
-        }
-        if files.pooling.is_empty() {
-            let reason = "there is no modules.json, so how the vectors of tokens become one is not known; name a pooling, \
-                          which for most encoders is \"mean\" or \"cls\" (`TextOptions::pooling`)";
-            let message = format!("{}: {reason}", directory.display());
-            return Err(Error::InvalidConfig(message));
-        }
-        let model = match &self.form {
-            Form::Packed(precision) => checkpoint.packed_base_model(*precision),
-            Form::Plain(dtype, device) => checkpoint.base_model(*dtype, device),
+        let model = match source {
+            Source::Pooler => self.model(&checkpoint),
+            Source::Pooling(_) => self.base_model(&checkpoint),
         }?;
-        let d_model = model.config().output_width();
-        let max_length = self.max_length.or(files.max_length);
-        let mut encoder = Encoder::new(model, &checkpoint, max_length)?;
-        if files.lower_case {
-            encoder.tokenizer.lower_case()?;
-        }
-        TextEmbedder::new(encoder, files, d_model)
+        let encoder = Encoder::new(model, &checkpoint, files.reading)?;
+        let sentences = Sentences::new(encoder, source, steps, Feature::Vectors)?;
+        Ok(TextEmbedder::new(sentences, files.prompts, files.notes))
     }
 
     /// Opens a classifier or a cross-encoder.
     ///
     /// # Errors
-    /// If the checkpoint has no head for labels of texts, a file is missing or malformed, or the tokenizer is another model's.
+    /// If the checkpoint has no head for labels of texts and `modules.json` names no modules that give scores, a file is missing
+    /// or malformed, a module or key is not known, or the tokenizer is another model's.
     pub fn classifier(self, path: impl AsRef<Path>) -> Result<TextClassifier> {
-        let checkpoint = self.checkpoint.open(path)?;
-        let model = match &self.form {
+        let path = path.as_ref();
+        let folder = Folder::of(path, &self.checkpoint)?;
+        let is_cross_encoder = folder.kind == Some(Kind::CrossEncoder);
+        let mut files = match is_cross_encoder {
+            true => SentenceFiles::open(folder.directory, &Kind::CrossEncoder)?,
+            false => folder.without_files(),
+        };
+        files.reading.limit = self.limit(files.reading.limit);
+        let checkpoint = self
+            .checkpoint
+            .clone()
+            .open(folder.model(path, &files.model))?;
+        let (head, labels) = match files.body {
+            Body::Pooling(mut pooling) if is_cross_encoder => {
+                let steps = std::mem::take(&mut pooling.steps);
+                let model = self.base_model(&checkpoint)?;
+                let encoder = Encoder::new(model, &checkpoint, files.reading)?;
+                let source = Source::Pooling(pooling);
+                modules(encoder, source, steps)?
+            }
+            Body::Pooler(steps) => {
+                let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
+                modules(encoder, Source::Pooler, steps)?
+            }
+            Body::NextToken { yes, no } => {
+                let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
+                let n_tokens = encoder.n_tokens()?;
+                if let Some(id) = [Some(yes), no]
+                    .into_iter()
+                    .flatten()
+                    .find(|&id| id as usize >= n_tokens)
+                {
+                    return Err(Error::InvalidConfig(format!(
+                        "the LogitScore that modules.json names reads token {id}, but the model has {n_tokens} words"
+                    )));
+                }
+                (Head::NextToken { encoder, yes, no }, vec![label(0)])
+            }
+            Body::Classifier | Body::Pooling(_) => {
+                folder.check_head(&checkpoint)?;
+                let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
+                (Head::Own(encoder), checkpoint.labels()?)
+            }
+        };
+        let json = checkpoint.config_json()?;
+        let named = match (files.scoring, &json) {
+            (None, Some(json)) => Scoring::of_cross_encoder(json)?,
+            (scoring, _) => scoring,
+        };
+        let scoring = match named {
+            Some(scoring) => scoring,
+            None if is_cross_encoder && labels.len() > 1 => Scoring::Each(Activation::Identity),
+            None if is_cross_encoder => Scoring::Each(Activation::Sigmoid),
+            None => Scoring::of_pipeline(json.as_ref(), labels.len())?,
+        };
+        Ok(TextClassifier::new(
+            head,
+            labels,
+            scoring,
+            files.prompts,
+            files.notes,
+        ))
+    }
+
+    /// What makes a text's vector: the caller's pooling, or that of the files, and the modules behind it.
+    fn source(
+        &self,
+        folder: &Folder,
+        body: Body,
+        checkpoint: &Checkpoint,
+    ) -> Result<(Source, Vec<Step>)> {
+        let mut pooling = match body {
+            Body::Pooling(pooling) => pooling,
+            Body::Pooler(steps) if self.pooling.is_empty() => return Ok((Source::Pooler, steps)),
+            _ => PoolingBody::default(),
+        };
+        if !self.pooling.is_empty() {
+            pooling.poolings = self.pooling.clone();
+        } else if let (true, Some(name)) = (pooling.poolings.is_empty(), checkpoint.own_pooling()?)
+        {
+            pooling.poolings.push(name.parse()?);
+        }
+        if pooling.poolings.is_empty() {
+            return Err(folder.without_pooling());
+        }
+        let steps = std::mem::take(&mut pooling.steps);
+        Ok((Source::Pooling(pooling), steps))
+    }
+
+    /// The number of tokens to which texts are shortened, that of the files being given.
+    fn limit(&self, of_files: Limit) -> Limit {
+        self.max_length.map_or(of_files, Limit::Tokens)
+    }
+
+    fn model(&self, checkpoint: &Checkpoint) -> Result<Model> {
+        match &self.form {
             Form::Packed(precision) => checkpoint.packed_model(*precision),
             Form::Plain(dtype, device) => checkpoint.model(*dtype, device),
-        }?;
-        let json = checkpoint.config_json()?;
-        let encoder = Encoder::new(model, &checkpoint, self.max_length)?;
-        TextClassifier::new(encoder, &checkpoint, json.as_ref())
+        }
     }
+
+    /// The model without pooler and head.
+    fn base_model(&self, checkpoint: &Checkpoint) -> Result<Model> {
+        match &self.form {
+            Form::Packed(precision) => checkpoint.packed_base_model(*precision),
+            Form::Plain(dtype, device) => checkpoint.base_model(*dtype, device),
+        }
+    }
+}
+
+/// The modules of a cross-encoder, and its labels.
+fn modules(encoder: Encoder, source: Source, steps: Vec<Step>) -> Result<(Head, Vec<String>)> {
+    let sentences = Sentences::new(encoder, source, steps, Feature::Scores)?;
+    let labels = (0..sentences.width()).map(label).collect();
+    Ok((Head::Modules(Box::new(sentences)), labels))
+}
+
+/// The name of a label that has none.
+fn label(i: usize) -> String {
+    format!("LABEL_{i}")
 }

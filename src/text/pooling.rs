@@ -80,7 +80,8 @@ impl Pooling {
         match self {
             Self::Cls if begin < n_rows => pooled.extend(row(begin)),
             Self::Cls => pooled.extend(row(0)),
-            Self::LastToken => pooled.extend(row(n_rows - 1)),
+            Self::LastToken if begin < n_rows => pooled.extend(row(n_rows - 1)),
+            Self::LastToken => pooled.extend(vec![0.0; width]), // all tokens are the prompt's
             Self::Mean => pooled.extend(weighted(|_| 1.0, |total| total)),
             Self::MeanSqrtLen => pooled.extend(weighted(|_| 1.0, f64::sqrt)),
             Self::WeightedMean => pooled.extend(weighted(|i| (i + 1) as f64, |total| total)),

@@ -1,13 +1,35 @@
-//! What follows the pooling: the modules of sentence-transformers that map a vector to a vector.
+//! The modules of sentence-transformers that map a vector to a vector.
 
-use candle_core::{DType, Module, Result, Tensor};
+use std::fmt;
+
+use candle_core::{DType, Module, Tensor};
 
 use crate::config::Activation;
+use crate::error::{Error, Result};
 use crate::layers::{Linear, Norm};
 use crate::ops;
 
 /// The least length by which a vector is divided, as in PyTorch's `normalize`.
 const LEAST_LENGTH: f64 = 1e-12;
+
+/// A map of vectors, and which of a text's features it reads and writes.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    pub stage: Stage,
+    pub from: Feature,
+    pub to: Feature,
+}
+
+/// A feature of a text, under the name that sentence-transformers gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Feature {
+    /// A vector for each token.
+    Tokens,
+    /// One vector.
+    Vectors,
+    /// The scores of a cross-encoder.
+    Scores,
+}
 
 /// A map of vectors `[n, d]` to vectors.
 #[derive(Clone, Debug)]
@@ -22,6 +44,8 @@ pub(super) enum Stage {
     LayerNorm(Norm),
     /// Divides a vector by its length.
     Normalize,
+    /// Keeps the first features.
+    Truncate(usize),
 }
 
 /// What a dense layer adds to its output.
@@ -34,8 +58,42 @@ pub(super) enum Residual {
     Linear(Linear),
 }
 
+impl Feature {
+    /// All features.
+    pub const ALL: [Self; 3] = [Self::Tokens, Self::Vectors, Self::Scores];
+
+    /// The feature of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|feature| feature.to_string() == name)
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tokens => "token_embeddings",
+            Self::Vectors => "sentence_embedding",
+            Self::Scores => "scores",
+        })
+    }
+}
+
+impl Step {
+    /// A stage that maps a text's vector.
+    pub fn of_vectors(stage: Stage) -> Self {
+        Self {
+            stage,
+            from: Feature::Vectors,
+            to: Feature::Vectors,
+        }
+    }
+}
+
 impl Stage {
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// The output for vectors `[n, d]`.
+    pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
             Self::Dense {
                 linear,
@@ -56,14 +114,30 @@ impl Stage {
                 let lengths = lengths.clamp(LEAST_LENGTH, f64::MAX)?;
                 exact.broadcast_div(&lengths)?.to_dtype(x.dtype())
             }
+            Self::Truncate(dim) => x.narrow(1, 0, (*dim).min(x.dim(1)?))?.contiguous(),
         }
     }
 
     /// The width of its output for an input of this width.
+    ///
+    /// # Errors
+    /// If it reads vectors of another width.
     pub fn width(&self, d_in: usize) -> Result<usize> {
-        match self {
-            Self::Dense { linear, .. } => Ok(linear.shape().0),
-            Self::LayerNorm(_) | Self::Normalize => Ok(d_in),
+        let (reads, d_out) = match self {
+            Self::Dense { linear, .. } => {
+                let (d_out, d_in) = linear.shape();
+                (d_in, d_out)
+            }
+            Self::LayerNorm(norm) => (norm.config().d_model, d_in),
+            Self::Normalize => (d_in, d_in),
+            Self::Truncate(dim) => (d_in, d_in.min(*dim)),
+        };
+        match reads == d_in {
+            true => Ok(d_out),
+            false => Err(Error::InvalidConfig(format!(
+                "a module that modules.json names reads vectors of {reads} features, but has vectors of {d_in} to read; \
+                 check that its config.json belongs to this model"
+            ))),
         }
     }
 }

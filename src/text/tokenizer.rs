@@ -277,6 +277,26 @@ impl Tokenizer {
         })
     }
 
+    /// Adds no special token to what is encoded from now on.
+    pub(super) fn leave_out_special_tokens(&mut self) {
+        self.inner
+            .with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+    }
+
+    /// The tokens of a text without special ones, however many they are.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer fails.
+    pub(super) fn encode_whole(&self, text: &str) -> Result<Vec<u32>> {
+        let mut whole = self.inner.clone();
+        let whole = whole
+            .with_truncation(None)
+            .map_err(|error| self.fail(error.to_string()))?;
+        let encoded = whole.encode_fast(text, false);
+        let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
+        Ok(encoded.get_ids().to_vec())
+    }
+
     /// Checks that the vocabulary fits a model's table of this many words. (Tokens that were added to the vocabulary may
     /// lie beyond: a text that has them is refused.)
     ///

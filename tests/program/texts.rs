@@ -364,3 +364,81 @@ fn an_interrupted_run_keeps_what_was_made() {
     assert!((1..200_000).contains(&lines.len()), "{}", lines.len());
     assert_eq!(folder.names(), ["texts.txt", "v.jsonl.partial"]);
 }
+
+/// A folder's `model` as a cross-encoder with a default prompt.
+fn with_prompt() -> Folder {
+    let folder = changed("text/ranker", "config.json", |_| {});
+    let prompts = serde_json::json!({
+        "model_type": "CrossEncoder", "prompts": {"query": "query: "}, "default_prompt_name": "query",
+    });
+    let modules =
+        serde_json::json!([{"path": "", "type": "sentence_transformers.models.Transformer"}]);
+    let reading = serde_json::json!({
+        "transformer_task": "sequence-classification",
+    });
+    for (name, json) in [
+        ("config_sentence_transformers.json", prompts),
+        ("modules.json", modules),
+        ("sentence_bert_config.json", reading),
+    ] {
+        fs::write(folder.path("model").join(name), json.to_string()).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_cross_encoders_prompt_is_its_default_or_the_one_that_is_given() {
+    let folder = with_prompt();
+    let model = folder.path("model");
+    let scores = |flags: &[&str]| {
+        folder
+            .says("classify", &model, "s.safetensors", flags)
+            .assert_status(0);
+        load(&folder.path("s.safetensors"))["scores"]
+            .to_vec2::<f32>()
+            .unwrap()
+    };
+    let default = scores(&[]);
+    assert_eq!(scores(&["--prompt-name", "query"]), default);
+    assert_eq!(scores(&["--prompt", "query: "]), default);
+    let classifier = TextClassifier::open(weights("text/ranker")).unwrap();
+    let bare = classifier.classify(&["boats", "clock"]).unwrap();
+    let bare: Vec<_> = bare.into_iter().map(|scores| scores.scores).collect();
+    assert_eq!(scores(&["--prompt", ""]), bare);
+    assert_ne!(default, bare);
+    folder
+        .says("classify", &model, "", &["--prompt-name", "passage"])
+        .assert_refused(&["passage", "query"]);
+    folder
+        .says("embed", &model, "v.jsonl", &[])
+        .assert_refused(&["CrossEncoder", "classify --pairs"]);
+}
+
+#[test]
+fn notes_name_files_that_are_not_used() {
+    let folder = changed("text/labels", "config.json", |_| {});
+    fs::write(
+        folder.path("model/sentence_bert_config.json"),
+        "{\"max_seq_length\": 4}",
+    )
+    .unwrap();
+    let said = folder.says("classify", &folder.path("model"), "", &[]);
+    said.assert_status(0);
+    assert_says(
+        &said.stderr,
+        &["note: ", "sentence_bert_config.json", "not used"],
+    );
+}
+
+#[test]
+fn a_repositorys_folder_of_the_hubs_cache_is_told_its_snapshots() {
+    let folder = Folder::with("boats\n");
+    let model = folder.path("models--owner--name");
+    fs::create_dir_all(model.join("snapshots/0123abcd")).unwrap();
+    for command in ["embed", "classify"] {
+        let to = if command == "embed" { "v.jsonl" } else { "" };
+        folder
+            .says(command, &model, to, &[])
+            .assert_refused(&["cache of the Hugging Face Hub", "snapshots/0123abcd"]);
+    }
+}

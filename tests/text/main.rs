@@ -10,7 +10,9 @@ mod reference;
 mod weights;
 
 mod bits;
+mod changes;
 mod chat;
+mod folder;
 mod generation;
 mod gguf_words;
 mod minilm;

@@ -12,7 +12,7 @@ fn results(name: &str) -> Reference {
 
 #[test]
 fn vectors_are_those_of_sentence_transformers() {
-    for name in ["joined", "last"] {
+    for name in ["joined", "last", "t5"] {
         let all = ["embeddings", "embeddings.f64", "prompted", "prompted.f64"];
         assert_eq!(results(name).names(), all);
         let folder = weights(&format!("text/{name}"));
@@ -47,7 +47,7 @@ fn a_plain_encoder_needs_a_pooling() {
     let folder = weights("text/labels"); // without modules.json
     let refusal = message(TextEmbedder::open(&folder));
     assert!(
-        refusal.contains("modules.json") && refusal.contains("--pooling"),
+        refusal.contains("modules.json") && refusal.contains("TextOptions::pooling"),
         "{refusal}"
     );
     let options = |normalize| {

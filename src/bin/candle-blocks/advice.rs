@@ -1,7 +1,7 @@
 //! Advice that the program's user can follow: the library's messages name its items, and the program has options for them.
 
 /// Fragments of the library's messages, and of the program's in their place.
-const IN_PLACE: [(&str, &str); 15] = [
+const IN_PLACE: [(&str, &str); 17] = [
     (
         "load with `Strictness::AllowUnused`",
         "give `--allow-unused`",
@@ -15,6 +15,8 @@ const IN_PLACE: [(&str, &str); 15] = [
     ),
     ("`CheckpointOptions::part`", "`--part`"),
     ("`TextOptions::pooling`", "`--pooling NAME`"),
+    ("`TextClassifier`", "`candle-blocks classify --pairs`"),
+    ("`TextEmbedder`", "`candle-blocks embed`"),
     ("`Existing::Replace`", "`--replace`"),
     (", `Hub::cache_dir`)", ")"),
     (" or `Hub::endpoint`", ""),

@@ -9,7 +9,7 @@ use candle_blocks::text::Scores;
 use serde::Serialize;
 
 use crate::model::{ComputeArgs, ModelArgs};
-use crate::texts::{Format, Results, TextArgs};
+use crate::texts::{Format, PromptArgs, Results, TextArgs};
 use crate::{Outcome, output};
 
 #[derive(clap::Args)]
@@ -25,6 +25,8 @@ pub struct Args {
     /// the best label of each line and its score are printed.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    prompt: PromptArgs,
     #[command(flatten)]
     compute: ComputeArgs,
 }
@@ -60,6 +62,8 @@ pub fn classify(args: &Args) -> Result<Outcome> {
     let options = args.compute.text_options(&args.model, &args.texts)?;
     args.model.note_unread_keys(&path);
     let classifier = options.classifier(&path)?;
+    output::notes(classifier.notes());
+    let prompt = args.prompt.find(|name| classifier.prompt(name))?;
     let labels = classifier.labels();
     if format == Some(Format::Jsonl) {
         // There, each label is a key.
@@ -87,12 +91,18 @@ pub fn classify(args: &Args) -> Result<Outcome> {
         Ok(())
     };
     let outcome = match args.pairs {
-        true => args
-            .texts
-            .each(&pairs, |pairs| keep(classifier.classify_pairs(pairs)?)),
-        false => args
-            .texts
-            .each(&lines, |lines| keep(classifier.classify(lines)?)),
+        true => args.texts.each(&pairs, |pairs| {
+            keep(match prompt {
+                Some(prompt) => classifier.classify_pairs_prompted(pairs, prompt)?,
+                None => classifier.classify_pairs(pairs)?,
+            })
+        }),
+        false => args.texts.each(&lines, |lines| {
+            keep(match prompt {
+                Some(prompt) => classifier.classify_prompted(lines, prompt)?,
+                None => classifier.classify(lines)?,
+            })
+        }),
     }?;
     let (Some(output), Some(format)) = (&args.output, format) else {
         return Ok(outcome);

@@ -8,9 +8,9 @@ use candle_blocks::text::Pooling;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::model::{ComputeArgs, ModelArgs};
-use crate::texts::{Format, Results, TextArgs};
+use crate::texts::{Format, PromptArgs, Results, TextArgs};
+use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -27,12 +27,8 @@ pub struct Args {
     /// Whether to divide vectors by their lengths, whatever the model's files say.
     #[arg(long, value_name = "BOOL")]
     normalize: Option<bool>,
-    /// The text to put in front of each text, instead of the model's default.
-    #[arg(long, value_name = "TEXT")]
-    prompt: Option<String>,
-    /// The name of one of the model's prompts.
-    #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
-    prompt_name: Option<String>,
+    #[command(flatten)]
+    prompt: PromptArgs,
     #[command(flatten)]
     compute: ComputeArgs,
 }
@@ -57,11 +53,8 @@ pub fn embed(args: &Args) -> Result<Outcome> {
     }
     args.model.note_unread_keys(&path);
     let embedder = options.embedder(path)?;
-    let prompt = match (&args.prompt, &args.prompt_name) {
-        (Some(prompt), _) => Some(prompt.as_str()),
-        (None, Some(name)) => Some(embedder.prompt(name)?),
-        (None, None) => None,
-    };
+    output::notes(embedder.notes());
+    let prompt = args.prompt.find(|name| embedder.prompt(name))?;
     let mut vectors = Vec::new();
     let outcome = args.texts.each(&lines, |lines| {
         vectors.push(match prompt {

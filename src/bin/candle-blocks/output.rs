@@ -40,6 +40,13 @@ pub fn warn(line: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Escaped(line));
 }
 
+/// Prints notes to standard error.
+pub fn notes(notes: &[String]) {
+    for note in notes {
+        warn(format_args!("note: {note}"));
+    }
+}
+
 /// Where what Ctrl-C left unfinished of an output is written, which is said.
 pub fn partial(output: &Path) -> PathBuf {
     let mut path = output.as_os_str().to_owned();

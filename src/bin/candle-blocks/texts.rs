@@ -114,6 +114,31 @@ impl TextArgs {
     }
 }
 
+/// The text in front of each text.
+#[derive(clap::Args)]
+pub struct PromptArgs {
+    /// The text to put in front of each text (of a pair, the first), instead of the model's default.
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The name of one of the model's prompts.
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
+    prompt_name: Option<String>,
+}
+
+impl PromptArgs {
+    /// The prompt that is given, or that `named` finds by the name that is given.
+    pub fn find<'p>(
+        &'p self,
+        named: impl FnOnce(&str) -> candle_blocks::Result<&'p str>,
+    ) -> Result<Option<&'p str>> {
+        Ok(match (&self.prompt, &self.prompt_name) {
+            (Some(prompt), _) => Some(prompt.as_str()),
+            (None, Some(name)) => Some(named(name)?),
+            (None, None) => None,
+        })
+    }
+}
+
 /// The form of the results' file.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Format {

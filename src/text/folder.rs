@@ -1,0 +1,117 @@
+//! The folder of a model that reads texts.
+
+use std::path::Path;
+
+use super::sentence_files::{Kind, SentenceFiles};
+use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::write::directory;
+use crate::config::Task;
+use crate::error::{Error, Result};
+use crate::{Checkpoint, CheckpointOptions};
+
+/// A folder, and the kind of model that sentence-transformers' files in it are of.
+#[derive(Debug)]
+pub(super) struct Folder<'p> {
+    pub directory: &'p Path,
+    /// None if there is no `modules.json`, or what is beside the weights is not read.
+    pub kind: Option<Kind>,
+    reads_beside: bool,
+}
+
+impl<'p> Folder<'p> {
+    /// The folder at `path`, or the one in which that file lies.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is a repository of the Hub's cache, whose models lie in folders of it.
+    pub fn of(path: &'p Path, options: &CheckpointOptions) -> Result<Self> {
+        std::fs::metadata(path).map_err(|cause| Error::io(path, "read", cause))?;
+        let directory = match path.is_file() {
+            true => directory(path), // of the weights
+            false => path,
+        };
+        let reads_beside = !options.leaves_out_beside(path);
+        let kind = match reads_beside {
+            true => SentenceFiles::kind(directory)?,
+            false => None,
+        };
+        if kind.is_none() && !directory.join("config.json").exists() {
+            TensorFiles::open(path)?; // says it where no model is there
+        }
+        Ok(Self {
+            directory,
+            kind,
+            reads_beside,
+        })
+    }
+
+    /// What holds where the files of sentence-transformers are not read.
+    pub fn without_files(&self) -> SentenceFiles {
+        let mut files = SentenceFiles::without(self.directory);
+        if !self.reads_beside {
+            files.notes.clear(); // the checkpoint says what it leaves out
+        }
+        files
+    }
+
+    /// What to open: `path` itself, which may be a file, or the folder of the module that is the model.
+    pub fn model<'m>(&self, path: &'m Path, model: &'m Path) -> &'m Path {
+        match model == self.directory {
+            true => path,
+            false => model,
+        }
+    }
+
+    /// A refusal of an embedder whose pooling is not known.
+    pub fn without_pooling(&self) -> Error {
+        let why = match self.kind {
+            Some(_) => "modules.json names no Pooling",
+            None => "there is no modules.json",
+        };
+        self.error(format!(
+            "{why}, so how the vectors of tokens become one is not known; name a pooling, which for most encoders is \
+             \"mean\" or \"cls\" (`TextOptions::pooling`)"
+        ))
+    }
+
+    /// A refusal of an embedder whose files are those of another kind of model.
+    pub fn of_another_kind(&self, kind: &Kind) -> Error {
+        let cure = match kind {
+            Kind::CrossEncoder => "which gives scores of pairs; take `TextClassifier`",
+            _ => "which is not supported; a SentenceTransformer or a CrossEncoder is",
+        };
+        self.error(format!(
+            "config_sentence_transformers.json says \"model_type\": \"{kind}\", {cure}"
+        ))
+    }
+
+    /// Refuses a checkpoint without a head for labels of texts.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn check_head(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let head = checkpoint.model_config()?.head.as_ref();
+        if head.is_some_and(|head| head.task == Task::SequenceClassification) {
+            return Ok(());
+        }
+        let found = match head {
+            Some(head) => format!("its head is for {}", head.task),
+            None => "it has no head".to_string(),
+        };
+        let class = "take a checkpoint of a class that ends in ForSequenceClassification, whose `architectures` in config.json \
+                     says so";
+        let cure = match &self.kind {
+            None | Some(Kind::CrossEncoder) => class.to_string(),
+            Some(kind) => format!(
+                "modules.json is that of a {kind} (\"model_type\" in config_sentence_transformers.json): take `TextEmbedder` for vectors, or {class}"
+            ),
+        };
+        Err(Error::InvalidConfig(format!(
+            "{} gives texts no labels: {found}; {cure}",
+            checkpoint.files().path().display()
+        )))
+    }
+
+    fn error(&self, reason: String) -> Error {
+        Error::InvalidConfig(format!("{}: {reason}", self.directory.display()))
+    }
+}

@@ -1,0 +1,40 @@
+//! The prompts of a model: texts that go in front of others.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+
+/// The prompts that a model's files name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Prompts {
+    pub by_name: BTreeMap<String, String>,
+    /// The name of the prompt that is used where none is given.
+    pub default: Option<String>,
+}
+
+impl Prompts {
+    /// The prompt of this name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] if there is none.
+    pub fn named(&self, name: &str) -> Result<&str> {
+        let known = || match self.by_name.is_empty() {
+            true => "the model has no prompts".to_string(),
+            false => format!(
+                "the model has {:?}",
+                self.by_name.keys().collect::<Vec<_>>()
+            ),
+        };
+        let prompt = self.by_name.get(name).map(String::as_str);
+        prompt.ok_or_else(|| Error::input("prompt", format!("{name:?} is not known; {}", known())))
+    }
+
+    /// The prompt that is used where none is given; it is empty where the files name none.
+    ///
+    /// # Errors
+    /// As for [`Self::named`].
+    pub fn default_prompt(&self) -> Result<&str> {
+        let prompt = self.default.as_deref().map(|name| self.named(name));
+        Ok(prompt.transpose()?.unwrap_or_default())
+    }
+}

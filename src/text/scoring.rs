@@ -1,0 +1,79 @@
+//! Logits to scores.
+
+use candle_core::{Device, Tensor};
+
+use super::sentence_files::torch_class;
+use crate::checkpoint::config_json::ConfigJson;
+use crate::config::Activation;
+use crate::error::Result;
+use crate::ops;
+
+/// The function that makes scores of logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Scoring {
+    /// The same function of every logit.
+    Each(Activation),
+    Softmax,
+}
+
+impl Scoring {
+    /// The function that transformers' `TextClassificationPipeline` applies
+    /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/pipelines/text_classification.py>).
+    ///
+    /// # Errors
+    /// If `problem_type` is none of transformers' three.
+    pub fn of_pipeline(json: Option<&ConfigJson>, n_labels: usize) -> Result<Self> {
+        const KEY: &str = "problem_type";
+        let by_number = match n_labels {
+            1 => Self::Each(Activation::Sigmoid),
+            _ => Self::Softmax,
+        };
+        let Some(json) = json else {
+            return Ok(by_number);
+        };
+        match json.text(&[KEY])?.as_deref() {
+            Some("regression") => Ok(Self::Each(Activation::Identity)),
+            Some("multi_label_classification") => Ok(Self::Each(Activation::Sigmoid)),
+            Some("single_label_classification") | None => Ok(by_number),
+            Some(other) => {
+                let known = "\"regression\", \"single_label_classification\" and \"multi_label_classification\"";
+                Err(json.error(&[KEY], format!("{other:?} is not known; known are {known}")))
+            }
+        }
+    }
+
+    /// The function that `config.json` names for sentence-transformers' `CrossEncoder`, if it names one.
+    ///
+    /// # Errors
+    /// If it is not known.
+    pub fn of_cross_encoder(json: &ConfigJson) -> Result<Option<Self>> {
+        if let Some(section) = json.section(&["sentence_transformers"])?
+            && section.at("activation_fn").is_some()
+        {
+            return torch_class::scoring(&section, "activation_fn");
+        }
+        torch_class::scoring(json, "sbert_ce_default_activation_function") // before version 4
+    }
+
+    /// The scores of the logits of one text.
+    pub fn scores(self, logits: &[f32]) -> Result<Vec<f32>> {
+        match self {
+            Self::Each(Activation::Identity) => Ok(logits.to_vec()),
+            Self::Each(Activation::Sigmoid) => {
+                let sigmoid = |&x: &f32| (1.0 / (1.0 + (-f64::from(x)).exp())) as f32;
+                Ok(logits.iter().map(sigmoid).collect())
+            }
+            Self::Each(activation) => {
+                let logits = Tensor::new(logits, &Device::Cpu)?;
+                Ok(ops::activate(&logits, activation)?.to_vec1()?)
+            }
+            Self::Softmax => {
+                let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let exponential = |&x: &f32| f64::exp(f64::from(x) - f64::from(most));
+                let total: f64 = logits.iter().map(exponential).sum();
+                let scores = logits.iter().map(|x| (exponential(x) / total) as f32);
+                Ok(scores.collect())
+            }
+        }
+    }
+}

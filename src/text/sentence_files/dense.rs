@@ -1,0 +1,115 @@
+//! The configurations and weights of `Dense`, `LayerNorm` and `Normalize`.
+
+use std::path::Path;
+
+use candle_core::{DType, Tensor};
+
+use super::{finished, torch_class};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::files::{TensorFiles, floating};
+use crate::config::{Activation, NormConfig};
+use crate::error::{Error, Result};
+use crate::layers::{Linear, Norm};
+use crate::text::stages::{Feature, Residual, Stage, Step};
+
+/// PyTorch's default.
+const NORM_EPS: f64 = 1e-5;
+
+/// A `Dense` whose files are in `folder`.
+///
+/// # Errors
+/// If a key, the activation or a feature is not known, or a parameter is missing or has another shape.
+pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<Step> {
+    let [d_in, d_out] = [json.size(&["in_features"])?, json.size(&["out_features"])?];
+    let activation = torch_class::activation(json, "activation_function")?;
+    let files = TensorFiles::open(folder)?;
+    let linear = |name: &str, bias: bool| -> Result<Linear> {
+        let weight = parameter(&files, &format!("{name}.weight"), &[d_out, d_in])?;
+        let bias = bias.then(|| parameter(&files, &format!("{name}.bias"), &[d_out]));
+        Ok(Linear::from_parts(weight, bias.transpose()?)?)
+    };
+    let has_bias = json.flag(&["bias"], true)?;
+    let has_residual = json.flag(&["use_residual"], false)?;
+    for (key, is_used, name) in [
+        ("bias", has_bias, "linear.bias"),
+        ("use_residual", has_residual, "residual.weight"),
+    ] {
+        if !is_used && files.contains(name) {
+            let reason = format!("found false, but {} holds {name}", files.path().display());
+            return Err(json.error(&[key], reason));
+        }
+    }
+    let stage = Stage::Dense {
+        linear: linear("linear", has_bias)?,
+        activation: activation.unwrap_or(Activation::Tanh),
+        residual: match has_residual {
+            false => Residual::None,
+            true if d_in == d_out => Residual::Input,
+            true => Residual::Linear(linear("residual", false)?),
+        },
+    };
+    step(json, stage)
+}
+
+/// A `LayerNorm` whose files are in `folder`.
+///
+/// # Errors
+/// If a key is not known, or a parameter is missing or has another shape.
+pub(super) fn layer_norm(folder: &Path, json: &ConfigJson) -> Result<Stage> {
+    let width = json.size(&["dimension"])?;
+    finished(json, &[])?;
+    let files = TensorFiles::open(folder)?;
+    let parameter = |name| parameter(&files, name, &[width]);
+    let (weight, bias) = (parameter("norm.weight")?, parameter("norm.bias")?);
+    let config = NormConfig::layer_norm(width, NORM_EPS);
+    Ok(Stage::LayerNorm(Norm::from_parts(
+        weight,
+        Some(bias),
+        config,
+    )?))
+}
+
+/// A `Normalize`, which may have no configuration.
+///
+/// # Errors
+/// If a key or a feature is not known.
+pub(super) fn normalize(json: Option<&ConfigJson>) -> Result<Step> {
+    match json {
+        Some(json) => step(json, Stage::Normalize),
+        None => Ok(Step::of_vectors(Stage::Normalize)),
+    }
+}
+
+/// The stage with the features that the configuration names.
+fn step(json: &ConfigJson, stage: Stage) -> Result<Step> {
+    let feature = |key: &str| -> Result<Option<Feature>> {
+        let Some(name) = json.text(&[key])? else {
+            return Ok(None);
+        };
+        Feature::named(&name).map(Some).ok_or_else(|| {
+            let known = Feature::ALL.map(|feature| feature.to_string()).join(", ");
+            json.error(
+                &[key],
+                format!("{name:?} is not supported; supported are {known}"),
+            )
+        })
+    };
+    let from = feature("module_input_name")?.unwrap_or(Feature::Vectors);
+    let to = feature("module_output_name")?.unwrap_or(from);
+    finished(json, &[])?;
+    Ok(Step { stage, from, to })
+}
+
+/// A parameter of this shape, in f32.
+fn parameter(files: &TensorFiles, name: &str, shape: &[usize]) -> Result<Tensor> {
+    let tensor = floating(files.read(name)?, files.path(), name)?;
+    if tensor.dims() != shape {
+        return Err(Error::ShapeMismatch {
+            path: files.path().to_path_buf(),
+            tensor: name.to_string(),
+            expected: shape.to_vec(),
+            found: tensor.dims().to_vec(),
+        });
+    }
+    Ok(tensor.to_dtype(DType::F32)?)
+}

@@ -1,0 +1,180 @@
+//! The files of sentence-transformers: `modules.json` and what it names.
+
+mod dense;
+mod modules;
+mod pooling;
+mod settings;
+pub(super) mod torch_class;
+mod transformer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::Pooling;
+use super::prompts::Prompts;
+use super::reading::Reading;
+use super::scoring::Scoring;
+use super::stages::{Stage, Step};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::{Error, Result};
+
+/// The list of a model's modules.
+const MODULES: &str = "modules.json";
+
+/// The class of sentence-transformers that a folder's files were written by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Vectors of texts.
+    SentenceTransformer,
+    /// Scores of pairs of texts.
+    CrossEncoder,
+    /// Another one, such as `SparseEncoder`.
+    Other(String),
+}
+
+impl Kind {
+    fn named(name: &str) -> Self {
+        match name {
+            "SentenceTransformer" => Self::SentenceTransformer,
+            "CrossEncoder" => Self::CrossEncoder,
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SentenceTransformer => "SentenceTransformer",
+            Self::CrossEncoder => "CrossEncoder",
+            Self::Other(name) => name,
+        })
+    }
+}
+
+/// A model as its `modules.json` describes it.
+#[derive(Debug)]
+pub(super) struct SentenceFiles {
+    /// Where the checkpoint and its tokenizer are.
+    pub model: PathBuf,
+    pub reading: Reading,
+    pub body: Body,
+    pub prompts: Prompts,
+    /// The function of a cross-encoder's scores, if the files name one.
+    pub scoring: Option<Scoring>,
+    /// What the files say and results do not follow.
+    pub notes: Vec<String>,
+}
+
+/// What makes one result of a text's hidden states.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// A pooling.
+    Pooling(PoolingBody),
+    /// The model's own pooler, and the modules behind it.
+    Pooler(Vec<Step>),
+    /// The model's own classifier.
+    Classifier,
+    /// The logits of the next token: that of one token, from which another's may be subtracted.
+    NextToken { yes: u32, no: Option<u32> },
+}
+
+/// A pooling, and the modules around it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PoolingBody {
+    /// Maps of the vectors of tokens.
+    pub of_tokens: Vec<Stage>,
+    /// Several are joined.
+    pub poolings: Vec<Pooling>,
+    /// Whether the tokens of a prompt are not pooled.
+    pub skip_prompt: bool,
+    /// Maps of the pooled vectors.
+    pub steps: Vec<Step>,
+}
+
+impl SentenceFiles {
+    /// The kind of model in a folder; `None` if there is no `modules.json`.
+    ///
+    /// # Errors
+    /// If a file is malformed.
+    pub fn kind(directory: &Path) -> Result<Option<Kind>> {
+        match directory.join(MODULES).exists() {
+            true => settings::kind(directory).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Reads the files of a model of this kind.
+    ///
+    /// # Errors
+    /// If a file is malformed, or names a module, a key or a value that is not supported.
+    pub fn open(directory: &Path, kind: &Kind) -> Result<Self> {
+        let settings = settings::Settings::open(directory, kind)?;
+        let mut notes = Vec::new();
+        let (model, reading, mut body) = modules::open(directory, kind, &mut notes)?;
+        if let Some(dim) = settings.truncate_dim
+            && let Body::Pooling(PoolingBody { steps, .. }) | Body::Pooler(steps) = &mut body
+        {
+            steps.push(Step::of_vectors(Stage::Truncate(dim)));
+        }
+        Ok(Self {
+            model,
+            reading,
+            body,
+            prompts: settings.prompts,
+            scoring: settings.scoring,
+            notes,
+        })
+    }
+
+    /// What holds where the files are not read: those of a folder without `modules.json`, or of another kind of model.
+    pub fn without(directory: &Path) -> Self {
+        let is_there = |name: &&str| directory.join(name).exists();
+        let unread = [settings::FILE, transformer::FILES[0]]
+            .into_iter()
+            .filter(is_there);
+        let why = match directory.join(MODULES).exists() {
+            true => {
+                "is not used: its \"model_type\", SentenceTransformer where there is none, is not CrossEncoder"
+            }
+            false => {
+                "is not used: there is no modules.json beside it, without which sentence-transformers does not read it"
+            }
+        };
+        let notes = unread.map(|name| format!("{}: {why}", directory.join(name).display()));
+        Self {
+            model: directory.to_path_buf(),
+            reading: Reading::default(),
+            body: Body::Pooling(PoolingBody::default()),
+            prompts: Prompts::default(),
+            scoring: None,
+            notes: notes.collect(),
+        }
+    }
+}
+
+/// A file that need not be there.
+fn optional(path: &Path) -> Result<Option<ConfigJson>> {
+    path.exists().then(|| ConfigJson::open(path)).transpose()
+}
+
+/// Refuses keys that were not read and are not among those known to change nothing.
+fn finished(json: &ConfigJson, harmless: &[&str]) -> Result<()> {
+    match json.unread(harmless).first() {
+        None => Ok(()),
+        Some(key) => {
+            let reason =
+                "is not supported: what it changes is not known; remove it if it changes nothing";
+            Err(json.error(&[key], reason))
+        }
+    }
+}
+
+/// A refusal of an entry of `modules.json`.
+fn refused(path: &Path, key: &str, reason: impl Into<String>) -> Error {
+    Error::ConfigKey {
+        path: path.to_path_buf(),
+        key: key.to_string(),
+        reason: reason.into(),
+    }
+}

@@ -1,0 +1,263 @@
+//! `modules.json`: the modules of a model, one behind the other.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::transformer::{Output, Transformer};
+use super::{Body, Kind, MODULES, PoolingBody, dense, optional, pooling, refused};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::files::read_limited;
+use crate::checkpoint::python_json;
+use crate::error::{Error, Result};
+use crate::text::reading::Reading;
+use crate::text::stages::{Feature, Step};
+
+/// A `modules.json` has some hundred bytes.
+const MAX_BYTES: u64 = 1_000_000;
+/// The package of the supported modules' classes, whatever lies between it and the class.
+const PACKAGE: &str = "sentence_transformers.";
+
+/// An entry of `modules.json`.
+#[derive(Deserialize)]
+struct Module {
+    path: String,
+    #[serde(rename = "type")]
+    class: String,
+}
+
+/// The model's folder, how it reads texts, and what makes a result of its output.
+///
+/// # Errors
+/// If the file is malformed, or a module is not supported.
+pub(super) fn open(
+    directory: &Path,
+    kind: &Kind,
+    notes: &mut Vec<String>,
+) -> Result<(PathBuf, Reading, Body)> {
+    let path = directory.join(MODULES);
+    let malformed = |reason: String| Error::MalformedJson {
+        path: path.clone(),
+        reason,
+    };
+    let text = read_limited(&path, MAX_BYTES, MODULES)?;
+    let modules: Vec<Module> = python_json::parsed(&text).map_err(malformed)?;
+    for (i, module) in modules.iter().enumerate() {
+        let is_inside = |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
+        if !Path::new(&module.path).components().all(is_inside) {
+            let reason = format!(
+                "lies at {:?}, outside the model's directory; copy it there and name it without \"..\"",
+                module.path
+            );
+            return Err(refused(&path, &at(i), reason));
+        }
+    }
+    let Some((first, others)) = modules.split_first() else {
+        return Err(refused(&path, "0", "missing, expected a Transformer"));
+    };
+    if first.class.ends_with(".Transformer") && !first.class.starts_with(PACKAGE) {
+        notes.push(format!(
+            "{}: {:?} is code of the model's own, which is not run; sentence-transformers' Transformer is in its place",
+            path.display(),
+            first.class
+        ));
+    } else if first.name(&path, 0)? != "Transformer" {
+        let reason = format!(
+            "{:?} is not supported in front, only a Transformer",
+            first.class
+        );
+        return Err(refused(&path, &at(0), reason));
+    }
+    let model = directory.join(&first.path);
+    let Transformer { reading, output } = Transformer::open(&model, kind)?;
+    let mut walk = Walk::new(output);
+    for (module, i) in others.iter().zip(1..) {
+        let name = module.name(&path, i)?;
+        let folder = directory.join(&module.path);
+        let added = walk.add(name, &folder, folder.components().eq(model.components()));
+        added.map_err(|refusal| match refusal {
+            Refusal::Module(reason) => {
+                refused(&path, &at(i), format!("{:?} {reason}", module.class))
+            }
+            Refusal::Other(error) => error,
+        })?;
+    }
+    let body = walk
+        .end(kind)
+        .map_err(|reason| refused(&path, "type", reason))?;
+    Ok((model, reading, body))
+}
+
+fn at(i: usize) -> String {
+    format!("{i}.type")
+}
+
+impl Module {
+    /// The name of its class.
+    fn name(&self, path: &Path, i: usize) -> Result<&str> {
+        let own = || {
+            let reason = format!(
+                "{:?} is code of the model's own, not a module of sentence-transformers, and is not run",
+                self.class
+            );
+            refused(path, &at(i), reason)
+        };
+        let class = self.class.strip_prefix(PACKAGE).ok_or_else(own)?;
+        Ok(class.rsplit('.').next().unwrap_or_default())
+    }
+}
+
+/// Why a module was not added.
+enum Refusal {
+    /// The module itself, or its place, is not supported.
+    Module(String),
+    /// A file of it.
+    Other(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// The modules so far.
+struct Walk {
+    output: Output,
+    pooling: PoolingBody,
+    yes_no: Option<(u32, Option<u32>)>,
+}
+
+impl Walk {
+    fn new(output: Output) -> Self {
+        Self {
+            output,
+            pooling: PoolingBody::default(),
+            yes_no: None,
+        }
+    }
+
+    /// Whether a module has this feature to read.
+    fn has(&self, feature: Feature) -> bool {
+        let is_written = |step: &Step| step.to == feature;
+        match feature {
+            Feature::Tokens => self.output == Output::Tokens,
+            Feature::Vectors => self.output == Output::Pooled || !self.pooling.poolings.is_empty(),
+            Feature::Scores => {
+                self.output == Output::Scores
+                    || self.yes_no.is_some()
+                    || self.pooling.steps.iter().any(is_written)
+            }
+        }
+    }
+
+    /// Adds the module of this name whose files are in `folder`, which may be the model's.
+    fn add(
+        &mut self,
+        name: &str,
+        folder: &Path,
+        is_models: bool,
+    ) -> std::result::Result<(), Refusal> {
+        let refuse = |reason: &str| Err(Refusal::Module(reason.to_string()));
+        let config = || match is_models {
+            true => Err(Refusal::Module(
+                "has no folder of its own, and so no config.json".into(),
+            )),
+            false => Ok(ConfigJson::open(&folder.join("config.json"))?),
+        };
+        match name {
+            "Pooling" if self.output == Output::Tokens && self.pooling.poolings.is_empty() => {
+                (self.pooling.poolings, self.pooling.skip_prompt) = pooling::open(&config()?)?;
+            }
+            "Pooling" if self.output == Output::Tokens => {
+                return refuse("is a second one, which is not supported");
+            }
+            "Pooling" => {
+                return refuse("has no token_embeddings to read: the Transformer gives none");
+            }
+            "Dense" => self.step(dense::open(folder, &config()?)?)?,
+            "LayerNorm" => self.step(Step::of_vectors(dense::layer_norm(folder, &config()?)?))?,
+            "Normalize" => {
+                let json = match is_models {
+                    true => None,
+                    false => optional(&folder.join("config.json"))?,
+                };
+                let step = dense::normalize(json.as_ref())?;
+                if self.has(step.from) {
+                    self.step(step)?; // without its input, it does nothing
+                }
+            }
+            "Dropout" => {}
+            "LogitScore" if self.output == Output::NextToken => {
+                let json = config()?;
+                json.only("module_input_name", &["causal_logits".into()])?;
+                let token = |key| json.optional_size(&[key]);
+                let yes = json.size(&["true_token_id"])? as u32;
+                let no = token("false_token_id")?.map(|id| id as u32);
+                super::finished(&json, &[])?;
+                self.yes_no = Some((yes, no));
+            }
+            _ => {
+                return refuse(
+                    "is not supported; supported are a Transformer, a Pooling, Dense, LayerNorm, Normalize and \
+                     Dropout, and the LogitScore of a cross-encoder",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step) -> std::result::Result<(), Refusal> {
+        let is_pooled = self.has(Feature::Vectors);
+        match (step.from, step.to) {
+            (from, _) if !self.has(from) => Err(Refusal::Module(format!(
+                "reads {from}, which no module before it gives"
+            ))),
+            (Feature::Tokens, Feature::Tokens) if !is_pooled => {
+                self.pooling.of_tokens.push(step.stage);
+                Ok(())
+            }
+            (from, to) if from == Feature::Tokens || to == Feature::Tokens => Err(Refusal::Module(
+                format!("makes {to} of {from}, which is not supported here"),
+            )),
+            (Feature::Scores, _)
+                if self.output != Output::Tokens && self.output != Output::Pooled =>
+            {
+                Err(Refusal::Module(
+                    "behind a classifier is not supported".into(),
+                ))
+            }
+            _ => {
+                self.pooling.steps.push(step);
+                Ok(())
+            }
+        }
+    }
+
+    /// What all modules make of a text.
+    fn end(self, kind: &Kind) -> std::result::Result<Body, String> {
+        let result = match kind {
+            Kind::CrossEncoder => Feature::Scores,
+            _ => Feature::Vectors,
+        };
+        if !self.has(result) {
+            return Err(match (kind, self.output) {
+                (Kind::CrossEncoder, _) => {
+                    "no module gives scores, as a Transformer for sequence-classification, a Dense whose \
+                     module_output_name is \"scores\" or a LogitScore does".into()
+                }
+                (_, Output::Tokens) => {
+                    "no module is a Pooling, so how the vectors of tokens become one is not known; add one, or name a \
+                     pooling (`TextOptions::pooling`)".into()
+                }
+                _ => "no module gives sentence_embedding".to_string(),
+            });
+        }
+        Ok(match (self.output, self.yes_no) {
+            (Output::Scores, _) => Body::Classifier,
+            (_, Some((yes, no))) => Body::NextToken { yes, no },
+            (Output::Pooled, _) => Body::Pooler(self.pooling.steps),
+            _ => Body::Pooling(self.pooling),
+        })
+    }
+}

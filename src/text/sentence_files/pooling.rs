@@ -1,0 +1,63 @@
+//! The configuration of a `Pooling`.
+
+use serde_json::Value;
+
+use super::finished;
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::{Error, Result};
+use crate::text::Pooling;
+
+/// The width of a token's vector, which the model itself knows.
+const HARMLESS: &[&str] = &["embedding_dimension", "word_embedding_dimension"];
+
+/// The poolings, which are joined, and whether the tokens of a prompt are left out.
+///
+/// # Errors
+/// If a pooling or a key is not known.
+pub(super) fn open(json: &ConfigJson) -> Result<(Vec<Pooling>, bool)> {
+    const KEY: &str = "pooling_mode";
+    // Python takes null for false.
+    let includes = json
+        .at("include_prompt")
+        .is_none_or(|value| !value.is_null());
+    let skip_prompt = !(json.flag(&["include_prompt"], true)? && includes);
+    let mut poolings = Vec::new();
+    if let Some(value) = json.at(KEY) {
+        let names = match value {
+            Value::Array(_) => json.texts(&[KEY])?.unwrap_or_default(),
+            _ => json.text(&[KEY])?.into_iter().collect(),
+        };
+        let known = |name: &String| {
+            name.parse()
+                .map_err(|e: Error| json.error(&[KEY], e.to_string()))
+        };
+        poolings = names.iter().map(known).collect::<Result<_>>()?;
+        if poolings.is_empty() {
+            let known = Pooling::ALL.map(Pooling::name).join(", ");
+            return Err(json.error(&[KEY], format!("names no pooling; known are {known}")));
+        }
+    }
+    let is_old = |key: &&str| key.starts_with("pooling_mode_");
+    for key in json.keys().filter(is_old) {
+        let pooling = Pooling::ALL
+            .into_iter()
+            .find(|pooling| pooling.old_key() == key);
+        match pooling {
+            _ if !json.flag(&[key], false)? || json.at(KEY).is_some() => {}
+            Some(pooling) => poolings.push(pooling),
+            None => {
+                let known = Pooling::ALL.map(Pooling::old_key).join(", ");
+                return Err(json.error(&[key], format!("no known pooling; known are {known}")));
+            }
+        }
+    }
+    let place = |pooling: &Pooling| Pooling::ALL.iter().position(|one| one == pooling);
+    if json.at(KEY).is_none() {
+        poolings.sort_by_key(place);
+    }
+    if poolings.is_empty() {
+        poolings.push(Pooling::Mean); // as sentence-transformers
+    }
+    finished(json, HARMLESS)?;
+    Ok((poolings, skip_prompt))
+}

@@ -1,0 +1,90 @@
+//! `config_sentence_transformers.json`: what kind of model it is, its prompts, and how results are given.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Kind, finished, optional, torch_class};
+use crate::error::Result;
+use crate::text::prompts::Prompts;
+use crate::text::scoring::Scoring;
+
+/// The name of the file.
+pub(super) const FILE: &str = "config_sentence_transformers.json";
+/// Keys that change no vector and no score: versions, and how two vectors are compared.
+const HARMLESS: &[&str] = &["__version__", "requirements", "similarity_fn_name"];
+/// Layers that are computed in f32 where the others are not.
+const IN_F32: &str = "keep_in_fp32_modules";
+
+/// The contents of the file.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub prompts: Prompts,
+    /// The number of features that are kept of a vector.
+    pub truncate_dim: Option<usize>,
+    /// The function of a cross-encoder's scores.
+    pub scoring: Option<Scoring>,
+}
+
+/// The kind of model that a folder with a `modules.json` holds.
+///
+/// # Errors
+/// If the file is malformed.
+pub(super) fn kind(directory: &Path) -> Result<Kind> {
+    const KEY: &str = "model_type";
+    let json = optional(&directory.join(FILE))?;
+    // Files before version 5 do not have the key.
+    let named = json.filter(|json| json.at(KEY).is_some());
+    let Some(json) = named else {
+        return Ok(Kind::SentenceTransformer);
+    };
+    let name = json.text(&[KEY])?;
+    Ok(Kind::named(name.as_deref().unwrap_or("null")))
+}
+
+impl Settings {
+    /// Reads the file in a folder, if there is one.
+    ///
+    /// # Errors
+    /// If a key is unknown, or has a value that is not supported.
+    pub fn open(directory: &Path, kind: &Kind) -> Result<Self> {
+        let mut settings = Self::default();
+        if *kind == Kind::SentenceTransformer {
+            let names = ["query", "document"].map(|name| (name.to_string(), String::new()));
+            settings.prompts.by_name.extend(names);
+        }
+        let Some(json) = optional(&directory.join(FILE))? else {
+            return Ok(settings);
+        };
+        let prompts: Option<BTreeMap<String, Option<String>>> = json.parsed("prompts")?;
+        let prompts = prompts.into_iter().flatten();
+        let prompts = prompts.map(|(name, prompt)| (name, prompt.unwrap_or_default()));
+        settings.prompts.by_name.extend(prompts);
+        settings.prompts.default = json.text(&["default_prompt_name"])?;
+        if let Some(name) = &settings.prompts.default
+            && !settings.prompts.by_name.contains_key(name)
+        {
+            let known: Vec<&String> = settings.prompts.by_name.keys().collect();
+            let reason = format!("names {name:?}, but the prompts are {known:?}");
+            return Err(json.error(&["default_prompt_name"], reason));
+        }
+        let mut harmless = HARMLESS.to_vec();
+        match kind {
+            Kind::CrossEncoder => {
+                settings.scoring = torch_class::scoring(&json, "activation_fn")?;
+                harmless.extend(["truncate_dim", IN_F32]);
+            }
+            _ => {
+                settings.truncate_dim = json.optional_size(&["truncate_dim"])?;
+                if settings.truncate_dim == Some(0) {
+                    return Err(
+                        json.error(&["truncate_dim"], "found 0, expected a number of features")
+                    );
+                }
+                harmless.extend(["activation_fn", IN_F32]);
+            }
+        }
+        json.text(&["model_type"])?;
+        finished(&json, &harmless)?;
+        Ok(settings)
+    }
+}

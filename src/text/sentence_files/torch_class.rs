@@ -1,0 +1,65 @@
+//! The classes of PyTorch that the files of sentence-transformers name as activations.
+
+use crate::checkpoint::config_json::ConfigJson;
+use crate::config::Activation;
+use crate::error::Result;
+use crate::text::scoring::Scoring;
+
+/// The classes of `torch.nn` that map each element, with PyTorch's default arguments.
+const CLASSES: &[(&str, Activation)] = &[
+    ("Identity", Activation::Identity),
+    ("Tanh", Activation::Tanh),
+    ("GELU", Activation::Gelu),
+    ("ReLU", Activation::Relu),
+    ("ReLU6", Activation::Relu6),
+    ("LeakyReLU", Activation::LeakyRelu),
+    ("SiLU", Activation::Silu),
+    ("Mish", Activation::Mish),
+    ("Hardswish", Activation::HardSwish),
+    ("Sigmoid", Activation::Sigmoid),
+];
+
+/// The activation under `key`; `None` if absent.
+///
+/// # Errors
+/// If it is none of the known classes of PyTorch. (sentence-transformers takes its default instead of a class that is not
+/// PyTorch's.)
+pub(super) fn activation(json: &ConfigJson, key: &str) -> Result<Option<Activation>> {
+    match scoring(json, key)? {
+        None => Ok(None),
+        Some(Scoring::Each(activation)) => Ok(Some(activation)),
+        Some(Scoring::Softmax) => Err(unknown(json, key, "torch.nn.Softmax")),
+    }
+}
+
+/// The function of a cross-encoder's scores under `key`; `None` if absent.
+///
+/// # Errors
+/// If it is none of the known classes of PyTorch.
+pub(in crate::text) fn scoring(json: &ConfigJson, key: &str) -> Result<Option<Scoring>> {
+    let Some(path) = json.text(&[key])? else {
+        return Ok(None);
+    };
+    // `torch.nn.modules.activation.Tanh`, or `torch.nn.Tanh`
+    let class = path
+        .strip_prefix("torch.nn.")
+        .map(|path| path.rsplit('.').next());
+    let known = |class: &str| match class {
+        "Softmax" => Some(Scoring::Softmax),
+        class => CLASSES
+            .iter()
+            .find(|(name, _)| *name == class)
+            .map(|&(_, activation)| Scoring::Each(activation)),
+    };
+    let found = class.flatten().and_then(known);
+    found.map(Some).ok_or_else(|| unknown(json, key, &path))
+}
+
+fn unknown(json: &ConfigJson, key: &str, path: &str) -> crate::Error {
+    let names: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
+    let reason = format!(
+        "{path:?} is not supported; supported are these classes of torch.nn: {}",
+        names.join(", ")
+    );
+    json.error(&[key], reason)
+}

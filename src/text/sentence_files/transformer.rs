@@ -1,0 +1,336 @@
+//! `sentence_bert_config.json`: how the model reads texts, and which of its outputs goes on.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Kind, finished, optional};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
+use crate::text::reading::{ChatReading, Content, CutEnd, Limit, Reading};
+
+/// The names of the file: a newer model's, and those of older ones.
+pub(super) const FILES: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+/// Keys that change no vector and no score: padding and how it is left out, inputs other than texts, and where the model is
+/// held. Those of `encode_query` and `encode_document` have no effect on `encode`.
+const HARMLESS: &[&str] = &[
+    "unpad_inputs",
+    "query_length",
+    "document_length",
+    "query_expansion",
+    "cache_dir",
+    "modality_config",
+    "processing_kwargs.chat_template",
+];
+/// The sections of arguments of the tokenizer's call, and which of these change nothing.
+const CALLS: [&str; 2] = ["processing_kwargs.text", "processing_kwargs.common"];
+const HARMLESS_IN_CALLS: &[&str] = &[
+    "logits_to_keep",
+    "padding_side",
+    "return_length",
+    "return_tensors",
+    "verbose",
+];
+/// The arguments of `from_pretrained`, under their names of now and before.
+const LOADING: [[&str; 2]; 3] = [
+    ["model_kwargs", "model_args"],
+    ["processor_kwargs", "tokenizer_args"],
+    ["config_kwargs", "config_args"],
+];
+/// Which of them change no vector and no score.
+const HARMLESS_IN_LOADING: &[&str] = &[
+    "add_pooling_layer",
+    "attn_implementation",
+    "cache_dir",
+    "clean_up_tokenization_spaces",
+    "device_map",
+    "dtype",
+    "local_files_only",
+    "low_cpu_mem_usage",
+    "output_attentions",
+    "output_hidden_states",
+    "padding_side",
+    "revision",
+    "token",
+    "torch_dtype",
+    "trust_remote_code",
+    "use_cache",
+    "use_fast",
+    "use_safetensors",
+];
+
+/// The module `Transformer`.
+#[derive(Debug)]
+pub(super) struct Transformer {
+    pub reading: Reading,
+    pub output: Output,
+}
+
+/// The output of the model that the next module reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Output {
+    /// The hidden states behind the last block, one for each token.
+    Tokens,
+    /// The pooler's, one for each text.
+    Pooled,
+    /// The logits of a classifier.
+    Scores,
+    /// The logits of the next token.
+    NextToken,
+}
+
+impl Transformer {
+    /// Reads the file in the model's folder, if there is one.
+    ///
+    /// # Errors
+    /// If a key is unknown, or has a value that is not supported.
+    pub fn open(directory: &Path, kind: &Kind) -> Result<Self> {
+        for name in FILES {
+            if let Some(json) = optional(&directory.join(name))?
+                && json.keys().next().is_some()
+            {
+                return Self::read(&json, kind);
+            }
+        }
+        Ok(Self {
+            reading: Reading::default(),
+            output: Output::Tokens,
+        })
+    }
+
+    fn read(json: &ConfigJson, kind: &Kind) -> Result<Self> {
+        let mut reading = Reading {
+            limit: limit(json, "max_seq_length")?.unwrap_or_default(),
+            lower_case: json.flag(&["do_lower_case"], false)?,
+            ..Reading::default()
+        };
+        if let Some(name) = json.text(&["tokenizer_name_or_path"])? {
+            let reason = format!(
+                "{name:?}: a tokenizer of another folder is not supported; copy it beside the weights"
+            );
+            return Err(json.error(&["tokenizer_name_or_path"], reason));
+        }
+        let (output, chat) = output(json, kind)?;
+        reading.chat = chat;
+        for keys in LOADING {
+            for key in keys {
+                if let Some(section) = json.section(&[key])?
+                    && section.at("model_max_length").is_some()
+                {
+                    reading.limit =
+                        limit(&section, "model_max_length")?.unwrap_or(Limit::Positions);
+                }
+            }
+        }
+        if let Some(kwargs) = json.section(&["processing_kwargs"])? {
+            processing(&kwargs, &mut reading)?;
+        }
+        let of_loading = LOADING
+            .as_flattened()
+            .iter()
+            .map(|section| (section, HARMLESS_IN_LOADING));
+        let of_calls = CALLS.iter().map(|section| (section, HARMLESS_IN_CALLS));
+        let inside = of_loading
+            .chain(of_calls)
+            .flat_map(|(section, keys)| keys.iter().map(move |key| format!("{section}.{key}")));
+        let inside: Vec<String> = inside.collect();
+        let harmless: Vec<&str> = HARMLESS
+            .iter()
+            .copied()
+            .chain(inside.iter().map(String::as_str))
+            .collect();
+        finished(json, &harmless)?;
+        Ok(Self { reading, output })
+    }
+}
+
+/// A number of tokens; `None` if absent. Where there is no limit, transformers writes 1e30.
+fn limit(json: &ConfigJson, key: &str) -> Result<Option<Limit>> {
+    const UNLIMITED: f64 = 1e9;
+    let found = json.optional_number(&[key])?;
+    found
+        .map(|number| match number {
+            n if n >= UNLIMITED => Ok(Limit::Positions),
+            n if n >= 0.0 && n.fract() == 0.0 => Ok(Limit::Tokens(n as usize)),
+            n => Err(json.error(&[key], format!("found {n}, expected a number of tokens"))),
+        })
+        .transpose()
+}
+
+/// Which output goes on, and how texts become messages, if they do.
+fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>)> {
+    const TASK: &str = "transformer_task";
+    const CONFIG: &str = "modality_config";
+    let task = json.text(&[TASK])?;
+    let task = task.as_deref().unwrap_or("feature-extraction");
+    let by_task = match (task, kind) {
+        ("feature-extraction", _) => Output::Tokens,
+        ("sequence-classification", Kind::CrossEncoder) => Output::Scores,
+        ("text-generation", Kind::CrossEncoder) => Output::NextToken,
+        _ => {
+            let reason = format!("{task:?} is not supported for a {kind}");
+            return Err(json.error(&[TASK], reason));
+        }
+    };
+    let module_output = json.text(&["module_output_name"])?;
+    let Some(config) = json.section(&[CONFIG])? else {
+        return Ok((by_task, None)); // older files: `module_output_name` counts only beside `modality_config`
+    };
+    let (modality, chat) = match (config.section(&["message"])?, config.section(&["text"])?) {
+        (Some(message), _) => {
+            let format = message.text(&["format"])?;
+            let content = match format.as_deref() {
+                Some("flat") => Content::Flat,
+                Some("structured") => Content::Structured,
+                None if message.at("format").is_some() => Content::Structured, // null
+                Some("auto") | None => Content::ByTemplate,
+                Some(other) => {
+                    let reason = format!(
+                        "{other:?} is not supported, only \"flat\", \"structured\" and \"auto\""
+                    );
+                    return Err(message.error(&["format"], reason));
+                }
+            };
+            let chat = ChatReading {
+                content,
+                ..ChatReading::default()
+            };
+            (message, Some(chat))
+        }
+        (None, Some(text)) => (text, None),
+        (None, None) => {
+            let found: Vec<&str> = config.keys().collect();
+            let reason = format!("the model reads no texts, only {found:?}");
+            return Err(json.error(&[CONFIG], reason));
+        }
+    };
+    modality.only("method", &["forward".into()])?;
+    let name = match modality.at("method_output_name") {
+        Some(Value::Array(names)) if names.len() == 1 => names[0].as_str(),
+        Some(Value::String(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    let module_output = module_output.unwrap_or_default();
+    let output = match (task, name, module_output.as_str()) {
+        ("feature-extraction", Some("last_hidden_state"), "token_embeddings") => Output::Tokens,
+        ("feature-extraction", Some("pooler_output"), "sentence_embedding") => Output::Pooled,
+        ("sequence-classification", Some("logits"), "scores") => Output::Scores,
+        ("text-generation", Some("logits"), "causal_logits") => Output::NextToken,
+        _ => {
+            let name = modality
+                .at("method_output_name")
+                .cloned()
+                .unwrap_or_default();
+            let reason = format!(
+                "{name} of a model for {task} as {module_output:?} (\"module_output_name\") is not supported; supported \
+                 are last_hidden_state as \"token_embeddings\" and pooler_output as \"sentence_embedding\" of a model for \
+                 feature-extraction, logits as \"scores\" of one for sequence-classification, and logits as \
+                 \"causal_logits\" of one for text-generation"
+            );
+            return Err(modality.error(&["method_output_name"], reason));
+        }
+    };
+    Ok((output, chat))
+}
+
+/// The arguments of the tokenizer's call.
+fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
+    for of_no_text in ["audio", "image", "video"] {
+        kwargs.at(of_no_text);
+    }
+    let template = kwargs.section(&["chat_template"])?;
+    let template = template.filter(|_| reading.chat.is_some());
+    let (own_limit, mut truncates) = (reading.limit, true);
+    let mut of_call = [kwargs.section(&["text"])?, kwargs.section(&["common"])?];
+    // Of two sections with the same key, the later one counts. For chats, the library joins them the other way.
+    if reading.chat.is_some() {
+        of_call.reverse();
+    }
+    for section in of_call.iter().flatten().chain(&template) {
+        if section.at("max_length").is_some() {
+            reading.limit = limit(section, "max_length")?.unwrap_or(own_limit);
+        }
+        truncates = truncation(section)?.unwrap_or(truncates);
+    }
+    if !truncates {
+        reading.limit = Limit::Positions;
+    }
+    for section in of_call.iter().flatten() {
+        let adds = section.flag(&["add_special_tokens"], !reading.without_special_tokens)?;
+        reading.without_special_tokens = !adds;
+        section.only("return_attention_mask", &[true.into()])?;
+        // To a fixed length it would also change which tokens count as a prompt's.
+        section.only(
+            "padding",
+            &[
+                true.into(),
+                "longest".into(),
+                false.into(),
+                "do_not_pad".into(),
+            ],
+        )?;
+        if section.at("return_token_type_ids").is_some() {
+            reading.types = Some(section.flag(&["return_token_type_ids"], true)?);
+        }
+    }
+    if let (Some(section), Some(chat)) = (template, &mut reading.chat) {
+        chat_template(&section, chat)?;
+    }
+    Ok(())
+}
+
+/// Whether texts are shortened at all, if the section says it.
+fn truncation(section: &ConfigJson) -> Result<Option<bool>> {
+    const KEY: &str = "truncation";
+    match section.at(KEY) {
+        None => Ok(None),
+        Some(Value::Null | Value::Bool(false)) => Ok(Some(false)),
+        Some(Value::Bool(true)) => Ok(Some(true)),
+        Some(Value::String(name)) if name == "longest_first" => Ok(Some(true)),
+        Some(Value::String(name)) if name == "do_not_truncate" => Ok(Some(false)),
+        Some(other) => {
+            let reason =
+                format!("{other} is not supported, only \"longest_first\" and \"do_not_truncate\"");
+            Err(section.error(&[KEY], reason))
+        }
+    }
+}
+
+/// The arguments of `apply_chat_template`; all that it does not know are variables of the template.
+fn chat_template(section: &ConfigJson, chat: &mut ChatReading) -> Result<()> {
+    const KNOWN: [&str; 6] = [
+        "add_generation_prompt",
+        "restore_suffix",
+        "max_length",
+        "truncation",
+        "padding",
+        "return_tensors",
+    ];
+    const UNSUPPORTED: [&str; 4] = [
+        "chat_template",
+        "continue_final_message",
+        "tokenize",
+        "return_dict",
+    ];
+    chat.add_generation_prompt = section.flag(&["add_generation_prompt"], false)?;
+    chat.cut = match section.flag(&["restore_suffix"], true)? {
+        true => CutEnd::Restored,
+        false => CutEnd::Lost,
+    };
+    for key in section.keys().filter(|key| !KNOWN.contains(key)) {
+        if UNSUPPORTED.contains(&key) {
+            return Err(section.error(&[key], "is not supported here; leave it out"));
+        }
+        let value = section.at(key).cloned().unwrap_or_default();
+        chat.variables.insert(key.to_string(), value);
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Vectors of texts: a model, a pooling, and the modules behind it.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::encoder::{Encoder, TextInput, host};
+use super::sentence_files::PoolingBody;
+use super::stages::{Feature, Step};
+use crate::error::{Error, Result};
+use crate::model::ModelOutput;
+
+/// A model whose output becomes one vector for each text.
+#[derive(Clone, Debug)]
+pub(super) struct Sentences {
+    pub encoder: Encoder,
+    source: Source,
+    steps: Vec<Step>,
+    result: Feature,
+    width: usize,
+}
+
+/// The vectors that the steps begin with.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// The model's pooler makes them.
+    Pooler,
+    /// They are pooled.
+    Pooling(PoolingBody),
+}
+
+impl Sentences {
+    /// Puts the parts together; `result` is the feature that counts.
+    ///
+    /// # Errors
+    /// If a step reads vectors of another width, or the model has no pooler that is needed.
+    pub fn new(
+        encoder: Encoder,
+        source: Source,
+        steps: Vec<Step>,
+        result: Feature,
+    ) -> Result<Self> {
+        let mut width = encoder.width_of_tokens();
+        match &source {
+            Source::Pooling(pooling) => {
+                for stage in &pooling.of_tokens {
+                    width = stage.width(width)?;
+                }
+                width *= pooling.poolings.len();
+            }
+            Source::Pooler => {
+                let pooler = encoder.model.config().pooler.as_ref();
+                let pooler = pooler.ok_or_else(|| {
+                    Error::InvalidConfig(
+                        "sentence_bert_config.json takes the pooler_output, but the checkpoint has no pooler".into(),
+                    )
+                })?;
+                width = pooler.output.as_ref().map_or(width, |output| output.n_out);
+            }
+        }
+        let mut widths = [Some(width), None];
+        for step in &steps {
+            let width = widths[place(step.from)].map(|width| step.stage.width(width));
+            widths[place(step.to)] = width.transpose()?;
+        }
+        let width = widths[place(result)].unwrap_or_default();
+        Ok(Self {
+            encoder,
+            source,
+            steps,
+            result,
+            width,
+        })
+    }
+
+    /// The number of features of a result.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The pooling, if there is one.
+    pub fn pooling(&self) -> Option<&PoolingBody> {
+        match &self.source {
+            Source::Pooling(pooling) => Some(pooling),
+            Source::Pooler => None,
+        }
+    }
+
+    /// The results for some texts behind a prompt, `[n, width]` of f32 on the CPU, in their order.
+    ///
+    /// # Errors
+    /// As for [`Encoder::encode`] and [`Encoder::run`].
+    pub fn vectors(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
+        let vectors = match &self.source {
+            Source::Pooler => self.by_pooler(texts, prompt),
+            Source::Pooling(pooling) => self.pooled(pooling, texts, prompt),
+        }?;
+        let mut features = [Some(vectors), None];
+        for step in &self.steps {
+            let output = features[place(step.from)]
+                .as_ref()
+                .map(|x| step.stage.forward(x));
+            features[place(step.to)] = output.transpose()?;
+        }
+        let missing = || Error::InvalidConfig(format!("no module gives {}", self.result));
+        features[place(self.result)].take().ok_or_else(missing)
+    }
+
+    fn by_pooler(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
+        let encoded = self.encoder.encode(texts, prompt)?;
+        let mut rows: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
+        self.encoder.run(&encoded, |batch, output| {
+            let missing = || Error::InvalidConfig("the model has no pooler".into());
+            let pooled = output.pooler_output.ok_or_else(missing)?;
+            let (_, width) = pooled.dims2()?;
+            for (row, &text) in host(&pooled)?.chunks_exact(width).zip(batch) {
+                rows[text] = row.to_vec();
+            }
+            Ok(())
+        })?;
+        let width = rows.first().map_or(0, Vec::len);
+        Ok(Tensor::from_vec(
+            rows.concat(),
+            (texts.len(), width),
+            &Device::Cpu,
+        )?)
+    }
+
+    fn pooled(&self, pooling: &PoolingBody, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
+        let encoded = self.encoder.encode(texts, prompt)?;
+        let skipped = match pooling.skip_prompt {
+            true => self.encoder.prompt_length(prompt)?,
+            false => 0,
+        };
+        let mut d_token = self.encoder.width_of_tokens();
+        for stage in &pooling.of_tokens {
+            d_token = stage.width(d_token)?;
+        }
+        let width = d_token * pooling.poolings.len();
+        let mut pooled = vec![0f32; texts.len() * width];
+        self.encoder.run(&encoded, |batch, output| {
+            let hidden = of_tokens(pooling, &output)?;
+            let seq = output.last_hidden_state.dim(1)?;
+            let mut vector = Vec::with_capacity(width);
+            for (sequence, &text) in hidden.chunks_exact(seq * d_token).zip(batch) {
+                let rows = &sequence[..encoded[text].ids.len() * d_token];
+                vector.clear();
+                for one in &pooling.poolings {
+                    one.pool(rows, d_token, skipped, &mut vector);
+                }
+                pooled[text * width..][..width].copy_from_slice(&vector);
+            }
+            Ok(())
+        })?;
+        Ok(Tensor::from_vec(
+            pooled,
+            (texts.len(), width),
+            &Device::Cpu,
+        )?)
+    }
+}
+
+/// The vectors of all tokens of a batch.
+fn of_tokens(pooling: &PoolingBody, output: &ModelOutput) -> Result<Vec<f32>> {
+    if pooling.of_tokens.is_empty() {
+        return host(&output.last_hidden_state);
+    }
+    let hidden = output.last_hidden_state.flatten(0, 1)?;
+    let mut hidden = hidden.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+    for stage in &pooling.of_tokens {
+        hidden = stage.forward(&hidden)?;
+    }
+    host(&hidden)
+}
+
+/// The place of a feature of texts among the two that there are.
+fn place(feature: Feature) -> usize {
+    usize::from(feature == Feature::Scores)
+}

@@ -1,0 +1,58 @@
+//! Whether a tokenizer tells the model which text of a pair a token belongs to.
+
+use super::Tokenizer;
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
+
+/// The tokenizer classes of transformers 5 that give token types, which need not be named in `model_input_names`.
+const CLASSES: [&str; 11] = [
+    "BertTokenizer",
+    "ConvBertTokenizer",
+    "DPRContextEncoderTokenizer",
+    "DPRQuestionEncoderTokenizer",
+    "DebertaTokenizer",
+    "DebertaV2Tokenizer",
+    "ElectraTokenizer",
+    "FNetTokenizer",
+    "LxmertTokenizer",
+    "MobileBertTokenizer",
+    "SqueezeBertTokenizer",
+];
+/// The model types whose tokenizer is one of these where no class is named.
+const MODEL_TYPES: [&str; 13] = [
+    "bert",
+    "convbert",
+    "deberta",
+    "deberta-v2",
+    "distilbert",
+    "dpr",
+    "electra",
+    "ernie",
+    "fnet",
+    "gte",
+    "megatron-bert",
+    "new",
+    "nomic_bert",
+];
+
+/// Whether the tokenizer gives token types, by `tokenizer_config.json` or else by the `config.json` beside it.
+///
+/// # Errors
+/// If a key has a wrong type.
+pub(super) fn are_given(tokenizer: &Tokenizer, config: Option<&ConfigJson>) -> Result<bool> {
+    if let Some(json) = tokenizer.config()
+        && let Some(names) = json.texts(&["model_input_names"])?
+    {
+        return Ok(names.iter().any(|name| name == "token_type_ids"));
+    }
+    for json in [tokenizer.config(), config].into_iter().flatten() {
+        if let Some(class) = json.text(&["tokenizer_class"])? {
+            let class = class.strip_suffix("Fast").unwrap_or(&class);
+            return Ok(CLASSES.contains(&class));
+        }
+    }
+    let model_type = config.map(|json| json.text(&["model_type"])).transpose()?;
+    Ok(model_type
+        .flatten()
+        .is_none_or(|name| MODEL_TYPES.contains(&name.as_str())))
+}
