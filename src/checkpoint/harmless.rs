@@ -65,7 +65,7 @@ impl<'n> Harmless<'n> {
             block,
             predictors: HashSet::new(),
             has_quantized: match json {
-                Some(json) => quantized::is_named(json)?,
+                Some(json) => quantized::is_named(json, files.directory())?,
                 None => false,
             },
         };

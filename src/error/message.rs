@@ -77,8 +77,10 @@ impl fmt::Display for Message<'_> {
                 nearest,
             } => write!(
                 f,
-                "{}: model_type {model_type:?} {lacks}{}",
+                "{}: model_type {model_type:?} {}{}",
                 path.display(),
+                // The list is that of the documents, which name the program's option.
+                lacks.replace("`--family FILE`", "`CheckpointOptions::family_file`"),
                 listed("nearest:", nearest)
             ),
             Error::UnknownFamily {

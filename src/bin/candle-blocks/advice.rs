@@ -1,7 +1,7 @@
 //! Advice that the program's user can follow: the library's messages name its items, and the program has options for them.
 
 /// Fragments of the library's messages, and of the program's in their place.
-const IN_PLACE: [(&str, &str); 17] = [
+const IN_PLACE: &[(&str, &str)] = &[
     (
         "load with `Strictness::AllowUnused`",
         "give `--allow-unused`",
@@ -13,6 +13,7 @@ const IN_PLACE: [(&str, &str); 17] = [
         "`CheckpointOptions::family_file` (`Family::from_json_file` says how)",
         "`--family FILE`",
     ),
+    ("`CheckpointOptions::family_file`", "`--family FILE`"),
     ("`CheckpointOptions::part`", "`--part`"),
     ("`TextOptions::pooling`", "`--pooling NAME`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),

@@ -98,7 +98,7 @@ fn scales_of(part: Part, (n_rows, columns): (usize, usize), schemes: &Schemes) -
             };
             let Some(&(rows, size)) = schemes.blocks.iter().find(fits) else {
                 return Err(part.error(format!(
-                    "its shape is {shape:?} for a weight of [{n_rows}, {columns}], which no block size of the configuration gives ({:?})",
+                    "its shape is {shape:?} for a weight of [{n_rows}, {columns}], which no block size of the configuration gives (weight_block_size or block_structure: {:?})",
                     schemes.blocks
                 )));
             };
@@ -142,7 +142,7 @@ fn in_words(module: &mut Module, codes: Part, schemes: &Schemes) -> Result<Matri
     };
     let (Some(columns), Some(bits)) = (columns, schemes.bits.iter().copied().find(fits)) else {
         return Err(shape.error(format!(
-            "it holds {sizes:?}, which codes of {:?} bits in {n_rows} rows of {n_words_of_row} words do not fill",
+            "it holds {sizes:?}, which codes of {:?} bits (num_bits) in {n_rows} rows of {n_words_of_row} words do not fill",
             schemes.bits
         )));
     };

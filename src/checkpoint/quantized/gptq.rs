@@ -92,7 +92,13 @@ impl Gptq {
         }
         let (n_groups, _) = scales.dims2()?;
         scales.check_shape(&[n_groups, n_rows])?;
-        zeros.check_shape(&[n_groups, n_words(n_rows, bits).unwrap_or(0)])?;
+        if zeros.info.shape != [n_groups, n_words(n_rows, bits).unwrap_or(0)] {
+            let found = &zeros.info.shape;
+            return Err(zeros.error(format!(
+                "its shape is {found:?}, which zero points of {bits} bits for {n_groups} groups of {n_rows} outputs do not have; check \
+                 the key bits of the configuration"
+            )));
+        }
         if let Some(index) = &index {
             index.check_dtype(&[Dtype::I32])?;
             index.check_shape(&[columns])?;

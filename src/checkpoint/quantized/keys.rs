@@ -24,22 +24,13 @@ const OF_ALL: [&str; 15] = [
     "quantize_embeddings",
 ];
 
-/// Keys of a method that are read, or that tell how the weights were found, how fast they run or how activations are rounded.
-/// Activations are not rounded here.
-fn known(method: &str) -> &'static [&'static str] {
+/// Keys of a method that tell how the weights were found, how fast they run or how activations are rounded, which they are not
+/// here.
+fn of_method(method: &str) -> &'static [&'static str] {
     match method {
         "gptq" | "auto-round" => &[
-            // read
-            "bits",
-            "group_size",
+            "zero_point",
             "sym",
-            "checkpoint_format",
-            "format",
-            "dynamic",
-            "packing_format",
-            "extra_config",
-            "data_type",
-            // how the weights were found
             "damp_percent",
             "damp_auto_increment",
             "desc_act",
@@ -111,10 +102,6 @@ fn known(method: &str) -> &'static [&'static str] {
             "act_sym",
         ],
         "awq" => &[
-            "bits",
-            "w_bit",
-            "group_size",
-            "q_group_size",
             "zero_point",
             "backend",
             "do_fuse",
@@ -126,15 +113,8 @@ fn known(method: &str) -> &'static [&'static str] {
             "meta",
             "desc_act",
             "sym",
-            "pack_dtype",
         ],
         "compressed-tensors" | "modelopt" => &[
-            "config_groups",
-            "format",
-            "group_size",
-            "weight_block_size",
-            "sparsity_config",
-            "transform_config",
             "global_compression_ratio",
             "kv_cache_scheme",
             "kv_cache_quant_algo",
@@ -146,8 +126,6 @@ fn known(method: &str) -> &'static [&'static str] {
             "quantization",
         ],
         "fp8" | "fbgemm_fp8" => &[
-            "fmt",
-            "weight_block_size",
             "scale_fmt",
             "activation_scheme",
             "activation_scale_ub",
@@ -168,21 +146,29 @@ fn known(method: &str) -> &'static [&'static str] {
             "llm_int8_skip_modules",
             "llm_int8_threshold",
         ],
-        "mlx" => &["bits", "group_size", "mode"],
         _ => &[],
     }
 }
 
-/// Refuses keys that nobody reads and that are set.
+/// Refuses keys that ask for more than is done, and those that nothing has read and that may change the weights.
 ///
 /// # Errors
-/// If there is one, or one whose value asks for more than is done.
+/// If there is one.
 pub(super) fn check(found: &ConfigJson, method: &str) -> Result<()> {
+    if matches!(method, "compressed-tensors" | "modelopt") {
+        check_transforms(found)?;
+        check_sparsity(found)?;
+    }
+    // GPTQModel packs codes in words of 32 bits, unless told otherwise.
+    found.only("pack_dtype", &["int32".into()])?;
+    let harmless = [&OF_ALL[..], of_method(method)].concat();
+    let unread = found.unread(&harmless);
     let object = found.value().as_object();
     for (key, value) in object.into_iter().flatten() {
-        let is_known = OF_ALL.contains(&key.as_str()) || known(method).contains(&key.as_str());
+        let inside = format!(".{key}.");
+        let is_unread = |path: &String| format!(".{path}.").contains(&inside);
         let is_module = method == "mlx" && (value.is_object() || value.is_boolean());
-        if !is_known && !is_module && !is_off(value) {
+        if unread.iter().any(is_unread) && !is_module && !is_off(value) {
             let reason = format!(
                 "found {}, but it is not known for {method}, and may change the weights; remove the key if it does not",
                 super::method::shown(value)
@@ -190,19 +176,14 @@ pub(super) fn check(found: &ConfigJson, method: &str) -> Result<()> {
             return Err(found.error(&[key], reason));
         }
     }
-    if matches!(method, "compressed-tensors" | "modelopt") {
-        check_transforms(found)?;
-        check_sparsity(found)?;
-    }
-    // GPTQModel packs codes in words of 32 bits, unless told otherwise.
-    found.only("pack_dtype", &["int32".into()])
+    Ok(())
 }
 
 /// Whether a key says nothing, or no.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text.is_empty() || text == "none" || text == "int32",
+        Value::String(text) => text.is_empty() || text == "none",
         Value::Array(all) => all.is_empty(),
         Value::Object(all) => all.is_empty(),
         Value::Bool(true) | Value::Number(_) => false,
@@ -211,7 +192,9 @@ fn is_off(value: &Value) -> bool {
 
 /// Rotations of weights are in the stored numbers. Those of inputs, outputs and caches are computed as the model runs.
 fn check_transforms(found: &ConfigJson) -> Result<()> {
-    let groups = found.at("transform_config.config_groups");
+    let groups = found
+        .at("transform_config")
+        .and_then(|all| all.get("config_groups"));
     let groups = groups.and_then(Value::as_object);
     for (name, scheme) in groups.into_iter().flatten() {
         let applied = scheme.get("apply").and_then(Value::as_array);
@@ -234,7 +217,10 @@ fn check_transforms(found: &ConfigJson) -> Result<()> {
 
 /// Sparse weights are stored without their zeros, unless their format is dense.
 fn check_sparsity(found: &ConfigJson) -> Result<()> {
-    match found.at("sparsity_config.format").and_then(Value::as_str) {
+    let format = found
+        .at("sparsity_config")
+        .and_then(|all| all.get("format"));
+    match format.and_then(Value::as_str) {
         None | Some("dense") => Ok(()),
         Some(format) => {
             let reason = format!("its format {format} is not read; save the weights dense");

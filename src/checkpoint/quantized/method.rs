@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 /// The keys of `config.json` that tell of it: transformers', and MLX's.
 pub(in crate::checkpoint) const KEYS: [&str; 2] = ["quantization_config", "quantization"];
 /// Where older writers put what is now in `config.json`, and by which method.
-const BESIDE: [(&str, &str); 2] = [
+pub(super) const BESIDE: [(&str, &str); 3] = [
+    ("hf_quant_config.json", "modelopt"),
     ("quantize_config.json", "gptq"),
     ("quant_config.json", "awq"),
 ];

@@ -18,11 +18,12 @@ pub(super) mod numbers;
 mod pack;
 mod rows;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use self::method::{KEYS, Method};
+use self::method::{BESIDE, KEYS, Method};
 pub(super) use self::method::{config_of_dense_weights, config_of_packed_weights};
 pub(super) use self::pack::Packing;
 
@@ -63,6 +64,15 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<(
     }
     if n_found == 0 {
         let expected = method.markers().join(" or ");
+        let is_marked = |name: &&String| method.markers().iter().any(|end| name.ends_with(end));
+        if let Some(name) = names.iter().find(is_marked) {
+            let reason = format!(
+                "beside {name} the weights are numbers, which {} rounds as the model runs; that is not done here, and without the key \
+                 the weights are read as they are",
+                method.name()
+            );
+            return Err(config.error(&KEYS[..1], reason));
+        }
         let reason = format!(
             "the weights should be quantised by {}, but no tensor's name ends in {expected}; remove the key if they are not",
             method.name()
@@ -72,12 +82,15 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<(
     Ok(())
 }
 
-/// Whether `config.json` says that something is quantized.
+/// Whether `config.json`, or a file beside it, says that something is quantized.
 ///
 /// # Errors
 /// If its key holds no object.
-pub(super) fn is_named(json: &ConfigJson) -> Result<bool> {
-    Ok(method::quantization(json)?.is_some())
+pub(super) fn is_named(json: &ConfigJson, directory: &Path) -> Result<bool> {
+    let is_beside = BESIDE
+        .iter()
+        .any(|(name, _)| directory.join(name).is_file());
+    Ok(is_beside || method::quantization(json)?.is_some())
 }
 
 /// A quantised matrix, found in the files.
