@@ -72,11 +72,12 @@ const ALL: &[Names] = &[
         &[("bias", "mlp_bias"), ("qkv_bias", "attention_bias")],
     ),
     (
-        &["mixtral", "qwen3_moe", "minimax_m2", "gpt_oss"],
+        &["mixtral", "minimax_m2", "gpt_oss"],
         &[("num_experts", "num_local_experts")],
     ),
     (
-        &["olmoe", "flex_olmo"],
+        // The last has it the other way round, and transformers sets this one later.
+        &["olmoe", "flex_olmo", "qwen3_moe"],
         &[("num_local_experts", "num_experts")],
     ),
     (
@@ -146,7 +147,7 @@ pub(super) fn spelled_as_own(object: &mut Map<String, Value>) -> BTreeMap<String
     let is_named = |(types, _): &&Names| model_type.is_some_and(|name| types.contains(&name));
     let names: Vec<_> = ALL.iter().filter(is_named).flat_map(|of| of.1).collect();
     for (further, own) in names {
-        if let Some(value) = object.remove(*further) {
+        if let Some(value) = object.remove(*further).filter(|value| !value.is_null()) {
             object.insert(own.to_string(), value);
             renamed.insert(own.to_string(), further.to_string());
         }

@@ -15,7 +15,34 @@ impl ConfigJson {
     pub fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
         self.check_head_dim(head_dim)?;
         let parameters = self.rotary_section()?;
+        if let Some(parameters) = &parameters {
+            self.check_whole(parameters)?;
+        }
         self.rotary_of(parameters.as_ref(), head_dim, default_theta)
+    }
+
+    /// Refuses a share of each head, which transformers takes for the frequencies of every rotation but the plain one.
+    fn check_whole(&self, parameters: &ConfigJson) -> Result<()> {
+        let kind = parameters.text(&["rope_type", "type"])?;
+        match kind.as_deref() {
+            None | Some("default" | "mrope") => Ok(()),
+            _ => self.only_whole_heads(),
+        }
+    }
+
+    /// Refuses a share of each head.
+    ///
+    /// # Errors
+    /// If there is one that is not 1.
+    pub fn only_whole_heads(&self) -> Result<()> {
+        let key = ["partial_rotary_factor"];
+        match self.rotary_number(self.rotary_section()?.as_ref(), &key, 1.0)? {
+            1.0 => Ok(()),
+            share => {
+                let reason = format!("{share} is not supported, only 1: whole heads turn");
+                Err(self.error(&key, reason))
+            }
+        }
     }
 
     /// Refuses a `head_dim` that transformers turns heads by and does not give them.
@@ -30,8 +57,7 @@ impl ConfigJson {
         }
     }
 
-    /// Rotary embedding of a share of each head of width `head_dim`, in the families that read `partial_rotary_factor` (or
-    /// `rotary_pct`); the others turn whole heads, whatever the key says. An odd number of dimensions is refused later,
+    /// Rotary embedding of a share of each head of width `head_dim`, in the families that read `partial_rotary_factor`; the others turn whole heads, whatever the key says. An odd number of dimensions is refused later,
     /// unless the family is one that [rounds it up](RotaryConfig::rounded_up); errors as for [`Self::rotary`].
     pub fn partial_rotary(
         &self,
@@ -41,7 +67,7 @@ impl ConfigJson {
     ) -> Result<RotaryConfig> {
         self.check_head_dim(head_dim)?;
         let parameters = self.rotary_section()?;
-        let keys = ["partial_rotary_factor", "rotary_pct", "rope_pct"];
+        let keys = ["partial_rotary_factor"];
         let share = self.rotary_number(parameters.as_ref(), &keys, default_share)?;
         let kind = parameters
             .as_ref()
@@ -118,7 +144,7 @@ impl ConfigJson {
         turning: usize,
         default_theta: f64,
     ) -> Result<RotaryConfig> {
-        let keys = ["rope_theta", "rotary_emb_base"];
+        let keys = ["rope_theta"];
         let theta = self.rotary_number(parameters, &keys, default_theta)?;
         let rotary = RotaryConfig::new(turning, self.positive(theta, &keys)?);
         match parameters {

@@ -208,6 +208,7 @@ fn keys_that_transformers_does_not_apply_change_nothing() {
         ("deepseek_v3", "mlp_bias", json!(true)),
         ("roberta", "embedding_size", json!(5)),
         ("gpt_neox", "rope_theta", json!(70.0)),
+        ("phi3", "rotary_pct", json!(0.5)),
         ("mistral", "use_bidirectional_attention", json!(true)),
         ("modernbert", "is_causal", json!(false)),
     ] {
@@ -350,6 +351,49 @@ fn no_experts_and_no_clipping_are_said_by_0() {
 }
 
 #[test]
+fn keys_that_contradict_each_other_are_refused_by_name() {
+    let sliding = json!(["sliding_attention", "full_attention"]);
+    let stretched = json!({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5});
+    for (name, keys, named) in [
+        (
+            "qwen2",
+            vec![
+                ("use_sliding_window", json!(false)),
+                ("layer_types", sliding),
+            ],
+            "layer_types",
+        ),
+        (
+            "llama",
+            vec![("rope_scaling", stretched)],
+            "partial_rotary_factor",
+        ),
+        (
+            "gemma3_text",
+            vec![(
+                "rope_scaling",
+                json!({"rope_type": "linear", "factor": 2.0}),
+            )],
+            "rope_scaling",
+        ),
+    ] {
+        let opened = open(name, |config| {
+            for (key, value) in keys {
+                config.insert(key.to_string(), value);
+            }
+            if named == "rope_scaling" {
+                let types = json!({"full_attention": {"rope_theta": 10.0}});
+                config.insert("rope_parameters".to_string(), types);
+            }
+        });
+        if let Some(opened) = opened {
+            let text = opened.expect_err(name).to_string();
+            assert!(text.contains(&format!("\"{named}\"")), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_setting_that_no_block_has_is_an_error_that_names_it() {
     let settings = [
         ("roberta", "position_embedding_type", json!("relative_key")),
@@ -381,6 +425,7 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
         ("roberta", "is_causal", json!(true)),
         ("llama4_text", "is_causal", json!(false)),
         ("gpt_neo", "is_causal", json!(false)),
+        ("deepseek_v3", "partial_rotary_factor", json!(0.5)),
         ("llama", "is_causal", Value::Null),
         ("gpt_neox", "head_dim", json!(6)),
         ("modernbert", "head_dim", json!(6)),

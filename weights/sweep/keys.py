@@ -28,7 +28,7 @@ TEXTS = {
     "norm_rel_ebd": ("none", "layer_norm"),
     "embedding_type": ("alibi", "rope"),
     "problem_type": ("regression", "single_label_classification", "multi_label_classification"),
-    "dtype": ("float16", "float64"),
+    "dtype": ("float64",),
 }
 # What files say beside the keys of their class, and shared code of transformers may read.
 SHARED = {
@@ -123,7 +123,8 @@ ROTATIONS = (
 SECTIONS = ("text_config", "vision_config", "encoder", "decoder")
 ROTARY = ("rope_parameters", "rope_scaling")
 # What names the file or its class, and nothing of its numbers.
-SKIPPED = {"model_type", "architectures", "transformers_version", "base_config_key", "_name_or_path", "label2id"}
+# And the share of patches that ViT-MAE hides at random: here all are read.
+SKIPPED = {"mask_ratio", "model_type", "architectures", "transformers_version", "base_config_key", "_name_or_path", "label2id"}
 
 
 def changes(config, described: dict, prefix: str = "") -> Iterator[tuple[str, object]]:

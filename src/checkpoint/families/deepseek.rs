@@ -78,6 +78,7 @@ fn deepseek_v2(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn deepseek_v3(json: &ConfigJson) -> Result<StackConfig> {
+    json.only_whole_heads()?; // else transformers turns all by fewer frequencies
     let block = latent_block(json, USUAL, None)?;
     let json = &json
         .with_default("n_group", 8)

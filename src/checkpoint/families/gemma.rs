@@ -14,7 +14,7 @@ pub(super) fn families() -> Vec<Family> {
         sandwich_table("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
         sandwich_table("gemma3_text", gemma3),
         sandwich_table("vaultgemma", vaultgemma).default_of("final_logit_softcapping", 30.0),
-        of_text(sandwich_table("gemma3", gemma3)),
+        of_text(sandwich_table("gemma3", beside_images)).head(Task::CausalLm, causal_lm),
     ]
 }
 
@@ -112,6 +112,12 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
         let rotary = if is_sliding[i] { &local } else { &global };
         block.attention.position = Position::Rotary(rotary.clone());
     }))
+}
+
+/// As one side of a larger model, whose class makes other masks of this key, and logits without a cap.
+fn beside_images(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("use_bidirectional_attention", &[json!(false)])?;
+    gemma3(json)
 }
 
 /// The rotation in layers without a window, whose parameters newer files hold apart.

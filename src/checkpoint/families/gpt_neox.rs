@@ -48,18 +48,19 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
         .outside(&["embed_in.*", "embed_out.*"])
 }
 
-/// Without the keys of other families: beside `rope_parameters`, transformers reads `rotary_emb_base` and `rotary_pct` alone.
-fn own_rotary(json: &ConfigJson) -> ConfigJson {
-    json.without("rope_theta").without("partial_rotary_factor")
+/// The rotation of a share of each head. Beside `rope_parameters`, transformers reads these two keys alone.
+fn rotary(json: &ConfigJson, head_dim: usize, share: f64) -> Result<RotaryConfig> {
+    let share = json.number(&["rotary_pct"], share)?;
+    let theta = json.number(&["rotary_emb_base"], 10000.0)?;
+    let json = json.without("rope_theta").without("partial_rotary_factor");
+    json.partial_rotary(head_dim, share, theta)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let has_bias = json.flag(&["attention_bias"], true)?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?;
-    let rotary = own_rotary(json)
-        .partial_rotary(attention.head_dim, 0.25, 10000.0)?
-        .rounded_up();
+    let rotary = rotary(json, attention.head_dim, 0.25)?.rounded_up();
     let attention = attention
         .causal()
         .with_position(Position::Rotary(rotary))
@@ -86,7 +87,7 @@ fn japanese(json: &ConfigJson) -> Result<StackConfig> {
         .causal()
         .with_bias(AttentionBias::NONE)
         .with_dropout(json.number(&["attention_dropout"], 0.1)?);
-    let rotary = own_rotary(json).partial_rotary(attention.head_dim, 1.0, 10000.0)?;
+    let rotary = rotary(json, attention.head_dim, 1.0)?;
     attention.position = Position::Rotary(rotary);
     let times = json.size_or(&["intermediate_multiple_size"], 4)?;
     let feed_forward = FeedForwardConfig::new(d_model)

@@ -24,9 +24,18 @@ pub(super) fn ministral3(json: &ConfigJson) -> Result<StackConfig> {
     if let Some(parameters) = json.rotary_section()? {
         let beta = "llama_4_scaling_beta";
         let missing = || parameters.error(&[beta], "missing, expected a number");
+        let key = ["original_max_position_embeddings"];
+        // With these rotations, transformers goes by the key outside first.
+        let outside = match parameters.text(&["rope_type", "type"])?.as_deref() {
+            Some("yarn" | "llama3" | "longrope") => json.optional_size(&key)?,
+            _ => None,
+        };
         block.attention.temperature = Some(PositionTemperature {
             beta: parameters.optional_number(&[beta])?.ok_or_else(missing)?,
-            interval: parameters.size(&["original_max_position_embeddings"])?,
+            interval: match outside {
+                Some(interval) => interval,
+                None => parameters.size(&key)?,
+            },
             offset: 0,
             by: TemperatureBy::Position,
         });

@@ -78,6 +78,13 @@ pub(super) fn with_windows(
     default: fn(usize, usize) -> bool,
 ) -> Result<StackConfig> {
     if !json.flag(&["use_sliding_window"], false)? {
+        if json
+            .sliding_layers(stack.blocks.len(), |_| false)?
+            .contains(&true)
+        {
+            let reason = "has sliding_attention, though use_sliding_window is false";
+            return Err(json.error(&["layer_types"], reason));
+        }
         return Ok(stack);
     }
     sliding(json, stack, 28, default)

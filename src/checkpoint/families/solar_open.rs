@@ -20,9 +20,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     // There is no feed-forward but the experts'.
     let json = &json.with_default("intermediate_size", json.size(&["moe_intermediate_size"])?);
     let mut block = block(json, bias_of_inputs(json)?)?;
-    if let Some(parameters) = json.rotary_section()? {
-        parameters.only("partial_rotary_factor", &[json!(1.0), json!(1)])?; // else transformers fails
-    }
+    json.only_whole_heads()?; // else transformers fails
     let rotary = json.rotary(block.attention.head_dim, 1e6)?;
     block.attention.position = Position::Rotary(rotary);
     with_experts(json, uniform(json, block)?, true, |_| Ok(true))

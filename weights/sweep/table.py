@@ -1,0 +1,73 @@
+"""The table of what the program refuses by the name of a key: docs/keys.md, of the lines that `config.py` wrote.
+
+    python weights/sweep/table.py FILE ...
+
+Of two lines for one change, the later counts.
+"""
+
+import collections
+import json
+import sys
+from pathlib import Path
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/keys.md"
+# So many families, and a key is said of all of them at once.
+MANY = 12
+HEAD = """# Keys of config.json
+
+What `config.json` says is done as transformers does it, or refused by the key's name. A key that nothing reads, and that is not
+[known to change nothing](../src/checkpoint/harmless_keys.txt), is in `LoadReport::unread_keys` and in a note of the program.
+
+`weights/sweep/config.py` changes each key of transformers' configuration classes, of their base classes, and of those that
+shared code or published files have, one at a time, on small random models, and runs transformers and the program.
+{tried}
+
+"""
+
+
+def read(paths: list[str]) -> list[dict]:
+    """The last record of each change."""
+    last = {}
+    for path in paths:
+        for line in Path(path).read_text().splitlines():
+            record = json.loads(line)
+            at = (record["model_type"], record["class"], record["names"], record.get("path"), json.dumps(record.get("value")))
+            last[at] = record
+    return list(last.values())
+
+
+def tried(records: list[dict]) -> str:
+    """How much was tried, and what came of it."""
+    counts = collections.Counter(record["verdict"] for record in records)
+    changed = sum(bool(record.get("changed")) for record in records if record["verdict"] == "same")
+    types = len({record["model_type"] for record in records})
+    keys = len({record["path"] for record in records if record.get("path")})
+    return (
+        f"Of {len(records):,} changes of {keys} keys in {types} model types, {counts['same']:,} gave transformers' numbers\n"
+        f"({changed:,} of them others than before), {counts['refused']} were refused by name, {counts['fails']:,} fail in transformers."
+    )
+
+
+def table(records: list[dict]) -> str:
+    """What is refused by name: the key, the values, the model types."""
+    by_key = collections.defaultdict(lambda: (set(), set()))
+    for record in records:
+        if record["verdict"] == "refused":
+            path = record["path"].replace("text_config.", "").replace("vision_config.", "")
+            values, types = by_key[path]
+            value = json.dumps(record["value"])
+            values.add(value if len(value) < 40 else value[:36] + " ..")
+            types.add(record["model_type"])
+    lines = ["| key | values | model types |", "|---|---|---|"]
+    for path, (values, types) in sorted(by_key.items()):
+        named = ", ".join(f"`{name}`" for name in sorted(types)) if len(types) <= MANY else f"{len(types)} model types"
+        lines.append(f"| `{path}` | {', '.join(f'`{value}`' for value in sorted(values)[:4])} | {named} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    found = read(sys.argv[1:])
+    for record in found:
+        if record["verdict"] in ("SILENT", "UNNAMED", "NO BASE"):
+            print(record["model_type"], record.get("path"), record.get("value"), record["verdict"])
+    DOCUMENT.write_text(HEAD.format(tried=tried(found)) + table(found) + "\n")
