@@ -24,6 +24,7 @@ mod cli;
 mod conversation;
 mod family_file;
 mod generate;
+mod gguf;
 mod inspect;
 #[cfg(unix)]
 mod interrupted;

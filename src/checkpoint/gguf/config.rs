@@ -1,11 +1,13 @@
 //! From the keys of a GGUF file to those of transformers' `config.json`.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use super::keys::{Kind, keys, listed, model_type_of};
+use super::unread::check_type;
 use crate::error::{Error, Result};
 
 /// What a file says of itself, or will.
@@ -20,9 +22,11 @@ pub(super) struct Described<'g> {
 }
 
 /// The keys of one architecture.
-struct Keys<'g> {
-    file: &'g Described<'g>,
-    architecture: &'g str,
+pub(super) struct Keys<'g> {
+    pub file: &'g Described<'g>,
+    pub architecture: &'g str,
+    /// Those that were looked at, without the architecture.
+    read: RefCell<BTreeSet<String>>,
 }
 
 /// The `config.json` that a file's keys stand for.
@@ -37,10 +41,16 @@ pub(super) fn config(file: &Described) -> Result<Value> {
     let keys = Keys {
         file,
         architecture: found.unwrap_or_default(),
+        read: RefCell::default(),
     };
+    check_type(file, keys.architecture)?;
     let has_experts = keys.optional("expert_count").is_some();
     match model_type_of(keys.architecture, has_experts) {
-        Some(model_type) => keys.config(model_type),
+        Some(model_type) => {
+            let config = keys.config(model_type)?;
+            keys.check_unread(model_type)?;
+            Ok(config)
+        }
         None => Err(Error::ConfigKey {
             path: file.path.to_path_buf(),
             key: "\"general.architecture\"".to_string(),
@@ -63,15 +73,29 @@ impl Keys<'_> {
         };
         set("model_type", model_type.into());
         for key in keys(model_type) {
-            match key.kind {
-                Kind::Needed => set(key.json, self.size(key.gguf)?.into()),
-                _ => set(key.json, self.optional(key.gguf).unwrap_or(Value::Null)),
+            match (key.kind, self.optional(key.gguf)) {
+                (Kind::Needed, _) | (Kind::Size, Some(_)) => {
+                    set(key.json, self.size(key.gguf)?.into());
+                }
+                (Kind::Number, Some(_)) => set(key.json, json!(self.number(key.gguf)?)),
+                (_, None) => {}
             }
         }
         let n_rows = |name: &str| (self.file.shape)(name).and_then(|shape| shape.first().copied());
         let is_there = |name: &str| (self.file.shape)(name).is_some();
         set("vocab_size", n_rows("token_embd.weight").into());
         set("tie_word_embeddings", (!is_there("output.weight")).into());
+        match (model_type, self.optional("attention.causal")) {
+            (_, None) | ("bert", Some(Value::Bool(false))) => {}
+            // llama.cpp lets a token see all that come behind it, however far.
+            ("bert" | "gemma2" | "gemma3_text", Some(found))
+                if found != json!(model_type != "bert") =>
+            {
+                let reason = format!("is {found}, which is not supported for this architecture");
+                return Err(self.error("attention.causal", reason));
+            }
+            (_, Some(found)) => set("is_causal", found),
+        }
         match model_type {
             "gpt2" => return Ok(config.into()),
             "bert" => {
@@ -86,10 +110,26 @@ impl Keys<'_> {
         set("rope_scaling", self.rope_scaling()?);
         set("attention_bias", is_there("blk.0.attn_q.bias").into());
         let per_head = d_model / n_heads.max(1);
-        let head_dim = match self.optional("attention.key_length") {
-            Some(_) => self.size("attention.key_length")?,
-            None => per_head,
-        };
+        let head_dim = self.head_dim()?;
+        let turned = self.optional("rope.dimension_count");
+        let turned = turned
+            .map(|_| self.size("rope.dimension_count"))
+            .transpose()?;
+        match (model_type, turned) {
+            ("phi3", _) if head_dim != per_head => {
+                let reason =
+                    format!("is {head_dim}, expected {per_head}, the width divided by the heads");
+                return Err(self.error("attention.key_length", reason));
+            }
+            ("phi3", _) | (_, None) => {}
+            (_, Some(turned)) if turned == head_dim => {}
+            (_, Some(turned)) => {
+                let reason = format!(
+                    "is {turned}, but heads have {head_dim}: a part that is not turned is not supported for this architecture"
+                );
+                return Err(self.error("rope.dimension_count", reason));
+            }
+        }
         match model_type {
             "qwen2_moe" | "qwen3_moe" => {
                 set("norm_topk_prob", (model_type == "qwen3_moe").into());
@@ -98,19 +138,22 @@ impl Keys<'_> {
             "gemma2" => {
                 let scalar = if n_blocks == 46 { per_head } else { head_dim };
                 set("query_pre_attn_scalar", scalar.into());
+                set("layer_types", self.windows(n_blocks, 2)?);
             }
             "gemma3_text" => {
                 let scalar = if n_blocks == 62 { per_head } else { head_dim };
                 set("query_pre_attn_scalar", scalar.into());
-                match self.optional("attention.sliding_window_pattern") {
-                    Some(Value::Array(layers)) => set("layer_types", layer_types(&layers)),
-                    period => set("sliding_window_pattern", period.unwrap_or(6.into())),
+                match self.optional("attention.sliding_window") {
+                    None => set("layer_types", layer_types(&vec![false.into(); n_blocks])),
+                    Some(_) => set("layer_types", self.windows(n_blocks, 6)?),
                 }
+                let cap = self.optional("final_logit_softcapping");
+                set("final_logit_softcapping", cap.unwrap_or(Value::Null));
             }
             "phi3" => {
-                let turned = self.optional("rope.dimension_count");
-                if let Some(turned) = turned.and_then(|found| found.as_f64()) {
-                    set("partial_rotary_factor", json!(turned / head_dim as f64));
+                if let Some(turned) = turned {
+                    let factor = turned as f64 / head_dim as f64;
+                    set("partial_rotary_factor", json!(factor));
                 }
                 let original = self.optional("rope.scaling.original_context_length");
                 set(
@@ -140,71 +183,199 @@ impl Keys<'_> {
         Ok(config.into())
     }
 
-    /// Of the rotation: by a kind and a factor, or a factor for each frequency in a tensor.
+    /// Which layers have a window: of every so many all but the last, or as the file says of each.
+    fn windows(&self, n_blocks: usize, period: usize) -> Result<Value> {
+        const KEY: &str = "attention.sliding_window_pattern";
+        let layers = match self.optional(KEY) {
+            Some(Value::Array(layers)) if layers.len() == n_blocks => layers,
+            Some(Value::Array(layers)) => {
+                let reason = format!("is of {} layers, but there are {n_blocks}", layers.len());
+                return Err(self.error(KEY, reason));
+            }
+            found => {
+                let period = match found {
+                    Some(_) => self.size(KEY)?,
+                    None => period,
+                };
+                let has = |i: usize| period == 0 || i % period < period - 1;
+                (0..n_blocks).map(|i| has(i).into()).collect()
+            }
+        };
+        Ok(layer_types(&layers))
+    }
+
+    /// Of the rotation: by a kind and a factor, or a factor for each frequency in a tensor. Whatever the kind, cosine and sine are
+    /// multiplied by `attn_factor`.
     fn rope_scaling(&self) -> Result<Value> {
         let of = self.file.numbers;
-        let original = self.optional("rope.scaling.original_context_length");
+        let size = |key: &str| self.optional(key).map(|_| self.size(key)).transpose();
+        let number = |key: &str| self.optional(key).map(|_| self.number(key)).transpose();
+        let original = size("rope.scaling.original_context_length")?;
+        let attention = number("rope.scaling.attn_factor")?;
+        let kind = self.optional("rope.scaling.type");
+        // An old name.
+        let factor = match number("rope.scaling.factor")? {
+            None => number("rope.scale_linear")?,
+            found => found,
+        };
+        let factor = factor.filter(|&factor| factor != 0.0).unwrap_or(1.0);
+        let kind = match kind.as_ref().map(|kind| (kind, kind.as_str())) {
+            None | Some((_, Some("linear"))) => "linear",
+            Some((_, Some(kind @ ("none" | "yarn" | "longrope")))) => kind,
+            Some((other, _)) => {
+                let reason = format!(
+                    "is {other}, and \"none\", \"linear\", \"yarn\" and \"longrope\" are read"
+                );
+                return Err(self.error("rope.scaling.type", reason));
+            }
+        };
+        let by_tables = |short: &[f32], long: &[f32], attention: Option<f64>| {
+            let mut scaling =
+                json!({"rope_type": "longrope", "short_factor": short, "long_factor": long});
+            if let Some(factor) = attention {
+                scaling["attention_factor"] = json!(factor);
+            }
+            if let Some(original) = original {
+                scaling["original_max_position_embeddings"] = original.into();
+            }
+            scaling
+        };
+        // One table for all lengths.
+        let by_table = |factors: &[f32]| -> Result<Value> {
+            let mut scaling = by_tables(factors, factors, Some(attention.unwrap_or(1.0)));
+            let length = size("context_length")?.unwrap_or(1);
+            scaling["original_max_position_embeddings"] = length.into();
+            Ok(scaling)
+        };
         if let Some(factors) = of("rope_freqs.weight")? {
-            // One table for all lengths.
-            let original = self.optional("context_length").unwrap_or(json!(1));
-            return Ok(json!({
-                "rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0,
-                "original_max_position_embeddings": original,
-            }));
+            return match (kind, factor) {
+                ("none", _) | (_, 1.0) => by_table(&factors),
+                ("yarn", _) => {
+                    let reason =
+                        "is \"yarn\", but the file has factors for each frequency too".to_string();
+                    Err(self.error("rope.scaling.type", reason))
+                }
+                _ => by_table(
+                    &factors
+                        .iter()
+                        .map(|one| one * factor as f32)
+                        .collect::<Vec<f32>>(),
+                ),
+            };
         }
         if let (Some(long), Some(short)) = (
             of("rope_factors_long.weight")?,
             of("rope_factors_short.weight")?,
         ) {
-            let mut scaling =
-                json!({"rope_type": "longrope", "short_factor": short, "long_factor": long});
-            if let Some(factor) = self.optional("rope.scaling.attn_factor") {
-                scaling["attention_factor"] = factor;
-            }
-            if let Some(original) = original {
-                scaling["original_max_position_embeddings"] = original;
-            }
-            return Ok(scaling);
+            return Ok(by_tables(&short, &long, attention));
         }
-        let kind = self.optional("rope.scaling.type");
-        match kind.as_ref().and_then(Value::as_str) {
-            None | Some("none") => Ok(Value::Null),
-            Some(kind @ ("linear" | "yarn")) => {
-                let factor = self.optional("rope.scaling.factor").unwrap_or(json!(1.0));
+        match kind {
+            "yarn" => {
                 let mut scaling = json!({"rope_type": kind, "factor": factor});
                 if let Some(original) = original {
-                    scaling["original_max_position_embeddings"] = original;
+                    scaling["original_max_position_embeddings"] = original.into();
+                }
+                for (key, name) in [
+                    ("rope.scaling.yarn_beta_fast", "beta_fast"),
+                    ("rope.scaling.yarn_beta_slow", "beta_slow"),
+                    ("rope.scaling.yarn_attn_factor", "attention_factor"),
+                ] {
+                    if let Some(found) = number(key)? {
+                        scaling[name] = json!(found);
+                    }
+                }
+                if let Some(attention) = attention.filter(|&factor| factor != 1.0) {
+                    // As transformers infers it.
+                    let inferred = if factor > 1.0 {
+                        0.1 * factor.ln() + 1.0
+                    } else {
+                        1.0
+                    };
+                    let own = scaling["attention_factor"].as_f64().unwrap_or(inferred);
+                    scaling["attention_factor"] = json!(own * attention);
                 }
                 Ok(scaling)
             }
-            Some(other) => {
-                let reason = format!("{other:?} is not read, only \"linear\" and \"yarn\"");
-                Err(self.error("rope.scaling.type", reason))
+            _ if attention.is_some_and(|factor| factor != 1.0) => {
+                let factor = if kind == "linear" { factor } else { 1.0 };
+                let n = size("rope.dimension_count")?.unwrap_or(self.head_dim()?) / 2;
+                by_table(&vec![factor as f32; n])
             }
+            "linear" if factor != 1.0 => Ok(json!({"rope_type": kind, "factor": factor})),
+            _ => Ok(Value::Null),
         }
     }
 
-    fn optional(&self, key: &str) -> Option<Value> {
+    /// The width of a head.
+    pub(super) fn head_dim(&self) -> Result<usize> {
+        match self.optional("attention.key_length") {
+            Some(_) => self.size("attention.key_length"),
+            None => self.divided_width(),
+        }
+    }
+
+    /// The width of the model divided by the heads.
+    pub(super) fn divided_width(&self) -> Result<usize> {
+        Ok(self.size("embedding_length")? / self.size("attention.head_count")?.max(1))
+    }
+
+    /// What the file says; of equal numbers for each layer, that number.
+    pub(super) fn optional(&self, key: &str) -> Option<Value> {
+        self.read.borrow_mut().insert(key.to_string());
         let found = self
             .file
             .metadata
             .get(&format!("{}.{key}", self.architecture))?;
+        if let Value::Array(layers) = found
+            && let Some((first, rest)) = layers.split_first()
+            && first.is_number()
+            && rest.iter().all(|layer| layer == first)
+        {
+            return Some(first.clone());
+        }
         (!found.is_null()).then(|| found.clone())
     }
 
-    fn size(&self, key: &str) -> Result<usize> {
+    /// Keys of the architecture that nothing has looked at.
+    pub(super) fn unread(&self) -> Vec<String> {
+        let prefix = format!("{}.", self.architecture);
+        let all = self
+            .file
+            .metadata
+            .keys()
+            .filter_map(|key| key.strip_prefix(&prefix));
+        let read = self.read.borrow();
+        all.filter(|key| !read.contains(*key))
+            .map(str::to_string)
+            .collect()
+    }
+
+    fn number(&self, key: &str) -> Result<f64> {
+        let found = self.optional(key).unwrap_or(Value::Null);
+        let number = found.as_f64();
+        number.ok_or_else(|| self.error(key, format!("found {found}, expected a number")))
+    }
+
+    pub(super) fn size(&self, key: &str) -> Result<usize> {
         let found = self.optional(key);
         let size = found
             .as_ref()
             .and_then(Value::as_u64)
             .and_then(|size| usize::try_from(size).ok());
         size.ok_or_else(|| {
-            let found = found.map_or("nothing".to_string(), |found| found.to_string());
-            self.error(key, format!("found {found}, expected a whole number"))
+            let reason = match found {
+                None => "found nothing, expected a whole number".to_string(),
+                Some(Value::Array(layers)) => format!(
+                    "differs between {} layers, which is not supported for this architecture",
+                    layers.len()
+                ),
+                Some(found) => format!("found {found}, expected a whole number"),
+            };
+            self.error(key, reason)
         })
     }
 
-    fn error(&self, key: &str, reason: String) -> Error {
+    pub(super) fn error(&self, key: &str, reason: String) -> Error {
         Error::ConfigKey {
             path: self.file.path.to_path_buf(),
             key: format!("\"{}.{key}\"", self.architecture),

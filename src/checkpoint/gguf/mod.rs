@@ -13,6 +13,7 @@ mod names;
 mod save;
 mod search;
 mod stops;
+mod unread;
 mod words;
 mod write;
 

@@ -1,0 +1,198 @@
+//! Keys of a GGUF file: each is read, changes nothing, or is refused by its name. `weights/sweep/gguf_keys.py` has llama.cpp as
+//! the judge of all of them.
+
+use std::fs;
+
+use candle_blocks::config::{Position, RotaryScaling, Visibility};
+use candle_blocks::{Checkpoint, Result};
+
+use crate::weights::{is_present, weights};
+
+/// A value as GGUF writes it: its type and its bytes.
+fn number(number: f32) -> Vec<u8> {
+    [6u32.to_le_bytes(), number.to_le_bytes()].concat()
+}
+
+fn whole(number: u32) -> Vec<u8> {
+    [4u32.to_le_bytes(), number.to_le_bytes()].concat()
+}
+
+fn flag(flag: bool) -> Vec<u8> {
+    [&7u32.to_le_bytes()[..], &[u8::from(flag)]].concat()
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&8u32.to_le_bytes()[..], &string(text)].concat()
+}
+
+fn wholes(numbers: &[u32]) -> Vec<u8> {
+    let numbers: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let head = [9u32.to_le_bytes(), 4u32.to_le_bytes()].concat();
+    let n = (numbers.len() as u64 / 4).to_le_bytes();
+    [&head[..], &n[..], &numbers].concat()
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// The committed file of an architecture with further keys, or others in place of those that it has.
+fn opened(name: &str, keys: &[(&str, Vec<u8>)]) -> Result<Checkpoint> {
+    const HEAD: usize = 24;
+    let mut bytes = fs::read(weights(&format!("gguf/{name}/model.gguf"))).unwrap();
+    let mut added = vec![];
+    for (key, value) in keys {
+        let old = string(key);
+        if let Some(at) = bytes.windows(old.len()).position(|found| found == old) {
+            // Under a name that says nothing.
+            let unused = format!("general.{}", "x".repeat(key.len() - 8));
+            bytes[at..at + old.len()].copy_from_slice(&string(&unused));
+        }
+        added.extend([string(key), value.clone()].concat());
+    }
+    // Tensors begin at multiples of 32 bytes, and stay there.
+    let filler = [string("general.description"), text("")].concat();
+    let length = (added.len() + filler.len()).next_multiple_of(32) - added.len() - filler.len();
+    added.extend([string("general.description"), text(&" ".repeat(length))].concat());
+    let n = u64::from_le_bytes(bytes[16..HEAD].try_into().unwrap()) + keys.len() as u64 + 1;
+    bytes[16..HEAD].copy_from_slice(&n.to_le_bytes());
+    bytes.splice(HEAD..HEAD, added);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, bytes).unwrap();
+    Checkpoint::open(path)
+}
+
+#[track_caller]
+fn scaling(name: &str, keys: &[(&str, Vec<u8>)]) -> RotaryScaling {
+    let checkpoint = opened(name, keys).unwrap();
+    match &checkpoint.config().blocks[0].attention.position {
+        Position::Rotary(rotary) => rotary.scaling.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn keys_that_change_numbers_are_read_or_refused_by_name() {
+    if !is_present("gguf") {
+        return;
+    }
+    let refused = [
+        ("qwen2", "qwen2.logit_scale", number(0.5)),
+        ("qwen2", "qwen2.residual_scale", number(0.5)),
+        ("qwen2", "qwen2.attention.scale", number(0.5)),
+        ("llama", "llama.attention.clamp_kqv", number(0.5)),
+        ("llama", "llama.attention.sliding_window", whole(4)),
+        ("llama", "llama.rope.dimension_count", whole(4)),
+        ("qwen3", "qwen3.final_logit_softcapping", number(30.0)),
+        ("qwen3", "qwen3.attention.value_length", whole(4)),
+        ("qwen3moe", "qwen3moe.expert_weights_norm", flag(false)),
+        ("mixtral", "llama.expert_gating_func", whole(2)),
+        ("gemma2", "gemma2.rope.freq_base_swa", number(5.0)),
+        ("gemma3", "gemma3.attention.causal", flag(false)),
+        ("bert", "bert.attention.causal", flag(true)),
+        ("llama", "llama.something_new", whole(1)),
+        ("qwen2", "qwen2.rope.scaling.type", text("other")),
+        ("gemma2", "gemma2.attention.head_count_kv", wholes(&[2, 4])),
+        ("gemma2", "gemma2.feed_forward_length", wholes(&[64, 32])),
+    ];
+    for (file, key, value) in refused {
+        let said = opened(file, &[(key, value)]).unwrap_err().to_string();
+        assert!(said.contains(&format!("{key:?}")), "{key}: {said}");
+    }
+    let neutral = [
+        ("qwen2", "qwen2.logit_scale", number(1.0)),
+        ("qwen2", "qwen2.attention.causal", flag(true)),
+        ("qwen3", "qwen3.attention.scale", number(0.25)),
+        ("qwen3", "qwen3.rope.scaling.attn_factor", number(1.0)),
+        ("llama", "llama.rope.scaling.finetuned", flag(true)),
+        ("gemma2", "gemma2.attention.head_count_kv", wholes(&[2, 2])),
+        ("gemma2", "gemma2.feed_forward_length", wholes(&[64, 64])),
+        ("bert", "bert.pooling_type", whole(1)),
+        ("llama", "mradermacher.quantized_by", text("someone")),
+    ];
+    for (file, key, value) in neutral {
+        let plain = opened(file, &[]).unwrap();
+        let changed = opened(file, &[(key, value)]).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(changed.config(), plain.config(), "{key}");
+    }
+}
+
+#[test]
+fn a_rotation_is_scaled_as_its_keys_say() {
+    if !is_present("gguf") {
+        return;
+    }
+    let yarn = |key: &'static str, value: f32| {
+        let keys = [
+            ("qwen2.rope.scaling.type", text("yarn")),
+            ("qwen2.rope.scaling.factor", number(4.0)),
+            ("qwen2.rope.scaling.original_context_length", whole(16)),
+            (key, number(value)),
+        ];
+        let RotaryScaling::Yarn {
+            attention_factor,
+            beta_fast,
+            ..
+        } = scaling("qwen2", &keys)
+        else {
+            panic!("no yarn");
+        };
+        (attention_factor, beta_fast)
+    };
+    let inferred = 0.1 * 4f64.ln() + 1.0;
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
+    assert!(close(
+        yarn("qwen2.rope.scaling.attn_factor", 1.5).0,
+        1.5 * inferred
+    ));
+    assert!(close(
+        yarn("qwen2.rope.scaling.yarn_attn_factor", 1.5).0,
+        1.5
+    ));
+    assert!(close(yarn("qwen2.rope.scaling.yarn_beta_fast", 8.0).1, 8.0));
+    for key in ["qwen2.rope.scaling.factor", "qwen2.rope.scale_linear"] {
+        let found = scaling("qwen2", &[(key, number(4.0))]);
+        assert_eq!(found, RotaryScaling::Linear { factor: 4.0 }, "{key}");
+    }
+    let RotaryScaling::LongRope {
+        attention_factor,
+        short_factor,
+        ..
+    } = scaling("qwen2", &[("qwen2.rope.scaling.attn_factor", number(1.5))])
+    else {
+        panic!("no factors");
+    };
+    assert!(close(attention_factor, 1.5) && short_factor.iter().all(|&factor| factor == 1.0));
+}
+
+#[test]
+fn what_is_not_causal_sees_both_sides() {
+    if !is_present("gguf") {
+        return;
+    }
+    let found = opened("llama", &[("llama.attention.causal", flag(false))]).unwrap();
+    let blocks = &found.config().blocks;
+    assert!(
+        blocks
+            .iter()
+            .all(|block| block.attention.visibility == Visibility::Bidirectional)
+    );
+}
+
+#[test]
+fn a_file_that_is_no_model_is_called_what_it_is() {
+    if !is_present("gguf") {
+        return;
+    }
+    for (key, value, what) in [
+        ("general.type", "adapter", "an adapter"),
+        ("general.type", "mmproj", "images"),
+        ("adapter.type", "lora", "an adapter"),
+    ] {
+        let said = opened("llama", &[(key, text(value))])
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains(what) && said.contains("no model"), "{said}");
+    }
+}
