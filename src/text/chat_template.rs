@@ -84,7 +84,7 @@ impl ChatTemplate {
                 }
                 None => {
                     "holds no tokenizer.chat_template; the model was not made for chats: give it a text to continue, or take its \
-                     template from files beside it (`Beside::First`, or `--files-beside`)"
+                     template from files beside it (`Beside::First`)"
                 }
             };
             return Err(malformed(&path, reason.to_string()));
