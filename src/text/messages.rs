@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::encoder::TextInput;
 use super::reading::{ChatReading, Content, CutEnd};
@@ -23,6 +23,29 @@ const STRUCTURED: [&str; 6] = [
 ];
 /// The roles of the two texts of a pair.
 const PAIR: [&str; 2] = ["query", "document"];
+
+/// A message; templates may write it with its keys in this order.
+#[derive(Serialize)]
+struct Message<'t> {
+    role: &'t str,
+    content: Text<'t>,
+}
+
+/// The content of a message.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Text<'t> {
+    Flat(&'t str),
+    Structured([Part<'t>; 1]),
+}
+
+/// A part of a message's content.
+#[derive(Serialize)]
+struct Part<'t> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    text: &'t str,
+}
 
 /// A chat template with the conversations that texts become, as in sentence-transformers' `InputFormatter`.
 #[derive(Clone, Debug)]
@@ -96,11 +119,13 @@ impl Messages {
     }
 
     fn render(&self, input: &TextInput, prompt: &str) -> Result<String> {
-        let content = |text: &str| match self.is_flat {
-            true => Value::from(text),
-            false => json!([{"type": "text", "text": text}]),
+        let message = |role, text| Message {
+            role,
+            content: match self.is_flat {
+                true => Text::Flat(text),
+                false => Text::Structured([Part { kind: "text", text }]),
+            },
         };
-        let message = |role: &str, text: &str| json!({"role": role, "content": content(text)});
         let mut messages = Vec::new();
         if !prompt.is_empty() {
             messages.push(message("system", prompt));
