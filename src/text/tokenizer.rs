@@ -10,7 +10,7 @@ use tokenizers::{
 };
 
 use super::added_tokens::added_tokens;
-use super::tokenizer_config::{cleaned, configure};
+use super::tokenizer_config::{cleaned, configure, unread};
 use crate::Checkpoint;
 use crate::checkpoint::Words;
 use crate::checkpoint::config_json::ConfigJson;
@@ -152,7 +152,7 @@ impl Tokenizer {
             .then(|| ConfigJson::open(&config))
             .transpose()?;
         if let Some(config) = &config {
-            configure(&mut inner, config)?;
+            configure(&mut inner, config, model_type(directory).as_deref())?;
         }
         let known = inner.get_added_vocabulary().get_vocab().clone();
         let tokens = added_tokens(directory, config.as_ref(), |token| {
@@ -203,6 +203,12 @@ impl Tokenizer {
         inner(&self) -> &tokenizers::Tokenizer => &self.inner;
     }
 
+    /// The keys of `tokenizer_config.json` that nothing reads here and that are not known to change nothing.
+    pub fn unread_keys(&self) -> Vec<String> {
+        let file = self.config.as_ref().filter(|_| self.folder.is_some());
+        file.map(unread).unwrap_or_default()
+    }
+
     /// Where files are that say more than `tokenizer.json`, unless there are none.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
@@ -217,7 +223,7 @@ impl Tokenizer {
             return Ok(None);
         };
         // Where there is no limit, the file says 1e30.
-        let length = config.optional_number(&["model_max_length"])?;
+        let length = config.optional_number(&["model_max_length", "max_len"])?;
         Ok(length.filter(|&n| n < 1e9).map(|n| n as usize))
     }
 
@@ -466,4 +472,11 @@ fn pair<'t>(input: &EncodeInput<'t>) -> Option<(InputSequence<'t>, InputSequence
         EncodeInput::Dual(first, second) => Some((first.clone(), second.clone())),
         EncodeInput::Single(_) => None,
     }
+}
+
+/// The `model_type` of the configuration beside a tokenizer, if there is one: transformers chooses the tokenizer's class by both.
+fn model_type(directory: &Path) -> Option<String> {
+    let path = directory.join("config.json");
+    let config = ConfigJson::open(&path).ok()?; // whose reader tells what is wrong with it
+    config.text(&["model_type"]).ok()?
 }
