@@ -366,8 +366,7 @@ impl Tokenizer {
             max_length: limit.max_length.saturating_sub(n_special),
             ..limit.clone()
         };
-        let (first, second) =
-            truncate_encodings(first, Some(second), &limit).map_err(|error| fail(error.into()))?;
+        let (first, second) = truncate_encodings(first, Some(second), &limit).map_err(fail)?;
         whole.post_process(first, second, true).map_err(fail)
     }
 

@@ -42,7 +42,7 @@ enum Command {
     /// Run all blocks on the input of a fixture and compare every intermediate result with PyTorch's.
     Verify(verify::Args),
     /// Continue a text, or token ids, with a decoder.
-    Generate(generate::Args),
+    Generate(Box<generate::Args>),
     /// Make a vector of each line of a file of texts.
     Embed(embed::Args),
     /// Score the labels of a classifier, or a cross-encoder's, for each line of a file of texts.
