@@ -47,6 +47,37 @@ fn blocks_of_two_stacks_are_not_verified_without_a_part() {
     answer.assert_refused(&["part: none chosen", "choose encoder or decoder", "--part"]);
 }
 
+/// A class of transformers that has the encoder alone; of an embedder, T5 with both stacks in its file.
+#[test]
+fn the_encoder_is_opened_where_the_files_say_so() {
+    use candle_blocks::text::{Pooling, TextOptions};
+    use candle_blocks::{Checkpoint, CheckpointOptions, checkpoint::scheme::StackPart};
+    if !is_present("families") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (family, class) in [
+        ("whisper", "WhisperForAudioClassification"),
+        ("t5", "T5EncoderModel"),
+        ("t5", "T5ForTokenClassification"),
+    ] {
+        let from = weights(&format!("families/{family}"));
+        std::fs::copy(from.join("model.safetensors"), path("model.safetensors")).unwrap();
+        let config = std::fs::read(from.join("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        config["architectures"] = serde_json::json!([class]);
+        std::fs::write(path("config.json"), config.to_string()).unwrap();
+        let chosen = CheckpointOptions::default().part(StackPart::Encoder);
+        let chosen = chosen.open(folder.path()).unwrap();
+        let found = Checkpoint::open(folder.path()).unwrap();
+        assert_eq!(found.config(), chosen.config(), "{class}");
+    }
+    let options = TextOptions::default().pooling([Pooling::Mean]);
+    let refusal = options.embedder(weights("families/t5")).unwrap_err();
+    assert!(refusal.to_string().contains("tokenizer.json"), "{refusal}"); // of the encoder; none was asked for
+}
+
 #[test]
 fn a_run_of_both_stacks_writes_the_stages_of_both() {
     if !is_present("families") {
