@@ -37,7 +37,6 @@ const UNCHANGING: &[&str] = &[
     "output_logits",
     "output_scores",
     "penalty_alpha",
-    "prefill_chunk_size",
     "prev_sot_token_id",
     "prompt_lookup_num_tokens",
     "return_dict_in_generate",

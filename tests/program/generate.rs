@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
-use candle_blocks::generate::{GenerationOptions, Generator, Sampler};
+use candle_blocks::generate::{BeamOptions, GenerationOptions, Generator, Sampler};
 use candle_blocks::model::ModelInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
 use tempfile::TempDir;
@@ -323,4 +323,143 @@ fn what_cannot_be_continued_is_refused_in_one_line() {
     base("tiny-gpt2", &["--input-ids", &ids]).assert_refused(&["head", "ForCausalLM"]);
     base("families/llama", &["--prompt", "a"]).assert_refused(&["tokenizer.json", "missing"]);
     assert!(fs::read_dir(folder.0.path()).unwrap().count() == 1);
+}
+
+/// A copy of the text model with a `generation_config.json`.
+fn configured(folder: &Folder, config: &str) -> PathBuf {
+    let model = folder.path("model");
+    fs::create_dir_all(&model).unwrap();
+    for file in fs::read_dir(weights("tiny-gpt-text")).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), model.join(file.file_name())).unwrap();
+    }
+    fs::write(model.join("generation_config.json"), config).unwrap();
+    model
+}
+
+fn generate_with(model: &std::path::Path, arguments: &[&str]) -> Answer {
+    let mut command = program();
+    command.arg("generate").arg("--model").arg(model);
+    answer(command.args(arguments))
+}
+
+#[test]
+fn the_best_beams_are_written_with_their_scores() {
+    let Some(folder) = Folder::new() else { return };
+    let ids = folder.ids(&[&[65, 110, 110], &[83, 104, 101]], None);
+    let output = folder.path("beams.safetensors");
+    let beams = [
+        "--num-beams",
+        "3",
+        "--num-return-sequences",
+        "2",
+        "--length-penalty",
+        "0.5",
+    ];
+    let into = [
+        "--input-ids",
+        &ids,
+        "--max-new-tokens",
+        "9",
+        "--output",
+        output.to_str().unwrap(),
+    ];
+    generate(&[&into[..], &beams].concat()).assert_status(0);
+    let written = load(&output);
+    let options = BeamOptions {
+        beams: 3,
+        returned: 2,
+        length_penalty: 0.5,
+        ..BeamOptions::default()
+    };
+    let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
+    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let options = GenerationOptions::of(&checkpoint)
+        .unwrap()
+        .with_beams(options);
+    let generator = Generator::new(&model, options.with_max_new_tokens(9)).unwrap();
+    let prompts = [vec![65, 110, 110], vec![83, 104, 101]];
+    let mut generation = generator.start(&prompts, Sampler::greedy()).unwrap();
+    generation.by_ref().for_each(|step| drop(step.unwrap()));
+    let scores: Vec<f32> = (0..4).filter_map(|i| generation.score(i)).collect();
+    assert!(scores[0] > scores[1] && scores[2] > scores[3]);
+    let tokens = |of: &Tensor| of.to_vec2::<u32>().unwrap();
+    assert_eq!(
+        tokens(&written["tokens"]),
+        tokens(&generation.padded().unwrap())
+    );
+    assert_eq!(
+        written["sequences_scores"].to_vec1::<f32>().unwrap(),
+        scores
+    );
+
+    // Of a text, all of it comes at the end, and each beam on a line of its own.
+    let said = generate(&[&["--prompt", "She ", "--max-new-tokens", "9"][..], &beams].concat());
+    said.assert_status(0);
+    assert!(said.stdout.trim_end().lines().count() >= 2, "{said:#?}");
+    generate(&["--prompt", "She ", "--num-beams", "2", "--temperature", "1"])
+        .assert_refused(&["num_beams is 2", "set num_beams to 1"]);
+    generate(&["--prompt", "She ", "--num-return-sequences", "2"])
+        .assert_refused(&["num_return_sequences is 2", "num_beams"]);
+}
+
+#[test]
+fn a_checkpoint_that_draws_tokens_is_noted_and_followed_when_asked() {
+    let Some(folder) = Folder::new() else { return };
+    let model = configured(
+        &folder,
+        r#"{"do_sample": true, "top_p": 0.9, "max_new_tokens": 12}"#,
+    );
+    let said = generate_with(&model, &["--prompt", "She "]);
+    said.assert_status(0);
+    assert_eq!(
+        said.stdout,
+        generate(&["--prompt", "She ", "--max-new-tokens", "12"]).stdout
+    );
+    for word in ["note:", "do_sample", "top_p 0.9", "--sample"] {
+        assert!(said.stderr.contains(word), "{said:#?}");
+    }
+    let drawn = ["--prompt", "She ", "--sample", "--seed", "4"];
+    let drawn = generate_with(&model, &drawn);
+    assert!(
+        !drawn.stderr.contains("note:") && drawn.stdout != said.stdout,
+        "{drawn:#?}"
+    );
+    // 0 draws from all tokens.
+    generate_with(&model, &["--prompt", "She ", "--top-k", "0"]).assert_status(0);
+}
+
+#[test]
+fn a_text_ends_with_the_stop_string_of_the_checkpoint() {
+    let Some(folder) = Folder::new() else { return };
+    let whole = generate(&["--prompt", "Sir Walter ", "--max-new-tokens", "40"]);
+    let stop = &whole.stdout[10..13];
+    let expected = &whole.stdout[..whole.stdout.find(stop).unwrap() + stop.len()];
+    let config = format!(r#"{{"stop_strings": ["{stop}"], "max_new_tokens": 40}}"#);
+    let model = configured(&folder, &config);
+    let said = generate_with(&model, &["--prompt", "Sir Walter "]);
+    said.assert_status(0);
+    assert_eq!(said.stdout, format!("{expected}\n"));
+    // Of ids, the tokens end where the text does.
+    let prompt: Vec<u32> = b"Sir Walter ".iter().map(|&byte| byte.into()).collect();
+    let ids = folder.ids(&[&prompt], None);
+    let said = generate_with(&model, &["--input-ids", &ids]);
+    said.assert_status(0);
+    assert_eq!(said.stdout.trim().split(' ').count(), expected.len());
+    fs::remove_file(model.join("tokenizer.json")).unwrap();
+    generate_with(&model, &["--input-ids", &ids]).assert_refused(&["tokenizer.json"]);
+}
+
+#[test]
+fn tokens_for_padding_are_padding_where_there_is_no_mask() {
+    let Some(folder) = Folder::new() else { return };
+    let model = configured(&folder, r#"{"pad_token_id": 0, "eos_token_id": 10}"#);
+    let both = folder.ids(&[&[83, 105, 114, 32], &[0, 0, 65, 110]], None);
+    let both = generate_with(&model, &["--input-ids", &both]);
+    both.assert_status(0);
+    let alone = folder.ids(&[&[65, 110]], None);
+    let alone = generate_with(&model, &["--input-ids", &alone]);
+    assert_eq!(both.stdout.lines().nth(1), alone.stdout.lines().next());
+    let middle = folder.ids(&[&[65, 0, 110]], None);
+    generate_with(&model, &["--input-ids", &middle]).assert_refused(&["token 0", "pad_token_id"]);
 }
