@@ -269,6 +269,10 @@ impl Keys<'_> {
         ) {
             return Ok(by_tables(&short, &long, attention));
         }
+        if self.architecture == "phi3" && (kind == "yarn" || kind == "linear" && factor != 1.0) {
+            let reason = format!("is {kind:?}, and of this architecture only \"longrope\" is read");
+            return Err(self.error("rope.scaling.type", reason));
+        }
         match kind {
             "yarn" => {
                 let mut scaling = json!({"rope_type": kind, "factor": factor});
