@@ -269,6 +269,13 @@ impl Keys<'_> {
         ) {
             return Ok(by_tables(&short, &long, attention));
         }
+        // Without tables its factor is for all frequencies.
+        let kind = if kind == "longrope" { "linear" } else { kind };
+        let is_scaled = attention.is_some_and(|factor| factor != 1.0);
+        if self.architecture == "gemma3" && is_scaled {
+            let reason = "is for layers with a window too, of which it is not supported";
+            return Err(self.error("rope.scaling.attn_factor", reason.to_string()));
+        }
         if self.architecture == "phi3" && (kind == "yarn" || kind == "linear" && factor != 1.0) {
             let reason = format!("is {kind:?}, and of this architecture only \"longrope\" is read");
             return Err(self.error("rope.scaling.type", reason));
@@ -300,7 +307,7 @@ impl Keys<'_> {
                 }
                 Ok(scaling)
             }
-            _ if attention.is_some_and(|factor| factor != 1.0) => {
+            _ if is_scaled => {
                 let factor = if kind == "linear" { factor } else { 1.0 };
                 let n = size("rope.dimension_count")?.unwrap_or(self.head_dim()?) / 2;
                 by_table(&vec![factor as f32; n])
