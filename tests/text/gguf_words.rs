@@ -132,7 +132,7 @@ fn check(root: &Path, n: usize) {
     let all = folders(root);
     for folder in &all {
         let (n_different, first) = differences(folder, n, 40);
-        println!("{}: {n_different} of {n} differ", folder.display());
+        println!("{}: {n_different} of {n} differ {first}", folder.display());
         if n_different > 0 {
             wrong.push(format!(
                 "{}: {n_different}, first {first}",
@@ -140,7 +140,7 @@ fn check(root: &Path, n: usize) {
             ));
         }
     }
-    assert!(all.len() >= 4, "{} folders in {root:?}", all.len());
+    assert!(!all.is_empty(), "no folders in {root:?}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
