@@ -277,8 +277,16 @@ impl Keys<'_> {
             return Err(self.error("rope.scaling.attn_factor", reason.to_string()));
         }
         if self.architecture == "phi3" && (kind == "yarn" || kind == "linear" && factor != 1.0) {
-            let reason = format!("is {kind:?}, and of this architecture only \"longrope\" is read");
-            return Err(self.error("rope.scaling.type", reason));
+            let keys = [
+                "rope.scaling.type",
+                "rope.scaling.factor",
+                "rope.scale_linear",
+            ];
+            let key = keys.into_iter().find(|key| self.optional(key).is_some());
+            let reason = format!(
+                "makes it {kind:?}, and of this architecture only tables of factors are read"
+            );
+            return Err(self.error(key.unwrap_or("rope.scaling.type"), reason));
         }
         match kind {
             "yarn" => {
