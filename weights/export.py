@@ -25,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
-from fixtures import capture, changed_keys, checkpoint, default_configs, gguf_chat, gguf_files, gguf_words, inputs, manifest, minilm, quantized, reference, self_test, text, torch_stack, whole
+from fixtures import adapters, capture, changed_keys, checkpoint, default_configs, gguf_chat, gguf_files, gguf_words, inputs, manifest, minilm, quantized, reference, self_test, text, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
 from fixtures.families import FAMILIES, Drive, Part, describe, family_of
 
@@ -47,6 +47,7 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     gguf_files.write(root / "gguf")
     gguf_words.write(root / "gguf-words")
     gguf_chat.write(root / "gguf-chat", root / "gguf-words/pairs")
+    adapters.write(root)
     if minilm_source:
         minilm.write(root / "minilm-block0", minilm_source)
         text.write_minilm(root / "text/minilm.safetensors", minilm_source)

@@ -4,6 +4,7 @@
 //! each parameter comes from; [`Loader`] reads the tensors that a layer needs; and [`Checkpoint::save`]
 //! writes them back. [`PlainFile`] loads a single feed-forward that was saved without a configuration.
 
+mod adapters;
 mod architecture;
 mod as_stored;
 mod as_tensor;
@@ -52,6 +53,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::checkpoint::adapters::Adapter;
 use crate::checkpoint::architecture::located;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
@@ -72,7 +74,7 @@ pub(crate) use loader::Held;
 pub use loader::Loader;
 pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;
-pub use report::{Conversion, LoadReport, UsedTensor};
+pub use report::{AppliedAdapter, Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, GgufType, Quantization, QuantizedTensor, SaveOptions};
 pub use tensor_parallel::TensorParallel;
 pub use two_stacks::OtherStack;
@@ -116,6 +118,7 @@ pub struct CheckpointOptions {
     strictness: Strictness,
     keeps_quantized: bool,
     beside: Beside,
+    adapters: Vec<PathBuf>,
 }
 
 impl CheckpointOptions {
@@ -149,9 +152,33 @@ impl CheckpointOptions {
         self
     }
 
+    /// Applies the adapter that Hugging Face's PEFT library saved in this directory, behind those before: its LoRA is added to
+    /// the weights as they are read, as by PEFT's `merge_and_unload`, and modules that were trained whole replace the model's.
+    /// [`LoadReport::adapters`] lists what is applied.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{CheckpointOptions, Precision};
+    /// let checkpoint = CheckpointOptions::default().adapter("my-lora").open("llama-3.2-1b")?;
+    /// let model = checkpoint.packed_model(Precision::F32)?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    pub fn adapter(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.adapters.push(directory.into());
+        self
+    }
+
     /// Opens the checkpoint at `path`; see [`Checkpoint::open`].
-    pub fn open(self, path: impl AsRef<Path>) -> Result<Checkpoint> {
-        let path = path.as_ref();
+    pub fn open(mut self, path: impl AsRef<Path>) -> Result<Checkpoint> {
+        let mut path = path.as_ref().to_path_buf();
+        if let Some(directory) = adapters::alone(&path) {
+            let adapter = Adapter::open(directory)?;
+            let Some(base) = adapter.local_base()? else {
+                return Err(adapter.without_base()?);
+            };
+            self.adapters.insert(0, directory.to_path_buf());
+            path = base;
+        }
+        let path = path.as_path();
         let checkpoint = self.clone().open_stack(path)?;
         let Some(config) = &checkpoint.config_path else {
             return Ok(checkpoint);
@@ -179,14 +206,22 @@ impl CheckpointOptions {
         };
         let (strictness, keeps_quantized) = (self.strictness, self.keeps_quantized);
         let beside = self.beside;
-        let json = match config_path.exists() {
+        let adapters = self.adapters_beside(&files)?;
+        let mut json = match config_path.exists() {
             true => Some(ConfigJson::open(&config_path)?),
             false => None,
         };
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
-        if let Some(json) = &json {
+        let mut applied = Vec::new();
+        if let Some(json) = &mut json {
             quantized::dequantize(json, &mut files)?;
             gguf::translate(json.value(), &mut files)?;
+            if !adapters.is_empty() {
+                let plan = Plan::new(&family, &config, Some(json), &files);
+                let plan = plan.map_err(|error| located(error, &config_path))?;
+                let base = adapters::Base::new(&family, &config, &plan);
+                applied = adapters::apply(adapters, &base, json, &mut files)?;
+            }
         }
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let mut plan = plan.map_err(|error| located(error, &config_path))?;
@@ -203,6 +238,8 @@ impl CheckpointOptions {
             strictness,
             keeps_quantized,
             beside,
+            json: json.filter(|_| !applied.is_empty()),
+            adapters: applied,
             other: None,
             is_joined: false,
             config_path: config_path.exists().then_some(config_path),
@@ -236,6 +273,10 @@ pub struct Checkpoint {
     other: Option<OtherStack>,
     /// The `config.json`, unless there is none.
     config_path: Option<PathBuf>,
+    /// The configuration with what adapters change of it.
+    json: Option<ConfigJson>,
+    /// The adapters that are part of the weights.
+    adapters: Vec<AppliedAdapter>,
 }
 
 impl Checkpoint {
@@ -303,10 +344,11 @@ impl Checkpoint {
 
     /// The `config.json`, unless there is none.
     pub(crate) fn config_json(&self) -> Result<Option<ConfigJson>> {
-        self.config_path
-            .as_deref()
-            .map(ConfigJson::open)
-            .transpose()
+        let opened = || self.config_path.as_deref().map(ConfigJson::open);
+        match &self.json {
+            Some(json) => Ok(Some(json.clone())),
+            None => opened().transpose(),
+        }
     }
 
     /// The tensors of the files, by their names on disk: for embeddings, heads and other tensors outside the blocks.
@@ -316,7 +358,7 @@ impl Checkpoint {
 
     /// Reports on every tensor: used, ignored, outside the blocks, unused or missing.
     pub fn report(&self) -> LoadReport {
-        LoadReport::new(&self.plan)
+        LoadReport::new(&self.plan, &self.adapters)
     }
 
     /// A loader of parameters as plain tensors, for inference.

@@ -99,7 +99,7 @@ impl Plan {
             }
         }
         for source in &mut plan.sources {
-            source.is_quantized = files.is_computed(&source.name);
+            source.is_quantized = files.is_dequantized(&source.name);
         }
         count_items(&mut plan.sources);
         plan.unite_tied();

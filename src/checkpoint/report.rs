@@ -1,6 +1,6 @@
 //! The report on every tensor of a checkpoint.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, path::PathBuf};
 
 use serde::Serialize;
 
@@ -31,6 +31,20 @@ pub struct UsedTensor {
     pub conversions: Vec<Conversion>,
 }
 
+/// An adapter of PEFT that is part of the weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AppliedAdapter {
+    /// Where its files are.
+    pub directory: PathBuf,
+    /// Whether it was not asked for, but lies beside the weights.
+    pub is_beside: bool,
+    /// The tensors on disk that it changes, replaces or adds.
+    pub tensors: Vec<String>,
+    /// The keys of its configuration that are not known, and were not followed, as PEFT does not follow keys that it does not
+    /// know.
+    pub unread: Vec<String>,
+}
+
 /// How every tensor of a checkpoint is used according to the rules of its family. `Display` prints a summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[must_use]
@@ -50,10 +64,13 @@ pub struct LoadReport {
     /// Keys of `config.json`, by their paths, that nothing here reads and that are not known to change nothing. transformers
     /// keeps such a key, and code on the Hub may read it.
     pub unread_keys: Vec<String>,
+    /// The adapters that are applied, in this order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub adapters: Vec<AppliedAdapter>,
 }
 
 impl LoadReport {
-    pub(crate) fn new(plan: &Plan) -> Self {
+    pub(crate) fn new(plan: &Plan, adapters: &[AppliedAdapter]) -> Self {
         Self {
             used: used(plan.of_blocks()),
             ends: used(plan.of_ends()),
@@ -62,6 +79,7 @@ impl LoadReport {
             unused: plan.unused.clone(),
             missing: plan.missing.iter().map(|m| m.role.clone()).collect(),
             unread_keys: plan.unread_keys.clone(),
+            adapters: adapters.to_vec(),
         }
     }
 
@@ -108,6 +126,11 @@ impl fmt::Display for LoadReport {
             self.unused.len(),
             self.missing.len()
         )?;
+        for adapter in &self.adapters {
+            let directory = adapter.directory.display().to_string();
+            let n = adapter.tensors.len();
+            writeln!(f, "  adapter {}: changes {n} tensors", Escaped(&directory))?;
+        }
         for (what, names) in [
             ("unused", &self.unused),
             ("missing", &self.missing),

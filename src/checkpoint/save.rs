@@ -20,7 +20,6 @@ pub use self::quantized::{GgufType, Quantization, QuantizedTensor};
 use self::shards::{Index, shards};
 pub(super) use self::target::Target;
 pub(super) use self::threads::in_parts;
-use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};
 use crate::checkpoint::plan::unknown_role;
@@ -103,8 +102,8 @@ impl SaveOptions {
             metadata.collect(),
             |name, write| tensors.write(name, write),
         )?;
-        if let Some(config) = &checkpoint.config_path {
-            let bytes = config_of_dense_weights(&ConfigJson::open(config)?)?;
+        if let Some(config) = checkpoint.config_json()? {
+            let bytes = config_of_dense_weights(&config)?;
             write_file(&target.staging().join(CONFIG), &bytes)?;
         }
         target.commit()

@@ -8,6 +8,7 @@ use super::encoder::{Encoder, TextInput, host};
 use super::prompts::Prompts;
 use super::scoring::Scoring;
 use super::sentences::Sentences;
+use crate::checkpoint::AppliedAdapter;
 use crate::config::getters;
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -98,6 +99,8 @@ impl TextClassifier {
     getters! {
         /// The model.
         model(&self) -> &Model => &self.encoder().model;
+        /// The adapters that are part of its weights.
+        adapters(&self) -> &[AppliedAdapter] => &self.encoder().adapters;
         /// The names of the labels.
         labels(&self) -> &[String] => &self.labels;
         /// The number of tokens to which texts are shortened, if to any.

@@ -9,6 +9,7 @@ use super::encoder::TextInput;
 use super::prompts::Prompts;
 use super::sentences::Sentences;
 use super::{Pooling, TextOptions};
+use crate::checkpoint::AppliedAdapter;
 use crate::config::getters;
 use crate::error::Result;
 use crate::model::Model;
@@ -53,6 +54,8 @@ impl TextEmbedder {
     getters! {
         /// The model.
         model(&self) -> &Model => &self.sentences.encoder.model;
+        /// The adapters that are part of its weights.
+        adapters(&self) -> &[AppliedAdapter] => &self.sentences.encoder.adapters;
         /// The number of features of a vector.
         width(&self) -> usize => self.sentences.width();
         /// The number of tokens to which texts are shortened, if to any.

@@ -10,6 +10,7 @@ use super::messages::Messages;
 use super::reading::{Limit, Reading};
 use super::{TokenizedText, Tokenizer, token_types};
 use crate::Checkpoint;
+use crate::checkpoint::AppliedAdapter;
 use crate::config::{EmbeddingsConfig, Reads, TokenEmbeddingsConfig};
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelInput, ModelOutput};
@@ -27,6 +28,8 @@ pub(super) struct Encoder {
     padding: u32,
     /// Whether the model is told which text of a pair a token belongs to.
     has_types: bool,
+    /// The adapters in its weights.
+    pub adapters: Vec<AppliedAdapter>,
 }
 
 /// A text, or a pair of texts.
@@ -111,6 +114,7 @@ impl Encoder {
             false => Lengths::Equal,
         };
         Ok(Self {
+            adapters: checkpoint.report().adapters,
             has_types: takes_types && words.n_types.is_some(),
             model,
             tokenizer,

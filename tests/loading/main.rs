@@ -17,6 +17,7 @@ mod trained;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod adapters;
 mod as_stored;
 mod config_defaults;
 mod config_keys;

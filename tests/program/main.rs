@@ -19,6 +19,7 @@ mod synthetic;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod adapters;
 mod bench;
 mod cli;
 mod conversation;

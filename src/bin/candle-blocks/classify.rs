@@ -8,7 +8,7 @@ use candle_blocks::candle_core::{Device, Tensor};
 use candle_blocks::text::Scores;
 use serde::Serialize;
 
-use crate::model::{ComputeArgs, ModelArgs};
+use crate::model::{ComputeArgs, ModelArgs, note_adapters};
 use crate::texts::{Format, PromptArgs, Results, TextArgs};
 use crate::{Outcome, output};
 
@@ -62,6 +62,7 @@ pub fn classify(args: &Args) -> Result<Outcome> {
     let options = args.compute.text_options(&args.model, &args.texts)?;
     args.model.note_unread_keys(&path);
     let classifier = options.classifier(&path)?;
+    note_adapters(classifier.adapters());
     output::notes(classifier.notes());
     let prompt = args.prompt.find(|name| classifier.prompt(name))?;
     let labels = classifier.labels();

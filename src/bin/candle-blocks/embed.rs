@@ -8,7 +8,7 @@ use candle_blocks::text::Pooling;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
-use crate::model::{ComputeArgs, ModelArgs};
+use crate::model::{ComputeArgs, ModelArgs, note_adapters};
 use crate::texts::{Format, PromptArgs, Results, TextArgs};
 use crate::{Outcome, output};
 
@@ -53,6 +53,7 @@ pub fn embed(args: &Args) -> Result<Outcome> {
     }
     args.model.note_unread_keys(&path);
     let embedder = options.embedder(path)?;
+    note_adapters(embedder.adapters());
     output::notes(embedder.notes());
     let prompt = args.prompt.find(|name| embedder.prompt(name))?;
     let mut vectors = Vec::new();

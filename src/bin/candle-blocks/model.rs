@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
-use candle_blocks::checkpoint::{Beside, scheme::StackPart};
+use candle_blocks::checkpoint::{AppliedAdapter, Beside, scheme::StackPart};
 use candle_blocks::device::check_dtype;
 use candle_blocks::text::TextOptions;
 use candle_blocks::trace::TraceInput;
@@ -31,6 +31,7 @@ impl ModelArgs {
     pub fn open(&self) -> Result<Checkpoint> {
         let checkpoint = self.options().whole().open(self.path()?)?;
         self.source.note_unused(&checkpoint);
+        note_adapters(&checkpoint.report().adapters);
         Ok(checkpoint)
     }
 
@@ -66,8 +67,14 @@ impl ModelArgs {
 
     /// The files that are named beside the weights.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let SourceArgs { config, family, .. } = &self.source;
-        [config, family].into_iter().flatten().map(PathBuf::as_path)
+        let SourceArgs {
+            config,
+            family,
+            adapter,
+            ..
+        } = &self.source;
+        let given = [config, family].into_iter().flatten();
+        given.chain(adapter).map(PathBuf::as_path)
     }
 }
 
@@ -97,6 +104,9 @@ pub struct SourceArgs {
     /// Leave out tensors of the files that the model does not know, and name them in a note.
     #[arg(long)]
     allow_unused: bool,
+    /// A directory with an adapter of PEFT (adapter_config.json) to apply; may be given several times.
+    #[arg(long, value_name = "DIR")]
+    adapter: Vec<PathBuf>,
 }
 
 /// Says what nothing reads of the config.json.
@@ -122,6 +132,7 @@ impl SourceArgs {
             self.config.is_some(),
             self.family.is_some(),
             self.allow_unused,
+            !self.adapter.is_empty(),
         ];
         self.hub.is_some() || self.part.is_some() || others.contains(&true)
     }
@@ -135,6 +146,7 @@ impl SourceArgs {
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
         let checkpoint = self.options().open(self.path(path, name)?)?;
         self.note_unused(&checkpoint);
+        note_adapters(&checkpoint.report().adapters);
         Ok(checkpoint)
     }
 
@@ -163,7 +175,9 @@ impl SourceArgs {
         if self.allow_unused {
             options = options.strictness(Strictness::AllowUnused);
         }
-        options
+        self.adapter
+            .iter()
+            .fold(options, CheckpointOptions::adapter)
     }
 
     /// Names the tensors that are left out, and the keys that nothing reads.
@@ -176,6 +190,24 @@ impl SourceArgs {
                 unused.len(),
                 checkpoint.family(),
                 unused.join(", ")
+            ));
+        }
+    }
+}
+
+/// Says which adapters were applied that were not asked for, and what of any was not followed.
+pub fn note_adapters(adapters: &[AppliedAdapter]) {
+    for adapter in adapters {
+        let directory = adapter.directory.display();
+        if adapter.is_beside {
+            output::warn(format_args!(
+                "note: the adapter beside the weights in {directory} (adapter_config.json) is applied to them"
+            ));
+        }
+        if !adapter.unread.is_empty() {
+            output::warn(format_args!(
+                "note: {directory}: adapter_config.json has {}, which is not known and not followed",
+                adapter.unread.join(", ")
             ));
         }
     }

@@ -104,7 +104,13 @@ pub fn check_file<'p>(
     let directory = checkpoint.files().directory();
     let directory = Path::new(".").join(directory).canonicalize().ok();
     check(output, |existing| {
-        let is_it = |path: &Path| path.canonicalize().is_ok_and(|path| path == existing);
+        // An adapter is a directory of files that are read.
+        let is_it = |path: &Path| {
+            let is_or_has = |path: PathBuf| {
+                path == existing || path.is_dir() && existing.parent() == Some(&path)
+            };
+            path.canonicalize().is_ok_and(is_or_has)
+        };
         // The configuration, the tokenizer, templates; in the Hub's cache, links.
         let is_beside = |path: &Path| {
             let folder = path.parent().and_then(|folder| folder.canonicalize().ok());

@@ -20,6 +20,11 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
     /// Whether its codes can be packed as they are.
     fn coding(&self, files: &TensorFiles) -> Result<Coding>;
 
+    /// Whether its numbers stand for codes; such a matrix lies as `[d_out, d_in]`, whatever the family says.
+    fn is_of_codes(&self) -> bool {
+        true
+    }
+
     /// Rows of codes in the format and the order that [`Self::coding`] gives. Of several matrices in one tensor, rows are counted through.
     fn coded_rows(
         &self,
@@ -89,10 +94,41 @@ impl TensorFiles {
         }
     }
 
-    /// Whether a tensor is computed from others.
-    pub(crate) fn is_computed(&self, name: &str) -> bool {
-        let storage = self.info(name).map(|info| &info.storage);
-        matches!(storage, Some(Storage::Computed(_)))
+    /// Whether a tensor is the numbers that codes stand for.
+    pub(crate) fn is_dequantized(&self, name: &str) -> bool {
+        self.computed(name)
+            .is_some_and(|compute| compute.is_of_codes())
+    }
+
+    /// Puts a tensor at this name, in the place of one that may be there.
+    pub(crate) fn put(&mut self, name: String, info: TensorInfo) {
+        self.tensors.insert(name, info);
+    }
+
+    /// Takes in the tensors of another file, which get no names here.
+    pub(crate) fn take_in(&mut self, other: Self) -> Vec<Part> {
+        let n_before = self.files.len();
+        self.files.extend(other.files);
+        let moved = |(name, mut info): (String, TensorInfo)| {
+            if let Storage::Stored { file, .. } = &mut info.storage {
+                *file += n_before;
+            }
+            Part { name, info }
+        };
+        other.tensors.into_iter().map(moved).collect()
+    }
+
+    /// Rows of a part in f32, whether it is stored or computed.
+    ///
+    /// # Errors
+    /// If its type is not a floating-point one, or it cannot be read.
+    pub(crate) fn part_rows(&self, part: &Part, rows: Range<usize>) -> Result<Vec<f32>> {
+        let width: usize = part.info.shape.iter().skip(1).product();
+        let span = rows.start * width..rows.end * width;
+        let shape = vec![span.len()];
+        let read = self.gather(&part.name, &part.info, &[span], shape)?;
+        let read = super::floating(read, &part.info.path, &part.name)?;
+        Ok(read.to_dtype(DType::F32)?.to_vec1()?)
     }
 
     /// All elements of a part, whose type has as many bytes as `T`.
@@ -189,6 +225,11 @@ impl TensorFiles {
 }
 
 impl Part {
+    /// Whether it is the numbers that codes stand for.
+    pub fn is_dequantized(&self) -> bool {
+        matches!(&self.info.storage, Storage::Computed(compute) if compute.is_of_codes())
+    }
+
     /// # Errors
     /// An error that names the tensor and its file.
     pub fn error(&self, reason: impl fmt::Display) -> Error {

@@ -57,6 +57,10 @@ fn in_directory(directory: &Path) -> Result<Located> {
             .collect()
     };
     let mut weights = of_extension("safetensors");
+    // An adapter beside a model is not the model.
+    if weights.len() > 1 {
+        weights.retain(|path| file_name(path) != "adapter_model.safetensors");
+    }
     if weights.is_empty() {
         weights = of_extension("gguf");
     }

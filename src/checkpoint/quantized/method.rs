@@ -271,13 +271,18 @@ fn schemes(found: &ConfigJson) -> Result<Schemes> {
     Ok(schemes)
 }
 
-/// The bytes of a `config.json` for weights that are not quantised: those of the file, if its own are not.
+/// The bytes of a `config.json` for weights that are not quantised: those of the file, if its own are not, and nothing of it was
+/// changed.
 pub(in crate::checkpoint) fn config_of_dense_weights(json: &ConfigJson) -> Result<Vec<u8>> {
     let path = json.path();
     let mut value = json.value().clone();
     if !gguf::is_gguf(path) {
-        let (Some(_), Some(object)) = (quantization(json)?, value.as_object_mut()) else {
+        let is_quantized = quantization(json)?.is_some();
+        if !is_quantized && ConfigJson::open(path)?.value() == json.value() {
             return fs::read(path).map_err(|source| Error::io(path, "read", source));
+        }
+        let Some(object) = value.as_object_mut() else {
+            return to_bytes(json, &value);
         };
         KEYS.into_iter().for_each(|key| drop(object.remove(key)));
     }

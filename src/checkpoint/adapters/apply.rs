@@ -1,0 +1,467 @@
+//! An adapter's place in a model: which tensors it changes, and how.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use super::Adapter;
+use super::config::AdapterConfig;
+use super::merged::{Change, Factors, Lies, Placed, compute, n_rows};
+use super::names::{Names, Place};
+use super::tensors::{Low, Tensors};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::families;
+use crate::checkpoint::files::{Part, TensorFiles};
+use crate::checkpoint::plan::{Plan, names_on_disk};
+use crate::checkpoint::report::AppliedAdapter;
+use crate::checkpoint::scheme::Family;
+use crate::config::{OutputWeight, StackConfig, Task};
+use crate::error::{Result, listed};
+
+/// The head's weight, where the files have it as the table of words alone.
+struct Tied {
+    words: String,
+    outputs: Vec<String>,
+}
+
+/// What the files are before any adapter is applied.
+pub(in crate::checkpoint) struct Base<'b> {
+    family: &'b Family,
+    /// The families of all stacks of such files.
+    siblings: Vec<&'b Family>,
+    config: &'b StackConfig,
+    plan: &'b Plan,
+}
+
+impl<'b> Base<'b> {
+    pub fn new(family: &'b Family, config: &'b StackConfig, plan: &'b Plan) -> Self {
+        let is_sibling = |other: &&Family| {
+            (other.model_types.iter()).any(|name| family.model_types.contains(name))
+        };
+        Self {
+            family,
+            siblings: families::all().iter().filter(is_sibling).collect(),
+            config,
+            plan,
+        }
+    }
+
+    fn tied(&self) -> Result<Option<Tied>> {
+        let head = self
+            .plan
+            .model
+            .as_ref()
+            .and_then(|model| model.head.as_ref());
+        let Some((task, output)) = head.and_then(|h| Some((h.task, h.readout.output.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let words = self.plan.source("embeddings.word.weight");
+        match words.filter(|_| output.weight == OutputWeight::Words) {
+            None => Ok(None),
+            Some(words) => Ok(Some(Tied {
+                words: words.name.clone(),
+                outputs: self.outputs(task)?,
+            })),
+        }
+    }
+
+    /// The names that the weight of a head's output may have.
+    fn outputs(&self, task: Task) -> Result<Vec<String>> {
+        let role = format!("{task}.output.weight");
+        if !self
+            .family
+            .end_rules
+            .iter()
+            .any(|rule| role.starts_with(&rule.role))
+        {
+            return Ok(vec![]);
+        }
+        names_on_disk(self.family, self.config, &role, &[])
+    }
+}
+
+/// Adapters as they are applied.
+struct Application<'b> {
+    base: &'b Base<'b>,
+    names: Names<'b>,
+    tied: Option<Tied>,
+    changes: BTreeMap<String, Vec<Placed>>,
+    /// Tensors that adapters before have changed.
+    before: BTreeSet<String>,
+    /// The class of an adapter that brought tensors, and how many labels its head has.
+    class: Option<String>,
+    n_labels: Option<usize>,
+}
+
+/// Makes adapters part of the tensors of `files`, one after the other, and `json` the configuration of the model with them.
+///
+/// # Errors
+/// If a tensor of an adapter has no place in the model, or does not fit it.
+pub(in crate::checkpoint) fn apply(
+    adapters: Vec<Adapter>,
+    base: &Base,
+    json: &mut ConfigJson,
+    files: &mut TensorFiles,
+) -> Result<Vec<AppliedAdapter>> {
+    if adapters.len() > 1
+        && let Some(with_biases) = adapters.iter().find(|adapter| adapter.config.has_biases)
+    {
+        return Err(with_biases.config.json.error(
+            &["bias"],
+            "of several adapters none may change biases, as in PEFT; give this one alone",
+        ));
+    }
+    let mut application = Application {
+        names: Names::new(base.family, &base.siblings, base.plan),
+        tied: base.tied()?,
+        base,
+        changes: BTreeMap::new(),
+        before: BTreeSet::new(),
+        class: None,
+        n_labels: None,
+    };
+    let mut applied = Vec::new();
+    for adapter in adapters {
+        let tensors = Tensors::sorted(files.take_in(adapter.files))?;
+        applied.push(AppliedAdapter {
+            tensors: application.add(&adapter.config, tensors, files)?,
+            unread: adapter.config.unread(),
+            directory: adapter.directory,
+            is_beside: adapter.is_beside,
+        });
+    }
+    for (name, changes) in application.changes {
+        if let Some(part) = files.as_part(&name) {
+            let shape = part.info.shape.clone();
+            files.add_computed(name, shape, &[&part.clone()], compute(part, changes));
+        }
+    }
+    let mut value = json.value().clone();
+    if let (Some(class), Some(keys)) = (application.class, value.as_object_mut()) {
+        keys.insert("architectures".to_string(), vec![class].into());
+    }
+    if let (Some(n_labels), Some(keys)) = (application.n_labels, value.as_object_mut()) {
+        let n_named = keys
+            .get("id2label")
+            .and_then(Value::as_object)
+            .map(|names| names.len());
+        keys.insert("num_labels".to_string(), n_labels.into());
+        if n_named != Some(n_labels) {
+            keys.remove("id2label");
+        }
+    }
+    if value != *json.value() {
+        *json = json.with_value(value, BTreeMap::new());
+    }
+    Ok(applied)
+}
+
+impl Application<'_> {
+    /// Adds an adapter; the names on disk of the tensors that it changes.
+    fn add(
+        &mut self,
+        config: &AdapterConfig,
+        tensors: Tensors,
+        files: &mut TensorFiles,
+    ) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let (saved, in_place) = {
+            let (mut saved, mut in_place) = (Vec::new(), Vec::new());
+            for (name, part) in tensors.whole {
+                match config.saves(&name)? {
+                    true => saved.push((name, part)),
+                    false => in_place.push((name, part)),
+                }
+            }
+            (saved, in_place)
+        };
+        // What is loaded into the base model's own parameters comes first, and what shares them has it too.
+        for (name, part) in in_place {
+            let place = self.find(files, &name).or_else(|| self.tied_words(&name));
+            names.push(self.replace(&name, place, part, config, files)?);
+        }
+        for (name, part) in saved {
+            let place = self.names.find(files, &name);
+            if let Some(place) = &place {
+                self.untie(&place.name, config, files);
+            }
+            names.push(self.replace(&name, place, part, config, files)?);
+        }
+        for (module, low) in tensors.low {
+            self.add_low(&module, low, config, files, &mut names)?;
+        }
+        names.sort();
+        names.dedup();
+        self.before.extend(names.iter().cloned());
+        Ok(names)
+    }
+
+    fn find(&self, files: &TensorFiles, name: &str) -> Option<Place> {
+        self.names.find(files, name)
+    }
+
+    /// The table of words, if this is the name of a head's weight that is the same.
+    fn tied_words(&self, name: &str) -> Option<Place> {
+        let tied = self.tied.as_ref()?;
+        let is_output = |output: &String| self.names.are_one(name, output);
+        tied.outputs.iter().any(is_output).then(|| Place {
+            name: tied.words.clone(),
+            features: None,
+        })
+    }
+
+    /// Gives the head a weight of its own, if what is about to change is the table that it shares.
+    fn untie(&mut self, name: &str, config: &AdapterConfig, files: &mut TensorFiles) {
+        let Some(tied) = self.tied.as_ref().filter(|tied| tied.words == name) else {
+            return;
+        };
+        let output = tied.outputs.first();
+        if let (false, Some(output), Some(words)) = (config.keeps_ties, output, files.info(name)) {
+            let words = words.clone();
+            if !files.contains(output) {
+                files.put(output.clone(), words);
+            }
+        }
+    }
+
+    /// Puts a whole tensor in the place of the base model's, or beside its tensors.
+    fn replace(
+        &mut self,
+        name: &str,
+        place: Option<Place>,
+        part: Part,
+        config: &AdapterConfig,
+        files: &mut TensorFiles,
+    ) -> Result<String> {
+        let Some(Place {
+            name: on_disk,
+            features,
+        }) = place
+        else {
+            self.note_head(name, &part, config)?;
+            self.class = self.class.take().or(config.class()?);
+            files.put(name.to_string(), part.info);
+            return Ok(name.to_string());
+        };
+        if self.before.contains(&on_disk) {
+            return Err(part.error(format!(
+                "it replaces {on_disk}, which another adapter changes; apply one of them"
+            )));
+        }
+        let is_head = self.note_head(&on_disk, &part, config)?;
+        let mut expected = files.find(&on_disk)?.shape.clone();
+        if let (Some(_), Some(first)) = (&features, expected.first_mut()) {
+            *first = n_rows(&[], features.as_ref());
+        }
+        // A head for other labels than the base model's replaces it.
+        if !is_head {
+            part.check_shape(&expected)?;
+        }
+        match features {
+            None => {
+                files.put(on_disk.clone(), part.info);
+            }
+            features => {
+                let change = Change::Whole { part };
+                let changes = self.changes.entry(on_disk.clone()).or_default();
+                changes.push(Placed { change, features });
+            }
+        }
+        Ok(on_disk)
+    }
+
+    /// Whether a tensor is that of a head for labels, of which it says how many there are.
+    fn note_head(&mut self, name: &str, part: &Part, config: &AdapterConfig) -> Result<bool> {
+        use Task::{ImageClassification, SequenceClassification, TokenClassification};
+        let tasks = [
+            SequenceClassification,
+            TokenClassification,
+            ImageClassification,
+        ];
+        for task in tasks {
+            for output in self.base.outputs(task)? {
+                let bias = output
+                    .strip_suffix(".weight")
+                    .map(|stem| format!("{stem}.bias"));
+                let is_weight = self.names.are_one(name, &output);
+                let is_bias = bias.is_some_and(|bias| self.names.are_one(name, &bias));
+                if (is_weight || is_bias) && config.saves(name)? {
+                    self.n_labels = part.info.shape.first().copied();
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Adds what an adapter has for a module.
+    fn add_low(
+        &mut self,
+        module: &str,
+        low: Low,
+        config: &AdapterConfig,
+        files: &mut TensorFiles,
+        names: &mut Vec<String>,
+    ) -> Result<()> {
+        let Low {
+            a,
+            b,
+            is_table,
+            bias,
+            lengths,
+            rows,
+        } = low;
+        let first = [&a, &b, &bias, &lengths, &rows]
+            .into_iter()
+            .flatten()
+            .next();
+        let Some(first) = first.cloned() else {
+            return Ok(());
+        };
+        let weight = format!("{module}.weight");
+        let place = match (self.find(files, &weight), self.tied_words(&weight)) {
+            (Some(place), _) => place,
+            // A head that shares the table of words gets a weight of its own, but for rows that both learn.
+            (None, Some(words)) if rows.is_none() => {
+                let info = files.find(&words.name)?.clone();
+                files.put(weight.clone(), info);
+                Place {
+                    name: weight.clone(),
+                    features: None,
+                }
+            }
+            (None, Some(words)) => words,
+            (None, None) => {
+                let similar = files.similar(&weight, 3);
+                return Err(first.error(format!(
+                    "the base model has no {module}{}; give the adapter's own base model",
+                    listed("nearest:", &similar)
+                )));
+            }
+        };
+        if let Some(rows) = rows {
+            let change = self.rows(
+                module,
+                rows,
+                config,
+                files.find(&place.name)?.shape.as_slice(),
+            )?;
+            self.push(&place, change, names);
+        }
+        let (a, b) = match (a, b) {
+            (Some(a), Some(b)) => (a, b),
+            (None, None) if bias.is_none() && lengths.is_none() => return Ok(()),
+            _ => return Err(first.error(format!("{module} lacks one of lora_A and lora_B"))),
+        };
+        let follows_words = config.keeps_ties && self.tied_words(&weight).is_some();
+        if !follows_words && !config.targets(module)? {
+            return Err(first.error(format!(
+                "target_modules and what restricts it in {} leave {module} out, so that PEFT ignores this tensor; \
+                 correct one of the two files",
+                config.json.path().display()
+            )));
+        }
+        if is_table {
+            self.untie(&place.name, config, files);
+        }
+        let rank = config.rank(module)?;
+        if a.info.shape.first() != Some(&rank) {
+            let found = &a.info.shape;
+            return Err(a.error(format!(
+                "it has shape {found:?}, but the rank of {module} is {rank} by {}",
+                config.json.path().display()
+            )));
+        }
+        let factors = Factors {
+            scale: config.scale(module, rank)?,
+            lies: self.lies(&place, is_table, config),
+            a,
+            b,
+            rank,
+        };
+        let base = files
+            .as_part(&place.name)
+            .ok_or_else(|| first.error("it has no base"))?;
+        factors.check(&base, place.features.as_ref())?;
+        if let Some(bias) = bias {
+            let Some(on_disk) = self.find(files, &format!("{module}.bias")) else {
+                return Err(bias.error(format!("{module} has no bias that it could be added to")));
+            };
+            let scale = factors.scale;
+            bias.check_shape(&[n_rows(
+                &files.find(&on_disk.name)?.shape,
+                on_disk.features.as_ref(),
+            )])?;
+            self.push(&on_disk, Change::Vector { part: bias, scale }, names);
+        }
+        let change = match (lengths, config.is_dora) {
+            (None, false) => Change::Product(factors),
+            (Some(lengths), true) => {
+                let n: usize = lengths.info.shape.iter().product();
+                let n_outputs = factors.b.info.shape.first().copied();
+                if Some(n) != n_outputs {
+                    let reason =
+                        format!("it has {n} numbers, expected one for each output of {module}");
+                    return Err(lengths.error(reason));
+                }
+                let before = OnceLock::new();
+                Change::Directed {
+                    factors,
+                    lengths,
+                    before,
+                }
+            }
+            (None, true) => {
+                let reason = format!("use_dora is true, but {module} has no lora_magnitude_vector");
+                return Err(first.error(reason));
+            }
+            (Some(lengths), false) => {
+                return Err(lengths.error("it is one of DoRA's, but use_dora is false"));
+            }
+        };
+        self.push(&place, change, names);
+        Ok(())
+    }
+
+    /// The rows of a table that an adapter replaces.
+    fn rows(
+        &self,
+        module: &str,
+        part: Part,
+        config: &AdapterConfig,
+        table: &[usize],
+    ) -> Result<Change> {
+        let is_of = |(name, _): &&(String, Vec<usize>)| {
+            let before = module.strip_suffix(name.as_str());
+            before
+                .is_some_and(|before| name.is_empty() || before.is_empty() || before.ends_with('.'))
+        };
+        let rows = config.tokens.iter().find(is_of);
+        let rows = rows.map(|(_, rows)| rows.clone()).unwrap_or_default();
+        part.check_shape(&[rows.len(), table.get(1).copied().unwrap_or(0)])?;
+        Ok(Change::Rows { part, rows })
+    }
+
+    fn push(&mut self, place: &Place, change: Change, names: &mut Vec<String>) {
+        let features = place.features.clone();
+        let changes = self.changes.entry(place.name.clone()).or_default();
+        changes.push(Placed { change, features });
+        names.push(place.name.clone());
+    }
+
+    /// Which way round the product lies: as the family has the tensor, which `fan_in_fan_out` repeats.
+    fn lies(&self, place: &Place, is_table: bool, config: &AdapterConfig) -> Lies {
+        let mut sources = self.base.plan.sources.iter();
+        let known = sources.find(|source| source.name == place.name);
+        let is_in_out = match known {
+            Some(source) => source.lies_transposed(),
+            None => config.fan_in_fan_out,
+        };
+        match is_in_out || is_table {
+            true => Lies::InOut,
+            false => Lies::OutIn,
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! What an `adapter_config.json` says, as PEFT's `LoraConfig` reads it.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::pattern;
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
+
+/// Keys that change nothing of what a trained adapter computes, or of which `init_lora_weights` says whether they do.
+const HARMLESS: &[&str] = &[
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "eva_config",
+    "inference_mode",
+    "loftq_config",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "task_type",
+    "velora_config",
+];
+
+/// Keys that change what an adapter computes, and that are not read: each must be absent, null, false or empty.
+const REFUSED: &[(&str, &str)] = &[
+    (
+        "alora_invocation_tokens",
+        "the adapter works from these tokens of a text on alone",
+    ),
+    ("arrow_config", "a router chooses among adapters"),
+    ("kasa_config", "the adapter changes singular values"),
+    ("layer_replication", "the model has layers several times"),
+    ("megatron_config", "the layers are Megatron's"),
+    (
+        "monteclora_config",
+        "the adapter is drawn from a distribution",
+    ),
+    ("target_parameters", "the adapters are on bare parameters"),
+    ("use_bdlora", "the factors are block diagonal"),
+    ("use_qalora", "the adapter reads means of groups of inputs"),
+];
+
+/// Values of `init_lora_weights` with which PEFT takes something out of the base model before it adds the adapter.
+const CHANGE_THE_BASE: &[&str] = &["pissa", "corda", "olora", "loftq"];
+/// Others, by which nothing but the start of training is different.
+const STARTS: &[&str] = &["gaussian", "eva", "orthogonal", "lora_ga", "mica"];
+
+/// Which layers get an adapter.
+#[derive(Debug)]
+enum Targets {
+    /// Those whose names end so.
+    Names(Vec<String>),
+    /// Those whose whole names match this pattern.
+    Pattern(String),
+    /// All.
+    All,
+}
+
+/// A checked `adapter_config.json`.
+#[derive(Debug)]
+pub(super) struct AdapterConfig {
+    pub json: ConfigJson,
+    rank: usize,
+    alpha: f64,
+    ranks: Map<String, Value>,
+    alphas: Map<String, Value>,
+    by_root: bool,
+    /// Whether the weights are decomposed into directions and lengths: DoRA.
+    pub is_dora: bool,
+    /// Whether it changes biases of the model, of which there are those of one adapter alone.
+    pub has_biases: bool,
+    /// Whether layers that share a weight share what an adapter makes of it.
+    pub keeps_ties: bool,
+    pub fan_in_fan_out: bool,
+    /// Modules that were trained as a whole.
+    pub modules_to_save: Vec<String>,
+    targets: Targets,
+    excluded: Option<Targets>,
+    layers: Option<Vec<usize>>,
+    layer_names: Vec<String>,
+    /// The rows of tables of words that are replaced, by the table.
+    pub tokens: Vec<(String, Vec<usize>)>,
+}
+
+impl AdapterConfig {
+    /// # Errors
+    /// If it is not a LoRA's, has a value that changes what the adapter computes and is not read, or a malformed one.
+    pub fn open(path: &Path) -> Result<Self> {
+        let json = ConfigJson::open(path)?;
+        let kind = json.text(&["peft_type"])?.unwrap_or_default();
+        if !kind.eq_ignore_ascii_case("LORA") {
+            let reason = format!(
+                "adapters of the kind {kind:?} are not supported, only \"LORA\"; merge it in Python with \
+                 `merge_and_unload()` where PEFT can, and load what `save_pretrained` writes"
+            );
+            return Err(json.error(&["peft_type"], reason));
+        }
+        for (key, meaning) in REFUSED {
+            if json.at(key).is_some_and(is_set) {
+                let reason = format!(
+                    "it says that {meaning}, which is not supported; merge the adapter in Python with \
+                     `merge_and_unload()` where PEFT can"
+                );
+                return Err(json.error(&[key], reason));
+            }
+        }
+        check_start(&json)?;
+        let texts = |key: &str| -> Result<Vec<String>> {
+            Ok(match json.at(key) {
+                Some(Value::String(one)) => vec![one.clone()],
+                _ => json.texts(&[key])?.unwrap_or_default(),
+            })
+        };
+        let layers = match json.at("layers_to_transform") {
+            Some(Value::Number(_)) => Some(vec![json.size(&["layers_to_transform"])?]),
+            _ => json.parsed::<Vec<usize>>("layers_to_transform")?,
+        };
+        let targets = targets(&json, "target_modules")?;
+        let bias = json.text(&["bias"])?.unwrap_or_else(|| "none".to_string());
+        if !["none", "all", "lora_only"].contains(&bias.as_str()) {
+            let reason = format!("found {bias:?}, expected \"none\", \"all\" or \"lora_only\"");
+            return Err(json.error(&["bias"], reason));
+        }
+        Ok(Self {
+            rank: json.size(&["r"])?,
+            alpha: json.number(&["lora_alpha"], 8.0)?,
+            ranks: json.parsed("rank_pattern")?.unwrap_or_default(),
+            alphas: json.parsed("alpha_pattern")?.unwrap_or_default(),
+            by_root: json.flag(&["use_rslora"], false)?,
+            is_dora: json.flag(&["use_dora"], false)?,
+            has_biases: bias != "none" || json.flag(&["lora_bias"], false)?,
+            keeps_ties: json.flag(&["ensure_weight_tying"], false)?,
+            fan_in_fan_out: json.flag(&["fan_in_fan_out"], false)?,
+            modules_to_save: texts("modules_to_save")?,
+            targets: targets.unwrap_or(Targets::All),
+            excluded: self::targets(&json, "exclude_modules")?,
+            layers: layers.filter(|layers| !layers.is_empty()),
+            layer_names: texts("layers_pattern")?,
+            tokens: tokens(&json)?,
+            json,
+        })
+    }
+
+    /// The base model's path or its name on the Hub, if the file says one.
+    pub fn base(&self) -> Result<Option<String>> {
+        let base = self.json.text(&["base_model_name_or_path"])?;
+        Ok(base.filter(|base| !base.is_empty()))
+    }
+
+    /// The keys that say something, and that are not known.
+    pub fn unread(&self) -> Vec<String> {
+        let mut unread = self.json.unread(HARMLESS);
+        unread.retain(|key| self.json.at(key).is_some_and(is_set));
+        unread
+    }
+
+    /// The class of the model that it was trained in, or the end of that name.
+    pub fn class(&self) -> Result<Option<String>> {
+        if let Some(Value::String(class)) = self.json.at("auto_mapping.base_model_class") {
+            return Ok(Some(class.clone()));
+        }
+        let task = self.json.text(&["task_type"])?;
+        Ok(task.and_then(|task| {
+            let class = match task.as_str() {
+                "SEQ_CLS" => "ForSequenceClassification",
+                "TOKEN_CLS" => "ForTokenClassification",
+                "QUESTION_ANS" => "ForQuestionAnswering",
+                "CAUSAL_LM" => "ForCausalLM",
+                "SEQ_2_SEQ_LM" => "ForConditionalGeneration",
+                _ => return None,
+            };
+            Some(class.to_string())
+        }))
+    }
+
+    /// The rank of a module's adapter.
+    pub fn rank(&self, module: &str) -> Result<usize> {
+        let is_whole = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+        self.of_module("rank_pattern", &self.ranks, self.rank, module, is_whole)
+    }
+
+    /// The factor on the product of a module's adapter of this rank.
+    pub fn scale(&self, module: &str, rank: usize) -> Result<f64> {
+        let (key, all) = ("alpha_pattern", &self.alphas);
+        let alpha = self.of_module(key, all, self.alpha, module, Value::as_f64)?;
+        let rank = rank as f64;
+        Ok(alpha / if self.by_root { rank.sqrt() } else { rank })
+    }
+
+    /// The value of the first pattern that matches a module.
+    fn of_module<T: PartialEq + Copy>(
+        &self,
+        key: &str,
+        patterns: &Map<String, Value>,
+        otherwise: T,
+        module: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<T> {
+        let mut found: Option<T> = None;
+        for (pattern, value) in patterns {
+            if !self.tried(key, pattern::ends_in(pattern, module))? {
+                continue;
+            }
+            let value = read(value).ok_or_else(|| {
+                let reason = format!("found {value} for {pattern:?}, expected a number");
+                self.json.error(&[key], reason)
+            })?;
+            // PEFT takes the first in the order of the file, which a parsed one need not have.
+            if found.is_some_and(|found| found != value) {
+                let reason =
+                    format!("several patterns with different values match {module}; leave one");
+                return Err(self.json.error(&[key], reason));
+            }
+            found = Some(value);
+        }
+        Ok(found.unwrap_or(otherwise))
+    }
+
+    /// Whether a module is to have an adapter: PEFT's `check_target_module_exists`.
+    pub fn targets(&self, module: &str) -> Result<bool> {
+        if let Some(excluded) = &self.excluded
+            && self.picks("exclude_modules", excluded, module)?
+        {
+            return Ok(false);
+        }
+        for saved in &self.modules_to_save {
+            if self.tried("modules_to_save", pattern::is_in(saved, module))? {
+                return Ok(false);
+            }
+        }
+        if !self.picks("target_modules", &self.targets, module)? {
+            return Ok(false);
+        }
+        let (Some(layers), Targets::Names(names)) = (&self.layers, &self.targets) else {
+            return Ok(true);
+        };
+        if names.iter().any(|name| name == module) {
+            return Ok(true);
+        }
+        let layer = pattern::layer_of(&self.layer_names, module);
+        let layer = self.tried("layers_pattern", layer)?;
+        Ok(layer.is_some_and(|layer| layers.contains(&layer)))
+    }
+
+    fn picks(&self, key: &str, targets: &Targets, module: &str) -> Result<bool> {
+        match targets {
+            Targets::All => Ok(true),
+            Targets::Pattern(pattern) => self.tried(key, pattern::is_whole(pattern, module)),
+            Targets::Names(names) => Ok(names.iter().any(|name| {
+                let before = module.strip_suffix(name.as_str());
+                before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+            })),
+        }
+    }
+
+    /// Whether a tensor with this name in the class was trained as a whole, apart from what shares it.
+    pub fn saves(&self, name: &str) -> Result<bool> {
+        for saved in &self.modules_to_save {
+            if self.tried("modules_to_save", pattern::is_in(saved, name))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn tried<T>(&self, key: &str, found: std::result::Result<T, String>) -> Result<T> {
+        found.map_err(|reason| self.json.error(&[key], reason))
+    }
+}
+
+/// Whether a value turns something on.
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(keys) => !keys.is_empty(),
+        _ => true,
+    }
+}
+
+/// # Errors
+/// If the base model is not the one in its files before an adapter of this start is added.
+fn check_start(json: &ConfigJson) -> Result<()> {
+    let key = "init_lora_weights";
+    let Some(Value::String(start)) = json.at(key) else {
+        return json.flag(&[key], true).map(drop);
+    };
+    let start = start.to_lowercase();
+    let reason = match () {
+        () if STARTS.contains(&start.as_str()) => return Ok(()),
+        () if CHANGE_THE_BASE.iter().any(|known| start.starts_with(known)) => format!(
+            "with {start:?} PEFT takes the adapter's start out of the base model first, which is not supported; save \
+             the adapter in Python with `save_pretrained(.., path_initial_model_for_weight_conversion=..)`, or merge it \
+             with `merge_and_unload()`"
+        ),
+        () => format!(
+            "{start:?} is not known, only true, false and {}",
+            STARTS.join(", ")
+        ),
+    };
+    Err(json.error(&[key], reason))
+}
+
+/// A list of names, or a pattern; `None` if absent.
+fn targets(json: &ConfigJson, key: &str) -> Result<Option<Targets>> {
+    Ok(match json.at(key) {
+        Some(Value::String(all)) if all.eq_ignore_ascii_case("all-linear") => Some(Targets::All),
+        Some(Value::String(pattern)) if !pattern.is_empty() => {
+            Some(Targets::Pattern(pattern.clone()))
+        }
+        Some(Value::String(_)) => None,
+        _ => {
+            let names = json.texts(&[key])?.filter(|names| !names.is_empty());
+            names.map(Targets::Names)
+        }
+    })
+}
+
+/// The rows of `trainable_token_indices`, by the module that has them; a list alone is of the model's table of words.
+fn tokens(json: &ConfigJson) -> Result<Vec<(String, Vec<usize>)>> {
+    let key = "trainable_token_indices";
+    match json.at(key) {
+        Some(Value::Array(_)) => {
+            let rows: Option<Vec<usize>> = json.parsed(key)?;
+            Ok(rows.map(|rows| (String::new(), rows)).into_iter().collect())
+        }
+        _ => {
+            let of_modules: Option<std::collections::BTreeMap<String, Vec<usize>>> =
+                json.parsed(key)?;
+            Ok(of_modules.unwrap_or_default().into_iter().collect())
+        }
+    }
+}

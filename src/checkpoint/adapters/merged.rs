@@ -1,0 +1,297 @@
+//! A tensor of the base model with what adapters add to it, computed as it is read.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{Device, Tensor};
+
+use crate::checkpoint::files::{Coding, Compute, Part, TensorFiles};
+use crate::checkpoint::scheme::Features;
+use crate::error::{Error, Result};
+use crate::packed::stored::{CodeFormat, CodedRows};
+
+/// How many numbers of a tensor are computed at a time where all of it is gone through.
+const AT_ONCE: usize = 1 << 20;
+
+/// Which way round the product of an adapter's factors lies in the tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lies {
+    /// `B·A`, `[d_out, d_in]`: a linear layer, or a convolution.
+    OutIn,
+    /// `(B·A)ᵀ`: a `Conv1D`, or a table of words.
+    InOut,
+}
+
+/// The factors of an adapter.
+#[derive(Debug)]
+pub(super) struct Factors {
+    pub a: Part, // [rank, d_in, ..]
+    pub b: Part, // [d_out, rank, ..]
+    pub rank: usize,
+    pub scale: f64,
+    pub lies: Lies,
+}
+
+/// What an adapter does to a tensor.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// Adds the product of its factors.
+    Product(Factors),
+    /// The same, and gives each output's weights the length that was learned for it (DoRA).
+    Directed {
+        factors: Factors,
+        lengths: Part,
+        /// Their lengths before, of a tensor in which they are columns, once they are computed.
+        before: OnceLock<Vec<f32>>,
+    },
+    /// Adds a vector times a number.
+    Vector { part: Part, scale: f64 },
+    /// Replaces some rows.
+    Rows { part: Part, rows: Vec<usize> },
+    /// Replaces all of it.
+    Whole { part: Part },
+}
+
+/// What an adapter does to a tensor, or to a part of its rows.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub change: Change,
+    pub features: Option<Features>,
+}
+
+/// A tensor with what adapters change of it, in their order.
+#[derive(Debug)]
+struct Merged {
+    base: Part,
+    changes: Vec<Placed>,
+}
+
+impl Merged {
+    /// As one matrix, `[rows, all else]`.
+    fn dims(&self) -> (usize, usize) {
+        let shape = &self.base.info.shape;
+        let rows = shape.first().copied().unwrap_or(1);
+        (rows, shape.iter().skip(1).product())
+    }
+}
+
+impl Factors {
+    /// Some rows of the scaled product.
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>, width: usize) -> Result<Vec<f32>> {
+        let all = |part: &Part| -> Result<Vec<f32>> {
+            files.part_rows(part, 0..part.info.shape.first().copied().unwrap_or(1))
+        };
+        let cpu = &Device::Cpu;
+        let (left, right) = match self.lies {
+            Lies::OutIn => {
+                let b = files.part_rows(&self.b, rows.clone())?;
+                let b = Tensor::from_vec(b, (rows.len(), self.rank), cpu)?;
+                (b, Tensor::from_vec(all(&self.a)?, (self.rank, width), cpu)?)
+            }
+            Lies::InOut => {
+                let a = all(&self.a)?;
+                let d_in = a.len() / self.rank.max(1);
+                let a = Tensor::from_vec(a, (self.rank, d_in), cpu)?;
+                let a = a.narrow(1, rows.start, rows.len())?.t()?;
+                let b = Tensor::from_vec(all(&self.b)?, (width, self.rank), cpu)?;
+                (a.contiguous()?, b.t()?.contiguous()?)
+            }
+        };
+        let product = (left.matmul(&right)? * self.scale)?;
+        Ok(product.flatten_all()?.to_vec1()?)
+    }
+
+    /// # Errors
+    /// If the product's shape is not that of the tensor, or of its part.
+    pub fn check(&self, base: &Part, features: Option<&Features>) -> Result<()> {
+        let n = |part: &Part| part.info.shape.iter().product::<usize>();
+        let shape = &base.info.shape;
+        let rows = n_rows(shape, features);
+        let width = shape.iter().skip(1).product();
+        let (d_out, d_in) = match self.lies {
+            Lies::OutIn => (rows, width),
+            Lies::InOut => (width, rows),
+        };
+        let a_first = self.a.info.shape.first() == Some(&self.rank);
+        let fits = a_first
+            && n(&self.a) == self.rank * d_in
+            && n(&self.b) == d_out * self.rank
+            && self.b.info.shape.first() == Some(&d_out);
+        // No class splits a `Conv1D`.
+        if fits && shape.len() >= 2 && (features.is_none() || self.lies == Lies::OutIn) {
+            return Ok(());
+        }
+        let (a, b, rank) = (&self.a.info.shape, &self.b.info.shape, self.rank);
+        Err(self.a.error(format!(
+            "it has shape {a:?} and its B {b:?}, which with rank {rank} do not fit {}, {shape:?}; give the adapter's own \
+             base model",
+            base.name
+        )))
+    }
+}
+
+impl Compute for Merged {
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
+        let (_, width) = self.dims();
+        let mut numbers = files.part_rows(&self.base, rows.clone())?;
+        for Placed { change, features } in &self.changes {
+            for (own, on_disk) in places(features.as_ref(), &rows) {
+                let start = on_disk.start - rows.start;
+                let part = &mut numbers[start * width..(start + own.len()) * width];
+                let base = || files.part_rows(&self.base, on_disk.clone());
+                change.apply(files, part, (own, width), (&self.base, &base))?;
+            }
+        }
+        Ok(numbers)
+    }
+
+    fn coding(&self, _: &TensorFiles) -> Result<Coding> {
+        Ok(Coding::Numbers)
+    }
+
+    fn is_of_codes(&self) -> bool {
+        self.base.is_dequantized()
+    }
+
+    fn coded_rows(&self, _: &TensorFiles, _: Range<usize>, _: CodeFormat) -> Result<CodedRows> {
+        Err(Error::input(
+            &self.base.name,
+            "an adapter is merged into it, and no codes stand for the sum",
+        ))
+    }
+}
+
+impl Change {
+    fn apply(
+        &self,
+        files: &TensorFiles,
+        numbers: &mut [f32],
+        (rows, width): (Range<usize>, usize),
+        (base, base_rows): (&Part, &dyn Fn() -> Result<Vec<f32>>),
+    ) -> Result<()> {
+        match self {
+            Self::Product(factors) => add(numbers, &factors.rows(files, rows, width)?),
+            Self::Directed {
+                factors,
+                lengths,
+                before,
+            } => {
+                let product = factors.rows(files, rows.clone(), width)?;
+                let n = lengths.info.shape.iter().product();
+                let learned = files.part_rows(&flat(lengths, n), 0..n)?;
+                match factors.lies {
+                    Lies::OutIn => {
+                        let mut whole = base_rows()?;
+                        add(&mut whole, &product);
+                        add(numbers, &product);
+                        let outputs = numbers.chunks_mut(width).zip(whole.chunks(width));
+                        for ((numbers, whole), learned) in outputs.zip(&learned[rows]) {
+                            let factor = (f64::from(*learned) / length(whole)) as f32;
+                            numbers.iter_mut().for_each(|number| *number *= factor);
+                        }
+                    }
+                    Lies::InOut => {
+                        let lengths = match before.get() {
+                            Some(known) => known,
+                            None => {
+                                let computed = column_lengths(files, base, factors, width)?;
+                                before.get_or_init(|| computed)
+                            }
+                        };
+                        add(numbers, &product);
+                        for row in numbers.chunks_mut(width) {
+                            for ((number, learned), before) in
+                                row.iter_mut().zip(&learned).zip(lengths)
+                            {
+                                *number *= learned / before;
+                            }
+                        }
+                    }
+                }
+            }
+            Self::Vector { part, scale } => {
+                let vector = files.part_rows(part, rows)?;
+                let scale = *scale as f32;
+                let pairs = numbers.iter_mut().zip(&vector);
+                pairs.for_each(|(number, added)| *number += scale * added);
+            }
+            Self::Whole { part } => numbers.copy_from_slice(&files.part_rows(part, rows)?),
+            Self::Rows { part, rows: given } => {
+                for (place, row) in given.iter().enumerate() {
+                    if rows.contains(row) {
+                        let new = files.part_rows(part, place..place + 1)?;
+                        let start = (row - rows.start) * width;
+                        numbers[start..start + width].copy_from_slice(&new);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many rows a tensor of this shape has, or its part.
+pub(super) fn n_rows(shape: &[usize], features: Option<&Features>) -> usize {
+    match features {
+        Some(features) => features.ranges.iter().map(ExactSizeIterator::len).sum(),
+        None => shape.first().copied().unwrap_or(1),
+    }
+}
+
+/// Which rows of a part some rows of the tensor are, and which these are.
+fn places(features: Option<&Features>, rows: &Range<usize>) -> Vec<(Range<usize>, Range<usize>)> {
+    let Some(features) = features else {
+        return vec![(rows.clone(), rows.clone())];
+    };
+    let mut before = 0;
+    let place = |range: &Range<usize>| {
+        let on_disk = range.start.max(rows.start)..range.end.min(rows.end);
+        let start = before + on_disk.start.saturating_sub(range.start);
+        before += range.len();
+        (!on_disk.is_empty()).then(|| (start..start + on_disk.len(), on_disk))
+    };
+    features.ranges.iter().filter_map(place).collect()
+}
+
+/// A part as a vector, whatever dimensions of 1 it has.
+fn flat(part: &Part, n: usize) -> Part {
+    let mut part = part.clone();
+    part.info.shape = vec![n];
+    part
+}
+
+fn add(to: &mut [f32], from: &[f32]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+}
+
+fn length(numbers: &[f32]) -> f64 {
+    let squares = numbers.iter().map(|&number| f64::from(number).powi(2));
+    squares.sum::<f64>().sqrt()
+}
+
+/// The lengths of the columns of the base with an adapter's product.
+fn column_lengths(
+    files: &TensorFiles,
+    base: &Part,
+    factors: &Factors,
+    width: usize,
+) -> Result<Vec<f32>> {
+    let n_rows = base.info.shape.first().copied().unwrap_or(1);
+    let step = (AT_ONCE / width.max(1)).max(1);
+    let mut squares = vec![0f64; width];
+    for start in (0..n_rows).step_by(step) {
+        let rows = start..n_rows.min(start + step);
+        let mut whole = files.part_rows(base, rows.clone())?;
+        add(&mut whole, &factors.rows(files, rows, width)?);
+        for row in whole.chunks(width) {
+            let pairs = squares.iter_mut().zip(row);
+            pairs.for_each(|(sum, &number)| *sum += f64::from(number).powi(2));
+        }
+    }
+    Ok(squares.into_iter().map(|sum| sum.sqrt() as f32).collect())
+}
+
+/// The changes of a tensor as something to compute.
+pub(super) fn compute(base: Part, changes: Vec<Placed>) -> Arc<dyn Compute> {
+    Arc::new(Merged { base, changes })
+}

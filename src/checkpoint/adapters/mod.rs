@@ -1,0 +1,180 @@
+//! Adapters of Hugging Face's PEFT library: `adapter_config.json` and `adapter_model.safetensors`, read with a base model.
+//!
+//! An adapter is made part of the base model's tensors as these are read: `W + alpha/r · B·A`, one tensor at a time. Families and
+//! layers know nothing of it.
+
+mod apply;
+mod config;
+mod merged;
+mod modules;
+mod names;
+mod pattern;
+mod tensors;
+
+use std::path::{Path, PathBuf};
+
+pub(super) use self::apply::{Base, apply};
+use self::config::AdapterConfig;
+use crate::checkpoint::CheckpointOptions;
+use crate::checkpoint::files::TensorFiles;
+use crate::error::{Error, Result};
+
+/// The file that says what an adapter is.
+pub(super) const CONFIG: &str = "adapter_config.json";
+/// The file of its tensors.
+pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
+
+/// An adapter's files.
+#[derive(Debug)]
+pub(super) struct Adapter {
+    directory: PathBuf,
+    config: AdapterConfig,
+    files: TensorFiles,
+    /// Whether it was not asked for.
+    is_beside: bool,
+}
+
+impl Adapter {
+    /// Opens an adapter's directory, or one of the two files in it.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged, or the adapter is of a kind that is not supported.
+    pub fn open(path: &Path) -> Result<Self> {
+        let directory = match path.is_file() {
+            true => path.parent().unwrap_or(Path::new("")),
+            false => path,
+        };
+        let config = directory.join(CONFIG);
+        if !config.exists() {
+            return Err(Error::input(
+                directory.display().to_string(),
+                format!(
+                    "no {CONFIG} is there; give the folder that PEFT's `save_pretrained` wrote"
+                ),
+            ));
+        }
+        let config = AdapterConfig::open(&config)?;
+        let weights = directory.join(WEIGHTS);
+        if !weights.exists() {
+            let found = match directory.join("adapter_model.bin").exists() {
+                true => "only adapter_model.bin, a pickle, which can run code",
+                false => "none",
+            };
+            return Err(Error::NoWeights {
+                path: directory.to_path_buf(),
+                reason: format!(
+                    "{WEIGHTS} should be beside {CONFIG}, but there is {found}; load the adapter in Python and write it with \
+                     `save_pretrained(.., safe_serialization=True)`"
+                ),
+            });
+        }
+        Ok(Self {
+            directory: directory.to_path_buf(),
+            config,
+            files: TensorFiles::open(weights)?,
+            is_beside: false,
+        })
+    }
+
+    /// The base model that the adapter names, if that is a directory here.
+    pub fn local_base(&self) -> Result<Option<PathBuf>> {
+        let base = self.config.base()?.map(PathBuf::from);
+        Ok(base.filter(|base| base.join("config.json").is_file() && !self.is_in(base)))
+    }
+
+    /// Whether it lies in this directory.
+    pub fn is_in(&self, directory: &Path) -> bool {
+        let canonical = |path: &Path| match path.as_os_str().is_empty() {
+            true => Path::new(".").canonicalize(),
+            false => path.canonicalize(),
+        };
+        let own = canonical(&self.directory);
+        own.is_ok_and(|own| canonical(directory).is_ok_and(|other| other == own))
+    }
+
+    /// # Errors
+    /// The error for an adapter that was given in the place of a model.
+    pub fn without_base(&self) -> Result<Error> {
+        let base = match self.config.base()? {
+            Some(base) => format!("the base model is {base:?} by its {CONFIG}"),
+            None => format!("its {CONFIG} names no base model"),
+        };
+        Ok(Error::NoWeights {
+            path: self.directory.clone(),
+            reason: format!(
+                "it holds an adapter of PEFT without the model that it changes; {base}: open that, with this adapter by \
+                 `--adapter` or `CheckpointOptions::adapter`, or merge the two in Python with `merge_and_unload()`"
+            ),
+        })
+    }
+
+    /// The adapter that lies beside weights.
+    ///
+    /// # Errors
+    /// As for [`Self::open`]; also if it names another base model, so that it may be in these weights already.
+    fn beside(directory: &Path) -> Result<Self> {
+        let adapter = Self {
+            is_beside: true,
+            ..Self::open(directory)?
+        };
+        adapter.check_own()?;
+        Ok(adapter)
+    }
+
+    fn check_own(&self) -> Result<()> {
+        let Some(base) = self.config.base()? else {
+            return Ok(());
+        };
+        let name = |path: &Path| path.file_name().map(|name| name.to_owned());
+        let directory = self.directory.canonicalize().unwrap_or_default();
+        let is_own = self.is_in(Path::new(&base)) || name(Path::new(&base)) == name(&directory);
+        if is_own {
+            return Ok(());
+        }
+        Err(self.config.json.error(
+            &["base_model_name_or_path"],
+            format!(
+                "the adapter beside these weights is one of {base:?}, and they may be that model or have the adapter in \
+                 them already; give this folder as `--adapter` or `CheckpointOptions::adapter` too to apply it to these \
+                 weights, or take {CONFIG} away"
+            ),
+        ))
+    }
+}
+
+impl CheckpointOptions {
+    /// The adapters that are asked for, behind the one that lies beside the weights.
+    pub(super) fn adapters_beside(&self, files: &TensorFiles) -> Result<Vec<Adapter>> {
+        let opened = self.adapters.iter().map(|path| Adapter::open(path));
+        let mut all = opened.collect::<Result<Vec<_>>>()?;
+        let directory = files.directory();
+        if is_in(directory) && !all.iter().any(|adapter| adapter.is_in(directory)) {
+            all.insert(0, Adapter::beside(directory)?);
+        }
+        Ok(all)
+    }
+}
+
+/// Whether there is an adapter in this directory.
+fn is_in(directory: &Path) -> bool {
+    directory.join(CONFIG).is_file()
+}
+
+/// The adapter that a path means in the place of a model: a directory without other weights, or the adapter's own file.
+pub(super) fn alone(path: &Path) -> Option<&Path> {
+    let is_of = |path: &Path, name: &str| path.file_name().is_some_and(|found| found == name);
+    if path.is_file() {
+        let is_one = is_of(path, WEIGHTS) || is_of(path, CONFIG);
+        return path.parent().filter(|directory| is_one && is_in(directory));
+    }
+    if !is_in(path) {
+        return None;
+    }
+    let is_model = |path: &Path| {
+        let extension = path.extension().and_then(|end| end.to_str());
+        matches!(extension, Some("safetensors" | "gguf")) && !is_of(path, WEIGHTS)
+    };
+    let entries = std::fs::read_dir(path).ok()?;
+    let has_model = entries.flatten().any(|entry| is_model(&entry.path()));
+    (!has_model).then_some(path)
+}

@@ -1,0 +1,73 @@
+//! The patterns by which PEFT picks modules: regular expressions of Python over a module's name.
+
+use fancy_regex::Regex;
+
+/// Whether a key of `rank_pattern` or `alpha_pattern` is a module's: PEFT's `get_pattern_key`.
+pub(super) fn ends_in(pattern: &str, module: &str) -> Result<bool, String> {
+    is_match(&format!(r"^(.*\.)?({pattern})$"), pattern, module)
+}
+
+/// Whether a pattern describes a module's whole name: `re.fullmatch`.
+pub(super) fn is_whole(pattern: &str, module: &str) -> Result<bool, String> {
+    is_match(&format!("^(?:{pattern})$"), pattern, module)
+}
+
+/// Whether one of `modules_to_save` is a module, or what it lies in.
+pub(super) fn is_in(pattern: &str, module: &str) -> Result<bool, String> {
+    is_match(&format!(r"^(^|.*\.){pattern}($|\..*)"), pattern, module)
+}
+
+/// The number of the layer that a module lies in, behind one of these names, or behind any if there are none.
+pub(super) fn layer_of(names: &[String], module: &str) -> Result<Option<usize>, String> {
+    let any = [r"[^.]*".to_string()];
+    let names = if names.is_empty() { &any[..] } else { names };
+    for name in names {
+        let regex = compiled(&format!(r"^.*?\.{name}\.(\d+)\."), name)?;
+        let found = regex.captures(module).map_err(|e| unusable(name, &e))?;
+        if let Some(number) = found.and_then(|found| found.get(1)) {
+            return Ok(number.as_str().parse().ok());
+        }
+    }
+    Ok(None)
+}
+
+fn is_match(whole: &str, pattern: &str, module: &str) -> Result<bool, String> {
+    let found = compiled(whole, pattern)?.is_match(module);
+    found.map_err(|error| unusable(pattern, &error))
+}
+
+fn compiled(whole: &str, pattern: &str) -> Result<Regex, String> {
+    Regex::new(whole).map_err(|error| unusable(pattern, &error))
+}
+
+fn unusable(pattern: &str, error: &fancy_regex::Error) -> String {
+    format!("{pattern:?} is no regular expression that can be read: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_match_as_in_pythons_re() {
+        let module = "model.layers.10.self_attn.q_proj";
+        for (pattern, expected) in [
+            ("q_proj", true),
+            ("self_attn.q_proj", true),
+            (r"layers\.1\..*q_proj", false),
+            (r"layers\.(0|10)\.self_attn\.q_proj", true),
+            ("^model.layers.10.self_attn.q_proj", true),
+            ("proj", false),
+            ("attn.q_proj", false),
+        ] {
+            assert_eq!(ends_in(pattern, module), Ok(expected), "{pattern}");
+        }
+        assert_eq!(is_whole(r"(?!.*\.1\.).*\.[qv]_proj", module), Ok(true));
+        assert_eq!(is_whole("q_proj", module), Ok(false));
+        assert_eq!(is_in("self_attn", module), Ok(true));
+        assert_eq!(is_in("attn", module), Ok(false));
+        assert_eq!(layer_of(&[], module), Ok(Some(10)));
+        assert_eq!(layer_of(&["h".to_string()], module), Ok(None));
+        assert!(ends_in("(", module).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! The tensors of an adapter's file, by the modules that they change.
+
+use std::collections::BTreeMap;
+
+use crate::checkpoint::files::Part;
+use crate::error::Result;
+
+/// What PEFT puts in front of every module's name.
+pub(crate) const PREFIX: &str = "base_model.model.";
+
+/// What an adapter has for a module.
+#[derive(Debug, Default)]
+pub(super) struct Low {
+    pub a: Option<Part>,
+    pub b: Option<Part>,
+    /// Whether the module is a table of words.
+    pub is_table: bool,
+    /// Added to what comes out of `B`.
+    pub bias: Option<Part>,
+    /// The lengths of DoRA.
+    pub lengths: Option<Part>,
+    /// Rows of a table of words.
+    pub rows: Option<Part>,
+}
+
+/// The tensors of an adapter.
+#[derive(Debug, Default)]
+pub(super) struct Tensors {
+    /// By the module's name in the class.
+    pub low: BTreeMap<String, Low>,
+    /// Whole tensors, by their names in the class.
+    pub whole: Vec<(String, Part)>,
+}
+
+impl Tensors {
+    /// # Errors
+    /// If a tensor is none that a LoRA has.
+    pub fn sorted(parts: Vec<Part>) -> Result<Self> {
+        let mut sorted = Self::default();
+        for part in parts {
+            let name = part
+                .name
+                .strip_prefix(PREFIX)
+                .unwrap_or(&part.name)
+                .to_string();
+            let ends: [(&str, bool, fn(&mut Low) -> &mut Option<Part>); 8] = [
+                (".lora_A.weight", false, |low| &mut low.a),
+                (".lora_B.weight", false, |low| &mut low.b),
+                (".lora_B.bias", false, |low| &mut low.bias),
+                (".lora_embedding_A", true, |low| &mut low.a),
+                (".lora_embedding_B", true, |low| &mut low.b),
+                (".lora_magnitude_vector", false, |low| &mut low.lengths),
+                (".lora_magnitude_vector.weight", false, |low| {
+                    &mut low.lengths
+                }),
+                (".token_adapter.trainable_tokens_delta", false, |low| {
+                    &mut low.rows
+                }),
+            ];
+            let mut known = ends.iter();
+            let found = known.find_map(|(end, is_table, place)| {
+                Some((name.strip_suffix(end)?, *is_table, place))
+            });
+            if let Some((module, is_table, place)) = found {
+                let low = sorted.low.entry(module.to_string()).or_default();
+                low.is_table |= is_table;
+                *place(low) = Some(part);
+                continue;
+            }
+            if name.contains("lora_") || name.contains("trainable_tokens") {
+                return Err(part.error(
+                    "no tensor of a LoRA has this name; give what PEFT's `save_pretrained` writes",
+                ));
+            }
+            // Of a wrapper that was saved with what it wraps.
+            if name.contains(".original_module.") {
+                continue;
+            }
+            let inside = [".token_adapter", ".base_layer", ".modules_to_save"];
+            let name = inside.iter().fold(name, |name, wrapper| {
+                name.replace(&format!("{wrapper}."), ".")
+            });
+            sorted.whole.push((name, part));
+        }
+        Ok(sorted)
+    }
+}

@@ -1,0 +1,418 @@
+//! Adapters of PEFT become part of the weights, and compute what PEFT computes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::checkpoint::files::TensorFiles;
+use candle_blocks::checkpoint::write::write_safetensors;
+use candle_blocks::model::{Model, ModelInput};
+use candle_blocks::verify::{Expected, compare};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
+use serde_json::{Value, json};
+use tempfile::{TempDir, tempdir};
+
+use crate::message::message;
+use crate::weights::{is_present, weights};
+
+/// What PEFT computed with adapters, and the base model.
+struct Judged {
+    base: PathBuf,
+    adapters: Vec<PathBuf>,
+    expected: TensorFiles,
+}
+
+fn judged() -> Vec<Judged> {
+    if !["adapters", "families", "heads"]
+        .into_iter()
+        .all(is_present)
+    {
+        return vec![];
+    }
+    let folder = weights("adapters");
+    let mut found = vec![read(
+        &folder.join("several.safetensors"),
+        &["patterns", "rooted"],
+    )];
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            let name = path.file_name().unwrap().to_str().unwrap().to_string();
+            found.push(read(&path.join("expected.safetensors"), &[&name]));
+        }
+    }
+    assert!(found.len() >= 12, "only {}", found.len());
+    found
+}
+
+fn read(path: &Path, names: &[&str]) -> Judged {
+    let expected = TensorFiles::open(path).unwrap();
+    Judged {
+        base: weights(&expected.metadata()["base"]),
+        adapters: names.iter().map(|name| adapter(name)).collect(),
+        expected,
+    }
+}
+
+fn adapter(name: &str) -> PathBuf {
+    weights("adapters").join(name)
+}
+
+fn open(base: &Path, adapters: &[PathBuf]) -> candle_blocks::Result<Checkpoint> {
+    let options = CheckpointOptions::default().whole();
+    let options = adapters.iter().fold(options, CheckpointOptions::adapter);
+    options.open(base)
+}
+
+fn output(model: &Model, files: &TensorFiles) -> Tensor {
+    let input = match files.contains("pixel_values") {
+        true => ModelInput::pixels(&files.read("pixel_values").unwrap()),
+        false => ModelInput::tokens(&files.read("input_ids").unwrap()),
+    };
+    let output = model.forward(&input).unwrap();
+    output.logits.unwrap_or(output.last_hidden_state)
+}
+
+/// Whether a checkpoint computes what is expected, unpacked and packed.
+fn assert_computes(checkpoint: &Checkpoint, expected: &TensorFiles) {
+    let read = |name: &str| expected.read(name).unwrap();
+    let judge = Expected::new(read("output"), Some(read("output.f64"))).unwrap();
+    for model in [
+        checkpoint.model(DType::F32, &Device::Cpu).unwrap(),
+        checkpoint.packed_model(Precision::F32).unwrap(),
+    ] {
+        let comparison = compare("output", &output(&model, expected), &judge, None);
+        assert!(comparison.passed(), "{:?}: {comparison:?}", expected.path());
+    }
+}
+
+#[test]
+fn adapters_compute_what_peft_computes() {
+    for Judged {
+        base,
+        adapters,
+        expected,
+    } in judged()
+    {
+        let checkpoint = open(&base, &adapters).unwrap_or_else(|e| panic!("{adapters:?}: {e}"));
+        assert_computes(&checkpoint, &expected);
+        let report = checkpoint.report();
+        assert!(report.unused.is_empty() && report.missing.is_empty());
+        assert_eq!(report.adapters.len(), adapters.len());
+        for (found, given) in report.adapters.iter().zip(&adapters) {
+            assert_eq!(&found.directory, given);
+            assert!(!found.is_beside && !found.tensors.is_empty(), "{found:?}");
+        }
+        // Without them the model computes something else.
+        let bare = open(&base, &[]).unwrap();
+        let bare = output(&bare.packed_model(Precision::F32).unwrap(), &expected);
+        let judge = Expected::new(expected.read("output").unwrap(), None).unwrap();
+        assert!(
+            !compare("output", &bare, &judge, None).passed(),
+            "{adapters:?}"
+        );
+    }
+}
+
+#[test]
+fn some_rows_of_a_tensor_with_an_adapter_are_those_of_the_whole() {
+    for Judged { base, adapters, .. } in judged() {
+        let checkpoint = open(&base, &adapters).unwrap();
+        let files = checkpoint.files();
+        for name in &checkpoint.report().adapters[0].tensors {
+            let whole = files.read(name).unwrap();
+            let n = whole.dims()[0];
+            for rows in [n / 3..n / 3 + n / 2, 0..1, n - 1..n] {
+                let found = files.read_rows(name, &[rows.clone()]).unwrap();
+                let part = whole.narrow(0, rows.start, rows.len()).unwrap();
+                let off = (found - part).unwrap().abs().unwrap().max_all().unwrap();
+                assert!(
+                    off.to_scalar::<f32>().unwrap() < 1e-6,
+                    "{adapters:?} {name}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_saved_copy_has_the_adapter_in_its_weights() {
+    for Judged {
+        base,
+        adapters,
+        expected,
+    } in judged()
+    {
+        let folder = tempdir().unwrap();
+        let saved = folder.path().join("merged");
+        let nothing = Vec::<(String, Tensor)>::new();
+        open(&base, &adapters)
+            .unwrap()
+            .save(&saved, nothing)
+            .unwrap();
+        let copy = open(&saved, &[]).unwrap();
+        assert!(copy.report().adapters.is_empty());
+        assert_computes(&copy, &expected);
+    }
+}
+
+#[test]
+fn an_adapter_over_quantised_weights_is_added_to_their_numbers() {
+    if !["adapters", "gguf", "quantized"]
+        .into_iter()
+        .all(is_present)
+    {
+        return;
+    }
+    for base in ["gguf/llama/model.gguf", "quantized/gptq-4"] {
+        let (base, folder) = (weights(base), tempdir().unwrap());
+        let name = "model.layers.0.self_attn.q_proj";
+        let numbers = |adapters: &[PathBuf]| {
+            let checkpoint = open(&base, adapters).unwrap();
+            let tensor = checkpoint.files().read(&format!("{name}.weight"));
+            (tensor.unwrap(), checkpoint)
+        };
+        let (before, _) = numbers(&[]);
+        let (d_out, d_in) = before.dims2().unwrap();
+        let random = |shape| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        let (a, b) = (random((2, d_in)), random((d_out, 2)));
+        let named = |end: &str, tensor: &Tensor| {
+            (
+                format!("base_model.model.{name}.{end}.weight"),
+                tensor.clone(),
+            )
+        };
+        let all = |json: &mut Value| {
+            json["target_modules"] = json!("all-linear");
+            json["alpha_pattern"] = json!({});
+        };
+        copy_adapter("patterns", folder.path(), all);
+        let tensors = [named("lora_A", &a), named("lora_B", &b)];
+        let path = folder.path().join("adapter_model.safetensors");
+        write_safetensors(path, &tensors, None).unwrap();
+        let (after, checkpoint) = numbers(&[folder.path().to_path_buf()]);
+        let expected = (before + (b.matmul(&a).unwrap() * 2.0).unwrap()).unwrap();
+        let off = (after - expected)
+            .unwrap()
+            .abs()
+            .unwrap()
+            .max_all()
+            .unwrap();
+        assert!(off.to_scalar::<f32>().unwrap() < 1e-5, "{base:?}");
+        // Where codes are wanted, the sum of some and an adapter is numbers.
+        checkpoint.packed_model(Precision::AsStored).unwrap();
+    }
+}
+
+/// A copy of a base model and an adapter in one folder.
+fn beside(base: &str, name: &str, change: impl Fn(&mut Value)) -> TempDir {
+    let folder = tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(weights(base).join(file), folder.path().join(file)).unwrap();
+    }
+    copy_adapter(name, folder.path(), change);
+    folder
+}
+
+fn copy_adapter(name: &str, folder: &Path, change: impl Fn(&mut Value)) {
+    let (config, tensors) = ("adapter_config.json", "adapter_model.safetensors");
+    fs::create_dir_all(folder).unwrap();
+    fs::copy(adapter(name).join(tensors), folder.join(tensors)).unwrap();
+    let text = fs::read_to_string(adapter(name).join(config)).unwrap();
+    let mut json: Value = serde_json::from_str(&text).unwrap();
+    change(&mut json);
+    fs::write(folder.join(config), json.to_string()).unwrap();
+}
+
+#[test]
+fn an_adapter_beside_the_weights_is_applied_and_reported() {
+    if !is_present("adapters") {
+        return;
+    }
+    let own = |json: &mut Value| json["base_model_name_or_path"] = json!("");
+    let folder = beside("tiny-bert", "classifier", own);
+    let judge = TensorFiles::open(adapter("classifier").join("expected.safetensors")).unwrap();
+    let by_file = folder.path().join("model.safetensors");
+    for path in [folder.path(), &by_file] {
+        let checkpoint = open(path, &[]).unwrap();
+        assert_computes(&checkpoint, &judge);
+        assert!(checkpoint.report().adapters[0].is_beside);
+        assert_eq!(checkpoint.labels().unwrap().len(), 3);
+    }
+    // Once, also where it is asked for.
+    let asked = open(folder.path(), &[folder.path().to_path_buf()]).unwrap();
+    assert_eq!(asked.report().adapters.len(), 1);
+    assert_computes(&asked, &judge);
+}
+
+#[test]
+fn an_adapter_beside_weights_that_may_have_it_already_is_refused() {
+    if !is_present("adapters") {
+        return;
+    }
+    let other = |json: &mut Value| json["base_model_name_or_path"] = json!("someone/base");
+    let folder = beside("tiny-bert", "classifier", other);
+    let said = message(open(folder.path(), &[]));
+    for part in [
+        "adapter",
+        "someone/base",
+        "--adapter",
+        "CheckpointOptions::adapter",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(open(folder.path(), &[folder.path().to_path_buf()]).is_ok());
+}
+
+#[test]
+fn an_adapter_alone_names_its_base_model_or_finds_it() {
+    if !is_present("adapters") {
+        return;
+    }
+    let folder = tempdir().unwrap();
+    let named =
+        |base: Value| move |json: &mut Value| json["base_model_name_or_path"] = base.clone();
+    for (base, expected) in [
+        (json!("someone/base"), "someone/base"),
+        (Value::Null, "names no base model"),
+    ] {
+        copy_adapter("classifier", folder.path(), named(base));
+        for path in [
+            folder.path().to_path_buf(),
+            folder.path().join("adapter_model.safetensors"),
+        ] {
+            let said = message(open(&path, &[]));
+            for part in ["adapter of PEFT", expected, "--adapter", "merge_and_unload"] {
+                assert!(said.contains(part), "{said}");
+            }
+        }
+    }
+    let base = weights("tiny-bert").canonicalize().unwrap();
+    copy_adapter("classifier", folder.path(), named(json!(base)));
+    let judge = TensorFiles::open(adapter("classifier").join("expected.safetensors")).unwrap();
+    assert_computes(&open(folder.path(), &[]).unwrap(), &judge);
+}
+
+#[test]
+fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
+    if !is_present("adapters") {
+        return;
+    }
+    let cases: &[(&str, Value, &str)] = &[
+        ("peft_type", json!("IA3"), "\"IA3\""),
+        ("peft_type", json!("PREFIX_TUNING"), "\"PREFIX_TUNING\""),
+        (
+            "target_parameters",
+            json!(["mlp.experts.down_proj"]),
+            "bare parameters",
+        ),
+        (
+            "layer_replication",
+            json!([[0, 1], [0, 1]]),
+            "layers several times",
+        ),
+        ("alora_invocation_tokens", json!([1]), "these tokens"),
+        ("use_qalora", json!(true), "groups of inputs"),
+        (
+            "init_lora_weights",
+            json!("pissa_niter_4"),
+            "path_initial_model_for_weight_conversion",
+        ),
+        (
+            "init_lora_weights",
+            json!("olora"),
+            "path_initial_model_for_weight_conversion",
+        ),
+        ("init_lora_weights", json!("other"), "not known"),
+        ("bias", json!("some"), "\"lora_only\""),
+        (
+            "rank_pattern",
+            json!({"q_proj": 5}),
+            "the rank of model.layers",
+        ),
+        ("alpha_pattern", json!({"(": 5}), "regular expression"),
+        (
+            "alpha_pattern",
+            json!({"q_proj": 5, "self_attn.q_proj": 6}),
+            "several patterns",
+        ),
+        (
+            "target_modules",
+            json!(["q_proj"]),
+            "leave model.layers.0.mlp.down_proj out",
+        ),
+        (
+            "exclude_modules",
+            json!(".*down_proj"),
+            "leave model.layers.0.mlp.down_proj out",
+        ),
+        ("layers_to_transform", json!([0]), "leave model.layers.1"),
+        ("use_dora", json!(true), "lora_magnitude_vector"),
+        ("r", json!(7), "the rank of model.layers"),
+    ];
+    for (key, value, expected) in cases {
+        let folder = tempdir().unwrap();
+        copy_adapter("patterns", folder.path(), |json| json[key] = value.clone());
+        let said = message(open(
+            &weights("families/qwen2"),
+            &[folder.path().to_path_buf()],
+        ));
+        assert!(
+            said.contains(expected) && said.contains("adapter_"),
+            "{key}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_tensor_without_a_place_is_refused_by_its_name() {
+    if !is_present("adapters") {
+        return;
+    }
+    let of = |names: &[(&str, &[usize])]| {
+        let folder = tempdir().unwrap();
+        copy_adapter("patterns", folder.path(), |json| {
+            json["target_modules"] = json!("all-linear")
+        });
+        let zeros = |(name, shape): &(&str, &[usize])| {
+            let zeros = Tensor::zeros(*shape, DType::F32, &Device::Cpu).unwrap();
+            (format!("base_model.model.{name}"), zeros)
+        };
+        let tensors: Vec<_> = names.iter().map(zeros).collect();
+        write_safetensors(
+            folder.path().join("adapter_model.safetensors"),
+            &tensors,
+            None,
+        )
+        .unwrap();
+        message(open(
+            &weights("families/qwen2"),
+            &[folder.path().to_path_buf()],
+        ))
+    };
+    let q = "model.layers.0.self_attn.q_proj";
+    let (a, b) = (format!("{q}.lora_A.weight"), format!("{q}.lora_B.weight"));
+    let a_named = format!("{q}.lora_A.default.weight");
+    for (names, expected) in [
+        (
+            vec![(
+                "model.layers.7.self_attn.q_proj.lora_A.weight",
+                &[2, 16][..],
+            )],
+            "has no model.layers.7",
+        ),
+        (
+            vec![(a.as_str(), &[2, 16])],
+            "lacks one of lora_A and lora_B",
+        ),
+        (
+            vec![(a.as_str(), &[2, 15]), (b.as_str(), &[16, 2])],
+            "do not fit model.layers.0.self_attn.q_proj.weight",
+        ),
+        (vec![(a_named.as_str(), &[2, 16])], "no tensor of a LoRA"),
+        (vec![("model.norm.weight", &[5])], "model.norm.weight"),
+    ] {
+        let said = of(&names);
+        assert!(said.contains(expected), "{names:?}: {said}");
+    }
+}
