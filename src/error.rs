@@ -10,9 +10,7 @@ use std::path::PathBuf;
 pub(crate) mod escape;
 mod message;
 
-#[cfg(feature = "hub")]
-pub(crate) use message::abbreviated;
-pub(crate) use message::listed;
+pub(crate) use message::{abbreviated, listed};
 
 /// A `Result` with this crate's [`enum@Error`].
 ///

@@ -354,7 +354,8 @@ impl ConfigJson {
         object.into_iter().flatten().map(|(key, _)| key.as_str())
     }
 
-    /// All keys with their values.
+    /// Returns all keys with their values.
+    #[cfg(feature = "text")]
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.value.as_object().into_iter().flatten()
     }

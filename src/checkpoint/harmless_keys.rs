@@ -46,7 +46,9 @@ fn is_harmless(model_type: &str, path: &str, value: &Value) -> bool {
             Some((pattern, expected)) => (pattern, Some(expected)),
             None => (line, None),
         };
-        let is_expected = expected.is_none_or(|expected| value.to_string() == expected);
+        let is_expected = expected
+            .and_then(|expected| expected.parse::<Value>().ok())
+            .is_none_or(|expected| expected == *value);
         let is_named = matches(pattern, key) || matches(pattern, path);
         is_expected && matches(of_type, model_type) && is_named
     })

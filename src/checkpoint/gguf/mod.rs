@@ -12,8 +12,16 @@ mod keys;
 mod names;
 mod save;
 mod search;
+#[cfg_attr(
+    not(feature = "text"),
+    allow(dead_code, reason = "tokenizers need the rest")
+)]
 mod stops;
 mod unread;
+#[cfg_attr(
+    not(feature = "text"),
+    allow(dead_code, reason = "tokenizers need the rest")
+)]
 mod words;
 mod write;
 
@@ -27,7 +35,9 @@ use serde_json::Value;
 use self::config::Described;
 use self::names::{Names, step};
 pub(super) use self::save::{Dense, save};
-pub(crate) use self::words::{Special, TokenType, Words};
+pub(crate) use self::words::Words;
+#[cfg(feature = "text")]
+pub(crate) use self::words::{Special, TokenType};
 pub(super) use crate::checkpoint::files::is_gguf;
 use crate::checkpoint::files::{BlockKind, Coding, Compute, GgufTensor, Part, TensorFiles};
 use crate::error::{Error, Result};
