@@ -346,10 +346,18 @@ fn a_model_that_is_not_there_is_named() {
         .assert_refused(&["none: cannot read"]);
 }
 
-/// Ctrl-C leaves nothing under the final name, and what was made under another.
+/// Ctrl-C, SIGTERM and a closed terminal leave nothing under the final name, and what was made under another.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_keeps_what_was_made() {
+    keeps_what_was_made("INT", 130);
+    keeps_what_was_made("TERM", 143);
+    #[cfg(target_os = "linux")]
+    keeps_what_was_made("HUP", 129);
+}
+
+#[cfg(unix)]
+fn keeps_what_was_made(signal: &str, status: i32) {
     let folder = Folder::with("the tide left three small boats on the sand.\n".repeat(200_000));
     let mut command = program();
     command
@@ -359,7 +367,7 @@ fn an_interrupted_run_keeps_what_was_made() {
         .arg(folder.path("texts.txt"));
     command.arg("--output").arg(folder.path("v.jsonl"));
     let after = std::time::Duration::from_millis(700);
-    crate::interrupted::interrupted(&mut command, after, "v.jsonl.partial");
+    crate::interrupted::ended_by(signal, status, &mut command, after, "v.jsonl.partial");
     let lines = folder.lines("v.jsonl.partial");
     assert!((1..200_000).contains(&lines.len()), "{}", lines.len());
     assert_eq!(folder.names(), ["texts.txt", "v.jsonl.partial"]);

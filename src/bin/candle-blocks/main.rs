@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Mismatch) => ExitCode::from(1),
-        Ok(Outcome::Interrupted) => ExitCode::from(interrupt::EXIT_STATUS),
+        Ok(Outcome::Interrupted) => ExitCode::from(interrupt::exit_status()),
         Err(error) => {
             let line = advice::of_program(line(&error));
             output::warn(format_args!("error: {line}"));
