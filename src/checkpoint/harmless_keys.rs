@@ -13,9 +13,7 @@ pub(super) fn unknown(json: &ConfigJson) -> Vec<String> {
     let mut unread = json.unread(&[]);
     unread.retain(|path| {
         let value = json.value_at(path).unwrap_or(&Value::Null);
-        !path
-            .split('.')
-            .any(|key| is_harmless(model_type, key, value))
+        !is_harmless(model_type, path, value)
     });
     unread
 }
