@@ -23,6 +23,9 @@ pub(super) struct Low {
     pub rows: Option<Part>,
 }
 
+/// Where in [`Low`] a tensor belongs.
+type PlaceOf = fn(&mut Low) -> &mut Option<Part>;
+
 /// The tensors of an adapter.
 #[derive(Debug, Default)]
 pub(super) struct Tensors {
@@ -43,7 +46,7 @@ impl Tensors {
                 .strip_prefix(PREFIX)
                 .unwrap_or(&part.name)
                 .to_string();
-            let ends: [(&str, bool, fn(&mut Low) -> &mut Option<Part>); 8] = [
+            let ends: [(&str, bool, PlaceOf); 8] = [
                 (".lora_A.weight", false, |low| &mut low.a),
                 (".lora_B.weight", false, |low| &mut low.b),
                 (".lora_B.bias", false, |low| &mut low.bias),
