@@ -1,5 +1,5 @@
-//! Downloading checkpoints from the Hugging Face Hub: only the files that a model needs, fetched by the Hub's own client
-//! ([`hf_hub`]) into the cache that Python's `huggingface_hub` uses too.
+//! Downloading checkpoints from the Hugging Face Hub: only the files that a model needs, into the cache that Python's
+//! `huggingface_hub` uses too.
 //!
 //! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json`, the weights
 //! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and, where there are any, the files of its
@@ -9,6 +9,11 @@
 //! **Only complete files are used.** Every file must have the size that the Hub lists; a safetensors file must also have
 //! the length that its own header implies, and a JSON file must parse. A file that fails is removed from the cache
 //! and fetched once more. The last two checks need no network and apply to cached files too.
+//!
+//! **A server decides nothing about this machine's files.** The names under which a response wants its content stored (`ETag`,
+//! `X-Repo-Commit`, the listing, the index) must be hashes or paths inside the repository; anything else is refused.
+//! Silence ends: `HF_HUB_ETAG_TIMEOUT` and `HF_HUB_DOWNLOAD_TIMEOUT`, 10 seconds each by default, limit the wait for an
+//! answer and for each piece of a file.
 //!
 //! **Without a network** the cached snapshot is used, as in `huggingface_hub`: if the Hub cannot be reached or
 //! answers with a server error, and the cache contains the complete revision, that one is returned and the progress
@@ -21,8 +26,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hf_hub::HFClient;
-
 use crate::checkpoint::files::{INDEX, SINGLE as WEIGHTS};
 use crate::config::setters;
 use crate::error::{Error, Result};
@@ -30,13 +33,15 @@ use crate::error::{Error, Result};
 mod cache;
 mod environment;
 mod explain;
+mod http;
+mod limits;
 mod names;
 mod remote;
 mod whole;
 
 use cache::Cache;
 use environment::{is_true, of_process};
-use explain::{Failure, explain};
+use explain::Failure;
 use names::{is_commit, is_repo_id, stays_inside};
 use remote::Remote;
 
@@ -115,6 +120,8 @@ pub struct Hub {
     cache_dir: Option<PathBuf>,
     network: Option<Network>,
     retry: Option<(usize, Duration)>,
+    etag_timeout: Option<Duration>,
+    download_timeout: Option<Duration>,
     progress: Option<Handler>,
 }
 
@@ -132,6 +139,8 @@ impl Hub {
             cache_dir: None,
             network: None,
             retry: None,
+            etag_timeout: None,
+            download_timeout: None,
             progress: None,
         }
     }
@@ -147,12 +156,17 @@ impl Hub {
         cache_dir(path: impl Into<PathBuf>) => cache_dir = Some(path.into());
         /// Sets whether requests may be sent; by default yes, unless `HF_HUB_OFFLINE` (or `TRANSFORMERS_OFFLINE`) is set.
         network(network: Network) => network = Some(network);
-        /// Sets a progress handler. It is called from the client's thread and must neither block nor call the Hub itself.
+        /// Sets how long to wait for an answer about the repository or a file; by default `HF_HUB_ETAG_TIMEOUT`, or 10 s.
+        etag_timeout(time: Duration) => etag_timeout = Some(time);
+        /// Sets how long to wait for each piece of a file; by default `HF_HUB_DOWNLOAD_TIMEOUT`, or 10 s. A server that sends
+        /// nothing for so long is an error. A large file may take any time.
+        download_timeout(time: Duration) => download_timeout = Some(time);
+        /// Sets a progress handler. It is called from another thread and should not block.
         progress(handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) => progress = Some(Arc::new(handler));
     }
 
-    /// Sets how often a failed request is retried, and the first pause, which doubles each time; by default the client's
-    /// own 5 retries and 100 ms. A response that breaks off is not retried.
+    /// Sets how often a failed request is retried, and a pause, which doubles before each retry; by default 5 retries and
+    /// 100 ms. Neither a response that breaks off nor a server that stays silent is retried.
     pub fn retry(mut self, times: usize, first_pause: Duration) -> Self {
         self.retry = Some((times, first_pause));
         self
@@ -186,8 +200,17 @@ impl Hub {
 
     fn obtain(&self, wanted: Wanted<'_>) -> Result<PathBuf> {
         self.validate()?;
-        let client = self.client()?;
-        let cache = Cache::new(client.cache_dir(), &self.repo);
+        // The client panics on a thread of an asynchronous runtime, where the caller may be.
+        let obtained = std::thread::scope(|scope| scope.spawn(|| self.obtain_here(wanted)).join());
+        obtained.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) // the progress handler's
+    }
+
+    fn obtain_here(&self, wanted: Wanted<'_>) -> Result<PathBuf> {
+        let folder = self.cache_dir.clone();
+        let cache = Cache::new(
+            &folder.unwrap_or_else(|| of_process().cache_dir()),
+            &self.repo,
+        );
         let cached = || cache.find(&self.revision, wanted);
 
         if self.network_or_environment() == Network::Offline {
@@ -203,7 +226,7 @@ impl Hub {
         {
             return Ok(path);
         }
-        match Remote::open(self, &client, &cache) {
+        match Remote::open(self, &cache) {
             Ok(remote) => {
                 let path = remote.fetch(wanted)?;
                 cache.write_ref(&self.revision, remote.commit())?;
@@ -236,26 +259,6 @@ impl Hub {
             return Err(self.error("the token holds characters that no token has; copy it again"));
         }
         Ok(())
-    }
-
-    fn client(&self) -> Result<HFClient> {
-        let cache_dir = self.cache_dir.clone();
-        let mut builder =
-            HFClient::builder().cache_dir(cache_dir.unwrap_or_else(|| of_process().cache_dir()));
-        if let Some(token) = self.token_or_environment() {
-            builder = builder.token(token);
-        }
-        if let Some(endpoint) = &self.endpoint {
-            builder = builder.endpoint(endpoint);
-        }
-        if let Some((times, first_pause)) = self.retry {
-            builder = builder
-                .retry_max_attempts(times)
-                .retry_base_delay(first_pause);
-        }
-        builder
-            .build()
-            .map_err(|error| self.error(explain(&error, self, "").into_reason()))
     }
 
     fn token_or_environment(&self) -> Option<String> {
@@ -303,6 +306,8 @@ impl fmt::Debug for Hub {
             .field("cache_dir", &self.cache_dir)
             .field("network", &self.network)
             .field("retry", &self.retry)
+            .field("etag_timeout", &self.etag_timeout)
+            .field("download_timeout", &self.download_timeout)
             .finish_non_exhaustive()
     }
 }

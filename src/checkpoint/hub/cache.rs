@@ -12,7 +12,7 @@ use crate::error::Error;
 /// The part of the cache that belongs to one repository.
 pub(super) struct Cache {
     folder: PathBuf,
-    /// Where the client has its locks, which other programs leave alone.
+    /// Where `huggingface_hub` has its locks.
     locks: PathBuf,
 }
 
@@ -73,13 +73,54 @@ impl Cache {
         write().map_err(|error| Error::io(&path, "write", error))
     }
 
-    /// Waits until no other caller of this function, in whichever process, has the same file; lets go when dropped.
-    pub(super) fn lock(&self, commit: &str, file: &str) -> std::io::Result<File> {
+    /// Waits until nobody else fetches the content of this name, in whichever process: Python's client locks the same file.
+    /// Lets go when dropped.
+    pub(super) fn lock(&self, etag: &str) -> std::io::Result<File> {
         std::fs::create_dir_all(&self.locks)?;
-        let name = format!("{commit}--{}.lock", file.replace('/', "--"));
-        let lock = File::create(self.locks.join(name))?;
+        let lock = File::create(self.locks.join(format!("{etag}.lock")))?;
         lock.lock()?;
         Ok(lock)
+    }
+
+    /// Where the content of this name lies.
+    pub(super) fn blob(&self, etag: &str) -> PathBuf {
+        self.folder.join("blobs").join(etag)
+    }
+
+    /// Stores a content in one step, so that nobody finds a part of it; `fill` writes it.
+    pub(super) fn store<E>(
+        &self,
+        etag: &str,
+        io: impl Fn(&std::io::Error) -> E,
+        fill: impl FnOnce(&mut File) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let blob = self.blob(etag);
+        let folder = self.folder.join("blobs");
+        std::fs::create_dir_all(&folder).map_err(|error| io(&error))?;
+        let mut file = temporary(&folder).map_err(|error| io(&error))?;
+        fill(file.as_file_mut())?;
+        file.persist(&blob)
+            .map(drop)
+            .map_err(|error| io(&error.error))
+    }
+
+    /// Makes a file of a commit the content of this name: by a link, or where there are none by a copy, as Python's client.
+    pub(super) fn link(&self, commit: &str, file: &str, etag: &str) -> std::io::Result<()> {
+        let path = self.snapshot(commit).join(file);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        #[cfg(unix)]
+        {
+            let up = "../".repeat(2 + file.matches('/').count());
+            std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), &path)
+        }
+        #[cfg(not(unix))]
+        std::fs::copy(self.blob(etag), &path).map(drop)
     }
 
     /// Removes a file, and the blob behind it.
@@ -91,15 +132,6 @@ impl Cache {
             remove(&blob)?;
         }
         remove(file)
-    }
-
-    /// Removes a link whose blob is gone. The client would ask the Hub whether the blob has changed, hear that it has
-    /// not, and give out the link.
-    pub(super) fn discard_dangling(&self, file: &Path) -> crate::error::Result<()> {
-        if file.is_symlink() && !file.exists() {
-            remove(file)?;
-        }
-        Ok(())
     }
 
     fn commit(&self, revision: &str) -> Result<String, String> {

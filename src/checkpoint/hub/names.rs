@@ -28,6 +28,12 @@ pub(super) fn stays_inside(path: &str) -> bool {
             .all(|part| matches!(part, Component::Normal(_)))
 }
 
+/// Whether a name that a server chose is one component of a path, as the hashes are that it should give, on any system.
+pub(super) fn is_file_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+=~@".contains(c);
+    (1..=128).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.')
+}
+
 /// A full commit hash, which names the same files for ever.
 pub(super) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -46,6 +52,31 @@ mod tests {
             "", "/", "a/", "/b", "a/b/c", "../b", "a/..", "a--b/c", "a b", "-a/b", "a/b.", "é/b",
         ] {
             assert!(!is_repo_id(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_a_plain_name_is_a_file_s_name() {
+        for good in ["0123abcd", "5d41402abc4b2a76b9719d911017c592-16", "a.b_c"] {
+            assert!(is_file_name(good), "{good}");
+        }
+        let long = "a".repeat(300);
+        for bad in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "/etc/passwd",
+            "a/b",
+            "a\\b",
+            "C:x",
+            "a\0",
+            "a b",
+            ".hidden",
+            "é",
+            &long,
+        ] {
+            assert!(!is_file_name(bad), "{bad:?}");
         }
     }
 

@@ -1,16 +1,14 @@
 //! A revision on the Hub, held to the commit that it stood for when it was opened.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
 
-use hf_hub::progress::{DownloadEvent, Progress, ProgressEvent, ProgressHandler};
-use hf_hub::repository::{RepoTreeEntry, RepoTypeModel};
-use hf_hub::{HFClient, HFClientSync, HFError, HFRepositorySync, split_id};
-
-use super::explain::{Failure, explain, no_file};
+use super::explain::{Failure, explain_cache, no_file};
+use super::http::Http;
 use super::{
-    CONFIG, Cache, EXTRAS, Handler, Hub, HubEvent, INDEX, MODULES, WEIGHTS, Wanted, is_commit,
-    is_of_module, whole,
+    CONFIG, Cache, EXTRAS, Hub, HubEvent, INDEX, MODULES, WEIGHTS, Wanted, is_commit, is_of_module,
+    stays_inside, whole,
 };
 use crate::error::{Error, abbreviated};
 
@@ -18,8 +16,7 @@ use crate::error::{Error, abbreviated};
 pub(super) struct Remote<'a> {
     hub: &'a Hub,
     cache: &'a Cache,
-    repo: HFRepositorySync<RepoTypeModel>,
-    endpoint: String,
+    http: Http<'a>,
     commit: String,
     /// Every file of the commit, and its size in bytes.
     listing: BTreeMap<String, u64>,
@@ -27,45 +24,17 @@ pub(super) struct Remote<'a> {
 
 impl<'a> Remote<'a> {
     /// Asks which commit the revision stands for, and what it holds.
-    pub(super) fn open(hub: &'a Hub, client: &HFClient, cache: &'a Cache) -> Result<Self, Failure> {
-        let endpoint = client.endpoint().to_string();
-        let failed = |error: HFError| explain(&error, hub, &endpoint);
-        let (owner, name) = split_id(&hub.repo);
-        let repo = HFClientSync::from_inner(client.clone())
-            .map_err(failed)?
-            .model(owner, name);
-
-        let commit = if is_commit(&hub.revision) {
-            hub.revision.clone()
-        } else {
-            let info = repo
-                .info()
-                .revision(&*hub.revision)
-                .send()
-                .map_err(failed)?;
-            info.sha.filter(|sha| is_commit(sha)).ok_or_else(|| {
-                Failure::Refused(format!(
-                    "{endpoint} gives no commit hash for the revision; check HF_ENDPOINT or `Hub::endpoint`"
-                ))
-            })?
+    pub(super) fn open(hub: &'a Hub, cache: &'a Cache) -> Result<Self, Failure> {
+        let http = Http::new(hub)?;
+        let commit = match is_commit(&hub.revision) {
+            true => hub.revision.clone(),
+            false => http.commit(&hub.revision)?,
         };
-        let listing = repo
-            .list_tree()
-            .revision(&*commit)
-            .recursive(true)
-            .send()
-            .map_err(failed)?
-            .into_iter()
-            .filter_map(|entry| match entry {
-                RepoTreeEntry::File { path, size, .. } => Some((path, size)),
-                RepoTreeEntry::Directory { .. } => None,
-            })
-            .collect();
+        let listing = http.files(&commit)?.into_iter().collect();
         Ok(Self {
             hub,
             cache,
-            repo,
-            endpoint,
+            http,
             commit,
             listing,
         })
@@ -116,7 +85,28 @@ impl<'a> Remote<'a> {
                 self.fetch_file(shard)?;
             }
         }
-        Ok(self.cache.snapshot(&self.commit))
+        self.check_all()
+    }
+
+    /// The snapshot, if all that it holds is whole. A server may give two files one `ETag`, so that the later replaces the
+    /// earlier in the cache.
+    fn check_all(&self) -> crate::error::Result<PathBuf> {
+        let snapshot = self.cache.snapshot(&self.commit);
+        for (file, &size) in &self.listing {
+            let path = snapshot.join(file);
+            if !stays_inside(file) || !path.exists() {
+                continue;
+            }
+            if let Err(damage) = whole::check(&path, Some(size)) {
+                self.cache.discard(&path)?;
+                return Err(self.hub.error(format!(
+                    "{file} {damage} since another file came, so {} gives both one ETag; check HF_ENDPOINT or \
+                     `Hub::endpoint`",
+                    self.http.endpoint()
+                )));
+            }
+        }
+        Ok(snapshot)
     }
 
     /// One file, whole, or an error and no file.
@@ -132,61 +122,50 @@ impl<'a> Remote<'a> {
         if is_there() {
             return Ok(expected);
         }
-        // The client locks the file too, but then does not look whether it has come meanwhile.
-        let lock = self.cache.lock(&self.commit, file);
-        let _lock = lock.map_err(|error| self.failed(file, &error.into()))?;
+        let failed =
+            |failure: Failure| self.hub.error(format!("{file}: {}", failure.into_reason()));
+        let unusable = |error: std::io::Error| failed(explain_cache(&error));
+        let etag = self.http.etag(&self.commit, file).map_err(failed)?;
+        let _lock = self.cache.lock(&etag).map_err(unusable)?;
         if is_there() {
             return Ok(expected);
         }
-        self.cache.discard_dangling(&expected)?;
-
-        // The client takes a file in the cache as it is, and writes the body of an error page as if it were the file:
-        // what is not whole is thrown away and fetched once more.
+        // A content in the cache may be damaged: what is not whole is thrown away and fetched once more.
         let mut damage = String::new();
-        for force in [false, true] {
-            let path = self
-                .fetch_when_free(file, size, force)
-                .map_err(|error| self.failed(file, &error))?;
-            if path != expected {
-                return Err(self.hub.error(format!(
-                    "{file} came as {}, expected {}; the Hub served another commit, try again",
-                    path.display(),
-                    expected.display()
-                )));
+        for _ in 0..2 {
+            if !self.cache.blob(&etag).exists() {
+                self.load(file, size, &etag).map_err(failed)?;
             }
-            match whole::check(&path, Some(size)) {
-                Ok(()) => return Ok(path),
+            self.cache
+                .link(&self.commit, file, &etag)
+                .map_err(unusable)?;
+            match whole::check(&expected, Some(size)) {
+                Ok(()) => return Ok(expected),
                 Err(found) => damage = found,
             }
-            self.cache.discard(&path)?;
+            self.cache.discard(&expected)?;
         }
         Err(self.hub.error(format!(
             "{file} as served by {} {damage}; nothing of it was kept; try again",
-            self.endpoint
+            self.http.endpoint()
         )))
     }
 
-    fn failed(&self, file: &str, error: &HFError) -> Error {
-        let reason = explain(error, self.hub, &self.endpoint).into_reason();
-        self.hub.error(format!("{file}: {reason}"))
-    }
-
-    /// Fetches a file as soon as no other client does, such as Python's. Ours gives up waiting after ten seconds, in which
-    /// few weights arrive; the system frees the lock of a process that dies.
-    fn fetch_when_free(&self, file: &str, size: u64, force: bool) -> Result<PathBuf, HFError> {
-        loop {
-            let fetched = self
-                .repo
-                .download_file()
-                .filename(file)
-                .revision(&*self.commit)
-                .force_download(force)
-                .maybe_progress(self.relay(file, size))
-                .send();
-            if !matches!(fetched, Err(HFError::CacheLockTimeout { .. })) {
-                return fetched;
-            }
-        }
+    /// Fetches the content of a file into the cache.
+    fn load(&self, file: &str, size: u64, etag: &str) -> Result<(), Failure> {
+        self.cache.store(etag, explain_cache, |content| {
+            let mut bytes = 0;
+            self.http.load(&self.commit, file, size, |piece| {
+                content.write_all(piece)?;
+                bytes += piece.len() as u64;
+                self.hub.report(&HubEvent::Progress {
+                    file,
+                    bytes: bytes.min(size),
+                    total: size,
+                });
+                Ok(())
+            })
+        })
     }
 
     /// What there is instead of safetensors weights, and the way from there.
@@ -215,36 +194,5 @@ impl<'a> Remote<'a> {
     fn names(&self, keep: impl Fn(&str) -> bool) -> String {
         let kept = self.listing.keys().filter(|name| keep(name));
         abbreviated(&kept.cloned().collect::<Vec<_>>())
-    }
-
-    fn relay(&self, file: &str, total: u64) -> Option<Progress> {
-        let handler = self.hub.progress.clone()?;
-        Some(Progress::new(Relay {
-            handler,
-            file: file.to_string(),
-            total,
-        }))
-    }
-}
-
-/// Hands the client's events on as ours.
-struct Relay {
-    handler: Handler,
-    file: String,
-    total: u64,
-}
-
-impl ProgressHandler for Relay {
-    fn on_progress(&self, event: &ProgressEvent) {
-        let ProgressEvent::Download(DownloadEvent::Progress { files }) = event else {
-            return;
-        };
-        for file in files {
-            (self.handler)(&HubEvent::Progress {
-                file: &self.file,
-                bytes: file.bytes_completed,
-                total: self.total,
-            });
-        }
     }
 }

@@ -2,5 +2,6 @@
 
 mod cache;
 mod downloads;
+mod hostile;
 mod server;
 mod setup;

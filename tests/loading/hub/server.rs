@@ -23,6 +23,19 @@ pub enum Fault {
     EndsEarly,
     /// The metadata is served, the body is an error page.
     ErrorPage(u16),
+    /// Half of the file, then nothing, with the connection open.
+    Stalls,
+    /// Not even the metadata is served, with the connection open.
+    Silent,
+    /// Every answer sends on to the same address.
+    RedirectsInACircle,
+}
+
+/// Headers that a server without good intentions sends in the place of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Headers {
+    pub etag: Option<String>,
+    pub commit: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +57,9 @@ pub struct Repo {
     /// Answer to everything, with the Hub's error code.
     pub refuse: Option<(u16, &'static str)>,
     pub faults: HashMap<String, Fault>,
+    pub headers: HashMap<String, Headers>,
+    /// More entries of the listing.
+    pub entries: Vec<serde_json::Value>,
 }
 
 pub struct Server {
@@ -172,7 +188,7 @@ impl Shared {
             }
         } else if let Some(commit) = path.strip_prefix(&*format!("{api}tree/")) {
             match repo.commits.get(commit) {
-                Some(files) => ok(stream, listing(files).as_bytes()),
+                Some(files) => ok(stream, listing(files, &repo.entries).as_bytes()),
                 None => error(stream, 404, "RevisionNotFound"),
             }
         } else if let Some((commit, name)) = path
@@ -180,13 +196,23 @@ impl Shared {
             .and_then(|rest| rest.split_once('/'))
         {
             match repo.commits.get(commit).and_then(|files| files.get(name)) {
-                Some(body) => self.file(request, stream, commit, name, body, repo.faults.get(name)),
+                Some(body) => {
+                    let headers = repo.headers.get(name).cloned().unwrap_or_default();
+                    let fault = repo.faults.get(name).copied();
+                    let body = body.clone();
+                    drop(repo); // a silent answer takes long
+                    self.file(request, stream, (commit, name, &headers), &body, fault)
+                }
                 None => error(stream, 404, "EntryNotFound"),
             }
         } else if let Some(hash) = path.strip_prefix("/cdn/") {
             let all = repo.commits.values().flatten();
             match all.into_iter().find(|(_, body)| etag(body) == hash) {
-                Some((name, body)) => send(stream, body, repo.faults.get(name)),
+                Some((name, body)) => {
+                    let (body, fault) = (body.clone(), repo.faults.get(name).copied());
+                    drop(repo);
+                    send(stream, &body, fault)
+                }
                 None => error(stream, 404, "EntryNotFound"),
             }
         } else {
@@ -198,18 +224,30 @@ impl Shared {
         &self,
         request: &Request,
         mut stream: TcpStream,
-        commit: &str,
-        name: &str,
+        (commit, name, headers): (&str, &str, &Headers),
         body: &[u8],
-        fault: Option<&Fault>,
+        fault: Option<Fault>,
     ) -> std::io::Result<()> {
-        let hash = etag(body);
+        match fault {
+            Some(Fault::Silent) => return wait_for_the_end(stream),
+            Some(Fault::RedirectsInACircle) => {
+                let path = &request.path;
+                return write!(
+                    stream,
+                    "HTTP/1.1 302 Found\r\nlocation: {path}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                );
+            }
+            _ => {}
+        }
+        let content = etag(body);
+        let hash = headers.etag.as_deref().unwrap_or(&content);
+        let commit = headers.commit.as_deref().unwrap_or(commit);
         let length = body.len();
         if name.ends_with(".safetensors") {
             let address = self.address;
             return write!(
                 stream,
-                "HTTP/1.1 302 Found\r\nlocation: http://{address}/cdn/{hash}\r\nx-repo-commit: {commit}\r\n\
+                "HTTP/1.1 302 Found\r\nlocation: http://{address}/cdn/{content}\r\nx-repo-commit: {commit}\r\n\
                  x-linked-etag: \"{hash}\"\r\nx-linked-size: {length}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             );
         }
@@ -224,10 +262,19 @@ impl Shared {
     }
 }
 
-fn send(mut stream: TcpStream, body: &[u8], fault: Option<&Fault>) -> std::io::Result<()> {
+fn send(mut stream: TcpStream, body: &[u8], fault: Option<Fault>) -> std::io::Result<()> {
     let half = &body[..body.len() / 2];
     match fault {
-        None => ok(stream, body),
+        None | Some(Fault::Silent | Fault::RedirectsInACircle) => ok(stream, body),
+        Some(Fault::Stalls) => {
+            let length = body.len();
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+            )?;
+            stream.write_all(half)?;
+            wait_for_the_end(stream)
+        }
         Some(Fault::Truncated) => {
             let length = body.len();
             write!(
@@ -248,8 +295,13 @@ fn send(mut stream: TcpStream, body: &[u8], fault: Option<&Fault>) -> std::io::R
             write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")?;
             stream.write_all(half)
         }
-        Some(Fault::ErrorPage(status)) => error(stream, *status, ""),
+        Some(Fault::ErrorPage(status)) => error(stream, status, ""),
     }
+}
+
+/// Keeps a connection open, silently, until the client closes it.
+fn wait_for_the_end(mut stream: TcpStream) -> std::io::Result<()> {
+    std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
 }
 
 fn ok(mut stream: TcpStream, body: &[u8]) -> std::io::Result<()> {
@@ -270,13 +322,14 @@ fn error(mut stream: TcpStream, status: u16, code: &str) -> std::io::Result<()> 
     )
 }
 
-fn listing(files: &Files) -> String {
-    let entries: Vec<_> = files
+fn listing(files: &Files, more: &[serde_json::Value]) -> String {
+    let mut entries: Vec<_> = files
         .iter()
         .map(|(path, body)| {
             serde_json::json!({"type": "file", "oid": etag(body), "size": body.len(), "path": path})
         })
         .collect();
+    entries.extend_from_slice(more);
     serde_json::Value::from(entries).to_string()
 }
 
