@@ -123,7 +123,7 @@ fn some_rows_of_a_tensor_with_an_adapter_are_those_of_the_whole() {
             let whole = files.read(name).unwrap();
             let n = whole.dims()[0];
             for rows in [n / 3..n / 3 + n / 2, 0..1, n - 1..n] {
-                let found = files.read_rows(name, &[rows.clone()]).unwrap();
+                let found = files.read_rows(name, std::slice::from_ref(&rows)).unwrap();
                 let part = whole.narrow(0, rows.start, rows.len()).unwrap();
                 let off = (found - part).unwrap().abs().unwrap().max_all().unwrap();
                 assert!(
