@@ -1,7 +1,8 @@
 //! The `candle-blocks` program: inspects a checkpoint, runs its blocks, verifies them against PyTorch, quantises them and
 //! measures their speed.
 //!
-//! Exit status: 0 for success (within tolerance), 1 for a mismatch, 2 for bad input, 130 after Ctrl-C.
+//! Exit status: 0 for success (within tolerance), 1 for a mismatch, 2 for bad input, 130 after Ctrl-C, 143 after
+//! SIGTERM, 129 after SIGHUP.
 
 mod advice;
 mod bench;
