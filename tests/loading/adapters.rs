@@ -295,7 +295,7 @@ fn an_adapter_alone_names_its_base_model_or_finds_it() {
 
 #[test]
 fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
-    if !is_present("adapters") {
+    if !is_present("adapters") || !is_present("families") {
         return;
     }
     let cases: &[(&str, Value, &str)] = &[
@@ -366,7 +366,7 @@ fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
 
 #[test]
 fn a_tensor_without_a_place_is_refused_by_its_name() {
-    if !is_present("adapters") {
+    if !is_present("adapters") || !is_present("families") {
         return;
     }
     let of = |names: &[(&str, &[usize])]| {
