@@ -17,7 +17,8 @@ const IGNORE_INDEX: i64 = -100;
 /// The mean of `-ln p` of each row's target, where `p` is the softmax of its logits:
 /// `torch.nn.functional.cross_entropy(logits, targets)`.
 ///
-/// Rows whose target is -100 are ignored: they do not count in the mean, and get no gradient. On the CPU it is
+/// Rows whose target is -100 are ignored: they do not count in the mean, and get no gradient; [`n_targets`] is the number of
+/// the others. Means of batches with different numbers must not be averaged as they are. On the CPU it is
 /// one pass over the logits on all threads, forward and backward, and nothing of their size is kept.
 ///
 /// # Shapes
@@ -41,6 +42,11 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     check_float(OP, logits)?;
     let classes = classes(logits, targets)?;
     let counted = classes.iter().flatten().count();
+    if classes.is_empty() {
+        bail!(
+            "{OP}: the batch is empty, and has no target to take the mean of; leave such batches out"
+        );
+    }
     if counted == 0 {
         bail!(
             "{OP}: there is no target to take the mean of: all {} are {IGNORE_INDEX}; leave such batches out",
@@ -48,6 +54,19 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         );
     }
     on_either!(Value::of(logits)?, x => x.cross_entropy(classes, counted)?.finish())
+}
+
+/// The number of targets that count in the mean of [`cross_entropy`]: all but -100. Where a batch comes in parts, each part's
+/// gradients are weighted by it ([`Gradients::accumulate_mean`](crate::train::Gradients::accumulate_mean)).
+///
+/// # Errors
+/// If the targets are not u32 or i64.
+pub fn n_targets(targets: &Tensor) -> Result<usize> {
+    let targets = integers(targets)?;
+    Ok(targets
+        .iter()
+        .filter(|&&target| target != IGNORE_INDEX)
+        .count())
 }
 
 impl Taped<Cpu> {
@@ -85,17 +104,6 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
             logits.dims()
         );
     }
-    if !matches!(targets.dtype(), DType::U32 | DType::I64) {
-        let dtype = targets.dtype();
-        bail!("{OP}: targets are {dtype:?}; expected U32, or I64 with {IGNORE_INDEX} for none");
-    }
-    if route(targets.device()) == Route::Composed {
-        moved(Transfer::Down, targets)?;
-    }
-    let targets = targets
-        .to_device(&Device::Cpu)?
-        .flatten_all()?
-        .to_dtype(DType::I64)?;
     let class = |(row, target): (usize, i64)| match usize::try_from(target) {
         Ok(class) if class < n_classes => Ok(Some(class)),
         _ if target == IGNORE_INDEX => Ok(None),
@@ -103,8 +111,27 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
             "{OP}: target {row} is {target}; expected a class below {n_classes}, or {IGNORE_INDEX} for none"
         ),
     };
-    let targets = targets.to_vec1::<i64>()?;
-    targets.into_iter().enumerate().map(class).collect()
+    integers(targets)?
+        .into_iter()
+        .enumerate()
+        .map(class)
+        .collect()
+}
+
+/// The targets on the host.
+fn integers(targets: &Tensor) -> Result<Vec<i64>> {
+    if !matches!(targets.dtype(), DType::U32 | DType::I64) {
+        let dtype = targets.dtype();
+        bail!("{OP}: targets are {dtype:?}; expected U32, or I64 with {IGNORE_INDEX} for none");
+    }
+    if route(targets.device()) == Route::Composed {
+        moved(Transfer::Down, targets)?;
+    }
+    targets
+        .to_device(&Device::Cpu)?
+        .flatten_all()?
+        .to_dtype(DType::I64)?
+        .to_vec1()
 }
 
 #[cfg(test)]

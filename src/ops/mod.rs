@@ -72,7 +72,7 @@ pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped_kernel};
 pub(crate) use constants::{Constants, drawn_on_device, uploaded};
 pub use cpu::{Route, isa, route};
 pub(crate) use cpu::{cpu, with_team};
-pub use cross_entropy::cross_entropy;
+pub use cross_entropy::{cross_entropy, n_targets};
 pub(crate) use dropout::draw_mask;
 pub use dropout::dropout;
 pub(crate) use experts::Columns;

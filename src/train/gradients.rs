@@ -16,15 +16,15 @@ use crate::ops::Collected;
 /// use candle_core::{Device, Var};
 /// let weight = Var::new(&[3f64, 4.], &Device::Cpu)?;
 /// let parameters = vec![("weight".to_string(), weight.clone())];
-/// // Two micro-batches are one batch: add, then divide.
-/// let mut sum = Gradients::default();
-/// for _ in 0..2 {
-///     let loss = (weight.sqr()?.sum_all()? * 0.5)?; // its gradient is the weight
-///     sum.accumulate(Gradients::backward(&parameters, &loss)?)?;
+/// // Two micro-batches of 3 targets and 1 are one batch of 4: each mean counts by its number of targets.
+/// let mut mean = Gradients::default();
+/// for (n_targets, factor) in [(3, 1.0), (1, 5.0)] {
+///     let loss = (weight.sqr()?.sum_all()? * (0.5 * factor))?; // its gradient is `factor` times the weight
+///     mean.accumulate_mean(Gradients::backward(&parameters, &loss)?, n_targets)?;
 /// }
-/// sum.scale(1.0 / 2.0);
-/// assert_eq!(sum.clip_norm(1.0)?, 5.0);
-/// let clipped = sum.get("weight")?.unwrap().to_vec1::<f64>()?;
+/// assert_eq!(mean.get("weight")?.unwrap().to_vec1::<f64>()?, [6.0, 8.0]); // (3 · 1 + 1 · 5) / 4 times the weight
+/// assert_eq!(mean.clip_norm(1.0)?, 10.0);
+/// let clipped = mean.get("weight")?.unwrap().to_vec1::<f64>()?;
 /// assert!((clipped[0] - 0.6).abs() < 1e-6);
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
@@ -36,6 +36,8 @@ pub struct Gradients {
     scale: f64,
     /// The norm before `scale`, once it is known.
     norm: OnceLock<f64>,
+    /// The number of targets whose mean they are, as far as [`Self::accumulate_mean`] was told.
+    n_targets: usize,
 }
 
 /// torch's `clip_grad_norm_` adds it to the norm that it divides by.
@@ -48,6 +50,7 @@ impl Default for Gradients {
             by_role: ByRole::default(),
             scale: 1.0,
             norm: Default::default(),
+            n_targets: 0,
         }
     }
 }
@@ -121,7 +124,38 @@ impl Gradients {
         self.by_role.is_empty()
     }
 
-    /// Adds the gradients of another backward pass, for example of the next micro-batch.
+    /// Takes the gradients of the next micro-batch, whose loss is the mean over `n_targets` targets, so that these are then
+    /// those of the mean over all targets so far: of one big batch. For [`ops::cross_entropy`](crate::ops::cross_entropy),
+    /// [`ops::n_targets`](crate::ops::n_targets) gives the number. A micro-batch of no target changes nothing.
+    ///
+    /// ```no_run
+    /// # use candle_blocks::{ops, train::Gradients, candle_core::Tensor, Parameters};
+    /// # fn step(batches: &[(Tensor, Tensor)], parameters: &Parameters) -> candle_blocks::Result<()> {
+    /// let mut gradients = Gradients::default();
+    /// for (logits, targets) in batches {
+    ///     let loss = ops::cross_entropy(logits, targets)?;
+    ///     let of_batch = Gradients::backward(parameters, &loss)?;
+    ///     gradients.accumulate_mean(of_batch, ops::n_targets(targets)?)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Self::accumulate`].
+    pub fn accumulate_mean(&mut self, mut other: Self, n_targets: usize) -> Result<()> {
+        if n_targets == 0 {
+            return Ok(());
+        }
+        let all = self.n_targets + n_targets;
+        self.scale(self.n_targets as f64 / all as f64);
+        other.scale(n_targets as f64 / all as f64);
+        self.n_targets = all;
+        self.accumulate(other)
+    }
+
+    /// Adds the gradients of another backward pass. The sum of `n` micro-batches, scaled by `1 / n`, is the gradient of one
+    /// big batch only if each has as many targets: otherwise use [`Self::accumulate_mean`].
     ///
     /// # Errors
     /// If a role has gradients of different shapes or dtypes.
@@ -152,7 +186,7 @@ impl Gradients {
         Ok(())
     }
 
-    /// Multiplies every gradient by `factor`, for example by `1 / n` after `n` micro-batches.
+    /// Multiplies every gradient by `factor`.
     pub fn scale(&mut self, factor: f64) {
         self.scale *= factor;
     }
