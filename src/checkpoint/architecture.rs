@@ -99,6 +99,9 @@ impl CheckpointOptions {
                 if let Ok(model) = &model {
                     initialization = with_padding(initialization, &model.embeddings);
                 }
+                for role in &family.untrained {
+                    initialization = initialization.with_untrained(role);
+                }
                 let model = model.map_err(|e| e.to_string());
                 (initialization, model, Some((bytes, names)))
             }

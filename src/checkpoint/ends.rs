@@ -7,6 +7,7 @@ use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
 use crate::checkpoint::scheme::{Family, matches};
 use crate::checkpoint::source::Source;
+use crate::checkpoint::tied::{Copies, add_copies};
 use crate::config::{
     AttentionConfig, HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task,
 };
@@ -46,6 +47,8 @@ pub(super) struct Ends {
     pub missing: Vec<Missing>,
     /// Of several names of a role, those that `config.json` means: patterns.
     names: &'static [&'static str],
+    /// Whether head and words differ in the files, although `config.json` ties them.
+    pub unties: bool,
     /// The whole model, if there are embeddings.
     pub model: Option<ModelConfig>,
 }
@@ -76,6 +79,8 @@ impl Ends {
             );
             return Err(Error::InvalidConfig(reason));
         }
+        let place = (family, stack, files, prefix);
+        ends.check_words(json, place)?;
         if let Some(read) = family.pooler {
             let with_pooler = model.clone().with_pooler(read(json, stack)?);
             if ends.add(&with_pooler, "pooler", family, files, prefix)? {
@@ -90,9 +95,18 @@ impl Ends {
             let mut readout = read(json, stack)?;
             if let Some(output) = &mut readout.output
                 && output.weight == OutputWeight::Words
-                && has_own_weight(task, family, stack, files, prefix)?
             {
-                output.weight = OutputWeight::Own;
+                let stored = stored(&format!("{task}.output.weight"), place)?;
+                let words = ends.sources.iter_mut().find(|s| s.role == WORDS);
+                let found = match words {
+                    Some(words) => add_copies(words, stored.iter().map(String::as_str), files)?,
+                    None => Copies::Equal,
+                };
+                // transformers does not tie two that differ, whatever `config.json` says.
+                if let Copies::Differing = found {
+                    output.weight = OutputWeight::Own;
+                    ends.unties = true;
+                }
             }
             let with_head = model.clone().with_head(HeadConfig { task, readout });
             if ends.add(&with_head, &task.to_string(), family, files, prefix)? {
@@ -102,6 +116,35 @@ impl Ends {
         }
         ends.model = Some(model);
         Ok(ends)
+    }
+
+    /// Checks that tables of words which `config.json` ties are one.
+    ///
+    /// # Errors
+    /// If one of them differs: transformers would compute with several, and the family has one.
+    fn check_words(
+        &self,
+        json: &ConfigJson,
+        place: (&Family, &StackConfig, &TensorFiles, &str),
+    ) -> Result<()> {
+        let words = self.sources.iter().find(|source| source.role == WORDS);
+        let (Some(words), true) = (words, json.flag(&["tie_word_embeddings"], true)?) else {
+            return Ok(());
+        };
+        let stored = stored(WORDS, place)?;
+        match stored
+            .iter()
+            .find(|name| words.names().all(|known| known != *name))
+        {
+            None => Ok(()),
+            Some(other) => Err(Error::input(
+                other,
+                format!(
+                    "it differs from {}, with which config.json ties it; keep one of both in the files",
+                    words.name
+                ),
+            )),
+        }
     }
 
     /// Adds the parameters of one part, if the files hold any of them, or it has none of its own.
@@ -149,8 +192,13 @@ pub(super) fn of_part(
         };
         let mut candidates = candidates(family, stack, prefix, &request)?;
         sort_by_names(&mut candidates, names);
-        match candidates.iter().find(|s| files.contains(&s.name)) {
-            Some(source) => sources.push(source.clone()),
+        let mut stored = candidates.iter().filter(|s| files.contains(&s.name));
+        match stored.next().cloned() {
+            Some(mut source) => {
+                let others = stored.map(|other| other.name.as_str());
+                add_copies(&mut source, others, files)?;
+                sources.push(source);
+            }
             None => missing.push(Missing {
                 role,
                 tried: candidates.into_iter().map(|s| s.name).collect(),
@@ -223,23 +271,23 @@ fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> R
     Ok(ModelConfig::new(read(json, stack)?, stack.clone()))
 }
 
-/// Whether the files hold a weight of the head's output. It is then the one to use, also where `config.json` says that words
-/// and head share one: transformers does not tie two that differ.
-fn has_own_weight(
-    task: Task,
-    family: &Family,
-    stack: &StackConfig,
-    files: &TensorFiles,
-    prefix: &str,
-) -> Result<bool> {
+/// The role of the table of words.
+const WORDS: &str = "embeddings.word.weight";
+
+/// The names under which the files hold the parameter of a role around the blocks.
+fn stored(
+    role: &str,
+    (family, stack, files, prefix): (&Family, &StackConfig, &TensorFiles, &str),
+) -> Result<Vec<String>> {
     let request = Request {
-        role: &format!("{task}.output.weight"),
+        role,
         shape: &[],
         place: Place::Ends,
         attention: None,
     };
     let places = candidates(family, stack, prefix, &request)?;
-    Ok(places.iter().any(|source| files.contains(&source.name)))
+    let names = places.into_iter().map(|source| source.name);
+    Ok(names.filter(|name| files.contains(name)).collect())
 }
 
 /// Role and shape of every parameter around the blocks, in the order of the layers.

@@ -266,6 +266,45 @@ impl TensorFiles {
         Ok(())
     }
 
+    /// Whether two stored tensors have the same dtype, shape and bytes. Reading ends at the first difference.
+    ///
+    /// # Errors
+    /// If a file can no longer be read.
+    pub(crate) fn hold_equal(&self, one: &str, other: &str) -> Result<bool> {
+        const PIECE_BYTES: usize = 1 << 20;
+        let (first, second) = (self.find(one)?, self.find(other)?);
+        let (
+            Storage::Stored {
+                file: a,
+                offset: of_a,
+            },
+            Storage::Stored {
+                file: b,
+                offset: of_b,
+            },
+        ) = (&first.storage, &second.storage)
+        else {
+            return Ok(false); // quantised, each in its way
+        };
+        if (first.dtype, &first.shape) != (second.dtype, &second.shape) {
+            return Ok(false);
+        }
+        let mut pieces: [Vec<u8>; 2] = Default::default();
+        for start in (0..first.n_bytes).step_by(PIECE_BYTES) {
+            let n = PIECE_BYTES.min(first.n_bytes - start);
+            let all = [(a, of_a, one, first), (b, of_b, other, second)];
+            for (piece, (file, offset, name, info)) in pieces.iter_mut().zip(all) {
+                piece.clear();
+                let read = self.files[*file].append(piece, n, offset + start as u64);
+                read.map_err(|source| read_failed(name, info, source))?;
+            }
+            if pieces[0] != pieces[1] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// At most `max` names that are similar to `name`, most similar first; for messages.
     pub fn similar(&self, name: &str, max: usize) -> Vec<String> {
         nearest(name, self.names(), SIMILAR, max)

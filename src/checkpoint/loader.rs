@@ -239,7 +239,10 @@ impl<'c> Loader<'c> {
 
     /// Whether a parameter is no variable.
     pub(super) fn is_frozen(&self, role: &str) -> bool {
-        self.parameters.is_none() || self.frozen.iter().any(|pattern| matches(pattern, role))
+        let source = self.checkpoint.plan.source(role);
+        self.parameters.is_none()
+            || source.is_some_and(|source| !source.is_trained)
+            || self.frozen.iter().any(|pattern| matches(pattern, role))
     }
 
     /// What it loads from.
@@ -248,6 +251,7 @@ impl<'c> Loader<'c> {
     }
 
     /// The variables of the layers loaded so far, by role; empty unless the loader comes from [`Checkpoint::trainable`].
+    /// A buffer of PyTorch, such as BART's `final_logits_bias`, is none.
     ///
     /// A role that is loaded again is the same variable. [`Checkpoint::save`] writes them back.
     pub fn parameters(&self) -> Parameters {
@@ -390,7 +394,7 @@ impl Backend<'_> {
             return read();
         };
         let role = &source.role; // the first of those that share the parameter
-        if self.frozen.iter().any(|pattern| matches(pattern, role)) {
+        if !source.is_trained || self.frozen.iter().any(|pattern| matches(pattern, role)) {
             return read();
         }
         let mut parameters = lock(parameters);

@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(super) places: HashMap<String, usize>,
     /// Roles whose parameter is that of another one.
     pub(super) tied: HashMap<String, String>,
+    /// Whether head and words differ in the files, although `config.json` ties them.
+    pub unties: bool,
     pub missing: Vec<Missing>,
     pub ignored: Vec<String>,
     pub outside: Vec<String>,
@@ -94,6 +96,7 @@ impl Plan {
                     plan.sources.extend(ends.sources);
                     plan.missing.extend(ends.missing);
                     plan.model = ends.model;
+                    plan.unties = ends.unties;
                 }
                 Err(error) => plan.no_model = Some(error),
             }
@@ -116,9 +119,6 @@ impl Plan {
         harmless: &Harmless,
         files: &TensorFiles,
     ) -> Result<()> {
-        let names = |sources: &[Source]| -> HashSet<String> {
-            sources.iter().map(|source| source.name.clone()).collect()
-        };
         let (of_blocks, of_ends) = (names(self.of_blocks()), names(self.of_ends()));
         let is_listed = |patterns: &[String], name: &str| {
             patterns.iter().any(|pattern| {
@@ -153,6 +153,12 @@ impl Plan {
     pub fn of_ends(&self) -> &[Source] {
         &self.sources[self.n_of_blocks..]
     }
+}
+
+/// The names of the tensors that hold some parameters.
+pub(super) fn names(sources: &[Source]) -> HashSet<String> {
+    let names = sources.iter().flat_map(Source::names);
+    names.map(String::from).collect()
 }
 
 /// The error for a parameter that no tensor stores, with the names most similar to the first one tried. Those of `unused`
@@ -326,6 +332,11 @@ pub(super) fn candidates(
             item,
             leading_ones: rule.leading_ones,
             is_quantized: false,
+            is_trained: !family
+                .untrained
+                .iter()
+                .any(|pattern| matches(pattern, role)),
+            copies: vec![],
         }
     };
     let mut candidates = Vec::new();

@@ -104,6 +104,7 @@ impl SaveOptions {
         )?;
         if let Some(config) = checkpoint.config_json()? {
             let bytes = config_of_dense_weights(&config)?;
+            let bytes = checkpoint.with_true_ties(bytes)?;
             write_file(&target.staging().join(CONFIG), &bytes)?;
         }
         target.commit()
@@ -163,12 +164,16 @@ impl<'c> SavedTensors<'c> {
         let given = by_role(sources, parameters)?;
         let mut changed: HashMap<&str, Vec<&Source>> = HashMap::new();
         for source in sources.iter().filter(|s| given.contains_key(&s.role)) {
-            changed.entry(&source.name).or_default();
+            for name in source.names() {
+                changed.entry(name).or_default();
+            }
         }
         for source in sources {
-            if let Some(roles) = changed.get_mut(source.name.as_str()) {
-                source.check_shape(&checkpoint.files)?;
-                roles.push(source);
+            for name in source.names() {
+                if let Some(roles) = changed.get_mut(name) {
+                    source.check_shape(&checkpoint.files)?;
+                    roles.push(source);
+                }
             }
         }
         let turned = sources

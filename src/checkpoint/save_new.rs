@@ -67,7 +67,14 @@ impl SaveOptions {
         let sources = architecture.sources(&given, others)?;
         let by_role = by_role(&sources, given.iter().map(|(role, tensor)| (role, tensor)))?;
         if let Some(source) = sources.iter().find(|s| !by_role.contains_key(&s.role)) {
-            let reason = "not given; a new checkpoint needs every parameter of its blocks, and of what surrounds them all or none";
+            let reason = match source.is_trained {
+                true => {
+                    "not given; a new checkpoint needs every parameter of its blocks, and of what surrounds them all or none"
+                }
+                false => {
+                    "not given; it is no variable, since PyTorch does not train it: take it from `Loader::var_builder`"
+                }
+            };
             return Err(Error::input(&source.role, reason));
         }
         let mut on_disk: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();

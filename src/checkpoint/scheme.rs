@@ -113,6 +113,8 @@ pub struct Family {
     pub ignored: Vec<String>,
     /// Parameters outside the stack (embeddings, heads): patterns with `*`.
     pub outside: Vec<String>,
+    /// Roles that are not trained, since PyTorch has a buffer there: patterns with `*`.
+    pub untrained: Vec<String>,
     /// Where the configuration of its blocks comes from.
     pub config: StackSource,
     /// How its `config.json` differs from the one that is read.
@@ -163,6 +165,7 @@ impl Family {
             end_rules: vec![],
             ignored: vec![],
             outside: vec![],
+            untrained: vec![],
             config,
             keys: ConfigKeys::default(),
             changes: vec![],
@@ -273,6 +276,12 @@ impl Family {
     /// Adds parameters outside the stack: patterns with `*`.
     pub fn outside(mut self, patterns: &[&str]) -> Self {
         self.outside.extend(strings(patterns));
+        self
+    }
+
+    /// Adds roles that are not trained, since PyTorch has a buffer there: patterns with `*`.
+    pub fn untrained(mut self, patterns: &[&str]) -> Self {
+        self.untrained.extend(strings(patterns));
         self
     }
 

@@ -29,6 +29,10 @@ pub(crate) struct Source {
     pub item: Option<Item>,
     /// Dimensions of 1 in front of the parameter's own.
     pub leading_ones: usize,
+    /// Whether it is trained: it is no buffer in PyTorch.
+    pub is_trained: bool,
+    /// Other tensors of the files that hold the same numbers for the same parameter, such as those of a tied head.
+    pub copies: Vec<String>,
     /// Whether it was quantised. It then lies as `[d_out, d_in]`, whatever the rule says.
     pub is_quantized: bool,
 }
@@ -52,6 +56,12 @@ impl Source {
     pub fn path(&self, files: &TensorFiles) -> PathBuf {
         let info = files.info(&self.name);
         info.map_or_else(|| files.path().to_path_buf(), |info| info.path.clone())
+    }
+
+    /// The names of all tensors on disk that hold the parameter.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let copies = self.copies.iter().map(String::as_str);
+        std::iter::once(self.name.as_str()).chain(copies)
     }
 
     /// The shape that the tensor on disk must have.

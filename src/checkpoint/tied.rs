@@ -1,29 +1,100 @@
-//! Parameters that several roles share, such as a table of words that two stacks read.
+//! Parameters that several roles share, such as a table of words that two stacks read, or that files hold several times.
 
 use std::collections::HashMap;
 
+use serde_json::Value;
+
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::source::Source;
+use crate::error::{Error, Result};
 
 /// Of the places of parameters, all but those of a role before; which notes whose parameter it is in `tied`.
 pub(super) fn unite(all: Vec<Source>, tied: &mut HashMap<String, String>) -> Vec<Source> {
-    let mut first: HashMap<(String, Vec<usize>), String> = HashMap::new();
+    let mut first: HashMap<(String, Vec<usize>), usize> = HashMap::new();
     let mut united = Vec::new();
     for source in all {
         let key = (source.name.clone(), source.shape.clone());
         let is_part = source.features.is_some() || source.item.is_some();
         match first.get(&key).filter(|_| !is_part) {
             Some(first) => {
-                tied.insert(source.role, first.clone());
+                let kept: &mut Source = &mut united[*first];
+                kept.copies.extend(source.copies);
+                kept.copies.sort();
+                kept.copies.dedup();
+                tied.insert(source.role, kept.role.clone());
             }
             None => {
-                first.insert(key, source.role.clone());
+                first.insert(key, united.len());
                 united.push(source);
             }
         }
     }
     united
 }
+
+/// Adds to `source` the other names under which the files hold the parameter, as files of `torch.save` hold a tied one
+/// several times.
+///
+/// # Errors
+/// If the files cannot be read.
+pub(super) fn add_copies<'n>(
+    source: &mut Source,
+    others: impl IntoIterator<Item = &'n str>,
+    files: &TensorFiles,
+) -> Result<Copies> {
+    let mut found = Copies::Equal;
+    for name in others {
+        if name == source.name || source.copies.iter().any(|copy| copy == name) {
+            continue;
+        }
+        match files.hold_equal(&source.name, name)? {
+            true => source.copies.push(name.to_string()),
+            false => found = Copies::Differing,
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the tensors that the files hold for one parameter are equal.
+pub(super) enum Copies {
+    Equal,
+    Differing,
+}
+
+impl Checkpoint {
+    /// The bytes of a `config.json` for a copy of this checkpoint: they say that head and words are apart if the files hold
+    /// two that differ. transformers 5 leaves such apart in any case; other readers drop the head if the file ties it.
+    ///
+    /// Models of two stacks keep theirs: there the key ties the tables of both stacks too.
+    ///
+    /// # Errors
+    /// If the bytes are not plain JSON.
+    pub(super) fn with_true_ties(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        if !self.plan.unties || self.family.part.is_some() {
+            return Ok(bytes);
+        }
+        let failed = |error: serde_json::Error| {
+            let reason = format!(
+                "cannot be set to false for a head that differs from the words ({error}); do so in the config.json"
+            );
+            Error::input(TIES, reason)
+        };
+        let mut value: Value = serde_json::from_slice(&bytes).map_err(failed)?;
+        if let Some(object) = value.as_object_mut() {
+            object.insert(TIES.to_string(), false.into());
+            let sections = object.values_mut().filter_map(Value::as_object_mut);
+            for section in sections.filter(|section| section.contains_key(TIES)) {
+                section.insert(TIES.to_string(), false.into());
+            }
+        }
+        Ok((serde_json::to_string_pretty(&value).map_err(failed)? + "\n").into_bytes())
+    }
+}
+
+/// The key that says whether words and head are one parameter.
+const TIES: &str = "tie_word_embeddings";
 
 impl Plan {
     /// Makes roles around the blocks that share a tensor (tied weights) one parameter, the first, and notes where each is.

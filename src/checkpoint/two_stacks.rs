@@ -1,6 +1,6 @@
 //! Checkpoints of two stacks as one model.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use candle_nn::VarBuilder;
@@ -9,9 +9,8 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::of_part;
 use crate::checkpoint::harmless_keys::of_both;
 use crate::checkpoint::known::{first_of_two, known};
-use crate::checkpoint::plan::{Plan, recorded};
+use crate::checkpoint::plan::{Plan, names, recorded};
 use crate::checkpoint::scheme::{Family, StackPart};
-use crate::checkpoint::source::Source;
 use crate::checkpoint::{Architecture, Checkpoint, CheckpointOptions};
 use crate::config::{Joint, ModelConfig};
 use crate::error::{Error, Result};
@@ -199,9 +198,6 @@ impl Plan {
         self.unite_tied();
 
         // Each stack has the other's tensors outside of it.
-        let names = |sources: &[Source]| -> HashSet<String> {
-            sources.iter().map(|source| source.name.clone()).collect()
-        };
         let (of_blocks, of_ends) = (names(self.of_blocks()), names(self.of_ends()));
         let is_used = |name: &String| of_blocks.contains(name) || of_ends.contains(name);
         let unknown: BTreeSet<String> = self.unused.drain(..).chain(other.unused).collect();

@@ -58,6 +58,9 @@ pub struct Initialization {
     /// Rows of tables, by role, that are 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     zero_rows: Vec<(String, usize)>,
+    /// Roles that are not trained: patterns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    untrained: Vec<String>,
 }
 
 /// Parameters that begin with the same numbers in every scheme.
@@ -116,6 +119,12 @@ impl Initialization {
         self
     }
 
+    /// Makes the roles that match `pattern` constants, which get no gradient: buffers of PyTorch.
+    pub fn with_untrained(mut self, pattern: &str) -> Self {
+        self.untrained.push(pattern.to_string());
+        self
+    }
+
     /// Draws the roles that begin with `part` and a dot as `other` does those without: the second of two stacks.
     pub fn with_part(mut self, part: &str, other: Self) -> Self {
         let of_part = |pattern: &str| format!("{part}.{pattern}");
@@ -126,6 +135,8 @@ impl Initialization {
         let rows = other.zero_rows.into_iter();
         self.zero_rows
             .extend(rows.map(|(role, row)| (of_part(&role), row)));
+        let untrained = other.untrained.iter().map(|role| of_part(role));
+        self.untrained.extend(untrained);
         self
     }
 
@@ -139,6 +150,11 @@ impl Initialization {
     pub fn draw(&self, role: &str) -> Draw {
         let rule = self.rules.iter().rev().find(|(p, _)| matches(p, role));
         rule.map_or(Draw::Layer, |&(_, draw)| draw)
+    }
+
+    /// Whether the parameter of a role gets a gradient.
+    pub fn is_trained(&self, role: &str) -> bool {
+        !self.untrained.iter().any(|pattern| matches(pattern, role))
     }
 
     /// The rows of a role's table that are 0.

@@ -84,6 +84,14 @@ impl Fresh {
         self.made().parameters.clone()
     }
 
+    /// The tensor for a layer, through which a gradient reaches the variable if it is trained.
+    fn handed_out(&self, role: &str, variable: &Var) -> Tensor {
+        match self.initialization.is_trained(role) {
+            true => variable.as_tensor().clone(),
+            false => variable.as_detached_tensor(),
+        }
+    }
+
     fn made(&self) -> MutexGuard<'_, Made> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +120,7 @@ impl SimpleBackend for Fresh {
                     "{role} is asked for as {dtype:?}, but was made as {known:?}; a shared parameter has one dtype and device"
                 );
             }
-            return Ok(known.as_tensor().clone());
+            return Ok(self.handed_out(role, known));
         }
         let (stem, _) = role.rsplit_once('.').unwrap_or(("", role));
         if let [_, d_in] = *shape.dims() {
@@ -159,7 +167,7 @@ impl SimpleBackend for Fresh {
         }
         let values = Tensor::from_vec(values, shape, &Device::Cpu)?;
         let variable = Var::from_tensor(&values.to_dtype(dtype)?.to_device(device)?)?;
-        let tensor = variable.as_tensor().clone();
+        let tensor = self.handed_out(role, &variable);
         made.parameters.push(role.to_string(), variable);
         Ok(tensor)
     }

@@ -57,9 +57,20 @@ fn both_stacks_are_written_as_transformers_wrote_them() {
             Joint::Memory { .. } => drop(loader.seq2seq().unwrap()),
             _ => drop(loader.two_towers().unwrap()),
         }
+        // A buffer is no variable.
+        let vb = loader.var_builder();
+        let constants = ["causal_lm.output.bias"];
+        let known = loader.parameters();
+        let missing = |role: &&str| known.find(role).is_none() && vb.contains_tensor(role);
+        let constants = constants.into_iter().filter(missing);
+        let constant = |role: &str| (role.to_string(), vb.get_unchecked(role).unwrap());
+        let constants: Vec<(String, Tensor)> = constants.map(constant).collect();
+        let trained = known
+            .iter()
+            .map(|(role, v)| (role.clone(), v.as_tensor().clone()));
         let folder = tempfile::tempdir().unwrap();
         architecture(&whole)
-            .save(folder.path(), loader.parameters(), &[])
+            .save(folder.path(), trained.chain(constants), &[])
             .unwrap();
         let options = CheckpointOptions::default().whole();
         let (ours, theirs) = (

@@ -48,6 +48,7 @@ mod peft;
 mod recompute;
 mod rehearsal_of_all;
 mod statistics;
+mod tied_training;
 mod training_in_parts;
 mod training_mode;
 mod zero_factors;

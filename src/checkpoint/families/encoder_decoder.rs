@@ -27,6 +27,7 @@ pub(super) fn pair(
         side(StackPart::Decoder, decoder)
             .end_rules([Rule::named("causal_lm.output", &["lm_head.weight"], &[])])
             .end_rules([bias])
+            .untrained(&["causal_lm.output.bias"])
             .head(Task::CausalLm, |json, _| {
                 next_token(language_model(json)?.with_bias(true))
             })

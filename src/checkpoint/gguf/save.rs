@@ -1,6 +1,6 @@
 //! Saving a checkpoint as a GGUF file: which tensor becomes what, as llama.cpp's tools do it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Step;
@@ -21,6 +21,8 @@ pub(in crate::checkpoint) struct Dense<'c> {
     pub stack: &'c StackConfig,
     /// Names and shapes of its tensors, of weights as `[d_out, d_in]`.
     pub tensors: Vec<(String, Vec<usize>)>,
+    /// Of these, the ones that hold the same numbers as another for the same parameter, such as those of a tied head.
+    pub copies: BTreeSet<String>,
     /// The numbers of one of them.
     pub read: &'c dyn Fn(&str) -> Result<Vec<f32>>,
 }
@@ -88,7 +90,6 @@ fn origins(
     kind: BlockKind,
 ) -> Result<(BTreeMap<String, Origin>, Vec<QuantizedTensor>)> {
     let names = Names::of(model_type);
-    let is_tied = dense.json.flag(&["tie_word_embeddings"], false)?;
     let mut stacks: BTreeMap<String, BTreeMap<usize, (&str, &[usize])>> = BTreeMap::new();
     let mut left_out = vec![];
     for (name, shape) in &dense.tensors {
@@ -96,8 +97,8 @@ fn origins(
             && ["pooler", "cls"].iter().any(|part| name.contains(part))
         {
             "files of this architecture have none"
-        } else if is_tied && name.starts_with("lm_head.") {
-            "it is the table of words"
+        } else if dense.copies.contains(name) {
+            "it is a copy of another tensor, such as the table of words"
         } else {
             let Some((there, expert)) = names.original(name) else {
                 let reason = "no tensor of a GGUF file is that; save the base model alone, or choose another format";

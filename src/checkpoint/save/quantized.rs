@@ -173,10 +173,12 @@ impl SaveOptions {
             }
             (record.name.clone(), shape)
         });
+        let copies = checkpoint.plan.sources.iter().flat_map(|s| &s.copies);
         let dense = Dense {
             json: &json,
             stack: checkpoint.config(),
             tensors: shapes.collect(),
+            copies: copies.cloned().collect(),
             read: &read,
         };
         gguf::save(&dense, kind, path, each)
