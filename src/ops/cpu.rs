@@ -21,16 +21,26 @@ pub(crate) fn with_team<R>(work: impl FnOnce() -> R) -> R {
     threads::with_team(n_threads(), work)
 }
 
-/// candle's [`get_num_threads`]: the number in `RAYON_NUM_THREADS`, or else that of the cores. candle counts
-/// cores anew at every call, by reading `/proc/cpuinfo`, which takes longer than a small product; here they are
+/// Threads that compute, at most, for each core. More wait for each other: with 1,000 for each, one text takes a minute.
+const MOST_PER_CORE: usize = 32;
+
+/// The number of threads that compute on the CPU: candle's [`get_num_threads`], which is the number in `RAYON_NUM_THREADS` or
+/// else that of the cores; but at most 32 for each core. Results have the same bits with any number.
+///
+/// candle counts cores anew at every call, by reading `/proc/cpuinfo`, which takes longer than a small product; here they are
 /// counted once.
-fn n_threads() -> usize {
+pub fn n_threads() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
+    static MOST: OnceLock<usize> = OnceLock::new();
     let asked = std::env::var("RAYON_NUM_THREADS").ok();
     let asked = asked.and_then(|number| number.parse().ok());
-    asked
-        .filter(|&number: &usize| number > 0)
-        .unwrap_or_else(|| *CORES.get_or_init(get_num_threads))
+    match asked.filter(|&number: &usize| number > 0) {
+        None => *CORES.get_or_init(get_num_threads),
+        Some(asked) => asked.min(*MOST.get_or_init(|| {
+            let cores = std::thread::available_parallelism();
+            MOST_PER_CORE * cores.map_or(1, usize::from)
+        })),
+    }
 }
 
 /// How layers and operations compute.

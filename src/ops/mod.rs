@@ -70,7 +70,7 @@ pub(crate) use array::wide;
 pub(crate) use attention::{Mixing, broadcast_strides, check_broadcast, four};
 pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped_kernel};
 pub(crate) use constants::{Constants, drawn_on_device, uploaded};
-pub use cpu::{Route, isa, route};
+pub use cpu::{Route, isa, n_threads, route};
 pub(crate) use cpu::{cpu, with_team};
 pub use cross_entropy::{cross_entropy, n_targets};
 pub(crate) use dropout::draw_mask;

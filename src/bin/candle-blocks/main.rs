@@ -19,6 +19,7 @@ mod output;
 mod quantize;
 mod run;
 mod texts;
+mod threads;
 mod verify;
 
 use std::process::ExitCode;
@@ -64,7 +65,9 @@ enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    threads::limit();
+    let outcome = match command {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Run(args) => run::run(&args),
         Command::Verify(args) => verify::verify(&args),

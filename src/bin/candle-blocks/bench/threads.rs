@@ -4,7 +4,7 @@ use std::env;
 use std::process::{Command, exit};
 
 use anyhow::{Context, Result, bail};
-use candle_blocks::candle_core::utils::get_num_threads;
+use candle_blocks::{candle_core::utils::get_num_threads, ops::n_threads};
 
 /// What candle and rayon both read, and rayon only once.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
@@ -18,12 +18,18 @@ const MOST: usize = 4096;
 /// So this one starts itself once more with the variable set, and ends as that one does.
 pub fn hold(asked: Option<usize>) -> Result<usize> {
     let Some(asked) = asked else {
-        return Ok(get_num_threads());
+        return Ok(n_threads());
     };
     if asked > MOST {
         bail!("--threads is {asked}; give at most {MOST}");
     }
     if env::var(VARIABLE).is_ok_and(|value| value == asked.to_string()) {
+        if n_threads() < asked {
+            bail!(
+                "--threads is {asked}; at most {} compute on this machine",
+                n_threads()
+            );
+        }
         let found = (get_num_threads(), rayon::current_num_threads());
         if found != (asked, asked) {
             bail!(
