@@ -4,6 +4,7 @@
 //! reads them too. They are written to a temporary directory beside the final one, which it becomes by a
 //! rename once everything is on disk: there is never half a checkpoint.
 
+mod companions;
 mod packed;
 mod quantized;
 mod shards;
@@ -38,9 +39,10 @@ pub enum Existing {
     /// Return an error and leave it as it is.
     #[default]
     Refuse,
-    /// Replace it, provided that it contains nothing but what saving writes: `config.json`,
-    /// `model*.safetensors` and their index. The directory that the checkpoint was opened from may be
-    /// replaced too; it is removed only when the new one is complete.
+    /// Replace it, provided that it contains nothing but what saving writes (`config.json`, `model*.safetensors` and their
+    /// index) and what else belongs to a checkpoint, which is kept: `generation_config.json`, the files of tokenizers,
+    /// processors and sentence-transformers, chat templates, `README.md`, licenses and `training_args.bin`. The directory that
+    /// the checkpoint was opened from may be replaced too; it is removed only when the new one is complete.
     Replace,
 }
 
@@ -75,7 +77,8 @@ impl SaveOptions {
     ///
     /// Each is converted to its name, layout and dtype on disk (an f32 parameter is rounded to the file's bf16). Everything
     /// else is copied bit for bit: parameters not given, embeddings, heads, the other stacks of the checkpoint, and
-    /// `config.json`. Tokenizers and other files are not copied. Tensors pass through memory one at a time.
+    /// `config.json`; also `generation_config.json` and the files of tokenizers, processors, chat templates and
+    /// sentence-transformers that lie beside it. Tensors pass through memory one at a time.
     ///
     /// The weights go to `model.safetensors`, or, above the maximum size of a shard, to
     /// `model-00001-of-0000n.safetensors` with an index, as `transformers` writes them.
@@ -107,6 +110,7 @@ impl SaveOptions {
             let bytes = checkpoint.with_true_ties(bytes)?;
             write_file(&target.staging().join(CONFIG), &bytes)?;
         }
+        checkpoint.copy_companions(target.staging())?;
         target.commit()
     }
 
@@ -142,6 +146,16 @@ impl SaveOptions {
         let json = serde_json::to_string_pretty(&index);
         let json = json.map_err(|error| Error::input(INDEX, error.to_string()))? + "\n";
         write_file(&directory.join(INDEX), json.as_bytes())
+    }
+}
+
+impl Checkpoint {
+    /// Copies what else belongs to the model to a new directory. What lies beside a GGUF file is not of it.
+    fn copy_companions(&self, to: &Path) -> Result<()> {
+        match self.files.gguf() {
+            Some(_) => Ok(()),
+            None => companions::copy_of_the_model(self.files.directory(), to),
+        }
     }
 }
 

@@ -26,6 +26,7 @@ mod weights;
 mod at_once;
 mod bad_directories;
 mod bad_files;
+mod companions;
 mod failed_writes;
 mod faults;
 mod gguf_headers;

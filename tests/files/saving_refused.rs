@@ -76,12 +76,12 @@ fn a_directory_that_holds_anything_is_left_as_it_is() {
     assert!(error.to_string().contains("Existing::Replace"), "{error}");
 
     // Nor is it replaced with anything else in it.
-    fs::write(out.join("tokenizer.json"), "{}").unwrap();
+    fs::write(out.join("notes.txt"), "mine").unwrap();
     let replace = SaveOptions::default().existing(Existing::Replace);
     let error = replace
         .save(&copy, &out, trained(&copy, DType::F32))
         .unwrap_err();
-    assert!(error.to_string().contains("tokenizer.json"), "{error}");
+    assert!(error.to_string().contains("notes.txt"), "{error}");
     assert!(differing(&before, &stored(&out)).is_empty());
     assert_eq!(names(folder.path()), ["out"]);
 }

@@ -58,6 +58,7 @@ impl SaveOptions {
         let config = config_of_packed_weights(&json, packing, &packed.ignored())?;
         let config = tensors.checkpoint.with_true_ties(config)?;
         write_file(&target.staging().join(CONFIG), &config)?;
+        tensors.checkpoint.copy_companions(target.staging())?;
         target.commit()
     }
 }

@@ -5,6 +5,7 @@ use std::{fs, io};
 
 use tempfile::TempDir;
 
+use super::companions::{is_companion, keep};
 use super::{CONFIG, Existing};
 use crate::checkpoint::files::INDEX;
 use crate::checkpoint::write::directory as parent_of;
@@ -60,6 +61,9 @@ impl Target {
         } = self;
         let failed = |source| Error::io(&directory, "write", source);
         for _ in 0..MOST_RACES {
+            if replaces && directory.is_dir() {
+                keep(&directory, staging.path())?;
+            }
             if !replaces {
                 match fs::rename(staging.path(), &directory) {
                     Ok(()) => {
@@ -180,9 +184,9 @@ fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
                     "it holds {name}; give a new directory, or replace this one (`Existing::Replace`)"
                 ));
             }
-            Existing::Replace if !is_ours => {
+            Existing::Replace if !is_ours && !is_companion(&name, &entry.path()) => {
                 return refused(format!(
-                    "it holds {name}, which is no part of a saved checkpoint; give another directory"
+                    "it holds {name}, which saving neither writes nor keeps; move it away, or give another directory"
                 ));
             }
             Existing::Replace => is_full = true,
