@@ -30,7 +30,11 @@ impl Target {
             }
             Err(error) => return Err(failed(error)),
             // A link stays, and what it leads to is replaced.
-            Ok(found) => (found, is_full(directory, existing)?),
+            Ok(found) => {
+                let _lock = lock(&found);
+                let is_full = is_full(&found, existing)?;
+                (found, is_full)
+            }
         };
         let staging = beside(&directory)?;
         Ok(Self {
@@ -60,9 +64,16 @@ impl Target {
             mut replaces,
         } = self;
         let failed = |source| Error::io(&directory, "write", source);
+        let _lock = lock(&directory);
         for _ in 0..MOST_RACES {
-            if replaces && directory.is_dir() {
-                keep(&directory, staging.path())?;
+            if replaces {
+                match keep(&directory, staging.path()) {
+                    Err(Error::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
+                        replaces = is_full(&directory, existing)?;
+                        continue;
+                    }
+                    kept => kept?,
+                }
             }
             if !replaces {
                 match fs::rename(staging.path(), &directory) {
@@ -130,6 +141,14 @@ fn is_full_error(error: &io::Error) -> bool {
     )
 }
 
+/// Waits until no other thread or process that saves is looking at a directory's entries or changing them. Returns the lock,
+/// which lasts until it is dropped; none where a system or file system cannot lock a directory, and writers may meet.
+fn lock(directory: &Path) -> Option<fs::File> {
+    let parent = fs::File::open(parent_of(directory)).ok()?;
+    parent.lock().ok()?;
+    Some(parent)
+}
+
 /// Has two directories take each other's names at once, so that at no time one of them is missing; false where the file
 /// system cannot.
 #[cfg(any(target_os = "linux", target_os = "macos"))]
@@ -163,17 +182,22 @@ fn beside(directory: &Path) -> Result<TempDir> {
 
 /// Whether a directory is there and holds anything; an error if that may not be replaced.
 fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
-    let failed = |source| Error::io(directory, "list", source);
-    let mut is_full = false;
-    let entries = match fs::read_dir(directory) {
+    let entries: io::Result<Vec<_>> = fs::read_dir(directory).and_then(|entries| {
+        entries
+            .map(|entry| entry.and_then(|entry| Ok((entry.file_type()?, entry))))
+            .collect()
+    });
+    let entries = match entries {
         // Another process has it aside at this moment.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        entries => entries.map_err(failed)?,
+        entries => entries.map_err(|source| Error::io(directory, "list", source))?,
     };
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_ours = entry.file_type().map_err(failed)?.is_file()
+    for (file_type, entry) in &entries {
+        let (name, path) = (
+            entry.file_name().to_string_lossy().into_owned(),
+            entry.path(),
+        );
+        let is_ours = file_type.is_file()
             && (name == CONFIG
                 || name == INDEX
                 || name.starts_with("model") && name.ends_with(".safetensors"));
@@ -184,15 +208,15 @@ fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
                     "it holds {name}; give a new directory, or replace this one (`Existing::Replace`)"
                 ));
             }
-            Existing::Replace if !is_ours && !is_companion(&name, &entry.path()) => {
+            Existing::Replace if !is_ours && !is_companion(&name, &path) => {
                 return refused(format!(
                     "it holds {name}, which saving neither writes nor keeps; move it away, or give another directory"
                 ));
             }
-            Existing::Replace => is_full = true,
+            Existing::Replace => {}
         }
     }
-    Ok(is_full)
+    Ok(!entries.is_empty())
 }
 
 #[cfg(test)]
@@ -206,6 +230,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("target");
         let names = [CONFIG, "model.safetensors"];
+        let companion = directory.join("tokenizer.json");
+        fs::create_dir(&directory).unwrap();
+        fs::write(&companion, "kept").unwrap();
         thread::scope(|scope| {
             for writer in 0..4 {
                 let directory = &directory;
@@ -222,6 +249,7 @@ mod tests {
         });
         let found = names.map(|name| fs::read(directory.join(name)).unwrap());
         assert_eq!(found[0], found[1]);
+        assert_eq!(fs::read_to_string(companion).unwrap(), "kept");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
