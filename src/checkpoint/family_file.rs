@@ -167,6 +167,7 @@ impl Family {
         family.keys = ConfigKeys {
             or_whole: family.keys.or_whole && table.section.is_none(),
             section: table.section.or(family.keys.section),
+            handed_on: family.keys.handed_on,
             renamed: table.keys,
             defaults,
         };

@@ -216,6 +216,12 @@ impl Family {
         self.section(section)
     }
 
+    /// Reads `key` outside the section too; see [`ConfigKeys::handed_on`].
+    pub fn handed_on(mut self, key: &str) -> Self {
+        self.keys.handed_on.push(key.to_string());
+        self
+    }
+
     /// Adds rules for parameters inside a block; of several for one role, the first whose tensor exists counts.
     pub fn block_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.block_rules.extend(rules);

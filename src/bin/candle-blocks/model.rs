@@ -115,7 +115,7 @@ fn note_unread_keys(checkpoint: &Checkpoint) {
     let keys: Vec<String> = checkpoint.report().unread_keys.iter().map(quoted).collect();
     if !keys.is_empty() {
         output::warn(format_args!(
-            "note: config.json has keys that change nothing here, as in transformers' own class: {}",
+            "note: config.json has keys that nothing here reads: {}",
             Escaped(&keys.join(", "))
         ));
     }

@@ -11,7 +11,9 @@ use super::qwen::qwen2;
 pub(super) fn families() -> Vec<Family> {
     vec![
         of_text(decoder("llava", llava)),
-        of_text(decoder("mistral3", mistral3)).default_of("tie_word_embeddings", true),
+        of_text(decoder("mistral3", mistral3))
+            .default_of("tie_word_embeddings", true)
+            .handed_on("is_causal"),
     ]
 }
 

@@ -19,6 +19,9 @@ pub struct ConfigKeys {
     pub section: Option<String>,
     /// Whether a file may lack that object and have its keys outside.
     pub or_whole: bool,
+    /// Keys that count for that object where the file has them outside it, and not null: transformers' model of the whole
+    /// hands their values on.
+    pub handed_on: Vec<String>,
     /// The file's name of a key, by the reader's. With dots it leads into objects: `attn_config.n_heads`.
     pub renamed: BTreeMap<String, String>,
     /// Values of keys, by the reader's names, that a file may leave out.
@@ -34,7 +37,7 @@ impl ConfigKeys {
         let inside = match &self.section {
             None => json.with_value(json.value().clone(), BTreeMap::new()),
             Some(section) => match json.value_at(section).filter(|value| value.is_object()) {
-                Some(found) => json.inside(section, inside(json, found)),
+                Some(found) => json.inside(section, inside(json, found, &self.handed_on)),
                 None if self.or_whole => json.with_value(json.value().clone(), BTreeMap::new()),
                 None => return Err(json.error(&[section], "missing, expected an object")),
             },
@@ -66,7 +69,7 @@ impl ConfigKeys {
 const OF_THE_WHOLE: [&str; 2] = ["architectures", "tie_word_embeddings"];
 
 /// A section with what its file says of the whole model.
-fn inside(json: &ConfigJson, section: &Value) -> Value {
+fn inside(json: &ConfigJson, section: &Value, handed_on: &[String]) -> Value {
     let mut section = section.clone();
     if let Some(object) = section.as_object_mut() {
         for key in OF_THE_WHOLE {
@@ -77,6 +80,11 @@ fn inside(json: &ConfigJson, section: &Value) -> Value {
                     Some(value) => object.insert(key.to_string(), value.clone()),
                     None => object.remove(key),
                 };
+            }
+        }
+        for key in handed_on {
+            if let Some(value) = json.at(key).filter(|value| !value.is_null()) {
+                object.insert(key.clone(), value.clone());
             }
         }
     }
