@@ -1,6 +1,6 @@
 """Does each key of config.json change our numbers as it changes transformers'?
 
-    python weights/sweep/config.py PROGRAM [MODEL_TYPE ...] [--classes all] [--out FILE] [--keys PATTERN]
+    python weights/sweep/config.py PROGRAM [MODEL_TYPE ...] [--classes all] [--most N] [--out FILE] [--keys PATTERN]
 
 For each model type that the crate reads, and each class of it, makes a small random model, changes one key of its config.json
 at a time, and runs transformers and `PROGRAM run` on the same ids. One line of JSON for each change, with one of these verdicts:
@@ -12,29 +12,19 @@ at a time, and runs transformers and `PROGRAM run` on the same ids. One line of 
     UNNAMED         the program refuses without the key's name: a fault
 """
 
-import argparse
-import contextlib
+import start  # first: it lets the others be found
+
 import fnmatch
-import io
 import json
-import os
 import sys
 from pathlib import Path
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import torch
 import transformers
 
 from fixtures.families import FAMILIES, Drive
 from fixtures.torch_stack import STACKS
 from sweep.keys import changed, changes, is_strange
 from sweep.subject import Failed, Judge, Subject, differ, same, scratch
-
-torch.set_num_threads(1)
-transformers.logging.set_verbosity(50)
-transformers.logging.disable_progress_bar()
 
 HEADS = (
     *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM", "ForMultipleChoice"),
@@ -43,14 +33,15 @@ HEADS = (
 
 
 def classes(model_type: str, which: str) -> list[str]:
-    """The usual class of a model type or, with `all`, every one with a head that the crate may know, and the one without."""
+    """The usual class of a model type; the `others` with a head that the crate may know, and the one without; or `all`."""
     usual = FAMILIES[model_type].head or "AutoModel"
     if which == "usual":
         return [usual]
     base = transformers.AutoModel._model_mapping[type(transformers.AutoConfig.for_model(model_type))]
     stem = (base[0] if isinstance(base, tuple) else base).__name__.removesuffix("Model")
     named = [stem + head for head in HEADS if hasattr(transformers, stem + head)]
-    return [usual, *dict.fromkeys(name for name in ["AutoModel", *named] if name != usual)]
+    others = dict.fromkeys(name for name in ["AutoModel", *named] if name != usual)
+    return [*others] if which == "others" else [usual, *others]
 
 
 def sweep(subject: Subject, names: str, pattern: str, most: int):
@@ -117,13 +108,10 @@ def verdict(subject: Subject, folder: Path, described: dict, path: str, base: Ju
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program", type=Path)
+    parser = start.options(__doc__, "lines of JSON are added here")
     parser.add_argument("model_types", nargs="*")
-    parser.add_argument("--classes", default="usual", choices=["usual", "all"])
-    parser.add_argument("--keys", default="*", help="a pattern of paths")
+    parser.add_argument("--classes", default="usual", choices=["usual", "others", "all"])
     parser.add_argument("--most", type=int, default=99, help="so many values of a key")
-    parser.add_argument("--out", type=Path, help="lines of JSON are added here")
     args = parser.parse_args()
     runs = [name for name, family in FAMILIES.items() if name not in STACKS and all(part.drive is not Drive.WAVE for part in family.parts)]
     out = args.out.open("a") if args.out else sys.stdout

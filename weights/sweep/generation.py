@@ -14,20 +14,17 @@ prompts. One line for each model, key and value, with one of these verdicts:
     UNNAMED         the program refuses without the key's name: a fault
 """
 
+import start  # first: it lets the others be found
+
 import argparse
 import collections
 import fnmatch
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import tokenizers
@@ -37,11 +34,6 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig
 
 from fixtures import tensor_file
-
-torch.set_num_threads(1)
-transformers.logging.set_verbosity(50)
-transformers.logging.disable_progress_bar()
-warnings.simplefilter("ignore")
 
 VOCAB, LENGTHS = 300, (9, 5, 2)
 BOS, PAD, EOS = 0, 1, 2
@@ -258,12 +250,9 @@ def sweep(args: argparse.Namespace):
 
 def main() -> None:
     """Runs the sweep, and counts the verdicts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
+    parser = start.options(__doc__, "lines of JSON are written here")
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--keys", default="*")
     args = parser.parse_args()
     counts, faults, lines = collections.Counter(), 0, []
     for line in sweep(args):
