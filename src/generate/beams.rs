@@ -61,6 +61,27 @@ impl BeamOptions {
 /// Added to a score that must not win.
 const NEVER: f32 = -1e9;
 
+/// Checks the scores of the next tokens.
+///
+/// From 1e9 on, f32 has no room for the differences between sequences, nor for [`NEVER`]: in transformers, the order in which
+/// `torch.topk` lists equal numbers then decides.
+///
+/// # Errors
+/// If one is not a number, or as large.
+pub(super) fn check_scores(scores: &[f32]) -> candle_core::Result<()> {
+    if let Some(token) = scores.iter().position(|score| score.is_nan()) {
+        return Err(super::sampler::not_a_number(token));
+    }
+    match scores.iter().position(|&score| score >= -NEVER) {
+        None => Ok(()),
+        Some(token) => candle_core::bail!(
+            "the score of token {token} is {:e}, beside which all beams are equal: exponential_decay_length_penalty raises scores \
+             so far, most of all with remove_invalid_values, and so may sequence_bias; remove one of them, or set num_beams to 1",
+            scores[token]
+        ),
+    }
+}
+
 /// A sequence, with the padding in front of its prompt, and its score.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Beam {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Result as CandleResult, Tensor, bail};
 
-use super::beams::{Beam, Beams};
+use super::beams::{Beam, Beams, check_scores};
 use super::feed::Feed;
 use super::lengths::Lengths;
 use super::processors::{LogitsProcessor, Row, log_softmax};
@@ -138,8 +138,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             1 => Search::Single(Vec::new()),
             n if choose.draws() => {
                 return Err(Error::InvalidConfig(format!(
-                    "num_beams is {n}, and tokens are to be drawn at random: beam search chooses the likeliest alone; set \
-                     num_beams to 1, or draw nothing"
+                    "num_beams is {n} and tokens are drawn at random (do_sample): beam sampling is not supported; set num_beams \
+                     to 1 (GenerationOptions::with_beams), or take the likeliest tokens (Sampler::greedy)"
                 )));
             }
             _ => {
@@ -373,9 +373,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
                     encoder: encoder_of(&self.encoder, of.prompt),
                 };
                 apply(&self.processors, &row, logits);
-                if let Some(at) = logits.iter().position(|x| x.is_nan()) {
-                    return Err(super::sampler::not_a_number(at));
-                }
+                check_scores(logits)?;
             }
             let n_stop_tokens = self.options.stop_tokens.len();
             let ends = |tokens: &[u32]| ending.of(tokens, n_padding).is_some();

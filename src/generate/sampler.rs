@@ -166,7 +166,8 @@ impl Choose for Sampler {
 /// The error of a logit that is NaN.
 pub(super) fn not_a_number(token: usize) -> candle_core::Error {
     candle_core::Error::msg(format!(
-        "the logit of token {token} is not a number; check the weights for values that are not finite"
+        "the logit of token {token} is not a number; check the weights for values that are not finite, and the settings that \
+         raise logits (exponential_decay_length_penalty, sequence_bias)"
     ))
 }
 

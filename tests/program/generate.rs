@@ -397,8 +397,11 @@ fn the_best_beams_are_written_with_their_scores() {
     let said = generate(&[&["--prompt", "She ", "--max-new-tokens", "9"][..], &beams].concat());
     said.assert_status(0);
     assert!(said.stdout.trim_end().lines().count() >= 2, "{said:#?}");
-    generate(&["--prompt", "She ", "--num-beams", "2", "--temperature", "1"])
-        .assert_refused(&["num_beams is 2", "set num_beams to 1"]);
+    generate(&["--prompt", "She ", "--num-beams", "2", "--temperature", "1"]).assert_refused(&[
+        "num_beams is 2",
+        "--num-beams 1",
+        "--sample",
+    ]);
     generate(&["--prompt", "She ", "--num-return-sequences", "2"])
         .assert_refused(&["num_return_sequences is 2", "num_beams"]);
 }

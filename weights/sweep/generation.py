@@ -1,15 +1,18 @@
 """Does each key of generation_config.json change our tokens as it changes transformers'?
 
-    python weights/sweep/generation.py PROGRAM [--random N] [--seed S] [--out FILE] [--keys PATTERN]
+    python weights/sweep/generation.py PROGRAM [--random N] [--seed S] [--out FILE] [--keys PATTERN] [--models PATTERN]
 
-Makes small random models with tokenizers: two decoders and two encoder-decoders. For each value of each key of transformers'
-`GenerationConfig`, and for N random sets of keys, runs `model.generate(**inputs)` and `PROGRAM generate` on the same unequal
+Makes small random models with tokenizers: two decoders, three mixtures of experts and two encoder-decoders. For each value of each
+key of transformers' `GenerationConfig`, and for N random sets of keys, runs `model.generate(**inputs)` and `PROGRAM generate` on the same unequal
 prompts. One line for each model, key and value, with one of these verdicts:
 
     same            both generate the same (with `changed`: other tokens than without the key)
     refused         the program refuses, and names the key
     noted           the tokens differ, and a note names the key
     fails           transformers refuses (with what the program does)
+    unordered       the tokens differ, and transformers' own beams have equal scores, such as those of two tokens that are forced,
+                    or 1e9 and more, beside which f32 loses the -1e9 that marks ended ones: the order in which `torch.topk`
+                    lists equal numbers decides
     SILENT          the tokens differ: a fault
     UNNAMED         the program refuses without the key's name: a fault
 """
@@ -25,6 +28,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import tokenizers
@@ -35,6 +39,7 @@ from transformers import GenerationConfig
 
 from fixtures import tensor_file
 
+TOPK = torch.topk
 VOCAB, LENGTHS = 300, (9, 5, 2)
 BOS, PAD, EOS = 0, 1, 2
 BEAMS = {"num_beams": 3}
@@ -89,13 +94,25 @@ class Subject:
     folder: Path
     inputs: dict[str, torch.Tensor]
     special: dict[str, int]
+    # Whether the last search could tell its sequences apart.
+    is_ordered: bool = True
+
+    def watched_topk(self, scores: torch.Tensor, k: int, **others):
+        """`torch.topk`, and a look at the scores of a search, which names no dimension."""
+        if others:
+            return TOPK(scores, k, **others)
+        best = TOPK(scores, min(k + 1, scores.shape[-1]))[0]
+        is_tied = (best[..., 1:] == best[..., :-1]) & (best[..., 1:] > -1e8)
+        self.is_ordered &= bool((best < 1e9).all()) and not bool(is_tied.any())
+        return TOPK(scores, k)
 
     def judged(self, config: dict) -> list[list[int]]:
         """The new tokens by a configuration that is the checkpoint's."""
         self.model.generation_config = GenerationConfig(**config)
         texts = {"tokenizer": self.tokenizer} if config.get("stop_strings") else {}
         torch.manual_seed(0)
-        with torch.no_grad():
+        with torch.no_grad(), mock.patch("torch.topk", self.watched_topk):
+            self.is_ordered = True
             made = self.model.generate(**self.inputs, **texts)
         made = made if isinstance(made, torch.Tensor) else made.sequences
         given = self.inputs.get("decoder_input_ids", self.inputs["input_ids"])
@@ -112,20 +129,27 @@ class Subject:
         return (tensor_file.read(out)["tokens"].tolist() if ran.returncode == 0 else None), ran.stderr
 
 
-def subjects(scratch: Path, seed: int) -> list[Subject]:
+def subjects(scratch: Path, seed: int, names: str = "*") -> list[Subject]:
     """Small random models with tokenizers of three kinds."""
     sizes = {"vocab_size": VOCAB, "bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS, "initializer_range": 0.4, "init_std": 0.4}
     wide = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     bart = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "max_position_embeddings": 64}
     bart.update({"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_start_token_id": EOS, "forced_eos_token_id": None})
     t5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": PAD, "initializer_factor": 3.0}
+    experts = {**wide, "max_position_embeddings": 128, "num_experts_per_tok": 2}
+    latent = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "head_dim": 4}
+    grouped = {"moe_intermediate_size": 24, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
+    windows = {"head_dim": 8, "num_local_experts": 4, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
     kinds = (
         ("gpt2", transformers.GPT2LMHeadModel, transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **sizes), byte_level()),
         ("llama", transformers.LlamaForCausalLM, transformers.LlamaConfig(max_position_embeddings=128, **wide, **sizes), byte_fallback()),
+        ("mixtral", transformers.MixtralForCausalLM, transformers.MixtralConfig(num_local_experts=4, **experts, **sizes), byte_fallback()),
+        ("deepseek_v3", transformers.DeepseekV3ForCausalLM, transformers.DeepseekV3Config(**{**experts, **latent, **grouped, "num_key_value_heads": 4}, **sizes), byte_level()),
+        ("gpt_oss", transformers.GptOssForCausalLM, transformers.GptOssConfig(**experts, **windows, **sizes), byte_level()),
         ("bart", transformers.BartForConditionalGeneration, transformers.BartConfig(**bart, **sizes), byte_level()),
         ("t5", transformers.T5ForConditionalGeneration, transformers.T5Config(**t5, **sizes), word_pieces()),
     )
-    return [subject(scratch / name, seed, *kind) for name, *kind in ((kind[0], *kind) for kind in kinds)]
+    return [subject(scratch / kind[0], seed, *kind) for kind in kinds if fnmatch.fnmatch(kind[0], names)]
 
 
 def subject(folder: Path, seed: int, name: str, kind: type, config, tokenizer) -> Subject:
@@ -196,7 +220,7 @@ def likely(key: str, tokens: list[list[int]]):
 def verdict(subject: Subject, program: str, config: dict, keys: list[str], without) -> dict:
     """What both make of a configuration."""
     try:
-        theirs = subject.judged(config)
+        theirs, is_ordered = subject.judged(config), subject.is_ordered
     except Exception as error:
         ours, said = subject.ours(program, config)
         return {"verdict": "fails", "theirs": str(error)[:120], "ours": "runs" if ours else said.strip()[-200:]}
@@ -209,7 +233,7 @@ def verdict(subject: Subject, program: str, config: dict, keys: list[str], witho
     notes = "\n".join(line for line in said.splitlines() if line.startswith("note:"))
     if any(key in notes for key in keys) or ("do_sample" in config and "do_sample" in notes):
         return {"verdict": "noted"}
-    return {"verdict": "SILENT", "ours": ours, "theirs": theirs, "said": said.strip()}
+    return {"verdict": "SILENT" if is_ordered else "unordered", "ours": ours, "theirs": theirs, "said": said.strip()}
 
 
 def sweep(args: argparse.Namespace):
@@ -219,7 +243,7 @@ def sweep(args: argparse.Namespace):
         raise SystemExit(f"no values of {sorted(missing)}")
     random = np.random.default_rng(args.seed)
     with tempfile.TemporaryDirectory() as scratch:
-        for one in subjects(Path(scratch), args.seed):
+        for one in subjects(Path(scratch), args.seed, args.models):
             # Tokens that come, so that sequences end at different lengths.
             endless = one.judged({**one.special, "eos_token_id": None, "max_new_tokens": 10})
             one.special["eos_token_id"] = sorted({endless[0][6], endless[1][3]})
@@ -242,9 +266,6 @@ def sweep(args: argparse.Namespace):
                     value = VALUES[key][random.integers(len(VALUES[key]))]
                     value, needs = value if isinstance(value, tuple) else (value, {})
                     config.update({**needs, key: likely(key, without) if value == "likely" else value})
-                if {"remove_invalid_values", "exponential_decay_length_penalty"} <= set(keys):
-                    # Powers of the smallest number, beside which all others are equal.
-                    del config["remove_invalid_values"]
                 yield {"model": one.name, "key": "random", "config": config, **verdict(one, args.program, config, keys, None)}
 
 
@@ -253,6 +274,7 @@ def main() -> None:
     parser = start.options(__doc__, "lines of JSON are written here")
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--models", default="*", help="a pattern of models")
     args = parser.parse_args()
     counts, faults, lines = collections.Counter(), 0, []
     for line in sweep(args):

@@ -1,7 +1,7 @@
 //! The options of `generate` that stand for keys of generation_config.json.
 
 use anyhow::{Result, bail};
-use candle_blocks::generate::{EarlyStopping, GenerationOptions, Sampler, Sampling};
+use candle_blocks::generate::{Choose, EarlyStopping, GenerationOptions, Sampler, Sampling};
 
 use crate::output;
 
@@ -84,6 +84,13 @@ impl SettingArgs {
             };
         }
         let sampler = self.sampler(&options)?;
+        let n = options.beams.beams;
+        if n > 1 && sampler.draws() {
+            bail!(
+                "num_beams is {n} and tokens are drawn at random: beam sampling is not supported; give --num-beams 1, or leave out \
+                 --sample, --seed and the settings of sampling"
+            );
+        }
         for note in &options.notes {
             output::warn(format_args!("note: {note}"));
         }
