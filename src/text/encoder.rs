@@ -93,7 +93,7 @@ impl Encoder {
             tokenizer.leave_out_special_tokens(); // a chat template writes them
         }
         if let Some(max_length) = max_length {
-            tokenizer.truncate(max_length)?;
+            tokenizer.truncate_by(max_length, reading.truncation)?;
         }
         if reading.lower_case {
             tokenizer.lower_case()?;

@@ -31,6 +31,7 @@ mod token_text;
 mod token_types;
 mod tokenizer;
 mod tokenizer_config;
+mod truncation;
 
 pub use chat_template::ChatTemplate;
 pub use classifier::{Scores, TextClassifier};
@@ -40,3 +41,4 @@ pub use generator::{Prompt, TextGeneration, TextGenerator};
 pub use options::TextOptions;
 pub use pooling::Pooling;
 pub use tokenizer::{TokenizedText, Tokenizer};
+pub use truncation::TruncationStrategy;

@@ -7,12 +7,12 @@ use candle_core::{DType, Device};
 use super::classifier::Head;
 use super::encoder::Encoder;
 use super::folder::Folder;
-use super::reading::Limit;
+use super::reading::{Limit, Reading};
 use super::scoring::Scoring;
 use super::sentence_files::{Body, Kind, PoolingBody, SentenceFiles};
 use super::sentences::{Sentences, Source};
 use super::stages::{Feature, Stage, Step};
-use super::{Pooling, TextClassifier, TextEmbedder};
+use super::{Pooling, TextClassifier, TextEmbedder, TruncationStrategy};
 use crate::config::{Activation, Precision, setters};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -52,6 +52,7 @@ pub struct TextOptions {
     checkpoint: CheckpointOptions,
     form: Form,
     max_length: Option<usize>,
+    truncation: Option<TruncationStrategy>,
     pooling: Vec<Pooling>,
     normalize: Option<bool>,
 }
@@ -77,6 +78,8 @@ impl TextOptions {
         precision(precision: Precision) => form = Form::Packed(precision);
         /// Shortens texts to this many tokens, special ones included.
         max_length(max_length: usize) => max_length = Some(max_length);
+        /// Sets the text of a pair that is shortened, whatever the files say.
+        truncation(truncation: TruncationStrategy) => truncation = Some(truncation);
         /// Sets whether vectors are divided by their lengths, whatever the files say.
         normalize(normalize: bool) => normalize = Some(normalize);
     }
@@ -109,7 +112,7 @@ impl TextOptions {
             Some(other) => return Err(folder.of_another_kind(other)),
             None => folder.without_files(),
         };
-        files.reading.limit = self.limit(files.reading.limit);
+        self.shorten(&mut files.reading);
         let options = self.checkpoint.clone().encoder_of(ENCODERS);
         let checkpoint = options.open(folder.model(path, &files.model))?;
         let (source, mut steps) = self.source(&folder, files.body, &checkpoint)?;
@@ -139,7 +142,7 @@ impl TextOptions {
             true => SentenceFiles::open(folder.directory, &Kind::CrossEncoder)?,
             false => folder.without_files(),
         };
-        files.reading.limit = self.limit(files.reading.limit);
+        self.shorten(&mut files.reading);
         let checkpoint = self
             .checkpoint
             .clone()
@@ -221,9 +224,10 @@ impl TextOptions {
         Ok((Source::Pooling(pooling), steps))
     }
 
-    /// The number of tokens to which texts are shortened, that of the files being given.
-    fn limit(&self, of_files: Limit) -> Limit {
-        self.max_length.map_or(of_files, Limit::Tokens)
+    /// Puts the number of tokens to which texts are shortened, and how, in the place of those of the files.
+    fn shorten(&self, reading: &mut Reading) {
+        reading.limit = self.max_length.map_or(reading.limit, Limit::Tokens);
+        reading.truncation = self.truncation.unwrap_or(reading.truncation);
     }
 
     fn model(&self, checkpoint: &Checkpoint) -> Result<Model> {

@@ -2,10 +2,14 @@
 
 use serde_json::{Map, Value};
 
+use super::TruncationStrategy;
+
 /// What goes beyond the tokenizer's own files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
     pub limit: Limit,
+    /// The text of a pair that is shortened.
+    pub truncation: TruncationStrategy,
     /// Whether the case of every text is lowered first.
     pub lower_case: bool,
     /// Whether the special tokens of the tokenizer are left out.

@@ -5,12 +5,13 @@ use std::sync::OnceLock;
 
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::{
-    DecoderWrapper, EncodeInput, Encoding, InputSequence, ModelWrapper, PostProcessor,
-    TruncationDirection, TruncationParams, truncate_encodings,
+    DecoderWrapper, EncodeInput, Encoding, ModelWrapper, TruncationDirection, TruncationParams,
 };
 
+use super::TruncationStrategy;
 use super::added_tokens::added_tokens;
 use super::tokenizer_config::{cleaned, configure, unread};
+use super::truncation::Limit;
 use crate::Checkpoint;
 use crate::checkpoint::Words;
 use crate::checkpoint::config_json::ConfigJson;
@@ -43,7 +44,8 @@ pub struct Tokenizer {
     /// Where files are that say more; a GGUF file says all itself.
     folder: Option<PathBuf>,
     config: Option<ConfigJson>,
-    /// The tokenizer without truncation, once a pair needed it.
+    limit: Option<Limit>,
+    /// The tokenizer without truncation, once a text needed it.
     whole: OnceLock<Box<tokenizers::Tokenizer>>,
     /// Which side of a text is cut by `tokenizer.json`, where `tokenizer_config.json` does not say.
     side: TruncationDirection,
@@ -165,6 +167,7 @@ impl Tokenizer {
             config,
             folder: Some(directory.to_path_buf()),
             path,
+            limit: None,
             whole: OnceLock::new(),
             side,
         })
@@ -189,6 +192,7 @@ impl Tokenizer {
             config: Some(ConfigJson::given(&words.path, words.tokenizer_config())),
             folder: None,
             path: words.path,
+            limit: None,
             whole: OnceLock::new(),
             side: TruncationDirection::Right,
         })
@@ -232,6 +236,15 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] if the special tokens alone are more.
     pub fn truncate(&mut self, max_length: usize) -> Result<()> {
+        self.truncate_by(max_length, TruncationStrategy::LongestFirst)
+    }
+
+    /// As [`Self::truncate`], with the text of a pair that is shortened. There is no `stride`: the tokens that a text loses are
+    /// not returned.
+    ///
+    /// # Errors
+    /// As for [`Self::truncate`].
+    pub fn truncate_by(&mut self, max_length: usize, strategy: TruncationStrategy) -> Result<()> {
         let added = self.inner.get_post_processor();
         let n_special = added.map_or(0, |p| tokenizers::PostProcessor::added_tokens(p, true));
         if max_length <= n_special {
@@ -256,6 +269,11 @@ impl Tokenizer {
             direction,
             ..TruncationParams::default()
         };
+        self.limit = Some(Limit {
+            max_length,
+            direction,
+            strategy,
+        });
         let truncated = self.inner.with_truncation(Some(truncation)).map(drop);
         truncated.map_err(|error| self.fail(error.to_string()))
     }
@@ -276,6 +294,7 @@ impl Tokenizer {
             return Ok(());
         }
         all.insert(0, Lowercase.into());
+        self.whole.take();
         let changed = self.inner.with_normalizer(Some(Sequence::new(all)));
         changed.map(drop).map_err(|error| Error::Tokenizer {
             path: self.path.clone(),
@@ -285,6 +304,7 @@ impl Tokenizer {
 
     /// Adds no special token to what is encoded from now on.
     pub(super) fn leave_out_special_tokens(&mut self) {
+        self.whole.take();
         self.inner
             .with_post_processor(None::<tokenizers::PostProcessorWrapper>);
     }
@@ -294,11 +314,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
     pub(super) fn encode_whole(&self, text: &str) -> Result<Vec<u32>> {
-        let mut whole = self.inner.clone();
-        let whole = whole
-            .with_truncation(None)
-            .map_err(|error| self.fail(error.to_string()))?;
-        let encoded = whole.encode_fast(text, false);
+        let encoded = self.whole().encode_fast(text, false);
         let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
         Ok(encoded.get_ids().to_vec())
     }
@@ -322,10 +338,10 @@ impl Tokenizer {
     /// The tokens of a text, special ones included.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails.
+    /// As for [`Self::encode_all`].
     pub fn encode(&self, text: &str) -> Result<TokenizedText> {
-        self.encoding(text)
-            .map(|encoding| TokenizedText::from(&encoding))
+        let encoded = self.encode_all([text])?.pop();
+        Ok(encoded.unwrap_or_default())
     }
 
     /// The tokens of a text that has its special tokens written in it.
@@ -338,42 +354,11 @@ impl Tokenizer {
         Ok(TokenizedText::from(&encoded))
     }
 
-    fn encoding<'t>(&self, text: impl Into<EncodeInput<'t>>) -> Result<Encoding> {
-        let encoded = self.inner.encode_fast(text, true);
-        encoded.map_err(|error| self.fail(error.to_string()))
-    }
-
-    /// The tokens of a pair that is cut. The library stops to read each text at the limit, so that it does not know which of two
-    /// longer texts is the longest; hence both are read whole, and cut as transformers does.
-    fn cut_pair(
-        &self,
-        first: InputSequence,
-        second: InputSequence,
-        limit: &TruncationParams,
-    ) -> Result<Encoding> {
-        let fail = |error: tokenizers::Error| self.fail(error.to_string());
-        let whole = self.whole.get_or_init(|| {
-            let mut whole = Box::new(self.inner.clone());
-            let _ = whole.with_truncation(None); // which fails of no tokenizer
-            whole
-        });
-        let first = whole.encode_fast(first, false).map_err(fail)?;
-        let second = whole.encode_fast(second, false).map_err(fail)?;
-        let n_special = whole
-            .get_post_processor()
-            .map_or(0, |processor| processor.added_tokens(true));
-        let limit = TruncationParams {
-            max_length: limit.max_length.saturating_sub(n_special),
-            ..limit.clone()
-        };
-        let (first, second) = truncate_encodings(first, Some(second), &limit).map_err(fail)?;
-        whole.post_process(first, second, true).map_err(fail)
-    }
-
     /// The tokens of many texts or pairs, in parallel.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::Tokenizer`] if the tokenizer fails; [`Error::Text`] if a text cannot be shortened by the strategy of
+    /// [`Self::truncate_by`].
     pub fn encode_all<'t, T>(
         &self,
         texts: impl IntoIterator<Item = T>,
@@ -382,22 +367,34 @@ impl Tokenizer {
         T: Into<EncodeInput<'t>>,
     {
         let texts: Vec<EncodeInput> = texts.into_iter().map(Into::into).collect();
-        let limit = self.inner.get_truncation();
-        let pairs: Vec<Option<(InputSequence, InputSequence)>> = match limit {
-            Some(_) => texts.iter().map(pair).collect(),
-            None => Vec::new(),
+        let own = |limit: &Limit| {
+            let own = texts.iter().enumerate();
+            let own = own.filter(|(_, text)| !limit.strategy.is_the_library_s(text));
+            own.map(|(index, text)| (index, text.clone())).collect()
         };
+        let own: Vec<(usize, EncodeInput)> = self.limit.as_ref().map_or(Vec::new(), own);
         let encoded = self.inner.encode_batch_fast(texts, true);
-        let mut encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
-        if let Some(limit) = limit {
-            for (encoding, pair) in encoded.iter_mut().zip(pairs) {
-                let is_cut = encoding.len() >= limit.max_length;
-                if let Some((first, second)) = pair.filter(|_| is_cut) {
-                    *encoding = self.cut_pair(first, second, limit)?;
+        let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
+        let mut encoded: Vec<TokenizedText> = encoded.iter().map(TokenizedText::from).collect();
+        if let Some(limit) = &self.limit {
+            for (index, text) in own {
+                if encoded[index].ids.len() >= limit.max_length {
+                    let cut = limit.encode(self.whole(), text);
+                    let cut = cut.map_err(|reason| Error::Text { index, reason })?;
+                    encoded[index] = TokenizedText::from(&cut);
                 }
             }
         }
-        Ok(encoded.iter().map(TokenizedText::from).collect())
+        Ok(encoded)
+    }
+
+    /// The tokenizer without truncation.
+    fn whole(&self) -> &tokenizers::Tokenizer {
+        self.whole.get_or_init(|| {
+            let mut whole = Box::new(self.inner.clone());
+            let _ = whole.with_truncation(None); // which fails of no tokenizer
+            whole
+        })
     }
 
     /// The text of some tokens, without special ones.
@@ -462,14 +459,6 @@ impl Tokenizer {
             path: self.path.clone(),
             reason: reason.into(),
         }
-    }
-}
-
-/// The two texts of a pair.
-fn pair<'t>(input: &EncodeInput<'t>) -> Option<(InputSequence<'t>, InputSequence<'t>)> {
-    match input {
-        EncodeInput::Dual(first, second) => Some((first.clone(), second.clone())),
-        EncodeInput::Single(_) => None,
     }
 }
 

@@ -72,8 +72,8 @@ fn values_that_change_results_and_are_not_supported_are_refused_by_name() {
         (
             transformer,
             "processing_kwargs",
-            json!({"text": {"truncation": "only_second"}}),
-            "only_second",
+            json!({"text": {"truncation": "shortest_first"}}),
+            "shortest_first",
         ),
         (
             transformer,

@@ -19,6 +19,7 @@ mod minilm;
 mod refused;
 mod results;
 mod tokenizers;
+mod truncation;
 
 use candle_blocks::candle_core::Tensor;
 

@@ -22,6 +22,12 @@ fn reference() -> Vec<(String, Value)> {
         .collect()
 }
 
+/// The `tokenizer.json` of each kind.
+pub fn kinds() -> Value {
+    let found = reference().into_iter().find(|(name, _)| name == "kinds");
+    found.unwrap().1
+}
+
 fn numbers(value: &Value) -> Vec<u32> {
     let numbers = value.as_array().unwrap().iter();
     numbers

@@ -21,6 +21,10 @@ pub struct Args {
     /// Each line is a pair of texts with a tab between them, for a cross-encoder.
     #[arg(long)]
     pairs: bool,
+    /// The text of a pair that is shortened where the pair has too many tokens [default: what the model's files say, or
+    /// longest_first].
+    #[arg(long, value_name = "TEXT", value_parser = ["longest_first", "only_first", "only_second"])]
+    truncation: Option<String>,
     /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object a line. Without it,
     /// the best label of each line and its score are printed.
     #[arg(long, value_name = "FILE")]
@@ -59,7 +63,10 @@ pub fn classify(args: &Args) -> Result<Outcome> {
             }
         }
     }
-    let options = args.compute.text_options(&args.model, &args.texts)?;
+    let mut options = args.compute.text_options(&args.model, &args.texts)?;
+    if let Some(truncation) = &args.truncation {
+        options = options.truncation(truncation.parse()?);
+    }
     args.model.note_unread_keys(&path);
     let classifier = options.classifier(&path)?;
     note_adapters(classifier.adapters());

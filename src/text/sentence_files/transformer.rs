@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{Kind, finished, optional};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
+use crate::text::TruncationStrategy;
 use crate::text::reading::{ChatReading, Content, CutEnd, Limit, Reading};
 
 /// The names of the file: a newer model's, and those of older ones.
@@ -248,7 +249,7 @@ fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
     }
     let template = kwargs.section(&["chat_template"])?;
     let template = template.filter(|_| reading.chat.is_some());
-    let (own_limit, mut truncates) = (reading.limit, true);
+    let (own_limit, mut truncation) = (reading.limit, Some(TruncationStrategy::LongestFirst));
     let mut of_call = [kwargs.section(&["text"])?, kwargs.section(&["common"])?];
     // Of two sections with the same key, the later one counts. For chats, the library joins them the other way.
     if reading.chat.is_some() {
@@ -258,10 +259,11 @@ fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
         if section.at("max_length").is_some() {
             reading.limit = limit(section, "max_length")?.unwrap_or(own_limit);
         }
-        truncates = truncation(section)?.unwrap_or(truncates);
+        truncation = truncation_of(section)?.unwrap_or(truncation);
     }
-    if !truncates {
-        reading.limit = Limit::Positions;
+    match truncation {
+        Some(strategy) => reading.truncation = strategy,
+        None => reading.limit = Limit::Positions,
     }
     for section in of_call.iter().flatten() {
         let adds = section.flag(&["add_special_tokens"], !reading.without_special_tokens)?;
@@ -287,21 +289,27 @@ fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
     Ok(())
 }
 
-/// Whether texts are shortened at all, if the section says it.
-fn truncation(section: &ConfigJson) -> Result<Option<bool>> {
+/// How texts are shortened, or that they are not, if the section says it.
+fn truncation_of(section: &ConfigJson) -> Result<Option<Option<TruncationStrategy>>> {
     const KEY: &str = "truncation";
-    match section.at(KEY) {
-        None => Ok(None),
-        Some(Value::Null | Value::Bool(false)) => Ok(Some(false)),
-        Some(Value::Bool(true)) => Ok(Some(true)),
-        Some(Value::String(name)) if name == "longest_first" => Ok(Some(true)),
-        Some(Value::String(name)) if name == "do_not_truncate" => Ok(Some(false)),
+    let strategy = match section.at(KEY) {
+        None => return Ok(None),
+        Some(Value::Null | Value::Bool(false)) => None,
+        Some(Value::Bool(true)) => Some(TruncationStrategy::LongestFirst),
+        Some(Value::String(name)) if name == "do_not_truncate" => None,
         Some(other) => {
-            let reason =
-                format!("{other} is not supported, only \"longest_first\" and \"do_not_truncate\"");
-            Err(section.error(&[KEY], reason))
+            let known = other.as_str().and_then(|name| name.parse().ok());
+            let unknown = || {
+                let reason = format!(
+                    "{other} is not supported, only true, false, \"longest_first\", \"only_first\", \"only_second\" and \
+                     \"do_not_truncate\""
+                );
+                section.error(&[KEY], reason)
+            };
+            Some(known.ok_or_else(unknown)?)
         }
-    }
+    };
+    Ok(Some(strategy))
 }
 
 /// The arguments of `apply_chat_template`; all that it does not know are variables of the template.

@@ -1,0 +1,145 @@
+//! Pairs of all lengths, shortened by each strategy and on each side: transformers is the judge.
+
+use std::fs;
+
+use candle_blocks::Error;
+use candle_blocks::candle_core::{Device, safetensors};
+use candle_blocks::text::{TextOptions, Tokenizer, TruncationStrategy};
+use serde_json::json;
+
+use crate::tokenizers::kinds;
+use crate::weights::{is_present, weights};
+
+const WORDS: [&str; 11] = [
+    "hello", "world", "it", "is", "a", "test", "do", "lead", "x", "y", "t",
+];
+const LIMIT: usize = 8;
+/// Behind a row's ids.
+const NONE: u8 = 255;
+
+fn words(n: usize, from_the_end: bool) -> String {
+    let mut words = WORDS;
+    if from_the_end {
+        words.reverse();
+    }
+    words[..n].join(" ")
+}
+
+#[test]
+fn pairs_of_all_lengths_lose_the_tokens_that_transformers_takes() {
+    let judged = safetensors::load(weights("reference/truncation.safetensors"), &Device::Cpu);
+    let (mut n, mut n_refused, mut wrong) = (0, 0, Vec::new());
+    for (name, rows) in judged.unwrap() {
+        let [kind, strategy, side] = name.split('.').collect::<Vec<_>>()[..] else {
+            panic!("{name}");
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
+        write("tokenizer.json", kinds()[kind].to_string());
+        write(
+            "tokenizer_config.json",
+            json!({"truncation_side": side}).to_string(),
+        );
+        let mut tokenizer = Tokenizer::open(folder.path()).unwrap();
+        let strategy: TruncationStrategy = strategy.parse().unwrap();
+        tokenizer.truncate_by(LIMIT, strategy).unwrap();
+        for (at, row) in rows.to_vec2::<u8>().unwrap().into_iter().enumerate() {
+            let pair = (words(at / 9, false), words(at % 9, true));
+            let theirs: Vec<u32> = row
+                .into_iter()
+                .filter(|&id| id != NONE)
+                .map(u32::from)
+                .collect();
+            n += 1;
+            // Behind another text, so that the error has a place to name.
+            match tokenizer.encode_all([("x".to_string(), "y".to_string()), pair]) {
+                Ok(ours) if ours[1].ids == theirs => {}
+                Err(Error::Text { index: 1, reason }) if theirs.is_empty() => {
+                    n_refused += 1;
+                    let says = |part: &str| reason.contains(part);
+                    assert!(
+                        says(&strategy.to_string()) && says("max_length"),
+                        "{reason}"
+                    );
+                }
+                other => wrong.push(format!("{name} {at}: {other:?}, expected {theirs:?}")),
+            }
+        }
+    }
+    assert!(
+        n == 972 && n_refused > 200,
+        "{n} pairs, {n_refused} refused"
+    );
+    assert!(
+        wrong.is_empty(),
+        "{} of {n}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn a_text_without_a_second_one_is_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(
+        folder.path().join("tokenizer.json"),
+        kinds()["wordpiece"].to_string(),
+    )
+    .unwrap();
+    let mut tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let ids = |tokenizer: &Tokenizer| tokenizer.encode(&words(9, false)).map(|text| text.ids);
+    tokenizer
+        .truncate_by(LIMIT, TruncationStrategy::OnlyFirst)
+        .unwrap();
+    let first = ids(&tokenizer).unwrap();
+    tokenizer.truncate(LIMIT).unwrap();
+    assert_eq!(ids(&tokenizer).unwrap(), first);
+    assert_eq!(first.len(), LIMIT);
+    tokenizer
+        .truncate_by(LIMIT, TruncationStrategy::OnlySecond)
+        .unwrap();
+    let error = ids(&tokenizer).unwrap_err().to_string();
+    assert!(
+        error.contains("only_second") && error.contains("no second text"),
+        "{error}"
+    );
+    tokenizer
+        .truncate_by(20, TruncationStrategy::OnlySecond)
+        .unwrap();
+    assert_eq!(ids(&tokenizer).unwrap().len(), 11);
+}
+
+#[test]
+fn a_classifier_shortens_the_text_of_a_pair_that_is_chosen() {
+    if !is_present("text/ranker") {
+        return;
+    }
+    let question = "where did the boats lie";
+    let passage = "the tide left three small boats on the sand . ".repeat(20);
+    let scores = |strategy, first: &str, second: &str| {
+        let options = TextOptions::default().max_length(24);
+        let options = match strategy {
+            None => options,
+            Some(strategy) => options.truncation(strategy),
+        };
+        let classifier = options.classifier(weights("text/ranker"))?;
+        Ok::<_, Error>(classifier.classify_pairs(&[(first, second)])?[0].logits[0])
+    };
+    // The question is the shorter text, so that it is the passage that loses its tokens by default.
+    let default = scores(None, question, &passage).unwrap();
+    assert_eq!(
+        scores(Some(TruncationStrategy::OnlySecond), question, &passage).unwrap(),
+        default
+    );
+    let error = scores(Some(TruncationStrategy::OnlyFirst), question, &passage).unwrap_err();
+    assert!(error.to_string().contains("only_first"), "{error}");
+    // Of two long texts, another one loses tokens.
+    let both = scores(None, &passage[..90], &passage[10..100]).unwrap();
+    let first = scores(
+        Some(TruncationStrategy::OnlyFirst),
+        &passage[..90],
+        &passage[10..60],
+    )
+    .unwrap();
+    assert!(both.is_finite() && first.is_finite() && both != first);
+}
