@@ -5,23 +5,13 @@ use std::path::Path;
 use minijinja::value::{Serde, Value, ValueKind};
 use tokenizers::AddedToken;
 
+use super::tokenizer_config::SPECIAL_TOKENS;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
 use crate::error::Result;
 
 /// A `tokenizer_config.json` with a chat template and thousands of tokens has a megabyte.
 const MAX_BYTES: u64 = 50_000_000;
-
-/// Keys of `tokenizer_config.json` that name one special token each.
-const NAMED: [&str; 7] = [
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-];
 
 /// Returns the tokens, in the order in which they get ids: those of `added_tokens_decoder`, or else of `added_tokens.json`, by their
 /// ids; then named special tokens and further ones. `has` tells which tokens `tokenizer.json` adds itself.
@@ -111,13 +101,13 @@ fn value(keys: &[(String, Value)], name: &str) -> Option<Value> {
 fn special(keys: &[(String, Value)]) -> Vec<AddedToken> {
     let mut all: Vec<AddedToken> = Vec::new();
     all.extend(
-        NAMED
+        SPECIAL_TOKENS
             .iter()
             .filter_map(|name| token(&value(keys, name)?, Special::Always)),
     );
     let own = keys
         .iter()
-        .filter(|(name, _)| name.ends_with("_token") && !NAMED.contains(&name.as_str()));
+        .filter(|(name, _)| name.ends_with("_token") && !SPECIAL_TOKENS.contains(&name.as_str()));
     all.extend(own.filter_map(|(_, value)| token(value, Special::Always)));
     // The older key counts where the newer has none.
     let lists = ["extra_special_tokens", "additional_special_tokens"];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use minijinja::Environment;
 use minijinja::value::{Serde, Value};
@@ -11,22 +12,12 @@ use super::Tokenizer;
 use super::continued::{continued, marked};
 use super::conversation::{Conversation, ConversationEnd};
 use super::jinja::{self, python_value};
+use super::tokenizer_config::SPECIAL_TOKENS;
 use crate::checkpoint::files::read_limited;
 use crate::error::{Error, Result};
 
 /// A template of many pages is shorter by far.
 const MAX_BYTES: u64 = 10_000_000;
-
-/// The special tokens that `tokenizer_config.json` names, and that templates use.
-const SPECIAL_TOKENS: [&str; 7] = [
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-];
 
 /// The names under which messages have the text of a model's thoughts; the first is what most templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -51,6 +42,26 @@ pub struct ChatTemplate {
 struct Source {
     path: PathBuf,
     text: String,
+    /// The template, compiled when it is first rendered.
+    compiled: OnceLock<Environment<'static>>,
+}
+
+impl Source {
+    fn new(path: &Path, text: String) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            text,
+            compiled: OnceLock::new(),
+        }
+    }
+
+    fn environment(&self) -> std::result::Result<&Environment<'static>, minijinja::Error> {
+        if let Some(compiled) = self.compiled.get() {
+            return Ok(compiled);
+        }
+        let compiled = jinja::environment(DEFAULT, &self.text)?;
+        Ok(self.compiled.get_or_init(|| compiled))
+    }
 }
 
 impl ChatTemplate {
@@ -67,13 +78,7 @@ impl ChatTemplate {
         if let Some(config) = config.filter(|_| sources.is_empty()) {
             path = config.path().to_path_buf();
             for (name, text) in config.templates("chat_template")?.unwrap_or_default() {
-                sources.insert(
-                    name,
-                    Source {
-                        path: path.clone(),
-                        text,
-                    },
-                );
+                sources.insert(name, Source::new(&path, text));
             }
         }
         if sources.is_empty() {
@@ -207,7 +212,7 @@ impl ChatTemplate {
         further: Vec<(String, Value)>,
     ) -> Result<String> {
         let fail = |error| malformed(&source.path, message(&error));
-        let environment: Environment = jinja::environment(DEFAULT, &source.text).map_err(fail)?;
+        let environment = source.environment().map_err(fail)?;
         let all: Vec<Value> = messages(&all).map(with_reasoning).collect();
         let mut variables: Vec<(String, Value)> =
             vec![("tools".into(), ().into()), ("documents".into(), ().into())];
@@ -247,7 +252,7 @@ fn in_files(directory: &Path) -> Result<BTreeMap<String, Source>> {
     for (name, path) in files.into_iter().filter(|(_, path)| path.exists()) {
         let text = String::from_utf8(read_limited(&path, MAX_BYTES, "chat_template.jinja")?);
         let text = text.map_err(|_| malformed(&path, "is not UTF-8".to_string()))?;
-        sources.insert(name, Source { path, text });
+        sources.insert(name, Source::new(&path, text));
     }
     Ok(sources)
 }

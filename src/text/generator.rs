@@ -1,5 +1,7 @@
 //! Text in, text out.
 
+use std::sync::{Arc, OnceLock};
+
 use super::pieces::Pieces;
 use super::stop_strings::StopStrings;
 use super::{ChatTemplate, Conversation, Tokenizer};
@@ -30,6 +32,8 @@ use crate::model::Model;
 pub struct TextGenerator<'m> {
     model: &'m Model,
     tokenizer: Tokenizer,
+    /// The chat template, once a conversation needed it.
+    template: OnceLock<Arc<ChatTemplate>>,
     options: GenerationOptions,
     stop_strings: Vec<String>,
 }
@@ -56,6 +60,7 @@ impl<'m> TextGenerator<'m> {
         Ok(Self {
             model,
             tokenizer,
+            template: OnceLock::new(),
             options,
             stop_strings: Vec::new(),
         })
@@ -103,7 +108,14 @@ impl<'m> TextGenerator<'m> {
     /// # Errors
     /// As for [`ChatTemplate::text`], and if the checkpoint has no template.
     pub fn chat_with(&self, conversation: &Conversation) -> Result<Prompt> {
-        let text = ChatTemplate::of(&self.tokenizer)?.text(conversation)?;
+        let template = match self.template.get() {
+            Some(template) => template,
+            None => {
+                let read = Arc::new(ChatTemplate::of(&self.tokenizer)?);
+                self.template.get_or_init(|| read)
+            }
+        };
+        let text = template.text(conversation)?;
         // The template writes the special tokens.
         let ids = self.tokenizer.encode_written(&text)?.ids;
         Ok(Prompt { ids })

@@ -81,6 +81,17 @@ const KNOWN: [&str; 44] = [
     "use_fast",
 ];
 
+/// Keys that name one special token each, which chat templates use.
+pub(super) const SPECIAL_TOKENS: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
+
 /// Returns the keys that nothing reads and that are not known to change nothing.
 pub(super) fn unread(config: &ConfigJson) -> Vec<String> {
     let keys = config
