@@ -46,6 +46,7 @@ mod source;
 mod tensor_parallel;
 mod tied;
 mod two_stacks;
+mod unfinished;
 pub mod write;
 
 use std::collections::HashMap;

@@ -10,14 +10,15 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::checkpoint::files::MAX_HEADER_BYTES;
+use crate::checkpoint::unfinished::TemporaryFile;
+use crate::error::{Error, Result};
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde::{Serialize, Serializer};
-use tempfile::NamedTempFile;
 
-use crate::checkpoint::files::MAX_HEADER_BYTES;
-use crate::error::{Error, Result};
+pub use crate::checkpoint::unfinished::remove_unfinished;
 
 /// The data starts at a multiple of this, so that a mapped file has its tensors aligned.
 const ALIGNMENT: usize = 8;
@@ -118,7 +119,7 @@ pub(crate) fn write_streamed(
 pub fn write_whole(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let failed = |source| Error::io(path, "write", source);
     let (destination, replaced) = destination(path)?;
-    let file = temporary(directory(&destination)).map_err(failed)?;
+    let file = TemporaryFile::create(directory(&destination)).map_err(failed)?;
     if let Some(permissions) = replaced {
         file.as_file()
             .set_permissions(permissions)
@@ -129,9 +130,7 @@ pub fn write_whole(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<(
     out.flush().map_err(failed)?;
     drop(out);
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(destination)
-        .map_err(|error| failed(error.error))?;
-    Ok(())
+    file.persist(&destination).map_err(failed)
 }
 
 /// Passes the bytes of a tensor on any device and in any layout to `write`.
@@ -229,14 +228,6 @@ fn unsupported(name: &str, dtype: DType) -> Error {
         name,
         format!("{dtype} tensors cannot be written; convert it with `to_dtype`"),
     )
-}
-
-/// A temporary file that is to become an ordinary one: not private, as by default; the umask applies.
-pub(super) fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
-    let mut options = tempfile::Builder::new();
-    #[cfg(unix)]
-    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    options.tempfile_in(directory)
 }
 
 /// The file that is to be at `path`, behind a link if there is one, and the permissions of what is there now.

@@ -1,35 +1,43 @@
-//! Ctrl-C, SIGTERM and SIGHUP: the first ends the work at the next good place, the second the program.
+//! Ctrl-C, SIGTERM and SIGHUP: no temporary file is left. Of work that asks for them, the first ends it at the next good place,
+//! and the second the program.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
-/// The signals that came since they were first asked for.
-struct Signals {
-    any: Arc<AtomicBool>,
-    last: Arc<AtomicUsize>,
+/// Whether the work in progress asks for signals.
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
+static IS_PRESSED: AtomicBool = AtomicBool::new(false);
+static LAST: AtomicI32 = AtomicI32::new(SIGINT);
+
+/// Begins to watch for signals.
+#[cfg(unix)]
+pub fn watch() {
+    let signals = [Some(SIGINT), Some(SIGTERM), hangup()];
+    let signals = signal_hook::iterator::Signals::new(signals.into_iter().flatten());
+    // Without them a signal ends the program as it ends others.
+    let Ok(mut signals) = signals else { return };
+    std::thread::spawn(move || signals.forever().for_each(receive));
 }
 
-static SIGNALS: LazyLock<Signals> = LazyLock::new(|| {
-    let signals = Signals {
-        any: Arc::default(),
-        last: Arc::new(AtomicUsize::new(SIGINT as usize)),
-    };
-    for signal in [Some(SIGINT), Some(SIGTERM), hangup()]
-        .into_iter()
-        .flatten()
-    {
-        // In this order: the first signal finds that there was none before. Where there are no signals, Ctrl-C ends the
-        // program, and no file is left half written either.
-        let second = flag::register_conditional_shutdown(signal, 128 + signal, signals.any.clone());
-        let _ = second
-            .and_then(|_| flag::register_usize(signal, signals.last.clone(), signal as usize))
-            .and_then(|_| flag::register(signal, signals.any.clone()));
+#[cfg(not(unix))]
+pub fn watch() {}
+
+#[cfg(unix)]
+fn receive(signal: i32) {
+    use candle_blocks::checkpoint::write::remove_unfinished;
+    LAST.store(signal, Ordering::SeqCst);
+    let is_second = IS_PRESSED.swap(true, Ordering::SeqCst);
+    if IS_ASKED.load(Ordering::SeqCst) && !is_second {
+        return;
     }
-    signals
-});
+    remove_unfinished();
+    if !is_second {
+        // As if the program did not watch: a shell then sees by which signal it ended.
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+    signal_hook::low_level::exit(128 + signal);
+}
 
 /// SIGHUP, unless `nohup` had it ignored: then the work goes on after the terminal is closed.
 #[cfg(target_os = "linux")]
@@ -44,17 +52,19 @@ fn hangup() -> Option<i32> {
 }
 
 /// No signal: whether `nohup` had SIGHUP ignored is not known here.
-#[cfg(not(target_os = "linux"))]
+#[cfg(all(unix, not(target_os = "linux")))]
 fn hangup() -> Option<i32> {
     None
 }
 
-/// Whether Ctrl-C was pressed, or another of the signals came, since this was first asked.
+/// Whether Ctrl-C was pressed, or another of the signals came. From the first call on, a signal does not end the program by
+/// itself.
 pub fn was_pressed() -> bool {
-    SIGNALS.any.load(Ordering::SeqCst)
+    IS_ASKED.store(true, Ordering::SeqCst);
+    IS_PRESSED.load(Ordering::SeqCst)
 }
 
 /// The program's exit status after a signal: 128 and the number of the signal, as shells have it.
 pub fn exit_status() -> u8 {
-    128 + SIGNALS.last.load(Ordering::SeqCst) as u8
+    128 + LAST.load(Ordering::SeqCst) as u8
 }

@@ -66,6 +66,7 @@ enum Outcome {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
+    interrupt::watch();
     threads::limit();
     let outcome = match command {
         Command::Inspect(args) => inspect::inspect(&args),

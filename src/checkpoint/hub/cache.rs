@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::{CONFIG, EXTRAS, INDEX, WEIGHTS, Wanted, is_commit, whole};
-use crate::checkpoint::write::temporary;
+use crate::checkpoint::unfinished::TemporaryFile;
 use crate::error::Error;
 
 /// The part of the cache that belongs to one repository.
@@ -66,9 +66,9 @@ impl Cache {
         let write = || {
             let parent = path.parent().unwrap_or(&self.folder);
             std::fs::create_dir_all(parent)?;
-            let mut file = temporary(parent)?; // a cache may be shared
-            file.write_all(commit.as_bytes())?;
-            file.persist(&path).map(drop).map_err(|error| error.error)
+            let mut file = TemporaryFile::create(parent)?; // a cache may be shared
+            file.as_file_mut().write_all(commit.as_bytes())?;
+            file.persist(&path)
         };
         write().map_err(|error| Error::io(&path, "write", error))
     }
@@ -97,11 +97,9 @@ impl Cache {
         let blob = self.blob(etag);
         let folder = self.folder.join("blobs");
         std::fs::create_dir_all(&folder).map_err(|error| io(&error))?;
-        let mut file = temporary(&folder).map_err(|error| io(&error))?;
+        let mut file = TemporaryFile::create(&folder).map_err(|error| io(&error))?;
         fill(file.as_file_mut())?;
-        file.persist(&blob)
-            .map(drop)
-            .map_err(|error| io(&error.error))
+        file.persist(&blob).map_err(|error| io(&error))
     }
 
     /// Makes a file of a commit the content of this name: by a link, or where there are none by a copy, as Python's client.

@@ -3,18 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use tempfile::TempDir;
-
 use super::companions::{is_companion, keep};
 use super::{CONFIG, Existing};
 use crate::checkpoint::files::INDEX;
+use crate::checkpoint::unfinished::TemporaryDirectory;
 use crate::checkpoint::write::directory as parent_of;
 use crate::error::{Error, Result};
 
 /// The final directory, and the temporary one beside it in which the files are written.
 pub(in crate::checkpoint) struct Target {
     directory: PathBuf,
-    staging: TempDir,
+    staging: TemporaryDirectory,
     existing: Existing,
     /// Whether the final directory existed and was not empty.
     replaces: bool,
@@ -36,7 +35,9 @@ impl Target {
                 (found, is_full)
             }
         };
-        let staging = beside(&directory)?;
+        let parent = parent_of(&directory);
+        let staging = TemporaryDirectory::create(parent, TEMPORARY);
+        let staging = staging.map_err(|source| Error::io(parent, "write", source))?;
         Ok(Self {
             directory,
             staging,
@@ -97,7 +98,10 @@ impl Target {
                 }
                 Err(error) => return Err(failed(error)),
             }
-            let aside = beside(&directory)?;
+            // Not one of those that a signal removes: it holds what was there.
+            let mut options = tempfile::Builder::new();
+            let options = options.prefix(TEMPORARY);
+            let aside = options.tempdir_in(parent_of(&directory)).map_err(failed)?;
             let old = aside.path().join("old");
             match fs::rename(&directory, &old) {
                 Ok(()) => {}
@@ -129,6 +133,9 @@ impl Target {
         Err(Error::input(directory.display().to_string(), reason))
     }
 }
+
+/// How the names of temporary directories begin.
+const TEMPORARY: &str = ".saving-";
 
 /// How often another process may come between before that is an error.
 const MOST_RACES: usize = 1000;
@@ -167,17 +174,6 @@ fn exchange(new: &Path, old: &Path) -> io::Result<bool> {
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
 fn exchange(_: &Path, _: &Path) -> io::Result<bool> {
     Ok(false)
-}
-
-/// A fresh directory on the same file system, with the permissions of an ordinary one.
-fn beside(directory: &Path) -> Result<TempDir> {
-    let parent = parent_of(directory);
-    let mut options = tempfile::Builder::new();
-    options.prefix(".saving-");
-    #[cfg(unix)]
-    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    let created = options.tempdir_in(parent);
-    created.map_err(|source| Error::io(parent, "write", source))
 }
 
 /// Whether a directory is there and holds anything; an error if that may not be replaced.
