@@ -3,7 +3,7 @@
 //!
 //! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json`, the weights
 //! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and, where there are any, the files of its
-//! tokenizer and of sentence-transformers, and returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
+//! tokenizer, chat templates, generation, quantization, adapter and sentence-transformers, and returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
 //! a failed download leaves the last complete snapshot in place.
 //!
 //! **Only complete files are used.** Every file must have the size that the Hub lists; a safetensors file must also have
@@ -46,15 +46,29 @@ use names::{is_commit, is_repo_id, stays_inside};
 use remote::Remote;
 
 const CONFIG: &str = "config.json";
-/// Small files that nearly every user of a checkpoint opens next; fetched where the repository has them.
-const EXTRAS: [&str; 6] = [
+/// Files beside the weights that change what is computed of them; fetched where the repository has them.
+const EXTRAS: [&str; 13] = [
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
     "generation_config.json",
     MODULES,
-    "sentence_bert_config.json",
     "config_sentence_transformers.json",
+    "hf_quant_config.json",
+    "quantize_config.json",
+    "quant_config.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
 ];
+
+/// Whether a file is one of them, or of a family of names of them.
+fn is_extra(name: &str) -> bool {
+    let is_of_sentences = name.starts_with("sentence_") && name.ends_with("_config.json");
+    let is_template = name.starts_with("additional_chat_templates/") && name.ends_with(".jinja");
+    EXTRAS.contains(&name) || (is_of_sentences && !name.contains('/')) || is_template
+}
 
 /// Lists the modules of a sentence-transformers model, each in a folder of its own.
 const MODULES: &str = "modules.json";

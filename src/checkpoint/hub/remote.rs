@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use super::explain::{Failure, explain_cache, no_file};
 use super::http::Http;
 use super::{
-    CONFIG, Cache, EXTRAS, Hub, HubEvent, INDEX, MODULES, WEIGHTS, Wanted, is_commit, is_of_module,
-    stays_inside, whole,
+    CONFIG, Cache, Hub, HubEvent, INDEX, MODULES, WEIGHTS, Wanted, is_commit, is_extra,
+    is_of_module, stays_inside, whole,
 };
 use crate::error::{Error, abbreviated};
 
@@ -63,9 +63,8 @@ impl<'a> Remote<'a> {
         // Weights last: an interrupted download then lacks a file that no checkpoint can do without.
         self.fetch_file(CONFIG)?;
         let has_modules = holds(MODULES);
-        let is_extra =
-            |name: &&String| EXTRAS.contains(&name.as_str()) || has_modules && is_of_module(name);
-        for extra in self.listing.keys().filter(is_extra) {
+        let is_wanted = |name: &&String| is_extra(name) || has_modules && is_of_module(name);
+        for extra in self.listing.keys().filter(is_wanted) {
             self.fetch_file(extra)?;
         }
         if holds(WEIGHTS) {

@@ -25,6 +25,34 @@ fn a_second_download_fetches_no_body_again() -> Result<()> {
     Ok(())
 }
 
+/// As Python's client has it: the content of a file lies under its `ETag` without quotes and marks, and the snapshot has a link
+/// to it.
+#[cfg(unix)]
+#[test]
+fn contents_have_the_names_that_huggingface_hub_gives_them() -> Result<()> {
+    let blobs = |before_etag| -> Result<Vec<_>> {
+        let setup = Setup::new(single()?)?;
+        setup.server.repo().before_etag = before_etag;
+        let snapshot = setup.hub().download()?;
+        let folder = setup.cache.path().join("models--owner--tiny");
+        let mut names = Vec::new();
+        for file in files_below(&snapshot)? {
+            let target = std::fs::read_link(&file)?;
+            let blob = target.file_name().context("a blob")?.to_owned();
+            assert_eq!(target, std::path::Path::new("../../blobs").join(&blob));
+            assert!(folder.join("blobs").join(&blob).is_file());
+            names.push(blob.into_string().unwrap_or_default());
+        }
+        names.sort();
+        Ok(names)
+    };
+    let names = blobs("")?;
+    let is_hash = |name: &String| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    assert!(names.len() == 3 && names.iter().all(is_hash), "{names:?}");
+    assert_eq!(blobs("W/")?, names);
+    Ok(())
+}
+
 /// A cache in the image of a container can only be read.
 #[cfg(unix)]
 #[test]

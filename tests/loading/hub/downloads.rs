@@ -220,6 +220,38 @@ fn a_wrong_token_is_refused_and_the_right_one_is_sent_with_every_request() -> Re
 }
 
 #[test]
+fn the_token_is_not_sent_to_another_host_from_which_contents_come() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    let contents = Setup::new(single()?)?;
+    setup.server.repo().token = Some("hf_right".into());
+    setup.server.repo().contents_at = Some(contents.server.url());
+    setup.hub().token("hf_right").download()?;
+    let elsewhere = contents.server.requests();
+    assert_eq!(elsewhere.len(), 1, "{elsewhere:?}");
+    assert!(elsewhere[0].path.starts_with("/cdn/"));
+    assert_eq!(elsewhere[0].authorization, None);
+    Ok(())
+}
+
+#[test]
+fn files_that_change_what_is_computed_arrive_with_the_weights() -> Result<()> {
+    let mut files = single()?;
+    let names = [
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "quantize_config.json",
+        "sentence_xlm-roberta_config.json",
+        "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
+    ];
+    files.extend(names.map(|name| (name.to_string(), b"{}".to_vec())));
+    let setup = Setup::new(files.clone())?;
+    let all = [&names[..], &["config.json", "tokenizer.json", WEIGHTS]].concat();
+    assert_eq!(contents(&setup.hub().download()?)?, only(&files, &all));
+    Ok(())
+}
+
+#[test]
 fn forbidden_and_rate_limited_are_told_apart() -> Result<()> {
     let setup = Setup::new(single()?)?;
     for (status, code, words) in [

@@ -58,6 +58,10 @@ pub struct Repo {
     pub refuse: Option<(u16, &'static str)>,
     pub faults: HashMap<String, Fault>,
     pub headers: HashMap<String, Headers>,
+    /// What stands before each ETag, such as `W/`.
+    pub before_etag: &'static str,
+    /// The address of another server, from which the contents of weights come.
+    pub contents_at: Option<String>,
     /// More entries of the listing.
     pub entries: Vec<serde_json::Value>,
 }
@@ -200,8 +204,18 @@ impl Shared {
                     let headers = repo.headers.get(name).cloned().unwrap_or_default();
                     let fault = repo.faults.get(name).copied();
                     let body = body.clone();
+                    let own = format!("http://{}", self.address);
+                    let contents_at = repo.contents_at.clone().unwrap_or(own);
+                    let described = (repo.before_etag, &*contents_at);
                     drop(repo); // a silent answer takes long
-                    self.file(request, stream, (commit, name, &headers), &body, fault)
+                    self.file(
+                        request,
+                        stream,
+                        (commit, name, &headers),
+                        described,
+                        &body,
+                        fault,
+                    )
                 }
                 None => error(stream, 404, "EntryNotFound"),
             }
@@ -225,6 +239,7 @@ impl Shared {
         request: &Request,
         mut stream: TcpStream,
         (commit, name, headers): (&str, &str, &Headers),
+        (before_etag, contents_at): (&str, &str),
         body: &[u8],
         fault: Option<Fault>,
     ) -> std::io::Result<()> {
@@ -244,17 +259,16 @@ impl Shared {
         let commit = headers.commit.as_deref().unwrap_or(commit);
         let length = body.len();
         if name.ends_with(".safetensors") {
-            let address = self.address;
             return write!(
                 stream,
-                "HTTP/1.1 302 Found\r\nlocation: http://{address}/cdn/{content}\r\nx-repo-commit: {commit}\r\n\
+                "HTTP/1.1 302 Found\r\nlocation: {contents_at}/cdn/{content}\r\nx-repo-commit: {commit}\r\n\
                  x-linked-etag: \"{hash}\"\r\nx-linked-size: {length}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             );
         }
         if request.method == "HEAD" {
             return write!(
                 stream,
-                "HTTP/1.1 200 OK\r\netag: \"{hash}\"\r\nx-repo-commit: {commit}\r\ncontent-length: {length}\r\n\
+                "HTTP/1.1 200 OK\r\netag: {before_etag}\"{hash}\"\r\nx-repo-commit: {commit}\r\ncontent-length: {length}\r\n\
                  connection: close\r\n\r\n"
             );
         }
