@@ -84,10 +84,7 @@ impl CheckpointOptions {
 
     /// The architecture of one stack, with its pooler where two are compared.
     fn architecture_of_stack(self, path: &Path, is_compared: bool) -> Result<Architecture> {
-        let json = match path.exists() {
-            true => Some(ConfigJson::open(path)?),
-            false => None,
-        };
+        let json = ConfigJson::open_named(path)?;
         let (family, config) = self.blocks(path, json.as_ref())?;
         let (initialization, model, json) = match json {
             Some(json) => {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::checkpoint::files::{is_named, read_limited};
 use crate::checkpoint::read_keys::{ReadKeys, joined};
-use crate::checkpoint::{files::read_limited, gguf, python_json};
+use crate::checkpoint::{gguf, python_json};
 use crate::config::{Activation, MAX_SIZE};
 use crate::error::{Error, Result};
 
@@ -60,6 +61,14 @@ impl ConfigJson {
             });
         }
         Ok(Self::given(path, value))
+    }
+
+    /// Reads and parses a file that need not be there.
+    ///
+    /// # Errors
+    /// As for [`Self::open`]: whatever else has its name, such as a link that leads nowhere, is no missing file.
+    pub(crate) fn open_named(path: &Path) -> Result<Option<Self>> {
+        is_named(path).then(|| Self::open(path)).transpose()
     }
 
     /// What a file at `path` will stand for.

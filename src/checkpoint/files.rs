@@ -37,7 +37,7 @@ pub(crate) use computed::{Coding, Compute, Part};
 pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
-pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};
+pub(crate) use locate::{INDEX, Index, SINGLE, is_named, read_limited};
 use memory::Memory;
 use positioned::PositionedFile;
 

@@ -208,10 +208,7 @@ impl CheckpointOptions {
         let (strictness, keeps_quantized) = (self.strictness, self.keeps_quantized);
         let beside = self.beside;
         let adapters = self.adapters_beside(&files)?;
-        let mut json = match config_path.exists() {
-            true => Some(ConfigJson::open(&config_path)?),
-            false => None,
-        };
+        let mut json = ConfigJson::open_named(&config_path)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
         let mut applied = Vec::new();
         if let Some(json) = &mut json {

@@ -106,15 +106,10 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
         return read(&json);
     }
     let folder = checkpoint.files().directory();
-    let config = folder.join("config.json");
-    let config = config
-        .exists()
-        .then(|| ConfigJson::open(&config))
-        .transpose()?;
+    let config = ConfigJson::open_named(&folder.join("config.json"))?;
     let path = folder.join("generation_config.json");
-    let mut options = match (path.exists(), &config) {
-        (true, _) => {
-            let json = ConfigJson::open(&path)?;
+    let mut options = match (ConfigJson::open_named(&path)?, &config) {
+        (Some(json), _) => {
             let mut options = read(&json)?;
             let unread = json.unread(UNCHANGING);
             if !unread.is_empty() {
@@ -126,8 +121,8 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
             }
             options
         }
-        (false, Some(config)) => read(&of_config(config)?)?,
-        (false, None) => GenerationOptions::default(),
+        (None, Some(config)) => read(&of_config(config)?)?,
+        (None, None) => GenerationOptions::default(),
     };
     if let Some(config) = config {
         let keys = ["max_position_embeddings", "n_positions"];

@@ -35,10 +35,9 @@ pub(super) fn added_tokens(
         }
     } else {
         let open = |name: &str| -> Result<Vec<(String, Value)>> {
-            let path = directory.join(name);
-            match path.exists() {
-                true => Ok(entries(&ordered(&ConfigJson::open(&path)?)?)),
-                false => Ok(Vec::new()),
+            match ConfigJson::open_named(&directory.join(name))? {
+                Some(file) => Ok(entries(&ordered(&file)?)),
+                None => Ok(Vec::new()),
             }
         };
         for (key, value) in open("special_tokens_map.json")? {

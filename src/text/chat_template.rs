@@ -13,7 +13,7 @@ use super::continued::{continued, marked};
 use super::conversation::{Conversation, ConversationEnd};
 use super::jinja::{self, python_value};
 use super::tokenizer_config::SPECIAL_TOKENS;
-use crate::checkpoint::files::read_limited;
+use crate::checkpoint::files::{is_named, read_limited};
 use crate::error::{Error, Result};
 
 /// A template of many pages is shorter by far.
@@ -249,7 +249,7 @@ fn in_files(directory: &Path) -> Result<BTreeMap<String, Source>> {
         files.extend(name.filter(|_| is_template).map(|name| (name, path)));
     }
     let mut sources = BTreeMap::new();
-    for (name, path) in files.into_iter().filter(|(_, path)| path.exists()) {
+    for (name, path) in files.into_iter().filter(|(_, path)| is_named(path)) {
         let text = String::from_utf8(read_limited(&path, MAX_BYTES, "chat_template.jinja")?);
         let text = text.map_err(|_| malformed(&path, "is not UTF-8".to_string()))?;
         sources.insert(name, Source::new(&path, text));

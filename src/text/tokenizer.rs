@@ -15,7 +15,7 @@ use super::truncation::Limit;
 use crate::Checkpoint;
 use crate::checkpoint::Words;
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::{TensorFiles, is_gguf, read_limited};
+use crate::checkpoint::files::{TensorFiles, is_gguf, is_named, read_limited};
 use crate::checkpoint::python_json;
 use crate::config::getters;
 use crate::error::{Error, Result};
@@ -127,7 +127,7 @@ impl Tokenizer {
             path: path.clone(),
             reason,
         };
-        if !path.exists() {
+        if !is_named(&path) {
             let reason = format!(
                 "missing; copy it from the model's repository, or write it with `python -c 'import transformers as t, \
                  sys; t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {}`",
@@ -148,11 +148,7 @@ impl Tokenizer {
             .map_or(TruncationDirection::Right, |t| t.direction);
         inner.with_padding(None);
         inner.with_truncation(None).map_err(malformed)?;
-        let config = directory.join("tokenizer_config.json");
-        let config = config
-            .exists()
-            .then(|| ConfigJson::open(&config))
-            .transpose()?;
+        let config = ConfigJson::open_named(&directory.join("tokenizer_config.json"))?;
         if let Some(config) = &config {
             configure(&mut inner, config, model_type(directory).as_deref())?;
         }

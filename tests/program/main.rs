@@ -31,6 +31,8 @@ mod inspect;
 mod interrupted;
 mod like;
 mod memory_limits;
+#[cfg(unix)]
+mod odd_files;
 mod packed;
 mod quantize;
 mod run;

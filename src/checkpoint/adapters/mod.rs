@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub(super) use self::apply::{Base, apply};
 use self::config::AdapterConfig;
 use crate::checkpoint::CheckpointOptions;
-use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::files::{TensorFiles, is_named};
 use crate::error::{Error, Result};
 
 /// The file that says what an adapter is.
@@ -157,7 +157,7 @@ impl CheckpointOptions {
 
 /// Whether there is an adapter in this directory.
 fn is_in(directory: &Path) -> bool {
-    directory.join(CONFIG).is_file()
+    is_named(&directory.join(CONFIG))
 }
 
 /// The adapter that a path means in the place of a model: a directory without other weights, or the adapter's own file.

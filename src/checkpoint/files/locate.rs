@@ -42,7 +42,7 @@ pub(super) fn locate(path: &Path) -> Result<Located> {
 /// <https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py>), so that
 /// a directory with both gives the same weights here and there.
 fn in_directory(directory: &Path) -> Result<Located> {
-    let named = |name: &str| Some(directory.join(name)).filter(|path| path.is_file());
+    let named = |name: &str| Some(directory.join(name)).filter(|path| is_named(path));
     if let Some(path) = named(SINGLE) {
         return Ok(Located::File(path));
     }
@@ -227,6 +227,12 @@ impl Index {
     }
 }
 
+/// Whether there is something under this name, be it a link that leads nowhere: a file that need not be there is missing only
+/// if nothing has its name, and whoever reads it says what it is instead.
+pub(crate) fn is_named(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
 /// A JSON file of the checkpoint, which `name` says, of at most `max_bytes`.
 pub(crate) fn read_limited(path: &Path, max_bytes: u64, name: &str) -> Result<Vec<u8>> {
     let failed = |source| Error::io(path, "read", source);
@@ -235,7 +241,12 @@ pub(crate) fn read_limited(path: &Path, max_bytes: u64, name: &str) -> Result<Ve
         reason: format!("it {what}; give the checkpoint's {name}"),
     };
     // Asked before opening: opening a named pipe waits for somebody to write to it, and a device has no end.
-    let found = fs::metadata(path).map_err(failed)?;
+    let found = fs::metadata(path).map_err(|source| match path.is_symlink() {
+        true => failed(io::Error::other(format!(
+            "it is a link that leads to no file ({source}); fetch that file, or remove the link"
+        ))),
+        false => failed(source),
+    })?;
     if !found.is_file() && !found.is_dir() {
         return Err(malformed("is not a regular file".into()));
     }

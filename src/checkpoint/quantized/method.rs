@@ -55,8 +55,10 @@ impl Method {
     pub fn of(json: &ConfigJson, directory: &Path) -> Result<Option<(ConfigJson, Self)>> {
         for (name, method) in BESIDE {
             let path = directory.join(name);
-            if json.section(&KEYS)?.is_none() && path.is_file() {
-                let found = ConfigJson::open(&path)?.with_default("quant_method", method);
+            if json.section(&KEYS)?.is_none()
+                && let Some(found) = ConfigJson::open_named(&path)?
+            {
+                let found = found.with_default("quant_method", method);
                 return Self::named(&found).map(|method| Some((found, method)));
             }
         }

@@ -16,6 +16,7 @@ use super::reading::Reading;
 use super::scoring::Scoring;
 use super::stages::{Stage, Step};
 use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::files::is_named;
 use crate::error::{Error, Result};
 
 /// The list of a model's modules.
@@ -98,7 +99,7 @@ impl SentenceFiles {
     /// # Errors
     /// If a file is malformed.
     pub fn kind(directory: &Path) -> Result<Option<Kind>> {
-        match directory.join(MODULES).exists() {
+        match is_named(&directory.join(MODULES)) {
             true => settings::kind(directory).map(Some),
             false => Ok(None),
         }
@@ -155,7 +156,7 @@ impl SentenceFiles {
 
 /// A file that need not be there.
 fn optional(path: &Path) -> Result<Option<ConfigJson>> {
-    path.exists().then(|| ConfigJson::open(path)).transpose()
+    ConfigJson::open_named(path)
 }
 
 /// Refuses keys that were not read and are not among those known to change nothing.

@@ -1,0 +1,77 @@
+//! What is no file, under the name of a file of a checkpoint, is an error that names it: nothing waits for a pipe or reads a
+//! device to its end, and a link that leads nowhere is no missing file.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use crate::scratch::{answer, program};
+use crate::weights::{is_present, weights};
+
+/// What may lie under a file's name, and how it is put there.
+const ODD: [(&str, fn(&Path)); 5] = [
+    ("pipe", |path| {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    }),
+    ("device", |path| symlink("/dev/zero", path).unwrap()),
+    ("directory", |path| fs::create_dir(path).unwrap()),
+    ("loop", |path| {
+        symlink(path.file_name().unwrap(), path).unwrap()
+    }),
+    ("dangling link", |path| symlink("nowhere", path).unwrap()),
+];
+
+/// Demands of each that the command refuses it by its name.
+fn assert_named(model: &str, files: &[&str], command: &[&str]) {
+    if !is_present(model) {
+        return;
+    }
+    for file in files {
+        for (kind, put) in ODD {
+            let folder = tempfile::tempdir().unwrap();
+            let to = folder.path();
+            for entry in fs::read_dir(weights(model)).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap();
+                if path.is_file() && name != "results.safetensors" && name != *file {
+                    fs::copy(&path, to.join(name)).unwrap();
+                }
+            }
+            put(&to.join(file));
+            fs::write(to.join("texts"), "the tide\tboats\n").unwrap();
+            let mut program = program();
+            program.args(command).arg("--model").arg(to).current_dir(to);
+            let said = answer(&mut program);
+            assert_eq!(said.status, Some(2), "{kind} {file}: {said:?}");
+            assert!(said.stderr.contains(file), "{kind} {file}: {said:?}");
+        }
+    }
+}
+
+#[test]
+fn whatever_is_no_file_of_a_reader_of_texts_is_named() {
+    let files = [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "quantize_config.json",
+        "adapter_config.json",
+    ];
+    assert_named("text/ranker", &files, &["classify", "--pairs", "texts"]);
+    let files = ["modules.json", "config_sentence_transformers.json"];
+    let embed = ["embed", "texts", "--output", "vectors.jsonl"];
+    assert_named("text/joined", &files, &embed);
+}
+
+#[test]
+fn whatever_is_no_file_of_a_generator_is_named() {
+    let files = ["generation_config.json", "config.json", "tokenizer.json"];
+    let command = ["generate", "--prompt", "a", "--max-new-tokens", "2"];
+    assert_named("tiny-gpt-text", &files, &command);
+    let chat = [&command[..], &["--chat"]].concat();
+    assert_named("tiny-gpt-text", &["chat_template.jinja"], &chat);
+}
