@@ -248,9 +248,17 @@ fn pieces_add_up_to_the_text_of_all_tokens_for_every_tokenizer_and_cut() {
         fs::write(file.path().join("tokenizer.json"), json.to_string()).unwrap();
         let tokenizer = Tokenizer::open(file.path()).unwrap();
         let n_tokens = tokenizer.inner().get_vocab_size(true);
+        let mut config = json!({"clean_up_tokenization_spaces": cleans});
+        // And tokens that only the file beside adds, which are no special ones.
+        let added = ["<extra>", " \u{e9}<x> "].into_iter().filter(|_| cleans);
+        let added = (n_tokens..).zip(added).map(|(id, content)| {
+            let token = json!({"content": content, "special": false, "normalized": false});
+            (id.to_string(), token)
+        });
+        config["added_tokens_decoder"] = Value::Object(added.collect());
+        let n_tokens = n_tokens + if cleans { 2 } else { 0 };
         let sample = tokenizer.encode(SAMPLE).map_or(Vec::new(), |text| text.ids);
         let folder = model_with(&json, n_tokens);
-        let config = json!({"clean_up_tokenization_spaces": cleans});
         let path = folder.path().join("tokenizer_config.json");
         fs::write(path, config.to_string()).unwrap();
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
@@ -268,6 +276,7 @@ fn pieces_add_up_to_the_text_of_all_tokens_for_every_tokenizer_and_cut() {
                         let from = below(sample.len() - 4);
                         ids.extend(&sample[from..from + 1 + below(4)]);
                     }
+                    2 if cleans && below(3) == 0 => ids.push((n_tokens - 1 - below(2)) as u32),
                     _ => ids.push(below(n_tokens) as u32),
                 }
             }
