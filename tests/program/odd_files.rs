@@ -10,7 +10,9 @@ use crate::scratch::{answer, program};
 use crate::weights::{is_present, weights};
 
 /// What may lie under a file's name, and how it is put there.
-const ODD: [(&str, fn(&Path)); 5] = [
+type Odd = (&'static str, fn(&Path));
+
+const ODD: [Odd; 5] = [
     ("pipe", |path| {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     }),
