@@ -73,10 +73,6 @@ impl TemporaryFile {
         self.file.as_file()
     }
 
-    pub fn as_file_mut(&mut self) -> &mut File {
-        self.file.as_file_mut()
-    }
-
     /// Gives the file its name, replacing another.
     pub fn persist(self, path: &Path) -> io::Result<()> {
         let persisted = self.file.persist(path).map(drop);

@@ -66,8 +66,8 @@ impl Cache {
         let write = || {
             let parent = path.parent().unwrap_or(&self.folder);
             std::fs::create_dir_all(parent)?;
-            let mut file = TemporaryFile::create(parent)?; // a cache may be shared
-            file.as_file_mut().write_all(commit.as_bytes())?;
+            let file = TemporaryFile::create(parent)?; // a cache may be shared
+            file.as_file().write_all(commit.as_bytes())?;
             file.persist(&path)
         };
         write().map_err(|error| Error::io(&path, "write", error))
@@ -92,13 +92,13 @@ impl Cache {
         &self,
         etag: &str,
         io: impl Fn(&std::io::Error) -> E,
-        fill: impl FnOnce(&mut File) -> Result<(), E>,
+        fill: impl FnOnce(&File) -> Result<(), E>,
     ) -> Result<(), E> {
         let blob = self.blob(etag);
         let folder = self.folder.join("blobs");
         std::fs::create_dir_all(&folder).map_err(|error| io(&error))?;
-        let mut file = TemporaryFile::create(&folder).map_err(|error| io(&error))?;
-        fill(file.as_file_mut())?;
+        let file = TemporaryFile::create(&folder).map_err(|error| io(&error))?;
+        fill(file.as_file())?;
         file.persist(&blob).map_err(|error| io(&error))
     }
 

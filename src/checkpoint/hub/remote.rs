@@ -152,7 +152,7 @@ impl<'a> Remote<'a> {
 
     /// Fetches the content of a file into the cache.
     fn load(&self, file: &str, size: u64, etag: &str) -> Result<(), Failure> {
-        self.cache.store(etag, explain_cache, |content| {
+        self.cache.store(etag, explain_cache, |mut content| {
             let mut bytes = 0;
             self.http.load(&self.commit, file, size, |piece| {
                 content.write_all(piece)?;
