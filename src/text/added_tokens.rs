@@ -1,5 +1,6 @@
 //! Tokens that the files beside `tokenizer.json` add to it, as transformers adds them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use minijinja::value::{Serde, Value, ValueKind};
@@ -13,16 +14,26 @@ use crate::error::Result;
 /// A `tokenizer_config.json` with a chat template and thousands of tokens has a megabyte.
 const MAX_BYTES: u64 = 50_000_000;
 
-/// Returns the tokens, in the order in which they get ids: those of `added_tokens_decoder`, or else of `added_tokens.json`, by their
-/// ids; then named special tokens and further ones. `has` tells which tokens `tokenizer.json` adds itself.
+/// The tokens that files add.
+pub(super) struct AddedTokens {
+    /// The tokens, in the order in which they get ids.
+    pub all: Vec<AddedToken>,
+    /// The special tokens that have a name, such as `unk_token`.
+    pub named: BTreeMap<String, String>,
+}
+
+/// Returns the tokens of `added_tokens_decoder`, or else of `added_tokens.json`, by their ids; then named special tokens, those
+/// that their class names where the files do not included, and further ones. `has` tells which tokens `tokenizer.json` adds
+/// itself.
 ///
 /// # Errors
 /// If a file is malformed.
-pub(super) fn added_tokens(
+pub(super) fn added_tokens<'c>(
     directory: &Path,
     config: Option<&ConfigJson>,
+    of_class: impl Iterator<Item = (&'c str, &'c str)>,
     has: impl Fn(&str) -> bool,
-) -> Result<Vec<AddedToken>> {
+) -> Result<AddedTokens> {
     let mut keys = match config {
         Some(config) => entries(&ordered(config)?),
         None => Vec::new(),
@@ -52,6 +63,16 @@ pub(super) fn added_tokens(
         }
     }
     listed.sort_by_key(|(id, _)| *id);
+    for (name, token) in of_class {
+        if !keys.iter().any(|(key, _)| key == name) {
+            keys.push((name.to_string(), Value::from(token)));
+        }
+    }
+    let named = SPECIAL_TOKENS.iter().filter_map(|name| {
+        let token = token(&value(&keys, name)?, Special::Always)?;
+        Some((name.to_string(), token.content))
+    });
+    let named = named.collect();
     let special = special(&keys);
     let mut all: Vec<AddedToken> = Vec::new();
     for (_, mut token) in listed {
@@ -65,7 +86,7 @@ pub(super) fn added_tokens(
         }
     }
     all.retain(|token| !has(&token.content));
-    Ok(all)
+    Ok(AddedTokens { all, named })
 }
 
 /// The file with its keys in the order in which it has them, which decides on ids.

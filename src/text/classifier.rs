@@ -46,6 +46,15 @@ pub(super) enum Head {
     },
 }
 
+impl Head {
+    fn encoder(&self) -> &Encoder {
+        match self {
+            Self::Own(encoder) | Self::NextToken { encoder, .. } => encoder,
+            Self::Modules(sentences) => &sentences.encoder,
+        }
+    }
+}
+
 /// What a classifier says of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
@@ -85,8 +94,9 @@ impl TextClassifier {
         labels: Vec<String>,
         scoring: Scoring,
         prompts: Prompts,
-        notes: Vec<String>,
+        mut notes: Vec<String>,
     ) -> Self {
+        notes.extend(head.encoder().tokenizer.notes());
         Self {
             head,
             labels,
@@ -112,10 +122,7 @@ impl TextClassifier {
     }
 
     fn encoder(&self) -> &Encoder {
-        match &self.head {
-            Head::Own(encoder) | Head::NextToken { encoder, .. } => encoder,
-            Head::Modules(sentences) => &sentences.encoder,
-        }
+        self.head.encoder()
     }
 
     /// The prompt of this name, to be put in front of texts by [`Self::classify_prompted`].

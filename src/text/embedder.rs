@@ -43,7 +43,8 @@ impl TextEmbedder {
     }
 
     /// Puts the parts together.
-    pub(super) fn new(sentences: Sentences, prompts: Prompts, notes: Vec<String>) -> Self {
+    pub(super) fn new(sentences: Sentences, prompts: Prompts, mut notes: Vec<String>) -> Self {
+        notes.extend(sentences.encoder.tokenizer.notes());
         Self {
             sentences,
             prompts,

@@ -30,6 +30,7 @@ mod stop_strings;
 mod token_text;
 mod token_types;
 mod tokenizer;
+mod tokenizer_class;
 mod tokenizer_config;
 mod truncation;
 

@@ -10,7 +10,8 @@ use tokenizers::{
 
 use super::TruncationStrategy;
 use super::added_tokens::added_tokens;
-use super::tokenizer_config::{cleaned, configure, unread};
+use super::tokenizer_class::TokenizerClass;
+use super::tokenizer_config::{cleaned, unread};
 use super::truncation::Limit;
 use crate::Checkpoint;
 use crate::checkpoint::Words;
@@ -50,6 +51,7 @@ pub struct Tokenizer {
     /// Which side of a text is cut by `tokenizer.json`, where `tokenizer_config.json` does not say.
     side: TruncationDirection,
     decoding: Decoding,
+    unread_keys: Vec<String>,
 }
 
 /// What decoding depends on.
@@ -59,10 +61,16 @@ struct Decoding {
     has_byte_fallback: bool,
     /// Whether spaces before punctuation are left out: `clean_up_tokenization_spaces`.
     cleans: bool,
+    /// The end of a word's last token, in whose place a space is.
+    word_end: Option<String>,
 }
 
 impl Decoding {
-    fn of(inner: &tokenizers::Tokenizer, config: Option<&ConfigJson>) -> Result<Self> {
+    fn of(
+        inner: &tokenizers::Tokenizer,
+        config: Option<&ConfigJson>,
+        word_end: Option<&str>,
+    ) -> Result<Self> {
         let cleans = match config {
             Some(config) => config.flag(&["clean_up_tokenization_spaces"], false)?,
             None => false,
@@ -79,6 +87,7 @@ impl Decoding {
         Ok(Self {
             has_byte_fallback: inner.get_decoder().is_some_and(falls_back),
             cleans: cleans && (!is_bpe || insists),
+            word_end: word_end.map(str::to_string),
         })
     }
 }
@@ -149,16 +158,23 @@ impl Tokenizer {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(malformed)?;
         let config = ConfigJson::open_named(&directory.join("tokenizer_config.json"))?;
-        if let Some(config) = &config {
-            configure(&mut inner, config, model_type(directory).as_deref())?;
+        if let Some(config) = &config
+            && config.flag(&["split_special_tokens"], false)?
+        {
+            inner.set_encode_special_tokens(true);
         }
+        let class = TokenizerClass::of(directory, config.as_ref(), &inner)?;
         let known = inner.get_added_vocabulary().get_vocab().clone();
-        let tokens = added_tokens(directory, config.as_ref(), |token| {
+        let tokens = added_tokens(directory, config.as_ref(), class.named_tokens(), |token| {
             known.contains_key(token)
         })?;
-        inner.add_tokens(tokens).map_err(malformed)?;
+        class.build(&mut inner, config.as_ref(), &tokens.named)?;
+        inner.add_tokens(tokens.all).map_err(malformed)?;
+        class.finish(&mut inner, config.as_ref(), &tokens.named)?;
+        let unread_keys = config.as_ref().map(|config| unread(config, &class));
         Ok(Self {
-            decoding: Decoding::of(&inner, config.as_ref())?,
+            decoding: Decoding::of(&inner, config.as_ref(), class.word_end())?,
+            unread_keys: unread_keys.unwrap_or_default(),
             inner,
             config,
             folder: Some(directory.to_path_buf()),
@@ -183,7 +199,8 @@ impl Tokenizer {
     fn of_words(words: Words) -> Result<Self> {
         let inner = super::gguf::tokenizer(&words)?;
         Ok(Self {
-            decoding: Decoding::of(&inner, None)?,
+            decoding: Decoding::of(&inner, None, None)?,
+            unread_keys: Vec::new(),
             inner,
             config: Some(ConfigJson::given(&words.path, words.tokenizer_config())),
             folder: None,
@@ -204,9 +221,19 @@ impl Tokenizer {
     }
 
     /// The keys of `tokenizer_config.json` that nothing reads here and that are not known to change nothing.
-    pub fn unread_keys(&self) -> Vec<String> {
-        let file = self.config.as_ref().filter(|_| self.folder.is_some());
-        file.map(unread).unwrap_or_default()
+    pub fn unread_keys(&self) -> &[String] {
+        &self.unread_keys
+    }
+
+    /// A note that names [`Self::unread_keys`], if there are some.
+    pub fn notes(&self) -> Vec<String> {
+        let keys = self.unread_keys.join(", ");
+        match keys.is_empty() {
+            true => Vec::new(),
+            false => vec![format!(
+                "tokenizer_config.json has keys that nothing reads here: {keys}"
+            )],
+        }
     }
 
     /// Where files are that say more than `tokenizer.json`, unless there are none.
@@ -399,7 +426,10 @@ impl Tokenizer {
     /// [`Error::Tokenizer`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         let decoded = self.inner.decode(ids, true);
-        let text = decoded.map_err(|error| self.fail(error.to_string()))?;
+        let mut text = decoded.map_err(|error| self.fail(error.to_string()))?;
+        if let Some(end) = &self.decoding.word_end {
+            text = text.replace(end, " ").trim().to_string();
+        }
         Ok(match self.decoding.cleans {
             true => cleaned(&text),
             false => text,
@@ -456,11 +486,4 @@ impl Tokenizer {
             reason: reason.into(),
         }
     }
-}
-
-/// The `model_type` of the configuration beside a tokenizer, if there is one: transformers chooses the tokenizer's class by both.
-fn model_type(directory: &Path) -> Option<String> {
-    let path = directory.join("config.json");
-    let config = ConfigJson::open(&path).ok()?; // whose reader tells what is wrong with it
-    config.text(&["model_type"]).ok()?
 }

@@ -439,6 +439,20 @@ fn notes_name_files_that_are_not_used() {
 }
 
 #[test]
+fn keys_of_a_tokenizer_that_nothing_reads_are_noted_by_every_command() {
+    for (command, source) in [("embed", "text/joined"), ("classify", "text/labels")] {
+        let folder = changed(source, "tokenizer_config.json", |json| {
+            json["own_key"] = true.into()
+        });
+        let to = if command == "embed" { "v.jsonl" } else { "" };
+        let said = folder.says(command, &folder.path("model"), to, &[]);
+        said.assert_status(0);
+        let words = ["note: tokenizer_config.json has keys that nothing reads here: own_key"];
+        assert_says(&said.stderr, &words);
+    }
+}
+
+#[test]
 fn a_repositorys_folder_of_the_hubs_cache_is_told_its_snapshots() {
     let folder = Folder::with("boats\n");
     let model = folder.path("models--owner--name");

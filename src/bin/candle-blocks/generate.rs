@@ -119,7 +119,7 @@ pub fn generate(args: &Args) -> Result<Outcome> {
                 None => {
                     let generator = TextGenerator::new(&checkpoint, &model)?;
                     let generator = generator.with_options(options.of_text());
-                    note_keys(generator.tokenizer());
+                    output::notes(&generator.tokenizer().notes());
                     continue_text(args, conversation.as_ref(), generator, sampler, &mut clock)?
                 }
             }
@@ -400,17 +400,6 @@ impl Clock {
         let n = self.n_tokens;
         output::warn(format_args!(
             "{n} tokens in {all:.2} s: the first after {first:.2} s{rest}"
-        ));
-    }
-}
-
-/// Says which keys of tokenizer_config.json nothing reads.
-fn note_keys(tokenizer: &Tokenizer) {
-    let keys = tokenizer.unread_keys();
-    if !keys.is_empty() {
-        output::warn(format_args!(
-            "note: tokenizer_config.json has keys that nothing reads here: {}",
-            keys.join(", ")
         ));
     }
 }

@@ -1,0 +1,232 @@
+//! The class of transformers that makes a tokenizer of `tokenizer.json` and the files beside it.
+//!
+//! Many classes take only the words and merges of `tokenizer.json`, and build normalizer, pre-tokenizer, decoder and
+//! post-processor themselves, by keys of `tokenizer_config.json`. `classes.json` has these parts for each such class.
+//!
+//! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/auto/tokenization_auto.py>
+
+mod parts;
+mod vocabulary;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+use tokenizers::ModelWrapper;
+
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
+
+static CLASSES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+    let classes = serde_json::from_str(include_str!("tokenizer_class/classes.json"));
+    classes.unwrap_or_default() // which a test holds
+});
+
+/// Classes that follow `tokenizer.json`.
+const AS_WRITTEN: [&str; 7] = [
+    "TokenizersBackend",
+    "MistralCommonBackend",
+    "PreTrainedTokenizer",
+    "PythonBackend",
+    "ConvBertTokenizer",
+    "FNetTokenizer",
+    "ParakeetTokenizer",
+];
+/// Names that transformers knows no class by, so that it follows `tokenizer.json`.
+const NONE: &str = "";
+
+/// How a tokenizer is made of `tokenizer.json`.
+#[derive(Clone, Debug)]
+pub(super) enum TokenizerClass {
+    /// As the file says.
+    AsWritten,
+    /// With parts that a class builds, by the values of its keys.
+    Built {
+        parts: Map<String, Value>,
+        keys: BTreeMap<String, Value>,
+    },
+    /// By a class whose code is not known here: `tokenizer.json` is followed.
+    Unknown,
+}
+
+impl TokenizerClass {
+    /// Returns the class that transformers takes for the tokenizer in a directory.
+    ///
+    /// # Errors
+    /// If a key that the class reads has a value of another type.
+    pub fn of(
+        directory: &Path,
+        config: Option<&ConfigJson>,
+        inner: &tokenizers::Tokenizer,
+    ) -> Result<Self> {
+        // Its own reader tells what is wrong with it.
+        let model = ConfigJson::open(&directory.join("config.json")).ok();
+        let named = |file: Option<&ConfigJson>, key: &str| match file {
+            Some(file) => file.text(&[key]).unwrap_or_default(),
+            None => None,
+        };
+        let model_type = named(model.as_ref(), "model_type");
+        let class = match config {
+            Some(config) => config.text(&["tokenizer_class"])?,
+            None => None,
+        };
+        let class = class.or_else(|| named(model.as_ref(), "tokenizer_class"));
+        let name = chosen(class.as_deref(), model_type.as_deref(), || {
+            is_byte_level(inner)
+        });
+        if name == NONE || AS_WRITTEN.contains(&name.as_str()) {
+            return Ok(Self::AsWritten);
+        }
+        let Some(parts) = parts_of(&name) else {
+            return Ok(Self::Unknown);
+        };
+        let kind = parts.get("model").and_then(|model| model["type"].as_str());
+        if kind != Some(kind_of(inner.get_model())) {
+            return Ok(Self::Unknown);
+        }
+        let mut keys = BTreeMap::new();
+        let defaults = parts.get("keys").and_then(Value::as_object);
+        for (key, default) in defaults.into_iter().flatten() {
+            let said = match (config, default) {
+                (Some(config), Value::String(_)) => config.text(&[key])?.map(Value::from),
+                (Some(config), _) if key == "task" => config.text(&[key])?.map(Value::from),
+                (Some(config), _) => config.parsed::<bool>(key)?.map(Value::from),
+                (None, _) => None,
+            };
+            keys.insert(key.clone(), said.unwrap_or_else(|| default.clone()));
+        }
+        Ok(Self::Built { parts, keys })
+    }
+
+    /// The special tokens that a class names where the files do not.
+    pub fn named_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
+        let tokens = match self {
+            Self::Built { parts, .. } => parts.get("tokens").and_then(Value::as_object),
+            _ => None,
+        };
+        let tokens = tokens.into_iter().flatten();
+        tokens.filter_map(|(name, token)| Some((name.as_str(), token.as_str()?)))
+    }
+
+    /// The end of a word's last token, which decoding replaces by a space.
+    pub fn word_end(&self) -> Option<&str> {
+        match self {
+            Self::Built { parts, .. } => parts.get("word_end").and_then(Value::as_str),
+            _ => None,
+        }
+    }
+
+    /// Whether the class's own keys are not read here.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown)
+    }
+}
+
+/// The name of the class for a file that names `class` and a model of a type; empty if there is none.
+fn chosen(
+    class: Option<&str>,
+    model_type: Option<&str>,
+    is_byte_level: impl FnOnce() -> bool,
+) -> String {
+    let slow = |name: &str| name.strip_suffix("Fast").unwrap_or(name).to_string();
+    let registered = model_type.and_then(registered);
+    let is_mistaken = model_type.is_some_and(|name| types_of("mistaken").any(|one| one == name));
+    let is_generic = |name: &str| AS_WRITTEN.contains(&name);
+    let Some(class) = class.map(slow) else {
+        return registered.unwrap_or(NONE).to_string();
+    };
+    let of_mistral = registered == Some("MistralCommonBackend");
+    if class == "LlamaTokenizer" && !of_mistral && !is_mistaken && is_byte_level() {
+        return NONE.to_string();
+    }
+    match registered {
+        Some(registered) if is_generic(registered) && registered != class => NONE.to_string(),
+        Some(registered) if is_mistaken => registered.to_string(),
+        _ => class,
+    }
+}
+
+/// The lines `class: types` of the list.
+fn lines() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = include_str!("tokenizer_class/of_types.txt").lines();
+    lines.filter_map(|line| line.split_once(": "))
+}
+
+fn types_of(class: &str) -> impl Iterator<Item = &'static str> {
+    lines()
+        .filter(move |(name, _)| *name == class)
+        .flat_map(|(_, types)| types.split(' '))
+}
+
+/// The class that transformers registers for a model type.
+fn registered(model_type: &str) -> Option<&'static str> {
+    let mut classes = lines().filter(|(name, _)| *name != "mistaken");
+    let found = classes.find(|(_, types)| types.split(' ').any(|one| one == model_type));
+    found.map(|(name, _)| name)
+}
+
+/// The parts of a class, with those of the one that it is like.
+fn parts_of(name: &str) -> Option<Map<String, Value>> {
+    let has_name = |entry: &Value| {
+        let names = entry.get("names").and_then(Value::as_array);
+        names.is_some_and(|names| names.iter().any(|one| one == name))
+    };
+    let own = CLASSES
+        .get(name)
+        .or_else(|| CLASSES.values().find(|entry| has_name(entry)))?;
+    let own = own.as_object()?;
+    let mut parts = match own.get("like").and_then(Value::as_str) {
+        Some(like) => parts_of(like)?,
+        None => Map::new(),
+    };
+    parts.extend(own.clone());
+    Some(parts)
+}
+
+fn kind_of(model: &ModelWrapper) -> &'static str {
+    match model {
+        ModelWrapper::BPE(_) => "BPE",
+        ModelWrapper::WordPiece(_) => "WordPiece",
+        ModelWrapper::Unigram(_) => "Unigram",
+        ModelWrapper::WordLevel(_) => "WordLevel",
+    }
+}
+
+fn is_byte_level(inner: &tokenizers::Tokenizer) -> bool {
+    let parts = serde_json::json!([inner.get_pre_tokenizer(), inner.get_decoder()]);
+    parts.to_string().contains("\"ByteLevel\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_every_class_are_readable() {
+        assert!(CLASSES.len() > 25, "{}", CLASSES.len());
+        for name in CLASSES.keys() {
+            let parts = parts_of(name).unwrap();
+            for part in ["model", "normalizer", "pre_tokenizer", "decoder"] {
+                assert!(parts.contains_key(part), "{name}: {part}");
+            }
+        }
+        assert!(registered("bert") == Some("BertTokenizer"));
+    }
+
+    #[test]
+    fn the_class_is_chosen_by_the_file_and_the_type_of_the_model() {
+        let of = |class, model_type| chosen(class, model_type, || false);
+        assert_eq!(of(Some("BertTokenizerFast"), None), "BertTokenizer");
+        assert_eq!(of(Some("LlamaTokenizer"), Some("llama")), "LlamaTokenizer");
+        assert_eq!(of(Some("LlamaTokenizer"), Some("mistral")), NONE);
+        assert_eq!(of(Some("LlamaTokenizer"), Some("qwen2")), "Qwen2Tokenizer");
+        assert_eq!(
+            of(Some("RobertaTokenizer"), Some("gpt2")),
+            "RobertaTokenizer"
+        );
+        assert_eq!(of(None, Some("t5")), "T5Tokenizer");
+        assert_eq!(of(None, Some("of no one")), NONE);
+        assert_eq!(chosen(Some("LlamaTokenizer"), None, || true), NONE);
+    }
+}

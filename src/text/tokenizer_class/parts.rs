@@ -1,0 +1,225 @@
+//! The parts of a tokenizer that a class builds: normalizer, pre-tokenizer, decoder and post-processor.
+//!
+//! A part of `classes.json` is that of a `tokenizer.json` with places for the values of keys: the text `$key` stands for a
+//! value, `{"if": key, "then": .., "else": ..}` for one of two parts. A list leaves out what is null.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokenizers::normalizers::{NormalizerWrapper, Sequence as Normalizers};
+use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
+use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper};
+
+use super::TokenizerClass;
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
+
+/// The place of the characters' table that `tokenizer.json` has, in a list of normalizers.
+const PRECOMPILED: &str = "precompiled";
+
+impl TokenizerClass {
+    /// Replaces the parts that the class builds before it adds tokens. `named` has the special tokens by their names.
+    ///
+    /// # Errors
+    /// [`Error::ConfigKey`](crate::Error::ConfigKey) if the parts do not fit together.
+    pub fn build(
+        &self,
+        inner: &mut tokenizers::Tokenizer,
+        config: Option<&ConfigJson>,
+        named: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        let Self::Built { parts, keys } = self else {
+            return Ok(());
+        };
+        if let Some(model) = super::vocabulary::fitted(inner, &parts["model"], named) {
+            inner.with_model(model);
+        }
+        let precompiled = inner.get_normalizer().and_then(precompiled).cloned();
+        let mut keys = keys.clone();
+        keys.insert(PRECOMPILED.to_string(), precompiled.is_some().into());
+        let mut normalizers = Vec::new();
+        for part in listed(&parts["normalizer"], &keys) {
+            match part.as_str() {
+                Some(PRECOMPILED) => normalizers.extend(precompiled.clone()),
+                _ => normalizers.push(read::<NormalizerWrapper>(part, config)?),
+            }
+        }
+        let normalizer = match normalizers.len() {
+            0 | 1 => normalizers.pop(),
+            _ => Some(Normalizers::new(normalizers).into()),
+        };
+        // It fails only of added tokens that the normalizer refuses, which none does.
+        let _ = inner.with_normalizer(normalizer);
+        let splits = listed(&parts["pre_tokenizer"], &keys).into_iter();
+        let splits = splits.map(|part| read::<PreTokenizerWrapper>(part, config));
+        let mut splits = splits.collect::<Result<Vec<_>>>()?;
+        let split = match splits.len() {
+            0 | 1 => splits.pop(),
+            _ => Some(PreTokenizerWrapper::Sequence(PreTokenizers::new(splits))),
+        };
+        inner.with_pre_tokenizer(split);
+        let decoder = filled(&parts["decoder"], &keys);
+        inner.with_decoder(Some(read::<DecoderWrapper>(decoder, config)?));
+        Ok(())
+    }
+
+    /// Replaces the post-processor by the class's own, if it has one, once all tokens are there. Without any, a template
+    /// numbers the two texts of a pair.
+    ///
+    /// # Errors
+    /// [`Error::ConfigKey`](crate::Error::ConfigKey) if a key names a token that the tokenizer has not.
+    pub fn finish(
+        &self,
+        inner: &mut tokenizers::Tokenizer,
+        config: Option<&ConfigJson>,
+        named: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        let has_other = inner.get_post_processor().is_some();
+        let template = match self {
+            Self::Built { parts, keys } if !(has_other && parts.contains_key("only_if_none")) => {
+                add_language(inner, keys, config)?;
+                own_template(inner, parts, keys, named)
+            }
+            _ => None,
+        };
+        let plain = || {
+            let text = |side: &str, kind: u32| json!({"Sequence": {"id": side, "type_id": kind}});
+            template_of(
+                [vec![text("A", 0)], vec![text("A", 0), text("B", 1)]],
+                Map::new(),
+            )
+        };
+        if let Some(template) = template.or_else(|| (!has_other).then(plain)) {
+            inner.with_post_processor(Some(read::<PostProcessorWrapper>(template, config)?));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the token of the language that texts are in a special one.
+fn add_language(
+    inner: &mut tokenizers::Tokenizer,
+    keys: &BTreeMap<String, Value>,
+    config: Option<&ConfigJson>,
+) -> Result<()> {
+    let Some(language) = keys.get("src_lang").and_then(Value::as_str) else {
+        return Ok(());
+    };
+    match (inner.token_to_id(language), config) {
+        (None, Some(config)) => {
+            let reason = format!("{language:?} is no token of tokenizer.json; name one that is");
+            return Err(config.error(&["src_lang"], reason));
+        }
+        (None, None) => {}
+        (Some(_), _) => {
+            // It fails only of a normalizer that refuses the token, which none does.
+            let _ = inner.add_special_tokens([AddedToken::from(language, true)]);
+        }
+    }
+    Ok(())
+}
+
+/// The template of a class, unless it has none or the files say that a token of it is none.
+fn own_template(
+    inner: &tokenizers::Tokenizer,
+    parts: &Map<String, Value>,
+    keys: &BTreeMap<String, Value>,
+    named: &BTreeMap<String, String>,
+) -> Option<Value> {
+    let mut special = Map::new();
+    let mut side = |side: &Value| {
+        let mut pieces = Vec::new();
+        for piece in pieces_of(side, keys) {
+            let (name, kind) = piece.split_once(':').unwrap_or((&piece, "0"));
+            let kind: u32 = kind.parse().unwrap_or(0);
+            if let Some(side) = name.strip_prefix('$') {
+                pieces.push(json!({"Sequence": {"id": side, "type_id": kind}}));
+                continue;
+            }
+            let token = match name.strip_prefix('=') {
+                Some(text) => text,
+                None => named.get(name)?,
+            };
+            let unknown = || inner.token_to_id(named.get("unk_token")?);
+            let id = inner.token_to_id(token).or_else(unknown)?;
+            let entry = json!({"id": token, "ids": [id], "tokens": [token]});
+            special.insert(token.to_string(), entry);
+            pieces.push(json!({"SpecialToken": {"id": token, "type_id": kind}}));
+        }
+        Some(pieces)
+    };
+    let sides = [side(parts.get("single")?)?, side(parts.get("pair")?)?];
+    Some(template_of(sides, special))
+}
+
+fn template_of([single, pair]: [Vec<Value>; 2], special: Map<String, Value>) -> Value {
+    json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special})
+}
+
+/// The pieces of a side of a template, which is a text with spaces between them, or a list.
+fn pieces_of(side: &Value, keys: &BTreeMap<String, Value>) -> Vec<String> {
+    let text = |value: Value| value.as_str().unwrap_or_default().to_string();
+    match filled(side, keys) {
+        Value::String(pieces) => pieces.split(' ').map(str::to_string).collect(),
+        Value::Array(pieces) => pieces.into_iter().map(text).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The table of characters that a normalizer has.
+fn precompiled(normalizer: &NormalizerWrapper) -> Option<&NormalizerWrapper> {
+    match normalizer {
+        NormalizerWrapper::Precompiled(_) => Some(normalizer),
+        NormalizerWrapper::Sequence(all) => all.as_ref().iter().find_map(precompiled),
+        _ => None,
+    }
+}
+
+fn listed(parts: &Value, keys: &BTreeMap<String, Value>) -> Vec<Value> {
+    match filled(parts, keys) {
+        Value::Array(parts) => parts,
+        _ => Vec::new(),
+    }
+}
+
+/// A part with the values of keys in their places.
+fn filled(part: &Value, keys: &BTreeMap<String, Value>) -> Value {
+    match part {
+        Value::String(text) => {
+            let whole = text.strip_prefix('$').and_then(|key| keys.get(key));
+            if let Some(value) = whole {
+                return value.clone();
+            }
+            let within = keys.iter().fold(text.clone(), |text, (key, value)| {
+                let value = value.as_str().unwrap_or_default();
+                text.replace(&format!("${key}"), value)
+            });
+            within.into()
+        }
+        Value::Array(parts) => {
+            let parts = parts.iter().map(|part| filled(part, keys));
+            parts.filter(|part| !part.is_null()).collect()
+        }
+        Value::Object(parts) => match parts.get("if").and_then(Value::as_str) {
+            Some(key) => {
+                let is_set =
+                    !matches!(keys.get(key), None | Some(Value::Null | Value::Bool(false)));
+                filled(&part[if is_set { "then" } else { "else" }], keys)
+            }
+            None => {
+                let parts = parts.iter();
+                let parts = parts.map(|(name, part)| (name.clone(), filled(part, keys)));
+                Value::Object(parts.collect())
+            }
+        },
+        other => other.clone(),
+    }
+}
+
+fn read<T: DeserializeOwned>(part: Value, config: Option<&ConfigJson>) -> Result<T> {
+    serde_json::from_value(part).map_err(|error| match config {
+        Some(config) => config.error(&["tokenizer_class"], error.to_string()),
+        None => crate::Error::input("tokenizer_class", error.to_string()),
+    })
+}
