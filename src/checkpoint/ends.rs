@@ -295,6 +295,20 @@ pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)
     recorded(|vb| ModelEnds::new(model, vb).map(drop))
 }
 
+/// Whether the class in `architectures` has a head that the family does not know.
+pub(super) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
+    // Of two stacks, the other may have it.
+    if family.part.is_some() {
+        return Ok(false);
+    }
+    let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    let has_known = match tasks(json)? {
+        Some(Some(task)) => family.has_head(task),
+        _ => classes.iter().all(|class| !class.contains("For")),
+    };
+    Ok(!has_known)
+}
+
 /// What the head of the class in `architectures` is for, if it names one with a head.
 pub(super) fn task_of(json: &ConfigJson) -> Result<Option<Task>> {
     Ok(tasks(json)?.flatten())

@@ -227,6 +227,9 @@ impl CheckpointOptions {
             && files.gguf().is_none()
         {
             plan.unread_keys = harmless_keys::unknown(json);
+            if ends::lacks_head(&family, json)? {
+                plan.unread_keys.push("architectures".to_string());
+            }
         }
         Ok(Checkpoint {
             files,

@@ -62,7 +62,8 @@ pub struct LoadReport {
     /// Roles of parameters for which there is no tensor.
     pub missing: Vec<String>,
     /// Keys of `config.json`, by their paths, that nothing here reads and that are not known to change nothing. transformers
-    /// keeps such a key, and code on the Hub may read it.
+    /// keeps such a key, and code on the Hub may read it. `architectures` is among them where it names a class with a head that
+    /// is not known here.
     pub unread_keys: Vec<String>,
     /// The adapters that are applied, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]

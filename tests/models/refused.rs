@@ -3,7 +3,7 @@
 use std::fs;
 
 use candle_blocks::{
-    Checkpoint, Error, Precision,
+    Checkpoint, CheckpointOptions, Error, Precision,
     candle_core::{DType, Device, Tensor},
     model::{Model, ModelInput},
 };
@@ -96,6 +96,22 @@ fn a_family_without_embeddings_has_no_whole_model_but_its_blocks() {
         message(refused),
         &["torch_transformer_encoder", "hidden_states"],
     );
+}
+
+#[test]
+fn labels_of_tokens_by_a_decoder_of_t5_are_refused() {
+    if !is_present("heads") {
+        return;
+    }
+    let source = weights("heads/t5-token_classification");
+    let text = fs::read_to_string(source.join("config.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json["is_decoder"] = true.into();
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.json");
+    fs::write(&config, json.to_string()).unwrap();
+    let opened = CheckpointOptions::default().config(config).whole();
+    assert_says(message(opened.open(source)), &["is_decoder", "only false"]);
 }
 
 #[test]

@@ -241,6 +241,25 @@ fn the_text_says_what_is_special_of_a_family() {
     }
 }
 
+#[test]
+fn a_class_with_a_head_that_is_not_known_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = weights("tiny-bert");
+    let text = std::fs::read_to_string(source.join("config.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let config = folder.path().join("config.json");
+    for (class, is_noted) in [("BertForRanking", true), ("BertModel", false)] {
+        json["architectures"] = serde_json::json!([class]);
+        std::fs::write(&config, json.to_string()).unwrap();
+        let mut command = program();
+        command.arg("inspect").arg(&source);
+        let answer = answer(command.arg("--config").arg(&config));
+        answer.assert_status(0);
+        let said = answer.stderr.contains("\"architectures\" in config.json");
+        assert_eq!(said, is_noted, "{}", answer.stderr);
+    }
+}
+
 /// On standard error, where the numbers of standard output stay alone.
 #[test]
 fn a_key_of_config_json_that_nothing_reads_is_noted_by_name() {

@@ -112,7 +112,15 @@ pub struct SourceArgs {
 /// Says what nothing reads of the config.json.
 fn note_unread_keys(checkpoint: &Checkpoint) {
     let quoted = |key: &String| format!("{key:?}");
-    let keys: Vec<String> = checkpoint.report().unread_keys.iter().map(quoted).collect();
+    let report = checkpoint.report();
+    let unread = report.unread_keys.iter();
+    let (heads, keys): (Vec<_>, Vec<_>) = unread.partition(|key| *key == "architectures");
+    if !heads.is_empty() {
+        output::warn(
+            "note: \"architectures\" in config.json names a class whose head is not known here; the output has no logits of it",
+        );
+    }
+    let keys: Vec<String> = keys.into_iter().map(quoted).collect();
     if !keys.is_empty() {
         output::warn(format_args!(
             "note: config.json has keys that nothing here reads: {}",

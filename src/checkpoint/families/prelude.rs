@@ -39,7 +39,14 @@ impl Family {
         .embeddings(|json, stack| Ok(self::words(json, stack)?.into()))
         .head(Task::CausalLm, causal_lm)
         .head(Task::SequenceClassification, last_token)
-        .head(Task::TokenClassification, token_of_decoder)
+        .head(
+            Task::TokenClassification,
+            match classifier {
+                // The class that decoders share.
+                "score" => token_of_shared_class,
+                _ => token_of_decoder,
+            },
+        )
         .head(Task::QuestionAnswering, question_answering)
         .outside(HEADS)
     }
@@ -73,6 +80,13 @@ pub(super) fn padded_words(
 }
 
 /// The label of each token that a decoder has read.
+fn token_of_shared_class(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let mut readout = token_of_decoder(json, stack)?;
+    let has_bias = json.flag(&["token_classification_bias"], true)?;
+    readout.output = readout.output.map(|output| output.with_bias(has_bias));
+    Ok(readout)
+}
+
 fn token_of_decoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let hidden = json.number(&["hidden_dropout"], 0.1)?;
     token(json, json.number(&["classifier_dropout"], hidden)?)

@@ -85,6 +85,14 @@ fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {
 }
 
 pub(super) fn encoder(json: &ConfigJson) -> Result<StackConfig> {
+    let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    if classes
+        .iter()
+        .any(|class| class.ends_with("ForTokenClassification"))
+    {
+        // With it, the encoder of that class attends to the output of another.
+        json.only("is_decoder", &[false.into()])?;
+    }
     config(json, json.n_blocks(&["num_layers", "num_hidden_layers"])?)
 }
 

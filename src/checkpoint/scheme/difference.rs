@@ -66,7 +66,12 @@ impl ConfigKeys {
 }
 
 /// What a whole model says of itself, and not in the section of its blocks.
-const OF_THE_WHOLE: [&str; 2] = ["architectures", "tie_word_embeddings"];
+const OF_THE_WHOLE: [&str; 4] = [
+    "architectures",
+    "tie_word_embeddings",
+    "id2label",
+    "num_labels",
+];
 
 /// A section with what its file says of the whole model.
 fn inside(json: &ConfigJson, section: &Value, handed_on: &[String]) -> Value {
