@@ -127,7 +127,8 @@ impl ConfigJson {
             None => None,
         };
         match own {
-            Some(own) => self.rotary_of(Some(&own), head_dim, default_theta),
+            // transformers looks for `truncate` beside the types of layers.
+            Some(own) => self.rotary_of(Some(&own.without("truncate")), head_dim, default_theta),
             None => {
                 let theta = self.number(&[theta_key], default_theta)?;
                 let theta = self.positive(theta, &[theta_key])?;

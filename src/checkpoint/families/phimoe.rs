@@ -50,6 +50,7 @@ fn rotary(json: &ConfigJson, head_dim: usize) -> Result<RotaryConfig> {
         long_factor,
         attention_factor,
         long_attention_factor,
+        original_positions,
         ..
     } = &mut rotary.scaling
     {
@@ -58,6 +59,10 @@ fn rotary(json: &ConfigJson, head_dim: usize) -> Result<RotaryConfig> {
             number.ok_or_else(|| parameters.error(&[key], "missing, expected a number"))
         };
         long_factor.clone_from(short_factor);
+        // Its class asks the rotation alone, and not the key outside it.
+        if let Some(size) = parameters.optional_size(&["original_max_position_embeddings"])? {
+            *original_positions = size;
+        }
         *attention_factor = required("short_mscale")?;
         *long_attention_factor = Some(required("long_mscale")?);
     }
