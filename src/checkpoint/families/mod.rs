@@ -87,6 +87,7 @@ mod starcoder2;
 mod t5;
 mod t5_feed_forward;
 mod text_side;
+mod token_labels;
 mod torch;
 mod tower;
 mod umt5;

@@ -1,5 +1,6 @@
 //! What tables are written in.
 
+pub(super) use super::token_labels::{token, token_of_decoder};
 pub(super) use super::width_of_heads::attention_of;
 pub(super) use serde_json::{Value, json};
 
@@ -39,14 +40,7 @@ impl Family {
         .embeddings(|json, stack| Ok(self::words(json, stack)?.into()))
         .head(Task::CausalLm, causal_lm)
         .head(Task::SequenceClassification, last_token)
-        .head(
-            Task::TokenClassification,
-            match classifier {
-                // The class that decoders share.
-                "score" => token_of_shared_class,
-                _ => token_of_decoder,
-            },
-        )
+        .head(Task::TokenClassification, token_of_decoder(classifier))
         .head(Task::QuestionAnswering, question_answering)
         .outside(HEADS)
     }
@@ -77,25 +71,6 @@ pub(super) fn padded_words(
         padding: padding.map(|padding| from_end(padding) as u32),
         ..words
     })
-}
-
-/// The label of each token that a decoder has read.
-fn token_of_shared_class(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
-    let mut readout = token_of_decoder(json, stack)?;
-    let has_bias = json.flag(&["token_classification_bias"], true)?;
-    readout.output = readout.output.map(|output| output.with_bias(has_bias));
-    Ok(readout)
-}
-
-fn token_of_decoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-    let hidden = json.number(&["hidden_dropout"], 0.1)?;
-    token(json, json.number(&["classifier_dropout"], hidden)?)
-}
-
-/// The label of each token, behind a dropout.
-pub(super) fn token(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
-    let output = labels(json)?.with_dropout(dropout);
-    Ok(ReadoutConfig::new(Reads::Each).with_output(output))
 }
 
 /// Positions counted over all tokens, from the first row of their table.
