@@ -9,7 +9,7 @@ use crate::checkpoint::source::{Cut, Source};
 use crate::checkpoint::{Loader, Parameters, SaveOptions};
 use crate::config::{Precision, StackConfig};
 use crate::error::{Error, Result};
-use crate::layers::{Communicator, DropoutSource, Partial, Ranks, Stack};
+use crate::layers::{Communicator, DropoutSource, Partial, Ranks, Stack, visit::Visit};
 use crate::packed::PackedStack;
 
 /// Loads one rank's part of a checkpoint's blocks, which give the output of the whole: each rank has some heads of every

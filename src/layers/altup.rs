@@ -4,7 +4,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::{Activation, AltUpConfig, LinearConfig, NormConfig, NormWeight, getters};
-use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::layers::{Linear, Norm, visit::parts};
 use crate::ops::{Value, uploaded};
 
 /// How a block predicts its streams, and corrects them: see [`AltUpConfig`].
@@ -103,26 +103,6 @@ impl AltUp {
         d_model(&self) -> usize => self.router_norm.config().d_model;
     }
 
-    pub(super) fn linears_mut(&mut self, role: &str) -> [(String, &mut Linear); 3] {
-        [
-            (format!("{role}.router"), &mut self.router),
-            (format!("{role}.prediction"), &mut self.prediction),
-            (format!("{role}.correction"), &mut self.correction),
-        ]
-    }
-
-    pub(super) fn set_dropout_source(&mut self, source: &DropoutSource) {
-        for (_, linear) in self.linears_mut("") {
-            linear.set_dropout_source(source);
-        }
-    }
-
-    pub(super) fn dropouts(&self) -> impl Iterator<Item = &Dropout> {
-        [&self.router, &self.prediction, &self.correction]
-            .into_iter()
-            .filter_map(Linear::dropout)
-    }
-
     /// The coefficients that `map` makes of rows, in f32 or wider.
     fn coefficients(&self, x: &Value, map: &Linear, train: bool) -> Result<Value> {
         let normal = self.router_norm.apply(x)?;
@@ -170,6 +150,8 @@ impl AltUp {
         corrected.collect()
     }
 }
+
+parts!(AltUp: Self { router, prediction, correction, .. } => [router, prediction, correction] []);
 
 /// What makes the streams of a stack's input, and its output of them.
 ///
@@ -227,13 +209,6 @@ impl Streams {
         n_streams(&self) -> usize => 1 + self.spread.len();
     }
 
-    pub(super) fn linears_mut(&mut self) -> impl Iterator<Item = (String, &mut Linear)> {
-        let spread = self.spread.iter_mut().enumerate();
-        let spread = spread.map(|(i, linear)| (format!("altup.spread.{i}"), linear));
-        let merge = self.merge.iter_mut().enumerate();
-        spread.chain(merge.map(|(i, linear)| (format!("altup.merge.{i}"), linear)))
-    }
-
     /// The streams of an input, side by side.
     pub(super) fn opened(&self, x: &Value, train: bool) -> Result<Value> {
         let others = self.spread.iter().map(|map| {
@@ -257,6 +232,8 @@ impl Streams {
         mean.to_dtype(x.dtype())
     }
 }
+
+parts!(Streams: Self { spread, merge } => [spread, merge] []);
 
 /// Each row with the root mean square of the same row of `like`.
 fn scaled_to(x: &Value, like: &Value) -> Result<Value> {

@@ -4,7 +4,8 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::{AttentionConfig, LinearConfig, getters};
-use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass};
+use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm};
+use crate::layers::{pass::Pass, visit::parts};
 use crate::ops::Value;
 
 mod cross;
@@ -46,32 +47,12 @@ pub enum QueryKeyValue {
     },
 }
 
-impl QueryKeyValue {
-    /// The linear layers with their roles.
-    fn linears(&self) -> Vec<(&'static str, &Linear)> {
-        match self {
-            Self::Separate { query, key, value } => {
-                vec![("query", query), ("key", key), ("value", value)]
-            }
-            Self::Fused(fused) => vec![("query_key_value", fused)],
-            Self::Latent(latent) => latent.linears(),
-            Self::Query(query) => vec![("query", query)],
-            Self::QueryKey { query, key } => vec![("query", query), ("key", key)],
-        }
-    }
-
-    fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
-        match self {
-            Self::Separate { query, key, value } => {
-                vec![("query", query), ("key", key), ("value", value)]
-            }
-            Self::Fused(fused) => vec![("query_key_value", fused)],
-            Self::Latent(latent) => latent.linears_mut(),
-            Self::Query(query) => vec![("query", query)],
-            Self::QueryKey { query, key } => vec![("query", query), ("key", key)],
-        }
-    }
-}
+parts!(QueryKeyValue:
+    Self::Separate { query, key, value } => [query, key, value] [],
+    Self::Fused(query_key_value) => [query_key_value] [],
+    Self::Latent(latent) => [] [latent],
+    Self::Query(query) => [query] [],
+    Self::QueryKey { query, key } => [query, key] []);
 
 /// Multi-head attention: `output(softmax(scale · q·kᵀ + mask)·v)` per head (Vaswani et al. 2017,
 /// <https://arxiv.org/abs/1706.03762>), with grouped key/value heads (Ainslie et al. 2023,
@@ -287,36 +268,6 @@ impl Attention {
         }
     }
 
-    /// Makes the layer draw its dropout masks from `source`.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        self.position_dropout.set_source(source.clone());
-        self.dropout.set_source(source.clone());
-        for (_, linear) in self.linears_mut("") {
-            linear.set_dropout_source(source);
-        }
-    }
-
-    /// The linear layers, each named by its role under the given one.
-    pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
-        let mut linears = self.projections.linears_mut();
-        linears.extend(self.positions.each_mut());
-        linears.push(("output", &mut self.output));
-        linears
-            .into_iter()
-            .map(|(name, linear)| (format!("{role}.{name}"), linear))
-            .collect()
-    }
-
-    /// Every dropout of the layer.
-    pub(super) fn dropouts(&self) -> Vec<&Dropout> {
-        let inputs = self.projections.linears().into_iter();
-        let linears = inputs.map(|(_, linear)| linear).chain([&self.output]);
-        let linears = linears.chain(self.positions.each());
-        let adapters = linears.filter_map(Linear::dropout);
-        let own = [&self.position_dropout, &self.dropout];
-        adapters.chain(own).collect()
-    }
-
     /// Projected queries, keys or values in the type of products, clipped, and normalized where there are norms.
     fn prepared(&self, x: Value, norms: Option<&[Norm]>) -> Result<Value> {
         let x = x.widened()?;
@@ -360,6 +311,9 @@ impl Attention {
         pass.through(x, |x| self.apply_cross(x, &pass, None, None))
     }
 }
+
+parts!(Attention: Self { projections, positions, output, position_dropout, dropout, .. }
+    => [output] [projections, positions, position_dropout, dropout]);
 
 impl ModuleT for Attention {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

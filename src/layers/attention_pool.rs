@@ -4,7 +4,7 @@ use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::{AttentionPoolConfig, getters};
-use crate::layers::{Attention, AttentionMask, DropoutSource, FeedForward, ForwardContext, Norm};
+use crate::layers::{Attention, AttentionMask, FeedForward, ForwardContext, Norm, visit::parts};
 
 /// What a learned query sees of a sequence: `x + feed_forward(norm(x))`, where `x` is its attention to all positions
 /// (transformers' `SiglipMultiheadAttentionPoolingHead`).
@@ -44,12 +44,6 @@ impl AttentionPool {
         config(&self) -> &AttentionPoolConfig => &self.config;
     }
 
-    /// Makes the dropouts draw their masks from `source`.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        self.attention.set_dropout_source(source);
-        self.feed_forward.set_dropout_source(source);
-    }
-
     /// What the query sees of `x` `[batch, seq, d_model]`, as `[batch, d_model]`.
     ///
     /// # Errors
@@ -67,3 +61,5 @@ impl AttentionPool {
         (seen + fed)?.squeeze(1)
     }
 }
+
+parts!(AttentionPool: Self { attention, feed_forward, .. } => [attention, feed_forward] []);

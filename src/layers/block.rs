@@ -1,17 +1,17 @@
 //! The transformer block: attention and feed-forward, each a residual sublayer.
 
-use std::sync::Arc;
-
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
     AltUp, Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext,
-    GatedInput, Laurel, Linear, Sublayer, SublayerNorm,
+    GatedInput, Laurel, Sublayer, SublayerNorm,
 };
-use crate::layers::{altup::side_by_side, kv_cache::LayerCache, pass::Pass, sublayer::Watch};
-use crate::ops::{Ranks, Value};
+use crate::layers::{
+    altup::side_by_side, kv_cache::LayerCache, pass::Pass, sublayer::Watch, visit::parts,
+};
+use crate::ops::Value;
 
 mod parallel;
 mod stages;
@@ -271,88 +271,9 @@ impl TransformerBlock {
         topology(&self) -> Topology => self.topology;
     }
 
-    /// Makes the block, which is a part, one of those of the ranks.
-    pub(crate) fn divide(&mut self, ranks: &Arc<Ranks>) {
-        let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
-        for attention in attentions.into_iter().flatten() {
-            attention.divide(ranks);
-        }
-        self.feed_forward.divide(ranks);
-    }
-
     /// Whether it is a part of a block, whose other parts other ranks have.
     pub(crate) fn is_part(&self) -> bool {
         self.attention.ranks().is_some()
-    }
-
-    /// Makes the block draw all its dropout masks from `source`, in the order of the forward pass.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
-        for attention in attentions.into_iter().flatten() {
-            attention.set_dropout_source(source);
-            attention.inner_mut().set_dropout_source(source);
-        }
-        self.feed_forward.set_dropout_source(source);
-        self.feed_forward.inner_mut().set_dropout_source(source);
-        if let Some(input) = &mut self.layer_input {
-            input.set_dropout_source(source);
-            input.inner_mut().set_dropout_source(source);
-        }
-        if let Some(laurel) = &mut self.laurel {
-            laurel.set_dropout_source(source);
-        }
-        if let Some(altup) = &mut self.altup {
-            altup.set_dropout_source(source);
-        }
-        self.parallel_dropout.set_source(source.clone());
-    }
-
-    /// The linear layers, mutable, each named by its role (`blocks.3.attention.query`) under the given one (`blocks.3`).
-    pub fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
-        let attention = self.attention.inner_mut();
-        let mut linears = attention.linears_mut(&format!("{role}.attention"));
-        if let Some(cross) = &mut self.cross_attention {
-            let role = format!("{role}.cross_attention");
-            linears.extend(cross.inner_mut().linears_mut(&role));
-        }
-        let of_feed_forward = format!("{role}.feed_forward");
-        linears.extend(match self.feed_forward.inner_mut() {
-            BlockFeedForward::Dense(feed_forward) => feed_forward.linears_mut(&of_feed_forward),
-            BlockFeedForward::Experts(experts) => experts.linears_mut(&of_feed_forward),
-        });
-        if let Some(input) = &mut self.layer_input {
-            let role = format!("{role}.layer_input");
-            linears.extend(input.inner_mut().linears_mut(&role));
-        }
-        if let Some(laurel) = &mut self.laurel {
-            linears.extend(laurel.linears_mut(&format!("{role}.laurel")));
-        }
-        if let Some(altup) = &mut self.altup {
-            linears.extend(altup.linears_mut(&format!("{role}.altup")));
-        }
-        linears
-    }
-
-    /// Every dropout of the layer.
-    pub(crate) fn dropouts(&self) -> Vec<&Dropout> {
-        let mut dropouts = match self.feed_forward.inner() {
-            BlockFeedForward::Dense(feed_forward) => feed_forward.dropouts(),
-            BlockFeedForward::Experts(experts) => experts.dropouts(),
-        };
-        dropouts.extend(self.feed_forward.dropouts());
-        let attentions = [Some(&self.attention), self.cross_attention.as_ref()];
-        for attention in attentions.into_iter().flatten() {
-            dropouts.extend(attention.dropouts());
-            dropouts.extend(attention.inner().dropouts());
-        }
-        if let Some(input) = &self.layer_input {
-            dropouts.extend(input.dropouts());
-            dropouts.extend(input.inner().dropouts());
-        }
-        dropouts.extend(self.laurel.iter().flat_map(Laurel::dropouts));
-        dropouts.extend(self.altup.iter().flat_map(AltUp::dropouts));
-        dropouts.push(&self.parallel_dropout);
-        dropouts
     }
 
     /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
@@ -508,6 +429,10 @@ impl TransformerBlock {
         Ok(())
     }
 }
+
+parts!(TransformerBlock:
+    Self { attention, cross_attention, feed_forward, layer_input, laurel, altup, parallel_dropout, .. }
+    => [attention, cross_attention, feed_forward, layer_input, laurel, altup] [parallel_dropout]);
 
 impl ModuleT for TransformerBlock {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

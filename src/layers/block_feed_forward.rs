@@ -3,7 +3,7 @@
 use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
-use crate::layers::{DropoutSource, FeedForward, MixtureOfExperts};
+use crate::layers::{FeedForward, MixtureOfExperts, visit::parts};
 use crate::{config::FeedForwardConfig, ops::Value};
 
 /// The feed-forward of a block: a single network or a mixture of experts.
@@ -50,14 +50,6 @@ impl BlockFeedForward {
         }
     }
 
-    /// Makes the layer draw its dropout masks from `source`.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        match self {
-            Self::Dense(feed_forward) => feed_forward.set_dropout_source(source),
-            Self::Experts(experts) => experts.set_dropout_source(source),
-        }
-    }
-
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         match self {
@@ -77,6 +69,8 @@ impl BlockFeedForward {
         self.forward_t(x, false)
     }
 }
+
+parts!(BlockFeedForward: Self::Dense(of) => [] [of], Self::Experts(of) => [] [of]);
 
 impl ModuleT for BlockFeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

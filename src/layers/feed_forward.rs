@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use crate::config::{
     Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit, getters,
 };
-use crate::layers::{Dropout, DropoutSource, Linear, Xielu};
+use crate::layers::{Dropout, DropoutSource, Linear, Xielu, visit::parts};
 use crate::ops::Value;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`, where
@@ -175,24 +175,6 @@ impl FeedForward {
         [self.up.shape().1, self.down.shape().0]
     }
 
-    /// Makes the layer draw its dropout masks from `source`.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        self.dropout.set_source(source.clone());
-        for (_, linear) in self.linears_mut("") {
-            linear.set_dropout_source(source);
-        }
-    }
-
-    /// The linear layers, each named by its role under the given one.
-    pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
-        let gate = self.gate.as_mut().map(|gate| ("gate", gate));
-        let parts = [("up", &mut self.up), ("down", &mut self.down)];
-        let parts = gate.into_iter().chain(parts);
-        parts
-            .map(|(name, linear)| (format!("{role}.{name}"), linear))
-            .collect()
-    }
-
     /// Gate, if any, up and down.
     pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up, &self.down])
@@ -204,10 +186,12 @@ impl FeedForward {
         self.linears().flat_map(Linear::parameters).chain(of_xielu)
     }
 
-    /// Every dropout of the layer.
-    pub(super) fn dropouts(&self) -> Vec<&Dropout> {
+    /// Whether the layer or an adapter in it drops.
+    pub(super) fn drops(&self, train: bool) -> bool {
         let adapters = self.linears().filter_map(Linear::dropout);
-        adapters.chain([&self.dropout]).collect()
+        adapters
+            .chain([&self.dropout])
+            .any(|dropout| dropout.is_on(train))
     }
 
     /// The output, added to `residual`.
@@ -248,6 +232,8 @@ impl FeedForward {
         self.forward_t(x, false)
     }
 }
+
+parts!(FeedForward: Self { gate, up, down, dropout, .. } => [gate, up, down] [dropout]);
 
 impl ModuleT for FeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor, TensorId};
 
 use crate::config::RoutingConfig;
-use crate::layers::{FeedForward, Linear};
+use crate::layers::{FeedForward, Linear, visit::Visit};
 use crate::ops::{
     Chooser, Columns, Constants, GroupedLinear, Groups, Route, Value, has_grouped_kernel, route,
 };
@@ -74,7 +74,7 @@ impl GroupedExperts {
             }
             let grouped = stacked(&layers)?;
             for (e, expert) in experts.iter_mut().enumerate() {
-                if let Some((_, linear)) = expert.linears_mut("").into_iter().nth(at) {
+                if let Some((_, linear)) = expert.linears_mut().nth(at) {
                     *linear = Linear::from_parts(grouped.weight(e)?, linear.bias().cloned())?;
                 }
             }
@@ -95,7 +95,7 @@ impl GroupedExperts {
         (scores, correction): (&Value, Option<&Tensor>),
         (routing, train): (&RoutingConfig, bool),
     ) -> Result<Option<(Columns, Groups)>> {
-        let drops = |of: &FeedForward| of.dropouts().iter().any(|dropout| dropout.is_on(train));
+        let drops = |of: &FeedForward| of.drops(train);
         let n_choices = scores.dims()[0] * routing.top_k;
         if n_choices == 0 || experts.iter().any(drops) || !are_alike(experts) {
             return Ok(None);

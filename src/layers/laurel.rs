@@ -6,7 +6,7 @@ use candle_core::{Result, bail};
 use candle_nn::VarBuilder;
 
 use crate::config::{LinearConfig, NormConfig, getters};
-use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::layers::{Linear, Norm, visit::parts};
 use crate::ops::Value;
 
 /// Adds to the output `y` of an attention sublayer what a low rank makes of its normalised input `n`:
@@ -65,25 +65,6 @@ impl Laurel {
         norm(&self) -> &Norm => &self.norm;
     }
 
-    pub(super) fn linears_mut(&mut self, role: &str) -> [(String, &mut Linear); 2] {
-        [
-            (format!("{role}.down"), &mut self.down),
-            (format!("{role}.up"), &mut self.up),
-        ]
-    }
-
-    pub(super) fn set_dropout_source(&mut self, source: &DropoutSource) {
-        for (_, linear) in self.linears_mut("") {
-            linear.set_dropout_source(source);
-        }
-    }
-
-    pub(super) fn dropouts(&self) -> impl Iterator<Item = &Dropout> {
-        [&self.down, &self.up]
-            .into_iter()
-            .filter_map(Linear::dropout)
-    }
-
     /// `(y + n + norm(up(down(n)))) / √2`.
     pub(super) fn apply(&self, n: &Value, y: &Value, train: bool) -> Result<Value> {
         let low_rank = self.down.apply(n, None, train)?;
@@ -91,3 +72,5 @@ impl Laurel {
         y.add(&n.add(&added)?)?.scale(FRAC_1_SQRT_2)
     }
 }
+
+parts!(Laurel: Self { down, up, .. } => [down, up] []);

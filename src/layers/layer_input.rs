@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::config::{Activation, LayerInputConfig, LinearConfig, NormConfig, getters};
-use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::layers::{Linear, Norm, visit::parts};
 use crate::ops::Value;
 
 /// Makes the inputs of all layers from a stack's own: of its rows `x` and the parts `w` of their words' rows, those of a layer
@@ -60,11 +60,6 @@ impl LayerInputs {
         n_layers(&self) -> usize => self.projection.shape().0 / self.width();
     }
 
-    /// The projection, mutable, with its role.
-    pub(super) fn linear_mut(&mut self) -> (String, &mut Linear) {
-        ("layer_inputs.projection".to_string(), &mut self.projection)
-    }
-
     /// # Errors
     /// If the rows of words are not as many as those of `x`, or not as wide as all inputs.
     pub(crate) fn check_words(&self, x: &[usize], words: &Tensor) -> Result<()> {
@@ -101,6 +96,8 @@ impl LayerInputs {
         }
     }
 }
+
+parts!(LayerInputs: Self { projection, .. } => [projection] []);
 
 /// Of the sum of projection and words.
 pub(crate) const FACTOR_OF_SUM: f64 = std::f64::consts::FRAC_1_SQRT_2;
@@ -168,26 +165,6 @@ impl GatedInput {
         [self.gate.shape().1, self.output.shape().0]
     }
 
-    pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
-        vec![
-            (format!("{role}.gate"), &mut self.gate),
-            (format!("{role}.output"), &mut self.output),
-        ]
-    }
-
-    /// Makes adapters draw their dropout masks from `source`.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        for linear in [&mut self.gate, &mut self.output] {
-            linear.set_dropout_source(source);
-        }
-    }
-
-    pub(super) fn dropouts(&self) -> impl Iterator<Item = &Dropout> {
-        [&self.gate, &self.output]
-            .into_iter()
-            .filter_map(Linear::dropout)
-    }
-
     /// The output, added to `residual`.
     pub(super) fn apply(
         &self,
@@ -202,3 +179,5 @@ impl GatedInput {
         self.output.apply(&gated, residual, train)
     }
 }
+
+parts!(GatedInput: Self { gate, output, .. } => [gate, output] []);

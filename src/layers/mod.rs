@@ -38,6 +38,7 @@ mod similarity;
 mod sparse_mixer;
 mod stack;
 mod sublayer;
+pub(crate) mod visit;
 mod xielu;
 
 pub(crate) use crate::ops::parallel::Communicator;

@@ -10,7 +10,7 @@ use crate::config::{
 use crate::layers::grouped_experts::GroupedExperts;
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::sparse_mixer::{self, SparseMixer};
-use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
+use crate::layers::{Dropout, DropoutSource, FeedForward, Linear, visit::parts};
 use crate::ops::{Columns, Groups, Scores, Value, wide};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
@@ -26,19 +26,14 @@ pub struct MixtureOfExperts {
     experts: Vec<FeedForward>,
     /// What a device has of them to compute them without the host's knowing which are chosen.
     grouped: Option<GroupedExperts>,
-    shared: Option<Box<SharedExpert>>,
+    /// The expert that every position uses.
+    shared: Option<Box<FeedForward>>,
+    /// `[1, d_model]`: the shared expert's output is multiplied by its sigmoid.
+    shared_gate: Option<Linear>,
     routing: RoutingConfig,
     weighted: Weighted,
     /// Where experts are drawn in training: from its source, and its masks say which count in full.
     drawn: Dropout,
-}
-
-/// The expert that every position uses.
-#[derive(Clone, Debug)]
-struct SharedExpert {
-    feed_forward: FeedForward,
-    /// `[1, d_model]`: the output is multiplied by its sigmoid.
-    gate: Option<Linear>,
 }
 
 /// Where the rows of a mixture go.
@@ -103,13 +98,14 @@ impl MixtureOfExperts {
         routing: RoutingConfig,
     ) -> Result<Self> {
         routing.check(experts.len())?;
+        let (shared, shared_gate) = shared.map_or((None, None), |(of, gate)| (Some(of), gate));
         let mut mixture = Self {
             router,
             correction,
             experts,
             grouped: None,
-            shared: shared
-                .map(|(feed_forward, gate)| Box::new(SharedExpert { feed_forward, gate })),
+            shared: shared.map(Box::new),
+            shared_gate,
             routing,
             weighted: Weighted::Outputs,
             drawn: match routing.weights {
@@ -140,12 +136,10 @@ impl MixtureOfExperts {
             let found = correction.dims();
             bail!("{of}: the correction of the scores has shape {found:?}, expected [{n_experts}]");
         }
-        let gate = self.shared.as_ref().and_then(|shared| shared.gate.as_ref());
-        if let Some(gate) = gate {
+        if let Some(gate) = &self.shared_gate {
             gate.expect_shape(of, "shared gate", [1, d_model])?;
         }
-        let shared = self.shared.iter().map(|shared| &shared.feed_forward);
-        for expert in self.experts.iter().chain(shared) {
+        for expert in self.experts.iter().chain(self.shared.as_deref()) {
             expert.check_shapes()?;
             let d_ff = expert.up().shape().0;
             expert
@@ -177,51 +171,9 @@ impl MixtureOfExperts {
         routing(&self) -> &RoutingConfig => &self.routing;
     }
 
-    /// The linear layers, each named by its role under the given one.
-    pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
-        let mut linears = vec![(format!("{role}.router"), &mut self.router)];
-        for (e, expert) in self.experts.iter_mut().enumerate() {
-            linears.extend(expert.linears_mut(&format!("{role}.experts.{e}")));
-        }
-        if let Some(shared) = &mut self.shared {
-            linears.extend(shared.feed_forward.linears_mut(&format!("{role}.shared")));
-            let gate = shared.gate.as_mut();
-            linears.extend(gate.map(|gate| (format!("{role}.shared_gate"), gate)));
-        }
-        linears
-    }
-
-    /// Every dropout of the layer.
-    pub(super) fn dropouts(&self) -> Vec<&Dropout> {
-        let shared = self.shared.as_ref();
-        let gate = shared.and_then(|shared| shared.gate.as_ref());
-        let linears = [Some(&self.router), gate];
-        let adapters = linears.into_iter().flatten().filter_map(Linear::dropout);
-        let shared = shared.map(|shared| &shared.feed_forward);
-        let feed_forwards = self.experts.iter().chain(shared);
-        let of_feed_forwards = feed_forwards.flat_map(FeedForward::dropouts);
-        let drawn = [&self.drawn].into_iter();
-        of_feed_forwards.chain(adapters).chain(drawn).collect()
-    }
-
     /// The shared expert that every position uses, and its gate `[1, d_model]`, if it has one.
     pub fn shared(&self) -> Option<(&FeedForward, Option<&Linear>)> {
-        let shared = self.shared.as_ref()?;
-        Some((&shared.feed_forward, shared.gate.as_ref()))
-    }
-
-    /// Makes every expert draw its dropout masks from `source`, and the router what it draws in training.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        self.drawn.set_source(source.clone());
-        for (_, linear) in self.linears_mut("") {
-            linear.set_dropout_source(source);
-        }
-        for expert in &mut self.experts {
-            expert.set_dropout_source(source);
-        }
-        if let Some(shared) = &mut self.shared {
-            shared.feed_forward.set_dropout_source(source);
-        }
+        Some((self.shared.as_deref()?, self.shared_gate.as_ref()))
     }
 
     /// Where each of the rows goes, and the weights of its experts, `[rows, top_k]`.
@@ -309,8 +261,8 @@ impl MixtureOfExperts {
         let sum = match &self.shared {
             None => sum,
             Some(shared) => {
-                let y = shared.feed_forward.apply(&rows, None, train)?;
-                match &shared.gate {
+                let y = shared.apply(&rows, None, train)?;
+                match &self.shared_gate {
                     None => sum.add(&y)?,
                     Some(gate) => sum.add(&y.gated_rows(&gate.apply(&rows, None, train)?)?)?,
                 }
@@ -387,6 +339,9 @@ impl MixtureOfExperts {
         self.forward_t(x, false)
     }
 }
+
+parts!(MixtureOfExperts: Self { router, experts, shared, shared_gate, drawn, .. }
+    => [router, experts, shared, shared_gate] [drawn]);
 
 impl ModuleT for MixtureOfExperts {
     /// # Shapes

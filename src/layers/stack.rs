@@ -1,18 +1,17 @@
 //! A sequence of blocks with their final norm.
 
-use std::sync::Arc;
-
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::config::{StackConfig, check_layers, check_shared_keys, getters, setters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
+use crate::layers::visit::{Part, Visit, parts};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, LayerInputs, Linear, Norm, RelativeBias,
     RelativeEmbeddings, Streams, TransformerBlock,
 };
 use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
-use crate::ops::{Constants, Ranks, Value};
+use crate::ops::{Constants, Value};
 
 mod inputs;
 mod shared;
@@ -154,33 +153,15 @@ impl Stack {
         &self.relative_biases
     }
 
-    /// Makes the blocks, which are parts, those of one of the ranks.
-    pub(crate) fn divide(&mut self, ranks: &Arc<Ranks>) {
-        self.blocks.iter_mut().for_each(|block| block.divide(ranks));
-    }
-
-    /// Makes the stack draw all dropout masks from `source`, in the order of the forward pass.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        for block in &mut self.blocks {
-            block.set_dropout_source(source);
-        }
-        if let Some(inputs) = &mut self.layer_inputs {
-            inputs.linear_mut().1.set_dropout_source(source);
-        }
-        for (_, linear) in self.streams.iter_mut().flat_map(Streams::linears_mut) {
-            linear.set_dropout_source(source);
-        }
-        self.layer_drop.set_source(source.clone());
-        self.output_dropout.set_source(source.clone());
-    }
-
-    /// The linear layers of all blocks and of what makes their inputs, mutable, each with its role (`blocks.3.attention.query`).
-    pub fn linears_mut(&mut self) -> impl Iterator<Item = (String, &mut Linear)> {
-        let blocks = self.blocks.iter_mut().enumerate();
-        let blocks = blocks.flat_map(|(i, block)| block.linears_mut(&format!("blocks.{i}")));
-        let inputs = self.layer_inputs.iter_mut().map(LayerInputs::linear_mut);
-        let streams = self.streams.iter_mut().flat_map(Streams::linears_mut);
-        blocks.chain(inputs).chain(streams)
+    /// The linear layers with their roles (`blocks.3.attention.query`): those of all blocks, of what makes their inputs and of streams.
+    pub fn linears(&self) -> impl Iterator<Item = (String, &Linear)> {
+        let mut linears = Vec::new();
+        self.visit("", &mut |role, part| {
+            if let Part::Linear(linear) = part {
+                linears.push((role.to_string(), linear));
+            }
+        });
+        linears.into_iter()
     }
 
     /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
@@ -358,6 +339,9 @@ impl Stack {
         }
     }
 }
+
+parts!(Stack: Self { blocks, layer_inputs, streams: altup, layer_drop, output_dropout, .. }
+    => [blocks, layer_inputs, altup] [layer_drop, output_dropout]);
 
 impl ModuleT for Stack {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -6,7 +6,7 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::{NormConfig, NormPlacement, ResidualSource, getters, setters};
-use crate::layers::{Dropout, DropoutSource, Norm};
+use crate::layers::{Dropout, Norm, visit::parts};
 use crate::ops::{Ranks, Value};
 
 /// The norms of a [`Sublayer`] and where they stand.
@@ -239,27 +239,6 @@ impl<L> Sublayer<L> {
         self.ranks.as_ref()
     }
 
-    /// Makes its inner layer, which is a part, one of those of the ranks.
-    pub(super) fn divide(&mut self, ranks: &Arc<Ranks>) {
-        self.ranks = Some(ranks.clone());
-    }
-
-    /// The inner layer, mutable.
-    pub fn inner_mut(&mut self) -> &mut L {
-        &mut self.inner
-    }
-
-    /// The dropout of the inner layer's output, and drop path.
-    pub(super) fn dropouts(&self) -> [&Dropout; 2] {
-        [&self.dropout, &self.drop_path]
-    }
-
-    /// Makes residual dropout and drop path draw their masks from `source`; the inner layer keeps its own source.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        self.dropout.set_source(source.clone());
-        self.drop_path.set_source(source.clone());
-    }
-
     /// Computes the sublayer, with `inner` for the inner layer, and returns all intermediate results.
     ///
     /// # Shapes
@@ -371,9 +350,13 @@ impl<L> Sublayer<L> {
             || self.ranks.is_some()
             || self.norm.of_output().is_some()
             || !matches!(self.scale, BranchScale::One)
-            || self.dropouts().iter().any(|dropout| dropout.is_on(train))
+            || [&self.dropout, &self.drop_path]
+                .iter()
+                .any(|of| of.is_on(train))
     }
 }
+
+parts!(Sublayer<L>, L: Self { inner, dropout, drop_path, ranks, .. } => [] [inner, dropout, drop_path, ranks]);
 
 /// Collects the intermediate results of sublayers as tensors, where somebody wants to see them.
 pub(super) struct Watch(Option<Vec<Tensor>>);

@@ -13,7 +13,7 @@ use super::{PackedKvCache, PackedTransformerBlock, Packing, with_elements};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
     BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases,
-    SharedParts, Stack, Streams, check_cached,
+    SharedParts, Stack, Streams, check_cached, visit::Visit,
 };
 use crate::ops::Ranks;
 

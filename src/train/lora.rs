@@ -10,7 +10,7 @@ use crate::{
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
     config::{Draw, Initialization, each_matches, matches},
     error::{Error, Result},
-    layers::{Dropout, DropoutSource, Linear, LowRank, Stack},
+    layers::{Dropout, DropoutSource, Linear, LowRank, Stack, visit::Visit},
     train::Fresh,
 };
 

@@ -7,6 +7,7 @@ use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 use crate::error::{Error, Result};
 use crate::layers::{
     AttentionMask, DropoutSource, ForwardContext, KeysAndValues, Pass, Snapshot, Stack,
+    visit::Visit,
 };
 use crate::ops::Value;
 use crate::train::Gradients;
@@ -163,7 +164,7 @@ fn pulled_back(y: &Tensor, cotangent: &Tensor) -> Result<GradStore> {
 /// Each stream once that a layer with dropout draws from.
 fn sources(stack: &Stack) -> Vec<DropoutSource> {
     let mut sources: Vec<DropoutSource> = Vec::new();
-    let in_blocks = stack.blocks().iter().flat_map(|block| block.dropouts());
+    let in_blocks = stack.blocks().iter().flat_map(Visit::dropouts);
     for dropout in in_blocks {
         let source = dropout.source();
         if dropout.p() > 0.0 && !sources.iter().any(|known| known.is_same(source)) {

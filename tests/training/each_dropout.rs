@@ -3,10 +3,10 @@
 use candle_blocks::{
     Activation, AttentionConfig, Dropout, DropoutSource, ForwardContext, Mlp, NormPlacement,
     Position, Precision, Stack, StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock,
-    candle_core::{Module, ModuleT, Tensor, Var},
+    candle_core::{Module, ModuleT, Tensor},
+    checkpoint::Parameters,
     config::ParallelNorm,
-    layers::LowRank,
-    train::{Gradients, backward_recomputing},
+    train::{Gradients, Lora, LoraConfig, backward_recomputing},
 };
 
 use crate::{
@@ -109,24 +109,14 @@ fn each_place_drops_by_itself() {
 const ADAPTED: [&str; 2] = ["blocks.0.attention.value", "blocks.1.feed_forward.up"];
 
 /// A stack whose only dropout is that of the adapter of one linear layer, and the adapter's parameters.
-fn adapted(adapted: &str) -> (Stack, Vec<(String, Var)>) {
+fn adapted(adapted: &str) -> (Stack, Parameters) {
     let mut stack = stack(&small::encoder());
-    let mut parameters = Vec::new();
-    for (role, linear) in stack.linears_mut() {
-        if role == adapted {
-            let (d_out, d_in) = linear.shape();
-            let [a, b] =
-                [[2, d_in], [d_out, 2]].map(|shape| Var::from_tensor(&numbers(&shape, 4)).unwrap());
-            let (down, up) = (a.as_tensor().clone(), b.as_tensor().clone());
-            let adapter = LowRank::from_parts(down, up, 0.7).unwrap();
-            let dropout = Dropout::new(P, DropoutSource::default()).unwrap();
-            let adapter = adapter.with_dropout(dropout);
-            *linear = linear.clone().with_adapter(adapter).unwrap();
-            parameters.push((format!("{role}.a"), a));
-            parameters.push((format!("{role}.b"), b));
-        }
+    let config = LoraConfig::new(2, 1.4, &[adapted]).with_dropout(P);
+    let lora = Lora::attach(&mut stack, config, 0).unwrap();
+    for (_, parameter) in &lora.parameters() {
+        parameter.set(&numbers(parameter.dims(), 4)).unwrap();
     }
-    (stack, parameters)
+    (stack, lora.parameters())
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
             targets.extend(["laurel*", "altup*"]);
         }
         let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &targets), 1).unwrap();
-        let n_linears = stack.linears_mut().count();
+        let n_linears = stack.linears().count();
         assert_eq!(
             lora.parameters().len(),
             2 * n_linears,
@@ -118,7 +118,7 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
         lora.merge(&mut stack).unwrap();
         assert!(
             stack
-                .linears_mut()
+                .linears()
                 .all(|(_, linear)| linear.adapter().is_none())
         );
         let merged = numbers(&output(&stack));
@@ -265,7 +265,7 @@ fn saved_adapters_load_onto_another_copy_of_the_stack() {
     assert!(message.contains("attention.value.lora_"), "{message}");
     assert!(
         smaller
-            .linears_mut()
+            .linears()
             .all(|(_, linear)| linear.adapter().is_none())
     );
     let foreign = Lora::load(&mut smaller, weights("tiny-bert/model.safetensors"));
@@ -300,7 +300,7 @@ fn a_file_whose_rank_is_not_that_of_its_adapters_is_refused() {
     let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
     let message = Lora::load(&mut stack, &path).unwrap_err().to_string();
     assert!(message.contains("1000000000000"), "{message}");
-    assert!(stack.linears_mut().all(|(_, l)| l.adapter().is_none()));
+    assert!(stack.linears().all(|(_, l)| l.adapter().is_none()));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn what_cannot_be_adapted_is_refused_and_the_stack_stays() {
         assert!(message.contains(culprit), "{message}");
         assert!(
             stack
-                .linears_mut()
+                .linears()
                 .all(|(_, linear)| linear.adapter().is_none())
         );
     };

@@ -84,7 +84,7 @@ fn the_adapters_of_others_are_not_merged() {
     assert_says(refused, &["is not one of these"]);
     assert!(
         stacks[1]
-            .linears_mut()
+            .linears()
             .all(|(_, linear)| linear.adapter().is_some())
     );
     ours.merge(&mut stacks[0]).unwrap();

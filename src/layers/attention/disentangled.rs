@@ -9,7 +9,7 @@ use super::{Attention, QueryKeyValue};
 use crate::config::{
     AttentionConfig, DisentangledConfig, LinearConfig, Position, PositionProjections,
 };
-use crate::layers::{Dropout, DropoutSource, Linear, pass::Pass};
+use crate::layers::{Dropout, DropoutSource, Linear, pass::Pass, visit::parts};
 use crate::ops::{Relative, Value};
 
 /// The projections of relative embeddings to positions, where the attention's own do not serve: see
@@ -38,21 +38,6 @@ impl PositionLinears {
         })
     }
 
-    /// Those that there are.
-    pub(super) fn each(&self) -> impl Iterator<Item = &Linear> {
-        [&self.key, &self.query].into_iter().flatten()
-    }
-
-    /// As [`Self::each`], each with its role.
-    pub(super) fn each_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
-        let both = [
-            ("position_key", &mut self.key),
-            ("position_query", &mut self.query),
-        ];
-        both.into_iter()
-            .filter_map(|(role, linear)| Some((role, linear.as_mut()?)))
-    }
-
     /// # Errors
     /// If one is missing, is not asked for, or has another shape.
     pub(super) fn check(&self, config: &AttentionConfig) -> Result<()> {
@@ -79,6 +64,9 @@ impl PositionLinears {
         Ok(())
     }
 }
+
+parts!(PositionLinears: Self { key: position_key, query: position_query }
+    => [position_key, position_query] []);
 
 /// Whether the configuration has a projection of its own for `P_k` and for `P_q`, and if so whether with a bias.
 fn wanted(config: &AttentionConfig) -> [Option<bool>; 2] {

@@ -5,7 +5,7 @@ use candle_nn::VarBuilder;
 
 use super::own::turned;
 use crate::config::{AttentionConfig, LatentConfig, LinearConfig};
-use crate::layers::{Linear, Norm, pass::Pass};
+use crate::layers::{Linear, Norm, pass::Pass, visit::parts};
 use crate::ops::Value;
 
 /// The input projections of multi-head latent attention: the formula stands at [`LatentConfig`].
@@ -79,29 +79,6 @@ impl LatentProjections {
         }
     }
 
-    /// The linear layers with their roles.
-    pub(super) fn linears(&self) -> Vec<(&'static str, &Linear)> {
-        let query_latent = self.query_latent.iter();
-        let query_latent = query_latent.map(|(linear, _)| ("query_latent", linear));
-        let others = [
-            ("query", &self.query),
-            ("latent", &self.latent),
-            ("key_value", &self.key_value),
-        ];
-        query_latent.chain(others).collect()
-    }
-
-    pub(super) fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
-        let query_latent = self.query_latent.iter_mut();
-        let query_latent = query_latent.map(|(linear, _)| ("query_latent", linear));
-        let others = [
-            ("query", &mut self.query),
-            ("latent", &mut self.latent),
-            ("key_value", &mut self.key_value),
-        ];
-        query_latent.chain(others).collect()
-    }
-
     /// Queries, and what a cache keeps: the latents, normalized, and the shared keys, turned; both in the type of `x`.
     pub(super) fn project(
         &self,
@@ -162,6 +139,10 @@ impl LatentProjections {
         ])
     }
 }
+
+parts!((Linear, Norm): (of, _) => [] [of]);
+parts!(LatentProjections: Self { query_latent, query, latent, key_value, .. }
+    => [query_latent, query, latent, key_value] []);
 
 /// # Errors
 /// If the configuration has no latent.

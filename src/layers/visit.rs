@@ -1,0 +1,201 @@
+//! The one walk over a layer and the layers in it, which serves adapters, dropout sources and the division among ranks.
+
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use super::{
+    Attention, AttentionPool, BlockFeedForward, Dropout, DropoutSource, FeedForward, Linear,
+    MixtureOfExperts, Stack, TransformerBlock,
+};
+use crate::ops::Ranks;
+
+/// A part of a layer that has no parts itself.
+pub(crate) enum Part<'a> {
+    Linear(&'a Linear),
+    Dropout(&'a Dropout),
+}
+
+/// A [`Part`] that a visitor may change.
+pub(crate) enum PartMut<'a> {
+    Linear(&'a mut Linear),
+    Dropout(&'a mut Dropout),
+    /// The ranks that a sublayer is divided among.
+    Ranks(&'a mut Option<Arc<Ranks>>),
+}
+
+/// A layer that shows its parts to a visitor, each with its role: `attention.query` in a block with the role "".
+pub(crate) trait Visit {
+    /// Hands each part to `visitor`.
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>));
+
+    /// Hands each part to `visitor`, which may change it.
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>));
+
+    /// The linear layers with their roles, mutable.
+    fn linears_mut(&mut self) -> IntoIter<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        self.visit_mut("", &mut |role, part| {
+            if let PartMut::Linear(linear) = part {
+                linears.push((role.to_string(), linear));
+            }
+        });
+        linears.into_iter()
+    }
+
+    /// Every dropout, those of adapters too.
+    fn dropouts(&self) -> Vec<&Dropout> {
+        let mut dropouts = Vec::new();
+        self.visit("", &mut |_, part| match part {
+            Part::Linear(linear) => dropouts.extend(linear.dropout()),
+            Part::Dropout(dropout) => dropouts.push(dropout),
+        });
+        dropouts
+    }
+
+    /// Makes every dropout draw its masks from `source`.
+    fn draw_from(&mut self, source: &DropoutSource) {
+        self.visit_mut("", &mut |_, part| match part {
+            PartMut::Linear(linear) => linear.set_dropout_source(source),
+            PartMut::Dropout(dropout) => dropout.set_source(source.clone()),
+            PartMut::Ranks(_) => {}
+        });
+    }
+
+    /// Makes the layer, which is a part, one of those of the ranks, which sum behind attention and feed-forward.
+    fn divide(&mut self, ranks: &Arc<Ranks>) {
+        self.visit_mut("", &mut |role, part| {
+            if let PartMut::Ranks(of) = part
+                && !role.ends_with("layer_input")
+            {
+                *of = Some(ranks.clone());
+            }
+        });
+    }
+}
+
+/// The role of a part named `name` of a layer with the role `role`.
+pub(super) fn join(role: &str, name: impl std::fmt::Display) -> String {
+    match role {
+        "" => name.to_string(),
+        _ => format!("{role}.{name}"),
+    }
+}
+
+/// A part that is handed to a visitor as it is.
+macro_rules! leaf {
+    ($leaf:ident) => {
+        impl Visit for $leaf {
+            fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+                visitor(role, Part::$leaf(self));
+            }
+
+            fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
+                visitor(role, PartMut::$leaf(self));
+            }
+        }
+    };
+}
+
+leaf!(Linear);
+leaf!(Dropout);
+
+impl Visit for Option<Arc<Ranks>> {
+    fn visit<'a>(&'a self, _: &str, _: &mut dyn FnMut(&str, Part<'a>)) {}
+
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
+        visitor(role, PartMut::Ranks(self));
+    }
+}
+
+/// Parts that there may be, with the role of one.
+impl<V: Visit> Visit for Option<V> {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+        self.iter().for_each(|of| of.visit(role, visitor));
+    }
+
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
+        self.iter_mut().for_each(|of| of.visit_mut(role, visitor));
+    }
+}
+
+impl<V: Visit> Visit for Box<V> {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+        (**self).visit(role, visitor);
+    }
+
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
+        (**self).visit_mut(role, visitor);
+    }
+}
+
+/// Numbered parts: `experts.0`, `experts.1` and so on.
+impl<V: Visit> Visit for Vec<V> {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+        for (i, of) in self.iter().enumerate() {
+            of.visit(&join(role, i), visitor);
+        }
+    }
+
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
+        for (i, of) in self.iter_mut().enumerate() {
+            of.visit_mut(&join(role, i), visitor);
+        }
+    }
+}
+
+/// Lists the parts of a layer: first those that have a role, which is their name, then those that have the layer's own.
+macro_rules! parts {
+    ($layer:ty $(, $of:ident)?: $($pattern:pat => [$($named:ident),*] [$($own:ident),*]),+) => {
+        impl$(<$of: $crate::layers::visit::Visit>)? $crate::layers::visit::Visit for $layer {
+            fn visit<'a>(
+                &'a self,
+                role: &str,
+                visitor: &mut dyn FnMut(&str, $crate::layers::visit::Part<'a>),
+            ) {
+                match self {
+                    $($pattern => {
+                        $($named.visit(&$crate::layers::visit::join(role, stringify!($named)), visitor);)*
+                        $($own.visit(role, visitor);)*
+                    })+
+                }
+            }
+
+            fn visit_mut<'a>(
+                &'a mut self,
+                role: &str,
+                visitor: &mut dyn FnMut(&str, $crate::layers::visit::PartMut<'a>),
+            ) {
+                match self {
+                    $($pattern => {
+                        $($named.visit_mut(&$crate::layers::visit::join(role, stringify!($named)), visitor);)*
+                        $($own.visit_mut(role, visitor);)*
+                    })+
+                }
+            }
+        }
+    };
+}
+
+/// Gives layers the public method that sets the source of their dropouts.
+macro_rules! draws {
+    ($($layer:ident),*) => {
+        $(impl $layer {
+            /// Makes the layer draw all its dropout masks from `source`, in the order of the forward pass.
+            pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+                self.draw_from(source);
+            }
+        })*
+    };
+}
+
+draws!(
+    Attention,
+    AttentionPool,
+    BlockFeedForward,
+    FeedForward,
+    MixtureOfExperts,
+    Stack,
+    TransformerBlock
+);
+
+pub(crate) use parts;
