@@ -15,9 +15,9 @@ mod own;
 mod query_key_norm;
 mod scores;
 
-pub use disentangled::PositionLinears;
+use disentangled::PositionLinears;
 pub use latent::LatentProjections;
-pub use query_key_norm::QueryKeyNorms;
+pub(crate) use query_key_norm::QueryKeyNorms;
 
 /// The input projections of an [`Attention`].
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ parts!(QueryKeyValue:
 pub struct Attention {
     projections: QueryKeyValue,
     output: Linear,
-    norms: Option<QueryKeyNorms>,
+    pub(crate) norms: Option<QueryKeyNorms>,
     positions: PositionLinears,
     position_dropout: Dropout,
     /// `[n_heads]`.
@@ -119,130 +119,16 @@ impl Attention {
             vb.pp("sinks")
                 .get_with_hints(config.n_heads, "weight", hint)
         });
-        let positions = PositionLinears::new(config, &vb)?;
-        let attention = Self::from_parts(
-            projections,
-            norms,
-            sinks.transpose()?,
-            output,
-            config.clone(),
-        )?;
-        attention.with_position_linears(positions)
-    }
-
-    /// Builds the layer from its projections, the norms of queries and keys, and the heads' sinks `[n_heads]`.
-    ///
-    /// # Errors
-    /// If the shape of a projection does not fit the configuration, or norms are missing that it asks for, or are of
-    /// other widths, or it has sinks and none are given, or the other way round.
-    pub fn from_parts(
-        projections: QueryKeyValue,
-        norms: Option<QueryKeyNorms>,
-        sinks: Option<Tensor>,
-        output: Linear,
-        config: AttentionConfig,
-    ) -> Result<Self> {
-        config.validate()?;
-        let position_dropout = disentangled::position_dropout(&config)?;
-        let dropout = Dropout::new(config.dropout, DropoutSource::default())?;
-        let attention = Self {
+        Ok(Self {
             projections,
             output,
             norms,
-            positions: PositionLinears::default(),
-            position_dropout,
-            sinks,
-            dropout,
-            config,
-        };
-        attention.check_contents()?;
-        Ok(attention)
-    }
-
-    /// Adds the projections of relative embeddings, where the configuration has some of their own.
-    ///
-    /// # Errors
-    /// If one is missing or is not asked for, or has another shape.
-    pub fn with_position_linears(mut self, positions: PositionLinears) -> Result<Self> {
-        positions.check(&self.config)?;
-        self.positions = positions;
-        Ok(self)
-    }
-
-    /// # Errors
-    /// As for [`Self::from_parts`].
-    pub(crate) fn check_shapes(&self) -> Result<()> {
-        self.check_contents()?;
-        self.positions.check(&self.config)
-    }
-
-    fn check_contents(&self) -> Result<()> {
-        let config = &self.config;
-        let (q, kv) = (config.query_width(), config.key_width());
-        let check =
-            |role: &str, linear: &Linear, shape| linear.expect_shape("attention", role, shape);
-        match &self.projections {
-            QueryKeyValue::Latent(latent) => latent.check_shapes(config)?,
-            _ if config.latent.is_some() => {
-                bail!("attention: the configuration has a latent; expected LatentProjections")
-            }
-            QueryKeyValue::Query(query) if config.shared_keys.is_some() => {
-                check("query", query, [q, config.d_model])?;
-            }
-            QueryKeyValue::Query(_) => {
-                bail!(
-                    "attention: a projection of queries alone; set shared_keys, or give those of keys and values"
-                )
-            }
-            QueryKeyValue::QueryKey { query, key } if config.values_are_keys => {
-                check("query", query, [q, config.d_model])?;
-                check("key", key, [kv, config.d_model])?;
-            }
-            QueryKeyValue::QueryKey { .. } => {
-                bail!("attention: no projection of values; set values_are_keys, or give one")
-            }
-            _ if config.values_are_keys => {
-                bail!(
-                    "attention: the configuration has values_are_keys; expected QueryKeyValue::QueryKey"
-                )
-            }
-            _ if config.shared_keys.is_some() => {
-                bail!("attention: the configuration has shared_keys; expected QueryKeyValue::Query")
-            }
-            QueryKeyValue::Separate { query, key, value } => {
-                check("query", query, [q, config.d_model])?;
-                check("key", key, [kv, config.d_memory])?;
-                check("value", value, [kv, config.d_memory])?;
-            }
-            QueryKeyValue::Fused(fused) => {
-                check("query_key_value", fused, [q + 2 * kv, config.d_model])?;
-            }
-        }
-        check(
-            "output",
-            &self.output,
-            [config.d_model, config.mixed_width()],
-        )?;
-        match (&self.sinks, config.sinks) {
-            (None, true) => bail!(
-                "attention: the configuration has sinks, but none were given; hand them to from_parts"
-            ),
-            (Some(_), false) => bail!(
-                "attention: sinks were given, but the configuration has none; set its `sinks`"
-            ),
-            (Some(sinks), true) if sinks.dims() != [config.n_heads] => {
-                let (found, n_heads) = (sinks.dims(), config.n_heads);
-                bail!("attention: the sinks have shape {found:?}, expected [{n_heads}]");
-            }
-            _ => {}
-        }
-        match (&self.norms, self.config.query_key_norm) {
-            (Some(norms), _) => norms.check_widths(&self.config),
-            (None, Some(_)) => bail!(
-                "attention: the configuration has norms of queries and keys, but none were given; hand QueryKeyNorms to from_parts"
-            ),
-            (None, None) => Ok(()),
-        }
+            positions: PositionLinears::new(config, &vb)?,
+            position_dropout: disentangled::position_dropout(config)?,
+            sinks: sinks.transpose()?,
+            dropout: Dropout::new(config.dropout, DropoutSource::default())?,
+            config: config.clone(),
+        })
     }
 
     getters! {
@@ -252,10 +138,6 @@ impl Attention {
         projections(&self) -> &QueryKeyValue => &self.projections;
         /// The output projection, `[d_model, n_heads · value_dim]`.
         output(&self) -> &Linear => &self.output;
-        /// The projections of relative embeddings that are not those of the contents.
-        position_linears(&self) -> &PositionLinears => &self.positions;
-        /// The norms of queries and keys, if any.
-        norms(&self) -> Option<&QueryKeyNorms> => self.norms.as_ref();
         /// The heads' sinks `[n_heads]`, if any.
         sinks(&self) -> Option<&Tensor> => self.sinks.as_ref();
     }

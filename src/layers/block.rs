@@ -204,10 +204,8 @@ impl TransformerBlock {
         let d_model = self.d_model();
         for attention in [Some(&self.attention), self.cross_attention.as_ref()] {
             let Some(attention) = attention else { continue };
-            attention.inner().check_shapes()?;
             attention.check_widths([attention.inner().config().d_model; 2])?;
         }
-        self.feed_forward.inner().check_shapes()?;
         let [width, d_out] = self.feed_forward.inner().widths();
         self.feed_forward.check_widths([width, d_out])?;
         let of_cross = |cross: &Sublayer<Attention>| cross.inner().config().d_model;

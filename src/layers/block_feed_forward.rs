@@ -41,15 +41,6 @@ impl BlockFeedForward {
         }
     }
 
-    /// # Errors
-    /// If the shapes of its parts do not fit each other.
-    pub(crate) fn check_shapes(&self) -> Result<()> {
-        match self {
-            Self::Dense(feed_forward) => feed_forward.check_shapes(),
-            Self::Experts(experts) => experts.check_shapes(),
-        }
-    }
-
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         match self {

@@ -87,7 +87,12 @@ impl FeedForward {
         down: Linear,
         activation: Activation,
     ) -> Result<Self> {
-        let feed_forward = Self {
+        let (d_ff, d_model) = up.shape();
+        if let Some(gate) = &gate {
+            gate.expect_shape("feed-forward", "gate", [d_ff, d_model])?;
+        }
+        down.expect_shape("feed-forward", "down", [down.shape().0, d_ff])?;
+        Ok(Self {
             gate,
             up,
             down,
@@ -96,21 +101,7 @@ impl FeedForward {
             clamp: None,
             sparsity: None,
             dropout: Dropout::none(),
-        };
-        feed_forward.check_shapes()?;
-        Ok(feed_forward)
-    }
-
-    /// # Errors
-    /// If the shapes of the projections do not fit each other.
-    pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (d_ff, d_model) = self.up.shape();
-        if let Some(gate) = &self.gate {
-            gate.expect_shape("feed-forward", "gate", [d_ff, d_model])?;
-        }
-        let d_out = self.down.shape().0;
-        self.down
-            .expect_shape("feed-forward", "down", [d_out, d_ff])
+        })
     }
 
     /// Bounds gate and `up`.

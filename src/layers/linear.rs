@@ -66,7 +66,9 @@ impl Linear {
             None => Weight::Dense(vb.get_with_hints((d_out, d_in), "weight", weight_init)?),
         };
         let bias = bias.then(|| vb.get_with_hints(d_out, "bias", bias_init));
-        Self::from_weight(weight, bias.transpose()?)
+        let linear = Self::from_weight(weight, bias.transpose()?)?;
+        linear.expect_shape("linear", "weight", [d_out, d_in])?; // not every backend checks it
+        Ok(linear)
     }
 
     /// Builds the layer from a weight `[d_out, d_in]` and an optional bias `[d_out]`.

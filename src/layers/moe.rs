@@ -21,8 +21,8 @@ use crate::ops::{Columns, Groups, Scores, Value, wide};
 #[derive(Clone, Debug)]
 pub struct MixtureOfExperts {
     router: Linear,
-    /// `[n_experts]`. It has no gradient: who trains the layer moves it by how often each expert is chosen.
-    correction: Option<Tensor>,
+    /// Added to the scores for the choice, `[n_experts]`. It has no gradient: who trains the layer moves it by how often each expert is chosen.
+    pub(crate) correction: Option<Tensor>,
     experts: Vec<FeedForward>,
     /// What a device has of them to compute them without the host's knowing which are chosen.
     grouped: Option<GroupedExperts>,
@@ -30,8 +30,10 @@ pub struct MixtureOfExperts {
     shared: Option<Box<FeedForward>>,
     /// `[1, d_model]`: the shared expert's output is multiplied by its sigmoid.
     shared_gate: Option<Linear>,
-    routing: RoutingConfig,
-    weighted: Weighted,
+    /// How each position chooses its experts.
+    pub(crate) routing: RoutingConfig,
+    /// What the weights of experts multiply.
+    pub(crate) weighted: Weighted,
     /// Where experts are drawn in training: from its source, and its masks say which count in full.
     drawn: Dropout,
 }
@@ -72,103 +74,41 @@ impl MixtureOfExperts {
             let vb = vb.pp("router").pp("correction");
             vb.get_with_hints_dtype(experts.n_experts, "weight", Init::Const(0.0), dtype)
         });
-        let all = (0..experts.n_experts).map(expert).collect::<Result<_>>()?;
-        let shared = experts.shared.map(|shared| -> Result<_> {
-            let gate = shared
-                .gate
-                .then(|| linear("shared_gate", 1, false))
-                .transpose()?;
+        let mut all = (0..experts.n_experts)
+            .map(expert)
+            .collect::<Result<Vec<_>>>()?;
+        let shared = experts.shared.map(|shared| {
             let one = one.clone().with_d_ff(shared.d_ff);
-            Ok((FeedForward::new(&one, vb.pp("shared"))?, gate))
+            FeedForward::new(&one, vb.pp("shared")).map(Box::new)
         });
-        let (correction, shared) = (correction.transpose()?, shared.transpose()?);
-        let mixture = Self::from_parts((router, correction), all, shared, experts.routing)?;
-        Ok(mixture.with_weighted(experts.weighted))
-    }
-
-    /// Builds the layer from its router `[n_experts, d_model]` and the numbers `[n_experts]` that correct its scores for the choice,
-    /// if any; its experts; an optional shared expert with its gate `[1, d_model]`, if it has one; and how each position chooses.
-    ///
-    /// # Errors
-    /// If the parts' shapes do not fit each other, or so many experts cannot be chosen.
-    pub fn from_parts(
-        (router, correction): (Linear, Option<Tensor>),
-        experts: Vec<FeedForward>,
-        shared: Option<(FeedForward, Option<Linear>)>,
-        routing: RoutingConfig,
-    ) -> Result<Self> {
-        routing.check(experts.len())?;
-        let (shared, shared_gate) = shared.map_or((None, None), |(of, gate)| (Some(of), gate));
-        let mut mixture = Self {
-            router,
-            correction,
-            experts,
-            grouped: None,
-            shared: shared.map(Box::new),
-            shared_gate,
-            routing,
-            weighted: Weighted::Outputs,
-            drawn: match routing.weights {
-                RoutingWeights::AmongNear { .. } => {
-                    Dropout::new(sparse_mixer::THIRDS, DropoutSource::default())?
-                }
-                _ => Dropout::none(),
-            },
+        let is_gated = experts.shared.is_some_and(|shared| shared.gate);
+        let shared_gate = is_gated.then(|| linear("shared_gate", 1, false));
+        let (grouped, drawn) = match experts.routing.weights {
+            // One after another, they are chosen on the host.
+            RoutingWeights::AmongNear { .. } => {
+                let drawn = Dropout::new(sparse_mixer::THIRDS, DropoutSource::default())?;
+                (None, drawn)
+            }
+            _ => (GroupedExperts::of(&mut all)?, Dropout::none()),
         };
-        mixture.check_shapes()?;
-        // One after another, they are chosen on the host.
-        if !matches!(routing.weights, RoutingWeights::AmongNear { .. }) {
-            mixture.grouped = GroupedExperts::of(&mut mixture.experts)?;
-        }
-        Ok(mixture)
-    }
-
-    /// # Errors
-    /// If the parts' shapes do not fit each other.
-    pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (of, d_model) = ("mixture of experts", self.router.shape().1);
-        let n_experts = self.experts.len();
-        self.router
-            .expect_shape(of, "router", [n_experts, d_model])?;
-        if let Some(correction) = &self.correction
-            && correction.dims() != [n_experts]
-        {
-            let found = correction.dims();
-            bail!("{of}: the correction of the scores has shape {found:?}, expected [{n_experts}]");
-        }
-        if let Some(gate) = &self.shared_gate {
-            gate.expect_shape(of, "shared gate", [1, d_model])?;
-        }
-        for expert in self.experts.iter().chain(self.shared.as_deref()) {
-            expert.check_shapes()?;
-            let d_ff = expert.up().shape().0;
-            expert
-                .up()
-                .expect_shape(of, "an expert's up", [d_ff, d_model])?;
-            expert
-                .down()
-                .expect_shape(of, "an expert's down", [d_model, d_ff])?;
-        }
-        Ok(())
-    }
-
-    /// Sets what the weights of experts multiply.
-    pub fn with_weighted(mut self, weighted: Weighted) -> Self {
-        self.weighted = weighted;
-        self
+        Ok(Self {
+            router,
+            correction: correction.transpose()?,
+            experts: all,
+            grouped,
+            shared: shared.transpose()?,
+            shared_gate: shared_gate.transpose()?,
+            routing: experts.routing,
+            weighted: experts.weighted,
+            drawn,
+        })
     }
 
     getters! {
-        /// What the weights of experts multiply.
-        weighted(&self) -> Weighted => self.weighted;
         /// The experts.
         experts(&self) -> &[FeedForward] => &self.experts;
         /// The router, `[n_experts, d_model]`.
         router(&self) -> &Linear => &self.router;
-        /// What is added to the scores for the choice, `[n_experts]`. It has no gradient.
-        correction(&self) -> Option<&Tensor> => self.correction.as_ref();
-        /// How each position chooses its experts.
-        routing(&self) -> &RoutingConfig => &self.routing;
     }
 
     /// The shared expert that every position uses, and its gate `[1, d_model]`, if it has one.

@@ -89,7 +89,6 @@ impl Attention {
 
 impl PackedAttention {
     pub(super) fn new(packing: &Packing, attention: &Attention) -> Result<Self> {
-        attention.check_shapes()?;
         let config = attention.config();
         if config.d_memory != config.d_model {
             bail!(
@@ -122,7 +121,6 @@ impl PackedAttention {
     }
 
     pub(super) fn cross(packing: &Packing, attention: &Attention) -> Result<Self> {
-        attention.check_shapes()?;
         let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
             bail!("cross-attention needs separate projections of query, key and value")
         };
@@ -141,7 +139,7 @@ impl PackedAttention {
         Ok(Self {
             projections,
             output: PackedLinear::new(&packing.at("output"), attention.output())?,
-            norms: attention.norms().map(SpanNorms::new).transpose()?,
+            norms: attention.norms.as_ref().map(SpanNorms::new).transpose()?,
             value_norm: attention
                 .value_norm(DType::F32, &Device::Cpu)?
                 .as_ref()

@@ -48,7 +48,6 @@ packs!(FeedForward, PackedFeedForward);
 
 impl PackedFeedForward {
     pub(super) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
-        feed_forward.check_shapes()?;
         let bias = |linear: &Linear| -> Result<Option<Arc<[f32]>>> {
             let bias = linear.bias().map(elements).transpose()?;
             Ok(bias.map(Arc::from))

@@ -40,7 +40,6 @@ packs!(MixtureOfExperts, PackedMixtureOfExperts);
 
 impl PackedMixtureOfExperts {
     pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
-        mixture.check_shapes()?;
         let exact = Packing {
             format: Some(WeightFormat::F32),
             ..packing.clone()
@@ -55,15 +54,15 @@ impl PackedMixtureOfExperts {
         });
         Ok(Self {
             router: PackedLinear::new(&exact, mixture.router())?,
-            correction: mixture.correction().map(elements).transpose()?,
+            correction: mixture.correction.as_ref().map(elements).transpose()?,
             experts: experts
                 .map(|(e, expert)| {
                     PackedFeedForward::new(&packing.at(format_args!("experts.{e}")), expert)
                 })
                 .collect::<Result<_>>()?,
             shared: shared.transpose()?.map(Box::new),
-            routing: *mixture.routing(),
-            weighted: mixture.weighted(),
+            routing: mixture.routing,
+            weighted: mixture.weighted,
             cpu: packing.cpu,
         })
     }

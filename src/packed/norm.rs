@@ -26,12 +26,12 @@ pub(super) struct SpanNorms {
 }
 
 impl SpanNorms {
-    /// The norms must fit the attention: see [`Attention::from_parts`](crate::Attention::from_parts).
+    /// Packs the norms of queries and of keys.
     pub fn new(norms: &QueryKeyNorms) -> Result<Self> {
         let packed = |norms: &[Norm]| norms.iter().map(row_norm).collect::<Result<_>>();
         Ok(Self {
-            query: packed(norms.query_spans())?,
-            key: packed(norms.key_spans())?,
+            query: packed(&norms.query)?,
+            key: packed(&norms.key)?,
         })
     }
 

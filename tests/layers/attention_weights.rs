@@ -1,10 +1,12 @@
 //! The weights of attention: what it makes of values that are the identity, for scores that are added to zeros.
 
 use candle_blocks::{
-    Attention, AttentionConfig, AttentionMask, ForwardContext, Linear, Visibility,
+    Attention, AttentionConfig, AttentionMask, ForwardContext, Visibility,
     candle_core::{D, Result, Tensor},
-    layers::QueryKeyValue,
+    config::AttentionBias,
 };
+
+use crate::tensors::builder;
 
 /// Which keys are seen.
 pub struct Seen<'a> {
@@ -23,17 +25,18 @@ pub fn attention_weights(scores: &Tensor, seen: &Seen) -> Result<Tensor> {
     // The input's first columns, once for each head.
     let heads =
         Tensor::cat(&vec![&identity; n_heads], 0)?.pad_with_zeros(D::Minus1, 0, width - keys)?;
-    let linear = |weight: Tensor| Linear::from_parts(weight, None);
-    let projections = QueryKeyValue::Separate {
-        query: linear(nothing.clone())?,
-        key: linear(nothing)?,
-        value: linear(heads)?,
-    };
     let config = AttentionConfig::with_head_dim(width, n_heads, keys)
+        .with_bias(AttentionBias::NONE)
         .with_visibility(seen.visibility)
         .with_window(seen.window);
-    let output = linear(Tensor::eye(width, dtype, device)?)?;
-    let attention = Attention::from_parts(projections, None, None, output, config)?;
+    let output = Tensor::eye(width, dtype, device)?;
+    let parameters = builder([
+        ("query.weight", &nothing),
+        ("key.weight", &nothing),
+        ("value.weight", &heads),
+        ("output.weight", &output),
+    ]);
+    let attention = Attention::new(&config, parameters)?;
     let mask = match seen.keep {
         Some(keep) => AttentionMask::padding(keep)?,
         None => AttentionMask::none(),

@@ -6,7 +6,6 @@ use candle_blocks::{
     Norm, NormConfig, Visibility,
     candle_core::{DType, Module, Result, Tensor},
     config::NormWeight,
-    layers::QueryKeyValue,
     ops,
     verify::{Comparison, Expected, compare},
 };
@@ -17,6 +16,7 @@ use crate::{
     double::has_f64,
     numbers::numbers,
     reference::{Reference, assert_passed},
+    tensors::builder,
 };
 
 const PARTS: [&str; 2] = ["weight", "bias"];
@@ -242,13 +242,8 @@ fn attention_gives_pytorchs_outputs_and_gradients_under_every_mask() {
         }
         let case = format!("attention.{mask}");
         comparisons.extend(judge(&reference, &case, &inputs, &grad_output, |t| {
-            let projections = QueryKeyValue::Separate {
-                query: linear(&t[1..])?,
-                key: linear(&t[3..])?,
-                value: linear(&t[5..])?,
-            };
-            Attention::from_parts(projections, None, None, linear(&t[7..])?, config.clone())?
-                .forward_with(&t[0], &context)
+            let names = inputs.iter().map(|(name, _)| name);
+            Attention::new(&config, builder(names.zip(t).skip(1)))?.forward_with(&t[0], &context)
         }));
     }
     assert_eq!(comparisons.len(), 4 * 9);

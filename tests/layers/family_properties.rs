@@ -5,10 +5,11 @@
 //! fewer checkpoints.
 
 use candle_blocks::{
-    Attention, AttentionMask, ForwardContext, Linear, Position, Stack, StackConfig, Visibility,
+    Attention, AttentionMask, Checkpoint, ForwardContext, Position, Stack, StackConfig, Visibility,
     candle_core::{DType, Device, Tensor},
+    candle_nn::VarBuilder,
     config::{PositionTemperature, QueryKeyNormSpan, RotaryScaling, TemperatureBy},
-    layers::{PositionLinears, QueryKeyValue},
+    layers::QueryKeyValue,
     verify::{Comparer, Expected},
 };
 
@@ -17,6 +18,7 @@ use crate::{
     device::device,
     numbers::bits,
     patches::{in_one_row, n_front},
+    tensors::Reordered,
     weights::left_out,
 };
 
@@ -27,6 +29,7 @@ const MEMORY: usize = 5;
 
 struct Subject {
     label: String,
+    checkpoint: Checkpoint,
     stack: Stack,
     config: StackConfig,
 }
@@ -38,6 +41,7 @@ fn subjects() -> Vec<Subject> {
             label: committed.label(),
             stack: checkpoint.stack(DType::F32, &device()).unwrap(),
             config: checkpoint.config().clone(),
+            checkpoint,
         }
     };
     committed::families().into_iter().map(subject).collect()
@@ -222,11 +226,6 @@ fn a_causal_stack_cannot_see_the_future_and_another_does() {
 }
 
 /// Rows `order` of a projection's heads.
-fn reordered(linear: &Linear, features: &Tensor) -> Linear {
-    let pick = |t: &Tensor| t.index_select(features, 0).unwrap();
-    Linear::from_parts(pick(&linear.weight().unwrap()), linear.bias().map(pick)).unwrap()
-}
-
 /// The features of the heads in the given order.
 fn features(order: impl Iterator<Item = usize>, head_dim: usize) -> Tensor {
     let features = order.flat_map(|head| head * head_dim..(head + 1) * head_dim);
@@ -256,7 +255,8 @@ fn permuted_heads_give_the_same_output() {
             left_out(&format!("{}: permuted heads: {reason}", s.label));
             continue;
         }
-        for block in s.stack.blocks() {
+        let loader = s.checkpoint.loader(DType::F32, &device()).unwrap();
+        for (i, block) in s.stack.blocks().iter().enumerate() {
             let attention = block.attention().inner();
             let config = attention.config();
             // The last key/value head first, each with the queries it serves.
@@ -265,56 +265,39 @@ fn permuted_heads_give_the_same_output() {
             let queries = groups().flat_map(|g| (g * group..(g + 1) * group).rev());
             let queries = features(queries, config.head_dim);
             let keys = features(groups(), config.head_dim);
-            let projections = match attention.projections() {
-                QueryKeyValue::Separate { query, key, value } => QueryKeyValue::Separate {
-                    query: reordered(query, &queries),
-                    key: reordered(key, &keys),
-                    value: reordered(value, &keys),
-                },
-                QueryKeyValue::Latent(latent) => {
-                    let of_head = latent.key_value.shape().0 / config.n_heads;
-                    let mut latent = latent.clone();
-                    latent.query = reordered(&latent.query, &queries);
-                    latent.key_value = reordered(&latent.key_value, &features(groups(), of_head));
-                    QueryKeyValue::Latent(latent)
-                }
-                QueryKeyValue::QueryKey { query, key } => QueryKeyValue::QueryKey {
-                    query: reordered(query, &queries),
-                    key: reordered(key, &keys),
-                },
-                QueryKeyValue::Query(_) => {
-                    left_out(&format!(
-                        "{}: permuted heads: the keys are of another layer",
-                        s.label
-                    ));
-                    continue;
-                }
-                _ => {
-                    left_out(&format!("{}: permuted heads: fused projections", s.label));
-                    continue;
-                }
+            let reason = match attention.projections() {
+                QueryKeyValue::Query(_) => Some("the keys are of another layer"),
+                QueryKeyValue::Fused(_) => Some("fused projections"),
+                _ => None,
             };
-            let output = attention.output();
+            if let Some(reason) = reason {
+                left_out(&format!("{}: permuted heads: {reason}", s.label));
+                continue;
+            }
+            let plain = config
+                .latent
+                .map_or(0, |of| config.head_dim - of.rotary_dim);
+            let of_latent = features(groups(), plain + config.value_dim());
             let mixed = match config.latent {
                 Some(_) => features(groups(), config.value_dim()),
                 None => queries.clone(),
             };
-            let columns = output.weight().unwrap().index_select(&mixed, 1).unwrap();
-            let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
-            let norms = attention.norms().cloned();
             let heads = groups().flat_map(|g| (g * group..(g + 1) * group).rev());
-            let heads = features(heads, 1);
-            let sinks = attention.sinks();
-            let sinks = sinks.map(|sinks| sinks.index_select(&heads, 0).unwrap());
-            let permuted = Attention::from_parts(projections, norms, sinks, output, config.clone());
-            let positions = attention.position_linears();
-            let of_positions = |linear: &Linear| reordered(linear, &queries);
-            let positions = PositionLinears {
-                key: positions.key.as_ref().map(of_positions),
-                query: positions.query.as_ref().map(of_positions),
+            let parameters = Reordered {
+                of: loader.var_builder().pp("blocks").pp(i).pp("attention"),
+                order: vec![
+                    ("query", 0, queries.clone()),
+                    ("key", 0, keys.clone()),
+                    ("value", 0, keys),
+                    ("key_value", 0, of_latent),
+                    ("output", 1, mixed),
+                    ("sinks", 0, features(heads, 1)),
+                    ("position_key", 0, queries.clone()),
+                    ("position_query", 0, queries),
+                ],
             };
-            let permuted = permuted.unwrap().with_position_linears(positions);
-            let permuted = permuted.unwrap();
+            let vb = VarBuilder::from_backend(Box::new(parameters), DType::F32, device());
+            let permuted = Attention::new(config, vb).unwrap();
             let x = s.input(0.0);
             let context = in_one_row(ForwardContext::evaluation(), &s.config, SEQ);
             let context = match s.stack.relative_embeddings() {

@@ -15,6 +15,7 @@ use crate::{
     double::has_f64,
     judged,
     numbers::{bits, numbers},
+    tensors::builder,
     weights::weights,
 };
 
@@ -158,7 +159,7 @@ fn a_fused_projection_equals_separate_ones() {
     if !has_f64("a fused projection in f64") {
         return;
     }
-    use candle_blocks::{Attention, Linear, candle_core::Var};
+    use candle_blocks::{Attention, candle_core::Var};
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     let separate = checkpoint.block(0, DType::F64, &device()).unwrap();
     let separate = separate.attention().inner();
@@ -168,16 +169,14 @@ fn a_fused_projection_equals_separate_ones() {
     let cat = |parts: [Tensor; 3]| Var::from_tensor(&Tensor::cat(&parts, 0).unwrap()).unwrap();
     let weight = cat([query, key, value].map(|linear| linear.weight().unwrap()));
     let bias = cat([query, key, value].map(|linear| linear.bias().unwrap().clone()));
-    let linear =
-        Linear::from_parts(weight.as_tensor().clone(), Some(bias.as_tensor().clone())).unwrap();
-    let fused = Attention::from_parts(
-        QueryKeyValue::Fused(linear),
-        None,
-        None,
-        separate.output().clone(),
-        separate.config().clone(),
-    )
-    .unwrap();
+    let output = separate.output();
+    let parameters = builder([
+        ("query_key_value.weight", weight.as_tensor()),
+        ("query_key_value.bias", bias.as_tensor()),
+        ("output.weight", &output.weight().unwrap()),
+        ("output.bias", output.bias().unwrap()),
+    ]);
+    let fused = Attention::new(separate.config(), parameters).unwrap();
     let x = Tensor::randn(0f64, 1., (2, 4, 20), &device()).unwrap();
     let (ours, theirs) = (fused.forward(&x).unwrap(), separate.forward(&x).unwrap());
     assert!(largest(&(&ours - theirs).unwrap()) < 1e-14);

@@ -34,6 +34,8 @@ mod reference;
 mod rehearsal;
 #[path = "../shared/said.rs"]
 mod said;
+#[path = "../shared/tensors.rs"]
+mod tensors;
 #[path = "../shared/types.rs"]
 mod types;
 #[path = "../shared/weights.rs"]

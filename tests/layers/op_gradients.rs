@@ -3,8 +3,9 @@
 use std::slice;
 
 use candle_blocks::{
-    Activation, Attention, AttentionConfig, Linear, NormConfig, RotaryPairing, Visibility,
-    config::NormWeight, layers::QueryKeyValue, ops,
+    Activation, Attention, AttentionConfig, NormConfig, RotaryPairing, Visibility,
+    config::{AttentionBias, NormWeight},
+    ops,
 };
 use candle_core::{DType, Result, Tensor, Var};
 
@@ -14,6 +15,7 @@ use crate::{
     double::has_f64,
     numbers::numbers,
     random::{Function, loss, random, random_in},
+    tensors::builder,
 };
 
 /// Compares the gradient of every argument with central differences in f64.
@@ -132,6 +134,7 @@ fn attention_gradients_equal_central_differences_of_every_parameter() {
     }
     let config = AttentionConfig::with_head_dim(5, 4, 2)
         .with_kv_heads(2)
+        .with_bias(AttentionBias::NONE)
         .causal()
         .with_window(Some(2));
     // In one operation, and composed of several.
@@ -151,15 +154,9 @@ fn attention_gradients_equal_central_differences_of_every_parameter() {
     for config in configs {
         let n_args = if config.sinks { 6 } else { 5 };
         check_gradients("attention", &args[..n_args], &|a| {
-            let linear = |weight: &Tensor| Linear::from_parts(weight.clone(), None);
-            let projections = QueryKeyValue::Separate {
-                query: linear(&a[1])?,
-                key: linear(&a[2])?,
-                value: linear(&a[3])?,
-            };
-            let sinks = a.get(5).cloned();
-            let output = linear(&a[4])?;
-            Attention::from_parts(projections, None, sinks, output, config.clone())?.forward(&a[0])
+            let names = ["query", "key", "value", "output", "sinks"];
+            let names = names.map(|name| format!("{name}.weight"));
+            Attention::new(&config, builder(names.into_iter().zip(&a[1..])))?.forward(&a[0])
         });
     }
 }

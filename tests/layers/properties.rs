@@ -4,9 +4,9 @@
 //! sums may then be taken in another order. There the comparer judges by its model of how rounding errors grow.
 
 use candle_blocks::{
-    Attention, AttentionMask, ForwardContext, Linear,
+    Attention, AttentionMask, ForwardContext,
     candle_core::{Result, Tensor, Var},
-    layers::QueryKeyValue,
+    candle_nn::VarBuilder,
 };
 
 use crate::{
@@ -97,7 +97,8 @@ fn a_causal_block_cannot_see_the_future() {
 #[test]
 fn the_order_of_heads_does_not_matter() {
     for s in subjects() {
-        for block in s.stack.blocks() {
+        let loader = s.checkpoint.loader(s.dtype, &device()).unwrap();
+        for (i, block) in s.stack.blocks().iter().enumerate() {
             let attention = block.attention().inner();
             let (n_heads, head_dim) = (attention.config().n_heads, attention.config().head_dim);
             let order: Vec<usize> = (0..n_heads).rev().collect();
@@ -106,25 +107,14 @@ fn the_order_of_heads_does_not_matter() {
                 .flat_map(|head| head * head_dim..(head + 1) * head_dim);
             let features: Vec<u32> = features.map(|feature| feature as u32).collect();
             let features = Tensor::new(features, &device()).unwrap();
-            let rows = |linear: &Linear| {
-                let pick = |t: &Tensor| t.index_select(&features, 0).unwrap();
-                Linear::from_parts(pick(&linear.weight().unwrap()), linear.bias().map(pick))
-                    .unwrap()
+            let order = [("query", 0), ("key", 0), ("value", 0), ("output", 1)];
+            let order = order.map(|(name, axis)| (name, axis, features.clone()));
+            let parameters = Reordered {
+                of: loader.var_builder().pp("blocks").pp(i).pp("attention"),
+                order: order.to_vec(),
             };
-            let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
-                panic!("these families load separate projections");
-            };
-            let projections = QueryKeyValue::Separate {
-                query: rows(query),
-                key: rows(key),
-                value: rows(value),
-            };
-            let output = attention.output();
-            let columns = output.weight().unwrap().index_select(&features, 1).unwrap();
-            let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
-            let permuted =
-                Attention::from_parts(projections, None, None, output, attention.config().clone())
-                    .unwrap();
+            let vb = VarBuilder::from_backend(Box::new(parameters), s.dtype, device());
+            let permuted = Attention::new(attention.config(), vb).unwrap();
             let (x, context) = (s.input(1), masked(RIGHT));
             let ours = permuted.forward_with(&x, &context).unwrap();
             let theirs = attention.forward_with(&x, &context).unwrap();

@@ -1,23 +1,24 @@
 //! What layers are given or made of that does not fit is named, with what was expected; packed layers answer alike.
 
+use std::collections::HashMap;
+
 use candle_blocks::{
-    Attention, AttentionConfig, AttentionMask, FeedForward, FeedForwardConfig, ForwardContext,
-    Linear, MixtureOfExperts, Norm, NormConfig, Precision, RelativeBias, StackConfig, Sublayer,
-    SublayerNorm, Topology, TransformerBlock, Visibility,
+    Activation, Attention, AttentionConfig, AttentionMask, ExpertsConfig, FeedForward,
+    FeedForwardConfig, ForwardContext, Linear, MixtureOfExperts, Norm, NormConfig, Precision,
+    RelativeBias, StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock, Visibility,
     candle_core::{DType, Device, Module, Tensor},
     candle_nn::VarBuilder,
     config::{
         GateClamp, NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
-        RoutingConfig,
+        RoutingConfig, SharedExpertConfig,
     },
-    layers::{LatentProjections, QueryKeyNorms, QueryKeyValue},
 };
 
 use crate::{
     kinds::{self, MEMORY},
     norm::norm,
     refused::{outcome, refusal},
-    small::{self, WIDTH, block, made, numbers, stack},
+    small::{self, WIDTH, block, made, made_of, numbers, stack},
 };
 
 /// That a call is refused in words that contain these.
@@ -153,24 +154,6 @@ fn buckets_that_cannot_be_told_apart_are_refused() {
 }
 
 #[test]
-fn sinks_that_do_not_fit_the_heads_are_refused() {
-    let attention = made(|vb| Attention::new(&AttentionConfig::new(12, 4)?, vb));
-    let of = |sinks: Option<usize>, config: &AttentionConfig| {
-        let (projections, output) = (attention.projections().clone(), attention.output().clone());
-        let sinks = sinks.map(|n| numbers(&[n], 1));
-        Attention::from_parts(projections, None, sinks, output, config.clone())
-    };
-    let (without, with) = (
-        attention.config(),
-        attention.config().clone().with_sinks(true),
-    );
-    assert!(of(Some(4), &with).is_ok());
-    says(&["sinks", "[3]", "[4]"], || of(Some(3), &with));
-    says(&["has sinks", "none were given"], || of(None, &with));
-    says(&["sinks were given", "has none"], || of(Some(4), without));
-}
-
-#[test]
 fn a_clamp_without_a_gate_is_refused() {
     let clamp = GateClamp {
         limit: 7.0,
@@ -181,110 +164,35 @@ fn a_clamp_without_a_gate_is_refused() {
 }
 
 #[test]
-fn norms_that_do_not_fit_the_heads_are_refused() {
-    let attention = made(|vb| Attention::new(&AttentionConfig::new(12, 4)?, vb)); // heads of 3
-    let x = numbers(&[2, 5, 12], 1);
-    let of = |norms, config: &AttentionConfig| {
-        let (projections, output) = (attention.projections().clone(), attention.output().clone());
-        Attention::from_parts(projections, norms, None, output, config.clone())
-    };
-    let with = |query: Vec<Norm>, key| {
-        let norms = QueryKeyNorms::from_parts(query, key).unwrap();
-        of(Some(norms), attention.config())
-    };
-    let heads = |n: usize| vec![norm(3); n];
-    for fitting in [with(heads(1), heads(1)), with(vec![norm(12)], heads(4))] {
-        let fitting = fitting.unwrap();
-        assert!(fitting.forward(&x).is_ok());
-        assert!(fitting.pack(Precision::F32).is_ok());
-    }
-    for (of, query, key) in [
-        ("queries", vec![norm(5)], heads(1)),
-        ("keys", heads(1), heads(3)),
-        ("queries", heads(5), heads(4)),
-    ] {
-        let words = ["norms of ", of, "expected to fill 12 columns"];
-        says(&words, || with(query.clone(), key.clone()));
-    }
-    says(&["no norm of queries"], || {
-        QueryKeyNorms::from_parts(vec![], heads(1))
-    });
-    says(&["norms of keys differ"], || {
-        QueryKeyNorms::from_parts(heads(1), vec![norm(3), norm(4)])
-    });
-    // The configuration has norms, and the parts have none.
-    let mut config = attention.config().clone();
-    let norm = NormConfig::rms_norm(3, 1e-6);
-    config.query_key_norm = Some(QueryKeyNorm::new(norm, QueryKeyNormSpan::Head));
-    says(&["QueryKeyNorms"], || of(None, &config));
-}
-
-#[test]
-fn projections_through_a_latent_that_do_not_fit_are_refused() {
-    let config = kinds::latent().blocks[0].attention.clone();
-    let attention = made(|vb| Attention::new(&config, vb));
-    let QueryKeyValue::Latent(parts) = attention.projections() else {
-        panic!("{:?}", attention.projections());
-    };
-    let of = |projections: QueryKeyValue, config: &AttentionConfig| {
-        let output = attention.output().clone();
-        Attention::from_parts(projections, None, None, output, config.clone())
-    };
-    let with = |change: fn(&mut LatentProjections)| {
-        let mut parts = parts.clone();
-        change(&mut parts);
-        of(QueryKeyValue::Latent(parts), &config)
-    };
-    assert!(with(|_| {}).is_ok());
-    says(&["latent_norm is of 3", "expected 7"], || {
-        with(|parts| parts.latent_norm = norm(3))
-    });
-    says(&["no latent of queries", "Some(5)"], || {
-        with(|parts| parts.query_latent = None)
-    });
-    says(&["latent has shape [24, 5]"], || {
-        with(|parts| parts.latent = parts.query.clone())
-    });
-    says(&["key_value has a bias"], || {
-        with(|parts| {
-            let weight = parts.key_value.weight().unwrap();
-            let bias = weight.narrow(1, 0, 1).unwrap().flatten_all().unwrap();
-            parts.key_value = Linear::from_parts(weight, Some(bias)).unwrap();
-        })
-    });
-    let plain = made(|vb| Attention::new(&small::attention(), vb));
-    says(&["has a latent", "LatentProjections"], || {
-        of(plain.projections().clone(), &config)
-    });
-    says(&["the configuration says nothing"], || {
-        of(attention.projections().clone(), &small::attention())
-    });
-}
-
-#[test]
 fn a_norm_per_head_is_the_norm_of_all_heads_if_they_share_their_parameters() {
     for weight in [NormWeight::Plain, NormWeight::OnePlus, NormWeight::Absent] {
         for bias in [false, true] {
             let config = NormConfig::layer_norm(3, 1e-5)
                 .with_bias(bias)
                 .with_weight(weight);
-            let of = |seed| {
-                let bias = bias.then(|| numbers(&[3], seed + 1));
-                Norm::from_parts(numbers(&[3], seed), bias, config).unwrap()
+            let plain = AttentionConfig::new(12, 4).unwrap().with_kv_heads(2);
+            let value = |i, _, dims: &[usize]| numbers(dims, i);
+            let (_, parameters) = made_of(DType::F32, |vb| Attention::new(&plain, vb), value);
+            let with = |span, [queries, keys]: [&[&str]; 2]| {
+                let parameters = parameters.iter();
+                let mut tensors: HashMap<String, Tensor> = parameters
+                    .map(|(name, parameter)| (name.clone(), parameter.as_detached_tensor()))
+                    .collect();
+                for (of, heads, seed) in [("query_norm", queries, 5), ("key_norm", keys, 8)] {
+                    for head in heads {
+                        for (part, seed) in [("weight", seed), ("bias", seed + 1)] {
+                            tensors.insert(format!("{of}{head}.{part}"), numbers(&[3], seed));
+                        }
+                    }
+                }
+                let norms = QueryKeyNorm::new(config, span);
+                let config = plain.clone().with_query_key_norm(Some(norms));
+                let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+                Attention::new(&config, vb).unwrap()
             };
-            let attention = made(|vb| {
-                let config = AttentionConfig::new(12, 4)?.with_kv_heads(2);
-                Attention::new(&config, vb)
-            });
-            let with = |n: [usize; 2]| {
-                let [query, key] = [vec![of(5); n[0]], vec![of(8); n[1]]];
-                let norms = QueryKeyNorms::from_parts(query, key).unwrap();
-                let (projections, output) = (attention.projections(), attention.output());
-                let (projections, output) = (projections.clone(), output.clone());
-                let config = attention.config().clone();
-                Attention::from_parts(projections, Some(norms), None, output, config).unwrap()
-            };
-            let (shared, each) = (with([1, 1]), with([4, 2]));
+            let shared = with(QueryKeyNormSpan::Head, [&[""], &[""]]);
+            let heads = [&[".0", ".1", ".2", ".3"][..], &[".0", ".1"]];
+            let each = with(QueryKeyNormSpan::EachHead, heads);
             let x = numbers(&[2, 5, 12], 1);
             let expected = shared.forward(&x).unwrap();
             let packed = each.pack(Precision::F32).unwrap().forward(&x).unwrap();
@@ -321,34 +229,37 @@ fn a_parallel_block_has_no_place_for_a_norm_of_the_sum() {
 }
 
 #[test]
-fn experts_that_do_not_fit_their_router_are_refused() {
-    let expert = |d_ff| {
-        let linear = |shape: [usize; 2]| Linear::from_parts(numbers(&shape, 1), None).unwrap();
-        let (up, down) = (linear([d_ff, 6]), linear([6, d_ff]));
-        FeedForward::from_parts(None, up, down, candle_blocks::Activation::Relu).unwrap()
+fn experts_that_cannot_be_chosen_or_do_not_fit_their_router_are_refused() {
+    let config = |top_k| {
+        let shared = SharedExpertConfig {
+            d_ff: 4,
+            gate: true,
+        };
+        let experts = ExpertsConfig::new(3, RoutingConfig::renormalized(top_k));
+        let experts = experts.with_shared(Some(shared)).with_correction(true);
+        let plain = FeedForwardConfig::new(6).with_d_ff(5);
+        plain.with_experts(Some(experts))
     };
-    let router = |n| Linear::from_parts(numbers(&[n, 6], 3), None).unwrap();
-    let of = |n_experts, n, shared, top_k| {
-        let experts = (0..n_experts).map(|e| expert(e + 2)).collect();
-        MixtureOfExperts::from_parts(
-            (router(n), None),
-            experts,
-            shared,
-            RoutingConfig::renormalized(top_k),
-        )
-    };
-    says(&["uses 4 of 3"], || of(3, 3, None, 4));
-    says(&["uses 0 of 3"], || of(3, 3, None, 0));
-    says(&["router", "[4, 6]", "[3, 6]"], || of(3, 4, None, 2));
-    says(&["shared gate", "[1, 6]"], || {
-        of(3, 3, Some((expert(4), Some(router(2)))), 2)
-    });
-    says(&["correction", "[2]", "[3]"], || {
-        let experts = (0..3).map(|e| expert(e + 2)).collect();
-        let parts = (router(3), Some(numbers(&[2], 1)));
-        MixtureOfExperts::from_parts(parts, experts, None, RoutingConfig::renormalized(1))
-    });
-    let mixture = of(3, 3, Some((expert(4), Some(router(1)))), 2).unwrap();
+    for top_k in [4, 0] {
+        let zeros = VarBuilder::zeros(DType::F32, &Device::Cpu);
+        says(&[&format!("uses {top_k} of 3")], || {
+            MixtureOfExperts::new(&config(top_k), zeros)
+        });
+    }
+    let value = |i, _, dims: &[usize]| numbers(dims, i);
+    let make = |vb| MixtureOfExperts::new(&config(2), vb);
+    let (mixture, parameters) = made_of(DType::F32, make, value);
+    for (name, parameter) in &parameters {
+        let mut tensors: HashMap<String, Tensor> = parameters
+            .iter()
+            .map(|(name, parameter)| (name.clone(), parameter.as_detached_tensor()))
+            .collect();
+        let mut dims = parameter.dims().to_vec();
+        dims[0] += 1;
+        tensors.insert(name.clone(), numbers(&dims, 1));
+        let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+        says(&[name, "shape"], || MixtureOfExperts::new(&config(2), vb));
+    }
     let x = numbers(&[2, 5, 6], 1);
     let (ours, packed) = (
         mixture.forward(&x).unwrap(),
@@ -386,19 +297,26 @@ fn a_fused_projection_has_a_bias_for_all_or_none() {
 /// bfloat16 would round the two first rows of the router to the same numbers.
 #[test]
 fn a_packed_router_tells_experts_apart_that_a_narrow_type_would_not() {
-    let linear = |values: &[f32], shape: [usize; 2]| {
-        let weight = Tensor::from_slice(values, &shape, &Device::Cpu).unwrap();
-        Linear::from_parts(weight, None).unwrap()
+    let tensor = |values: &[f32], shape: [usize; 2]| {
+        Tensor::from_slice(values, &shape, &Device::Cpu).unwrap()
     };
-    let expert = |sign: f32| {
-        let (up, down) = (linear(&[1.0, 0.0], [1, 2]), linear(&[sign, sign], [2, 1]));
-        FeedForward::from_parts(None, up, down, candle_blocks::Activation::Relu).unwrap()
-    };
-    let router = linear(&[1.0, 0.0, 1.001, 0.0, -1.0, 0.0], [3, 2]);
-    let experts = vec![expert(1.0), expert(-1.0), expert(8.0)];
-    let parts = (router, None);
-    let mixture =
-        MixtureOfExperts::from_parts(parts, experts, None, RoutingConfig::renormalized(1)).unwrap();
+    let mut tensors = HashMap::from([(
+        "router.weight".to_string(),
+        tensor(&[1.0, 0.0, 1.001, 0.0, -1.0, 0.0], [3, 2]),
+    )]);
+    for (e, sign) in [1.0, -1.0, 8.0].into_iter().enumerate() {
+        let (up, down) = (tensor(&[1.0, 0.0], [1, 2]), tensor(&[sign, sign], [2, 1]));
+        tensors.insert(format!("experts.{e}.up.weight"), up);
+        tensors.insert(format!("experts.{e}.down.weight"), down);
+    }
+    let experts = ExpertsConfig::new(3, RoutingConfig::renormalized(1));
+    let config = FeedForwardConfig::new(2)
+        .with_d_ff(1)
+        .with_activation(Activation::Relu)
+        .with_bias(false)
+        .with_experts(Some(experts));
+    let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+    let mixture = MixtureOfExperts::new(&config, vb).unwrap();
     let x = Tensor::new(&[[2f32, 0.0]], &Device::Cpu).unwrap();
     for precision in [
         Precision::F32,

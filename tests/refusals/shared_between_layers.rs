@@ -5,7 +5,7 @@ use candle_blocks::{
     Activation, ForwardContext, NormConfig, Precision, Stack, StackConfig,
     candle_core::Result,
     config::{LatentConfig, LayerInputConfig},
-    layers::{LayerInputs, QueryKeyValue},
+    layers::LayerInputs,
 };
 
 use crate::{
@@ -141,25 +141,6 @@ fn a_stack_of_parts_is_held_to_the_same() {
         of(blocks, &[0, 1])
     });
     says(&["once each"], || of(blocks.clone(), &[0, 1, 1]));
-    // Of queries alone without another layer's keys, and the other way round.
-    let alone = layers.blocks()[2].attention().inner();
-    let remade = |projections: &QueryKeyValue, config: &candle_blocks::AttentionConfig| {
-        let output = alone.output().clone();
-        candle_blocks::Attention::from_parts(
-            projections.clone(),
-            None,
-            None,
-            output,
-            config.clone(),
-        )
-    };
-    let usual = layers.blocks()[0].attention().inner();
-    says(&["queries alone"], || {
-        remade(alone.projections(), usual.config())
-    });
-    says(&["QueryKeyValue::Query"], || {
-        remade(usual.projections(), alone.config())
-    });
 }
 
 #[test]

@@ -24,11 +24,11 @@ impl Attention {
         };
         let norms = self.norms.as_ref();
         let query = query.apply(x, None, train)?;
-        let query = self.prepared(query, norms.map(|norms| norms.query_spans()))?;
+        let query = self.prepared(query, norms.map(|norms| &norms.query[..]))?;
         let project = || -> Result<(Value, Value)> {
             let states = x.beside(memory.hidden_states)?;
             let key = key.apply(&states, None, train)?;
-            let key = self.prepared(key, norms.map(|norms| norms.key_spans()))?;
+            let key = self.prepared(key, norms.map(|norms| &norms.key[..]))?;
             let value = value.apply(&states, None, train)?;
             Ok((key, self.normal_values(self.prepared(value, None)?)?))
         };

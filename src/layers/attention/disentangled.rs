@@ -14,12 +14,12 @@ use crate::ops::{Relative, Value};
 
 /// The projections of relative embeddings to positions, where the attention's own do not serve: see
 /// [`DisentangledConfig`].
-#[derive(Clone, Debug, Default)]
-pub struct PositionLinears {
+#[derive(Clone, Debug)]
+pub(super) struct PositionLinears {
     /// To what queries meet, `[n_heads · head_dim, d_model]`.
-    pub key: Option<Linear>,
+    key: Option<Linear>,
     /// To what keys meet, `[n_heads · head_dim, d_model]`.
-    pub query: Option<Linear>,
+    query: Option<Linear>,
 }
 
 impl PositionLinears {
@@ -36,32 +36,6 @@ impl PositionLinears {
             key: get("position_key", key)?,
             query: get("position_query", query)?,
         })
-    }
-
-    /// # Errors
-    /// If one is missing, is not asked for, or has another shape.
-    pub(super) fn check(&self, config: &AttentionConfig) -> Result<()> {
-        let found = [&self.key, &self.query];
-        let named = ["position_key", "position_query"].into_iter().zip(found);
-        for ((role, linear), wanted) in named.zip(wanted(config)) {
-            match (linear, wanted) {
-                (Some(linear), Some(_)) => {
-                    linear.expect_shape(
-                        "attention",
-                        role,
-                        [config.query_width(), config.d_model],
-                    )?;
-                }
-                (None, None) => {}
-                (None, Some(_)) => bail!(
-                    "attention: the configuration has {role}, but none was given; see with_position_linears"
-                ),
-                (Some(_), None) => {
-                    bail!("attention: {role} was given, but the configuration has none")
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -47,38 +47,6 @@ impl LatentProjections {
         })
     }
 
-    /// # Errors
-    /// If a projection or norm does not fit the configuration.
-    pub(super) fn check_shapes(&self, config: &AttentionConfig) -> Result<()> {
-        let latent = &of(config)?;
-        let [query, of_latent, key_value] = shapes(config, latent);
-        self.query.expect_shape("attention", "query", query)?;
-        self.latent.expect_shape("attention", "latent", of_latent)?;
-        self.key_value
-            .expect_shape("attention", "key_value", key_value)?;
-        if self.key_value.bias().is_some() {
-            bail!(
-                "attention: key_value has a bias; expected none, of keys and values from a latent"
-            );
-        }
-        let norm = |role: &str, norm: &Norm, width: usize| match norm.config().d_model {
-            found if found == width => Ok(()),
-            found => bail!("attention: {role} is of {found} columns, expected {width}"),
-        };
-        norm("latent_norm", &self.latent_norm, latent.rank)?;
-        match (&self.query_latent, latent.query_rank) {
-            (None, None) => Ok(()),
-            (Some((to_latent, of_queries)), Some(rank)) => {
-                to_latent.expect_shape("attention", "query_latent", [rank, config.d_model])?;
-                norm("query_latent_norm", of_queries, rank)
-            }
-            (found, expected) => bail!(
-                "attention: {} latent of queries was given, but the configuration says {expected:?}",
-                if found.is_some() { "a" } else { "no" }
-            ),
-        }
-    }
-
     /// Queries, and what a cache keeps: the latents, normalized, and the shared keys, turned; both in the type of `x`.
     pub(super) fn project(
         &self,

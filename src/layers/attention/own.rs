@@ -86,7 +86,7 @@ impl Attention {
         let train = pass.context.train();
         let norms = self.norms.as_ref();
         let queries = |query| {
-            let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
+            let query = self.placed(query, norms.map(|norms| &norms.query[..]), pass)?;
             self.tempered(query, pass)
         };
         let [query, key, value] = match &self.projections {
@@ -111,7 +111,7 @@ impl Attention {
                 return Ok((query, Some(kept)));
             }
         };
-        let key = self.placed(key, norms.map(|norms| norms.key_spans()), pass)?;
+        let key = self.placed(key, norms.map(|norms| &norms.key[..]), pass)?;
         let value = self.normal_values(self.prepared(value, None)?)?;
         Ok((queries(query)?, Some([key, value])))
     }
