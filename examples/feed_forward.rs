@@ -34,7 +34,7 @@ fn residual_block_with_dropout() -> Result<()> {
     let up = Linear::from_parts(part("W1")?, Some(part("b1")?))?;
     let down = Linear::from_parts(part("W2")?, Some(part("b2")?))?;
     let inner = FeedForward::from_parts(None, up, down, Activation::Relu)?;
-    let block = Sublayer::from_parts(inner, SublayerNorm::None)?
+    let block = Sublayer::new(inner, SublayerNorm::None)
         .with_dropout(Dropout::new(0.25, DropoutSource::numpy(42))?);
     let y = block.forward_t(&part("x")?, true)?;
     beside("NumPy", &y, &part("seed42.p0.25.out")?)

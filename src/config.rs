@@ -73,7 +73,6 @@ pub use xielu::XieluConfig;
 pub(crate) use pattern::{each_matches, matches};
 pub(crate) use rank_part::rank_range;
 pub(crate) use setters::{getters, setters};
-pub(crate) use stack::{check_layers, check_shared_keys};
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
 /// published layers have some hundred thousand features.

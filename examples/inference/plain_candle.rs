@@ -38,7 +38,7 @@ impl PlainBlock {
         let is_plain = config.position == Position::None
             && block.topology() == Topology::Sequential
             && block.cross_attention().is_none()
-            && attention.norms().is_none()
+            && attention.config().query_key_norm.is_none()
             && config.soft_cap.is_none()
             && config.window.is_none();
         if !is_plain || config.n_kv_heads != config.n_heads || feed_forward.gate().is_some() {

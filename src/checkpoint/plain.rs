@@ -235,7 +235,7 @@ impl PlainFile {
             }
         };
         let inner = self.feed_forward(activation, dtype, device)?;
-        Ok(Sublayer::from_parts(inner, norm)?)
+        Ok(Sublayer::new(inner, norm))
     }
 
     /// Whether every layer's shapes fit this orientation: bias to weight, and layer to layer.

@@ -225,6 +225,11 @@ impl BlockConfig {
                 "attention, feed-forward, norm (and cross-attention) have the widths {widths:?}; a block needs one"
             )));
         }
+        if self.topology != Topology::Sequential && self.cross_attention.is_some() {
+            return Err(Error::InvalidConfig(
+                "a parallel block has cross-attention; expected Topology::Sequential".to_string(),
+            ));
+        }
         let placements = [self.attention_placement, self.feed_forward_placement];
         if self.topology != Topology::Sequential && placements != [NormPlacement::Pre; 2] {
             return Err(Error::InvalidConfig(format!(

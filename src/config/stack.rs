@@ -226,7 +226,7 @@ impl StackConfig {
 
 /// Refuses layers that run no block, and blocks that no layer runs: their parameters would be loaded, reported as used
 /// and trained, and change nothing.
-pub(crate) fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
+fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
     if let Some(block) = layers.iter().find(|&&block| block >= n_blocks) {
         return Err(Error::InvalidConfig(format!(
             "a layer runs block {block}, but there are {n_blocks}"
@@ -241,7 +241,7 @@ pub(crate) fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
 }
 
 /// Refuses layers that attend to keys which no earlier one has, or not as their own queries do.
-pub(crate) fn check_shared_keys(attentions: &[&AttentionConfig], layers: &[usize]) -> Result<()> {
+fn check_shared_keys(attentions: &[&AttentionConfig], layers: &[usize]) -> Result<()> {
     let failed = |reason: String| Err(Error::InvalidConfig(reason));
     for (layer, own) in attentions.iter().enumerate() {
         let Some(of) = own.shared_keys else { continue };

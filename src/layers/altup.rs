@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::config::{Activation, AltUpConfig, LinearConfig, NormConfig, NormWeight, getters};
+use crate::config::{Activation, AltUpConfig, LinearConfig, NormConfig, NormWeight};
 use crate::layers::{Linear, Norm, visit::parts};
 use crate::ops::{Value, uploaded};
 
@@ -13,14 +13,17 @@ use crate::ops::{Value, uploaded};
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>.
 /// Its clip of coefficients in training, at 120, is not applied.
 #[derive(Clone, Debug)]
-pub struct AltUp {
-    config: AltUpConfig,
-    router_norm: Norm,
-    router: Linear,
-    prediction: Linear,
-    correction: Linear,
-    /// `[d_model]`
-    input_scale: Tensor,
+pub(crate) struct AltUp {
+    pub config: AltUpConfig,
+    pub router_norm: Norm,
+    /// `[n_streams, d_model]`
+    pub router: Linear,
+    /// The map to the coefficients of predictions, `[n_streams², n_streams]`.
+    pub prediction: Linear,
+    /// The map to the coefficients of corrections, `[n_streams, n_streams]`.
+    pub correction: Linear,
+    /// Factors on the active stream as the block's own input meets it, `[d_model]`.
+    pub input_scale: Tensor,
 }
 
 impl AltUp {
@@ -35,72 +38,19 @@ impl AltUp {
         };
         let (n, d_model) = (config.n_streams, norm.d_model);
         let scale = vb.pp("input_scale");
-        Self::from_parts(
-            *config,
-            Norm::new(norm, vb.pp("router_norm"))?,
-            [
-                linear("router", d_model, n)?,
-                linear("prediction", n, n * n)?,
-                linear("correction", n, n)?,
-            ],
-            scale.get_with_hints(d_model, "weight", Init::Const(0.0))?,
-        )
+        Ok(Self {
+            config: *config,
+            router_norm: Norm::new(norm, vb.pp("router_norm"))?,
+            router: linear("router", d_model, n)?,
+            prediction: linear("prediction", n, n * n)?,
+            correction: linear("correction", n, n)?,
+            input_scale: scale.get_with_hints(d_model, "weight", Init::Const(0.0))?,
+        })
     }
 
-    /// Builds the layer from the norm before its router; the router `[n_streams, d_model]` and the maps of its outputs to the
-    /// coefficients of predictions, `[n_streams², n_streams]`, and of corrections, `[n_streams, n_streams]`; and the factors on
-    /// the active stream as the block's own input meets it, `[d_model]`.
-    ///
-    /// # Errors
-    /// If they do not fit each other.
-    pub fn from_parts(
-        config: AltUpConfig,
-        router_norm: Norm,
-        [router, prediction, correction]: [Linear; 3],
-        input_scale: Tensor,
-    ) -> Result<Self> {
-        let altup = Self {
-            config,
-            router_norm,
-            router,
-            prediction,
-            correction,
-            input_scale,
-        };
-        altup.check_shapes()?;
-        Ok(altup)
-    }
-
-    pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (n, d_model) = (self.config.n_streams, self.d_model());
-        for (role, linear, shape) in [
-            ("router", &self.router, [n, d_model]),
-            ("prediction", &self.prediction, [n * n, n]),
-            ("correction", &self.correction, [n, n]),
-        ] {
-            linear.expect_shape("altup", role, shape)?;
-        }
-        match self.input_scale.dims() {
-            dims if dims == [d_model] => Ok(()),
-            dims => bail!("altup: input_scale has shape {dims:?}, expected [{d_model}]"),
-        }
-    }
-
-    getters! {
-        /// The number of streams, and which is active.
-        config(&self) -> &AltUpConfig => &self.config;
-        /// The norm before the router.
-        router_norm(&self) -> &Norm => &self.router_norm;
-        /// What the coefficients are made of, `[n_streams, d_model]`.
-        router(&self) -> &Linear => &self.router;
-        /// The map to the coefficients of predictions, `[n_streams², n_streams]`.
-        prediction(&self) -> &Linear => &self.prediction;
-        /// The map to the coefficients of corrections, `[n_streams, n_streams]`.
-        correction(&self) -> &Linear => &self.correction;
-        /// Factors on the active stream as the block's own input meets it, `[d_model]`.
-        input_scale(&self) -> &Tensor => &self.input_scale;
-        /// The width of one stream.
-        d_model(&self) -> usize => self.router_norm.config().d_model;
+    /// The width of one stream.
+    fn d_model(&self) -> usize {
+        self.router_norm.config().d_model
     }
 
     /// The coefficients that `map` makes of rows, in f32 or wider.
@@ -159,9 +109,11 @@ parts!(AltUp: Self { router, prediction, correction, .. } => [router, prediction
 /// is the mean of the first stream and of `merge_i` of each other, scaled to that of the first. What is below a mean square
 /// of 10⁻⁵ is scaled as if it had that one (transformers' `Gemma3nTextModel`).
 #[derive(Clone, Debug)]
-pub struct Streams {
-    spread: Vec<Linear>,
-    merge: Vec<Linear>,
+pub(crate) struct Streams {
+    /// The maps to each stream but the first.
+    pub spread: Vec<Linear>,
+    /// The maps back.
+    pub merge: Vec<Linear>,
 }
 
 /// What streams of smaller mean squares are scaled as.
@@ -181,32 +133,14 @@ impl Streams {
             let each = (0..config.n_streams - 1).map(|i| Linear::new(&config_of_each, vb.pp(i)));
             each.collect::<Result<Vec<_>>>()
         };
-        Self::from_parts(all("spread")?, all("merge")?)
+        Ok(Self {
+            spread: all("spread")?,
+            merge: all("merge")?,
+        })
     }
 
-    /// Builds the layer from the maps to each stream but the first and back, all `[d_model, d_model]`.
-    ///
-    /// # Errors
-    /// If they are not as many, or not square and of one width.
-    pub fn from_parts(spread: Vec<Linear>, merge: Vec<Linear>) -> Result<Self> {
-        if spread.len() != merge.len() {
-            let (to, back) = (spread.len(), merge.len());
-            bail!("altup: {to} maps to streams and {back} back; expected as many");
-        }
-        let d_model = spread.first().map_or(0, |first| first.shape().0);
-        for linear in spread.iter().chain(&merge) {
-            linear.expect_shape("altup", "a map of streams", [d_model; 2])?;
-        }
-        Ok(Self { spread, merge })
-    }
-
-    getters! {
-        /// The maps to each stream but the first.
-        spread(&self) -> &[Linear] => &self.spread;
-        /// The maps back.
-        merge(&self) -> &[Linear] => &self.merge;
-        /// The number of streams.
-        n_streams(&self) -> usize => 1 + self.spread.len();
+    fn n_streams(&self) -> usize {
+        1 + self.spread.len()
     }
 
     /// The streams of an input, side by side.

@@ -2,10 +2,10 @@
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
-use candle_core::{Result, bail};
+use candle_core::Result;
 use candle_nn::VarBuilder;
 
-use crate::config::{LinearConfig, NormConfig, getters};
+use crate::config::{LinearConfig, NormConfig};
 use crate::layers::{Linear, Norm, visit::parts};
 use crate::ops::Value;
 
@@ -14,10 +14,12 @@ use crate::ops::Value;
 /// `Gemma3nTextLaurelBlock`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>).
 #[derive(Clone, Debug)]
-pub struct Laurel {
-    down: Linear,
-    up: Linear,
-    norm: Norm,
+pub(crate) struct Laurel {
+    /// `[rank, d_model]`
+    pub down: Linear,
+    /// `[d_model, rank]`
+    pub up: Linear,
+    pub norm: Norm,
 }
 
 impl Laurel {
@@ -30,39 +32,11 @@ impl Laurel {
             let config = LinearConfig::new(d_in, d_out).with_bias(false);
             Linear::new(&config, vb.pp(name))
         };
-        Self::from_parts(
-            linear("down", norm.d_model, rank)?,
-            linear("up", rank, norm.d_model)?,
-            Norm::new(norm, vb.pp("norm"))?,
-        )
-    }
-
-    /// Builds the layer from its projections, `[rank, d_model]` and `[d_model, rank]`, and the norm behind them.
-    ///
-    /// # Errors
-    /// If they do not fit each other.
-    pub fn from_parts(down: Linear, up: Linear, norm: Norm) -> Result<Self> {
-        let laurel = Self { down, up, norm };
-        laurel.check_shapes()?;
-        Ok(laurel)
-    }
-
-    pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (rank, d_model) = self.down.shape();
-        self.up.expect_shape("laurel", "up", [d_model, rank])?;
-        match self.norm.config().d_model {
-            width if width == d_model => Ok(()),
-            width => bail!("laurel: a norm of {width} columns for rows of {d_model}"),
-        }
-    }
-
-    getters! {
-        /// The projection to the low rank, `[rank, d_model]`.
-        down(&self) -> &Linear => &self.down;
-        /// The projection back, `[d_model, rank]`.
-        up(&self) -> &Linear => &self.up;
-        /// The norm behind it.
-        norm(&self) -> &Norm => &self.norm;
+        Ok(Self {
+            down: linear("down", norm.d_model, rank)?,
+            up: linear("up", rank, norm.d_model)?,
+            norm: Norm::new(norm, vb.pp("norm"))?,
+        })
     }
 
     /// `(y + n + norm(up(down(n)))) / √2`.

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{Activation, LayerInputConfig, LinearConfig, NormConfig, getters};
+use crate::config::{Activation, LayerInputConfig, LinearConfig, NormConfig};
 use crate::layers::{Linear, Norm, visit::parts};
 use crate::ops::Value;
 
@@ -13,9 +13,11 @@ use crate::ops::Value;
 /// transformers' `Gemma4TextModel.project_per_layer_inputs`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>.
 #[derive(Clone, Debug)]
-pub struct LayerInputs {
-    projection: Linear,
-    norm: Norm,
+pub(crate) struct LayerInputs {
+    /// `[n_layers · width, d_model]`
+    pub projection: Linear,
+    /// The norm of each layer's part.
+    pub norm: Norm,
 }
 
 impl LayerInputs {
@@ -31,38 +33,20 @@ impl LayerInputs {
     ) -> Result<Self> {
         let vb = vb.pp("layer_inputs");
         let linear = LinearConfig::new(d_model, n_layers * norm.d_model).with_bias(false);
-        let projection = Linear::new(&linear, vb.pp("projection"))?;
-        Self::from_parts(projection, Norm::new(norm, vb.pp("norm"))?)
+        Ok(Self {
+            projection: Linear::new(&linear, vb.pp("projection"))?,
+            norm: Norm::new(norm, vb.pp("norm"))?,
+        })
     }
 
-    /// Builds the layer from its projection `[n_layers · width, d_model]` and the norm of each part, `[width]`.
-    ///
-    /// # Errors
-    /// If the projection does not consist of such parts.
-    pub fn from_parts(projection: Linear, norm: Norm) -> Result<Self> {
-        let (rows, width) = (projection.shape().0, norm.config().d_model);
-        if width == 0 || !rows.is_multiple_of(width) {
-            bail!(
-                "layer inputs: a projection to {rows} columns, expected a multiple of the norm's {width}"
-            );
-        }
-        Ok(Self { projection, norm })
-    }
-
-    getters! {
-        /// The projection of the stack's input, `[n_layers · width, d_model]`.
-        projection(&self) -> &Linear => &self.projection;
-        /// The norm of each layer's part.
-        norm(&self) -> &Norm => &self.norm;
-        /// The width of one layer's input.
-        width(&self) -> usize => self.norm.config().d_model;
-        /// The number of layers.
-        n_layers(&self) -> usize => self.projection.shape().0 / self.width();
+    /// The width of one layer's input.
+    pub fn width(&self) -> usize {
+        self.norm.config().d_model
     }
 
     /// # Errors
     /// If the rows of words are not as many as those of `x`, or not as wide as all inputs.
-    pub(crate) fn check_words(&self, x: &[usize], words: &Tensor) -> Result<()> {
+    fn check_words(&self, x: &[usize], words: &Tensor) -> Result<()> {
         let rows = |dims: &[usize]| {
             dims[..dims.len().saturating_sub(1)]
                 .iter()
@@ -84,7 +68,7 @@ impl LayerInputs {
         let projected = projected.scale(factor_of_projection(d_model))?;
         let dims = projected.dims().to_vec();
         let n_rows = dims.iter().product::<usize>() / d_out.max(1);
-        let parts = projected.reshape(vec![n_rows * self.n_layers(), self.width()])?;
+        let parts = projected.reshape(vec![n_rows * d_out / self.width(), self.width()])?;
         let inputs = self.norm.apply(&parts)?.reshape(dims.clone())?;
         match words {
             None => Ok(inputs),
@@ -109,10 +93,12 @@ pub(crate) fn factor_of_projection(d_model: usize) -> f64 {
 /// What a block makes of the input that it has for itself: `output(act(gate(x)) · input)`, which a
 /// [`Sublayer`](crate::Sublayer) normalises and adds to `x`.
 #[derive(Clone, Debug)]
-pub struct GatedInput {
-    gate: Linear,
-    output: Linear,
-    activation: Activation,
+pub(crate) struct GatedInput {
+    /// `[width, d_model]`
+    pub gate: Linear,
+    /// `[d_model, width]`
+    pub output: Linear,
+    pub activation: Activation,
 }
 
 impl GatedInput {
@@ -127,42 +113,11 @@ impl GatedInput {
                 vb.pp(name),
             )
         };
-        let gate = linear("gate", d_model, config.width)?;
-        let output = linear("output", config.width, d_model)?;
-        Self::from_parts(gate, output, config.activation)
-    }
-
-    /// Builds the layer from its projections, `[width, d_model]` and `[d_model, width]`.
-    ///
-    /// # Errors
-    /// If they do not fit each other.
-    pub fn from_parts(gate: Linear, output: Linear, activation: Activation) -> Result<Self> {
-        let gated = Self {
-            gate,
-            output,
-            activation,
-        };
-        gated.check_shapes()?;
-        Ok(gated)
-    }
-
-    pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (width, d_model) = self.gate.shape();
-        self.output
-            .expect_shape("layer input", "output", [d_model, width])
-    }
-
-    getters! {
-        /// The gate, `[width, d_model]`.
-        gate(&self) -> &Linear => &self.gate;
-        /// The projection back, `[d_model, width]`.
-        output(&self) -> &Linear => &self.output;
-        /// The activation of the gate.
-        activation(&self) -> Activation => self.activation;
-    }
-
-    pub(crate) fn widths(&self) -> [usize; 2] {
-        [self.gate.shape().1, self.output.shape().0]
+        Ok(Self {
+            gate: linear("gate", d_model, config.width)?,
+            output: linear("output", config.width, d_model)?,
+            activation: config.activation,
+        })
     }
 
     /// The output, added to `residual`.

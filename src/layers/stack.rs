@@ -3,14 +3,14 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{StackConfig, check_layers, check_shared_keys, getters, setters};
+use crate::config::{StackConfig, getters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::visit::{Part, Visit, parts};
 use crate::layers::{
-    BlockStages, Dropout, DropoutSource, ForwardContext, LayerInputs, Linear, Norm, RelativeBias,
-    RelativeEmbeddings, Streams, TransformerBlock,
+    BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
+    RelativeEmbeddings, TransformerBlock,
 };
-use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
+use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
 use crate::ops::{Constants, Value};
 
 mod inputs;
@@ -21,18 +21,14 @@ pub(crate) use shared::SharedParts;
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
-/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`, `layer_inputs.…` as in
-/// [`LayerInputs`], `altup.…` as in [`Streams`], and `relative_bias` or, where each block has its own, `blocks.{i}.relative_bias`.
+/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`,
+/// `layer_inputs.{projection,norm}`, `altup.{spread,merge}.{i}`, and `relative_bias` or, where each block has its own, `blocks.{i}.relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
-    relative_biases: RelativeBiases,
-    relative_embeddings: Option<RelativeEmbeddings>,
-    layer_inputs: Option<LayerInputs>,
-    streams: Option<Streams>,
-    final_norm: Option<Norm>,
+    pub(crate) shared: SharedParts,
     layer_drop: Dropout,
     output_dropout: Dropout,
     /// What passes have left on a device for the next.
@@ -48,85 +44,15 @@ impl Stack {
         config.validate()?;
         let block = |(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i));
         let blocks = config.blocks.iter().enumerate().map(block);
-        let blocks = blocks.collect::<Result<_>>()?;
-        let shared = SharedParts::new(config, &vb)?;
         let dropout = |p| Dropout::new(p, DropoutSource::default());
-        let layers = config.layers.clone();
-        let biases = shared.relative_biases.as_slice().to_vec();
-        let stack = Self::from_parts(blocks, layers, biases, shared.final_norm)?
-            .with_layer_drop(dropout(config.layer_drop)?)
-            .with_output_dropout(dropout(config.output_dropout)?)
-            .with_layer_inputs(shared.layer_inputs)?
-            .with_streams(shared.streams)?;
-        match shared.relative_embeddings {
-            Some(embeddings) => stack.with_relative_embeddings(embeddings),
-            None => Ok(stack),
-        }
-    }
-
-    /// Builds the stack from its blocks, the index of the block that runs at each layer, the position bias that all blocks
-    /// share or one for each block, and the final norm.
-    ///
-    /// # Errors
-    /// If the parts are of different widths or heads, there are neither none nor one nor as many biases as blocks, a layer
-    /// names no block, or no layer names a block.
-    pub fn from_parts(
-        blocks: Vec<TransformerBlock>,
-        layers: Vec<usize>,
-        relative_biases: impl IntoIterator<Item = RelativeBias>,
-        final_norm: Option<Norm>,
-    ) -> Result<Self> {
-        let n_heads = |block: &TransformerBlock| block.attention().inner().config().n_heads;
-        let n_heads: Vec<usize> = blocks.iter().map(n_heads).collect();
-        let relative_biases = relative_biases.into_iter().collect();
-        let stack = Self {
-            blocks,
-            layers,
-            relative_biases: RelativeBiases::from_parts(relative_biases, &n_heads)?,
-            relative_embeddings: None,
-            layer_inputs: None,
-            streams: None,
-            final_norm,
-            layer_drop: Dropout::none(),
-            output_dropout: Dropout::none(),
+        Ok(Self {
+            blocks: blocks.collect::<Result<_>>()?,
+            layers: config.layers.clone(),
+            shared: SharedParts::new(config, &vb)?,
+            layer_drop: dropout(config.layer_drop)?,
+            output_dropout: dropout(config.output_dropout)?,
             constants: Constants::default(),
-        };
-        stack.check_shapes()?;
-        Ok(stack)
-    }
-
-    fn check_shapes(&self) -> Result<()> {
-        check_layers(self.blocks.len(), &self.layers)?;
-        let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
-        check_shared_keys(&attentions.collect::<Vec<_>>(), &self.layers)?;
-        let norm = self.final_norm.iter().map(|norm| norm.config().d_model);
-        let of_blocks = self.blocks.iter().map(TransformerBlock::d_model);
-        let widths: Vec<usize> = of_blocks.chain(norm).collect();
-        if widths.iter().any(|&width| width != widths[0]) {
-            bail!("stack: blocks and final norm of the widths {widths:?}, expected one");
-        }
-        Ok(())
-    }
-
-    /// Adds the embeddings of distances that blocks of disentangled attention read.
-    ///
-    /// # Errors
-    /// If they are of another width than the blocks.
-    pub fn with_relative_embeddings(mut self, embeddings: RelativeEmbeddings) -> Result<Self> {
-        let width = embeddings.table().dims()[1];
-        if let Some(block) = self.blocks.iter().find(|block| block.d_model() != width) {
-            let found = block.d_model();
-            bail!("stack: relative embeddings of width {width} for a block of {found}");
-        }
-        self.relative_embeddings = Some(embeddings);
-        Ok(self)
-    }
-
-    setters! {
-        /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.
-        with_layer_drop(layer_drop: Dropout) => layer_drop = layer_drop;
-        /// Applies dropout to the output, after the final norm.
-        with_output_dropout(output_dropout: Dropout) => output_dropout = output_dropout;
+        })
     }
 
     getters! {
@@ -135,22 +61,13 @@ impl Stack {
         /// The index of the block that runs at each layer; ALBERT runs one block many times.
         layers(&self) -> &[usize] => &self.layers;
         /// The relative position bias that all blocks share, or those of each block, if any.
-        relative_biases(&self) -> &[RelativeBias] => self.relative_biases.as_slice();
+        relative_biases(&self) -> &[RelativeBias] => self.shared.relative_biases.as_slice();
         /// The embeddings of distances that all blocks share, if any.
-        relative_embeddings(&self) -> Option<&RelativeEmbeddings> => self.relative_embeddings.as_ref();
-        /// What makes the inputs that layers have for themselves, if they have some.
-        layer_inputs(&self) -> Option<&LayerInputs> => self.layer_inputs.as_ref();
-        /// What makes the streams of the input, and the output of them, if blocks have some.
-        streams(&self) -> Option<&Streams> => self.streams.as_ref();
+        relative_embeddings(&self) -> Option<&RelativeEmbeddings> => self.shared.relative_embeddings.as_ref();
         /// The norm after the last block, if any.
-        final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
+        final_norm(&self) -> Option<&Norm> => self.shared.final_norm.as_ref();
         /// The dropout of whole layers in training.
         layer_drop(&self) -> &Dropout => &self.layer_drop;
-    }
-
-    /// How the blocks share them.
-    pub(crate) fn shared_biases(&self) -> &RelativeBiases {
-        &self.relative_biases
     }
 
     /// The linear layers with their roles (`blocks.3.attention.query`): those of all blocks, of what makes their inputs and of streams.
@@ -292,7 +209,7 @@ impl Stack {
     /// A pass whose scores get the bias by position that all blocks share.
     fn pass<'c>(&self, pass: Pass<'c>) -> Result<Pass<'c>> {
         let pass = pass.with_constants(&self.constants);
-        pass.enter(self.relative_biases.shared())?;
+        pass.enter(self.shared.relative_biases.shared())?;
         pass.with_relative(self.relative_embeddings())
     }
 
@@ -316,12 +233,8 @@ impl Stack {
     }
 
     /// What the first block reads: the input, or the streams made of it.
-    ///
-    /// # Errors
-    /// If the blocks have other streams than the stack makes.
     pub(crate) fn before_blocks(&self, x: &Value, train: bool) -> Result<Value> {
-        self.check_streams()?;
-        match &self.streams {
+        match &self.shared.streams {
             Some(streams) => streams.opened(x, train),
             None => Ok(x.clone()),
         }
@@ -329,19 +242,19 @@ impl Stack {
 
     /// The output of streams, the final norm and the dropout behind it.
     pub(crate) fn behind_blocks(&self, x: &Value, train: bool) -> Result<Value> {
-        let x = match &self.streams {
+        let x = match &self.shared.streams {
             Some(streams) => &streams.merged(x, train)?,
             None => x,
         };
-        match &self.final_norm {
+        match &self.shared.final_norm {
             Some(norm) => self.output_dropout.apply(&norm.apply(x)?, train),
             None => self.output_dropout.apply(x, train),
         }
     }
 }
 
-parts!(Stack: Self { blocks, layer_inputs, streams: altup, layer_drop, output_dropout, .. }
-    => [blocks, layer_inputs, altup] [layer_drop, output_dropout]);
+parts!(Stack: Self { blocks, shared, layer_drop, output_dropout, .. }
+    => [blocks] [shared, layer_drop, output_dropout]);
 
 impl ModuleT for Stack {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

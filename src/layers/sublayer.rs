@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::config::{NormConfig, NormPlacement, ResidualSource, getters, setters};
-use crate::layers::{Dropout, Norm, visit::parts};
+use crate::config::{BlockConfig, NormConfig, NormPlacement, ResidualSource, getters};
+use crate::layers::{Dropout, DropoutSource, Norm, visit::parts};
 use crate::ops::{Ranks, Value};
 
 /// The norms of a [`Sublayer`] and where they stand.
@@ -55,7 +55,8 @@ impl<N> SublayerNorm<N> {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &N> {
+    /// The norms in the order in which they are applied.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &N> {
         let norms = [self.of_input(), self.of_output(), self.of_sum()];
         norms.into_iter().flatten()
     }
@@ -104,8 +105,7 @@ impl SublayerNorm {
 
 /// The factor on the inner layer's output before the residual addition.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum BranchScale {
+pub(crate) enum BranchScale {
     /// No factor.
     One,
     /// A constant (Granite).
@@ -116,7 +116,7 @@ pub enum BranchScale {
 
 impl BranchScale {
     /// Gets the vector `<role>_layer_scale.weight` from `vb`.
-    pub fn learned(d_model: usize, role: &str, vb: &VarBuilder) -> Result<Self> {
+    fn learned(d_model: usize, role: &str, vb: &VarBuilder) -> Result<Self> {
         let vb = vb.pp(format!("{role}_layer_scale"));
         let init = Init::Const(1.0); // DINOv2's layerscale_value
         Ok(Self::Learned(vb.get_with_hints(d_model, "weight", init)?))
@@ -153,7 +153,7 @@ pub struct SublayerStages {
 /// };
 /// let (up, down) = (linear([[1., 2.], [3., 4.]], [0.5, -0.5])?, linear([[2., 1.], [0.5, 1.]], [0., 0.5])?);
 /// let inner = FeedForward::from_parts(None, up, down, Activation::Relu)?;
-/// let residual = Sublayer::from_parts(inner, SublayerNorm::None)?;
+/// let residual = Sublayer::new(inner, SublayerNorm::None);
 /// let y = residual.forward(&Tensor::new(&[1f64, -1.], &Device::Cpu)?)?;
 /// assert_eq!(y.to_vec1::<f64>()?, [1., -0.5]);
 /// # Ok::<(), candle_core::Error>(())
@@ -163,20 +163,18 @@ pub struct Sublayer<L> {
     inner: L,
     norm: SublayerNorm,
     dropout: Dropout,
-    scale: BranchScale,
+    pub(crate) scale: BranchScale,
     drop_path: Dropout,
-    source: ResidualSource,
-    /// Those whose inner layers' outputs are summed, if this one is a part.
-    ranks: Option<Arc<Ranks>>,
+    /// What the inner layer's output is added to.
+    pub(crate) source: ResidualSource,
+    /// The ranks whose inner layers' outputs are summed, if this one is a part.
+    pub(crate) ranks: Option<Arc<Ranks>>,
 }
 
 impl<L> Sublayer<L> {
-    /// Builds the sublayer from an inner layer and its norms, without dropout or scale.
-    ///
-    /// # Errors
-    /// If two norms are of different widths.
-    pub fn from_parts(inner: L, norm: SublayerNorm) -> Result<Self> {
-        let sublayer = Self {
+    /// A sublayer of an inner layer and its norms, without dropout or scale.
+    pub fn new(inner: L, norm: SublayerNorm) -> Self {
+        Self {
             inner,
             norm,
             dropout: Dropout::none(),
@@ -184,43 +182,37 @@ impl<L> Sublayer<L> {
             drop_path: Dropout::none(),
             source: ResidualSource::Input,
             ranks: None,
-        };
-        let first = sublayer.norm.all().next();
-        if let Some(width) = first.map(|norm| norm.config().d_model) {
-            sublayer.check_widths([width; 2])?;
-        }
-        Ok(sublayer)
-    }
-
-    /// # Errors
-    /// If an inner layer from rows of `d_in` to rows of `d_out` has no place in it.
-    pub(crate) fn check_widths(&self, [d_in, d_out]: [usize; 2]) -> Result<()> {
-        if d_in != d_out {
-            bail!("sublayer: maps {d_in} columns to {d_out}, expected as many as come in");
-        }
-        for norm in self.norm.all().map(|norm| norm.config().d_model) {
-            if norm != d_in {
-                bail!("sublayer: a norm of {norm} columns for rows of {d_in}");
-            }
-        }
-        match &self.scale {
-            BranchScale::Learned(vector) if vector.dims() != [d_in] => bail!(
-                "sublayer: its scale has shape {:?}, expected [{d_in}]",
-                vector.dims()
-            ),
-            _ => Ok(()),
         }
     }
 
-    setters! {
-        /// Applies `dropout` to the inner layer's output.
-        with_dropout(dropout: Dropout) => dropout = dropout;
-        /// Multiplies the inner layer's output by `scale`.
-        with_scale(scale: BranchScale) => scale = scale;
-        /// Applies `drop_path` to the branch, after the scale.
-        with_drop_path(drop_path: Dropout) => drop_path = drop_path;
-        /// Sets what the inner layer's output is added to.
-        with_source(source: ResidualSource) => source = source;
+    /// The sublayer of a block with this role, whose inner layer's output is dropped with probability `p`.
+    pub(super) fn of_block(
+        (role, inner): (&str, L),
+        placement: NormPlacement,
+        p: f64,
+        config: &BlockConfig,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let (residual, source) = (&config.residual, DropoutSource::default);
+        Ok(Self {
+            inner,
+            norm: SublayerNorm::new(placement, &config.norm, role, vb)?,
+            dropout: Dropout::new(p, source())?,
+            scale: match (residual.layer_scale, residual.multiplier) {
+                (true, _) => BranchScale::learned(config.d_model(), role, vb)?,
+                (false, 1.0) => BranchScale::One,
+                (false, factor) => BranchScale::Constant(factor),
+            },
+            drop_path: Dropout::of_samples(residual.drop_path, source())?,
+            source: residual.source,
+            ranks: None,
+        })
+    }
+
+    /// Applies `dropout` to the inner layer's output.
+    pub fn with_dropout(mut self, dropout: Dropout) -> Self {
+        self.dropout = dropout;
+        self
     }
 
     getters! {
@@ -228,15 +220,6 @@ impl<L> Sublayer<L> {
         inner(&self) -> &L => &self.inner;
         /// The norms and where they stand.
         norm(&self) -> &SublayerNorm => &self.norm;
-        /// The factor on the inner layer's output.
-        scale(&self) -> &BranchScale => &self.scale;
-        /// What the inner layer's output is added to.
-        source(&self) -> ResidualSource => self.source;
-    }
-
-    /// Those whose inner layers' outputs are summed, if this one is a part.
-    pub(crate) fn ranks(&self) -> Option<&Arc<Ranks>> {
-        self.ranks.as_ref()
     }
 
     /// Computes the sublayer, with `inner` for the inner layer, and returns all intermediate results.

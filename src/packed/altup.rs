@@ -27,18 +27,17 @@ pub(super) struct PackedAltUp {
 
 impl PackedAltUp {
     pub fn new(packing: &Packing, altup: &AltUp) -> Result<Self> {
-        altup.check_shapes()?;
         let exact = Packing {
             format: Some(WeightFormat::F32),
             ..packing.clone()
         };
         Ok(Self {
-            config: *altup.config(),
-            router_norm: row_norm(altup.router_norm())?,
-            router: PackedLinear::new(&exact.at("router"), altup.router())?,
-            prediction: PackedLinear::new(&exact.at("prediction"), altup.prediction())?,
-            correction: PackedLinear::new(&exact.at("correction"), altup.correction())?,
-            input_scale: elements(altup.input_scale())?,
+            config: altup.config,
+            router_norm: row_norm(&altup.router_norm)?,
+            router: PackedLinear::new(&exact.at("router"), &altup.router)?,
+            prediction: PackedLinear::new(&exact.at("prediction"), &altup.prediction)?,
+            correction: PackedLinear::new(&exact.at("correction"), &altup.correction)?,
+            input_scale: elements(&altup.input_scale)?,
             cpu: packing.cpu,
         })
     }
@@ -148,8 +147,8 @@ impl PackedStreams {
             each.collect::<Result<Vec<_>>>()
         };
         Ok(Self {
-            spread: all("spread", streams.spread())?,
-            merge: all("merge", streams.merge())?,
+            spread: all("spread", &streams.spread)?,
+            merge: all("merge", &streams.merge)?,
         })
     }
 

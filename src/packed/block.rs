@@ -131,7 +131,6 @@ packs!(TransformerBlock, PackedTransformerBlock);
 
 impl PackedTransformerBlock {
     pub(super) fn new(packing: &Packing, block: &TransformerBlock) -> Result<Self> {
-        block.check_shapes()?; // once more: a layer in it may have been exchanged since
         let (attention, feed_forward) = (block.attention(), block.feed_forward());
         let cross = block.cross_attention().map(|cross| {
             let inner = PackedAttention::cross(&packing.at("cross_attention"), cross.inner())?;
@@ -140,13 +139,13 @@ impl PackedTransformerBlock {
         let inner = PackedAttention::new(&packing.at("attention"), attention.inner())?;
         let network =
             PackedBlockFeedForward::new(&packing.at("feed_forward"), feed_forward.inner())?;
-        let layer_input = block.layer_input().map(|input| {
+        let layer_input = block.layer_input.as_ref().map(|input| {
             let inner = PackedGatedInput::new(&packing.at("layer_input"), input.inner())?;
             PackedSublayer::new(packing, input, inner)
         });
-        let laurel = block.laurel();
+        let laurel = block.laurel.as_ref();
         let laurel = laurel.map(|laurel| PackedLaurel::new(&packing.at("laurel"), laurel));
-        let altup = block.altup();
+        let altup = block.altup.as_ref();
         let altup = altup.map(|altup| PackedAltUp::new(&packing.at("altup"), altup));
         Ok(Self {
             attention: PackedSublayer::new(packing, attention, inner)?,
@@ -154,7 +153,8 @@ impl PackedTransformerBlock {
             feed_forward: PackedSublayer::new(packing, feed_forward, network)?,
             layer_input: layer_input.transpose()?,
             output_scale: block
-                .output_scale()
+                .output_scale
+                .as_ref()
                 .map(elements)
                 .transpose()?
                 .map(|scale| scale[0]),

@@ -25,11 +25,10 @@ pub(super) struct PackedLaurel {
 
 impl PackedLaurel {
     pub fn new(packing: &Packing, laurel: &Laurel) -> Result<Self> {
-        laurel.check_shapes()?;
         Ok(Self {
-            down: PackedLinear::new(&packing.at("down"), laurel.down())?,
-            up: PackedLinear::new(&packing.at("up"), laurel.up())?,
-            norm: row_norm(laurel.norm())?,
+            down: PackedLinear::new(&packing.at("down"), &laurel.down)?,
+            up: PackedLinear::new(&packing.at("up"), &laurel.up)?,
+            norm: row_norm(&laurel.norm)?,
             cpu: packing.cpu,
         })
     }

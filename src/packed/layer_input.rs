@@ -43,8 +43,8 @@ impl PackedLayerInputs {
     pub fn new(packing: &Packing, inputs: &LayerInputs) -> Result<Self> {
         let at = packing.at("layer_inputs.projection");
         Ok(Self {
-            projection: PackedLinear::new(&at, inputs.projection())?,
-            norm: row_norm(inputs.norm())?,
+            projection: PackedLinear::new(&at, &inputs.projection)?,
+            norm: row_norm(&inputs.norm)?,
             cpu: packing.cpu,
         })
     }
@@ -122,7 +122,7 @@ impl<'a> InputRows<'a> {
 
 /// A [`GatedInput`] packed for inference on the CPU.
 #[derive(Clone)]
-pub struct PackedGatedInput {
+pub(super) struct PackedGatedInput {
     gate: PackedLinear,
     output: PackedLinear,
     activation: ActivationFunction,
@@ -130,11 +130,10 @@ pub struct PackedGatedInput {
 
 impl PackedGatedInput {
     pub(super) fn new(packing: &Packing, input: &GatedInput) -> Result<Self> {
-        input.check_shapes()?;
         Ok(Self {
-            gate: PackedLinear::new(&packing.at("gate"), input.gate())?,
-            output: PackedLinear::new(&packing.at("output"), input.output())?,
-            activation: ops::activation_kernel(input.activation()),
+            gate: PackedLinear::new(&packing.at("gate"), &input.gate)?,
+            output: PackedLinear::new(&packing.at("output"), &input.output)?,
+            activation: ops::activation_kernel(input.activation),
         })
     }
 

@@ -12,8 +12,8 @@ use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, with_elements};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
-    BlockStages, ForwardContext, LayerInputs, Norm, Pass, RelativeBias, RelativeBiases,
-    SharedParts, Stack, Streams, check_cached, visit::Visit,
+    BlockStages, ForwardContext, Pass, RelativeBias, RelativeBiases, SharedParts, Stack,
+    check_cached, visit::Visit,
 };
 use crate::ops::Ranks;
 
@@ -58,15 +58,12 @@ impl Stack {
     /// # Errors
     /// If the stack is not on the CPU or is f64, or a weight is beyond the range of the precision.
     pub fn pack(&self, precision: Precision) -> Result<PackedStack> {
-        self.check_streams()?;
         let packing = Packing::new(precision)?.with_relative(self.relative_embeddings())?;
         let blocks = self.blocks().iter().enumerate();
         let blocks = blocks
             .map(|(i, block)| PackedTransformerBlock::new(&packing.at(role_of_block(i)), block));
         let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
-        let stack =
-            PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())?;
-        stack.with_shared(&packing, self.layer_inputs(), self.streams())
+        PackedStack::of_blocks(&packing, blocks, &self.shared)
     }
 }
 
@@ -104,46 +101,28 @@ impl PackedStack {
         });
         let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());
         packing.check_codes()?;
-        let final_norm = shared.final_norm.as_ref();
-        let stack = Self::of_blocks(&packing, blocks, &shared.relative_biases, final_norm)?;
-        stack.with_shared(
-            &packing,
-            shared.layer_inputs.as_ref(),
-            shared.streams.as_ref(),
-        )
-    }
-
-    fn with_shared(
-        self,
-        packing: &Packing,
-        inputs: Option<&LayerInputs>,
-        streams: Option<&Streams>,
-    ) -> Result<Self> {
-        let inputs = inputs.map(|inputs| PackedLayerInputs::new(packing, inputs));
-        let streams = streams.map(|streams| PackedStreams::new(packing, streams));
-        Ok(Self {
-            layer_inputs: inputs.transpose()?,
-            streams: streams.transpose()?,
-            ..self
-        })
+        Self::of_blocks(&packing, blocks, &shared)
     }
 
     fn of_blocks(
         packing: &Packing,
         (blocks, layers): (Vec<PackedTransformerBlock>, Vec<usize>),
-        relative_biases: &RelativeBiases,
-        final_norm: Option<&Norm>,
+        shared: &SharedParts,
     ) -> Result<Self> {
         let in_f32 = |bias: &RelativeBias| -> Result<RelativeBias> {
             Ok(bias.with_table(bias.table().detach().to_dtype(DType::F32)?))
         };
+        let inputs = shared.layer_inputs.as_ref();
+        let inputs = inputs.map(|inputs| PackedLayerInputs::new(packing, inputs));
+        let streams = shared.streams.as_ref();
+        let streams = streams.map(|streams| PackedStreams::new(packing, streams));
         Ok(Self {
             blocks,
             layers,
-            relative_biases: relative_biases.try_map(in_f32)?,
-            layer_inputs: None,
-            streams: None,
-            final_norm: final_norm.map(row_norm).transpose()?,
+            relative_biases: shared.relative_biases.try_map(in_f32)?,
+            layer_inputs: inputs.transpose()?,
+            streams: streams.transpose()?,
+            final_norm: shared.final_norm.as_ref().map(row_norm).transpose()?,
             cpu: packing.cpu,
         })
     }

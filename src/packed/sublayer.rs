@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use candle_blocks_kernels::rows::{RowNorm, Source};
 use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, products::Scale};
-use candle_core::{Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor, bail};
 
 use super::{PackedBlockFeedForward, PackedFeedForward, Packing, elements, map_rows};
 use super::{linear::Finishing, norm::row_norm};
@@ -52,13 +52,13 @@ impl<L> PackedSublayer<L> {
         Ok(Self {
             inner,
             norm: sublayer.norm().try_map(row_norm)?,
-            scale: match sublayer.scale() {
+            scale: match &sublayer.scale {
                 BranchScale::One => PackedScale::One,
                 BranchScale::Constant(factor) => PackedScale::Constant(*factor as f32),
                 BranchScale::Learned(vector) => PackedScale::Columns(elements(vector)?),
             },
-            source: sublayer.source(),
-            ranks: sublayer.ranks().cloned(),
+            source: sublayer.source,
+            ranks: sublayer.ranks.clone(),
             cpu: packing.cpu,
         })
     }
@@ -190,12 +190,27 @@ macro_rules! packs_around {
             Sublayer<$inner>,
             PackedSublayer<$packed>,
             |packing, sublayer| {
-                sublayer.check_widths(sublayer.inner().widths())?;
+                check_widths(sublayer.norm(), sublayer.inner().widths())?;
                 let inner = $packed::new(packing, sublayer.inner())?;
                 PackedSublayer::new(packing, sublayer, inner)
             }
         );
     };
+}
+
+/// # Errors
+/// If an inner layer from rows of `d_in` to rows of `d_out` has no place between these norms.
+fn check_widths(norms: &SublayerNorm, [d_in, d_out]: [usize; 2]) -> Result<()> {
+    if d_in != d_out {
+        bail!("sublayer: maps {d_in} columns to {d_out}, expected as many as come in");
+    }
+    match norms.all().find(|norm| norm.config().d_model != d_in) {
+        None => Ok(()),
+        Some(norm) => {
+            let width = norm.config().d_model;
+            bail!("sublayer: a norm of {width} columns for rows of {d_in}")
+        }
+    }
 }
 
 packs_around!(FeedForward, PackedFeedForward);

@@ -75,7 +75,7 @@ fn through_blocks(
     }
     let mut by_role = HashMap::new();
     // Of several streams, the last block's active one is the output: what makes the others has no gradient.
-    let has_streams = stack.streams().is_some();
+    let has_streams = stack.shared.streams.is_some();
     for (role, variable) in loader.parameters() {
         let is_idle = has_streams && gradients.get(&variable).is_none();
         if !role.starts_with("final_norm.") && has_gradient(&role) && !is_idle {

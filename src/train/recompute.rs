@@ -78,7 +78,7 @@ pub fn backward_recomputing(
 
     // Forward: each block's graph goes as soon as its output is there.
     let mut kept = Vec::with_capacity(before.len());
-    let opened = match stack.streams() {
+    let opened = match &stack.shared.streams {
         None => x.clone(),
         Some(_) => {
             let pass = Pass::new(context, x.dims())?;
@@ -202,7 +202,7 @@ impl Shared {
         let pass = Pass::new(context, x.dims())?.with_relative(stack.relative_embeddings())?;
         let inputs = stack.inputs_of_layers(&pass.value(x)?, &pass)?;
         let inputs = inputs.map(|inputs| cut(&inputs.tensor()?)).transpose()?;
-        pass.enter(stack.shared_biases().shared())?;
+        pass.enter(stack.shared.relative_biases.shared())?;
         if let Some(relative) = &pass.relative {
             within = within.with_relative_embeddings(cut(relative)?);
         }

@@ -13,9 +13,7 @@ fn residual_block(parts: [&Tensor; 4], dropout: Dropout) -> Sublayer<FeedForward
     let up = Linear::from_parts(w1, Some(b1)).unwrap();
     let down = Linear::from_parts(w2, Some(b2)).unwrap();
     let inner = FeedForward::from_parts(None, up, down, Activation::Relu).unwrap();
-    Sublayer::from_parts(inner, SublayerNorm::None)
-        .unwrap()
-        .with_dropout(dropout)
+    Sublayer::new(inner, SublayerNorm::None).with_dropout(dropout)
 }
 
 #[test]

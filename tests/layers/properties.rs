@@ -14,6 +14,7 @@ use crate::{
     double::has_f64,
     numbers::bits,
     subject::{BATCH, LEFT, RIGHT, SEQ, masked, masked_each, n_different, replaced, subjects},
+    tensors::Reordered,
 };
 
 #[test]

@@ -98,6 +98,17 @@ fn a_norm_behind_the_residual_of_a_parallel_block_is_refused() {
 }
 
 #[test]
+fn cross_attention_in_a_parallel_block_is_refused() {
+    refused(
+        |b| {
+            b.topology = Topology::Parallel(ParallelNorm::Shared);
+            b.cross_attention = Some(b.attention.clone());
+        },
+        &["parallel", "cross-attention", "Topology::Sequential"],
+    );
+}
+
+#[test]
 fn key_value_heads_that_do_not_divide_the_query_heads_are_refused() {
     refused(
         |b| {

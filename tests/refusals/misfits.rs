@@ -4,21 +4,20 @@ use std::collections::HashMap;
 
 use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, ExpertsConfig, FeedForward,
-    FeedForwardConfig, ForwardContext, Linear, MixtureOfExperts, Norm, NormConfig, Precision,
-    RelativeBias, StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock, Visibility,
+    FeedForwardConfig, ForwardContext, MixtureOfExperts, NormConfig, Precision, RelativeBias,
+    StackConfig, Visibility,
     candle_core::{DType, Device, Module, Tensor},
     candle_nn::VarBuilder,
     config::{
-        GateClamp, NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
-        RoutingConfig, SharedExpertConfig,
+        GateClamp, NormWeight, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RoutingConfig,
+        SharedExpertConfig,
     },
 };
 
 use crate::{
     kinds::{self, MEMORY},
-    norm::norm,
     refused::{outcome, refusal},
-    small::{self, WIDTH, block, made, made_of, numbers, stack},
+    small::{self, WIDTH, made, made_of, numbers, stack},
 };
 
 /// That a call is refused in words that contain these.
@@ -127,7 +126,8 @@ fn buckets_that_cannot_be_told_apart_are_refused() {
             max_distance,
             n_heads: 2,
         };
-        RelativeBias::from_parts(numbers(&[n_buckets, 2], 1), &config, visibility)
+        let zeros = VarBuilder::zeros(DType::F32, &Device::Cpu);
+        RelativeBias::new(&config, visibility, zeros)
     };
     for (n_buckets, max_distance, visibility) in [
         (0, 16, Visibility::Causal),
@@ -143,14 +143,6 @@ fn buckets_that_cannot_be_told_apart_are_refused() {
     bias(2, 2, Visibility::Causal).unwrap();
     let least = bias(4, 2, Visibility::Bidirectional).unwrap();
     says(&["5 queries of 3 positions"], || least.bias(5, 3));
-    let config = RelativeBiasConfig {
-        n_buckets: 8,
-        max_distance: 16,
-        n_heads: 2,
-    };
-    says(&["[8, 3]", "[8, 2]"], || {
-        RelativeBias::from_parts(numbers(&[8, 3], 1), &config, Visibility::Causal)
-    });
 }
 
 #[test]
@@ -211,24 +203,6 @@ fn a_norm_per_head_is_the_norm_of_all_heads_if_they_share_their_parameters() {
 }
 
 #[test]
-fn a_parallel_block_has_no_place_for_a_norm_of_the_sum() {
-    let parts = made(|vb| TransformerBlock::new(&block(AttentionConfig::new(WIDTH, 2)?), vb));
-    let post = || SublayerNorm::Post(norm(WIDTH));
-    let attention = Sublayer::from_parts(parts.attention().inner().clone(), post()).unwrap();
-    let feed_forward = parts.feed_forward().inner().clone();
-    let feed_forward = Sublayer::from_parts(feed_forward, post()).unwrap();
-    for (attention, feed_forward) in [
-        (attention, parts.feed_forward().clone()),
-        (parts.attention().clone(), feed_forward),
-    ] {
-        let topology = Topology::Parallel(ParallelNorm::Separate);
-        says(&["SublayerNorm::Post", "Topology::Sequential"], || {
-            TransformerBlock::from_parts(attention.clone(), None, feed_forward.clone(), topology)
-        });
-    }
-}
-
-#[test]
 fn experts_that_cannot_be_chosen_or_do_not_fit_their_router_are_refused() {
     let config = |top_k| {
         let shared = SharedExpertConfig {
@@ -247,8 +221,11 @@ fn experts_that_cannot_be_chosen_or_do_not_fit_their_router_are_refused() {
         });
     }
     let value = |i, _, dims: &[usize]| numbers(dims, i);
-    let make = |vb| MixtureOfExperts::new(&config(2), vb);
-    let (mixture, parameters) = made_of(DType::F32, make, value);
+    let (mixture, parameters) = made_of(
+        DType::F32,
+        |vb| MixtureOfExperts::new(&config(2), vb),
+        value,
+    );
     for (name, parameter) in &parameters {
         let mut tensors: HashMap<String, Tensor> = parameters
             .iter()

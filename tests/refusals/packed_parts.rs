@@ -1,13 +1,11 @@
 //! Layers whose parts do not fit each other are refused when they are made, or packed, with the culprit and what was expected.
 
 use candle_blocks::{
-    Attention, AttentionConfig, BlockConfig, CheckpointOptions, FeedForwardConfig, ForwardContext,
-    Linear, NormConfig, NormPlacement, Precision, RelativeBias, Stack, Sublayer, SublayerNorm,
-    Topology, TransformerBlock, Visibility,
+    CheckpointOptions, FeedForward, FeedForwardConfig, ForwardContext, Linear, Precision, Stack,
+    Sublayer, SublayerNorm, TransformerBlock,
     candle_core::{DType, Device, Module, Tensor},
+    candle_nn::VarBuilder,
     checkpoint::scheme::StackPart,
-    config::{ParallelNorm, RelativeBiasConfig},
-    layers::{BlockFeedForward, BranchScale},
 };
 
 use crate::{
@@ -37,20 +35,6 @@ fn a_linear_layer_without_inputs_is_refused_when_it_is_packed() {
 }
 
 #[test]
-fn a_parallel_block_has_no_place_for_cross_attention() {
-    let (attention, feed_forward) = parts(8);
-    let message = refusal("the layer", || {
-        TransformerBlock::from_parts(
-            attention.clone(),
-            Some(attention),
-            feed_forward,
-            Topology::Parallel(ParallelNorm::Shared),
-        )
-    });
-    assert!(message.contains("Topology::Sequential"), "{message}");
-}
-
-#[test]
 fn a_bound_that_nothing_is_within_is_refused() {
     for clip in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let mut config = small::encoder();
@@ -60,89 +44,21 @@ fn a_bound_that_nothing_is_within_is_refused() {
     }
 }
 
-/// A block of this width.
-fn block_of(width: usize) -> TransformerBlock {
-    let config = BlockConfig::new(
-        AttentionConfig::new(width, 2).unwrap(),
-        FeedForwardConfig::new(width),
-        NormConfig::layer_norm(width, 1e-5),
-        NormPlacement::Pre,
-    );
-    made(|vb| TransformerBlock::new(&config, vb))
-}
-
-/// The two sublayers of a block of this width.
-fn parts(width: usize) -> (Sublayer<Attention>, Sublayer<BlockFeedForward>) {
-    let block = block_of(width);
-    (block.attention().clone(), block.feed_forward().clone())
-}
-
 #[test]
-fn parts_that_do_not_fit_each_other_are_refused() {
-    let says = |words: [&str; 2], attention: &Sublayer<Attention>, width| {
-        let message = refusal(words[0], || {
-            TransformerBlock::from_parts(
-                attention.clone(),
-                None,
-                parts(width).1,
-                Topology::Sequential,
-            )
-        });
-        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+fn norms_of_another_width_than_their_inner_layer_are_refused_when_they_are_packed() {
+    let pack = |norm| {
+        let inner = made(|vb| FeedForward::new(&FeedForwardConfig::new(8), vb));
+        Sublayer::new(inner, norm).pack(Precision::F32)
     };
-    let (attention, _) = parts(8);
-    says(["8", "12"], &attention, 12);
-    let inner = || attention.inner().clone();
-    let of_nine = Sublayer::from_parts(inner(), SublayerNorm::Post(norm(9))).unwrap();
-    says(["norm", "9"], &of_nine, 8);
-    let scaled = attention
-        .clone()
-        .with_scale(BranchScale::Learned(numbers(&[7], 1)));
-    says(["scale", "7"], &scaled, 8);
+    pack(SublayerNorm::Pre(norm(8))).unwrap();
     let (input, output) = (norm(8), norm(9));
-    refusal("two norms", || {
-        Sublayer::from_parts(inner(), SublayerNorm::Sandwich { input, output })
-    });
-
-    let bias = |n_heads| {
-        let config = RelativeBiasConfig {
-            n_buckets: 8,
-            max_distance: 16,
-            n_heads,
-        };
-        let table = numbers(&[8, n_heads], 1);
-        RelativeBias::from_parts(table, &config, Visibility::Bidirectional).unwrap()
-    };
-    let of = |widths: [usize; 2], layers: &[usize], n_heads, last| {
-        let blocks = widths.map(block_of).to_vec();
-        Stack::from_parts(
-            blocks,
-            layers.to_vec(),
-            Some(bias(n_heads)),
-            Some(norm(last)),
-        )
-    };
-    let of_biases = |n_biases| {
-        let biases = (0..n_biases).map(|_| bias(2));
-        Stack::from_parts([8, 8].map(block_of).to_vec(), vec![0, 1], biases, None)
-    };
-    of_biases(2).unwrap();
-    let refused = [
-        ("3 relative biases for 2 blocks", of_biases(3)),
-        ("12", of([8, 12], &[0, 1], 2, 8)),
-        ("12", of([8, 8], &[0, 1], 2, 12)),
-        ("heads", of([8, 8], &[0, 1], 3, 8)),
-        ("block 2", of([8, 8], &[0, 2], 2, 8)),
-        ("block 1", of([8, 8], &[0, 0], 2, 8)),
-    ];
-    for (word, stack) in refused {
-        let message = refusal(word, || stack);
-        assert!(message.contains(word), "{message}");
+    for norm in [
+        SublayerNorm::Post(norm(9)),
+        SublayerNorm::Sandwich { input, output },
+    ] {
+        let message = refusal("the norm", || pack(norm));
+        assert!(message.contains("9 columns for rows of 8"), "{message}");
     }
-    of([8, 8], &[0, 1, 0], 2, 8)
-        .unwrap()
-        .pack(Precision::F32)
-        .unwrap();
 }
 
 #[test]
@@ -168,7 +84,7 @@ fn attention_that_reads_a_table_of_its_stack_is_not_packed_alone() {
 }
 
 #[test]
-fn the_stacks_of_t5_umt5_and_albert_can_be_made_from_parts() {
+fn the_stacks_of_t5_umt5_and_albert_can_be_made_of_tensors_by_name() {
     let encoder = CheckpointOptions::default().part(StackPart::Encoder);
     for (family, options) in [
         ("t5", encoder.clone()),
@@ -180,19 +96,16 @@ fn the_stacks_of_t5_umt5_and_albert_can_be_made_from_parts() {
             continue;
         }
         let checkpoint = options.open(weights(&folder)).unwrap();
-        let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
-        let made = Stack::from_parts(
-            stack.blocks().to_vec(),
-            stack.layers().to_vec(),
-            stack.relative_biases().to_vec(),
-            stack.final_norm().cloned(),
-        );
-        let width = stack.blocks()[0].attention().inner().config().d_model;
+        let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+        let stack = loader.stack().unwrap();
+        let parameters = loader.parameters();
+        let tensors = parameters.iter();
+        let tensors = tensors.map(|(role, of)| (role.clone(), of.as_detached_tensor()));
+        let vb = VarBuilder::from_tensors(tensors.collect(), DType::F32, &Device::Cpu);
+        let made = Stack::new(checkpoint.config(), vb).unwrap();
+        let width = checkpoint.config().blocks[0].d_model();
         let x = numbers(&[2, 5, width], 1);
-        let (ours, theirs) = (
-            made.unwrap().forward(&x).unwrap(),
-            stack.forward(&x).unwrap(),
-        );
+        let (ours, theirs) = (made.forward(&x).unwrap(), stack.forward(&x).unwrap());
         assert_eq!(bits(&ours), bits(&theirs), "{family}");
     }
 }

@@ -2,16 +2,15 @@
 //! made or run.
 
 use candle_blocks::{
-    Activation, ForwardContext, NormConfig, Precision, Stack, StackConfig,
+    Activation, ForwardContext, NormConfig, Precision, StackConfig,
     candle_core::Result,
     config::{LatentConfig, LayerInputConfig},
-    layers::LayerInputs,
 };
 
 use crate::{
     refused::refusal,
     said::assert_says,
-    small::{WIDTH, attention, block, made, numbers, stack},
+    small::{WIDTH, attention, block, numbers, stack},
 };
 
 /// The width of a layer's input.
@@ -129,21 +128,6 @@ fn a_block_that_reads_what_its_stack_makes_is_not_run_alone() {
 }
 
 #[test]
-fn a_stack_of_parts_is_held_to_the_same() {
-    let layers = stack(&shared());
-    let mut blocks = layers.blocks().to_vec();
-    blocks.remove(0); // the one with the keys
-    let of = |blocks, layers: &[usize]| Stack::from_parts(blocks, layers.to_vec(), [], None);
-    says(&["layer 1", "layer 0", "other heads"], || {
-        let mut blocks = blocks.clone();
-        let config = attention().causal().with_window(Some(2));
-        blocks[0] = made(|vb| candle_blocks::TransformerBlock::new(&block(config), vb));
-        of(blocks, &[0, 1])
-    });
-    says(&["once each"], || of(blocks.clone(), &[0, 1, 1]));
-}
-
-#[test]
 fn inputs_of_layers_are_one_for_each_and_as_wide_as_they_read() {
     refused(
         with_inputs(),
@@ -174,12 +158,4 @@ fn inputs_of_layers_are_one_for_each_and_as_wide_as_they_read() {
     says(&none, || without.forward_with(&x, &context));
     let packed = without.pack(Precision::F32).unwrap();
     says(&none, || packed.forward_with(&x, &context));
-    let inputs = layers.layer_inputs().cloned();
-    says(&["of which one reads None"], || {
-        without.clone().with_layer_inputs(inputs)
-    });
-    let more = made(|vb| LayerInputs::new(&NormConfig::rms_norm(OWN, 1e-6), 3, WIDTH, &vb));
-    says(&["3 layers", "expected 2"], || {
-        layers.clone().with_layer_inputs(Some(more))
-    });
 }

@@ -1,15 +1,13 @@
 //! Streams of hidden states, what a low rank adds to the attention, and gates that are cut: what does not fit is refused.
 
 use candle_blocks::{
-    Activation, FeedForwardConfig, NormConfig, Precision, Stack, StackConfig,
+    Activation, FeedForwardConfig, NormConfig, StackConfig,
     config::{AltUpConfig, FeedForwardForm, GateClamp, LayerInputConfig, ParallelNorm, Topology},
-    layers::Streams,
 };
 
 use crate::{
-    refused::refusal,
     said::assert_says,
-    small::{WIDTH, attention, block, made, numbers, stack},
+    small::{attention, block},
 };
 
 /// Two layers of two streams.
@@ -97,29 +95,4 @@ fn what_is_cut_is_a_gate_without_a_clamp() {
     };
     let both = gated.with_clamp(Some(clamp)).with_sparsity(Some(0.5));
     assert_says(both.validate().unwrap_err(), &["sparsity", "clamp"]);
-}
-
-#[test]
-fn streams_are_made_and_merged_by_their_stack() {
-    let config = streams();
-    let layers = stack(&config);
-    let message = refusal("stack", || layers.clone().with_streams(None));
-    assert!(message.contains("expected 1"), "{message}");
-    let altup = AltUpConfig {
-        n_streams: 3,
-        active: 0,
-    };
-    let more = made(|vb| Streams::new(&altup, WIDTH, &vb));
-    let message = refusal("stack", || layers.clone().with_streams(Some(more)));
-    assert!(message.contains("2 streams"), "{message}");
-    // A stack of parts without them.
-    let parts = Stack::from_parts(layers.blocks().to_vec(), vec![0, 1], [], None).unwrap();
-    let parts = parts
-        .with_layer_inputs(layers.layer_inputs().cloned())
-        .unwrap();
-    let x = numbers(&[2, 5, WIDTH], 1);
-    let message = refusal("stack", || parts.forward(&x));
-    assert!(message.contains("2 streams"), "{message}");
-    let message = refusal("stack", || parts.pack(Precision::F32));
-    assert!(message.contains("2 streams"), "{message}");
 }

@@ -2,7 +2,7 @@
 
 use candle_blocks::{
     Activation, AttentionConfig, Dropout, DropoutSource, ForwardContext, Mlp, NormPlacement,
-    Position, Precision, Stack, StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock,
+    Position, Precision, Stack, StackConfig, SublayerNorm, Topology, TransformerBlock,
     candle_core::{Module, ModuleT, Tensor},
     checkpoint::Parameters,
     config::ParallelNorm,
@@ -152,25 +152,24 @@ fn an_adapter_is_packed_with_its_layer() {
     }
 }
 
-/// `x + dropout(attention + feed_forward)`, with the mask that NumPy draws.
+/// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))`, with the mask that NumPy draws.
 #[test]
-fn a_parallel_block_of_parts_drops_the_sum_of_its_branches() {
-    let parts = made(|vb| TransformerBlock::new(&block(AttentionConfig::new(WIDTH, 2)?), vb));
-    let attention = parts.attention().inner().clone();
-    let feed_forward = parts.feed_forward().inner().clone();
-    let dropout = |seed| Dropout::new(P, DropoutSource::numpy(seed)).unwrap();
-    let parallel = TransformerBlock::from_parts(
-        Sublayer::from_parts(attention, SublayerNorm::None).unwrap(),
-        None,
-        Sublayer::from_parts(feed_forward, SublayerNorm::None).unwrap(),
-        Topology::Parallel(ParallelNorm::Shared),
-    );
-    let parallel = parallel.unwrap().with_parallel_dropout(dropout(5));
+fn a_parallel_block_drops_the_sum_of_its_branches() {
+    let mut config = block(AttentionConfig::new(WIDTH, 2).unwrap());
+    config.topology = Topology::Parallel(ParallelNorm::Shared);
+    config.residual.parallel_dropout = P;
+    let mut parallel = made(|vb| TransformerBlock::new(&config, vb));
+    parallel.set_dropout_source(&DropoutSource::numpy(5));
+    let SublayerNorm::Pre(norm) = parallel.attention().norm() else {
+        panic!("normalized before its branches");
+    };
     let x = numbers(&[2, 3, WIDTH], 1);
-    let attended = parts.attention().inner().forward(&x).unwrap();
-    let fed = parts.feed_forward().inner().forward(&x).unwrap();
+    let normal = norm.forward(&x).unwrap();
+    let attended = parallel.attention().inner().forward(&normal).unwrap();
+    let fed = parallel.feed_forward().inner().forward(&normal).unwrap();
     let sum = (attended + fed).unwrap();
-    let expected = (&x + dropout(5).forward_t(&sum, true).unwrap()).unwrap();
+    let dropout = Dropout::new(P, DropoutSource::numpy(5)).unwrap();
+    let expected = (&x + dropout.forward_t(&sum, true).unwrap()).unwrap();
     let ours = parallel.forward_t(&x, true).unwrap();
     for (ours, expected) in rows(&ours).iter().zip(rows(&expected)) {
         assert!((ours - expected).abs() < 1e-5, "{ours} {expected}");

@@ -88,10 +88,10 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
         };
         let before = output(&stack);
         let mut targets = ALL.to_vec();
-        if stack.layer_inputs().is_some() {
+        if config.layer_inputs.is_some() {
             targets.push("layer_input*");
         }
-        if stack.streams().is_some() {
+        if config.blocks[0].altup.is_some() {
             targets.extend(["laurel*", "altup*"]);
         }
         let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &targets), 1).unwrap();

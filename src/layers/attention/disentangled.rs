@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 
 use super::{Attention, QueryKeyValue};

@@ -1,6 +1,6 @@
 //! Norms of queries and keys, applied before the rotary embedding or after it.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 
 use crate::config::{AttentionConfig, NormConfig, NormWeight, QueryKeyNormSpan};

@@ -1,32 +1,14 @@
 //! Attention and feed-forward side by side.
 
-use candle_core::{Result, bail};
+use candle_core::Result;
 
 use super::TransformerBlock;
-use crate::config::{ParallelNorm, Topology};
+use crate::config::ParallelNorm;
 use crate::layers::{Attention, BlockFeedForward};
 use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
 use crate::ops::Value;
 
 impl TransformerBlock {
-    /// # Errors
-    /// If the block is parallel and has a part that only a sequential block can have: cross-attention, or a norm of the sum.
-    pub(super) fn check_topology(&self) -> Result<()> {
-        if self.topology == Topology::Sequential {
-            return Ok(());
-        }
-        if self.cross_attention.is_some() {
-            bail!("block: cross-attention needs Topology::Sequential, but the block is parallel");
-        }
-        let norms = [self.attention.norm(), self.feed_forward.norm()];
-        if norms.iter().any(|norm| norm.of_sum().is_some()) {
-            bail!(
-                "block: a norm behind the residual (SublayerNorm::Post) needs Topology::Sequential, but the block is parallel"
-            );
-        }
-        Ok(())
-    }
-
     /// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
     pub(super) fn apply_parallel(
         &self,

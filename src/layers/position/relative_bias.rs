@@ -17,35 +17,21 @@ pub struct RelativeBias {
 
 impl RelativeBias {
     /// Gets `weight` `[n_buckets, n_heads]` from `vb`. Under causal attention all buckets describe earlier positions.
+    ///
+    /// # Errors
+    /// If the table is missing or has another shape, or the buckets cannot be told apart: half of those of a direction are one
+    /// distance each, and `max_distance` lies beyond.
     pub fn new(
         config: &RelativeBiasConfig,
         visibility: Visibility,
         vb: VarBuilder,
     ) -> Result<Self> {
+        config.validate_buckets(visibility)?;
         let init = candle_nn::Init::Randn {
             mean: 0.0,
             stdev: 1.0,
         };
         let table = vb.get_with_hints((config.n_buckets, config.n_heads), "weight", init)?;
-        Self::from_parts(table, config, visibility)
-    }
-
-    /// Builds the bias from its table `[n_buckets, n_heads]`.
-    ///
-    /// # Errors
-    /// If the table has another shape, or the buckets cannot be told apart: half of those of a direction are one distance
-    /// each, and `max_distance` lies beyond.
-    pub fn from_parts(
-        table: Tensor,
-        config: &RelativeBiasConfig,
-        visibility: Visibility,
-    ) -> Result<Self> {
-        let expected = [config.n_buckets, config.n_heads];
-        if table.dims() != expected {
-            let found = table.dims();
-            bail!("relative bias: table has shape {found:?}, expected {expected:?}");
-        }
-        config.validate_buckets(visibility)?;
         Ok(Self {
             table,
             config: *config,

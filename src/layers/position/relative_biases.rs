@@ -1,6 +1,6 @@
 //! The learned relative position biases of a stack.
 
-use candle_core::{Result, bail};
+use candle_core::Result;
 use candle_nn::VarBuilder;
 
 use super::RelativeBias;
@@ -30,28 +30,6 @@ impl RelativeBiases {
             RelativeBias::new(bias, block.attention.visibility, vb.pp("relative_bias"))
         };
         Ok(Self(biases.into_iter().map(get).collect::<Result<_>>()?))
-    }
-
-    /// Takes those of blocks with so many heads.
-    ///
-    /// # Errors
-    /// If there are neither none nor one nor as many as blocks, or they are of other numbers of heads.
-    pub fn from_parts(biases: Vec<RelativeBias>, n_heads: &[usize]) -> Result<Self> {
-        let (n_biases, n_blocks) = (biases.len(), n_heads.len());
-        if ![0, 1, n_blocks].contains(&n_biases) {
-            bail!(
-                "stack: {n_biases} relative biases for {n_blocks} blocks, expected one for all or one for each"
-            );
-        }
-        let biases = Self(biases);
-        for (block, n_heads) in n_heads.iter().enumerate() {
-            let bias = biases.shared().or(biases.own(block));
-            let biased = bias.map(|bias| bias.table().dims()[1]);
-            if let Some(biased) = biased.filter(|biased| biased != n_heads) {
-                bail!("stack: a relative bias of {biased} heads for a block of {n_heads}");
-            }
-        }
-        Ok(biases)
     }
 
     /// All of them.

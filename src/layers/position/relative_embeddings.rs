@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::{DisentangledConfig, RelativeEmbeddingsConfig, getters};
@@ -29,22 +29,10 @@ impl RelativeEmbeddings {
         let table = vb.pp("relative_embeddings");
         let table = table.get_with_hints((config.n_rows, d_model), "weight", init)?;
         let norm = |norm| Norm::new(norm, vb.pp("relative_embeddings_norm"));
-        Self::from_parts(table, config.norm.as_ref().map(norm).transpose()?)
-    }
-
-    /// Builds the embeddings from their table `[n_rows, d_model]` and the norm of its rows.
-    ///
-    /// # Errors
-    /// If the table is no matrix, or the norm of another width.
-    pub fn from_parts(table: Tensor, norm: Option<Norm>) -> Result<Self> {
-        let (_, d_model) = table.dims2()?;
-        if let Some(norm) = &norm
-            && norm.config().d_model != d_model
-        {
-            let width = norm.config().d_model;
-            bail!("relative embeddings: rows of {d_model} and a norm of {width}");
-        }
-        Ok(Self { table, norm })
+        Ok(Self {
+            table,
+            norm: config.norm.as_ref().map(norm).transpose()?,
+        })
     }
 
     getters! {

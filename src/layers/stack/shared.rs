@@ -4,9 +4,11 @@ use candle_core::Result;
 use candle_nn::VarBuilder;
 
 use crate::config::StackConfig;
-use crate::layers::{LayerInputs, Norm, RelativeEmbeddings, Streams, position::RelativeBiases};
+use crate::layers::{LayerInputs, Norm, RelativeEmbeddings, Streams};
+use crate::layers::{position::RelativeBiases, visit::parts};
 
 /// The parts of a stack that belong to no block.
+#[derive(Clone, Debug)]
 pub(crate) struct SharedParts {
     pub relative_biases: RelativeBiases,
     pub relative_embeddings: Option<RelativeEmbeddings>,
@@ -36,3 +38,5 @@ impl SharedParts {
         })
     }
 }
+
+parts!(SharedParts: Self { layer_inputs, streams: altup, .. } => [layer_inputs, altup] []);

@@ -46,7 +46,7 @@ impl Subject {
                 let inner = BlockFeedForward::new(&block.feed_forward, vb.pp("feed_forward"))?;
                 let placement = block.feed_forward_placement;
                 let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", &vb)?;
-                Sublayer::from_parts(inner, norm)
+                Ok(Sublayer::new(inner, norm))
             })?;
             Ok(match args.packing() {
                 None => Box::new(move |x, _| sublayer.forward_t(x, false)),
