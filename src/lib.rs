@@ -27,7 +27,8 @@
 //! | decode token by token | [`Stack::forward_cached`], [`PackedStack::forward_cached`] |
 //! | continue token ids, greedily or drawn | [`generate::Generator`] |
 //! | continue texts, or answer in a chat (feature `text`) | `text::TextGenerator` |
-//! | build layers into a model of your own | `new(&config, vb)` or `from_parts(..)` of every layer |
+//! | build layers into a model of your own | `new(&config, vb)` of every layer; `from_parts(..)` of linear layers, norms, feed-forwards and perceptrons |
+//! | build layers of tensors in memory | `new(&config, vb)` with candle's `VarBuilder::from_tensors` |
 //! | reload layers that were saved under this crate's names | `new(&config, vb)` with candle's `VarBuilder::from_mmaped_safetensors` |
 //! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
 //! | train, fine-tune, attach LoRA adapters | [`Checkpoint::trainable`] and [`train`] |

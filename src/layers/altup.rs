@@ -101,7 +101,7 @@ impl AltUp {
     }
 }
 
-parts!(AltUp: Self { router, prediction, correction, .. } => [router, prediction, correction] []);
+parts!(AltUp: Self { router, prediction, correction, .. } => [] [router, prediction, correction]);
 
 /// What makes the streams of a stack's input, and its output of them.
 ///
@@ -167,7 +167,7 @@ impl Streams {
     }
 }
 
-parts!(Streams: Self { spread, merge } => [spread, merge] []);
+parts!(Streams: Self { spread, merge } => [] [spread, merge]);
 
 /// Each row with the root mean square of the same row of `like`.
 fn scaled_to(x: &Value, like: &Value) -> Result<Value> {

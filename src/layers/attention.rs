@@ -48,11 +48,11 @@ pub enum QueryKeyValue {
 }
 
 parts!(QueryKeyValue:
-    Self::Separate { query, key, value } => [query, key, value] [],
-    Self::Fused(query_key_value) => [query_key_value] [],
-    Self::Latent(latent) => [] [latent],
-    Self::Query(query) => [query] [],
-    Self::QueryKey { query, key } => [query, key] []);
+    Self::Separate { query, key, value } => [] [query, key, value],
+    Self::Fused(query_key_value) => [] [query_key_value],
+    Self::Latent(latent) => [latent] [],
+    Self::Query(query) => [] [query],
+    Self::QueryKey { query, key } => [] [query, key]);
 
 /// Multi-head attention: `output(softmax(scale · q·kᵀ + mask)·v)` per head (Vaswani et al. 2017,
 /// <https://arxiv.org/abs/1706.03762>), with grouped key/value heads (Ainslie et al. 2023,
@@ -195,7 +195,7 @@ impl Attention {
 }
 
 parts!(Attention: Self { projections, positions, output, position_dropout, dropout, .. }
-    => [output] [projections, positions, position_dropout, dropout]);
+    => [projections, positions, position_dropout, dropout] [output]);
 
 impl ModuleT for Attention {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

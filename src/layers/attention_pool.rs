@@ -62,4 +62,4 @@ impl AttentionPool {
     }
 }
 
-parts!(AttentionPool: Self { attention, feed_forward, .. } => [attention, feed_forward] []);
+parts!(AttentionPool: Self { attention, feed_forward, .. } => [] [attention, feed_forward]);

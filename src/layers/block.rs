@@ -289,7 +289,7 @@ impl TransformerBlock {
 
 parts!(TransformerBlock:
     Self { attention, cross_attention, feed_forward, layer_input, laurel, altup, parallel_dropout, .. }
-    => [attention, cross_attention, feed_forward, layer_input, laurel, altup] [parallel_dropout]);
+    => [parallel_dropout] [attention, cross_attention, feed_forward, layer_input, laurel, altup]);
 
 impl ModuleT for TransformerBlock {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -61,7 +61,7 @@ impl BlockFeedForward {
     }
 }
 
-parts!(BlockFeedForward: Self::Dense(of) => [] [of], Self::Experts(of) => [] [of]);
+parts!(BlockFeedForward: Self::Dense(of) => [of] [], Self::Experts(of) => [of] []);
 
 impl ModuleT for BlockFeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -1,6 +1,6 @@
 //! The position-wise feed-forward network, plain and gated.
 
-use candle_core::{ModuleT, Result, Tensor, bail};
+use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
 use crate::config::{
@@ -38,9 +38,12 @@ pub struct FeedForward {
     up: Linear,
     down: Linear,
     activation: Activation,
-    xielu: Option<Xielu>,
-    clamp: Option<GateClamp>,
-    sparsity: Option<f64>,
+    /// In place of the activation function.
+    pub(crate) xielu: Option<Xielu>,
+    /// The bounds of gate and `up`.
+    pub(crate) clamp: Option<GateClamp>,
+    /// The share of the gate's outputs that become 0.
+    pub(crate) sparsity: Option<f64>,
     dropout: Dropout,
 }
 
@@ -104,40 +107,6 @@ impl FeedForward {
         })
     }
 
-    /// Bounds gate and `up`.
-    ///
-    /// # Errors
-    /// If the layer has no gate.
-    pub fn with_clamp(mut self, clamp: GateClamp) -> Result<Self> {
-        if self.gate.is_none() {
-            bail!("feed-forward: it has no gate to clamp; hand one to from_parts");
-        }
-        self.clamp = Some(clamp);
-        Ok(self)
-    }
-
-    /// Makes this share of the gate's outputs 0, if they are distributed normally; see
-    /// [`FeedForwardConfig::sparsity`].
-    ///
-    /// # Errors
-    /// If the layer has no gate, or one with a clamp, or there is no such share.
-    pub fn with_sparsity(mut self, sparsity: f64) -> Result<Self> {
-        if self.gate.is_none() || self.clamp.is_some() {
-            bail!("feed-forward: sparsity is of a gate without a clamp");
-        }
-        if !(sparsity > 0.0 && sparsity < 1.0) {
-            bail!("feed-forward: sparsity is {sparsity}; expected a share between 0 and 1");
-        }
-        self.sparsity = Some(sparsity);
-        Ok(self)
-    }
-
-    /// Puts an xIELU in place of the activation function.
-    pub fn with_xielu(mut self, xielu: Xielu) -> Self {
-        self.xielu = Some(xielu);
-        self
-    }
-
     /// Applies `dropout` after the activation.
     pub fn with_dropout(mut self, dropout: Dropout) -> Self {
         self.dropout = dropout;
@@ -153,12 +122,6 @@ impl FeedForward {
         down(&self) -> &Linear => &self.down;
         /// The activation function.
         activation(&self) -> Activation => self.activation;
-        /// The xIELU in place of the activation function, if any.
-        xielu(&self) -> Option<&Xielu> => self.xielu.as_ref();
-        /// The bounds of gate and `up`, if any.
-        clamp(&self) -> Option<GateClamp> => self.clamp;
-        /// The share of the gate's outputs that become 0, if any.
-        sparsity(&self) -> Option<f64> => self.sparsity;
     }
 
     /// The widths of input and output.
@@ -224,7 +187,7 @@ impl FeedForward {
     }
 }
 
-parts!(FeedForward: Self { gate, up, down, dropout, .. } => [gate, up, down] [dropout]);
+parts!(FeedForward: Self { gate, up, down, dropout, .. } => [dropout] [gate, up, down]);
 
 impl ModuleT for FeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -130,7 +130,7 @@ impl GroupedExperts {
             Some(_) => {
                 let up = through(&rows, 1)?;
                 let gate = through(&rows, 0)?;
-                (gate.gate(&up, first.activation(), first.clamp())?, 2)
+                (gate.gate(&up, first.activation(), first.clamp)?, 2)
             }
             None => (through(&rows, 0)?.activate(first.activation())?, 1),
         };
@@ -144,7 +144,7 @@ fn are_alike(experts: &[FeedForward]) -> bool {
     let Some(first) = experts.first().and_then(forms) else {
         return false;
     };
-    let is_plain = |of: &FeedForward| of.xielu().is_none() && of.sparsity().is_none();
+    let is_plain = |of: &FeedForward| of.xielu.is_none() && of.sparsity.is_none();
     let alike = |of: &FeedForward| is_plain(of) && forms(of).as_ref() == Some(&first);
     experts.iter().all(alike)
 }

@@ -47,4 +47,4 @@ impl Laurel {
     }
 }
 
-parts!(Laurel: Self { down, up, .. } => [down, up] []);
+parts!(Laurel: Self { down, up, .. } => [] [down, up]);

@@ -81,7 +81,7 @@ impl LayerInputs {
     }
 }
 
-parts!(LayerInputs: Self { projection, .. } => [projection] []);
+parts!(LayerInputs: Self { projection, .. } => [] [projection]);
 
 /// Of the sum of projection and words.
 pub(crate) const FACTOR_OF_SUM: f64 = std::f64::consts::FRAC_1_SQRT_2;
@@ -135,4 +135,4 @@ impl GatedInput {
     }
 }
 
-parts!(GatedInput: Self { gate, output, .. } => [gate, output] []);
+parts!(GatedInput: Self { gate, output, .. } => [] [gate, output]);

@@ -1,5 +1,5 @@
-//! Trainable layers for any device. Each is created by `new(&config, vb)`, by `from_parts(..)`, or by a
-//! [`Checkpoint`](crate::Checkpoint).
+//! Trainable layers for any device. Each is created by `new(&config, vb)` or by a [`Checkpoint`](crate::Checkpoint); linear
+//! layers, norms, feed-forwards and perceptrons also by `from_parts(..)`. A configuration is checked where it becomes a layer.
 //!
 //! Layers without dropout implement candle's `Module`. Layers with dropout implement `ModuleT` instead,
 //! so that generic code cannot lose the training flag, and have an inherent `forward` for evaluation;

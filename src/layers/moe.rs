@@ -281,7 +281,7 @@ impl MixtureOfExperts {
 }
 
 parts!(MixtureOfExperts: Self { router, experts, shared, shared_gate, drawn, .. }
-    => [router, experts, shared, shared_gate] [drawn]);
+    => [drawn] [router, experts, shared, shared_gate]);
 
 impl ModuleT for MixtureOfExperts {
     /// # Shapes

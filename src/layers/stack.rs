@@ -253,8 +253,10 @@ impl Stack {
     }
 }
 
-parts!(Stack: Self { blocks, shared, layer_drop, output_dropout, .. }
-    => [blocks] [shared, layer_drop, output_dropout]);
+parts!(Stack:
+    Self {
+        blocks, shared: SharedParts { layer_inputs, streams: altup, .. }, layer_drop, output_dropout, ..
+    } => [layer_drop, output_dropout] [blocks, layer_inputs, altup]);
 
 impl ModuleT for Stack {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -339,7 +339,7 @@ impl<L> Sublayer<L> {
     }
 }
 
-parts!(Sublayer<L>, L: Self { inner, dropout, drop_path, ranks, .. } => [] [inner, dropout, drop_path, ranks]);
+parts!(Sublayer<L>, L: Self { inner, dropout, drop_path, ranks, .. } => [inner, dropout, drop_path, ranks] []);
 
 /// Collects the intermediate results of sublayers as tensors, where somebody wants to see them.
 pub(super) struct Watch(Option<Vec<Tensor>>);

@@ -143,9 +143,9 @@ impl<V: Visit> Visit for Vec<V> {
     }
 }
 
-/// Lists the parts of a layer: first those that have a role, which is their name, then those that have the layer's own.
+/// Lists the parts of a layer: first those that have the layer's own role, then those whose role is their name.
 macro_rules! parts {
-    ($layer:ty $(, $of:ident)?: $($pattern:pat => [$($named:ident),*] [$($own:ident),*]),+) => {
+    ($layer:ty $(, $of:ident)?: $($pattern:pat => [$($own:ident),*] [$($named:ident),*]),+) => {
         impl$(<$of: $crate::layers::visit::Visit>)? $crate::layers::visit::Visit for $layer {
             fn visit<'a>(
                 &'a self,
@@ -154,8 +154,8 @@ macro_rules! parts {
             ) {
                 match self {
                     $($pattern => {
-                        $($named.visit(&$crate::layers::visit::join(role, stringify!($named)), visitor);)*
                         $($own.visit(role, visitor);)*
+                        $($named.visit(&$crate::layers::visit::join(role, stringify!($named)), visitor);)*
                     })+
                 }
             }
@@ -167,8 +167,8 @@ macro_rules! parts {
             ) {
                 match self {
                     $($pattern => {
-                        $($named.visit_mut(&$crate::layers::visit::join(role, stringify!($named)), visitor);)*
                         $($own.visit_mut(role, visitor);)*
+                        $($named.visit_mut(&$crate::layers::visit::join(role, stringify!($named)), visitor);)*
                     })+
                 }
             }

@@ -54,7 +54,7 @@ impl PackedFeedForward {
         };
         let (up, down) = (feed_forward.up(), feed_forward.down());
         let down = PackedLinear::new(&packing.at("down"), down)?;
-        let above = feed_forward.sparsity().map(ops::quantile);
+        let above = feed_forward.sparsity.map(ops::quantile);
         let gate = feed_forward.gate();
         let joined = match gate.filter(|_| above.is_none()) {
             Some(gate) => gated(packing, gate, up)?.zip(Some(gate)),
@@ -73,12 +73,12 @@ impl PackedFeedForward {
             up: weight,
             bias,
             up_bias,
-            activation: match feed_forward.xielu() {
+            activation: match &feed_forward.xielu {
                 Some(xielu) => ActivationFunction::Xielu(ops::xielu_kernel(xielu.numbers())?),
                 None => ops::activation_kernel(feed_forward.activation()),
             },
             gate: separate,
-            clamp: feed_forward.clamp().map(|clamp| GateClamp {
+            clamp: feed_forward.clamp.map(|clamp| GateClamp {
                 limit: clamp.limit as f32,
                 offset: clamp.offset as f32,
             }),
@@ -314,9 +314,11 @@ mod tests {
         let network = |weight: &dyn Fn(&Arc<Codes>) -> Tensor| {
             let down = Linear::from_parts(down.clone(), None).unwrap();
             let (gate, up) = (gate.linear(weight(&gate)), up.linear(weight(&up)));
-            let network = FeedForward::from_parts(Some(gate), up, down, Activation::Silu).unwrap();
+            let mut network =
+                FeedForward::from_parts(Some(gate), up, down, Activation::Silu).unwrap();
             let (limit, offset) = (0.7, 1.0);
-            network.with_clamp(Clamp { limit, offset }).unwrap()
+            network.clamp = Some(Clamp { limit, offset });
+            network
         };
         let exact = network(&|codes| codes.numbers().unwrap());
         let coded = network(&|codes| {

@@ -17,7 +17,7 @@ use candle_blocks::{
 use crate::{
     kinds::{self, MEMORY},
     refused::{outcome, refusal},
-    small::{self, WIDTH, made, made_of, numbers, stack},
+    small::{self, WIDTH, made_of, numbers, stack},
 };
 
 /// That a call is refused in words that contain these.
@@ -101,11 +101,10 @@ fn positions_are_whole_numbers_that_rotary_embeddings_can_count_to() {
     let context = ForwardContext::evaluation()
         .with_position_ids(&ids)
         .unwrap();
-    both_say(
-        &["position_ids", "[3, 5]", "[2, 5] or [1, 5]"],
-        &small::decoder(),
-        &context,
-    );
+    for config in [small::decoder(), kinds::latent()] {
+        let words = ["position_ids", "[3, 5]", "[2, 5] or [1, 5]"];
+        both_say(&words, &config, &context);
+    }
     let message = said(&Tensor::zeros((2, 2, 5), DType::U32, &Device::Cpu).unwrap());
     assert!(message.contains("[2, 2, 5]"), "{message}");
     assert!(message.contains("[3, batch, seq]"), "{message}");
@@ -151,8 +150,10 @@ fn a_clamp_without_a_gate_is_refused() {
         limit: 7.0,
         offset: 1.0,
     };
-    let plain = made(|vb| FeedForward::new(&FeedForwardConfig::new(4), vb));
-    says(&["no gate to clamp"], || plain.clone().with_clamp(clamp));
+    let plain = FeedForwardConfig::new(4).with_clamp(Some(clamp));
+    says(&["no gate to clamp"], || {
+        FeedForward::new(&plain, VarBuilder::zeros(DType::F32, &Device::Cpu))
+    });
 }
 
 #[test]

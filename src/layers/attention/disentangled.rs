@@ -40,7 +40,7 @@ impl PositionLinears {
 }
 
 parts!(PositionLinears: Self { key: position_key, query: position_query }
-    => [position_key, position_query] []);
+    => [] [position_key, position_query]);
 
 /// Whether the configuration has a projection of its own for `P_k` and for `P_q`, and if so whether with a bias.
 fn wanted(config: &AttentionConfig) -> [Option<bool>; 2] {

@@ -108,9 +108,9 @@ impl LatentProjections {
     }
 }
 
-parts!((Linear, Norm): (of, _) => [] [of]);
+parts!((Linear, Norm): (of, _) => [of] []);
 parts!(LatentProjections: Self { query_latent, query, latent, key_value, .. }
-    => [query_latent, query, latent, key_value] []);
+    => [] [query_latent, query, latent, key_value]);
 
 /// # Errors
 /// If the configuration has no latent.

@@ -4,8 +4,8 @@ use candle_core::Result;
 use candle_nn::VarBuilder;
 
 use crate::config::StackConfig;
+use crate::layers::position::RelativeBiases;
 use crate::layers::{LayerInputs, Norm, RelativeEmbeddings, Streams};
-use crate::layers::{position::RelativeBiases, visit::parts};
 
 /// The parts of a stack that belong to no block.
 #[derive(Clone, Debug)]
@@ -38,5 +38,3 @@ impl SharedParts {
         })
     }
 }
-
-parts!(SharedParts: Self { layer_inputs, streams: altup, .. } => [layer_inputs, altup] []);
