@@ -77,6 +77,8 @@ VALUES = {
         {"text": {"truncation": True, "max_length": 8}},
         {"text": {"truncation": "only_first", "max_length": 10}},
         {"text": {"truncation": "only_second", "max_length": 10}},
+        {"text": {"truncation": "only_first", "max_length": 20}},
+        {"text": {"truncation": "only_second", "max_length": 20}},
         {"text": {"truncation": "do_not_truncate", "max_length": 8}},
         {"text": {"truncation": None, "max_length": 8}},
         {"text": {"add_special_tokens": False}},
