@@ -2,7 +2,6 @@
 be imported, and writes a report to attach to an issue. benches/README.md says how.
 
     python3 benches/device.py cuda
-    CANDLE_BLOCKS_CUDA=fused python3 benches/device.py cuda    # with this crate's own kernels
     python3 benches/device.py metal
     python3 benches/device.py cpu --smoke    # tries this program without a GPU
 """
@@ -94,7 +93,6 @@ def arguments():
     parser.add_argument("device", choices=["cuda", "metal", "cpu"])
     parser.add_argument("--smoke", action="store_true", help="small sizes and few calls: the times mean nothing")
     parser.add_argument("--only", choices=["tests", "times"], help="one half of it")
-    parser.add_argument("--flash", action="store_true", help="built with candle-flash-attn, which CANDLE_BLOCKS_CUDA=fused uses")
     parser.add_argument("--compile", default="default", metavar="MODE", help="of torch.compile")
     parser.add_argument("--patience", type=float, default=3600, help="seconds that a test program or a case may take")
     parser.add_argument("--out", type=Path, default=Path("device-report.md"), help="the report; outputs of tests lie beside it")
@@ -179,9 +177,8 @@ def run(command: list[str], variables: dict[str, str], patience: float, log=None
     return error, out or "", err or ""
 
 
-def features(options) -> list[str]:
-    wanted = ["cli", *([] if options.device == "cpu" else [options.device]), *(["flash-attn"] if options.flash else [])]
-    return ["--locked", "--features", ",".join(wanted)]
+def features(device: str) -> list[str]:
+    return ["--locked", "--features", "cli" if device == "cpu" else f"cli,{device}"]
 
 
 # The tests.
@@ -189,7 +186,7 @@ def features(options) -> list[str]:
 
 def tested(program: str, options) -> dict:
     """One program of tests on the device. Its whole output is kept beside the report."""
-    command = ["cargo", "test", "--release", *features(options), "--test", program]
+    command = ["cargo", "test", "--release", *features(options.device), "--test", program]
     path = options.out.with_name(f"{options.out.stem}-{program}.txt")
     begin = time.monotonic()
     with path.open("w") as log:
@@ -234,7 +231,7 @@ def measure(record: dict, options, step):
     """Each case by this crate, then by PyTorch, each in a process of its own."""
     peers = {}
     try:
-        cargo = ["bench", "--bench", "device", "--no-run", *features(options)]
+        cargo = ["bench", "--bench", "device", "--no-run", *features(options.device)]
         peers["ours"] = [workers.built(ROOT, cargo, "device")]
     except SystemExit as error:
         record["broken"] = str(error)

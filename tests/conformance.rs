@@ -110,7 +110,7 @@ fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
 
 #[test]
 fn the_run_passes_as_on_cuda_and_on_metal() {
-    rehearsal::rehearse(&["cuda", rehearsal::FUSED, "metal"].map(|backend| (backend, &[][..])));
+    rehearsal::rehearse(&["cuda", "metal"].map(|backend| (backend, &[][..])));
 }
 
 fn path() -> PathBuf {

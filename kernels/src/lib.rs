@@ -20,7 +20,6 @@
 //! | [`rows`] | what is computed of each row or element: norms, softmax, activations, rotations, AdamW |
 //! | [`products`] | matrix products of f32, f64, half precision, bfloat16 and int8, with packed weights |
 //! | [`attention`] | `softmax(q·kᵀ)·v` of all heads, and its cache |
-//! | `cuda` | with the feature of that name: norms, AdamW and products on NVIDIA GPUs |
 //!
 //! A [`Cpu`] (instruction set and number of threads) travels with every call. All instruction sets are compiled in, and
 //! chosen at run time: the functions are plain ones, so that a crate that uses this one compiles no kernel.
@@ -33,8 +32,6 @@
 
 pub mod attention;
 mod cpu;
-#[cfg(any(feature = "cuda", test))]
-pub mod cuda;
 pub mod memory;
 pub mod products;
 pub mod rows;

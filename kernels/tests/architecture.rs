@@ -16,7 +16,6 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("memory", &["vectors"]),
     ("cpu", &["threads", "vectors"]),
     ("rows", &["cpu", "memory", "threads", "vectors"]),
-    ("cuda", &["rows"]),
     ("products", &["rows", "cpu", "memory", "threads", "vectors"]),
     (
         "attention",

@@ -150,29 +150,24 @@ impl FeedForward {
 
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
-        let hidden = self.dropout.apply(&self.hidden(x, train)?, train)?;
+        let up = self.up.apply(x, None, train)?;
+        let gate = self.gate.as_ref().map(|gate| {
+            let gate = gate.apply(x, None, train)?;
+            match self.sparsity {
+                Some(share) => gate.largest(share),
+                None => Ok(gate),
+            }
+        });
+        let hidden = match (&gate.transpose()?, &self.xielu) {
+            (None, None) => up.activate(self.activation)?,
+            (None, Some(xielu)) => xielu.apply(&up)?,
+            (Some(gate), None) => gate.gate(&up, self.activation, self.clamp)?,
+            (Some(gate), Some(xielu)) => {
+                xielu.apply(gate)?.gate(&up, Activation::Identity, None)?
+            }
+        };
+        let hidden = self.dropout.apply(&hidden, train)?;
         self.down.apply(&hidden, residual, train) // [.., d_ff] -> [.., d_model]
-    }
-
-    /// The activations, `[.., d_ff]`.
-    fn hidden(&self, x: &Value, train: bool) -> Result<Value> {
-        let up = || self.up.apply(x, None, train);
-        let Some(gate) = &self.gate else {
-            return match &self.xielu {
-                None => self.up.apply_activated(x, self.activation, train),
-                Some(xielu) => xielu.apply(&up()?),
-            };
-        };
-        let up = up()?;
-        let gate = gate.apply(x, None, train)?;
-        let gate = match self.sparsity {
-            Some(share) => gate.largest(share)?,
-            None => gate,
-        };
-        match &self.xielu {
-            None => gate.gate(&up, self.activation, self.clamp),
-            Some(xielu) => xielu.apply(&gate)?.gate(&up, Activation::Identity, None),
-        }
     }
 
     /// The output in evaluation mode, as in PyTorch after `.eval()`.

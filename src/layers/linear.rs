@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::config::{Activation, LinearConfig, LinearInit, getters};
+use crate::config::{LinearConfig, LinearInit, getters};
 use crate::layers::{Dropout, DropoutSource, LowRank};
 use crate::ops::{Stored, Value, Weight, stored};
 
@@ -175,19 +175,6 @@ impl Linear {
         let low_rank = adapter.apply(x, train)?;
         let y = x.linear(weight, bias, Some(&low_rank))?;
         y.added_to(residual)
-    }
-
-    /// The activation of the output.
-    pub(super) fn apply_activated(
-        &self,
-        x: &Value,
-        activation: Activation,
-        train: bool,
-    ) -> Result<Value> {
-        match &self.adapter {
-            None => x.linear_activated(&self.weight, self.bias.as_ref(), activation),
-            Some(_) => self.apply(x, None, train)?.activate(activation),
-        }
     }
 
     /// Weight, unless it is kept in another form than a tensor, bias and the adapter's factors.

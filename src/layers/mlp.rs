@@ -60,9 +60,9 @@ impl Module for Mlp {
             return Ok(x.clone()); // never: as checked where it was made
         };
         Value::through(x, |x| {
-            let activated =
-                |x: Value, layer: &Linear| layer.apply_activated(&x, self.activation, false);
-            let hidden = before.iter().try_fold(x.clone(), activated)?;
+            let hidden = before.iter().try_fold(x.clone(), |x, layer| {
+                layer.apply(&x, None, false)?.activate(self.activation)
+            })?;
             last.apply(&hidden, None, false)
         })
     }

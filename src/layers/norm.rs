@@ -93,12 +93,6 @@ impl Norm {
         x.norm(&self.weight, self.bias.as_ref(), &self.config)
     }
 
-    /// Of the sum of a branch and what it is added to.
-    pub(super) fn apply_to_sum(&self, branch: &Value, residual: &Value) -> Result<Value> {
-        let (weight, bias) = (&self.weight, self.bias.as_ref());
-        branch.norm_of_sum(residual, weight, bias, &self.config)
-    }
-
     getters! {
         /// The weight as stored, `[d_model]`; ones if the norm has none.
         weight(&self) -> &Tensor => &self.weight;

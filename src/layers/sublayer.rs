@@ -253,18 +253,11 @@ impl<L> Sublayer<L> {
     ) -> Result<Value> {
         let input = watch.see(self.input(x)?)?;
         let residual = self.residual(x, &input);
-        let is_alone = self.branch_is_alone(train, watch);
-        let output = match self.norm.of_sum() {
-            Some(norm) if is_alone => {
-                let branch = self.added(&input, None, train, watch, inner)?;
-                norm.apply_to_sum(&branch, residual)?
-            }
-            Some(norm) => {
-                norm.apply(&self.added(&input, Some(residual), train, watch, inner)?)?
-            }
-            None => self.added(&input, Some(residual), train, watch, inner)?,
-        };
-        watch.see(output)
+        let sum = self.added(&input, Some(residual), train, watch, inner)?;
+        watch.see(match self.norm.of_sum() {
+            Some(norm) => norm.apply(&sum)?,
+            None => sum,
+        })
     }
 
     /// As [`Self::apply`], without the residual and a norm of the sum.
@@ -308,7 +301,7 @@ impl<L> Sublayer<L> {
         watch: &mut Watch,
         inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
     ) -> Result<Value> {
-        if !self.branch_is_alone(train, watch) {
+        if self.is_plain(train) && !watch.is_on() {
             return inner(&self.inner, input, residual);
         }
         let branch = match &self.ranks {
@@ -327,15 +320,12 @@ impl<L> Sublayer<L> {
         self.drop_path.apply(&branch, train)?.added_to(residual)
     }
 
-    /// Whether the branch is computed apart from what it is added to, which the last product adds otherwise.
-    fn branch_is_alone(&self, train: bool, watch: &Watch) -> bool {
-        watch.is_on()
-            || self.ranks.is_some()
-            || self.norm.of_output().is_some()
-            || !matches!(self.scale, BranchScale::One)
-            || [&self.dropout, &self.drop_path]
-                .iter()
-                .any(|of| of.is_on(train))
+    /// Whether the branch is the inner layer's output as it is.
+    fn is_plain(&self, train: bool) -> bool {
+        self.ranks.is_none()
+            && self.norm.of_output().is_none()
+            && matches!(self.scale, BranchScale::One)
+            && !(self.dropout.is_on(train) || self.drop_path.is_on(train))
     }
 }
 

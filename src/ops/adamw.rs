@@ -6,15 +6,12 @@ use candle_blocks_kernels::rows::adamw::{
     sum_of_squares as kernel_sum_of_squares, update as kernel_update,
 };
 use candle_blocks_kernels::{Slice, SliceMut};
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
 use candle_core::{
     CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType, bail,
 };
 
 use super::array::{Array, wide};
-use super::cpu::{Route, cpu, fused, route};
-use super::ledger::issued;
+use super::cpu::{Route, cpu, route};
 use super::{composed, constants::uploaded, kernels::Data, tape::check_float};
 
 pub(crate) use candle_blocks_kernels::rows::adamw::Update;
@@ -33,25 +30,17 @@ pub(crate) enum Moments {
         of: Arc<[Array; 2]>,
         at: Range<usize>,
     },
-    /// Of a parameter that this crate's kernel for CUDA moves: the first, and behind it the second.
-    #[cfg(feature = "cuda")]
-    Cuda(Array),
 }
 
 impl Moments {
     /// The moments before the first step of a parameter that computes on this route.
     pub fn zeros(route: Route, parameter: &Tensor) -> Result<Self> {
         let (n, dtype) = (parameter.elem_count(), moment_dtype(parameter.dtype()));
-        let device = parameter.device();
-        #[cfg(feature = "cuda")]
-        if device.is_cuda() && fused(device) {
-            return Ok(Self::Cuda(Array::filled(0.0, &[2 * n], dtype, device)?));
-        }
-        Ok(match (own_route(route, device), dtype) {
+        Ok(match (route, dtype) {
             (Route::Kernels, DType::F64) => Self::F64(vec![0.0; n], vec![0.0; n]),
             (Route::Kernels, _) => Self::F32(vec![0.0; n], vec![0.0; n]),
             (Route::Composed, dtype) => {
-                let zeros = Array::filled(0.0, &[n], dtype, device)?;
+                let zeros = Array::filled(0.0, &[n], dtype, parameter.device())?;
                 Self::alone([zeros.clone(), zeros])
             }
         })
@@ -77,12 +66,6 @@ impl Moments {
                 let [first, second] = own(of, at)?.map(|part| part.reshape(parameter.dims()));
                 Ok([first?.into_tensor(), second?.into_tensor()])
             }
-            #[cfg(feature = "cuda")]
-            Self::Cuda(both) => {
-                let n = parameter.elem_count();
-                let part = |from| both.narrow(0, from, n)?.copied()?.reshape(parameter.dims());
-                Ok([part(0)?.into_tensor(), part(n)?.into_tensor()])
-            }
         }
     }
 
@@ -91,12 +74,7 @@ impl Moments {
         let (device, dtype) = (parameter.device(), moment_dtype(parameter.dtype()));
         let place = |moment: &Tensor| uploaded(moment, dtype, device)?.flatten_all();
         let (first, second) = (place(first)?, place(second)?);
-        #[cfg(feature = "cuda")]
-        if device.is_cuda() && fused(device) {
-            let both = [&first, &second].map(Array::of);
-            return Ok(Self::Cuda(Array::cat(&both, 0)?));
-        }
-        Ok(match (own_route(route(device), device), dtype) {
+        Ok(match (route(device), dtype) {
             (Route::Kernels, DType::F64) => Self::F64(first.to_vec1()?, second.to_vec1()?),
             (Route::Kernels, _) => Self::F32(first.to_vec1()?, second.to_vec1()?),
             (Route::Composed, _) => Self::alone([Array::of(&first), Array::of(&second)]),
@@ -109,14 +87,6 @@ impl Moments {
             *self = Self::alone(own(of, at)?);
         }
         Ok(())
-    }
-}
-
-/// The route of a parameter's step: where CUDA would compute by a kernel of this crate, a rehearsal does by the CPU's.
-fn own_route(route: Route, device: &Device) -> Route {
-    match device.is_cpu() && fused(device) {
-        true => Route::Kernels,
-        false => route,
     }
 }
 
@@ -163,15 +133,11 @@ pub(crate) fn adamw(steps: Vec<Step>) -> Result<()> {
             together.push(step);
             continue;
         }
-        let gradient = &gradient.contiguous()?;
-        if route(parameter.device()) == Route::Composed {
-            issued(OP, &[parameter.as_tensor(), gradient], None)?;
-        }
         let in_place = InPlace {
             update: &step.update,
             moments: RefCell::new(step.moments),
         };
-        parameter.inplace_op2(gradient, &in_place)?;
+        parameter.inplace_op2(&gradient.contiguous()?, &in_place)?;
     }
     composed::adamw(together, composed::TOGETHER)
 }
@@ -235,26 +201,10 @@ impl InplaceOp2 for InPlace<'_> {
         let moments = match &mut **moments {
             Moments::F32(first, second) => [SliceMut::F32(first), SliceMut::F32(second)],
             Moments::F64(first, second) => [SliceMut::F64(first), SliceMut::F64(second)],
-            _ => bail!("{OP}: moments of another device"),
+            Moments::Shared { .. } => bail!("{OP}: moments of another device"),
         };
         kernel_update(cpu()?, self.update, parameter, gradient, moments);
         Ok(())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        parameter: &mut CudaStorage,
-        layout: &Layout,
-        gradient: &CudaStorage,
-        gradient_layout: &Layout,
-    ) -> Result<()> {
-        let moments = self.moments.borrow();
-        let Moments::Cuda(moments) = &**moments else {
-            bail!("{OP}: moments of another device");
-        };
-        let layouts = [layout, gradient_layout];
-        super::array::cuda::adamw(self.update, (parameter, gradient), layouts, moments)
     }
 }
 

@@ -12,14 +12,9 @@ use crate::device::is_one;
 use super::ledger::{Transfer, issued, moved};
 
 mod arithmetic;
-#[cfg(feature = "cuda")]
-pub(super) mod cuda;
 mod fused;
 mod lookup;
-mod own;
 mod product;
-
-pub(crate) use own::{After, Flash};
 
 /// A tensor on a device, without a graph.
 #[derive(Clone, Debug)]

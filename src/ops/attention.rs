@@ -46,8 +46,6 @@ pub(crate) struct Mixing<'a> {
     pub visible: &'a Visible<'a>,
     /// Whether a bias may hide keys with `-inf`.
     pub has_mask: bool,
-    /// The type that the result is rounded to.
-    pub rounded_to: DType,
     /// What all attentions of a pass have on a device in common.
     pub constants: &'a Constants,
     /// Marks `[batch, n_heads, queries, keys]` of what is kept, and the probability of dropping.

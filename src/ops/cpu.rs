@@ -49,8 +49,7 @@ pub fn n_threads() -> usize {
 pub enum Route {
     /// By this crate's kernels, with the instruction set that [`isa`] names.
     Kernels,
-    /// Composed of candle's own operations; on CUDA with kernels of this crate between them, if the environment variable
-    /// `CANDLE_BLOCKS_CUDA` is `fused` (`docs/devices.md`).
+    /// Composed of candle's own operations.
     Composed,
 }
 
@@ -95,29 +94,6 @@ fn asked_to_rehearse() -> &'static std::result::Result<Option<Backend>, String> 
         Ok("cuda") => Ok(Some(Backend::Cuda)),
         Ok("metal") => Ok(Some(Backend::Metal)),
         Ok(other) => Err(format!("{REHEARSE} is {other:?}, expected cuda or metal")),
-    })
-}
-
-/// The environment variable that has CUDA compute by this crate's kernels where it has some: `fused`, or `composed`, which is
-/// the default.
-const CUDA: &str = "CANDLE_BLOCKS_CUDA";
-
-/// Whether a device, or the CPU that rehearses it, computes by this crate's kernels for CUDA.
-pub(super) fn fused(device: &Device) -> bool {
-    let is_cuda = match device {
-        Device::Cpu => rehearsed() == Some(Backend::Cuda),
-        device => device.is_cuda(),
-    };
-    is_cuda && matches!(asked_of_cuda(), Ok(true))
-}
-
-/// Whether the environment asks CUDA for this crate's kernels.
-pub(super) fn asked_of_cuda() -> &'static std::result::Result<bool, String> {
-    static ASKED: OnceLock<std::result::Result<bool, String>> = OnceLock::new();
-    ASKED.get_or_init(|| match std::env::var(CUDA).as_deref() {
-        Err(_) | Ok("composed") => Ok(false),
-        Ok("fused") => Ok(true),
-        Ok(other) => Err(format!("{CUDA} is {other:?}, expected composed or fused")),
     })
 }
 

@@ -52,14 +52,6 @@ pub fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Operation>) {
     (result, operations)
 }
 
-/// Runs `work`, of which nothing is taken down: it stands for one operation that was.
-pub(crate) fn unrecorded<R>(work: impl FnOnce() -> R) -> R {
-    let ledger = LEDGER.take();
-    let result = work();
-    LEDGER.set(ledger);
-    result
-}
-
 /// Takes down an operation on these operands, and the type that it converts them to.
 ///
 /// # Errors

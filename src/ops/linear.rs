@@ -8,7 +8,7 @@ use super::numbers::Numbers;
 use super::tape::{Taped, check_float};
 use super::value::{Value, on_either};
 use super::weight::Weight;
-use crate::config::{Activation, Precision};
+use crate::config::Precision;
 
 const OP: &str = "linear";
 
@@ -44,25 +44,6 @@ impl Value {
             let residual = residual.map(|residual| x.on_tape(residual)).transpose()?;
             Ok(x.linear(weight, bias, residual.as_ref())?.into())
         })
-    }
-}
-
-impl Value {
-    /// As [`linear()`], then the activation.
-    pub fn linear_activated(
-        &self,
-        weight: impl Into<Weight>,
-        bias: Option<&Tensor>,
-        activation: Activation,
-    ) -> Result<Value> {
-        let weight = weight.into();
-        check(self, &weight, bias)?;
-        if let Value::Composed(x) = self
-            && let Some(y) = x.linear_in_one_kernel(&weight, bias, activation)?
-        {
-            return Ok(y.into());
-        }
-        self.linear(weight, bias, None)?.activate(activation)
     }
 }
 

@@ -51,24 +51,6 @@ impl Value {
         check(self, weight, bias, config)?;
         on_either!(self, x => Ok(x.norm(weight, bias, config)?.into()))
     }
-
-    /// As [`norm()`], of the sum with `residual`.
-    pub fn norm_of_sum(
-        &self,
-        residual: &Value,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        config: &NormConfig,
-    ) -> Result<Value> {
-        check(self, weight, bias, config)?;
-        match self {
-            Value::Kernels(_) => residual.add(self)?.norm(weight, bias, config),
-            Value::Composed(x) => {
-                let residual = x.on_tape(residual)?;
-                Ok(x.norm_of_sum(&residual, weight, bias, config)?.into())
-            }
-        }
-    }
 }
 
 impl Taped<Cpu> {

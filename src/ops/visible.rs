@@ -96,19 +96,6 @@ impl Reach {
         }
     }
 
-    /// How many keys before and behind its own each of these queries sees, of which the last is the last key's; `None` is all.
-    /// Fails to be so where the last query is another's.
-    pub(crate) fn beside(self, queries: usize, keys: usize) -> Option<[Option<usize>; 2]> {
-        let sees_all = (self.visibility, self.window) == (Visibility::Bidirectional, None);
-        if !sees_all && self.first_query.checked_add(queries) != Some(keys) {
-            return None;
-        }
-        Some(match (self.visibility, self.window) {
-            (Visibility::Bidirectional, window) => [window, window],
-            (Visibility::Causal, window) => [window.map(|n| n.saturating_sub(1)), Some(0)],
-        })
-    }
-
     /// Of `keys` keys, those that query number `query` sees.
     pub(crate) fn range(self, query: usize, keys: usize) -> Range<usize> {
         let position = self.first_query.saturating_add(query);
@@ -155,35 +142,6 @@ mod tests {
         assert_eq!(seen(Causal, Some(9), 3), [0..4, 0..5, 0..6]);
         assert_eq!(seen(Bidirectional, Some(1), 0), [0..2, 0..3, 1..4]);
         assert_eq!(seen(Bidirectional, Some(1), 4), [3..6, 4..6, 5..6]);
-    }
-
-    #[test]
-    fn distances_to_both_sides_are_the_ranges() {
-        for visibility in [Visibility::Bidirectional, Visibility::Causal] {
-            for (window, cached) in [
-                (None, 0),
-                (Some(1), 0),
-                (Some(2), 3),
-                (Some(9), 4),
-                (None, 2),
-            ] {
-                let reach = Reach {
-                    visibility,
-                    window,
-                    first_query: cached,
-                };
-                let keys = cached + 3;
-                let [before, behind] = reach.beside(3, keys).unwrap();
-                for query in 0..3 {
-                    let own = cached + query;
-                    let first = before.map_or(0, |n| own.saturating_sub(n));
-                    let end = behind.map_or(keys, |n| keys.min(own + n + 1));
-                    assert_eq!(reach.range(query, keys), first..end);
-                }
-                let sees_all = visibility == Visibility::Bidirectional && window.is_none();
-                assert_eq!(reach.beside(2, keys).is_some(), sees_all);
-            }
-        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! All of this program once more as it would run on a GPU; see `shared/rehearsal.rs`.
 
-use crate::rehearsal::{FUSED, rehearse};
+use crate::rehearsal::rehearse;
 
 #[test]
 fn a_cached_pass_computes_the_same_as_on_cuda() {
-    rehearse(&[("cuda", &[]), (FUSED, &[])]);
+    rehearse(&[("cuda", &[])]);
 }

@@ -13,18 +13,6 @@ use crate::device::DEVICE_VARIABLE;
 /// The variable, whose value is a back end.
 pub const VARIABLE: &str = "CANDLE_BLOCKS_REHEARSE";
 
-/// The variable that has CUDA, or the CPU that rehearses it, compute by this crate's kernels: with the value `fused`.
-const CUDA: &str = "CANDLE_BLOCKS_CUDA";
-
-/// As CUDA with this crate's kernels.
-pub const FUSED: &str = "cuda, fused";
-
-/// Whether the CPU computes as CUDA does with this crate's kernels.
-#[allow(dead_code, reason = "not every program counts operations")]
-pub fn is_fused() -> bool {
-    std::env::var(CUDA).as_deref() == Ok("fused")
-}
-
 /// The back end as which the CPU computes.
 pub fn rehearsed() -> Option<String> {
     std::env::var(VARIABLE).ok()
@@ -57,15 +45,9 @@ fn output_as(backend: &str, left_out: &[&str]) -> Output {
     for name in left_out {
         program.args(["--skip", name]);
     }
-    let kernels = if backend == FUSED {
-        "fused"
-    } else {
-        "composed"
-    };
     program
         .args(["--nocapture"])
-        .env(VARIABLE, backend.split(',').next().unwrap())
-        .env(CUDA, kernels)
+        .env(VARIABLE, backend)
         .env_remove(DEVICE_VARIABLE) // it is the CPU's, also where a GPU is under test
         .output()
         .unwrap()

@@ -26,17 +26,17 @@ pub struct Update {
 }
 
 /// What an update multiplies by, in the type that it is computed in.
-pub(crate) struct Constants<R> {
-    pub(crate) scale: R,
-    pub(crate) keep: R,
-    pub(crate) beta2: R,
-    pub(crate) first_weight: R,
+struct Constants<R> {
+    scale: R,
+    keep: R,
+    beta2: R,
+    first_weight: R,
     /// Whether the first moment is computed from the gradient's side, `first_weight` being negative then.
-    pub(crate) from_gradient: bool,
-    pub(crate) second_weight: R,
-    pub(crate) second_root: R,
-    pub(crate) eps: R,
-    pub(crate) step_size: R,
+    from_gradient: bool,
+    second_weight: R,
+    second_root: R,
+    eps: R,
+    step_size: R,
 }
 
 impl Update {
@@ -46,7 +46,7 @@ impl Update {
         (power(self.beta1), power(self.beta2))
     }
 
-    pub(crate) fn constants<R: Real>(&self) -> Constants<R> {
+    fn constants<R: Real>(&self) -> Constants<R> {
         let (first, second) = self.bias_corrections();
         // From the nearer side, as torch's `lerp`: with a decay of 0 the moment is the gradient, without what is left
         // of an earlier one when that is subtracted from itself.

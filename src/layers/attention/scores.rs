@@ -1,6 +1,6 @@
 //! From the queries, keys and values of all heads to mixed values.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::{Attention, disentangled::Positions};
 use crate::config::Position;
@@ -37,20 +37,12 @@ impl Attention {
         pass: &Pass,
         (x, residual): (&Value, Option<&Value>),
     ) -> Result<Value> {
-        let mixed = self
-            .mix(query, attended, pass, x.dtype())?
-            .to_dtype(x.dtype())?;
+        let mixed = self.mix(query, attended, pass)?.to_dtype(x.dtype())?;
         self.output.apply(&mixed, residual, pass.context.train())
     }
 
     /// `dropout(softmax(scale · q·kᵀ + biases))·v`.
-    fn mix(
-        &self,
-        query: &Value,
-        attended: &Attended,
-        pass: &Pass,
-        rounded_to: DType,
-    ) -> Result<Value> {
+    fn mix(&self, query: &Value, attended: &Attended, pass: &Pass) -> Result<Value> {
         let config = &self.config;
         let Attended {
             key,
@@ -92,7 +84,6 @@ impl Attention {
             sinks: sinks.as_ref(),
             visible,
             has_mask: *has_mask,
-            rounded_to,
             constants: &pass.constants,
             dropout: dropped.as_ref().map(|keep| (keep, self.dropout.p())),
         };

@@ -13,14 +13,20 @@ use super::{Array, Composed, Taped};
 impl Taped<Composed> {
     pub(in crate::ops) fn activate(&self, activation: Activation) -> Result<Self> {
         let (slot, dtype, x) = (self.slot.clone(), self.dtype(), self.view()?.contiguous()?);
-        let y = activated(&x, activation)?;
-        Ok(self.mapped(y, &[slot.place], move |pass, dy| {
-            if x.is_empty() {
-                return pass.add(&slot, dy);
-            }
-            let slope = slope(&x.widened()?, activation)?;
-            pass.add(&slot, dy.widened()?.mul(&slope)?.to_dtype(dtype)?)
-        }))
+        let y = if x.is_empty() {
+            x.clone()
+        } else {
+            value(&x.widened()?, activation)?
+        };
+        Ok(
+            self.mapped(y.to_dtype(dtype)?, &[slot.place], move |pass, dy| {
+                if x.is_empty() {
+                    return pass.add(&slot, dy);
+                }
+                let slope = slope(&x.widened()?, activation)?;
+                pass.add(&slot, dy.widened()?.mul(&slope)?.to_dtype(dtype)?)
+            }),
+        )
     }
 
     pub(in crate::ops) fn gate(&self, up: &Self, activation: Activation) -> Result<Self> {
@@ -38,14 +44,6 @@ impl Taped<Composed> {
             pass.add(&slots[1], dy.mul(&data[0])?)?;
             pass.add(&slots[0], dy.mul(&data[1])?)
         }))
-    }
-}
-
-/// The activation of numbers, computed in f32 or f64.
-pub(super) fn activated(x: &Array, activation: Activation) -> Result<Array> {
-    match x.is_empty() {
-        true => Ok(x.clone()),
-        false => value(&x.widened()?, activation)?.to_dtype(x.dtype()),
     }
 }
 

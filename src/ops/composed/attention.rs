@@ -2,13 +2,11 @@
 
 use candle_core::Result;
 
-use crate::ops::array::Flash;
 use crate::ops::attention::{Mixing, four};
 use crate::ops::constants::Hidden;
 use crate::ops::relative_scores::Term;
 use crate::ops::softmax::Scores;
 use crate::ops::tape::Slot;
-use crate::ops::visible::{Reach, Visible};
 
 use super::elements::dropped;
 use super::softmax::{slope, softmax};
@@ -78,18 +76,9 @@ impl Taped<Composed> {
             sinks: mixing.sinks.map(|sinks| (Array::of(sinks), of_sinks)),
             dropout: mixing.dropout.map(|(keep, p)| (Array::of(keep), 1.0 - p)),
         };
-        let composed = || {
-            let (p, _) = attention.probabilities()?;
-            attention.in_rows(attention.mixed(&attention.of_keys(&p)?)?)
-        };
-        let y = match attention.flash(mixing) {
-            Some(flash) => {
-                let of = [&attention.query, &attention.key, &attention.value];
-                Array::flash(of.map(|heads| &heads.data), flash, composed)?
-            }
-            None => composed()?,
-        };
-        let y = y.reshape(&dims)?;
+        let (p, _) = attention.probabilities()?;
+        let p = attention.of_keys(&p)?;
+        let y = attention.in_rows(attention.mixed(&p)?)?.reshape(&dims)?;
         Ok(self.computed((y, dims), &asks, move |pass, dy| {
             attention.backward(pass, &dy)
         }))
@@ -136,27 +125,6 @@ struct Attention {
 }
 
 impl Attention {
-    /// How flash attention is asked for these scores, where a device has it and it can compute them.
-    fn flash(&self, mixing: &Mixing) -> Option<Flash> {
-        let Visible { keep, .. } = *mixing.visible;
-        let plain = self.biases.is_empty() && self.sinks.is_none() && self.dropout.is_none();
-        let [query, value] = [&self.query, &self.value].map(|heads| heads.data.width());
-        if !plain
-            || keep.is_some()
-            || query != value
-            || !self.query.data.has_flash(mixing.rounded_to)
-        {
-            return None;
-        }
-        let windows = Reach::of(mixing.visible).beside(mixing.queries, mixing.keys)?;
-        Some(Flash {
-            dtype: mixing.rounded_to,
-            scale: self.scale as f32,
-            soft_cap: self.soft_cap.unwrap_or(0.0) as f32,
-            windows,
-        })
-    }
-
     /// The probabilities `[batch, n_heads, queries, keys]` before dropout, with those of the sinks as one more key behind the
     /// others, and what the soft cap's `tanh` was.
     fn probabilities(&self) -> Result<(Array, Option<Array>)> {

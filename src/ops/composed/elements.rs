@@ -6,17 +6,13 @@ use super::{Array, Composed, Taped};
 
 impl Taped<Composed> {
     pub(in crate::ops) fn add(&self, other: &Self) -> Result<Self> {
-        Ok(self.summed(other, self.view()?.add(&other.view()?)?))
-    }
-
-    /// The sum `y` of both, with the step back.
-    pub(super) fn summed(&self, other: &Self, y: Array) -> Self {
+        let y = self.view()?.add(&other.view()?)?;
         let slots = [self.slot.clone(), other.slot.clone()];
         let asks = [slots[0].place, slots[1].place];
-        self.mapped(y, &asks, move |pass, dy| {
+        Ok(self.mapped(y, &asks, move |pass, dy| {
             pass.add(&slots[1], dy.clone())?;
             pass.add(&slots[0], dy)
-        })
+        }))
     }
 
     pub(in crate::ops) fn scale(&self, factor: f64) -> Result<Self> {

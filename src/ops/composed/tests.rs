@@ -316,7 +316,6 @@ fn mixing<'a>(
         sinks: None,
         has_mask: false,
         visible,
-        rounded_to: DType::F64,
         constants,
         dropout,
     }

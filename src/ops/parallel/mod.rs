@@ -6,8 +6,6 @@
 
 #[cfg(feature = "mpi")]
 mod mpi;
-#[cfg(feature = "nccl")]
-mod nccl;
 mod threads;
 
 use std::fmt;
@@ -16,8 +14,6 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 #[cfg(feature = "mpi")]
 pub use self::mpi::Mpi;
-#[cfg(feature = "nccl")]
-pub use self::nccl::Nccl;
 pub use threads::Threads;
 
 /// One of several ranks, and its way to the others. All ranks make the same calls in the same order, each with slices of
