@@ -15,20 +15,21 @@ pub(super) fn lacking(model_type: &str) -> Option<Lacking> {
         .map(|(_, lacking)| lacking)
 }
 
-/// Every such model type.
+/// Every such model type: reasons, each above the types that it is true of.
 fn listed() -> impl Iterator<Item = (&'static str, Lacking)> {
-    let mut said = ("", false);
-    include_str!("lacking.txt").lines().filter_map(move |line| {
-        match line.split_once(' ') {
-            Some(("=", what)) => said = (what, false),
-            Some(("+", what)) => said = (what, true),
-            None if !line.is_empty() => {
-                let (what, is_table) = said;
-                return Some((line, Lacking { what, is_table }));
-            }
-            _ => {}
+    let mut reason = "";
+    include_str!("lacking.txt").lines().flat_map(move |line| {
+        let model_types = line.strip_prefix("    ");
+        if model_types.is_none() {
+            reason = line;
         }
-        None
+        let (what, is_table) = match reason.strip_prefix("+ ") {
+            Some(what) => (what, true),
+            None => (reason, false),
+        };
+        let model_types = model_types.unwrap_or_default().split(' ');
+        let named = model_types.filter(|name| !name.is_empty());
+        named.map(move |name| (name, Lacking { what, is_table }))
     })
 }
 
@@ -38,6 +39,14 @@ mod tests {
 
     use super::*;
     use crate::checkpoint::families;
+
+    #[test]
+    fn the_model_types_that_lack_but_a_table_are_marked() {
+        for (name, lacking) in listed() {
+            let says_so = lacking.what.ends_with("; `--family FILE` takes one");
+            assert_eq!(lacking.is_table, says_so, "{name}: {}", lacking.what);
+        }
+    }
 
     #[test]
     fn no_model_type_is_listed_twice_or_built_in() {
