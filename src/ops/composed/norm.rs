@@ -60,23 +60,22 @@ impl Norm {
         if x.is_empty() {
             return Ok(x.clone());
         }
-        let wide = x.widened()?;
-        let is_rms = self.config.kind == NormKind::RmsNorm;
-        let plain = self.config.weight == NormWeight::Plain;
-        let y = if wide.dtype() == DType::F64 || (is_rms && plain && self.dtype != wide.dtype()) {
+        let (wide, eps) = (x.widened()?, self.config.eps);
+        let is_half = self.dtype != wide.dtype();
+        let y = match (self.config.kind, self.config.weight) {
+            // candle computes norms of f64 in f32.
+            _ if wide.dtype() == DType::F64 => added(self.normal(&wide)?.0.mul(&self.gain)?, bias)?,
             // A plain RMSNorm rounds half types before it multiplies.
-            let normal = self.normal(&wide)?.0;
-            let normal = match is_rms && plain {
-                true => normal.to_dtype(self.dtype)?.widened()?,
-                false => normal,
-            };
-            added(normal.mul(&self.gain)?, bias)?
-        } else if is_rms {
-            added(wide.rms_norm(&self.gain, self.config.eps)?, bias)?
-        } else {
-            let zeros = || self.gain.zeros(self.gain.dims());
-            let bias = bias.map_or_else(zeros, |bias| Ok(bias.clone()))?;
-            centered(&wide)?.layer_norm(&self.gain, &bias, self.config.eps)?
+            (NormKind::RmsNorm, NormWeight::Plain) if is_half => {
+                let rounded = self.normal(&wide)?.0.to_dtype(self.dtype)?;
+                added(rounded.widened()?.mul(&self.gain)?, bias)?
+            }
+            (NormKind::RmsNorm, _) => added(wide.rms_norm(&self.gain, eps)?, bias)?,
+            (NormKind::LayerNorm, _) => {
+                let zeros = || self.gain.zeros(self.gain.dims());
+                let bias = bias.map_or_else(zeros, |bias| Ok(bias.clone()))?;
+                centered(&wide)?.layer_norm(&self.gain, &bias, eps)?
+            }
         };
         y.to_dtype(self.dtype)
     }
