@@ -4,8 +4,8 @@ use candle_nn::VarBuilder;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
-use crate::checkpoint::scheme::{Family, matches};
+use crate::checkpoint::plan::{Missing, Request, candidates, recorded};
+use crate::checkpoint::scheme::{Family, Place, matches};
 use crate::checkpoint::source::Source;
 use crate::checkpoint::tied::{Copies, add_copies};
 use crate::config::{

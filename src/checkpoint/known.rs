@@ -155,6 +155,19 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_rule_of_the_stack_is_for_no_role_around_it() {
+        for family in families::all() {
+            for rule in &family.stack_rules {
+                let other = family
+                    .end_rules
+                    .iter()
+                    .find(|other| other.role == rule.role);
+                assert!(other.is_none(), "{}: {}", family.name, rule.role);
+            }
+        }
+    }
+
     // Of the model types of transformers 5.23.
     #[test]
     fn families_that_are_not_near_are_not_offered() {

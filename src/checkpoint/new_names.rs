@@ -9,7 +9,8 @@ use candle_core::Tensor;
 
 use crate::checkpoint::Architecture;
 use crate::checkpoint::ends;
-use crate::checkpoint::plan::{Place, Request, candidates, count_items, parameters};
+use crate::checkpoint::plan::{Request, candidates, count_items, parameters};
+use crate::checkpoint::scheme::Place;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::tied::unite;
 use crate::checkpoint::two_stacks::{role_of, similarity};

@@ -14,7 +14,7 @@ use crate::checkpoint::ends::Ends;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::nearest::nearest;
-use crate::checkpoint::scheme::{Family, Rule, Stacking, matches};
+use crate::checkpoint::scheme::{Family, Place, Rule, Stacking, matches};
 use crate::checkpoint::source::{Item, Source};
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed};
@@ -215,28 +215,6 @@ pub(super) struct Request<'a> {
     pub attention: Option<&'a AttentionConfig>,
 }
 
-/// Where in a model a parameter is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In the block of this number.
-    Block(usize),
-    /// In the stack, outside its blocks.
-    Stack,
-    /// In what surrounds the stack.
-    Ends,
-}
-
-impl Place {
-    /// Of a role of the stack.
-    pub fn of(role: &str) -> Self {
-        let index = role
-            .strip_prefix("blocks.")
-            .and_then(|role| role.split('.').next());
-        let index = index.and_then(|index| index.parse().ok());
-        index.map_or(Self::Stack, Self::Block)
-    }
-}
-
 /// The names on disk, without a prefix, under which a family may store a role of a whole model.
 pub(crate) fn names_on_disk(
     family: &Family,
@@ -244,22 +222,10 @@ pub(crate) fn names_on_disk(
     role: &str,
     shape: &[usize],
 ) -> Result<Vec<String>> {
-    let place = match role.split('.').next() {
-        Some(
-            "blocks"
-            | "final_norm"
-            | "relative_bias"
-            | "relative_embeddings"
-            | "relative_embeddings_norm"
-            | "layer_inputs"
-            | "altup",
-        ) => Place::of(role),
-        _ => Place::Ends,
-    };
     let request = Request {
         role,
         shape,
-        place,
+        place: family.place(role),
         attention: None,
     };
     let found = candidates(family, config, "", &request)?;

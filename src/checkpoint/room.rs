@@ -2,7 +2,7 @@
 
 use crate::checkpoint::as_stored;
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::plan::Place;
+use crate::checkpoint::scheme::Place;
 use crate::checkpoint::source::Source;
 use crate::config::Precision;
 

@@ -22,7 +22,6 @@ use serde_json::Value;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::initializer_range;
 use crate::checkpoint::masking::masked;
-use crate::checkpoint::plan::Place;
 use crate::config::{
     EmbeddingsConfig, Initialization, Joint, ReadoutConfig, StackConfig, Task, setters,
 };
@@ -367,6 +366,15 @@ impl Family {
         prefix
     }
 
+    /// Where a role of a whole model is: in a block, or in the stack if one of its rules is for the role, else in what surrounds it.
+    pub(super) fn place(&self, role: &str) -> Place {
+        let module = role.rsplit_once('.').map_or(role, |(module, _)| module);
+        match Place::of(role) {
+            Place::Stack if self.rules(module, Place::Stack).0.is_empty() => Place::Ends,
+            place => place,
+        }
+    }
+
     /// The rules for a role at a place of the model, and the number in the role.
     pub(super) fn rules(&self, role: &str, place: Place) -> (Vec<&Rule>, Option<usize>) {
         let rules = match place {
@@ -385,5 +393,27 @@ impl Family {
             rules.iter().filter(|rule| rule.role == pattern).collect(),
             number,
         )
+    }
+}
+
+/// Where in a model a parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the block of this number.
+    Block(usize),
+    /// In the stack, outside its blocks.
+    Stack,
+    /// In what surrounds the stack.
+    Ends,
+}
+
+impl Place {
+    /// Of a role of the stack.
+    pub fn of(role: &str) -> Self {
+        let index = role
+            .strip_prefix("blocks.")
+            .and_then(|role| role.split('.').next());
+        let index = index.and_then(|index| index.parse().ok());
+        index.map_or(Self::Stack, Self::Block)
     }
 }

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use candle_core::Tensor;
 
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::plan::Place;
-use crate::checkpoint::scheme::{Features, Orientation};
+use crate::checkpoint::scheme::{Features, Orientation, Place};
 use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
 use crate::memory::check_next;
