@@ -28,7 +28,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "checkpoint",
-        &["packed", "layers", "config", "device", "memory", "error"],
+        &[
+            KERNELS, "packed", "layers", "config", "device", "memory", "error",
+        ],
     ),
     (
         "train",

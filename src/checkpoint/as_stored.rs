@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
@@ -11,7 +12,7 @@ use crate::checkpoint::source::Source;
 use crate::checkpoint::{Checkpoint, Loader};
 use crate::config::Precision;
 use crate::error::{Error, Result};
-use crate::packed::stored::{CodeFormat, CodedRows, StoredWeight, stand_in};
+use crate::packed::stored::{StoredWeight, stand_in};
 
 /// Weights that are packed from the codes of these files.
 pub(super) struct Codes {

@@ -208,9 +208,10 @@ impl fmt::Debug for PackedFeedForward {
 mod tests {
     use std::ops::Range;
 
+    use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
     use candle_core::DType;
 
-    use super::super::stored::{CodeFormat, CodedRows, HeadNumber, Heads, StoredWeight, stand_in};
+    use super::super::stored::{StoredWeight, stand_in};
     use super::*;
     use crate::config::{Activation, GateClamp as Clamp};
     use crate::error::{Error, Result as Loaded};

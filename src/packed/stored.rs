@@ -9,8 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use candle_blocks_kernels::products::PackedWeight;
-pub(crate) use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+use candle_blocks_kernels::products::{CodeFormat, CodedRows, PackedWeight};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::Packing;

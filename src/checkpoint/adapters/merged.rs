@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use candle_core::{Device, Tensor};
 
 use crate::checkpoint::files::{Coding, Compute, Part, TensorFiles};
 use crate::checkpoint::scheme::Features;
 use crate::error::{Error, Result};
-use crate::packed::stored::{CodeFormat, CodedRows};
 
 /// How many numbers of a tensor are computed at a time where all of it is gone through.
 const AT_ONCE: usize = 1 << 20;

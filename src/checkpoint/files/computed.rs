@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::packed::stored::{CodeFormat, CodedRows};
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 

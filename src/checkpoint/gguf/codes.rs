@@ -1,9 +1,10 @@
 //! The codes of GGUF's blocks, with their scales and minima as they are stored.
 
-use crate::packed::stored::{CodeFormat, CodedRows, HeadNumber, Heads};
 use half::f16;
 
 use super::blocks::{fourth_bits, half, half_power, k_scale};
+use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+
 use crate::checkpoint::files::{BlockKind, Coding};
 
 /// How blocks of a kind are packed.

@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::packed::stored::{CodeFormat, CodedRows};
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use serde_json::Value;
 
 use self::config::Described;

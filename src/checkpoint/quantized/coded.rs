@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::packed::stored::{CodeFormat, CodedRows, HeadNumber, Heads};
 use safetensors::Dtype;
 
 use super::rows::{QuantizedRows, Stored, Zeros};
+use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+
 use crate::checkpoint::files::{Coding, TensorFiles};
 use crate::error::Result;
 

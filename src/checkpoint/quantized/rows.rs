@@ -3,10 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::packed::stored::{CodeFormat, CodedRows};
 use safetensors::Dtype;
 
 use super::coded::{self, CodeKind};
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+
 use crate::checkpoint::files::{Coding, Compute, Part, TensorFiles};
 use crate::error::Result;
 
