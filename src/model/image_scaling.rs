@@ -8,6 +8,14 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
 
 const FILE: &str = "preprocessor_config.json";
+/// Changes of pixels other than of their scale, which are refused.
+const CHANGES: [&str; 5] = [
+    "rescale_offset",
+    "offset",
+    "do_flip_channel_order",
+    "do_grayscale",
+    "do_color_quantize",
+];
 
 /// How the bytes of an image become the numbers that a model was trained with: what its `preprocessor_config.json` says of
 /// factor, mean and standard deviation. Sizes are the caller's to change.
@@ -38,7 +46,9 @@ impl ImageScaling {
     /// If there is none, or it lacks a number.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let json = ConfigJson::open(&directory.as_ref().join(FILE))?;
-        json.only("rescale_offset", &[false.into()])?;
+        for key in CHANGES {
+            json.only(key, &[false.into()])?;
+        }
         let factor = match json.flag(&["do_rescale"], true)? {
             true => json.number(&["rescale_factor"], 1.0 / 255.0)?,
             false => 1.0,

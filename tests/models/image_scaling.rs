@@ -46,13 +46,14 @@ fn settings_and_images_that_do_not_fit_are_refused() {
         let expected = "expected bytes (U8) of [batch, height, width, 3]";
         assert_says(refused, &[&format!("{shape:?}"), expected]);
     }
-    let keys: [(&str, Value); 6] = [
+    let keys: [(&str, Value); 7] = [
         ("image_mean", Value::Null),
         ("image_mean", json!([0.5])),
         ("image_std", json!([0.5, 0.0, 0.5])),
         ("rescale_factor", json!("1/255")),
         ("do_rescale", json!(1)),
         ("rescale_offset", json!(true)),
+        ("do_flip_channel_order", json!(true)),
     ];
     for (key, value) in keys {
         let right = std::mem::replace(&mut settings[key], value.clone());

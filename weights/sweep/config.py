@@ -81,6 +81,7 @@ def fitted(value, config):
     """Factors of a rotation, as many as the configuration has."""
     if not isinstance(value, dict) or "SHORT" not in value.values():
         return value
+    config = config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     short = [1.0 + 0.25 * i for i in range(width // 2)]
     lists = {"SHORT": short, "LONG": [2 * one for one in short]}

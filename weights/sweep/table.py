@@ -13,10 +13,17 @@ from pathlib import Path
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/keys.md"
 # So many families, and a key is said of all of them at once.
 MANY = 12
-HEAD = """# Keys of config.json
+HEAD = """# Keys of files
 
 What `config.json` says is done as transformers does it, or refused by the key's name. A key that nothing reads, and that is not
 [known to change nothing](../src/checkpoint/harmless_keys.txt), is in `LoadReport::unread_keys` and in a note of the program.
+
+The same holds of `tokenizer_config.json`. transformers takes only words and merges of `tokenizer.json` for many classes, and builds
+normalizer, pre-tokenizer, decoder and post-processor by keys of `tokenizer_config.json`, or by the defaults of the class.
+[classes.json](../src/text/tokenizer_class/classes.json) has these parts, and the class is chosen as transformers chooses it, by
+`tokenizer_class` and the model's type. Keys of other classes are named in a note, and their `tokenizer.json` is followed.
+
+ViT-MAE's `mask_ratio` is not followed: every patch is read, in its order, as with 0. transformers hides patches at random.
 
 `weights/sweep/config.py` changes each key of transformers' configuration classes, of their base classes, and of those that
 shared code or published files have, one at a time, on small random models, and runs transformers and the program.
@@ -34,6 +41,8 @@ def read(paths: list[str]) -> list[dict]:
             at = (record["model_type"], record["class"], record["names"], record.get("path"), json.dumps(record.get("value")))
             if record["verdict"] == "UNNAMED" and 'key "' in record["said"]:
                 record["verdict"] = "refused"  # by a key that it contradicts
+            if record["verdict"] == "NO BASE":
+                continue  # nothing was changed
             last[at] = record
     return list(last.values())
 
@@ -44,9 +53,11 @@ def tried(records: list[dict]) -> str:
     changed = sum(bool(record.get("changed")) for record in records if record["verdict"] == "same")
     types = len({record["model_type"] for record in records})
     keys = len({record["path"] for record in records if record.get("path")})
+    classes = len({record["class"] if record["class"] != "AutoModel" else record["model_type"] for record in records})
     return (
-        f"Of {len(records):,} changes of {keys} keys in {types} model types, {counts['same']:,} gave transformers' numbers\n"
-        f"({changed:,} of them others than before), {counts['refused']} were refused by name, {counts['fails']:,} fail in transformers."
+        f"Of {len(records):,} changes of {keys} keys in {types} model types and {classes} classes, {counts['same']:,} gave transformers'\n"
+        f"numbers ({changed:,} of them others than before), {counts['refused']} were refused by name, {counts['UNNAMED']} without it\n"
+        f"(mostly sizes of 0), {counts['fails']:,} fail in transformers. {counts['noted']} classes have a head that is not known here, as a note says."
     )
 
 

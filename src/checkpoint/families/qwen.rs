@@ -8,13 +8,16 @@ use super::llama::{bias, block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 use super::text_side::beside_images;
 
+/// The text side in files of a class without a head.
+const BARE: &str = "language_model.";
+
 pub(super) fn families() -> Vec<Family> {
     let alone = [decoder("qwen2", qwen2), decoder("qwen3", qwen3)];
     let alone = alone.map(|table| table.new_names(prefix_by_head));
     let sides = [
-        decoder("qwen2_vl", qwen2_vl).prefixes(&["model.", "model.language_model.", ""]),
-        decoder("qwen2_5_vl", qwen2_vl).prefixes(&["model.", "model.language_model.", ""]),
-        decoder("qwen3_vl", qwen3_vl).prefixes(&["model.language_model.", ""]),
+        decoder("qwen2_vl", qwen2_vl).prefixes(&["model.", "model.language_model.", BARE, ""]),
+        decoder("qwen2_5_vl", qwen2_vl).prefixes(&["model.", "model.language_model.", BARE, ""]),
+        decoder("qwen3_vl", qwen3_vl).prefixes(&["model.language_model.", BARE, ""]),
     ];
     let sides = sides.map(beside_images);
     // Alone, as the classes without a head write them.
