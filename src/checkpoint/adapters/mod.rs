@@ -55,7 +55,7 @@ impl Adapter {
         }
         let config = AdapterConfig::open(&config)?;
         let weights = directory.join(WEIGHTS);
-        if !weights.exists() {
+        if !is_named(&weights) {
             let found = match directory.join("adapter_model.bin").exists() {
                 true => "only adapter_model.bin, a pickle, which can run code",
                 false => "none",
