@@ -1,16 +1,14 @@
 //! The transformer block: attention and feed-forward, each a residual sublayer.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
-    AltUp, Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, GatedInput, Laurel,
-    Sublayer,
+    Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, Sublayer,
+    kv_cache::LayerCache,
 };
-use crate::layers::{
-    altup::side_by_side, kv_cache::LayerCache, pass::Pass, sublayer::Watch, visit::parts,
-};
+use crate::layers::{own::gemma::Beside, pass::Pass, sublayer::Watch, visit::parts};
 use crate::ops::Value;
 
 mod parallel;
@@ -54,11 +52,7 @@ pub struct TransformerBlock {
     attention: Sublayer<Attention>,
     cross_attention: Option<Sublayer<Attention>>,
     feed_forward: Sublayer<BlockFeedForward>,
-    pub(crate) layer_input: Option<Sublayer<GatedInput>>,
-    /// `[1]`
-    pub(crate) output_scale: Option<Tensor>,
-    pub(crate) laurel: Option<Laurel>,
-    pub(crate) altup: Option<AltUp>,
+    pub(crate) beside: Option<Box<Beside>>,
     topology: Topology,
     parallel_dropout: Dropout,
 }
@@ -87,31 +81,12 @@ impl TransformerBlock {
         let cross = config.cross_attention.as_ref();
         let cross = cross.map(|cross| attend("cross_attention", cross));
         let cross_attention = cross.transpose()?;
-        let input = config.layer_input.as_ref().map(|input| {
-            let inner = GatedInput::new(input, config.d_model(), vb.pp("layer_input"))?;
-            let placement = NormPlacement::Output;
-            Sublayer::of_block(("layer_input", inner), placement, 0.0, config, &vb)
-        });
-        let layer_input = input.transpose()?;
-        let output_scale = config.output_scale.then(|| {
-            let vb = vb.pp("output_scale");
-            vb.get_with_hints(1, "weight", Init::Const(1.0))
-        });
-        let output_scale = output_scale.transpose()?;
-        let laurel = config
-            .laurel_rank
-            .map(|rank| Laurel::new(rank, &config.norm, &vb.pp("laurel")));
-        let laurel = laurel.transpose()?;
-        let altup = config.altup.as_ref();
-        let altup = altup.map(|altup| AltUp::new(altup, &config.norm, &vb.pp("altup")));
+        let beside = Beside::new(config, &vb)?;
         Ok(Self {
             attention,
             cross_attention,
             feed_forward,
-            layer_input,
-            output_scale,
-            laurel,
-            altup: altup.transpose()?,
+            beside,
             topology: config.topology,
             parallel_dropout: Dropout::new(residual.parallel_dropout, DropoutSource::default())?,
         })
@@ -169,11 +144,11 @@ impl TransformerBlock {
         let attention = watch.sublayer()?;
         let cross = self.cross_attention.is_some().then(|| watch.sublayer());
         let (cross, feed_forward) = (cross.transpose()?, watch.sublayer()?);
-        let input = self.layer_input.is_some().then(|| watch.sublayer());
-        let (input, output) = (input.transpose()?, output.tensor()?);
-        let stages = BlockStages::new(attention, cross, feed_forward, input, output);
-        match &self.altup {
-            Some(altup) => stages.of_streams(&altup.config),
+        let input = self.beside.as_ref().and_then(|of| of.layer_input.as_ref());
+        let input = input.map(|_| watch.sublayer()).transpose()?;
+        let stages = BlockStages::new(attention, cross, feed_forward, input, output.tensor()?);
+        match &self.beside {
+            Some(beside) => beside.of_streams(stages),
             None => Ok(stages),
         }
     }
@@ -186,49 +161,11 @@ impl TransformerBlock {
         cache: Option<&mut LayerCache>,
         watch: &mut Watch,
     ) -> Result<Value> {
-        if let Some(altup) = &self.altup {
-            return self.apply_to_streams(altup, x, pass, cache, watch);
+        let branches = |x: &Value, watch: &mut Watch| self.apply_branches(x, pass, cache, watch);
+        match &self.beside {
+            Some(beside) => beside.around(x, pass, watch, branches),
+            None => branches(x, watch),
         }
-        let mut x = self.apply_branches(x, pass, cache, watch)?;
-        if let Some(input) = &self.layer_input {
-            let (of_layer, train) = (pass.layer_input()?, pass.context.train());
-            let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
-                inner.apply(x, &of_layer, residual, train)
-            };
-            x = input.apply(&x, train, watch, gated)?;
-        }
-        match &self.output_scale {
-            Some(scale) => x.scale_by(scale),
-            None => Ok(x),
-        }
-    }
-
-    /// The streams behind the block, side by side: the active one computed, all corrected, and the block's own input added to
-    /// all but the first.
-    fn apply_to_streams(
-        &self,
-        altup: &AltUp,
-        x: &Value,
-        pass: &Pass,
-        cache: Option<&mut LayerCache>,
-        watch: &mut Watch,
-    ) -> Result<Value> {
-        let (train, active) = (pass.context.train(), altup.config.active);
-        let predicted = altup.predicted(x, train)?;
-        let y = self.apply_branches(&predicted[active], pass, cache, watch)?;
-        let mut streams = altup.corrected(&predicted, &y, train)?;
-        if let Some(input) = &self.layer_input {
-            let of_layer = pass.layer_input()?;
-            let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
-                inner.apply(x, &of_layer, residual, train)
-            };
-            let scaled = streams[active].multiply_rows(&altup.input_scale)?;
-            let added = input.branch(&scaled, train, watch, gated)?;
-            for stream in &mut streams[1..] {
-                *stream = stream.add(&added)?;
-            }
-        }
-        side_by_side(streams.iter())
     }
 
     /// Attention and feed-forward, in sequence or in parallel.
@@ -247,10 +184,12 @@ impl TransformerBlock {
         let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
             inner.apply(x, pass, cache.as_deref_mut(), residual)
         };
-        let normal = self.laurel.as_ref().map(|_| self.attention.input(x));
+        let beside = self.beside.as_ref();
+        let beside = beside.filter(|beside| beside.reads_attention_input());
+        let normal = beside.map(|_| self.attention.input(x)).transpose()?;
         let mut x = self.attention.apply(x, train, watch, attend)?;
-        if let (Some(laurel), Some(normal)) = (&self.laurel, normal) {
-            x = laurel.apply(&normal?, &x, train)?;
+        if let (Some(beside), Some(normal)) = (beside, normal) {
+            x = beside.after_attention(&normal, x, train)?;
         }
         if let Some(cross) = &self.cross_attention {
             let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
@@ -288,8 +227,8 @@ impl TransformerBlock {
 }
 
 parts!(TransformerBlock:
-    Self { attention, cross_attention, feed_forward, layer_input, laurel, altup, parallel_dropout, .. }
-    => [parallel_dropout] [attention, cross_attention, feed_forward, layer_input, laurel, altup]);
+    Self { attention, cross_attention, feed_forward, beside, parallel_dropout, .. }
+    => [parallel_dropout, beside] [attention, cross_attention, feed_forward]);
 
 impl ModuleT for TransformerBlock {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

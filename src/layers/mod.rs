@@ -6,7 +6,6 @@
 //! [`Evaluation`] makes a `Module` of them.
 
 mod activation;
-mod altup;
 mod attention;
 mod attention_pool;
 mod block;
@@ -20,8 +19,6 @@ mod evaluation;
 mod feed_forward;
 mod grouped_experts;
 mod kv_cache;
-mod laurel;
-mod layer_input;
 mod ledger;
 mod linear;
 mod low_rank;
@@ -30,6 +27,7 @@ mod mask;
 mod mlp;
 mod moe;
 mod norm;
+pub(crate) mod own;
 mod pass;
 mod position;
 mod readout;
@@ -43,8 +41,6 @@ mod xielu;
 
 pub(crate) use crate::ops::parallel::Communicator;
 pub(crate) use crate::ops::{Partial, Ranks, StoredMatrix, with_stored};
-pub(crate) use altup::LEAST_SQUARE;
-pub(crate) use altup::{AltUp, Streams};
 pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use attention_pool::AttentionPool;
@@ -60,9 +56,6 @@ pub use ends::ModelEnds;
 pub use evaluation::Evaluation;
 pub use feed_forward::FeedForward;
 pub use kv_cache::KvCache;
-pub(crate) use laurel::Laurel;
-pub(crate) use layer_input::{FACTOR_OF_SUM, factor_of_projection};
-pub(crate) use layer_input::{GatedInput, LayerInputs};
 pub(crate) use ledger::{Ledger, check_cached};
 pub use linear::Linear;
 pub(crate) use linear::torch_bound;

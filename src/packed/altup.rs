@@ -8,7 +8,7 @@ use candle_core::Result;
 use super::linear::{Finishing, PackedLinear};
 use super::{Packing, elements, norm::row_norm};
 use crate::config::{AltUpConfig, getters};
-use crate::layers::{AltUp, LEAST_SQUARE, Streams};
+use crate::layers::own::gemma::{AltUp, LEAST_SQUARE, Streams};
 
 scratch!(ACTIVE_ROWS);
 scratch!(MAPPED_ROWS);

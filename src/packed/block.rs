@@ -139,22 +139,23 @@ impl PackedTransformerBlock {
         let inner = PackedAttention::new(&packing.at("attention"), attention.inner())?;
         let network =
             PackedBlockFeedForward::new(&packing.at("feed_forward"), feed_forward.inner())?;
-        let layer_input = block.layer_input.as_ref().map(|input| {
+        let beside = block.beside.as_deref();
+        let layer_input = beside.and_then(|of| of.layer_input.as_ref());
+        let layer_input = layer_input.map(|input| {
             let inner = PackedGatedInput::new(&packing.at("layer_input"), input.inner())?;
             PackedSublayer::new(packing, input, inner)
         });
-        let laurel = block.laurel.as_ref();
+        let laurel = beside.and_then(|of| of.laurel.as_ref());
         let laurel = laurel.map(|laurel| PackedLaurel::new(&packing.at("laurel"), laurel));
-        let altup = block.altup.as_ref();
+        let altup = beside.and_then(|of| of.altup.as_ref());
         let altup = altup.map(|altup| PackedAltUp::new(&packing.at("altup"), altup));
         Ok(Self {
             attention: PackedSublayer::new(packing, attention, inner)?,
             cross_attention: cross.transpose()?,
             feed_forward: PackedSublayer::new(packing, feed_forward, network)?,
             layer_input: layer_input.transpose()?,
-            output_scale: block
-                .output_scale
-                .as_ref()
+            output_scale: beside
+                .and_then(|of| of.output_scale.as_ref())
                 .map(elements)
                 .transpose()?
                 .map(|scale| scale[0]),

@@ -9,7 +9,7 @@ use candle_core::Result;
 use super::linear::{Finishing, PackedLinear};
 use super::{Packing, norm::row_norm};
 use crate::config::getters;
-use crate::layers::Laurel;
+use crate::layers::own::gemma::Laurel;
 
 scratch!(NORMAL_ROWS);
 scratch!(LOW_RANK_ROWS);

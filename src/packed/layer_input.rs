@@ -10,7 +10,7 @@ use candle_core::{Result, bail};
 use super::linear::{Finishing, PackedLinear};
 use super::{Packing, norm::row_norm, pass::PackedPass, with_elements};
 use crate::config::getters;
-use crate::layers::{FACTOR_OF_SUM, GatedInput, LayerInputs, factor_of_projection};
+use crate::layers::own::gemma::{FACTOR_OF_SUM, GatedInput, LayerInputs, factor_of_projection};
 use crate::ops;
 
 scratch! {

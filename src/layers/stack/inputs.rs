@@ -3,7 +3,7 @@
 use candle_core::{Result, bail};
 
 use super::Stack;
-use crate::layers::{LayerInputs, TransformerBlock, pass::Layer, pass::Pass};
+use crate::layers::{TransformerBlock, own::gemma::LayerInputs, pass::Layer, pass::Pass};
 use crate::ops::Value;
 
 impl Stack {

@@ -4,8 +4,9 @@ use candle_core::Result;
 use candle_nn::VarBuilder;
 
 use crate::config::StackConfig;
+use crate::layers::own::gemma::{LayerInputs, Streams};
 use crate::layers::position::RelativeBiases;
-use crate::layers::{LayerInputs, Norm, RelativeEmbeddings, Streams};
+use crate::layers::{Norm, RelativeEmbeddings};
 
 /// The parts of a stack that belong to no block.
 #[derive(Clone, Debug)]

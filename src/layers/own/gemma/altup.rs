@@ -63,7 +63,7 @@ impl AltUp {
     }
 
     /// What the streams `x` that lie side by side are predicted to be.
-    pub(super) fn predicted(&self, x: &Value, train: bool) -> Result<Vec<Value>> {
+    pub(in crate::layers) fn predicted(&self, x: &Value, train: bool) -> Result<Vec<Value>> {
         let (n, dtype) = (self.config.n_streams, x.dtype());
         let streams = apart(x, n)?;
         let active = &streams[self.config.active];
@@ -82,7 +82,7 @@ impl AltUp {
     }
 
     /// The predictions, corrected by what the block made of the active one.
-    pub(super) fn corrected(
+    pub(in crate::layers) fn corrected(
         &self,
         predicted: &[Value],
         y: &Value,
@@ -144,7 +144,7 @@ impl Streams {
     }
 
     /// The streams of an input, side by side.
-    pub(super) fn opened(&self, x: &Value, train: bool) -> Result<Value> {
+    pub(in crate::layers) fn opened(&self, x: &Value, train: bool) -> Result<Value> {
         let others = self.spread.iter().map(|map| {
             let mapped = map.apply(x, None, train)?;
             scaled_to(&mapped, x)
@@ -154,7 +154,7 @@ impl Streams {
     }
 
     /// The output of streams that lie side by side.
-    pub(super) fn merged(&self, x: &Value, train: bool) -> Result<Value> {
+    pub(in crate::layers) fn merged(&self, x: &Value, train: bool) -> Result<Value> {
         let streams = apart(x, self.n_streams())?;
         let mut sum = streams[0].widened()?;
         for (map, stream) in self.merge.iter().zip(&streams[1..]) {
@@ -195,7 +195,7 @@ fn with_root(x: &Value) -> Result<(Value, Value)> {
 ///
 /// # Errors
 /// If rows are not so many streams.
-pub(super) fn apart(x: &Value, n_streams: usize) -> Result<Vec<Value>> {
+pub(in crate::layers) fn apart(x: &Value, n_streams: usize) -> Result<Vec<Value>> {
     let all = x.width();
     if n_streams == 0 || !all.is_multiple_of(n_streams) {
         bail!("altup: rows of {all} columns, expected {n_streams} streams side by side");
@@ -206,7 +206,9 @@ pub(super) fn apart(x: &Value, n_streams: usize) -> Result<Vec<Value>> {
 }
 
 /// Streams as one value.
-pub(super) fn side_by_side<'v>(streams: impl Iterator<Item = &'v Value>) -> Result<Value> {
+pub(in crate::layers) fn side_by_side<'v>(
+    streams: impl Iterator<Item = &'v Value>,
+) -> Result<Value> {
     let mut joined: Option<Value> = None;
     let (mut dims, mut dtype) = (vec![], None);
     for stream in streams {

@@ -62,7 +62,12 @@ impl LayerInputs {
     }
 
     /// The inputs of all layers side by side, `[.., n_layers · width]`.
-    pub(super) fn apply(&self, x: &Value, words: Option<&Tensor>, train: bool) -> Result<Value> {
+    pub(in crate::layers) fn apply(
+        &self,
+        x: &Value,
+        words: Option<&Tensor>,
+        train: bool,
+    ) -> Result<Value> {
         let (d_out, d_model) = self.projection.shape();
         let projected = self.projection.apply(x, None, train)?;
         let projected = projected.scale(factor_of_projection(d_model))?;
@@ -121,7 +126,7 @@ impl GatedInput {
     }
 
     /// The output, added to `residual`.
-    pub(super) fn apply(
+    pub(in crate::layers) fn apply(
         &self,
         x: &Value,
         input: &Value,

@@ -40,7 +40,7 @@ impl Laurel {
     }
 
     /// `(y + n + norm(up(down(n)))) / √2`.
-    pub(super) fn apply(&self, n: &Value, y: &Value, train: bool) -> Result<Value> {
+    pub(in crate::layers) fn apply(&self, n: &Value, y: &Value, train: bool) -> Result<Value> {
         let low_rank = self.down.apply(n, None, train)?;
         let added = self.norm.apply(&self.up.apply(&low_rank, None, train)?)?;
         y.add(&n.add(&added)?)?.scale(FRAC_1_SQRT_2)

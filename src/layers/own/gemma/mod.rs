@@ -1,0 +1,142 @@
+//! What blocks and stacks of Gemma 3n and 4 have beside attention and feed-forward.
+
+use candle_core::{Result, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use crate::config::{BlockConfig, NormPlacement};
+use crate::layers::{BlockStages, Sublayer, pass::Pass, sublayer::Watch, visit::parts};
+use crate::ops::Value;
+
+mod altup;
+mod laurel;
+mod layer_input;
+
+pub(crate) use altup::{AltUp, LEAST_SQUARE, Streams};
+pub(crate) use laurel::Laurel;
+pub(crate) use layer_input::{FACTOR_OF_SUM, GatedInput, LayerInputs, factor_of_projection};
+
+/// The parts of a block beside attention and feed-forward.
+#[derive(Clone, Debug)]
+pub(crate) struct Beside {
+    /// The sublayer of the input that the block has for itself, after the feed-forward.
+    pub layer_input: Option<Sublayer<GatedInput>>,
+    /// The number `[1]` that the output is multiplied by.
+    pub output_scale: Option<Tensor>,
+    pub laurel: Option<Laurel>,
+    /// The streams of which the block computes one.
+    pub altup: Option<AltUp>,
+}
+
+impl Beside {
+    /// Gets the configured parts from `vb`; `None` of a block without any.
+    pub fn new(config: &BlockConfig, vb: &VarBuilder) -> Result<Option<Box<Self>>> {
+        let input = config.layer_input.as_ref().map(|input| {
+            let inner = GatedInput::new(input, config.d_model(), vb.pp("layer_input"))?;
+            let placement = NormPlacement::Output;
+            Sublayer::of_block(("layer_input", inner), placement, 0.0, config, vb)
+        });
+        let layer_input = input.transpose()?;
+        let output_scale = config.output_scale.then(|| {
+            let vb = vb.pp("output_scale");
+            vb.get_with_hints(1, "weight", Init::Const(1.0))
+        });
+        let output_scale = output_scale.transpose()?;
+        let laurel = config.laurel_rank;
+        let laurel = laurel.map(|rank| Laurel::new(rank, &config.norm, &vb.pp("laurel")));
+        let laurel = laurel.transpose()?;
+        let altup = config.altup.as_ref();
+        let altup = altup.map(|altup| AltUp::new(altup, &config.norm, &vb.pp("altup")));
+        let beside = Self {
+            layer_input,
+            output_scale,
+            laurel,
+            altup: altup.transpose()?,
+        };
+        let is_plain = matches!(
+            beside,
+            Self {
+                layer_input: None,
+                output_scale: None,
+                laurel: None,
+                altup: None,
+            }
+        );
+        Ok((!is_plain).then(|| Box::new(beside)))
+    }
+
+    /// The output of a block whose attention and feed-forward are `branches`.
+    pub(in crate::layers) fn around(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        watch: &mut Watch,
+        branches: impl FnOnce(&Value, &mut Watch) -> Result<Value>,
+    ) -> Result<Value> {
+        if let Some(altup) = &self.altup {
+            return self.around_streams(altup, x, pass, watch, branches);
+        }
+        let mut x = branches(x, watch)?;
+        if let Some(input) = &self.layer_input {
+            let (of_layer, train) = (pass.layer_input()?, pass.context.train());
+            let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
+                inner.apply(x, &of_layer, residual, train)
+            };
+            x = input.apply(&x, train, watch, gated)?;
+        }
+        match &self.output_scale {
+            Some(scale) => x.scale_by(scale),
+            None => Ok(x),
+        }
+    }
+
+    /// The streams behind the block, side by side: the active one computed, all corrected, and the block's own input added to
+    /// all but the first.
+    fn around_streams(
+        &self,
+        altup: &AltUp,
+        x: &Value,
+        pass: &Pass,
+        watch: &mut Watch,
+        branches: impl FnOnce(&Value, &mut Watch) -> Result<Value>,
+    ) -> Result<Value> {
+        let (train, active) = (pass.context.train(), altup.config.active);
+        let predicted = altup.predicted(x, train)?;
+        let y = branches(&predicted[active], watch)?;
+        let mut streams = altup.corrected(&predicted, &y, train)?;
+        if let Some(input) = &self.layer_input {
+            let of_layer = pass.layer_input()?;
+            let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
+                inner.apply(x, &of_layer, residual, train)
+            };
+            let scaled = streams[active].multiply_rows(&altup.input_scale)?;
+            let added = input.branch(&scaled, train, watch, gated)?;
+            for stream in &mut streams[1..] {
+                *stream = stream.add(&added)?;
+            }
+        }
+        altup::side_by_side(streams.iter())
+    }
+
+    /// Whether [`Self::after_attention`] adds something.
+    pub fn reads_attention_input(&self) -> bool {
+        self.laurel.is_some()
+    }
+
+    /// The output `y` of the attention sublayer, and what its normalized input adds to it.
+    pub fn after_attention(&self, normal: &Value, y: Value, train: bool) -> Result<Value> {
+        match &self.laurel {
+            Some(laurel) => laurel.apply(normal, &y, train),
+            None => Ok(y),
+        }
+    }
+
+    /// The stages of a block, of whose streams the output is the active one.
+    pub fn of_streams(&self, stages: BlockStages) -> Result<BlockStages> {
+        match &self.altup {
+            Some(altup) => stages.of_streams(&altup.config),
+            None => Ok(stages),
+        }
+    }
+}
+
+parts!(Beside: Self { layer_input, laurel, altup, .. } => [] [layer_input, laurel, altup]);
