@@ -13,6 +13,7 @@ prompts. One line for each model, key and value, with one of these verdicts:
     unordered       the tokens differ, and transformers' own beams have equal scores, such as those of two tokens that are forced,
                     or 1e9 and more, beside which f32 loses the -1e9 that marks ended ones: the order in which `torch.topk`
                     lists equal numbers decides
+    rounding        the tokens differ from transformers' in f32, and are transformers' in float64
     SILENT          the tokens differ: a fault
     UNNAMED         the program refuses without the key's name: a fault
 """
@@ -233,7 +234,11 @@ def verdict(subject: Subject, program: str, config: dict, keys: list[str], witho
     notes = "\n".join(line for line in said.splitlines() if line.startswith("note:"))
     if any(key in notes for key in keys) or ("do_sample" in config and "do_sample" in notes):
         return {"verdict": "noted"}
-    return {"verdict": "SILENT" if is_ordered else "unordered", "ours": ours, "theirs": theirs, "said": said.strip()}
+    subject.model.double()
+    exact = subject.judged(config)
+    subject.model.float()
+    kind = "rounding" if ours == exact else "SILENT" if is_ordered else "unordered"
+    return {"verdict": kind, "ours": ours, "theirs": theirs, "said": said.strip()}
 
 
 def sweep(args: argparse.Namespace):
