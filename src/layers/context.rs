@@ -65,7 +65,7 @@ impl ForwardContext {
         /// stack: [`RelativeEmbeddings::rows`](crate::layers::RelativeEmbeddings::rows). A stack has its own.
         with_relative_embeddings(rows: Tensor) => relative_embeddings = Some(rows);
         /// Sets the rows of words `[batch, seq, n_layers · width]` that the inputs of layers are made of
-        /// ([`LayerInputs`](crate::layers::LayerInputs)):
+        /// ([`StackConfig::layer_inputs`](crate::StackConfig::layer_inputs)):
         /// [`TokenEmbeddings::layer_inputs`](crate::layers::TokenEmbeddings::layer_inputs). A whole model sets them itself.
         with_layer_inputs(words: Tensor) => layer_inputs = Some(words);
     }
