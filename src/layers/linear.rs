@@ -100,13 +100,14 @@ impl Linear {
     /// Adds a low-rank adapter (LoRA) beside the weight; [`Self::merged`] folds it into the weight.
     ///
     /// # Errors
-    /// If the adapter does not have the input and output widths of the weight.
+    /// If the adapter does not have the input and output widths of the weight, or its type can not be beside the weight's.
     pub fn with_adapter(mut self, adapter: LowRank) -> Result<Self> {
         let (d_out, d_in) = self.shape();
         let (a, b) = (adapter.a().dims(), adapter.b().dims());
         if (b[0], a[1]) != (d_out, d_in) {
             bail!("linear: an adapter of {a:?} and {b:?} for a weight of [{d_out}, {d_in}]");
         }
+        adapter.check_beside(self.weight.dtype())?;
         self.adapter = Some(adapter);
         Ok(self)
     }
@@ -142,7 +143,10 @@ impl Linear {
     /// of the adapter.
     pub fn merged(&self) -> Result<Self> {
         let weight = match &self.adapter {
-            Some(adapter) => Weight::Dense((self.weight()? + adapter.product()?)?),
+            Some(adapter) => {
+                let product = adapter.product()?.to_dtype(self.weight.dtype())?;
+                Weight::Dense((self.weight()? + product)?)
+            }
             None => self.weight.clone(),
         };
         Self::from_weight(weight, self.bias.clone())
@@ -173,8 +177,12 @@ impl Linear {
             return x.linear(weight, bias, residual);
         };
         let low_rank = adapter.apply(x, train)?;
-        let y = x.linear(weight, bias, Some(&low_rank))?;
-        y.added_to(residual)
+        if low_rank.dtype() == x.dtype() {
+            let y = x.linear(weight, bias, Some(&low_rank))?;
+            return y.added_to(residual);
+        }
+        let y = x.linear(weight, bias, None)?.to_dtype(low_rank.dtype())?;
+        y.add(&low_rank)?.to_dtype(x.dtype())?.added_to(residual)
     }
 
     /// Weight, unless it is kept in another form than a tensor, bias and the adapter's factors.

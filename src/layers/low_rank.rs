@@ -1,12 +1,16 @@
 //! A low-rank adapter beside the weight of a linear layer.
 
-use candle_core::{ModuleT, Result, Tensor, bail};
+use candle_core::{DType, ModuleT, Result, Tensor, bail};
 
 use crate::config::getters;
-use crate::{layers::Dropout, ops::Value};
+use crate::layers::Dropout;
+use crate::ops::{Value, wide};
 
 /// A low-rank adapter, `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA
 /// (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
+///
+/// The factors have the type of the weight, or are f32 beside a weight of a half type: the layer then adds the two outputs in f32
+/// and rounds the sum, as PEFT does.
 #[derive(Clone, Debug)]
 pub struct LowRank {
     a: Tensor, // [rank, d_in]
@@ -19,8 +23,12 @@ impl LowRank {
     /// Builds the adapter from `a` `[rank, d_in]` and `b` `[d_out, rank]`, without dropout.
     ///
     /// # Errors
-    /// If the two shapes do not fit each other.
+    /// If the two shapes or types do not fit each other.
     pub fn from_parts(a: Tensor, b: Tensor, scale: f64) -> Result<Self> {
+        if a.dtype() != b.dtype() {
+            let (a, b) = (a.dtype(), b.dtype());
+            bail!("low rank: a is {a:?}, b {b:?}; expected one type");
+        }
         if a.dims2()?.0 != b.dims2()?.1 {
             let (a, b) = (a.dims(), b.dims());
             bail!("low rank: a has shape {a:?}, b {b:?}; expected [rank, d_in] and [d_out, rank]");
@@ -48,22 +56,40 @@ impl LowRank {
         scale(&self) -> f64 => self.scale;
     }
 
+    /// # Errors
+    /// If the type of the factors is neither that of a weight nor f32 beside a half type.
+    pub(super) fn check_beside(&self, weight: DType) -> Result<()> {
+        let own = self.a.dtype();
+        if own != weight && own != wide(weight) {
+            bail!(
+                "low rank: factors of {own:?} beside a weight of {weight:?}; convert them with to_dtype"
+            );
+        }
+        Ok(())
+    }
+
     /// The adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.
     pub fn product(&self) -> Result<Tensor> {
         let product = Value::of(&self.b)?.linear(&self.a.t()?, None, None)?;
         product.scale(self.scale)?.tensor()
     }
 
+    /// The output, in the type of the factors.
     pub(super) fn apply(&self, x: &Value, train: bool) -> Result<Value> {
-        let narrow = self.dropout.apply(x, train)?.linear(&self.a, None, None)?;
+        let x = x.to_dtype(self.a.dtype())?;
+        let narrow = self.dropout.apply(&x, train)?.linear(&self.a, None, None)?;
         narrow.linear(&self.b, None, None)?.scale(self.scale)
     }
 }
 
 impl ModuleT for LowRank {
     /// # Shapes
-    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
+    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`, in the type of the factors.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_in`, or the factors can be beside no weight of the input's type.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.check_beside(x.dtype())?;
         Value::through(x, |x| self.apply(x, train))
     }
 }

@@ -236,7 +236,13 @@ pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor>
     };
     let weight = match linear.adapter() {
         None => weight,
-        Some(adapter) => (weight + adapter.product()?.detach())?,
+        Some(adapter) => {
+            let product = adapter.product()?.detach();
+            match product.dtype() == weight.dtype() {
+                true => (weight + product)?,
+                false => (weight.to_dtype(DType::F32)? + product.to_dtype(DType::F32)?)?,
+            }
+        }
     };
     match packing.format {
         None | Some(WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::Int8) => {}

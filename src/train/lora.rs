@@ -11,6 +11,7 @@ use crate::{
     config::{Draw, Initialization, each_matches, matches},
     error::{Error, Result},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack, visit::Visit},
+    ops::wide,
     train::Fresh,
 };
 
@@ -63,7 +64,8 @@ fn local(role: &str) -> &str {
 /// A quantised checkpoint opened by [`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized) stays
 /// quantised under them.
 ///
-/// As in PEFT, `A` starts Kaiming-uniform (`±1/√d_in`) and `B` zero, so that nothing changes before the first step.
+/// As in PEFT, `A` starts Kaiming-uniform (`±1/√d_in`) and `B` zero, so that nothing changes before the first step; and the
+/// adapters of a stack in f16 or bf16 are f32, since a step of training may be too small for half types.
 ///
 /// ```no_run
 /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
@@ -272,7 +274,7 @@ fn adapt(
     let initialization = Initialization::layers()
         .with("*.lora_a.weight", Draw::TorchLinear)
         .with("*.lora_b.weight", Draw::Constant(0.0));
-    let fresh = Fresh::new(initialization, seed, weight.dtype(), weight.device());
+    let fresh = Fresh::new(initialization, seed, wide(weight.dtype()), weight.device());
     let vb = fresh.var_builder().pp(role);
     let a = vb.pp("lora_a").get((config.rank, d_in), "weight")?;
     let b = vb.pp("lora_b").get((d_out, config.rank), "weight")?;

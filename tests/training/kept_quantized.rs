@@ -68,7 +68,7 @@ fn committed() -> Vec<PathBuf> {
 }
 
 /// `ruled` of `weights/fixtures/reference/quantized_lora.py`.
-fn ruled(start: usize, scale: f64, dims: &[usize]) -> Tensor {
+pub fn ruled(start: usize, scale: f64, dims: &[usize]) -> Tensor {
     let number = |i| ((i * 31 + start * 17) % 97) as f64 / 97.0 - 0.5;
     let n: usize = dims.iter().product();
     let numbers: Vec<f32> = (0..n).map(|i| (number(i) * scale) as f32).collect();
@@ -140,7 +140,9 @@ fn adapted(
     let config = LoraConfig::new(2, 4.0, targets).with_dropout(dropout);
     let lora = Lora::attach(&mut stack, config, 3).unwrap();
     for (i, (_, variable)) in lora.parameters().iter().enumerate() {
-        let value = ruled(i, 0.25, variable.dims()).to_dtype(dtype).unwrap();
+        let value = ruled(i, 0.25, variable.dims())
+            .to_dtype(variable.dtype())
+            .unwrap();
         variable.set(&value).unwrap();
     }
     stack.set_dropout_source(&DropoutSource::seeded(5));

@@ -35,6 +35,7 @@ mod weights;
 
 mod each_dropout;
 mod failed_backward;
+mod half_lora;
 mod in_bf16;
 mod initialization;
 mod initialization_of_two;
