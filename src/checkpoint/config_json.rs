@@ -192,6 +192,14 @@ impl ConfigJson {
         Ok(self.optional_size(keys)?.unwrap_or(default))
     }
 
+    /// A size above 0, or `default` if absent or null.
+    pub(crate) fn width_or(&self, keys: &[&str], default: usize) -> Result<usize> {
+        match self.size_or(keys, default)? {
+            0 => Err(self.error(keys, "found 0, expected a positive number")),
+            width => Ok(width),
+        }
+    }
+
     /// A size that `null` disables; `default` if absent.
     pub fn switchable_size(&self, key: &str, default: usize) -> Result<Option<usize>> {
         match self.value.get(key) {

@@ -104,8 +104,8 @@ impl ConfigJson {
         }
     }
 
-    /// The number, if it may be the base of frequencies.
-    fn positive(&self, theta: f64, keys: &[&str]) -> Result<f64> {
+    /// The number, if it is above 0.
+    pub(crate) fn positive(&self, theta: f64, keys: &[&str]) -> Result<f64> {
         match theta > 0.0 {
             true => Ok(theta),
             false => Err(self.error(keys, format!("found {theta}, expected a positive number"))),

@@ -24,7 +24,7 @@ import transformers
 
 from fixtures.families import FAMILIES, Drive
 from fixtures.torch_stack import STACKS
-from sweep.keys import changed, changes, is_strange
+from sweep.keys import changed, changes, default, is_strange
 from sweep.subject import Failed, Judge, Subject, differ, same, scratch
 
 HEADS = (
@@ -82,7 +82,7 @@ def fitted(value, config):
     if not isinstance(value, dict) or "SHORT" not in value.values():
         return value
     config = config.get_text_config()
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = default(config, "head_dim") or config.hidden_size // config.num_attention_heads
     short = [1.0 + 0.25 * i for i in range(width // 2)]
     lists = {"SHORT": short, "LONG": [2 * one for one in short]}
     return {key: lists.get(one, one) if isinstance(one, str) else one for key, one in value.items()}

@@ -94,7 +94,7 @@ fn first_normed(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
 
 /// Into the space that texts and images have in common.
 fn projection(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-    let output = OutputConfig::new(json.size_or(&["projection_dim"], 512)?);
+    let output = OutputConfig::new(json.width_or(&["projection_dim"], 512)?);
     Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
 }
 

@@ -33,7 +33,9 @@ pub(super) fn sandwich_table(name: &str, config: fn(&ConfigJson) -> Result<Stack
         Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
     ]);
     table.head(Task::CausalLm, |json, _| {
-        let cap = json.optional_number(&["final_logit_softcapping"])?;
+        let keys = ["final_logit_softcapping"];
+        let cap = json.optional_number(&keys)?;
+        let cap = cap.map(|cap| json.positive(cap, &keys)).transpose()?;
         next_token(language_model(json)?.with_soft_cap(cap))
     })
 }

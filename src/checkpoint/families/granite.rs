@@ -15,7 +15,8 @@ pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) 
             Ok(padded_words(json, stack)?.with_scale(scale).into())
         })
         .head(Task::CausalLm, |json, _| {
-            let scale = 1.0 / json.number(&["logits_scaling"], 1.0)?;
+            let keys = ["logits_scaling"];
+            let scale = 1.0 / json.positive(json.number(&keys, 1.0)?, &keys)?;
             next_token(language_model(json)?.with_scale(scale))
         })
 }

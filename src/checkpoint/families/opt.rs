@@ -57,7 +57,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 }
 
 fn width_of_words(json: &ConfigJson, stack: &StackConfig) -> Result<usize> {
-    json.size_or(&["word_embed_proj_dim"], stack.blocks[0].d_model())
+    json.width_or(&["word_embed_proj_dim"], stack.blocks[0].d_model())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -115,7 +115,7 @@ pub(super) fn next_token(output: OutputConfig) -> Result<ReadoutConfig> {
 pub(super) fn labels(json: &ConfigJson) -> Result<OutputConfig> {
     let named = json.section(&["id2label"])?;
     let n_named = named.map(|labels| labels.keys().count());
-    let n_labels = json.size_or(&["num_labels"], n_named.unwrap_or(2))?;
+    let n_labels = json.width_or(&["num_labels"], n_named.unwrap_or(2))?;
     Ok(OutputConfig::new(n_labels).with_bias(true))
 }
 

@@ -128,7 +128,7 @@ fn has_teacher(json: &ConfigJson) -> Result<bool> {
 }
 
 fn pooler(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
-    let width = json.size_or(&["pooler_output_size"], stack.blocks[0].d_model())?;
+    let width = json.width_or(&["pooler_output_size"], stack.blocks[0].d_model())?;
     let activation = json.activation(&["pooler_act"], Activation::Tanh)?;
     Ok(ReadoutConfig::new(Reads::First).with_transform(TransformConfig::new(width, activation)))
 }
