@@ -57,7 +57,7 @@ def tried(records: list[dict]) -> str:
     return (
         f"Of {len(records):,} changes of {keys} keys in {types} model types and {classes} classes, {counts['same']:,} gave transformers'\n"
         f"numbers ({changed:,} of them others than before), {counts['refused']} were refused by name, {counts['UNNAMED']} without it\n"
-        f"(mostly sizes of 0), {counts['fails']:,} fail in transformers. {counts['noted']} classes have a head that is not known here, as a note says."
+        f"(a size of 0), {counts['fails']:,} fail in transformers. {counts['noted']} classes have a head that is not known here, as a note says."
     )
 
 
