@@ -268,12 +268,13 @@ fn unsafe_code_stays_in_the_kernels() {
     }
 }
 
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 13] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "benches/README.md",
+    "docs/adapters.md",
     "docs/choices.md",
     "docs/conformance.md",
     "docs/devices.md",
