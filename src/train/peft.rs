@@ -22,6 +22,9 @@ impl Lora {
     /// Writes `adapter_model.safetensors` and `adapter_config.json` to a directory, from which PEFT's
     /// `PeftModel.from_pretrained` adds them to the model that `checkpoint` was opened from.
     ///
+    /// Modules have the names of the class that `config.json` names in `architectures`, which PEFT goes by; without one, those of
+    /// the base model, or of a model with a head if the files hold one.
+    ///
     /// Adapters of parts of a fused tensor (GPT-2's query and value) become one adapter of the whole tensor, whose rank is
     /// the sum of theirs and which computes the same. Further training in PEFT would not keep its zeros.
     ///
@@ -34,30 +37,49 @@ impl Lora {
         let mut adapters = self.adapters();
         let (mut tensors, mut targets, mut is_transposed) = (Vec::new(), Vec::new(), false);
         let (mut ranks, mut alphas) = (Map::new(), Map::new());
+        let mut add = |module: &str, [a, b]: [Tensor; 2]| {
+            targets.push(module.to_string());
+            tensors.push((format!("{PREFIX}{module}.lora_A.weight"), a));
+            tensors.push((format!("{PREFIX}{module}.lora_B.weight"), b));
+        };
         for used in &checkpoint.report().used {
-            let Some(module) = used.name.strip_suffix(".weight") else {
+            let adapted = used.roles.iter().filter_map(|r| weight_of(r));
+            let adapted: Vec<&str> = adapted.filter(|r| adapters.contains_key(*r)).collect();
+            let Some(first) = adapted.first() else {
                 continue;
             };
-            let adapted: Vec<&str> = used.roles.iter().filter_map(|r| weight_of(r)).collect();
-            let n_adapted = adapted
-                .iter()
-                .filter(|r| adapters.contains_key(**r))
-                .count();
+            let Some((name, is_split)) = checkpoint.in_class(&format!("{first}.weight"))? else {
+                continue;
+            };
+            if is_split {
+                for role in adapted {
+                    let name = checkpoint.in_class(&format!("{role}.weight"))?;
+                    let module = name.as_ref().and_then(|(name, _)| weight_of(name));
+                    if let (Some(module), Some(own)) = (module, adapters.remove(role)) {
+                        add(module, own);
+                    }
+                }
+                continue;
+            }
+            let Some(module) = weight_of(&name) else {
+                continue;
+            };
+            let n_adapted = adapted.len();
+            let is_one = used.roles.len() == 1;
             let whole = match adapted[..] {
-                _ if n_adapted == 0 => continue,
-                [role] if !used.conversions.contains(&Conversion::Split) => adapters.remove(role),
+                [role] if is_one && !used.conversions.contains(&Conversion::Split) => {
+                    adapters.remove(role)
+                }
                 _ => fused(checkpoint, used, &mut adapters)?,
             };
-            let Some([a, b]) = whole else { continue };
+            let Some(whole) = whole else { continue };
             if n_adapted > 1 {
                 ranks.insert(module.to_string(), (n_adapted * config.rank).into());
                 alphas.insert(module.to_string(), (n_adapted as f64 * config.alpha).into());
             }
             // PEFT's word for `Conv1D`: a family has one kind of layers throughout.
             is_transposed |= used.conversions.contains(&Conversion::Transposed);
-            targets.push(module.to_string());
-            tensors.push((format!("{PREFIX}{module}.lora_A.weight"), a));
-            tensors.push((format!("{PREFIX}{module}.lora_B.weight"), b));
+            add(module, whole);
         }
         if let Some(role) = adapters.into_keys().min() {
             let reason = "no matrix of this checkpoint holds its weight; give the checkpoint that the stack came from, \

@@ -142,3 +142,77 @@ fn an_adapter_without_a_tensor_in_the_checkpoint_is_refused() {
     assert!(message.contains("blocks.2.attention.query"), "{message}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// The names that transformers' classes have, by `named_modules()` of each.
+#[test]
+fn adapters_go_by_the_names_of_the_class_and_not_of_the_files() {
+    let cases = [
+        (
+            "tiny-gpt2",
+            Some("GPT2LMHeadModel"),
+            "transformer.h.0.attn.c_attn",
+        ),
+        ("tiny-gpt2", Some("GPT2Model"), "h.0.attn.c_attn"),
+        (
+            "tiny-bert",
+            Some("BertForSequenceClassification"),
+            "bert.encoder.layer.0.attention.self.query",
+        ),
+        ("families/vit", None, "vit.layers.0.attention.q_proj"),
+        ("families/vit_msn", None, "layers.0.attention.q_proj"),
+        ("families/deit", None, "deit.layers.0.attention.q_proj"),
+        ("families/dinov2", None, "encoder.layer.0.attention.q_proj"),
+        (
+            "families/dinov3_vit",
+            None,
+            "model.layer.0.attention.q_proj",
+        ),
+        ("families/gte", None, "gte.layers.0.self_attn.q_proj"),
+        (
+            "families/opt",
+            Some("OPTModel"),
+            "decoder.layers.0.self_attn.q_proj",
+        ),
+        (
+            "families/qwen2_vl",
+            None,
+            "model.language_model.layers.0.self_attn.q_proj",
+        ),
+        (
+            "families/llava",
+            None,
+            "model.language_model.layers.0.self_attn.q_proj",
+        ),
+        (
+            "families/llama",
+            Some("LlamaForQuestionAnswering"),
+            "transformer.layers.0.self_attn.q_proj",
+        ),
+    ];
+    for (name, class, module) in present(cases, |case| case.0) {
+        let folder = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(weights(name)).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+        }
+        let path = folder.path().join("config.json");
+        let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        if let Some(class) = class {
+            json["architectures"] = json!([class]);
+        }
+        fs::write(&path, json.to_string()).unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let config = LoraConfig::new(2, 4.0, &["blocks.0.attention.query"]);
+        let lora = Lora::attach(&mut stack, config, 3).unwrap();
+        let out = folder.path().join("adapters");
+        lora.save_peft(&checkpoint, &out).unwrap();
+        let written: Value =
+            serde_json::from_slice(&fs::read(out.join("adapter_config.json")).unwrap()).unwrap();
+        assert_eq!(
+            written["target_modules"],
+            json!([module]),
+            "{name} {class:?}"
+        );
+    }
+}

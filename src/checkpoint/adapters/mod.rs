@@ -4,6 +4,7 @@
 //! layers know nothing of it.
 
 mod apply;
+mod class;
 mod config;
 mod merged;
 mod modules;
