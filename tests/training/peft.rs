@@ -184,6 +184,11 @@ fn adapters_go_by_the_names_of_the_class_and_not_of_the_files() {
             "model.language_model.layers.0.self_attn.q_proj",
         ),
         (
+            "families/siglip2",
+            None,
+            "text_model.encoder.layers.0.self_attn.q_proj",
+        ),
+        (
             "families/llama",
             Some("LlamaForQuestionAnswering"),
             "transformer.layers.0.self_attn.q_proj",

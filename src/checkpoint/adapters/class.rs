@@ -91,7 +91,9 @@ fn prefix<'f>(family: &'f Family, names: &[&str], kind: Kind) -> &'f str {
     let headed = found.or_else(|| all().find(|prefix| !prefix.is_empty()));
     let headed = headed.unwrap_or_default();
     let of_base = headed.split_once('.').map_or("", |(_, inside)| inside);
-    let is_tower = matches!(family.part, Some(StackPart::Text | StackPart::Vision));
+    // A family of one of two towers, of which the other does not load, has no part.
+    let is_tower = matches!(family.part, Some(StackPart::Text | StackPart::Vision))
+        || ["text_model.", "vision_model."].contains(&headed);
     match kind {
         Kind::Tower if has("") => "",
         // Two towers are no base model of anything.
