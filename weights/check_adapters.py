@@ -29,9 +29,18 @@ def load(directory: Path) -> torch.nn.Module:
     return getattr(transformers, name).from_pretrained(directory, experts_implementation="eager").eval()
 
 
-def hidden_states(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """What comes out of the last block."""
-    return model(inputs_embeds=x, output_hidden_states=True).hidden_states[-1]
+def random_input(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Two images, or the embeddings of two texts of five tokens."""
+    config = model.config
+    if model.main_input_name != "pixel_values":
+        return {"inputs_embeds": torch.randn(2, 5, model.get_input_embeddings().embedding_dim)}
+    height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size
+    return {"pixel_values": torch.randn(2, config.num_channels, height, width)}
+
+
+def hidden_states(model: torch.nn.Module, x: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The output of the last block."""
+    return model(**x, output_hidden_states=True).hidden_states[-1]
 
 
 def main() -> None:
@@ -42,7 +51,7 @@ def main() -> None:
     args = parser.parse_args()
     original = load(args.original)
     torch.manual_seed(0)
-    x = torch.randn(2, 5, original.config.hidden_size)
+    x = random_input(original)
     with torch.no_grad():
         before = hidden_states(original, x)
         merged = hidden_states(load(args.out / "merged"), x)
