@@ -82,7 +82,6 @@ const FALCON_SIGNS: &str = r"[\p{P}\$\+<=>\^~\|`]+";
 const DEFAULT_SIGNS: &str = r"[\p{P}\$\+<=>\^~\|]+";
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const AFMOE_SCRIPTS: &str = r"[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+";
-const AFMOE_WORDS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 const BAILING: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
 const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
 const EXAONE_MOE: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+";
@@ -238,7 +237,7 @@ const TABLE: &[PreTokenizer] = &[
         &[
             r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
             AFMOE_SCRIPTS,
-            AFMOE_WORDS,
+            DEEPSEEK_3_WORDS,
         ],
         &[],
     ),
