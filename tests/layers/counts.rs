@@ -140,8 +140,7 @@ fn experts_that_are_given_other_parameters_compute_with_them() {
         let config = LoraConfig::new(2, 4.0, &["feed_forward.experts.*.down"]);
         let lora = Lora::attach(&mut stack, config, 1).unwrap();
         for (_, parameter) in &lora.parameters() {
-            let value = Tensor::ones(parameter.dims(), DType::F32, parameter.device()).unwrap();
-            parameter.set(&value.to_dtype(dtype).unwrap()).unwrap();
+            parameter.set(&parameter.ones_like().unwrap()).unwrap();
         }
         let beside = output(&stack);
         lora.merge(&mut stack).unwrap();
