@@ -205,7 +205,13 @@ pub use packed::{
     PackedStack, PackedTransformerBlock,
 };
 
-/// The README's programs, compiled together with the documentation's tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// The programs in the pages, compiled and run with the tests of the documentation.
+#[cfg(all(doctest, feature = "text"))]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/own-block.md")]
+    struct OwnBlock;
+    #[doc = include_str!("../docs/fine-tuning.md")]
+    struct FineTuning;
+}

@@ -25,6 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
+import own_module
 from fixtures import adapters, capture, changed_keys, checkpoint, default_configs, gguf_chat, gguf_files, gguf_words, inputs, manifest, minilm, quantized, reference, self_test, text, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
 from fixtures.families import FAMILIES, Drive, Part, describe, family_of
@@ -48,6 +49,7 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     gguf_words.write(root / "gguf-words")
     gguf_chat.write(root / "gguf-chat", root / "gguf-words/pairs")
     adapters.write(root)
+    own_module.write(root / "own-module")
     if minilm_source:
         minilm.write(root / "minilm-block0", minilm_source)
         text.write_minilm(root / "text/minilm.safetensors", minilm_source)
