@@ -252,9 +252,11 @@ fn examples_in_documents_are_the_files_that_are_tested() {
         let example = text.split(&format!("```{language}\n")).nth(1).unwrap();
         example.split("```").next().unwrap().to_string()
     };
-    let rust = example("docs/families.md", "rust");
+    let rust = example("docs/new-family.md", "rust");
     assert!(rust.contains("fn config"), "{rust}");
     assert!(read("src/checkpoint/families/distilbert.rs").ends_with(&rust));
+    let json = example("docs/new-family.md", "json");
+    assert_eq!(json, read("examples/smollm3.json"));
     let python = example("docs/own-block.md", "python");
     assert_eq!(python, read("weights/own_module.py"));
 }

@@ -9,6 +9,8 @@ use crate::package::package;
 const HELD: &[&str] = &[
     "README.md",
     "docs/README.md",
+    "docs/families.md",
+    "docs/new-family.md",
     "docs/own-block.md",
     "docs/fine-tuning.md",
 ];
