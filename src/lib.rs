@@ -210,6 +210,10 @@ pub use packed::{
 mod pages {
     #[doc = include_str!("../README.md")]
     struct Readme;
+    #[doc = include_str!("../docs/embeddings.md")]
+    struct Embeddings;
+    #[doc = include_str!("../docs/generation.md")]
+    struct Generation;
     #[doc = include_str!("../docs/own-block.md")]
     struct OwnBlock;
     #[doc = include_str!("../docs/fine-tuning.md")]

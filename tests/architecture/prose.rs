@@ -13,6 +13,10 @@ const HELD: &[&str] = &[
     "docs/new-family.md",
     "docs/own-block.md",
     "docs/fine-tuning.md",
+    "docs/embeddings.md",
+    "docs/generation.md",
+    "docs/adapters.md",
+    "docs/files.md",
 ];
 
 /// Pages that a test writes from results.
