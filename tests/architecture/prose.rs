@@ -17,6 +17,12 @@ const HELD: &[&str] = &[
     "docs/generation.md",
     "docs/adapters.md",
     "docs/files.md",
+    "docs/gguf.md",
+    "docs/keys.md",
+    "docs/sentence-transformers.md",
+    "docs/tolerance.md",
+    "docs/devices.md",
+    "docs/parallel.md",
 ];
 
 /// Pages that a test writes from results.

@@ -13,20 +13,20 @@ from pathlib import Path
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/keys.md"
 # So many families, and a key is said of all of them at once.
 MANY = 12
-HEAD = """# Keys of files
+HEAD = """# Keys of config.json
 
-What `config.json` says is done as transformers does it, or refused by the key's name. A key that nothing reads, and that is not
-[known to change nothing](../src/checkpoint/harmless_keys.txt), is in `LoadReport::unread_keys` and in a note of the program.
+This page is for readers whose `config.json` is refused, or who want to know what happens to a key. Every key is followed as transformers follows it, or refused by its name. A key that nothing reads, and that is not
+[known to change nothing](../src/checkpoint/harmless_keys.txt), is listed in `LoadReport::unread_keys` and in a note from the program.
 
-The same holds of `tokenizer_config.json`. transformers takes only words and merges of `tokenizer.json` for many classes, and builds
-normalizer, pre-tokenizer, decoder and post-processor by keys of `tokenizer_config.json`, or by the defaults of the class.
-[classes.json](../src/text/tokenizer_class/classes.json) has these parts, and the class is chosen as transformers chooses it, by
-`tokenizer_class` and the model's type. Keys of other classes are named in a note, and their `tokenizer.json` is followed.
+The same is true for `tokenizer_config.json`. For many tokenizer classes, transformers reads only vocabulary and merges from `tokenizer.json`, and builds the
+normalizer, pre-tokenizer, decoder and post-processor from keys in `tokenizer_config.json`, or from the defaults of the class.
+[classes.json](../src/text/tokenizer_class/classes.json) holds these parts. The class is chosen as in transformers, by
+`tokenizer_class` and the model type. For other classes, a note names the keys, and `tokenizer.json` is followed.
 
-ViT-MAE's `mask_ratio` is not followed: every patch is read, in its order, as with 0. transformers hides patches at random.
+ViT-MAE's `mask_ratio` is not followed: every patch is read, in its order, as with 0. transformers masks patches at random.
 
-`weights/sweep/config.py` changes each key of transformers' configuration classes, of their base classes, and of those that
-shared code or published files have, one at a time, on small random models, and runs transformers and the program.
+The table lists the refused values. `weights/sweep/config.py` found them: it changes one key at a time on small random models, and compares the program with transformers. It changes the keys of
+transformers' configuration classes and their base classes, and keys that occur in shared code or in published files.
 {tried}
 
 """
@@ -55,9 +55,9 @@ def tried(records: list[dict]) -> str:
     keys = len({record["path"] for record in records if record.get("path")})
     classes = len({record["class"] if record["class"] != "AutoModel" else record["model_type"] for record in records})
     return (
-        f"Of {len(records):,} changes of {keys} keys in {types} model types and {classes} classes, {counts['same']:,} gave transformers'\n"
-        f"numbers ({changed:,} of them others than before), {counts['refused']} were refused by name, {counts['UNNAMED']} without it\n"
-        f"(a size of 0), {counts['fails']:,} fail in transformers. {counts['noted']} classes have a head that is not known here, as a note says."
+        f"In {len(records):,} changes to {keys} keys, with {types} model types and {classes} classes, {counts['same']:,} gave transformers'\n"
+        f"results ({changed:,} of them changed by the key), {counts['refused']} were refused by name, {counts['UNNAMED']} without it\n"
+        f"(a size of 0), and {counts['fails']:,} fail in transformers too. {counts['noted']} classes have a head that the crate does not have; a note says so."
     )
 
 
