@@ -23,6 +23,7 @@ const HELD: &[&str] = &[
     "docs/tolerance.md",
     "docs/devices.md",
     "docs/parallel.md",
+    "src/bin",
 ];
 
 /// Pages that a test writes from results.

@@ -312,9 +312,9 @@ fn bad_options_are_refused_with_what_is_right() {
         (
             &model,
             &["--d-model", "64"],
-            &["--d-model", "sizes of its own"],
+            &["--d-model", "has its own sizes"],
         ),
-        (&model, &["--heads", "2"], &["--heads", "sizes of its own"]),
+        (&model, &["--heads", "2"], &["--heads", "has its own sizes"]),
     ] {
         let answer = answer(program().arg("bench").args(op).args(flags));
         answer.assert_refused(words);

@@ -267,7 +267,7 @@ fn a_key_of_config_json_that_nothing_reads_is_noted_by_name() {
     let source = weights("tiny-bert");
     let text = std::fs::read_to_string(source.join("config.json")).unwrap();
     let config = folder.path().join("config.json");
-    let note = "note: config.json has keys that nothing here reads";
+    let note = "note: config.json has keys that are not read";
     for (key, is_noted) in [("own_key", true), ("use_cache", false)] {
         let text = text.replacen('{', &format!("{{\"{key}\": 1,"), 1);
         std::fs::write(&config, text).unwrap();

@@ -133,7 +133,7 @@ fn a_comparison_that_packing_must_fail_says_why() {
         assert!(
             fails
                 .stderr
-                .contains("there is no tolerance for int8 and int4"),
+                .contains("int8, int4 and as-stored have no tolerance"),
             "{}",
             fails.stderr
         );

@@ -1,6 +1,6 @@
-//! Advice that the program's user can follow: the library's messages name its items, and the program has options for them.
+//! Rewrites advice in error messages: the library's messages name its items, for which the program has options.
 
-/// Fragments of the library's messages, and of the program's in their place.
+/// Fragments of the library's messages, each with the program's replacement.
 const IN_PLACE: &[(&str, &str)] = &[
     (
         "load with `Strictness::AllowUnused`",
@@ -33,12 +33,12 @@ const IN_PLACE: &[(&str, &str)] = &[
     ),
     (" or pass `Hub::token` with a token", " to one"),
 ];
-/// Types whose items the program's user has environment variables for, which the messages name before them.
+/// Types whose items have environment variables, which the messages name first.
 const WITH_VARIABLES: [&str; 2] = ["`Hub::", "`Network::"];
-/// Words between a variable and such an item.
+/// Separators between a variable and such an item.
 const BETWEEN: [&str; 5] = [", or pass ", " or pass ", ", or ", " or ", ", "];
 
-/// A message of the library as the program says it.
+/// Returns a library message with the program's advice.
 pub fn of_program(mut message: String) -> String {
     for (library, program) in IN_PLACE {
         if message.contains(library) {
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Items that only messages of calls name that the program does not make.
+    /// Items in messages from calls that the program does not make.
     const NOT_CALLED: [&str; 7] = [
         "`Checkpoint::trainable`",
         "`Loader::var_builder`",
@@ -102,7 +102,7 @@ mod tests {
         "`Family::from_json_file`", // part of a longer fragment
     ];
 
-    /// Lines of the sources, but for comments.
+    /// Returns the source lines without comments.
     fn lines_of(folder: &Path, lines: &mut Vec<String>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -21,7 +21,7 @@ use subject::{Sizes, Subject};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to measure.
+    /// The layers to measure.
     #[arg(long, value_enum)]
     op: Op,
     /// With --op model, the checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
@@ -35,13 +35,13 @@ pub struct Args {
     /// Length of a sequence. A feed-forward has batch * seq rows.
     #[arg(long, default_value_t = 128)]
     seq: usize,
-    /// Width of the hidden states [default: 768]; with --op model, that of the checkpoint.
+    /// Width of the hidden states [default: 768]; with --op model, the checkpoint's.
     #[arg(long)]
     d_model: Option<usize>,
-    /// Width of the feed-forward's hidden layer [default: 4 * d_model]; with --op model, that of the checkpoint.
+    /// Width of the feed-forward's hidden layer [default: 4 * d_model]; with --op model, the checkpoint's.
     #[arg(long)]
     d_ff: Option<usize>,
-    /// Number of attention heads of a block [default: d_model / 64]; with --op model, that of the checkpoint.
+    /// Number of attention heads in a block [default: d_model / 64]; with --op model, the checkpoint's.
     #[arg(long)]
     heads: Option<usize>,
     /// How to pack the weights; `none` leaves them unpacked.
@@ -50,7 +50,7 @@ pub struct Args {
     /// Number of threads [default: RAYON_NUM_THREADS, or all cores].
     #[arg(long)]
     threads: Option<usize>,
-    /// How many seconds to measure, after a warm-up.
+    /// Seconds to measure, after a warm-up.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Print JSON instead of text.
@@ -58,7 +58,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What is measured.
+/// The measured layers.
 #[derive(Clone, Copy, PartialEq, ValueEnum, Serialize)]
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
@@ -71,11 +71,11 @@ enum Op {
     Model,
 }
 
-/// The measurement. Times are in milliseconds, operations in 10^9, where a multiply-add counts as two.
+/// The measurement. Times are in milliseconds; operations are in 10^9, and a multiply-add counts as two.
 #[derive(Serialize)]
 struct Report<'a> {
     op: Op,
-    /// The family of the checkpoint; `bert` without one.
+    /// The checkpoint's family; `bert` without a checkpoint.
     family: String,
     batch: usize,
     seq: usize,
@@ -90,7 +90,7 @@ struct Report<'a> {
     samples: usize,
     median_ms: f64,
     min_ms: f64,
-    /// Operations of all matrix products, including those of attention over the positions that are seen.
+    /// Operations in all matrix products, including attention over the visible positions.
     gflop: f64,
     /// Operations per second at the median time.
     gflops: f64,
@@ -152,7 +152,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// What can be refused before anything is loaded.
+/// Refuses bad arguments before anything is loaded.
 fn check(args: &Args) -> Result<()> {
     let given = [
         ("--batch", Some(args.batch)),
@@ -174,7 +174,7 @@ fn check(args: &Args) -> Result<()> {
     if args.op == Op::Model {
         let own = given[2..5].iter().find(|(_, value)| value.is_some());
         if let Some((flag, _)) = own {
-            bail!("{flag} goes with --op feed_forward or block; a model has sizes of its own");
+            bail!("{flag} goes with --op feed_forward or block; a checkpoint has its own sizes");
         }
     } else if args.model.is_some() || args.source.is_given() {
         bail!(

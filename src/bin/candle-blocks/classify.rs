@@ -1,4 +1,4 @@
-//! `candle-blocks classify`: the scores of labels for each line of a file.
+//! `candle-blocks classify`: scores labels for each line in a file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,15 +18,14 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     texts: TextArgs,
-    /// Each line is a pair of texts with a tab between them, for a cross-encoder.
+    /// Read each line as a pair of texts separated by a tab, for a cross-encoder.
     #[arg(long)]
     pairs: bool,
-    /// The text of a pair that is shortened where the pair has too many tokens [default: what the model's files say, or
-    /// longest_first].
+    /// The text to shorten if a pair has too many tokens [default: from the model's files, or longest_first].
     #[arg(long, value_name = "TEXT", value_parser = ["longest_first", "only_first", "only_second"])]
     truncation: Option<String>,
-    /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object a line. Without it,
-    /// the best label of each line and its score are printed.
+    /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object per line. Without it,
+    /// the best label and its score are printed for each line.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -35,7 +34,7 @@ pub struct Args {
     compute: ComputeArgs,
 }
 
-/// A line of the results.
+/// One line in the results.
 #[derive(Serialize)]
 struct Line<'a> {
     label: &'a str,
@@ -56,7 +55,7 @@ pub fn classify(args: &Args) -> Result<Outcome> {
             match line.split_once('\t') {
                 Some(pair) if !pair.1.contains('\t') => pairs.push(pair),
                 _ => bail!(
-                    "{}: line {} is no pair: --pairs needs one tab between two texts",
+                    "{}: line {} is not a pair: --pairs needs one tab between two texts",
                     args.texts.name(),
                     i + 1
                 ),

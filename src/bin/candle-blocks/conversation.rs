@@ -1,24 +1,24 @@
-//! What `generate` says to a model that was made for chats.
+//! The chat options of `generate`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::text::{Conversation, ConversationEnd, Message, TemplateValue};
 
-/// Conversations of megabytes are no conversations.
+/// The largest JSON file that is read.
 const MAX_BYTES: u64 = 100_000_000;
 
-/// A conversation, which the checkpoint's chat template turns into a prompt.
+/// A conversation, from which the checkpoint's chat template makes a prompt.
 #[derive(clap::Args)]
 pub struct ConversationArgs {
-    /// What a user says to the model, which answers: --prompt is put into the checkpoint's chat template.
+    /// Answer --prompt as a user's message, with the checkpoint's chat template.
     #[arg(long, requires = "prompt")]
     chat: bool,
-    /// A JSON file with a list of messages, as objects with role and content, for the chat template. A --prompt is what the user
-    /// says next.
+    /// A JSON file with a list of messages, as objects with role and content, for the chat template. A --prompt is appended as
+    /// the user's next message.
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
-    /// The system message, before all others.
+    /// The system message; it comes first.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// A JSON file with a list of tools that the model may call, for the chat template.
@@ -27,28 +27,28 @@ pub struct ConversationArgs {
     /// A JSON file with a list of documents, for the chat template.
     #[arg(long, value_name = "FILE")]
     documents: Option<PathBuf>,
-    /// A further variable of the chat template, such as enable_thinking=false; may be given several times.
+    /// A variable for the chat template, such as enable_thinking=false; may be given several times.
     #[arg(long, value_name = "NAME=JSON")]
     template_var: Vec<String>,
-    /// The chat template to use, of a checkpoint that has several. [default: tool_use if there are tools, or default]
+    /// The chat template to use, if the checkpoint has several. [default: tool_use if there are tools, otherwise default]
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
     /// Continue the last message instead of answering it.
     #[arg(long)]
     continue_final_message: bool,
-    /// Print the prompt that the chat template makes, and stop.
+    /// Print the rendered prompt, and stop.
     #[arg(long)]
     pub print_prompt: bool,
 }
 
 impl ConversationArgs {
-    /// The files that are read.
+    /// Returns the files that are read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let files = [&self.messages, &self.tools, &self.documents];
         files.into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// The conversation; `None` if the prompt is a text to continue.
+    /// Returns the conversation; `None` if the prompt is a text to continue.
     pub fn conversation(&self, prompt: Option<&str>) -> Result<Option<Conversation>> {
         if !self.chat && self.messages.is_none() {
             self.refuse_further()?;
@@ -97,7 +97,7 @@ impl ConversationArgs {
         Ok(Some(conversation))
     }
 
-    /// Refuses what only a conversation has.
+    /// Refuses options that need a conversation.
     fn refuse_further(&self) -> Result<()> {
         let given = [
             ("--system", self.system.is_some()),

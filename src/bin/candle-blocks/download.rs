@@ -1,4 +1,4 @@
-//! A checkpoint from the Hub, with a progress bar for every file.
+//! Downloads a checkpoint from the Hub, with a progress bar for every file.
 
 use std::{path::PathBuf, sync::Mutex};
 
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{self, Escaped};
 
-/// The directory of the repository's snapshot.
+/// Downloads a repository and returns the directory of its snapshot.
 pub fn download(repo: &str, revision: &str) -> Result<PathBuf> {
     let style = ProgressStyle::with_template(
         "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",

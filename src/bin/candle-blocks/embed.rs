@@ -1,4 +1,4 @@
-//! `candle-blocks embed`: a vector of each line of a file.
+//! `candle-blocks embed`: computes a vector for each line in a file.
 
 use std::path::PathBuf;
 
@@ -18,13 +18,13 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     texts: TextArgs,
-    /// The file to write: .safetensors with `embeddings` [n, d], or .jsonl with one object a line.
+    /// The file to write: .safetensors with `embeddings` [n, d], or .jsonl with one object per line.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// How the vectors of tokens become one, whatever the model's files say; several are joined.
+    /// The pooling, instead of the one in the model's files; several are concatenated.
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = poolings())]
     pooling: Vec<Pooling>,
-    /// Whether to divide vectors by their lengths, whatever the model's files say.
+    /// Normalize vectors to length 1 or not, whatever the model's files say.
     #[arg(long, value_name = "BOOL")]
     normalize: Option<bool>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct Args {
     compute: ComputeArgs,
 }
 
-/// A line of the results.
+/// One line in the results.
 #[derive(Serialize)]
 struct Line<'a> {
     text: &'a str,

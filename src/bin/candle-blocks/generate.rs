@@ -24,7 +24,7 @@ use crate::{Outcome, interrupt, output};
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text to continue; its continuation goes to standard output as it comes.
+    /// The text to continue. The new text is streamed to standard output.
     #[arg(
         long,
         value_name = "TEXT",
@@ -34,17 +34,17 @@ pub struct Args {
     prompt: Option<String>,
     #[command(flatten)]
     conversation: ConversationArgs,
-    /// A safetensors file with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq]. Of a model with an
-    /// encoder, with what that reads, such as input_features [batch, bands, steps], and optionally decoder_input_ids
+    /// A safetensors file with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq]. For a model with
+    /// an encoder: the encoder's input, such as input_features [batch, bands, steps], and optionally decoder_input_ids
     /// [batch, n] to continue.
     #[arg(long, visible_alias = "input", value_name = "FILE")]
     input_ids: Option<PathBuf>,
-    /// A text before which the continuation ends; may be given several times.
+    /// A stop string, before which the new text ends; may be given several times.
     #[arg(long, value_name = "TEXT", conflicts_with = "input_ids")]
     stop: Vec<String>,
     #[command(flatten)]
     settings: SettingArgs,
-    /// A safetensors file for the new tokens, [batch, n]; shorter rows are filled up with the token for padding.
+    /// A safetensors file for the new tokens, [batch, n]; shorter rows are filled with the padding token.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -96,7 +96,7 @@ pub fn generate(args: &Args) -> Result<Outcome> {
             said.with_context(|| file.path().display().to_string())?
         }
         (None, true) => bail!(
-            "--prompt is a text to continue, but the model's decoder says something about another: give that as --input-ids"
+            "--prompt is a text for a decoder alone, but this model has an encoder: give the encoder's input with --input-ids"
         ),
         (file, false) => {
             let input = file.as_ref().map(|file| {
@@ -145,7 +145,7 @@ pub fn generate(args: &Args) -> Result<Outcome> {
     })
 }
 
-/// Whether the checkpoint is an encoder and its decoder.
+/// Returns whether the checkpoint is an encoder with its decoder.
 fn behind_encoder(checkpoint: &Checkpoint) -> Result<bool> {
     let other = checkpoint.other_stack()?;
     Ok(other.is_some_and(|other| matches!(other.joint, Joint::Memory { .. })))
@@ -163,8 +163,8 @@ fn begin(
     })
 }
 
-/// The prompts in a file, and the token that they are padded with. Without a mask, the token for padding is padding, as in
-/// transformers, unless it ends a text too.
+/// Returns the prompts in a file, and their padding token. Without a mask, tokens equal to the padding token are padding, as in
+/// transformers, unless it is also an end token.
 fn input_prompts(
     file: &Fixture,
     options: &GenerationOptions,
@@ -183,9 +183,7 @@ fn input_prompts(
         }
         (None, Some(pad)) if !ids.dtype().is_float() => {
             let mask = ids.to_dtype(DType::I64)?.ne(i64::from(pad))?;
-            let said = || {
-                format!("token {pad} of pad_token_id is padding where there is no attention_mask")
-            };
+            let said = || format!("without attention_mask, token {pad} (pad_token_id) is padding");
             Ok((Some(pad), prompts(ids, Some(&mask)).with_context(said)?))
         }
         (None, _) => Ok((None, prompts(ids, None)?)),
@@ -197,7 +195,7 @@ fn required<'f>(file: &'f Fixture, name: &str, shape: &str) -> Result<&'f Tensor
     file.tensor(name).with_context(missing)
 }
 
-/// What a decoder says of the tokens or the sounds in a file, which its encoder reads.
+/// Generates with a decoder from the tokens or audio features in a file, which its encoder reads.
 fn say(
     model: &Seq2Seq,
     (dtype, device): (DType, &Device),
@@ -241,7 +239,7 @@ fn say(
     all_tokens(generation, generator, clock)
 }
 
-/// What the decoder has said begins with this token, as in transformers: where no sequence does, it is put in front.
+/// Puts the decoder's start token in front, as in transformers, unless a sequence already begins with it.
 fn begun_with(start: u32, said: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
     if said.iter().any(|tokens| tokens.first() == Some(&start)) {
         return said;
@@ -252,7 +250,7 @@ fn begun_with(start: u32, said: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
     begun.collect()
 }
 
-/// The new tokens, and by which scores beam search has found them.
+/// The new tokens, and the scores from beam search.
 struct Generated {
     tokens: Tensor,
     scores: Option<Tensor>,
@@ -336,7 +334,7 @@ fn continue_text(
     Generated::of(generation)
 }
 
-/// Says where generation was cut off.
+/// Prints a note if a length limit cut a sequence.
 fn note_end(
     generation: &Generation<CausalDecoder, Sampler>,
     model: &Model,
@@ -351,22 +349,22 @@ fn note_end(
         Some(Finish::Positions) => {
             let limit = candle_blocks::generate::max_positions(model).unwrap_or_default();
             output::warn(format_args!(
-                "note: a text ends at the {limit} positions that the model has"
+                "note: a text ends at the model's limit of {limit} positions"
             ));
         }
         Some(_) => output::warn(format_args!(
-            "note: nothing says how many tokens to generate, so there are {} at most, as in transformers; --max-new-tokens sets it",
+            "note: no length is given, so there are at most {} new tokens, as in transformers; --max-new-tokens sets the length",
             GenerationOptions::NEW_TOKENS
         )),
         None => {}
     }
 }
 
-/// How long generation takes.
+/// The time that generation takes.
 struct Clock {
     begin: Instant,
     first: Option<Duration>,
-    /// The tokens that came first: one of each prompt.
+    /// The number of tokens in the first step: one for each prompt.
     n_first: usize,
     n_tokens: usize,
 }
@@ -381,7 +379,7 @@ impl Clock {
         }
     }
 
-    /// So many tokens are there now.
+    /// Records that `n_tokens` exist now.
     fn count(&mut self, n_tokens: usize) {
         if self.first.is_none() && n_tokens > 0 {
             self.first = Some(self.begin.elapsed());

@@ -1,60 +1,60 @@
-//! The options of `generate` that stand for keys of generation_config.json.
+//! The options of `generate` that replace keys in generation_config.json.
 
 use anyhow::{Result, bail};
 use candle_blocks::generate::{Choose, EarlyStopping, GenerationOptions, Sampler, Sampling};
 
 use crate::output;
 
-/// Each stands for a key of the checkpoint's generation_config.json, whose value counts where none is given here.
+/// Options that each replace one key in the checkpoint's generation_config.json.
 #[derive(clap::Args)]
 pub struct SettingArgs {
-    /// The most new tokens. [default: of text 256, else 20]
+    /// The maximum number of new tokens. [default: 256 for text, 20 for token ids]
     #[arg(long, value_name = "N")]
     max_new_tokens: Option<usize>,
-    /// The fewest new tokens.
+    /// The minimum number of new tokens.
     #[arg(long, value_name = "N")]
     min_new_tokens: Option<usize>,
-    /// Divide the logits of tokens that occur by this.
+    /// The repetition penalty: divides the logits of tokens that occur already.
     #[arg(long, value_name = "R")]
     repetition_penalty: Option<f64>,
-    /// Let no N tokens come twice in a row; 0 lets them.
+    /// Generate no sequence of N tokens twice; 0 allows repetition.
     #[arg(long, value_name = "N")]
     no_repeat_ngram_size: Option<usize>,
-    /// Continue each prompt in N ways at once, and choose the likeliest. The text comes at the end.
+    /// Search with N beams for the most likely text, which is printed at the end.
     #[arg(long, value_name = "N")]
     num_beams: Option<usize>,
     /// Divide a beam's score by this power of its length.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     length_penalty: Option<f64>,
-    /// End beam search once as many sequences have ended as there are beams (true), none can become better (never), or none
-    /// is likely to (false).
+    /// When beam search ends: as soon as N sequences have ended (true), when no better one is possible (never), or when a better
+    /// one is unlikely (false).
     #[arg(long, value_name = "WHEN", value_parser = ["true", "false", "never"])]
     early_stopping: Option<String>,
-    /// Return the N best sequences of each prompt, with --num-beams.
+    /// Return the N best sequences for each prompt, with --num-beams.
     #[arg(long, value_name = "N")]
     num_return_sequences: Option<usize>,
-    /// Draw tokens at random, by the settings below or the checkpoint's.
+    /// Sample tokens, with the settings below or the checkpoint's, instead of taking the most likely ones.
     #[arg(long)]
     sample: bool,
-    /// Draw tokens at random, with logits divided by this; 0 takes the likeliest.
+    /// Sample with this temperature; 0 is greedy.
     #[arg(long, value_name = "T")]
     temperature: Option<f64>,
-    /// Draw from the K likeliest tokens; 0 draws from all. [default: 50]
+    /// Sample from the K most likely tokens; 0 samples from all. [default: 50]
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Draw from the likeliest tokens whose probabilities add up to P.
+    /// Sample from the most likely tokens whose probabilities add up to P.
     #[arg(long, value_name = "P")]
     top_p: Option<f64>,
-    /// Draw from tokens that are at least P times as likely as the likeliest.
+    /// Sample from tokens that are at least P times as likely as the most likely one.
     #[arg(long, value_name = "P")]
     min_p: Option<f64>,
-    /// Draw the same tokens again with the same seed.
+    /// The seed for sampling: the same seed gives the same tokens again.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 }
 
 impl SettingArgs {
-    /// The checkpoint's settings with these in their place, and what chooses tokens.
+    /// Returns the checkpoint's settings with these replacements, and the sampler.
     pub fn over(&self, mut options: GenerationOptions) -> Result<(GenerationOptions, Sampler)> {
         options.max_new_tokens = self.max_new_tokens.or(options.max_new_tokens);
         options.min_new_tokens = self.min_new_tokens.or(options.min_new_tokens);
@@ -87,7 +87,7 @@ impl SettingArgs {
         let n = options.beams.beams;
         if n > 1 && sampler.draws() {
             bail!(
-                "num_beams is {n} and tokens are drawn at random: beam sampling is not supported; give --num-beams 1, or leave out \
+                "num_beams is {n} and tokens are sampled: beam sampling is not supported; give --num-beams 1, or leave out \
                  --sample, --seed and the settings of sampling"
             );
         }
@@ -103,7 +103,7 @@ impl SettingArgs {
         if !self.sample && !is_set && self.seed.is_none() {
             if let Some(recommended) = &options.recommended {
                 output::warn(format_args!(
-                    "note: generation_config.json says do_sample, {}; the likeliest tokens are taken, and --sample draws them so",
+                    "note: generation_config.json says do_sample, {}; decoding is greedy, and --sample samples with these settings",
                     shown(recommended)
                 ));
             }
@@ -121,7 +121,7 @@ impl SettingArgs {
     }
 }
 
-/// The settings that are set.
+/// Formats the settings that are present.
 fn shown(sampling: &Sampling) -> String {
     let numbers = [
         ("top_h", sampling.top_h),

@@ -14,7 +14,7 @@ use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
+    /// The checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
     path: Option<PathBuf>,
     #[command(flatten)]
     source: SourceArgs,
@@ -23,7 +23,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The number of elements by role.
+/// Element counts by role.
 #[derive(Default, Serialize)]
 struct ParameterCounts {
     /// All parameters: everything except what is ignored or unused.
@@ -33,16 +33,16 @@ struct ParameterCounts {
     cross_attention: usize,
     /// Feed-forwards, including experts and routers.
     feed_forward: usize,
-    /// The part of the feed-forwards that is experts, without shared ones.
+    /// The routed experts in the feed-forwards.
     experts: usize,
-    /// The part of the feed-forwards that is routers.
+    /// The routers in the feed-forwards.
     router: usize,
     norms: usize,
-    /// What makes inputs that layers have for themselves, and reads them.
+    /// Per-layer inputs: embeddings and projections.
     layer_inputs: usize,
-    /// What predicts, corrects and merges streams of hidden states.
+    /// AltUp, which predicts, corrects and merges streams of hidden states.
     streams: usize,
-    /// Factors on the outputs of sublayers and blocks.
+    /// Scales for the outputs of sublayers and blocks.
     layer_scales: usize,
     /// Embeddings, heads, other stacks and whatever else is outside the blocks.
     outside: usize,
@@ -50,7 +50,7 @@ struct ParameterCounts {
     ignored: usize,
     /// Tensors that no rule of the family covers.
     unused: usize,
-    /// The share of the feed-forwards in all parameters of the blocks.
+    /// The share of feed-forwards among all parameters in the blocks.
     feed_forward_share: f64,
 }
 
@@ -86,7 +86,7 @@ pub fn inspect(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Refuses weights of which the configuration describes nothing: those of another model.
+/// Refuses weights that belong to another model: none is in the configuration.
 fn check(args: &Args, checkpoint: &Checkpoint) -> Result<()> {
     let report = checkpoint.report();
     if !report.used.is_empty() || report.missing.is_empty() {
@@ -95,7 +95,7 @@ fn check(args: &Args, checkpoint: &Checkpoint) -> Result<()> {
     let own = checkpoint.files().directory().join("config.json");
     let config = args.source.config().unwrap_or(&own);
     let what = format!(
-        "none of the {} parameters of {} that {} describes is in the weights, which are another model's",
+        "none of the {} parameters of {} that {} describes is in the weights, which belong to another model",
         report.missing.len(),
         checkpoint.family(),
         config.display()
@@ -221,7 +221,9 @@ fn text(inspection: &Inspection) -> Result<String> {
                 let [height, width] = patches.image_size;
                 format!("images of {height} x {width}")
             }
-            EmbeddingsConfig::Spectrum(spectrum) => format!("sounds of {} bands", spectrum.n_mels),
+            EmbeddingsConfig::Spectrum(spectrum) => {
+                format!("audio features with {} bands", spectrum.n_mels)
+            }
             _ => "an input of its own kind".to_string(),
         };
         let pooler = if model.pooler.is_some() {

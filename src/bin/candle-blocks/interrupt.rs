@@ -1,11 +1,11 @@
-//! Ctrl-C, SIGTERM and SIGHUP: no temporary file is left. Of work that asks for them, the first ends it at the next good place,
-//! and the second the program.
+//! Handles Ctrl-C, SIGTERM and SIGHUP: no temporary file is left. Work that watches for signals ends at the next safe point
+//! after the first one; a second signal ends the program.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Whether the work in progress asks for signals.
+/// Set while the work in progress watches for signals.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 static IS_PRESSED: AtomicBool = AtomicBool::new(false);
 static LAST: AtomicI32 = AtomicI32::new(SIGINT);
@@ -51,20 +51,20 @@ fn hangup() -> Option<i32> {
     (ignored >> (SIGHUP - 1) & 1 == 0).then_some(SIGHUP)
 }
 
-/// No signal: whether `nohup` had SIGHUP ignored is not known here.
+/// No signal, since this system cannot tell if `nohup` ignores SIGHUP.
 #[cfg(all(unix, not(target_os = "linux")))]
 fn hangup() -> Option<i32> {
     None
 }
 
-/// Whether Ctrl-C was pressed, or another of the signals came. From the first call on, a signal does not end the program by
-/// itself.
+/// Returns whether Ctrl-C was pressed or another signal came. From the first call on, a signal no longer ends the program
+/// at once.
 pub fn was_pressed() -> bool {
     IS_ASKED.store(true, Ordering::SeqCst);
     IS_PRESSED.load(Ordering::SeqCst)
 }
 
-/// The program's exit status after a signal: 128 and the number of the signal, as shells have it.
+/// Returns the exit status after a signal: 128 plus the signal's number, as in shells.
 pub fn exit_status() -> u8 {
     128 + LAST.load(Ordering::SeqCst) as u8
 }

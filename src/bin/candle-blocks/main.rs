@@ -1,5 +1,5 @@
-//! The `candle-blocks` program: inspects a checkpoint, runs its blocks, verifies them against PyTorch, quantises them and
-//! measures their speed.
+//! The `candle-blocks` program: runs transformer checkpoints, generates and embeds text, compares results with PyTorch, and
+//! measures speed.
 //!
 //! Exit status: 0 for success (within tolerance), 1 for a mismatch, 2 for bad input, 130 after Ctrl-C, 143 after
 //! SIGTERM, 129 after SIGHUP.
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use candle_blocks::candle_core;
 use clap::{Parser, Subcommand};
 
-/// Inspect a transformer checkpoint, run its blocks, verify them against PyTorch, and measure their speed.
+/// Run transformer checkpoints: generate and embed text, compare with PyTorch, quantize, and measure speed.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -37,22 +37,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the family, configuration, parameter counts by role, and how every tensor is used.
+    /// Print a checkpoint's family, configuration, parameter counts, and the use of every tensor.
     Inspect(inspect::Args),
-    /// Run all blocks on the hidden_states of a file and write every intermediate result to another file.
+    /// Run a whole model on input_ids, or its blocks on hidden_states, and write every intermediate result to a file.
     Run(run::Args),
-    /// Run all blocks on the input of a fixture and compare every intermediate result with PyTorch's.
+    /// Run a model on a fixture's input, and compare every intermediate result with PyTorch's.
     Verify(verify::Args),
-    /// Continue a text, or token ids, with a decoder.
+    /// Continue a text, answer a chat, or continue token ids.
     Generate(Box<generate::Args>),
-    /// Make a vector of each line of a file of texts.
+    /// Compute an embedding for each line of a text file.
     Embed(embed::Args),
-    /// Score the labels of a classifier, or a cross-encoder's, for each line of a file of texts.
+    /// Classify each line of a text file, or score pairs with a cross-encoder.
     Classify(classify::Args),
-    /// Write a copy of a checkpoint whose blocks' weights have 4 to 8 bits: a GGUF file, or compressed-tensors.
+    /// Quantize the blocks of a checkpoint to 4 to 8 bits, as a GGUF file or as compressed-tensors.
     #[command(visible_alias = "quantise")]
     Quantize(quantize::Args),
-    /// Measure the speed of a feed-forward, a block or a checkpoint's stack on the CPU.
+    /// Measure the speed of a feed-forward, a block, or all blocks of a checkpoint on the CPU.
     Bench(bench::Args),
 }
 
@@ -60,7 +60,7 @@ enum Command {
 enum Outcome {
     Done,
     Mismatch,
-    /// Ctrl-C; what was made is kept.
+    /// Ctrl-C; results so far are kept.
     Interrupted,
 }
 
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and its causes in one line, without the backtrace that candle's carry where `RUST_BACKTRACE` is set.
+/// Returns an error and its causes in one line, without the backtrace that candle's errors carry if `RUST_BACKTRACE` is set.
 fn line(error: &anyhow::Error) -> String {
     let causes = error.chain().map(|cause| match cause.downcast_ref() {
         Some(candle_core::Error::WithBacktrace { inner, .. }) => inner.to_string(),

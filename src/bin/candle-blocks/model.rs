@@ -1,4 +1,4 @@
-//! Options that say which model to load, and where and how to compute.
+//! Options for loading a model, and for the device, dtype and packing.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::texts::TextArgs;
 /// The checkpoint to load.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// Checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
+    /// The checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Opens the checkpoint, of two stacks both, unless one is chosen.
+    /// Opens the checkpoint; if it has two stacks, opens both unless --part selects one.
     pub fn open(&self) -> Result<Checkpoint> {
         let checkpoint = self.options().whole().open(self.path()?)?;
         self.source.note_unused(&checkpoint);
@@ -35,24 +35,24 @@ impl ModelArgs {
         Ok(checkpoint)
     }
 
-    /// Says what nothing reads of the config.json beside the weights at `path`, which a reader of texts opens itself.
+    /// Prints a note about unread keys in the config.json of the checkpoint at `path`, which `TextOptions` opens itself.
     pub fn note_unread_keys(&self, path: &Path) {
         if let Ok(checkpoint) = self.options().whole().open(path) {
             note_unread_keys(&checkpoint);
         }
     }
 
-    /// Where the checkpoint is, downloaded if need be.
+    /// Returns the path of the checkpoint, downloaded if necessary.
     pub fn path(&self) -> Result<PathBuf> {
         self.source.path(self.model.as_ref(), "--model PATH")
     }
 
-    /// Says which files beside a GGUF file are not read.
+    /// Prints a note about files beside a GGUF file that are not read.
     pub fn note_beside(checkpoint: &Checkpoint) -> Result<()> {
         let ignored = checkpoint.ignored_beside()?;
         if !ignored.is_empty() {
             output::warn(format_args!(
-                "note: {} says itself what {} beside it would say; --files-beside takes these instead",
+                "note: {} contains the data of {} beside it, which are not read; --files-beside reads these instead",
                 checkpoint.files().path().display(),
                 ignored.join(", ")
             ));
@@ -60,12 +60,12 @@ impl ModelArgs {
         Ok(())
     }
 
-    /// How to open it.
+    /// Returns the options for opening the checkpoint.
     pub fn options(&self) -> CheckpointOptions {
         self.source.options()
     }
 
-    /// The files that are named beside the weights.
+    /// Returns the files that other options name.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let SourceArgs {
             config,
@@ -78,7 +78,7 @@ impl ModelArgs {
     }
 }
 
-/// Where else a checkpoint, or its configuration, may come from.
+/// Other sources for a checkpoint, its configuration and its adapters.
 #[derive(clap::Args)]
 pub struct SourceArgs {
     /// A repository on the Hugging Face Hub, instead of a path.
@@ -87,29 +87,29 @@ pub struct SourceArgs {
     /// The branch, tag or commit of the repository.
     #[arg(long, default_value = "main", requires = "hub")]
     revision: String,
-    /// The config.json to use instead of the one beside the weights.
+    /// A config.json to use instead of the one beside the weights.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A JSON file that describes a family which the program does not know (see `Family::from_json_file`).
+    /// A JSON file that describes a model family which is not built in (docs/new-family.md).
     #[arg(long, value_name = "FILE")]
     family: Option<PathBuf>,
-    /// Take the tokenizer, the chat template and the settings of generation from files beside a GGUF file instead of what it
-    /// says itself.
+    /// Read the tokenizer, the chat template and generation_config.json from files beside a GGUF file, not from the GGUF
+    /// file.
     #[arg(long)]
     files_beside: bool,
-    /// Which stack to use of a checkpoint that contains several. A whole model runs both where none is chosen.
+    /// The stack to use, if a checkpoint has several. Without this option, a whole model runs both.
     #[arg(long, value_parser = names(&["encoder", "decoder", "text", "vision"])
         .try_map(|name| serde_json::from_value::<StackPart>(name.into())))]
     part: Option<StackPart>,
-    /// Leave out tensors of the files that the model does not know, and name them in a note.
+    /// Leave out tensors that the model family does not know, and print their names in a note.
     #[arg(long)]
     allow_unused: bool,
-    /// A directory with an adapter of PEFT (adapter_config.json) to apply; may be given several times.
+    /// A directory with a PEFT adapter (adapter_config.json) to apply; may be given several times.
     #[arg(long, value_name = "DIR")]
     adapter: Vec<PathBuf>,
 }
 
-/// Says what nothing reads of the config.json.
+/// Prints a note about unread keys in config.json.
 fn note_unread_keys(checkpoint: &Checkpoint) {
     let quoted = |key: &String| format!("{key:?}");
     let report = checkpoint.report();
@@ -117,13 +117,13 @@ fn note_unread_keys(checkpoint: &Checkpoint) {
     let (heads, keys): (Vec<_>, Vec<_>) = unread.partition(|key| *key == "architectures");
     if !heads.is_empty() {
         output::warn(
-            "note: \"architectures\" in config.json names a class whose head is not known here; the output has no logits of it",
+            "note: \"architectures\" in config.json names a class whose head this program does not have; there are no logits",
         );
     }
     let keys: Vec<String> = keys.into_iter().map(quoted).collect();
     if !keys.is_empty() {
         output::warn(format_args!(
-            "note: config.json has keys that nothing here reads: {}",
+            "note: config.json has keys that are not read: {}",
             Escaped(&keys.join(", "))
         ));
     }
@@ -134,7 +134,7 @@ pub fn names(names: &'static [&'static str]) -> PossibleValuesParser {
 }
 
 impl SourceArgs {
-    /// Whether any of them is there.
+    /// Returns whether any option is given.
     pub fn is_given(&self) -> bool {
         let others = [
             self.config.is_some(),
@@ -145,12 +145,12 @@ impl SourceArgs {
         self.hub.is_some() || self.part.is_some() || others.contains(&true)
     }
 
-    /// The config.json that is given, if any.
+    /// Returns the path given with --config, if any.
     pub fn config(&self) -> Option<&PathBuf> {
         self.config.as_ref()
     }
 
-    /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
+    /// Opens the checkpoint at `path`, or from the Hub; `name` is the option for the path in messages.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
         let checkpoint = self.options().open(self.path(path, name)?)?;
         self.note_unused(&checkpoint);
@@ -188,7 +188,7 @@ impl SourceArgs {
             .fold(options, CheckpointOptions::adapter)
     }
 
-    /// Names the tensors that are left out, and the keys that nothing reads.
+    /// Prints notes about tensors that are left out, and about unread keys.
     fn note_unused(&self, checkpoint: &Checkpoint) {
         note_unread_keys(checkpoint);
         let unused = checkpoint.report().unused;
@@ -203,7 +203,7 @@ impl SourceArgs {
     }
 }
 
-/// Says which adapters were applied that were not asked for, and what of any was not followed.
+/// Prints notes about adapters that were applied automatically, and about adapter keys that are not followed.
 pub fn note_adapters(adapters: &[AppliedAdapter]) {
     for adapter in adapters {
         let directory = adapter.directory.display();
@@ -214,14 +214,14 @@ pub fn note_adapters(adapters: &[AppliedAdapter]) {
         }
         if !adapter.unread.is_empty() {
             output::warn(format_args!(
-                "note: {directory}: adapter_config.json has {}, which is not known and not followed",
+                "note: {directory}: adapter_config.json has unknown keys, which are not followed: {}",
                 adapter.unread.join(", ")
             ));
         }
     }
 }
 
-/// Where and how to compute.
+/// The device, dtype and packing.
 #[derive(clap::Args)]
 pub struct ComputeArgs {
     /// The device to compute on.
@@ -231,8 +231,8 @@ pub struct ComputeArgs {
     #[arg(long, default_value = "f32", value_parser = names(&["f32", "bf16", "f16", "f64"])
         .try_map(|name| name.parse::<DType>()))]
     pub dtype: DType,
-    /// How to pack the weights for the CPU; `none` leaves them unpacked. The default is f32 with --device cpu, --dtype f32
-    /// and without --backward, otherwise none.
+    /// The precision in which weights are packed for the CPU; `none` leaves them unpacked. [default: f32 with --device cpu and
+    /// --dtype f32, without --backward; otherwise none]
     #[arg(long, value_parser = precisions())]
     precision: Option<String>,
 }
@@ -257,7 +257,7 @@ impl ComputeArgs {
         Ok(device)
     }
 
-    /// How to hold the weights for a run with gradients or without.
+    /// Returns the form of the weights for a run with or without gradients.
     pub fn form(&self, backward: bool) -> Result<Form> {
         let is_default =
             matches!((self.device, self.dtype), (DeviceName::Cpu, DType::F32)) && !backward;
@@ -287,7 +287,7 @@ impl ComputeArgs {
         Ok(Form::Packed(packed))
     }
 
-    /// How a model that reads these texts is loaded.
+    /// Returns the options for loading a model that reads texts.
     pub fn text_options(&self, model: &ModelArgs, texts: &TextArgs) -> Result<TextOptions> {
         let device = self.device()?;
         if model.source.allow_unused {
@@ -303,8 +303,8 @@ impl ComputeArgs {
         })
     }
 
-    /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`; on the CPU, which converts
-    /// every type and is where they are written and compared.
+    /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`, as tensors on the CPU, which
+    /// converts every type.
     pub fn stages(
         &self,
         device: &Device,
@@ -338,7 +338,7 @@ enum DeviceName {
     Metal,
 }
 
-/// The names of the forms of weights. int4 may say how many weights are in a group.
+/// The names for packing precisions. A suffix of int4 is the group size.
 pub fn precisions() -> PossibleValuesParser {
     names(&[
         "none",
@@ -353,7 +353,7 @@ pub fn precisions() -> PossibleValuesParser {
     ])
 }
 
-/// How to pack by one of these names, if at all.
+/// Returns the precision for a name; `None` for `none`.
 pub fn packing(name: &str) -> Option<Precision> {
     match name.strip_prefix("int4-") {
         Some(group) => {

@@ -1,5 +1,5 @@
-//! Output that a closed pipe (`| head`) ends quietly, in which no file's text acts on the terminal, and that replaces no file
-//! that is read.
+//! Output: a closed pipe (`| head`) ends it quietly, text from files cannot control the terminal, and input files are never
+//! replaced.
 
 #[path = "../../error/escape.rs"]
 mod escape;
@@ -14,7 +14,7 @@ use candle_blocks::Checkpoint;
 pub(crate) use escape::Escaped;
 use escape::is_hidden;
 
-/// Prints `text`; a reader that has gone away is no error.
+/// Prints `text`; a closed pipe is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout
@@ -26,7 +26,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a piece of a text that a model made. On a terminal, of what would act on it only lines and tabs are left.
+/// Prints generated text. On a terminal, control characters other than line breaks and tabs are escaped.
 pub fn print_text(text: &str) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
         return print(text);
@@ -35,7 +35,7 @@ pub fn print_text(text: &str) -> anyhow::Result<()> {
     print(&text.chars().filter(|c| !acts(c)).collect::<String>())
 }
 
-/// Prints a line to standard error. Where nobody reads it, `eprintln!` would panic.
+/// Prints a line to standard error. On a closed pipe, `eprintln!` would panic.
 pub fn warn(line: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Escaped(line));
 }
@@ -47,19 +47,19 @@ pub fn notes(notes: &[String]) {
     }
 }
 
-/// Where what Ctrl-C left unfinished of an output is written, which is said.
+/// Returns the path for output that Ctrl-C left unfinished, and prints a note about it.
 pub fn partial(output: &Path) -> PathBuf {
     let mut path = output.as_os_str().to_owned();
     path.push(".partial");
     let path = PathBuf::from(path);
     warn(format_args!(
-        "note: interrupted; what was made is in {}",
+        "note: interrupted; the results so far are in {}",
         path.display()
     ));
     path
 }
 
-/// Prints `value` as indented JSON. Of what a terminal would act on, JSON itself escapes only a part.
+/// Prints `value` as indented JSON, with the control characters escaped that JSON itself leaves.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut text = String::new();
     for c in serde_json::to_string_pretty(value)?.chars() {
@@ -72,7 +72,7 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(text + "\n"))
 }
 
-/// Refuses, before the work, an output that cannot be written, or an existing file that the program reads.
+/// Refuses, before any work, an output that cannot be written, or that is an input file.
 pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Result<()> {
     let fail = |reason: &str| anyhow::bail!("{}: --output {reason}", output.display());
     match output.parent() {
@@ -95,7 +95,7 @@ pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Resu
     }
 }
 
-/// [`check`] of an output beside the files of a checkpoint and `others`.
+/// Applies [`check`] to an output, with the files of a checkpoint and `others` as inputs.
 pub fn check_file<'p>(
     output: &Path,
     checkpoint: &'p Checkpoint,
@@ -124,7 +124,7 @@ pub fn check_file<'p>(
     })
 }
 
-/// Refuses an output that is one of a checkpoint's files or of `others`, or a folder that has one.
+/// Refuses an output that is one of a checkpoint's files or of `others`, or a folder that contains one.
 pub fn check_spares<'p>(
     output: &Path,
     checkpoint: &'p Checkpoint,
@@ -140,12 +140,12 @@ pub fn check_spares<'p>(
     };
     if read.any(has) {
         let output = output.display();
-        anyhow::bail!("{output}: --output has a file that is read; give another name");
+        anyhow::bail!("{output}: --output contains an input file; give another name");
     }
     Ok(())
 }
 
-/// Where a checkpoint's weights are, each path once.
+/// Returns the paths of a checkpoint's weight files, each once.
 fn weights(checkpoint: &Checkpoint) -> BTreeSet<&Path> {
     let files = checkpoint.files();
     let infos = files.names().filter_map(|name| files.info(name));

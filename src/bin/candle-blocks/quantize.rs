@@ -1,4 +1,4 @@
-//! `candle-blocks quantize`: writes a copy of a checkpoint whose blocks' weights have few bits.
+//! `candle-blocks quantize`: writes a quantized copy of a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -20,16 +20,16 @@ use crate::{Outcome, interrupt, output};
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// What the weights of the blocks become.
+    /// The format of the quantized weights.
     #[arg(long, value_enum)]
     to: Format,
-    /// How many weights share a scale, with --to w4a16 or w8a16: 32, 64 or 128.
+    /// The group size (weights that share a scale) with --to w4a16 or w8a16: 32, 64 or 128.
     #[arg(long, value_name = "SIZE", default_value_t = 128)]
     group: usize,
-    /// What to write: a GGUF file, or a directory with --to w4a16 or w8a16.
+    /// The GGUF file to write; with --to w4a16 or w8a16, the directory.
     #[arg(long, value_name = "PATH")]
     output: PathBuf,
-    /// Write over what an earlier run has left there.
+    /// Replace the output of an earlier run.
     #[arg(long)]
     replace: bool,
     /// Print JSON instead of text.
@@ -37,26 +37,26 @@ pub struct Args {
     json: bool,
 }
 
-/// Names of formats, as their tools have them.
+/// Quantized formats, by the names that llama.cpp and compressed-tensors use.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Format {
-    /// A GGUF file of 8.5 bits.
+    /// GGUF, 8.5 bits per weight.
     #[value(name = "q8_0")]
     Q8_0,
-    /// A GGUF file of 4.5 bits, 32 weights with a scale.
+    /// GGUF, 4.5 bits per weight, one scale for 32 weights.
     #[value(name = "q4_0")]
     Q4_0,
-    /// A GGUF file of 4.5 bits, with scales in two levels: nearer than q4_0.
+    /// GGUF, 4.5 bits per weight, scales in two levels: more exact than q4_0.
     #[value(name = "q4_k")]
     Q4K,
-    /// A GGUF file of 6.6 bits.
+    /// GGUF, 6.6 bits per weight.
     #[value(name = "q6_k")]
     Q6K,
-    /// compressed-tensors: integers of 4 bits with a scale for each group.
+    /// compressed-tensors, 4-bit integers with a scale for each group.
     #[value(name = "w4a16")]
     W4A16,
-    /// compressed-tensors: integers of 8 bits with a scale for each group.
+    /// compressed-tensors, 8-bit integers with a scale for each group.
     #[value(name = "w8a16")]
     W8A16,
 }
@@ -141,14 +141,14 @@ pub fn quantize(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// What was written.
+/// The written tensors.
 #[derive(Default, Serialize)]
 struct Report {
     tensors: Vec<Line>,
     kinds: BTreeMap<String, Sum>,
 }
 
-/// A tensor, and its error as a part of its numbers' root mean square.
+/// A tensor, and its error relative to the root mean square of its values.
 #[derive(Serialize)]
 struct Line {
     name: String,
@@ -158,7 +158,7 @@ struct Line {
     note: Option<String>,
 }
 
-/// All tensors of a kind.
+/// All tensors in one format.
 #[derive(Default, Serialize)]
 struct Sum {
     tensors: usize,
@@ -182,7 +182,7 @@ impl Report {
         });
     }
 
-    /// Each tensor with an error, then a line for each kind.
+    /// Formats each tensor with an error, then one line for each format.
     fn text(&self) -> Result<String> {
         let mut out = String::new();
         for line in self.tensors.iter().filter(|line| line.error > 0.0) {
@@ -208,7 +208,7 @@ impl Report {
         Ok(out)
     }
 
-    /// The tensors of each note.
+    /// Returns the tensors for each note.
     fn notes(&self) -> BTreeMap<String, BTreeSet<&str>> {
         let mut notes: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for line in &self.tensors {

@@ -19,15 +19,15 @@ use crate::{Outcome, output};
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// A safetensors file with hidden_states [batch, seq, d_model], or with input_ids [batch, seq], pixel_values or
-    /// input_features for a whole model (and decoder_input_ids where it has a decoder); and optionally attention_mask
-    /// [batch, seq].
+    /// A safetensors file with hidden_states [batch, seq, d_model] to run the blocks, or with input_ids [batch, seq],
+    /// pixel_values or input_features to run the whole model (and decoder_input_ids if it has a decoder); attention_mask
+    /// [batch, seq] is optional.
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
     /// The safetensors file to write the results to.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// Also read grad_output and write the gradients of the input and of every parameter.
+    /// Also read grad_output, and write the gradients of the input and of every parameter.
     #[arg(long)]
     backward: bool,
     #[command(flatten)]
@@ -47,14 +47,14 @@ pub fn run(args: &Args) -> Result<Outcome> {
         && let Some(task) = checkpoint.missing_head()?
     {
         output::warn(format_args!(
-            "note: there are no logits: config.json names a model with a head for {task}, and the files hold no weights of it"
+            "note: there are no logits: config.json names a model with a head for {task}, and the files have no weights for it"
         ));
     }
     note_non_finite(&checkpoint, &input, &stages)?;
     Ok(Outcome::Done)
 }
 
-/// Says where NaN and infinity begin, if there are any, and which input and weights hold them.
+/// Prints notes about the first result with NaN or infinity, and about inputs and weights that hold such values.
 fn note_non_finite(
     checkpoint: &Checkpoint,
     input: &TraceInput,
@@ -66,7 +66,7 @@ fn note_non_finite(
         return Ok(());
     };
     output::warn(format_args!(
-        "note: {first} holds values that are not finite; it was written as it is"
+        "note: {first} holds values that are not finite; it was written unchanged"
     ));
     let inputs = [
         ("hidden_states", input.hidden_states.as_ref()),
@@ -88,7 +88,7 @@ fn note_non_finite(
     note_weights(checkpoint)
 }
 
-/// The first of some tensors that holds NaN or infinity.
+/// Returns the name of the first tensor with NaN or infinity.
 fn first_non_finite<'t>(
     tensors: impl Iterator<Item = (&'t str, &'t Tensor)>,
 ) -> Result<Option<&'t str>> {
@@ -102,7 +102,7 @@ fn first_non_finite<'t>(
     Ok(None)
 }
 
-/// Says which weights hold NaN or infinity.
+/// Prints a note for each weight with NaN or infinity.
 pub fn note_weights(checkpoint: &Checkpoint) -> Result<()> {
     for (name, index) in checkpoint.non_finite()? {
         output::warn(format_args!(
@@ -112,7 +112,7 @@ pub fn note_weights(checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-/// The input side of a fixture.
+/// Returns the inputs in a fixture.
 pub fn trace_input(fixture: &Fixture) -> Result<TraceInput> {
     Ok(TraceInput::new(|name| fixture.tensor(name).cloned())?)
 }

@@ -1,4 +1,4 @@
-//! The texts of a file, one a line, and the walk over them with its progress.
+//! Reads a file of texts, one per line, and passes them on in groups, with progress.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -13,22 +13,22 @@ use serde::Serialize;
 
 use crate::{Outcome, interrupt, output};
 
-/// Texts that are computed between two looks at Ctrl-C and the progress.
+/// The number of texts computed between two checks for Ctrl-C.
 const AT_ONCE: usize = 256;
 
-/// Where the texts come from.
+/// The source of the texts.
 #[derive(clap::Args)]
 pub struct TextArgs {
-    /// A file with one text a line in UTF-8; `-`, or nothing, is standard input.
+    /// A UTF-8 file with one text per line; `-` or nothing is standard input.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Shorten texts to this many tokens, special ones included [default: what the model's files say].
+    /// The maximum number of tokens in a text, special tokens included [default: from the model's files].
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
 }
 
 impl TextArgs {
-    /// The lines, without their ends.
+    /// Returns the lines, without line breaks.
     pub fn read(&self) -> Result<Vec<String>> {
         let (name, bytes) = match self.path() {
             Some(path) => (self.name(), std::fs::read(path)),
@@ -55,24 +55,24 @@ impl TextArgs {
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let lines: Vec<String> = text.lines().map(str::to_string).collect();
         if lines.is_empty() {
-            bail!("{name}: is empty; give one text a line");
+            bail!("{name}: is empty; give one text per line");
         }
         Ok(lines)
     }
 
-    /// The file, unless it is standard input.
+    /// Returns the file, unless it is standard input.
     pub fn path(&self) -> Option<&Path> {
         let path = self.file.as_deref();
         path.filter(|path| *path != Path::new("-"))
     }
 
-    /// What an error calls the file.
+    /// Returns the file's name for error messages.
     pub fn name(&self) -> String {
         let name = self.path().map(|path| path.display().to_string());
         name.unwrap_or_else(|| "standard input".to_string())
     }
 
-    /// Hands the lines to `work`, some at a time, until it is done or Ctrl-C is pressed. An error about one of them names its
+    /// Passes the lines to `work` in groups, until all are done or Ctrl-C is pressed. An error about a text names its
     /// line.
     pub fn each<T>(
         &self,
@@ -102,7 +102,7 @@ impl TextArgs {
         })
     }
 
-    /// An error about a text says which line that is, `before` lines having gone before.
+    /// Adds the line number to an error about a text; `before` lines precede the group.
     fn located(&self, error: anyhow::Error, before: usize) -> anyhow::Error {
         match error.downcast::<Error>() {
             Ok(Error::Text { index, reason }) => {
@@ -114,10 +114,10 @@ impl TextArgs {
     }
 }
 
-/// The text in front of each text.
+/// The prompt before each text.
 #[derive(clap::Args)]
 pub struct PromptArgs {
-    /// The text to put in front of each text (of a pair, the first), instead of the model's default.
+    /// The text to put before each text (in a pair, before the first), instead of the model's default prompt.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// The name of one of the model's prompts.
@@ -126,7 +126,7 @@ pub struct PromptArgs {
 }
 
 impl PromptArgs {
-    /// The prompt that is given, or that `named` finds by the name that is given.
+    /// Returns the given prompt, or the prompt that `named` finds for the given name.
     pub fn find<'p>(
         &'p self,
         named: impl FnOnce(&str) -> candle_blocks::Result<&'p str>,
@@ -139,7 +139,7 @@ impl PromptArgs {
     }
 }
 
-/// The form of the results' file.
+/// The format of the output file.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Format {
     Safetensors,
@@ -147,13 +147,13 @@ pub enum Format {
 }
 
 impl Format {
-    /// By the end of the name of a file that can be written, and is not the texts' or the model's.
+    /// Returns the format for the extension of an output file, and checks that the file can be written and is no input.
     pub fn of(output: &Path, texts: &TextArgs, model: &Path) -> Result<Self> {
         let format = match output.extension().and_then(|end| end.to_str()) {
             Some("safetensors") => Self::Safetensors,
             Some("jsonl") => Self::Jsonl,
             _ => bail!(
-                "{}: --output must end in .safetensors or .jsonl, which decides the form",
+                "{}: --output must end in .safetensors or .jsonl, which selects the format",
                 output.display()
             ),
         };
@@ -166,14 +166,14 @@ impl Format {
     }
 }
 
-/// Results to be written: as tensors, or line by line.
+/// Results to write: as tensors, or line by line.
 pub struct Results<T> {
     pub tensors: Vec<(String, Tensor)>,
     pub lines: Vec<T>,
 }
 
 impl<T: Serialize> Results<T> {
-    /// Writes them; what Ctrl-C left unfinished gets another name.
+    /// Writes the results; after Ctrl-C, under the name of a partial file.
     pub fn write(&self, output: &Path, format: Format, outcome: &Outcome) -> Result<()> {
         let path = &match outcome {
             Outcome::Interrupted => output::partial(output),

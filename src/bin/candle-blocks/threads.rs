@@ -1,14 +1,14 @@
-//! The number of threads, where the environment asks for far more than the machine has cores.
+//! Limits the number of threads if the environment requests far more than the machine has cores.
 
 use candle_blocks::ops::n_threads;
 
 use crate::output;
 
-/// What candle and rayon read.
+/// The environment variable that candle and rayon read.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
 
-/// Has rayon make no more threads than compute, and says so if the environment asks for more. rayon would make all of them,
-/// and fail where the system does not have so many.
+/// Lets rayon start no more threads than compute, and prints a note if the environment requests more. rayon would start all
+/// of them, and fail if the system refuses.
 pub fn limit() {
     let asked = std::env::var(VARIABLE).ok();
     let asked: Option<usize> = asked.and_then(|number| number.parse().ok());

@@ -1,4 +1,4 @@
-//! `candle-blocks verify`: runs all blocks and compares every intermediate result with a fixture made by PyTorch.
+//! `candle-blocks verify`: runs a model and compares every intermediate result with a fixture from PyTorch.
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -15,7 +15,7 @@ use crate::{Outcome, output};
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// The fixture: a safetensors file with hidden_states and PyTorch's results for them.
+    /// The fixture: a safetensors file with an input (hidden_states, or input_ids for the whole model) and PyTorch's results.
     #[arg(long, value_name = "FILE")]
     fixture: PathBuf,
     /// Also compare the gradients of the input and of every parameter.
@@ -56,19 +56,20 @@ pub fn verify(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Mismatch)
 }
 
-/// Why a run that packs its weights more coarsely than `dtype` must fail: it is compared at the precision of its results.
+/// Returns the note that explains why a run packed more coarsely than `dtype` fails: it is compared at the precision of
+/// `dtype`.
 fn precision_note(form: Form, dtype: DType) -> Option<&'static str> {
     match (form, dtype) {
         (Form::Packed(Precision::Int8 | Precision::Int4 { .. } | Precision::AsStored), _) => Some(
-            "there is no tolerance for int8 and int4, nor for codes as they are stored; with --dtype bf16 their results are held to the tolerance of \
-             bf16, which theirs meet for some models only",
+            "int8, int4 and as-stored have no tolerance; with --dtype bf16 the results are compared with the tolerance for \
+             bf16, which only some models meet",
         ),
         (Form::Packed(Precision::Bf16), DType::F32 | DType::F16) => Some(
-            "results are held to the tolerance of --dtype, which is finer than weights in bf16 can meet; \
+            "results are compared with the tolerance for --dtype, which is finer than bf16 weights can meet; \
              give --dtype bf16 with --precision bf16",
         ),
         (Form::Packed(Precision::F16), DType::F32) => Some(
-            "results are held to the tolerance of --dtype, which is finer than weights rounded to f16 can meet; \
+            "results are compared with the tolerance for --dtype, which is finer than weights rounded to f16 can meet; \
              give --dtype f16 with --precision f16",
         ),
         _ => None,

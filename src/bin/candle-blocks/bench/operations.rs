@@ -1,19 +1,20 @@
-//! The number of floating-point operations of the matrix products of a block.
+//! Counts the floating-point operations in the matrix products.
 //!
-//! A multiply-add counts as two. Only what the result needs is counted: in attention, the products of queries with
-//! keys that they see; in a mixture, the experts that a row uses. Norms and activations are not counted.
+//! A multiply-add counts as two. Only necessary products are counted: in attention, queries with visible keys; in a mixture
+//! of experts, the experts that a row uses. Norms and activations are not counted.
 
 use candle_blocks::{
     AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm, StackConfig, Visibility,
 };
 
-/// Operations of the whole stack on `batch` sequences of length `seq`; the memory of cross-attention is as long.
+/// Returns the operations in a stack on `batch` sequences with length `seq`; an encoder output for cross-attention has the same
+/// length.
 pub fn of_stack(config: &StackConfig, batch: usize, seq: usize) -> f64 {
     let block = |&i: &usize| of_block(&config.blocks[i], batch, seq);
     config.layers.iter().map(block).sum()
 }
 
-/// Operations of one block.
+/// Returns the operations in one block.
 pub fn of_block(config: &BlockConfig, batch: usize, seq: usize) -> f64 {
     let cross = config.cross_attention.as_ref();
     of_attention(&config.attention, batch, seq)
@@ -21,7 +22,7 @@ pub fn of_block(config: &BlockConfig, batch: usize, seq: usize) -> f64 {
         + of_feed_forward(&config.feed_forward, batch * seq)
 }
 
-/// Operations of a feed-forward on `rows` rows.
+/// Returns the operations in a feed-forward on `rows` rows.
 pub fn of_feed_forward(config: &FeedForwardConfig, rows: usize) -> f64 {
     let matrices = match config.form {
         FeedForwardForm::Plain => 2,
@@ -63,7 +64,7 @@ fn of_attention(config: &AttentionConfig, batch: usize, seq: usize) -> f64 {
     inputs + output + product(batch * seen, config.n_heads, both)
 }
 
-/// How many of `seq` keys the query at `i` sees.
+/// Returns the number of keys that are visible to the query at `i`, among `seq`.
 fn keys_seen(config: &AttentionConfig, i: usize, seq: usize) -> usize {
     let window = config.window.unwrap_or(seq);
     match config.visibility {
@@ -72,7 +73,7 @@ fn keys_seen(config: &AttentionConfig, i: usize, seq: usize) -> usize {
     }
 }
 
-/// Operations of the product of matrices `[m, k]` and `[k, n]`.
+/// Returns the operations in a product of matrices `[m, k]` and `[k, n]`.
 fn product(m: usize, k: usize, n: usize) -> f64 {
     2.0 * m as f64 * k as f64 * n as f64
 }

@@ -1,11 +1,11 @@
-//! Times of many runs.
+//! Times many runs.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use candle_blocks::candle_core;
 
-/// A median of fewer says nothing.
+/// The smallest number of runs for a median.
 const LEAST_SAMPLES: usize = 5;
 
 /// A summary of many times, in milliseconds.
@@ -15,7 +15,7 @@ pub struct Samples {
     pub min_ms: f64,
 }
 
-/// Warms up, then measures for `seconds`, and at least a few times.
+/// Warms up, then measures for `seconds`, and at least [`LEAST_SAMPLES`] times.
 pub fn take<T>(seconds: f64, mut run: impl FnMut() -> candle_core::Result<T>) -> Result<Samples> {
     let mut time = || -> Result<Duration> {
         let start = Instant::now();
@@ -42,7 +42,7 @@ pub fn take<T>(seconds: f64, mut run: impl FnMut() -> candle_core::Result<T>) ->
     })
 }
 
-/// The median of at least one number; `sorted` is in ascending order.
+/// Returns the median of values in ascending order.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 {

@@ -1,4 +1,4 @@
-//! Random numbers that are the same in every run.
+//! Random weights and inputs that are the same in every run.
 
 use candle_blocks::candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_blocks::candle_nn::{Init, VarBuilder};
@@ -8,7 +8,7 @@ fn fresh() -> Fresh {
     Fresh::new(Initialization::layers(), 42, DType::F32, &Device::Cpu)
 }
 
-/// What `build` makes of fresh weights in f32, without their graph.
+/// Builds a layer from fresh f32 weights, as plain tensors.
 pub fn weights<T>(build: impl Fn(VarBuilder<'static>) -> Result<T>) -> Result<T> {
     let fresh = fresh();
     build(fresh.var_builder())?;
@@ -18,7 +18,7 @@ pub fn weights<T>(build: impl Fn(VarBuilder<'static>) -> Result<T>) -> Result<T>
     build(VarBuilder::from_tensors(tensors.collect(), dtype, device))
 }
 
-/// Hidden states of mean 0 and variance 1.
+/// Returns random hidden states with mean 0 and variance 1.
 pub fn hidden_states(shape: impl Into<Shape>) -> Result<Tensor> {
     let normal = Init::Randn {
         mean: 0.0,

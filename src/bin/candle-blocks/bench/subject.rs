@@ -1,4 +1,4 @@
-//! What is measured: layers with weights, and an input.
+//! The measured layers, with random weights or a checkpoint's, and their input.
 
 use anyhow::{Result, bail};
 use candle_blocks::{
@@ -10,7 +10,7 @@ use candle_blocks::{
 
 use super::{Args, operations, seeded};
 
-/// The sizes of a block of BERT.
+/// The sizes of a BERT block.
 #[derive(Clone, Copy)]
 pub struct Sizes {
     pub d_model: usize,
@@ -23,7 +23,7 @@ type Run = Box<dyn Fn(&Tensor, &ForwardContext) -> CandleResult<Tensor>>;
 /// Layers and their input.
 pub struct Subject {
     layers: Run,
-    /// Operations of all its matrix products.
+    /// The operations in all matrix products.
     pub operations: f64,
     config: StackConfig,
     pub family: String,
@@ -32,7 +32,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// BERT's `norm(x + down(gelu(up(x))))`.
+    /// Makes BERT's `norm(x + down(gelu(up(x))))`.
     pub fn feed_forward(sizes: Sizes, args: &Args) -> Result<Self> {
         // Heads do not matter here, but a block has some.
         let sizes = Sizes {
@@ -61,7 +61,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// A block of BERT.
+    /// Makes a BERT block.
     pub fn block(sizes: Sizes, args: &Args) -> Result<Self> {
         let config = StackConfig::uniform(bert_block(sizes)?, 1, None);
         Self::new(config, "bert", args, |config| {
@@ -76,7 +76,7 @@ impl Subject {
         })
     }
 
-    /// A checkpoint's stack.
+    /// Loads a checkpoint's stack.
     pub fn model(checkpoint: &Checkpoint, args: &Args) -> Result<Self> {
         let config = checkpoint.config().clone();
         Self::new(config, checkpoint.family(), args, |_| {
@@ -120,17 +120,17 @@ impl Subject {
         })
     }
 
-    /// Computes once.
+    /// Runs the layers once.
     pub fn run(&self) -> CandleResult<Tensor> {
         (self.layers)(&self.x, &self.context)
     }
 
-    /// The first block.
+    /// Returns the first block's configuration.
     pub fn block_config(&self) -> &BlockConfig {
         &self.config.blocks[0]
     }
 
-    /// How many blocks run one after the other.
+    /// Returns how many blocks run one after another.
     pub fn layers(&self) -> usize {
         self.config.layers.len()
     }
@@ -152,7 +152,7 @@ fn bert_block(sizes: Sizes) -> Result<BlockConfig> {
     Ok(config)
 }
 
-/// Refuses what would end in the middle, for want of memory: that is no error one can catch.
+/// Refuses sizes that need more memory than there is, because running out of memory later cannot be caught.
 fn check_memory(config: &StackConfig, batch: usize, seq: usize) -> Result<()> {
     let sizes = |block: &BlockConfig| {
         let [d_model, d_ff, query, heads] = [
@@ -182,7 +182,7 @@ fn check_memory(config: &StackConfig, batch: usize, seq: usize) -> Result<()> {
         bytes < isize::MAX as f64 && Vec::<u8>::new().try_reserve_exact(bytes as usize).is_ok();
     if !fits {
         bail!(
-            "these sizes need about {:.0} GiB of memory, more than there is; give smaller ones, as of --batch or --seq",
+            "these sizes need about {:.0} GiB of memory, more than there is; give smaller ones, such as --batch or --seq",
             bytes / f64::from(1 << 30)
         );
     }

@@ -1,4 +1,4 @@
-//! The number of threads, held from the start of the process.
+//! Fixes the thread count from the start of the process.
 
 use std::env;
 use std::process::{Command, exit};
@@ -6,16 +6,16 @@ use std::process::{Command, exit};
 use anyhow::{Context, Result, bail};
 use candle_blocks::{candle_core::utils::get_num_threads, ops::n_threads};
 
-/// What candle and rayon both read, and rayon only once.
+/// The environment variable that candle and rayon read; rayon reads it once.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
 
-/// More than any machine has.
+/// The largest number that is accepted.
 const MOST: usize = 4096;
 
-/// Sees to it that just `asked` threads compute; returns their number.
+/// Makes exactly `asked` threads compute, and returns their number.
 ///
-/// The variable has to be there before the first thread is, and a process cannot safely set its own.
-/// So this one starts itself once more with the variable set, and ends as that one does.
+/// The variable must be set before the first thread starts, and a process cannot safely set its own variables. So the
+/// process starts itself again with the variable set, and exits with the same status.
 pub fn hold(asked: Option<usize>) -> Result<usize> {
     let Some(asked) = asked else {
         return Ok(n_threads());
@@ -40,12 +40,11 @@ pub fn hold(asked: Option<usize>) -> Result<usize> {
         }
         return Ok(asked);
     }
-    let program =
-        env::current_exe().context("--threads: this program's own file is not to be found")?;
+    let program = env::current_exe().context("--threads: the program's own file was not found")?;
     let status = Command::new(&program)
         .args(env::args_os().skip(1))
         .env(VARIABLE, asked.to_string())
         .status()
-        .with_context(|| format!("--threads: {} does not start again", program.display()))?;
+        .with_context(|| format!("--threads: cannot start {} again", program.display()))?;
     exit(status.code().unwrap_or(2))
 }
