@@ -278,17 +278,32 @@ impl Error {
 // Without a source: the message holds it.
 impl std::error::Error for Error {}
 
+/// Takes out the error of this crate that `?` put into candle's; any other is [`Error::Candle`].
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
-        Self::Candle(error)
+        match error {
+            candle_core::Error::Io(carrier) => match carrier.downcast::<Self>() {
+                Ok(own) => own,
+                Err(carrier) => Self::Candle(candle_core::Error::Io(carrier)),
+            },
+            candle_core::Error::WithBacktrace { inner, backtrace } => match Self::from(*inner) {
+                Self::Candle(inner) => Self::Candle(candle_core::Error::WithBacktrace {
+                    inner: Box::new(inner),
+                    backtrace,
+                }),
+                own => own,
+            },
+            other => Self::Candle(other),
+        }
     }
 }
 
+/// Puts the error into an [`io::Error`](std::io::Error), the only variant of candle's that gives it back.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Candle(error) => error,
-            other => candle_core::Error::wrap(other),
+            other => std::io::Error::other(other).into(),
         }
     }
 }

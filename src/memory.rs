@@ -10,26 +10,19 @@ use crate::error::{Error, Result};
 thread_local! {
     /// What this thread loads, which is not known where its parts are packed.
     static LOADED: RefCell<PathBuf> = RefCell::default();
-    /// The last refusal in that, of which candle's errors carry only the text.
-    static REFUSED: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
 /// Does the work of loading from a file or directory, which errors then name.
 pub(crate) fn loading<T>(path: &Path, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T> {
     let before = LOADED.replace(path.to_path_buf());
-    REFUSED.take();
     let result = work();
     LOADED.set(before);
-    result.map_err(|error| REFUSED.take().unwrap_or(error.into()))
+    Ok(result?)
 }
 
-/// As [`check_next`] of the numbers or codes that are packed, with what scales and padding take at most; as candle's error.
-pub(crate) fn check_packing(n_bytes: usize) -> candle_core::Result<()> {
-    check_next(n_bytes.saturating_add(n_bytes / 8)).map_err(|error| {
-        let text = candle_core::Error::msg(&error);
-        REFUSED.set(Some(error));
-        text
-    })
+/// [`check_next`] for a packed weight of `n_bytes`, whose scales and padding take at most an eighth more.
+pub(crate) fn check_packing(n_bytes: usize) -> Result<()> {
+    check_next(n_bytes.saturating_add(n_bytes / 8))
 }
 
 /// # Errors

@@ -2,24 +2,24 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
-use crate::checkpoint::as_stored::Codes;
 use crate::checkpoint::files::floating;
-use crate::checkpoint::kept::Kept;
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::room::Room;
 use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::{Cut, Source};
+use crate::checkpoint::stored::StoredMatrices;
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{OutputWeight, Precision, each_matches, matches};
 use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
-use crate::layers::{FeedForward, Stack, TransformerBlock, with_stored};
+use crate::layers::{
+    FeedForward, ParameterBackend, ParameterSource, Stack, Stored, TransformerBlock, Weight,
+};
 use crate::memory::{check_all, check_next, loading};
 use crate::packed::PackedStack;
 
@@ -42,15 +42,12 @@ pub struct Loader<'c> {
     device: Device,
     frozen: Vec<String>,
     /// The weights that stay as they are in the files, if any do.
-    kept: Option<Arc<Kept>>,
+    stored: Option<Arc<StoredMatrices>>,
     /// The variables made so far, when training.
     parameters: Option<Arc<Mutex<Parameters>>>,
     /// Which rank of how many has its part loaded, if not all is.
     rank: Option<(usize, usize)>,
 }
-
-/// The first typed error while one layer is built: candle's own error type can only carry its text.
-type Failure = Arc<Mutex<Option<Error>>>;
 
 impl fmt::Debug for Loader<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -88,8 +85,8 @@ impl<'c> Loader<'c> {
             dtype,
             device: device.clone(),
             frozen: Vec::new(),
-            kept: match checkpoint.keeps_quantized {
-                true => Some(Arc::new(Kept::of(checkpoint)?)),
+            stored: match checkpoint.keeps_quantized {
+                true => Some(Arc::new(StoredMatrices::dequantized(checkpoint)?)),
                 false => None,
             },
             parameters: parameters.map(|parameters| Arc::new(Mutex::new(parameters))),
@@ -121,25 +118,19 @@ impl<'c> Loader<'c> {
     /// A `VarBuilder` that maps this crate's names (`blocks.0.attention.query.weight`) to the checkpoint, for layers of
     /// your own. Tensors are all that it hands out: what should stay quantised is kept so by [`Self::build`].
     pub fn var_builder(&self) -> VarBuilder<'c> {
-        self.noting(Failure::default())
+        let backend = Box::new(self.backend(None));
+        VarBuilder::from_backend(backend, self.dtype, self.device.clone())
     }
 
-    /// A `VarBuilder` that notes the first typed error in `failure`.
-    fn noting(&self, failure: Failure) -> VarBuilder<'c> {
-        self.backend(failure, None)
-    }
-
-    fn backend(&self, failure: Failure, codes: Option<Codes>) -> VarBuilder<'c> {
-        let backend = Backend {
-            codes,
+    fn backend(&self, stored: Option<Arc<StoredMatrices>>) -> Backend<'c> {
+        Backend {
+            stored,
             checkpoint: self.checkpoint,
             frozen: self.frozen.clone(),
             parameters: self.parameters.clone(),
-            failure,
             rank: self.rank,
             shared: Mutex::default(),
-        };
-        VarBuilder::from_backend(Box::new(backend), self.dtype, self.device.clone())
+        }
     }
 
     /// Loads block `i`, counted from 0.
@@ -213,8 +204,8 @@ impl<'c> Loader<'c> {
         if !self.device.is_cpu() || self.rank.is_some() || !is_whole {
             return Ok(());
         }
-        let kept = self.kept.as_deref();
-        let is_dense = |source: &&Source| !kept.is_some_and(|kept| kept.has(&source.role));
+        let stored = self.stored.as_deref();
+        let is_dense = |source: &&Source| !stored.is_some_and(|stored| stored.has(&source.role));
         let model = self.checkpoint.model_config().ok();
         let output = model.and_then(|model| model.head.as_ref()?.readout.output.as_ref());
         let room = Room {
@@ -292,30 +283,36 @@ impl<'c> Loader<'c> {
     /// As for [`Self::block`], and those of `build`.
     pub fn build<T>(
         &self,
-        build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
+        build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
-        self.built_with(None, build)
+        self.built_with(self.stored.clone(), build)
     }
 
-    /// As [`Self::build`], where some weights are packed from codes.
-    pub(super) fn built_with<T>(
+    /// As [`Self::build`], of layers that are packed in a precision.
+    ///
+    /// # Errors
+    /// If quantized values are to be packed as they are, and the files have none.
+    pub(crate) fn packing<T>(
         &self,
-        codes: Option<Codes>,
-        build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
+        precision: Precision,
+        build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
-        // Each call has its own: neither another thread's error nor an earlier one may be taken for it.
-        let failure = Failure::default();
-        let packs_codes = codes.is_some();
-        let vb = self.backend(failure.clone(), codes);
-        let built = loading(self.checkpoint.files.path(), || match &self.kept {
-            Some(kept) if !packs_codes => {
-                let (kept, failure) = (kept.clone(), failure.clone());
-                let matrix = move |role: &str, shape| noted(&failure, kept.matrix(role, shape));
-                with_stored(Rc::new(matrix), || build(vb))
+        match precision {
+            Precision::AsStored => {
+                let stored = StoredMatrices::packed(self.checkpoint)?;
+                self.built_with(Some(Arc::new(stored)), build)
             }
-            _ => build(vb),
-        });
-        built.map_err(|error| lock(&failure).take().unwrap_or(error))
+            _ => self.build(build),
+        }
+    }
+
+    fn built_with<T>(
+        &self,
+        stored: Option<Arc<StoredMatrices>>,
+        build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
+    ) -> Result<T> {
+        let source = ParameterSource::new(self.backend(stored), (self.dtype, &self.device));
+        loading(self.checkpoint.files.path(), || build(source))
     }
 }
 
@@ -329,31 +326,35 @@ pub(crate) enum Held {
     TwoStacks,
 }
 
-/// The result for candle, whose error has the text alone; the first is kept in `failure`.
-fn noted<T>(failure: &Failure, result: Result<T>) -> candle_core::Result<T> {
-    result.map_err(|error| {
-        let text = candle_core::Error::msg(&error);
-        lock(failure).get_or_insert(error);
-        text
-    })
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Backend<'c> {
     checkpoint: &'c Checkpoint,
-    codes: Option<Codes>,
+    /// The weights that stay as they are in the files.
+    stored: Option<Arc<StoredMatrices>>,
     frozen: Vec<String>,
     parameters: Option<Arc<Mutex<Parameters>>>,
-    failure: Failure,
     rank: Option<(usize, usize)>,
     /// Tensors that several roles share, once read.
     shared: Mutex<HashMap<String, Tensor>>,
 }
 
 impl Backend<'_> {
+    /// Where a parameter is in the files.
+    fn source(&self, role: &str) -> Result<&Source> {
+        let Checkpoint { plan, files, .. } = self.checkpoint;
+        plan.source(role).ok_or_else(|| {
+            let known = plan.missing.iter().find(|missing| missing.role == role);
+            let unknown = Missing {
+                role: role.to_string(),
+                tried: vec![role.to_string()],
+            };
+            missing(known.unwrap_or(&unknown), &plan.unused, files)
+        })
+    }
+
     fn load(
         &self,
         shape: Option<Shape>,
@@ -361,15 +362,8 @@ impl Backend<'_> {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let Checkpoint { plan, files, .. } = self.checkpoint;
-        let source = plan.source(role).ok_or_else(|| {
-            let known = plan.missing.iter().find(|missing| missing.role == role);
-            let unknown = Missing {
-                role: role.to_string(),
-                tried: vec![role.to_string()],
-            };
-            missing(known.unwrap_or(&unknown), &plan.unused, files)
-        })?;
+        let files = &self.checkpoint.files;
+        let source = self.source(role)?;
         let mut cut = None;
         if let Some(shape) = shape {
             let config = &self.checkpoint.config;
@@ -385,11 +379,6 @@ impl Backend<'_> {
             None => self.read(source, dtype, device),
             Some(cut) => self.converted(source.read_part(files, cut)?, source, dtype, device),
         };
-        if let Some(codes) = &self.codes
-            && let Some(stand_in) = codes.stand_in(source)?
-        {
-            return Ok(stand_in);
-        }
         let Some(parameters) = &self.parameters else {
             return read();
         };
@@ -454,28 +443,59 @@ impl Backend<'_> {
     }
 }
 
+impl ParameterBackend for Backend<'_> {
+    fn tensor(
+        &self,
+        role: &str,
+        shape: Shape,
+        _: Init,
+        (dtype, device): (DType, &Device),
+    ) -> candle_core::Result<Tensor> {
+        Ok(self.load(Some(shape), role, dtype, device)?)
+    }
+
+    fn weight(
+        &self,
+        role: &str,
+        dims: (usize, usize),
+        init: Init,
+        kind: (DType, &Device),
+    ) -> candle_core::Result<Weight> {
+        let stored = self.stored.as_ref();
+        let matrix = stored.map(|stored| stored.matrix(&self.source(role)?.role, dims));
+        Ok(match matrix.transpose()?.flatten() {
+            Some(matrix) => Stored::weight(matrix, dims, kind),
+            None => Weight::Dense(self.tensor(role, dims.into(), init, kind)?),
+        })
+    }
+
+    fn contains(&self, role: &str) -> bool {
+        self.checkpoint.plan.source(role).is_some()
+    }
+}
+
 impl SimpleBackend for Backend<'_> {
     fn get(
         &self,
         shape: Shape,
-        name: &str,
+        role: &str,
         _: Init,
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        noted(&self.failure, self.load(Some(shape), name, dtype, device))
+        Ok(self.load(Some(shape), role, dtype, device)?)
     }
 
     fn get_unchecked(
         &self,
-        name: &str,
+        role: &str,
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        noted(&self.failure, self.load(None, name, dtype, device))
+        Ok(self.load(None, role, dtype, device)?)
     }
 
-    fn contains_tensor(&self, name: &str) -> bool {
-        self.checkpoint.plan.source(name).is_some()
+    fn contains_tensor(&self, role: &str) -> bool {
+        self.contains(role)
     }
 }

@@ -6,7 +6,6 @@
 
 mod adapters;
 mod architecture;
-mod as_stored;
 mod as_tensor;
 mod attribute_names;
 mod beside;
@@ -23,7 +22,6 @@ mod harmless_keys;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod initializer_range;
-mod kept;
 mod known;
 mod labels;
 mod lacking;
@@ -43,6 +41,7 @@ mod save;
 mod save_new;
 pub mod scheme;
 mod source;
+mod stored;
 mod tensor_parallel;
 mod tied;
 mod two_stacks;

@@ -1,9 +1,9 @@
 //! The memory that a load takes at least.
 
-use crate::checkpoint::as_stored;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::scheme::Place;
 use crate::checkpoint::source::Source;
+use crate::checkpoint::stored::least_bits;
 use crate::config::Precision;
 
 /// The role of the table of words.
@@ -56,7 +56,7 @@ impl Room<'_> {
         let is_shared = source.role == WORDS && self.shares_words;
         let is_packed = source.shape.len() > 1 && (!is_table || is_shared);
         match self.packing {
-            Some(Precision::AsStored) => as_stored::least_bits(self.files, source),
+            Some(Precision::AsStored) => least_bits(self.files, source),
             Some(Precision::F16 | Precision::Bf16) if is_packed => 16.0,
             Some(Precision::Int8) if is_packed => 8.0,
             Some(Precision::Int4 { .. }) if is_packed => 4.0,

@@ -1,10 +1,10 @@
 //! Multi-head attention: self-attention, or cross-attention to an encoder's output.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{AttentionConfig, LinearConfig, getters};
-use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm};
+use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, visit::parts};
 use crate::ops::Value;
 
@@ -81,7 +81,8 @@ impl Attention {
     /// # Errors
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection is to have
     /// a bias for a part of its outputs.
-    pub fn new(config: &AttentionConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &AttentionConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         config.validate()?;
         let bias = config.bias;
         let (q, kv) = (config.query_width(), config.key_width());

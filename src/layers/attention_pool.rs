@@ -1,10 +1,12 @@
 //! Pooling by attention.
 
 use candle_core::{ModuleT, Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{AttentionPoolConfig, getters};
-use crate::layers::{Attention, AttentionMask, FeedForward, ForwardContext, Norm, visit::parts};
+use crate::layers::{
+    Attention, AttentionMask, FeedForward, ForwardContext, Norm, ParameterSource, visit::parts,
+};
 
 /// What a learned query sees of a sequence: `x + feed_forward(norm(x))`, where `x` is its attention to all positions
 /// (transformers' `SiglipMultiheadAttentionPoolingHead`).
@@ -24,7 +26,11 @@ impl AttentionPool {
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
-    pub fn new(config: &AttentionPoolConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(
+        config: &AttentionPoolConfig,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
+        let vb = vb.into();
         let init = Init::Randn {
             mean: 0.0,
             stdev: 1.0,

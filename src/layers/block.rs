@@ -1,11 +1,10 @@
 //! The transformer block: attention and feed-forward, each a residual sublayer.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::VarBuilder;
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
-    Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, Sublayer,
+    Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, ParameterSource, Sublayer,
     kv_cache::LayerCache,
 };
 use crate::layers::{own::gemma::Beside, pass::Pass, sublayer::Watch, visit::parts};
@@ -62,7 +61,8 @@ impl TransformerBlock {
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
-    pub fn new(config: &BlockConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &BlockConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         config.validate()?;
         let residual = &config.residual;
         let attend = |role, attention| {

@@ -1,9 +1,8 @@
 //! The feed-forward of a block: a single network or a mixture of experts.
 
 use candle_core::{ModuleT, Result, Tensor};
-use candle_nn::VarBuilder;
 
-use crate::layers::{FeedForward, MixtureOfExperts, visit::parts};
+use crate::layers::{FeedForward, MixtureOfExperts, ParameterSource, visit::parts};
 use crate::{config::FeedForwardConfig, ops::Value};
 
 /// The feed-forward of a block: a single network or a mixture of experts.
@@ -18,7 +17,7 @@ pub enum BlockFeedForward {
 
 impl BlockFeedForward {
     /// Gets the network, or the experts, from `vb`.
-    pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &FeedForwardConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         Ok(match config.experts {
             Some(_) => Self::Experts(MixtureOfExperts::new(config, vb)?),
             None => Self::Dense(FeedForward::new(config, vb)?),

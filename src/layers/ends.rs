@@ -1,10 +1,9 @@
 //! The layers of a whole model.
 
 use candle_core::Result;
-use candle_nn::VarBuilder;
 
 use crate::config::{LinearConfig, ModelConfig, ReadoutConfig, Reads};
-use crate::layers::{Embeddings, Linear, Readout};
+use crate::layers::{Embeddings, Linear, ParameterSource, Readout};
 
 /// What surrounds the blocks of a model.
 ///
@@ -26,7 +25,8 @@ impl ModelEnds {
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
-    pub fn new(config: &ModelConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &ModelConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         config.validate()?;
         let embeddings = Embeddings::new(&config.embeddings, vb.pp("embeddings"))?;
         let projection_back = config.words_behind().map(|width| {
@@ -34,18 +34,18 @@ impl ModelEnds {
             Linear::new(&linear, vb.pp("embeddings.projection_back"))
         });
         let d_model = config.output_width();
-        let pooler = config.pooler.as_ref().map(|pooler| {
-            let words = || embeddings.words().cloned();
-            Readout::new(pooler, d_model, words, vb.pp("pooler"))
-        });
+        let pooler = config
+            .pooler
+            .as_ref()
+            .map(|pooler| Readout::new(pooler, d_model, &embeddings, vb.pp("pooler")));
         let head = config.head.as_ref().map(|head| {
             let pooled = config.pooler.as_ref().and_then(width);
             let d_in = match head.readout.reads {
                 Reads::Pooled => pooled.unwrap_or(d_model),
                 _ => d_model,
             };
-            let words = || embeddings.words().cloned();
-            Readout::new(&head.readout, d_in, words, vb.pp(head.task.to_string()))
+            let vb = vb.pp(head.task.to_string());
+            Readout::new(&head.readout, d_in, &embeddings, vb)
         });
         Ok(Self {
             projection_back: projection_back.transpose()?,

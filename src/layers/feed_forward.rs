@@ -1,12 +1,11 @@
 //! The position-wise feed-forward network, plain and gated.
 
 use candle_core::{ModuleT, Result, Tensor};
-use candle_nn::VarBuilder;
 
 use crate::config::{
     Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit, getters,
 };
-use crate::layers::{Dropout, DropoutSource, Linear, Xielu, visit::parts};
+use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource, Xielu, visit::parts};
 use crate::ops::Value;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`, where
@@ -49,7 +48,8 @@ pub struct FeedForward {
 
 impl FeedForward {
     /// Gets `up`, `down` and, if gated, `gate` (each with `weight` and `bias`) and, where configured, `xielu` from `vb`.
-    pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &FeedForwardConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         config.validate()?;
         let &FeedForwardConfig { d_model, d_ff, .. } = config;
         let widen = |name| {

@@ -1,11 +1,11 @@
 //! The linear layer, `y = x·Wᵀ + b`.
 
 use candle_core::{Module, Result, Tensor, bail};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{LinearConfig, LinearInit, getters};
-use crate::layers::{Dropout, DropoutSource, LowRank};
-use crate::ops::{Stored, Value, Weight, stored};
+use crate::layers::{Dropout, DropoutSource, LowRank, ParameterSource};
+use crate::ops::{Value, Weight};
 
 /// The candle hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {
@@ -53,18 +53,13 @@ impl Linear {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &LinearConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &LinearConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         let &LinearConfig {
             d_in, d_out, bias, ..
         } = config;
         let (weight_init, bias_init) = hints(config);
-        let weight = match stored(&vb.pp("weight").prefix(), (d_out, d_in))? {
-            Some(matrix) => {
-                let kind = (vb.dtype(), vb.device());
-                Stored::weight(matrix, (d_out, d_in), kind)
-            }
-            None => Weight::Dense(vb.get_with_hints((d_out, d_in), "weight", weight_init)?),
-        };
+        let weight = vb.weight((d_out, d_in), weight_init)?;
         let bias = bias.then(|| vb.get_with_hints(d_out, "bias", bias_init));
         let linear = Self::from_weight(weight, bias.transpose()?)?;
         linear.expect_shape("linear", "weight", [d_out, d_in])?; // not every backend checks it

@@ -1,9 +1,9 @@
 //! A multi-layer perceptron.
 
 use candle_core::{Module, Result, Tensor, bail};
-use candle_nn::VarBuilder;
 
 use crate::config::{Activation, LinearConfig, MlpConfig};
+use crate::layers::ParameterSource;
 use crate::{layers::Linear, ops::Value};
 
 /// A multi-layer perceptron of any depth, applied to each position: `linear_n(act(.. act(linear_1(x)) ..))`.
@@ -18,7 +18,8 @@ impl Mlp {
     ///
     /// # Errors
     /// If there are fewer than two widths, or a parameter is missing or has another shape.
-    pub fn new(config: &MlpConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &MlpConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         let layers = config.widths.windows(2).enumerate().map(|(i, widths)| {
             let config = LinearConfig::new(widths[0], widths[1]);
             Linear::new(&config, vb.pp("layers").pp(i))

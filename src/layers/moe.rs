@@ -1,7 +1,7 @@
 //! A mixture of experts: many feed-forwards, of which a router chooses a few for each position.
 
 use candle_core::{DType, Device, ModuleT, Result, Tensor, bail};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{
     Activation, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores, RoutingWeights,
@@ -10,7 +10,7 @@ use crate::config::{
 use crate::layers::grouped_experts::GroupedExperts;
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::sparse_mixer::{self, SparseMixer};
-use crate::layers::{Dropout, DropoutSource, FeedForward, Linear, visit::parts};
+use crate::layers::{Dropout, DropoutSource, FeedForward, Linear, ParameterSource, visit::parts};
 use crate::ops::{Columns, Groups, Scores, Value, wide};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
@@ -51,7 +51,8 @@ impl MixtureOfExperts {
     ///
     /// # Errors
     /// If the configuration is invalid or has no experts, or a parameter is missing or has another shape.
-    pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &FeedForwardConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         config.validate()?;
         let Some(experts) = config.experts else {
             bail!(

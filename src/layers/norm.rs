@@ -1,9 +1,10 @@
 //! LayerNorm and RMSNorm.
 
 use candle_core::{DType, Module, Result, Tensor, bail};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{NormConfig, NormWeight, getters};
+use crate::layers::ParameterSource;
 use crate::ops::Value;
 
 /// Normalisation over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 + w`.
@@ -31,7 +32,8 @@ pub struct Norm {
 
 impl Norm {
     /// Gets `weight` and, if configured, `bias` from `vb`, both `[d_model]`; fresh ones are the identity.
-    pub fn new(config: &NormConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &NormConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         let weight = match config.weight {
             NormWeight::Absent => Tensor::ones(config.d_model, vb.dtype(), vb.device())?,
             NormWeight::Plain => vb.get_with_hints(config.d_model, "weight", Init::Const(1.0))?,

@@ -1,11 +1,12 @@
 //! What is read from the output of the blocks: poolers and heads.
 
 use candle_core::{D, DType, Device, Module, ModuleT, Result, Tensor, bail};
-use candle_nn::VarBuilder;
 
 use crate::Error;
 use crate::config::{LinearConfig, OutputForm, OutputWeight, ReadoutConfig, Reads, getters};
-use crate::layers::{AttentionPool, Dropout, DropoutSource, Linear, Norm};
+use crate::layers::{
+    AttentionPool, Dropout, DropoutSource, Embeddings, Linear, Norm, ParameterSource,
+};
 use crate::ops;
 
 /// A pooler or a head, whose linear layers are `L`.
@@ -39,16 +40,17 @@ pub struct BlocksOutput<'t> {
 
 impl Readout {
     /// Gets the linear layers and the norm from `vb`, for an input of width `d_in`. An output that shares the table of
-    /// words has it from `words`.
+    /// words takes it from `embeddings`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(
+    pub fn new<'p>(
         config: &ReadoutConfig,
         d_in: usize,
-        words: impl FnOnce() -> Result<Tensor>,
-        vb: VarBuilder,
+        embeddings: &Embeddings,
+        vb: impl Into<ParameterSource<'p>>,
     ) -> Result<Self> {
+        let vb = vb.into();
         config.validate()?;
         let transform = config.transform.as_ref();
         let linear = transform.and_then(|transform| transform.linear);
@@ -88,7 +90,7 @@ impl Readout {
                 }
                 OutputWeight::Words => {
                     let bias = output.bias.then(|| vb.get(output.n_out, "bias"));
-                    Linear::from_parts(words()?, bias.transpose()?)
+                    Linear::from_weight(embeddings.words()?.clone(), bias.transpose()?)
                 }
             }
         });

@@ -1,7 +1,9 @@
 //! How alike texts and images are.
 
 use candle_core::{Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
+
+use crate::layers::ParameterSource;
 
 /// The likeness of vectors of texts and images: `exp(weight) · cos + bias` (transformers' `CLIPModel`, `SiglipModel`).
 ///
@@ -17,7 +19,8 @@ impl Similarity {
     ///
     /// # Errors
     /// If one is missing or is no single number.
-    pub fn new(bias: bool, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(bias: bool, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         let bias = bias.then(|| vb.get_with_hints((), "bias", Init::Const(0.0)));
         Ok(Self {
             weight: vb.get_with_hints((), "weight", Init::Const(0.0))?,

@@ -1,14 +1,13 @@
 //! A sequence of blocks with their final norm.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::VarBuilder;
 
 use crate::config::{StackConfig, getters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::visit::{Part, Visit, parts};
 use crate::layers::{
-    BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
-    RelativeEmbeddings, TransformerBlock,
+    BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource,
+    RelativeBias, RelativeEmbeddings, TransformerBlock,
 };
 use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
 use crate::ops::{Constants, Value};
@@ -40,7 +39,8 @@ impl Stack {
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
-    pub fn new(config: &StackConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &StackConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         config.validate()?;
         let block = |(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i));
         let blocks = config.blocks.iter().enumerate().map(block);

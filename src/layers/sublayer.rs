@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{BlockConfig, NormConfig, NormPlacement, ResidualSource, getters};
-use crate::layers::{Dropout, DropoutSource, Norm, visit::parts};
+use crate::layers::{Dropout, DropoutSource, Norm, ParameterSource, visit::parts};
 use crate::ops::{Ranks, Value};
 
 /// The norms of a [`Sublayer`] and where they stand.
@@ -81,12 +81,13 @@ impl<N> SublayerNorm<N> {
 
 impl SublayerNorm {
     /// Gets `<role>_norm` from `vb`, and for a sandwich also `<role>_output_norm`.
-    pub fn new(
+    pub fn new<'p>(
         placement: NormPlacement,
         config: &NormConfig,
         role: &str,
-        vb: &VarBuilder,
+        vb: impl Into<ParameterSource<'p>>,
     ) -> Result<Self> {
+        let vb = vb.into();
         let norm = |name: String| Norm::new(config, vb.pp(name));
         let main = || norm(format!("{role}_norm"));
         let output = || norm(format!("{role}_output_norm"));
@@ -116,7 +117,7 @@ pub(crate) enum BranchScale {
 
 impl BranchScale {
     /// Gets the vector `<role>_layer_scale.weight` from `vb`.
-    fn learned(d_model: usize, role: &str, vb: &VarBuilder) -> Result<Self> {
+    fn learned(d_model: usize, role: &str, vb: &ParameterSource) -> Result<Self> {
         let vb = vb.pp(format!("{role}_layer_scale"));
         let init = Init::Const(1.0); // DINOv2's layerscale_value
         Ok(Self::Learned(vb.get_with_hints(d_model, "weight", init)?))
@@ -191,12 +192,12 @@ impl<L> Sublayer<L> {
         placement: NormPlacement,
         p: f64,
         config: &BlockConfig,
-        vb: &VarBuilder,
+        vb: &ParameterSource,
     ) -> Result<Self> {
         let (residual, source) = (&config.residual, DropoutSource::default);
         Ok(Self {
             inner,
-            norm: SublayerNorm::new(placement, &config.norm, role, vb)?,
+            norm: SublayerNorm::new(placement, &config.norm, role, vb.clone())?,
             dropout: Dropout::new(p, source())?,
             scale: match (residual.layer_scale, residual.multiplier) {
                 (true, _) => BranchScale::learned(config.d_model(), role, vb)?,

@@ -1,9 +1,10 @@
 //! xIELU, an activation with parameters.
 
 use candle_core::{Module, Result, Tensor, bail};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::XieluConfig;
+use crate::layers::ParameterSource;
 use crate::ops::{Value, XieluNumbers};
 
 /// xIELU: `softplus(p) · x² + s · x` where x is positive, else `(s + softplus(n)) · (exp(min(x, k)) - 1 - x) + s · x` (Huang and
@@ -28,7 +29,8 @@ impl Xielu {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &XieluConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &XieluConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
         let learned = |name, behind: f64| {
             let before = behind.exp_m1().ln();
             vb.pp(name).get_with_hints(1, "weight", Init::Const(before))

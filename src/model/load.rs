@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
-use candle_nn::VarBuilder;
 
 use super::body::Body;
 use super::shared::sharing;
@@ -11,15 +10,21 @@ use super::{Model, Seq2Seq, TwoTowers};
 use crate::checkpoint::{Checkpoint, Held, Loader, OtherStack};
 use crate::config::{Joint, ModelConfig, Precision};
 use crate::error::{Error, Result};
-use crate::layers::{Embeddings, Linear, ModelEnds, Readout, Similarity, Stack};
-use crate::packed::{PackedLinear, PackedStack, Packing, stored::is_stand_in};
+use crate::layers::{
+    Embeddings, Linear, ModelEnds, ParameterSource, Readout, Similarity, Stack, Weight,
+};
+use crate::packed::{PackedLinear, PackedStack, Packing};
 
 impl Model {
     /// Makes a model whose parameters come from `vb`: under `embeddings`, `blocks`, `pooler`, and the head's task.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
-    pub fn new(config: &ModelConfig, vb: VarBuilder) -> candle_core::Result<Self> {
+    pub fn new<'p>(
+        config: &ModelConfig,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> candle_core::Result<Self> {
+        let vb = vb.into();
         let ends = ModelEnds::new(config, vb.clone())?;
         let device = vb.device().clone();
         Ok(Self {
@@ -39,11 +44,12 @@ impl Model {
     ///
     /// # Errors
     /// As for [`Self::new`]; also if the parameters are f64, or not on the CPU.
-    pub fn packed(
+    pub fn packed<'p>(
         config: &ModelConfig,
-        vb: VarBuilder,
+        vb: impl Into<ParameterSource<'p>>,
         precision: Precision,
     ) -> candle_core::Result<Self> {
+        let vb = vb.into();
         let ModelEnds {
             mut embeddings,
             projection_back,
@@ -61,9 +67,9 @@ impl Model {
             embeddings.read_words_of(Arc::new(shared.clone()));
         }
         if let Embeddings::Tokens(embeddings) = &mut embeddings
-            && let Some(table) = embeddings.words().filter(|table| is_stand_in(table))
+            && let Some(table @ Weight::Stored(_)) = embeddings.word_weight()
         {
-            let table = Linear::from_parts(table.clone(), None)?;
+            let table = Linear::from_weight(table.clone(), None)?;
             embeddings.read_words_of(Arc::new(PackedLinear::new(&packing, &table)?));
         }
         Ok(Self {
@@ -99,18 +105,18 @@ impl Seq2Seq {
     ///
     /// # Errors
     /// If the other stack is no encoder, or as for [`Model::new`].
-    pub fn new(
+    pub fn new<'p>(
         decoder: &ModelConfig,
         encoder: &OtherStack,
-        vb: VarBuilder,
+        vb: impl Into<ParameterSource<'p>>,
     ) -> candle_core::Result<Self> {
-        Self::built(decoder, encoder, vb, None)
+        Self::built(decoder, encoder, vb.into(), None)
     }
 
     fn built(
         decoder: &ModelConfig,
         encoder: &OtherStack,
-        vb: VarBuilder,
+        vb: ParameterSource,
         packing: Option<Precision>,
     ) -> candle_core::Result<Self> {
         let Joint::Memory { start_token } = encoder.joint else {
@@ -142,18 +148,18 @@ impl TwoTowers {
     ///
     /// # Errors
     /// If the other stack is no vision tower, or as for [`Model::new`].
-    pub fn new(
+    pub fn new<'p>(
         text: &ModelConfig,
         vision: &OtherStack,
-        vb: VarBuilder,
+        vb: impl Into<ParameterSource<'p>>,
     ) -> candle_core::Result<Self> {
-        Self::built(text, vision, vb, None)
+        Self::built(text, vision, vb.into(), None)
     }
 
     fn built(
         text: &ModelConfig,
         vision: &OtherStack,
-        vb: VarBuilder,
+        vb: ParameterSource,
         packing: Option<Precision>,
     ) -> candle_core::Result<Self> {
         let Joint::Similarity { bias } = vision.joint else {
@@ -324,7 +330,7 @@ fn not_of(wanted: &str) -> Error {
 /// A model of one stack from `vb`, packed if so asked.
 fn built(
     config: &ModelConfig,
-    vb: VarBuilder,
+    vb: ParameterSource,
     packing: Option<Precision>,
 ) -> candle_core::Result<Model> {
     match packing {

@@ -94,5 +94,5 @@ pub(crate) use softmax::Scores;
 pub use softmax::softmax;
 pub(crate) use value::Value;
 pub(crate) use visible::{Reach, Visible};
-pub(crate) use weight::{Stored, StoredMatrix, Weight, stored, with_stored};
+pub(crate) use weight::{Stored, StoredMatrix, Weight};
 pub(crate) use xielu::{XieluNumbers, xielu_kernel};

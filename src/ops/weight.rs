@@ -1,29 +1,37 @@
 //! The weight of a linear layer: a tensor, or a frozen matrix that is kept in another form than its numbers.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use candle_blocks_kernels::{SliceMut, threads};
-use candle_core::{DType, Device, Error, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::array::Array;
 use super::constants::uploaded;
 use super::cpu::cpu;
 use super::kernels::Data;
 use super::numbers::{Number, Numbers};
+use crate::error::Error;
 
-/// A matrix in a form of its own, such as codes with scales, that yields its numbers when asked.
+/// A matrix of a checkpoint that is not kept as a tensor: quantized values with scales.
 pub(crate) trait StoredMatrix: fmt::Debug + Send + Sync {
-    /// The numbers of some rows, one behind the other.
+    /// The dequantized elements of some rows, row after row.
     fn rows(&self, rows: Range<usize>) -> Result<Vec<f32>>;
 
-    /// Whether fewer rows take as long as all.
-    fn comes_whole(&self) -> bool {
-        false
-    }
+    /// Whether dequantizing some rows takes as long as dequantizing all.
+    fn comes_whole(&self) -> bool;
+
+    /// The format and the order of inputs in which the quantized values can be packed; `None`, if only the dequantized
+    /// elements can.
+    fn coding(&self) -> Option<(CodeFormat, Option<&Arc<[u32]>>)>;
+
+    /// The quantized values of some rows in that format.
+    fn coded_rows(&self, rows: Range<usize>) -> Result<CodedRows>;
+
+    /// An error that names the tensor.
+    fn error(&self, reason: String) -> Error;
 }
 
 /// The weight of a linear layer, `[d_out, d_in]`.
@@ -132,6 +140,16 @@ impl Stored {
         }))
     }
 
+    /// `[d_out, d_in]`.
+    pub fn dims(&self) -> (usize, usize) {
+        self.dims
+    }
+
+    /// The matrix that products dequantize, or that is packed.
+    pub fn matrix(&self) -> &Arc<dyn StoredMatrix> {
+        &self.matrix
+    }
+
     /// All numbers, rounded to its type, by all threads.
     fn numbers(&self) -> Result<Numbers> {
         let ((d_out, d_in), threads) = (self.dims, cpu()?.threads);
@@ -151,7 +169,7 @@ impl Stored {
 
     fn fill<T: Number + Send>(&self, to: &mut [T], rows: usize, threads: usize) -> Result<()> {
         let d_in = self.dims.1.max(1);
-        let failed: Mutex<Option<Error>> = Mutex::default();
+        let failed: Mutex<Option<candle_core::Error>> = Mutex::default();
         threads::for_chunks(threads, to, rows * d_in, |start, panel| {
             let first = start / d_in;
             let numbers = self.matrix.rows(first..first + panel.len() / d_in);
@@ -183,34 +201,6 @@ impl Stored {
     }
 }
 
-/// The matrix of a role, if it is stored in a form of its own.
-pub(crate) type StoredMatrices =
-    dyn Fn(&str, (usize, usize)) -> Result<Option<Arc<dyn StoredMatrix>>>;
-
-thread_local! {
-    static MATRICES: RefCell<Option<Rc<StoredMatrices>>> = const { RefCell::new(None) };
-}
-
-/// Runs `build`, in which linear layers keep those weights as they are stored that `matrices` has: a `VarBuilder`, from
-/// which layers take their parameters, can hand out tensors alone.
-pub(crate) fn with_stored<R>(matrices: Rc<StoredMatrices>, build: impl FnOnce() -> R) -> R {
-    /// Puts back what was there, also in a panic.
-    struct Ending(Option<Rc<StoredMatrices>>);
-    impl Drop for Ending {
-        fn drop(&mut self) {
-            MATRICES.set(self.0.take());
-        }
-    }
-    let _ending = Ending(MATRICES.replace(Some(matrices)));
-    build()
-}
-
-/// The matrix of this role and shape, where it is to be kept as it is stored.
-pub(crate) fn stored(role: &str, dims: (usize, usize)) -> Result<Option<Arc<dyn StoredMatrix>>> {
-    let matrices = MATRICES.with_borrow(Clone::clone);
-    matrices.map_or(Ok(None), |matrices| matrices(role, dims))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +225,18 @@ mod tests {
 
         fn comes_whole(&self) -> bool {
             self.comes_whole
+        }
+
+        fn coding(&self) -> Option<(CodeFormat, Option<&Arc<[u32]>>)> {
+            None
+        }
+
+        fn coded_rows(&self, _: Range<usize>) -> Result<CodedRows> {
+            bail!("no quantized values")
+        }
+
+        fn error(&self, reason: String) -> Error {
+            Error::InvalidConfig(reason)
         }
     }
 
@@ -280,21 +282,5 @@ mod tests {
         assert!(product(None).is_ok());
         let message = product(Some(299)).unwrap_err().to_string();
         assert!(message.contains("damaged"), "{message}");
-    }
-
-    #[test]
-    fn matrices_are_found_while_layers_are_built_and_no_longer() {
-        let matrices: Rc<StoredMatrices> = Rc::new(|role, (_, d_in)| {
-            let matrix = Counted {
-                d_in,
-                comes_whole: false,
-                damaged: None,
-            };
-            Ok((role == "up.weight").then(|| Arc::new(matrix) as _))
-        });
-        let found = |role| stored(role, (2, 3)).unwrap().is_some();
-        let within = with_stored(matrices, || [found("up.weight"), found("down.weight")]);
-        assert_eq!(within, [true, false]);
-        assert!(!found("up.weight"));
     }
 }

@@ -8,7 +8,7 @@ use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::{Module, Result, Tensor};
 
 use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
-use super::stored::{are_alike, pack_codes};
+use super::stored::pack_codes;
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
 use crate::layers::{FeedForward, Linear};
@@ -160,9 +160,9 @@ impl PackedFeedForward {
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<Option<PackedWeight>> {
     let shape = gate.shape();
     check_inputs(shape.0, shape.1)?;
-    match (packing.codes_of(gate)?, packing.codes_of(up)?) {
+    match (packing.codes_of(gate), packing.codes_of(up)) {
         (None, None) => {}
-        (Some(gate), Some(up)) if are_alike(&gate, &up) => {
+        (Some(gate), Some(up)) if gate.is_like(&up) => {
             return pack_codes(packing, &[gate, up], true).map(Some);
         }
         _ => return Ok(None),
@@ -211,14 +211,15 @@ mod tests {
     use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
     use candle_core::DType;
 
-    use super::super::stored::{StoredWeight, stand_in};
     use super::*;
     use crate::config::{Activation, GateClamp as Clamp};
-    use crate::error::{Error, Result as Loaded};
+    use crate::error::Error;
+    use crate::layers::{Stored, StoredMatrix, Weight};
 
     const D_IN: usize = 48;
 
     /// A weight of codes with scales of one, times `D`.
+    #[derive(Debug)]
     struct Codes {
         format: CodeFormat,
         d_out: usize,
@@ -231,27 +232,26 @@ mod tests {
         fn code(&self, row: usize, column: usize) -> u8 {
             ((row * 31 + column * 17 + row * column) % (2 * usize::from(self.zero))) as u8
         }
-
-        fn linear(&self, weight: Tensor) -> Linear {
-            assert_eq!(weight.dims(), [self.d_out, D_IN]);
-            Linear::from_parts(weight, None).unwrap()
-        }
     }
 
-    impl StoredWeight for Codes {
-        fn shape(&self) -> [usize; 2] {
-            [self.d_out, D_IN]
+    impl StoredMatrix for Codes {
+        fn rows(&self, rows: Range<usize>) -> Result<Vec<f32>> {
+            let element = |at: usize| {
+                let code = self.code(at / D_IN, at % D_IN);
+                (f32::from(code) - f32::from(self.zero)) * D
+            };
+            Ok((rows.start * D_IN..rows.end * D_IN).map(element).collect())
         }
 
-        fn format(&self) -> CodeFormat {
-            self.format
+        fn comes_whole(&self) -> bool {
+            false
         }
 
-        fn order(&self) -> Option<&Arc<[u32]>> {
-            None
+        fn coding(&self) -> Option<(CodeFormat, Option<&Arc<[u32]>>)> {
+            Some((self.format, None))
         }
 
-        fn rows(&self, rows: Range<usize>) -> Loaded<CodedRows> {
+        fn coded_rows(&self, rows: Range<usize>) -> Result<CodedRows> {
             let n_groups = rows.len() * D_IN.div_ceil(self.format.bits_by_group.1);
             let is_shared = self.format.heads == Heads::Signed;
             let columns = |row| (0..D_IN).map(move |column| self.code(row, column));
@@ -265,19 +265,6 @@ mod tests {
                     vec![]
                 },
             })
-        }
-
-        fn numbers(&self) -> Loaded<Tensor> {
-            let number = |at: usize| {
-                let code = self.code(at / D_IN, at % D_IN);
-                (f32::from(code) - f32::from(self.zero)) * D
-            };
-            let numbers: Vec<f32> = (0..self.d_out * D_IN).map(number).collect();
-            Ok(Tensor::from_vec(
-                numbers,
-                (self.d_out, D_IN),
-                &candle_core::Device::Cpu,
-            )?)
         }
 
         fn error(&self, reason: String) -> Error {
@@ -312,20 +299,22 @@ mod tests {
             .unwrap()
             .to_dtype(DType::F32)
             .unwrap();
-        let network = |weight: &dyn Fn(&Arc<Codes>) -> Tensor| {
-            let down = Linear::from_parts(down.clone(), None).unwrap();
-            let (gate, up) = (gate.linear(weight(&gate)), up.linear(weight(&up)));
+        let network = |weight: &dyn Fn(&Arc<Codes>) -> Weight| {
+            let linear = |weight| Linear::from_weight(weight, None).unwrap();
+            let (gate, up) = (linear(weight(&gate)), linear(weight(&up)));
+            let down = linear(Weight::Dense(down.clone()));
             let mut network =
                 FeedForward::from_parts(Some(gate), up, down, Activation::Silu).unwrap();
             let (limit, offset) = (0.7, 1.0);
             network.clamp = Some(Clamp { limit, offset });
             network
         };
-        let exact = network(&|codes| codes.numbers().unwrap());
-        let coded = network(&|codes| {
-            let codes: Arc<dyn StoredWeight> = codes.clone();
-            stand_in(&codes).unwrap()
-        });
+        let kept = |codes: &Arc<Codes>| {
+            let kind = (DType::F32, &candle_core::Device::Cpu);
+            Stored::weight(codes.clone(), (codes.d_out, D_IN), kind)
+        };
+        let exact = network(&|codes| Weight::Dense(kept(codes).tensor().unwrap()));
+        let coded = network(&kept);
         let packing = Packing::of_file(Precision::AsStored).unwrap();
         let packed = PackedFeedForward::new(&packing, &coded).unwrap();
         let x = numbers((5, D_IN));

@@ -7,7 +7,7 @@ use candle_blocks_kernels::{Cpu, memory::lend, rows::Source, scratch};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 use half::{bf16, f16};
 
-use super::stored::{StoredWeight, are_alike, pack_codes, stood_for};
+use super::stored::{Coded, pack_codes};
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
 use crate::layers::{Linear, WeightRows};
@@ -70,21 +70,17 @@ packs!(Linear, PackedLinear);
 impl PackedLinear {
     pub(crate) fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
         let bias = linear.bias().map(elements).transpose()?.map(Arc::from);
-        match packing.codes_of(linear)? {
+        match packing.codes_of(linear) {
             Some(codes) => Self::of_codes(packing, &[codes], bias),
             None => Self::of_weight(packing, &whole_weight(packing, linear)?, bias),
         }
     }
 
     /// Packs weights of codes that have the same input.
-    fn of_codes(
-        packing: &Packing,
-        codes: &[Arc<dyn StoredWeight>],
-        bias: Option<Arc<[f32]>>,
-    ) -> Result<Self> {
-        let [d_out, d_in] = codes[0].shape();
+    fn of_codes(packing: &Packing, codes: &[Coded], bias: Option<Arc<[f32]>>) -> Result<Self> {
+        let (d_out, d_in) = codes[0].dims;
         check_inputs(d_out, d_in)?;
-        let alike = codes.chunk_by(are_alike);
+        let alike = codes.chunk_by(Coded::is_like);
         let weights = alike.map(|codes| Ok(Arc::new(pack_codes(packing, codes, false)?)));
         Ok(Self {
             weights: weights.collect::<Result<_>>()?,
@@ -101,7 +97,7 @@ impl PackedLinear {
             false => None,
         };
         let codes = layers.clone().map(|(_, linear)| packing.codes_of(linear));
-        let codes: Vec<_> = codes.collect::<Result<_>>()?;
+        let codes: Vec<_> = codes.collect();
         if let Some(codes) = codes.iter().cloned().collect::<Option<Vec<_>>>() {
             return Self::of_codes(packing, &codes, bias);
         }
@@ -229,11 +225,7 @@ pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
 /// # Errors
 /// If it has a number that the format cannot hold.
 pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor> {
-    let weight = linear.weight()?;
-    let weight = match stood_for(&weight)? {
-        Some(codes) => codes.numbers()?,
-        None => plain(&weight)?,
-    };
+    let weight = plain(&linear.weight()?)?;
     let weight = match linear.adapter() {
         None => weight,
         Some(adapter) => {
@@ -259,10 +251,10 @@ pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor>
 
 impl Packing {
     /// The codes of a layer's weight, if those are to be packed.
-    pub(super) fn codes_of(&self, linear: &Linear) -> Result<Option<Arc<dyn StoredWeight>>> {
+    pub(super) fn codes_of(&self, linear: &Linear) -> Option<Coded> {
         match self.format {
-            None => stood_for(&linear.weight()?),
-            Some(_) => Ok(None),
+            None => Coded::of(linear.kept_weight()),
+            Some(_) => None,
         }
     }
 

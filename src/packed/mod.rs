@@ -100,7 +100,7 @@ mod mixture;
 mod norm;
 mod pass;
 mod stack;
-pub(crate) mod stored;
+mod stored;
 mod sublayer;
 
 pub use attention::PackedAttention;

@@ -12,8 +12,8 @@ use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, with_elements};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
-    BlockStages, ForwardContext, Pass, RelativeBias, RelativeBiases, SharedParts, Stack,
-    check_cached, visit::Visit,
+    BlockStages, ForwardContext, ParameterSource, Pass, RelativeBias, RelativeBiases, SharedParts,
+    Stack, check_cached, visit::Visit,
 };
 use crate::ops::Ranks;
 
@@ -73,18 +73,18 @@ impl PackedStack {
     ///
     /// # Errors
     /// As for [`Stack::new`] and [`Stack::pack`].
-    pub fn new(
+    pub fn new<'p>(
         config: &StackConfig,
-        vb: candle_nn::VarBuilder,
+        vb: impl Into<ParameterSource<'p>>,
         precision: Precision,
     ) -> Result<Self> {
-        Self::part(config, vb, precision, None)
+        Self::part(config, vb.into(), precision, None)
     }
 
     /// As [`Self::new`], of blocks that are parts of those of the ranks, if there are some.
     pub(crate) fn part(
         config: &StackConfig,
-        vb: candle_nn::VarBuilder,
+        vb: ParameterSource,
         precision: Precision,
         ranks: Option<&Arc<Ranks>>,
     ) -> Result<Self> {

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
-use candle_nn::VarBuilder;
 
 use super::{Attention, QueryKeyValue};
 use crate::config::{
     AttentionConfig, DisentangledConfig, LinearConfig, Position, PositionProjections,
 };
-use crate::layers::{Dropout, DropoutSource, Linear, pass::Pass, visit::parts};
+use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource, pass::Pass, visit::parts};
 use crate::ops::{Relative, Value};
 
 /// The projections of relative embeddings to positions, where the attention's own do not serve: see
@@ -24,7 +23,7 @@ pub(super) struct PositionLinears {
 
 impl PositionLinears {
     /// Gets `position_key` and `position_query` from `vb`, as configured.
-    pub(super) fn new(config: &AttentionConfig, vb: &VarBuilder) -> Result<Self> {
+    pub(super) fn new(config: &AttentionConfig, vb: &ParameterSource) -> Result<Self> {
         let [key, query] = wanted(config);
         let get = |name: &str, bias: Option<bool>| {
             let linear =

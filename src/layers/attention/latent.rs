@@ -1,11 +1,10 @@
 //! Queries, keys and values through latents.
 
 use candle_core::{Error, Result, bail};
-use candle_nn::VarBuilder;
 
 use super::own::turned;
 use crate::config::{AttentionConfig, LatentConfig, LinearConfig};
-use crate::layers::{Linear, Norm, pass::Pass, visit::parts};
+use crate::layers::{Linear, Norm, ParameterSource, pass::Pass, visit::parts};
 use crate::ops::Value;
 
 /// The input projections of multi-head latent attention: the formula stands at [`LatentConfig`].
@@ -26,7 +25,7 @@ pub struct LatentProjections {
 impl LatentProjections {
     /// Gets `query`, `latent`, `latent_norm`, `key_value` and, if queries have a latent, `query_latent` and
     /// `query_latent_norm` from `vb`.
-    pub(super) fn new(config: &AttentionConfig, vb: &VarBuilder) -> Result<Self> {
+    pub(super) fn new(config: &AttentionConfig, vb: &ParameterSource) -> Result<Self> {
         let latent = &of(config)?;
         let linear = |name, [d_out, d_in]: [usize; 2], bias| {
             Linear::new(&LinearConfig::new(d_in, d_out).with_bias(bias), vb.pp(name))

@@ -1,9 +1,9 @@
 //! Norms of queries and keys, applied before the rotary embedding or after it.
 
 use candle_core::{Result, Tensor};
-use candle_nn::VarBuilder;
 
 use crate::config::{AttentionConfig, NormConfig, NormWeight, QueryKeyNormSpan};
+use crate::layers::ParameterSource;
 use crate::{layers::Norm, ops::Value};
 
 /// A norm for queries and one for keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>), over the spans of
@@ -19,7 +19,7 @@ pub(crate) struct QueryKeyNorms {
 impl QueryKeyNorms {
     /// Gets `query_norm` and `key_norm` from `vb`, if the configuration has them; with one norm per head,
     /// `query_norm.{head}` and `key_norm.{head}`.
-    pub(super) fn new(config: &AttentionConfig, vb: &VarBuilder) -> Result<Option<Self>> {
+    pub(super) fn new(config: &AttentionConfig, vb: &ParameterSource) -> Result<Option<Self>> {
         let Some(norms) = config.query_key_norm else {
             return Ok(None);
         };

@@ -13,11 +13,10 @@ pub use spectrum::SpectrumEmbeddings;
 pub(crate) use tokens::WeightRows;
 pub use tokens::{TokenEmbeddings, Tokens};
 
-use candle_core::{Result, Tensor, bail};
-use candle_nn::VarBuilder;
+use candle_core::{Result, bail};
 
 use crate::config::EmbeddingsConfig;
-use crate::layers::DropoutSource;
+use crate::layers::{DropoutSource, ParameterSource, Weight};
 
 /// The embeddings of a model, of whichever kind.
 #[derive(Clone, Debug)]
@@ -36,7 +35,7 @@ impl Embeddings {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &EmbeddingsConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(config: &EmbeddingsConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         Ok(match config {
             EmbeddingsConfig::Tokens(config) => Self::Tokens(TokenEmbeddings::new(config, vb)?),
             EmbeddingsConfig::Patches(config) => Self::Patches(PatchEmbeddings::new(config, vb)?),
@@ -60,9 +59,9 @@ impl Embeddings {
     ///
     /// # Errors
     /// If there is none: the embeddings are not of tokens.
-    pub(crate) fn words(&self) -> Result<&Tensor> {
+    pub(crate) fn words(&self) -> Result<&Weight> {
         let words = match self {
-            Self::Tokens(embeddings) => embeddings.words(),
+            Self::Tokens(embeddings) => embeddings.word_weight(),
             _ => None,
         };
         match words {

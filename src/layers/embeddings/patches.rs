@@ -1,12 +1,12 @@
 //! The embeddings of an image's patches.
 
 use candle_core::{Module, ModuleT, Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use super::resized::resized;
 use crate::Error;
 use crate::config::{PatchEmbeddingsConfig, PixelOrder, getters};
-use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::layers::{Dropout, DropoutSource, Linear, Norm, ParameterSource};
 
 /// Patches of an image as vectors, with special tokens in front and positions added.
 ///
@@ -28,7 +28,11 @@ impl PatchEmbeddings {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &PatchEmbeddingsConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(
+        config: &PatchEmbeddingsConfig,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
+        let vb = vb.into();
         let d_model = config.d_model;
         let [height, width] = config.patch_size;
         let init = Init::Randn {

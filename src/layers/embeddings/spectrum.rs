@@ -1,11 +1,11 @@
 //! The embeddings of a sound's spectrum.
 
 use candle_core::{Module, ModuleT, Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::Error;
 use crate::config::{Activation, SpectrumEmbeddingsConfig, getters};
-use crate::layers::{Dropout, DropoutSource, Linear};
+use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource};
 use crate::ops;
 
 /// Time steps that a convolution sees.
@@ -29,7 +29,11 @@ impl SpectrumEmbeddings {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &SpectrumEmbeddingsConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(
+        config: &SpectrumEmbeddingsConfig,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
+        let vb = vb.into();
         let d_model = config.d_model;
         let init = Init::Randn {
             mean: 0.0,

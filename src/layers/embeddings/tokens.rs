@@ -3,14 +3,14 @@
 use std::{fmt, sync::Arc};
 
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::Error;
 use crate::config::{
     Counted, LinearConfig, PositionTableConfig, PositionVectors, Projected, TokenEmbeddingsConfig,
     getters,
 };
-use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::layers::{Dropout, DropoutSource, Linear, Norm, ParameterSource, Weight};
 
 use super::positions::{counts, positions, rows};
 use super::sines::sines;
@@ -35,7 +35,7 @@ pub struct TokenEmbeddings {
 /// The table of words, `[n_tokens, width]`.
 #[derive(Clone, Debug)]
 enum Words {
-    Own(Tensor),
+    Own(Weight),
     /// The weight of a head, which gives its rows in this type.
     OfHead(Arc<dyn WeightRows>, DType),
 }
@@ -83,7 +83,11 @@ impl TokenEmbeddings {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &TokenEmbeddingsConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(
+        config: &TokenEmbeddingsConfig,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
+        let vb = vb.into();
         let init = Init::Randn {
             mean: 0.0,
             stdev: 0.02,
@@ -100,7 +104,10 @@ impl TokenEmbeddings {
             Linear::new(&linear, vb.pp("projection"))
         });
         Ok(Self {
-            words: Words::Own(table("word", config.n_tokens, config.width)?),
+            words: Words::Own(
+                vb.pp("word")
+                    .weight((config.n_tokens, config.width), init)?,
+            ),
             positions: rows
                 .map(|rows| table("position", rows, sum_width))
                 .transpose()?,
@@ -130,6 +137,11 @@ impl TokenEmbeddings {
 
     /// The table of words, `[n_tokens, width]`; `None` where a packed head has it.
     pub fn words(&self) -> Option<&Tensor> {
+        self.word_weight()?.dense()
+    }
+
+    /// The table of words in the form in which it is kept; `None` where a packed head has it.
+    pub(crate) fn word_weight(&self) -> Option<&Weight> {
         match &self.words {
             Words::Own(table) => Some(table),
             Words::OfHead(..) => None,
@@ -144,9 +156,7 @@ impl TokenEmbeddings {
     /// Reads words from the weight of a head from now on, which is made of the same table.
     pub(crate) fn read_words_of(&mut self, head: Arc<dyn WeightRows>) {
         if let Words::Own(table) = &self.words {
-            // A table of codes has the type of no numbers.
-            let dtype = Some(table.dtype()).filter(|dtype| dtype.is_float());
-            self.words = Words::OfHead(head, dtype.unwrap_or(DType::F32));
+            self.words = Words::OfHead(head, table.dtype());
         }
     }
 
@@ -159,7 +169,7 @@ impl TokenEmbeddings {
         let (batch, seq) = shape(tokens)?;
         let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
         let mut x = match &self.words {
-            Words::Own(table) => looked_up(tokens.name, table, &ids, (batch, seq))?,
+            Words::Own(table) => looked_up(tokens.name, &table.tensor()?, &ids, (batch, seq))?,
             Words::OfHead(head, dtype) => {
                 let rows = row_numbers(tokens.name, self.config.n_tokens, &ids, seq)?;
                 let rows = head.weight_rows(&rows)?.to_dtype(*dtype)?;

@@ -1,9 +1,9 @@
 //! A learned relative position bias (T5, MPNet).
 
 use candle_core::{Result, Tensor, bail};
-use candle_nn::VarBuilder;
 
 use crate::config::{RelativeBiasConfig, Visibility};
+use crate::layers::ParameterSource;
 use crate::ops::{self, Buckets, Constants};
 
 /// A learned relative position bias: adds `table[bucket(key - query), head]` to the scores, as transformers'
@@ -21,11 +21,12 @@ impl RelativeBias {
     /// # Errors
     /// If the table is missing or has another shape, or the buckets cannot be told apart: half of those of a direction are one
     /// distance each, and `max_distance` lies beyond.
-    pub fn new(
+    pub fn new<'p>(
         config: &RelativeBiasConfig,
         visibility: Visibility,
-        vb: VarBuilder,
+        vb: impl Into<ParameterSource<'p>>,
     ) -> Result<Self> {
+        let vb = vb.into();
         config.validate_buckets(visibility)?;
         let init = candle_nn::Init::Randn {
             mean: 0.0,
@@ -115,7 +116,7 @@ mod tests {
             max_distance: 128,
             n_heads: 1,
         };
-        let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
+        let vb = candle_nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
         let bias = RelativeBias::new(&config, visibility, vb).unwrap();
         relative.iter().map(|&r| bias.bucket(r)).collect()
     }

@@ -1,10 +1,10 @@
 //! The learned relative position biases of a stack.
 
 use candle_core::Result;
-use candle_nn::VarBuilder;
 
 use super::RelativeBias;
 use crate::config::{BlockConfig, RelativeBiasSpan, StackConfig};
+use crate::layers::ParameterSource;
 
 /// None, one that all blocks share, or one for each block.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct RelativeBiases(Vec<RelativeBias>);
 
 impl RelativeBiases {
     /// Gets `relative_bias`, or `blocks.{i}.relative_bias` for each block, from `vb`.
-    pub fn new(config: &StackConfig, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &StackConfig, vb: &ParameterSource) -> Result<Self> {
         let Some(bias) = &config.relative_bias else {
             return Ok(Self(vec![]));
         };
@@ -26,7 +26,7 @@ impl RelativeBiases {
                 .map(|(i, block)| (block, vb.pp("blocks").pp(i)))
                 .collect::<Vec<_>>(),
         };
-        let get = |(block, vb): (&BlockConfig, VarBuilder)| {
+        let get = |(block, vb): (&BlockConfig, ParameterSource)| {
             RelativeBias::new(bias, block.attention.visibility, vb.pp("relative_bias"))
         };
         Ok(Self(biases.into_iter().map(get).collect::<Result<_>>()?))

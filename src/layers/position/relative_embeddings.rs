@@ -3,10 +3,10 @@
 use std::{ops::Range, sync::Arc};
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{DisentangledConfig, RelativeEmbeddingsConfig, getters};
-use crate::layers::Norm;
+use crate::layers::{Norm, ParameterSource};
 
 /// A table with an embedding for each distance of a key from a query, or for several, normalised where a norm is configured:
 /// transformers' `DebertaV2Encoder.get_rel_embedding`.
@@ -21,7 +21,12 @@ impl RelativeEmbeddings {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &RelativeEmbeddingsConfig, d_model: usize, vb: &VarBuilder) -> Result<Self> {
+    pub fn new<'p>(
+        config: &RelativeEmbeddingsConfig,
+        d_model: usize,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
+        let vb = vb.into();
         let init = Init::Randn {
             mean: 0.0,
             stdev: 0.02,

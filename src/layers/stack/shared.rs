@@ -1,12 +1,11 @@
 //! What the blocks of a stack share.
 
 use candle_core::Result;
-use candle_nn::VarBuilder;
 
 use crate::config::StackConfig;
 use crate::layers::own::gemma::{LayerInputs, Streams};
 use crate::layers::position::RelativeBiases;
-use crate::layers::{Norm, RelativeEmbeddings};
+use crate::layers::{Norm, ParameterSource, RelativeEmbeddings};
 
 /// The parts of a stack that belong to no block.
 #[derive(Clone, Debug)]
@@ -20,10 +19,10 @@ pub(crate) struct SharedParts {
 
 impl SharedParts {
     /// Gets those that are configured.
-    pub fn new(config: &StackConfig, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &StackConfig, vb: &ParameterSource) -> Result<Self> {
         let first = config.blocks.first().map(|block| &block.attention);
         let d_model = first.map_or(0, |first| first.d_model);
-        let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb);
+        let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb.clone());
         let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
         let inputs = |norm| LayerInputs::new(norm, config.layers.len(), d_model, vb);
         let inputs = config.layer_inputs.as_ref().map(inputs);

@@ -45,7 +45,7 @@ impl Subject {
             let sublayer = seeded::weights(|vb| {
                 let inner = BlockFeedForward::new(&block.feed_forward, vb.pp("feed_forward"))?;
                 let placement = block.feed_forward_placement;
-                let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", &vb)?;
+                let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", vb)?;
                 Ok(Sublayer::new(inner, norm))
             })?;
             Ok(match args.packing() {

@@ -1,10 +1,10 @@
 //! Several streams of hidden states, of which blocks compute one: alternating updates (Gemma 3n).
 
 use candle_core::{Device, Result, Tensor, bail};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{Activation, AltUpConfig, LinearConfig, NormConfig, NormWeight};
-use crate::layers::{Linear, Norm, visit::parts};
+use crate::layers::{Linear, Norm, ParameterSource, visit::parts};
 use crate::ops::{Value, uploaded};
 
 /// How a block predicts its streams, and corrects them: see [`AltUpConfig`].
@@ -31,7 +31,7 @@ impl AltUp {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &AltUpConfig, norm: &NormConfig, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &AltUpConfig, norm: &NormConfig, vb: &ParameterSource) -> Result<Self> {
         let linear = |name: &str, d_in: usize, d_out: usize| {
             let config = LinearConfig::new(d_in, d_out).with_bias(false);
             Linear::new(&config, vb.pp(name))
@@ -126,7 +126,7 @@ impl Streams {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &AltUpConfig, d_model: usize, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &AltUpConfig, d_model: usize, vb: &ParameterSource) -> Result<Self> {
         let all = |role: &str| {
             let vb = vb.pp("altup").pp(role);
             let config_of_each = LinearConfig::new(d_model, d_model).with_bias(false);

@@ -3,10 +3,9 @@
 use std::f64::consts::FRAC_1_SQRT_2;
 
 use candle_core::Result;
-use candle_nn::VarBuilder;
 
 use crate::config::{LinearConfig, NormConfig};
-use crate::layers::{Linear, Norm, visit::parts};
+use crate::layers::{Linear, Norm, ParameterSource, visit::parts};
 use crate::ops::Value;
 
 /// Adds to the output `y` of an attention sublayer what a low rank makes of its normalised input `n`:
@@ -27,7 +26,7 @@ impl Laurel {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(rank: usize, norm: &NormConfig, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(rank: usize, norm: &NormConfig, vb: &ParameterSource) -> Result<Self> {
         let linear = |name: &str, d_in: usize, d_out: usize| {
             let config = LinearConfig::new(d_in, d_out).with_bias(false);
             Linear::new(&config, vb.pp(name))

@@ -1,10 +1,9 @@
 //! Inputs that each layer of a stack has for itself: per-layer embeddings (Gemma 3n and 4).
 
 use candle_core::{Result, Tensor, bail};
-use candle_nn::VarBuilder;
 
 use crate::config::{Activation, LayerInputConfig, LinearConfig, NormConfig};
-use crate::layers::{Linear, Norm, visit::parts};
+use crate::layers::{Linear, Norm, ParameterSource, visit::parts};
 use crate::ops::Value;
 
 /// Makes the inputs of all layers from a stack's own: of its rows `x` and the parts `w` of their words' rows, those of a layer
@@ -29,7 +28,7 @@ impl LayerInputs {
         norm: &NormConfig,
         n_layers: usize,
         d_model: usize,
-        vb: &VarBuilder,
+        vb: &ParameterSource,
     ) -> Result<Self> {
         let vb = vb.pp("layer_inputs");
         let linear = LinearConfig::new(d_model, n_layers * norm.d_model).with_bias(false);
@@ -111,7 +110,12 @@ impl GatedInput {
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
-    pub fn new(config: &LayerInputConfig, d_model: usize, vb: VarBuilder) -> Result<Self> {
+    pub fn new<'p>(
+        config: &LayerInputConfig,
+        d_model: usize,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
+        let vb = vb.into();
         let linear = |name: &str, d_in: usize, d_out: usize| {
             Linear::new(
                 &LinearConfig::new(d_in, d_out).with_bias(false),

@@ -1,10 +1,12 @@
 //! What blocks and stacks of Gemma 3n and 4 have beside attention and feed-forward.
 
 use candle_core::{Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::Init;
 
 use crate::config::{BlockConfig, NormPlacement};
-use crate::layers::{BlockStages, Sublayer, pass::Pass, sublayer::Watch, visit::parts};
+use crate::layers::{
+    BlockStages, ParameterSource, Sublayer, pass::Pass, sublayer::Watch, visit::parts,
+};
 use crate::ops::Value;
 
 mod altup;
@@ -29,7 +31,7 @@ pub(crate) struct Beside {
 
 impl Beside {
     /// Gets the configured parts from `vb`; `None` of a block without any.
-    pub fn new(config: &BlockConfig, vb: &VarBuilder) -> Result<Option<Box<Self>>> {
+    pub fn new(config: &BlockConfig, vb: &ParameterSource) -> Result<Option<Box<Self>>> {
         let input = config.layer_input.as_ref().map(|input| {
             let inner = GatedInput::new(input, config.d_model(), vb.pp("layer_input"))?;
             let placement = NormPlacement::Output;

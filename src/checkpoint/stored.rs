@@ -1,0 +1,354 @@
+//! Linear weights that stay quantized as the files store them: dequantized for each product, or packed without ever being
+//! dequantized.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+
+use crate::checkpoint::files::{Coding, Compute, TensorFiles};
+use crate::checkpoint::source::Source;
+use crate::checkpoint::{Checkpoint, CheckpointOptions};
+use crate::error::{Error, Result};
+use crate::layers::StoredMatrix;
+
+impl CheckpointOptions {
+    /// Keeps the weights of linear layers quantised where they are so in the files, for training adapters over them with
+    /// the memory of the codes ([`Lora`](crate::train::Lora); QLoRA, <https://arxiv.org/abs/2305.14314>).
+    ///
+    /// The codes are in memory, and each product dequantises its weight, forward and back, and drops it: results and
+    /// gradients have the bits of the dequantised model. On a device other than the CPU, the host does that, and moves the
+    /// numbers there. These weights are frozen: [`Checkpoint::trainable`] makes variables of the others (norms, biases,
+    /// embeddings). A [`Loader`](crate::checkpoint::Loader) makes such layers, also by
+    /// [`build`](crate::checkpoint::Loader::build) of another configuration; what its `var_builder` hands out is dense.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, train::{Lora, LoraConfig}};
+    /// let checkpoint = CheckpointOptions::default().keep_quantized().open("llama-3.2-1b-gptq")?;
+    /// let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+    /// let lora = Lora::attach(&mut stack, LoraConfig::new(8, 16.0, &["attention.*"]), 42)?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    pub fn keep_quantized(mut self) -> Self {
+        self.keeps_quantized = true;
+        self
+    }
+}
+
+/// The quantized matrices of a checkpoint, by role.
+#[derive(Debug)]
+pub(super) struct StoredMatrices {
+    files: Arc<TensorFiles>,
+    sources: HashMap<String, Source>,
+    uses: Use,
+}
+
+/// What stored matrices are for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Use {
+    /// Frozen weights of layers that train: each product dequantizes them.
+    Dequantized,
+    /// Packed layers, which keep the quantized values.
+    Packed,
+}
+
+impl StoredMatrices {
+    /// The matrices that each product dequantizes. The files are read into memory.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn dequantized(checkpoint: &Checkpoint) -> Result<Self> {
+        let Checkpoint { plan, files, .. } = checkpoint;
+        // A parameter that others share, such as a table of words, stays one tensor.
+        let is_kept = |source: &&Source| {
+            source.is_quantized
+                && source.shape.len() == 2
+                && !plan.is_shared(&source.role)
+                && !source.role.ends_with(WORDS)
+        };
+        let kept = plan.sources.iter().filter(is_kept);
+        let sources: HashMap<_, _> = kept.map(|s| (s.role.clone(), s.clone())).collect();
+        if sources.is_empty() {
+            let path = files.path().display();
+            let reason = format!("{path} has no quantised weights; open it without");
+            return Err(Error::input("keep_quantized", reason));
+        }
+        Ok(Self {
+            files: Arc::new(files.kept_in_memory()),
+            sources,
+            uses: Use::Dequantized,
+        })
+    }
+
+    /// The matrices whose quantized values are packed.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn packed(checkpoint: &Checkpoint) -> Result<Self> {
+        let Checkpoint { plan, files, .. } = checkpoint;
+        let is_coded = |source: &Source| -> Result<bool> {
+            let coding = files.computed(&source.name).map(|of| of.coding(files));
+            Ok(!matches!(coding.transpose()?, None | Some(Coding::Numbers)))
+        };
+        // An error is one of a weight that is stored in some way or other.
+        if !plan
+            .sources
+            .iter()
+            .any(|source| is_coded(source).unwrap_or(true))
+        {
+            return Err(Error::InvalidConfig(format!(
+                "{}: AsStored packs the codes of quantised weights, and these are numbers; pack them in Int8, Int4, Bf16, \
+                 F16 or F32",
+                files.path().display()
+            )));
+        }
+        let matrices = plan.sources.iter().filter(|source| is_multiplied(source));
+        Ok(Self {
+            files: Arc::new(files.clone()),
+            sources: matrices.map(|s| (s.role.clone(), s.clone())).collect(),
+            uses: Use::Packed,
+        })
+    }
+
+    /// Whether a matrix of this role may be among them.
+    pub fn has(&self, role: &str) -> bool {
+        self.sources.contains_key(role)
+    }
+
+    /// The matrix of a role; `None`, if the files hold a plain tensor.
+    ///
+    /// # Errors
+    /// If its shape is another, or its quantized values cannot be packed as they are. A matrix that products dequantize is
+    /// dequantized once here, so that an error in the file comes to light.
+    pub fn matrix(
+        &self,
+        role: &str,
+        (d_out, d_in): (usize, usize),
+    ) -> Result<Option<Arc<dyn StoredMatrix>>> {
+        let Some(source) = self.sources.get(role) else {
+            return Ok(None);
+        };
+        let Some(compute) = self.files.computed(&source.name) else {
+            return Ok(None);
+        };
+        source.check_request(&[d_out, d_in], &self.files)?;
+        let coding = match self.uses {
+            Use::Dequantized => None,
+            Use::Packed => match coding(&self.files, source)? {
+                None => return Ok(None),
+                coding => coding,
+            },
+        };
+        let matrix = Matrix {
+            files: self.files.clone(),
+            compute: compute.clone(),
+            source: source.clone(),
+            coding,
+        };
+        if self.uses == Use::Dequantized {
+            const CHECKED_AT_ONCE: usize = 1 << 20;
+            let step = match matrix.comes_whole() {
+                true => d_out.max(1),
+                false => (CHECKED_AT_ONCE / d_in.max(1)).max(1),
+            };
+            for start in (0..d_out).step_by(step) {
+                matrix.elements(start..d_out.min(start + step))?;
+            }
+        }
+        Ok(Some(Arc::new(matrix)))
+    }
+}
+
+/// The role of the table of words.
+const WORDS: &str = "embeddings.word.weight";
+
+/// Whether a parameter is the weight of a linear layer, or the table of words, whose rows a packed weight gives too. Other
+/// tables are read as tensors.
+fn is_multiplied(source: &Source) -> bool {
+    let role = &source.role;
+    source.shape.len() == 2
+        && role.ends_with(".weight")
+        && (!role.contains("embeddings.") || role.ends_with(WORDS))
+}
+
+/// The least number of bits of a parameter's elements when it is packed as these files store it.
+pub(super) fn least_bits(files: &TensorFiles, source: &Source) -> f64 {
+    if !is_multiplied(source) {
+        return 32.0;
+    }
+    match coding(files, source) {
+        Ok(Some((format, _))) => format.bits(),
+        // Elements of a half type, in which a matrix may be packed.
+        Ok(None) => 16.0,
+        Err(_) => 0.0, // reported where the parameter is read
+    }
+}
+
+/// The format in which quantized values are packed, and the order of their inputs.
+type Packable = (CodeFormat, Option<Arc<[u32]>>);
+
+/// How a matrix is packed from its quantized values; `None`, if the files hold it as a plain tensor.
+///
+/// # Errors
+/// If its quantized values cannot be packed as they are, or its shape is another.
+fn coding(files: &TensorFiles, source: &Source) -> Result<Option<Packable>> {
+    let Some(compute) = files.computed(&source.name) else {
+        return Ok(None);
+    };
+    source.check_shape(files)?;
+    match compute.coding(files)? {
+        Coding::Numbers => Ok(None),
+        Coding::Codes(format, order) => Ok(Some((format, order))),
+        Coding::Refused(reason) => Err(refused(files, source, reason)),
+    }
+}
+
+fn refused(files: &TensorFiles, source: &Source, reason: String) -> Error {
+    let reason = format!(
+        "its codes cannot be packed as they are: {reason} ({}); pack in Int8, Int4 or Bf16",
+        source.path(files).display()
+    );
+    Error::input(&source.name, reason)
+}
+
+/// A matrix that stays quantized.
+#[derive(Debug)]
+struct Matrix {
+    files: Arc<TensorFiles>,
+    compute: Arc<dyn Compute>,
+    source: Source,
+    coding: Option<Packable>,
+}
+
+impl Matrix {
+    fn elements(&self, rows: Range<usize>) -> Result<Vec<f32>> {
+        let (source, files) = (&self.source, &*self.files);
+        if self.comes_whole() {
+            let elements = source.read(files)?.narrow(0, rows.start, rows.len())?;
+            return Ok(elements.flatten_all()?.to_vec1()?);
+        }
+        let mut elements = Vec::new();
+        for rows in source.rows_on_disk(rows) {
+            let mut part = self.compute.rows(files, rows)?;
+            match elements.is_empty() {
+                true => elements = part,
+                false => elements.append(&mut part),
+            }
+        }
+        Ok(elements)
+    }
+}
+
+impl StoredMatrix for Matrix {
+    fn rows(&self, rows: Range<usize>) -> candle_core::Result<Vec<f32>> {
+        Ok(self.elements(rows)?)
+    }
+
+    fn comes_whole(&self) -> bool {
+        !self.source.has_rows()
+    }
+
+    fn coding(&self) -> Option<(CodeFormat, Option<&Arc<[u32]>>)> {
+        let (format, order) = self.coding.as_ref()?;
+        Some((*format, order.as_ref()))
+    }
+
+    fn coded_rows(&self, rows: Range<usize>) -> candle_core::Result<CodedRows> {
+        let Some((format, _)) = self.coding else {
+            return Err(self
+                .error("it is dequantized by each product".to_string())
+                .into());
+        };
+        let source = &self.source;
+        let features = source.features.as_ref();
+        let of_item = features.map_or(source.shape[0], |features| features.total);
+        let first = source.item.map_or(0, |item| item.index * of_item);
+        let parts = source.rows_on_disk(rows);
+        // At once, as each reading of some rows may read all scales: with what lies between them.
+        let (Some(start), Some(end)) = (
+            parts.iter().map(|part| part.start).min(),
+            parts.iter().map(|part| part.end).max(),
+        ) else {
+            return Ok(CodedRows::default());
+        };
+        let read = first + start..first + end;
+        let found = self.compute.coded_rows(&self.files, read, format)?;
+        Ok(match parts.len() {
+            1 => found,
+            _ => found.select(
+                end - start,
+                parts.into_iter().flatten().map(|row| row - start),
+            ),
+        })
+    }
+
+    fn error(&self, reason: String) -> Error {
+        refused(&self.files, &self.source, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::CheckpointOptions;
+    use crate::config::Precision;
+    use crate::layers::{Linear, Stored, WeightRows};
+    use crate::packed::{PackedLinear, Packing};
+
+    /// The committed files of codes, in folders of safetensors and in GGUF.
+    fn fixtures() -> Vec<PathBuf> {
+        let weights = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("weights");
+        let of = |kind: &str, file: &'static str| {
+            let entries = std::fs::read_dir(weights.join(kind)).into_iter().flatten();
+            entries
+                .map(move |entry| entry.unwrap().path().join(file))
+                .collect::<Vec<_>>()
+        };
+        [of("quantized", ""), of("gguf", "model.gguf")].concat()
+    }
+
+    #[test]
+    fn a_weight_packed_from_codes_is_that_of_the_dequantised_model() {
+        let mut n_packed = 0;
+        for path in fixtures() {
+            let checkpoint = CheckpointOptions::default().whole().open(&path).unwrap();
+            let Ok(stored) = StoredMatrices::packed(&checkpoint) else {
+                continue;
+            };
+            for source in &checkpoint.plan.sources {
+                let &[d_out, d_in] = &source.shape[..] else {
+                    continue;
+                };
+                let role = &source.role;
+                let Ok(Some(matrix)) = stored.matrix(role, (d_out, d_in)) else {
+                    continue;
+                };
+                let kind = (DType::F32, &Device::Cpu);
+                let weight = Stored::weight(matrix, (d_out, d_in), kind);
+                let linear = Linear::from_weight(weight, None).unwrap();
+                let packing = Packing::of_file(Precision::AsStored).unwrap();
+                let packed = PackedLinear::new(&packing, &linear);
+                let packed = packed.unwrap_or_else(|error| panic!("{path:?} {role}: {error}"));
+                let rows: Vec<u32> = (0..d_out as u32).collect();
+                let found = packed.weight_rows(&rows).unwrap().to_vec2::<f32>().unwrap();
+                let expected = source.read(&checkpoint.files).unwrap();
+                let expected = expected.to_vec2::<f32>().unwrap();
+                for (found, expected) in found.iter().zip(&expected) {
+                    let largest = expected.iter().fold(0f32, |most, w| most.max(w.abs()));
+                    for (found, expected) in found.iter().zip(expected) {
+                        // A product of 25 bits may be rounded before the zero point is taken from it, or behind.
+                        let is_it = (found - expected).abs() <= 2.0 * f32::EPSILON * largest;
+                        assert!(is_it, "{path:?} {role}: {found}, expected {expected}");
+                    }
+                }
+                n_packed += 1;
+            }
+        }
+        assert!(n_packed > 100, "only {n_packed}");
+    }
+}
