@@ -201,8 +201,8 @@ pub use layers::{
     MixtureOfExperts, Mlp, Norm, RelativeBias, Stack, Sublayer, SublayerNorm, TransformerBlock,
 };
 pub use packed::{
-    PackedAttention, PackedFeedForward, PackedKvCache, PackedLinear, PackedMixtureOfExperts,
-    PackedStack, PackedTransformerBlock,
+    PackedAttention, PackedFeedForward, PackedKvCache, PackedMixtureOfExperts, PackedStack,
+    PackedTransformerBlock,
 };
 
 /// The programs in the pages, compiled and run with the tests of the documentation.

@@ -297,8 +297,8 @@ mod tests {
     use super::*;
     use crate::CheckpointOptions;
     use crate::config::Precision;
-    use crate::layers::{Linear, Stored, WeightRows};
-    use crate::packed::{PackedLinear, Packing};
+    use crate::layers::{Linear, Stored, Weight};
+    use crate::packed::Packing;
 
     /// The committed files of codes, in folders of safetensors and in GGUF.
     fn fixtures() -> Vec<PathBuf> {
@@ -332,10 +332,10 @@ mod tests {
                 let weight = Stored::weight(matrix, (d_out, d_in), kind);
                 let linear = Linear::from_weight(weight, None).unwrap();
                 let packing = Packing::of_file(Precision::AsStored).unwrap();
-                let packed = PackedLinear::new(&packing, &linear);
+                let packed = linear.packed(&packing);
                 let packed = packed.unwrap_or_else(|error| panic!("{path:?} {role}: {error}"));
-                let rows: Vec<u32> = (0..d_out as u32).collect();
-                let found = packed.weight_rows(&rows).unwrap().to_vec2::<f32>().unwrap();
+                assert!(matches!(packed.kept_weight(), Weight::Packed(_)));
+                let found = packed.weight().unwrap().to_vec2::<f32>().unwrap();
                 let expected = source.read(&checkpoint.files).unwrap();
                 let expected = expected.to_vec2::<f32>().unwrap();
                 for (found, expected) in found.iter().zip(&expected) {

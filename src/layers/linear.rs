@@ -115,7 +115,8 @@ impl Linear {
     }
 
     /// The weight, `[d_out, d_in]`. One that is kept quantised
-    /// ([`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized)) is dequantised by every call.
+    /// ([`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized)) is dequantised by every call, and
+    /// a packed one ([`Self::pack`]) is copied in f32, rounded to its precision.
     ///
     /// # Errors
     /// If that fails.
@@ -208,6 +209,10 @@ impl Module for Linear {
     /// # Errors
     /// If the last dimension is not `d_in`, or input and weight differ in dtype.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Value::through(x, |x| self.apply(x, None, false))
+        match self.weight {
+            // A single product wakes its threads itself.
+            Weight::Packed(_) => self.apply(&Value::of(x)?, None, false)?.tensor(),
+            _ => Value::through(x, |x| self.apply(x, None, false)),
+        }
     }
 }

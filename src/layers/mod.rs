@@ -41,7 +41,7 @@ pub(crate) mod visit;
 mod xielu;
 
 pub(crate) use crate::ops::parallel::Communicator;
-pub(crate) use crate::ops::{Partial, Ranks, Stored, StoredMatrix, Weight};
+pub(crate) use crate::ops::{Packed, Partial, Ranks, Stored, StoredMatrix, Weight};
 pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use attention_pool::AttentionPool;
@@ -51,7 +51,6 @@ pub(crate) use cached_rows::of_sequences;
 pub use context::{ForwardContext, Memory};
 pub(crate) use dropout::Snapshot;
 pub use dropout::{Dropout, DropoutSource, DropoutUnit};
-pub(crate) use embeddings::WeightRows;
 pub use embeddings::{Embeddings, PatchEmbeddings, SpectrumEmbeddings, TokenEmbeddings, Tokens};
 pub use ends::ModelEnds;
 pub use evaluation::Evaluation;

@@ -9,18 +9,18 @@ use crate::layers::{
 };
 use crate::ops;
 
-/// A pooler or a head, whose linear layers are `L`.
+/// A pooler or a head.
 ///
 /// Names in a `VarBuilder`: `pool`, `window_norm`, `transform`, `norm`, `output`, `second_output`.
 #[derive(Clone, Debug)]
-pub struct Readout<L = Linear> {
+pub struct Readout {
     config: ReadoutConfig,
     pool: Option<Box<AttentionPool>>,
     window_norm: Option<Norm>,
-    transform: Option<L>,
+    transform: Option<Linear>,
     norm: Option<Norm>,
-    output: Option<L>,
-    second_output: Option<Box<L>>,
+    output: Option<Linear>,
+    second_output: Option<Box<Linear>>,
     dropout: Dropout,
     output_dropout: Dropout,
 }
@@ -108,36 +108,28 @@ impl Readout {
             config: config.clone(),
         })
     }
-}
 
-impl<L> Readout<L> {
     getters! {
         /// The configuration.
         config(&self) -> &ReadoutConfig => &self.config;
         /// The linear map to the output, if any.
-        output(&self) -> Option<&L> => self.output.as_ref();
+        output(&self) -> Option<&Linear> => self.output.as_ref();
     }
 
     /// The linear map to the output if its weight is the table of words.
-    pub(crate) fn shared_words(&self) -> Option<&L> {
+    pub(crate) fn shared_words(&self) -> Option<&Linear> {
         let output = self.config.output.as_ref();
         let is_shared = output.is_some_and(|output| output.weight == OutputWeight::Words);
         self.output.as_ref().filter(|_| is_shared)
     }
 
-    /// The same with other linear layers, which `change` makes of these.
-    pub(crate) fn with_layers<M>(&self, change: impl Fn(&L) -> Result<M>) -> Result<Readout<M>> {
-        Ok(Readout {
-            config: self.config.clone(),
-            transform: self.transform.as_ref().map(&change).transpose()?,
-            norm: self.norm.clone(),
-            output: self.output.as_ref().map(&change).transpose()?,
-            second_output: (self.second_output.as_deref().map(&change).transpose()?).map(Box::new),
-            pool: self.pool.clone(),
-            window_norm: self.window_norm.clone(),
-            dropout: self.dropout.clone(),
-            output_dropout: self.output_dropout.clone(),
-        })
+    /// The linear layers, mutable.
+    pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        let outputs = self
+            .output
+            .iter_mut()
+            .chain(self.second_output.as_deref_mut());
+        self.transform.iter_mut().chain(outputs)
     }
 
     /// Makes the dropouts draw their masks from `source`.
@@ -148,9 +140,7 @@ impl<L> Readout<L> {
             pool.set_dropout_source(source);
         }
     }
-}
 
-impl<L: Module> Readout<L> {
     /// What is read: `[batch, seq, n]` if every position or window is, otherwise `[batch, n]`; without `n` where the output is a number.
     ///
     /// # Errors
@@ -176,7 +166,7 @@ impl<L: Module> Readout<L> {
         x = match self.second_output.as_deref() {
             None => output.forward(&x)?,
             Some(second) => {
-                let of = |layer: &L, i| layer.forward(&x.narrow(1, i, 1)?.squeeze(1)?);
+                let of = |layer: &Linear, i| layer.forward(&x.narrow(1, i, 1)?.squeeze(1)?);
                 ((of(output, 0)? + of(second, 1)?)? * 0.5)?
             }
         };

@@ -1,27 +1,17 @@
 //! The blocks of a model, trainable or packed.
 
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
-use crate::layers::{BlockStages, ForwardContext, KvCache, Linear, Readout, Stack};
-use crate::packed::{PackedKvCache, PackedLinear, PackedStack};
+use crate::layers::{BlockStages, ForwardContext, KvCache, Stack};
+use crate::packed::{PackedKvCache, PackedStack};
 
-/// The blocks of a model and what is behind them, in one form.
+/// The blocks of a model, in one form.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     /// On any device, with gradients.
-    Plain {
-        stack: Box<Stack>,
-        projection_back: Option<Linear>,
-        pooler: Option<Readout>,
-        head: Option<Readout>,
-    },
+    Plain(Box<Stack>),
     /// For inference on the CPU.
-    Packed {
-        stack: PackedStack,
-        projection_back: Option<PackedLinear>,
-        pooler: Option<Readout<PackedLinear>>,
-        head: Option<Readout<PackedLinear>>,
-    },
+    Packed(PackedStack),
 }
 
 /// The keys and values of earlier positions, and how many tokens of each sequence were counted.
@@ -95,8 +85,8 @@ impl ModelCache {
 impl Body {
     pub fn new_cache(&self) -> ModelCache {
         let keys_and_values = match self {
-            Self::Plain { stack, .. } => KeysAndValues::Plain(stack.new_cache()),
-            Self::Packed { stack, .. } => KeysAndValues::Packed(stack.new_cache()),
+            Self::Plain(stack) => KeysAndValues::Plain(stack.new_cache()),
+            Self::Packed(stack) => KeysAndValues::Packed(stack.new_cache()),
         };
         ModelCache {
             keys_and_values,
@@ -112,10 +102,10 @@ impl Body {
         observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
         match (self, observer) {
-            (Self::Plain { stack, .. }, None) => stack.forward_with(x, context),
-            (Self::Plain { stack, .. }, Some(observer)) => stack.observe(x, context, observer),
-            (Self::Packed { stack, .. }, None) => stack.forward_with(x, context),
-            (Self::Packed { stack, .. }, Some(observer)) => stack.observe(x, context, observer),
+            (Self::Plain(stack), None) => stack.forward_with(x, context),
+            (Self::Plain(stack), Some(observer)) => stack.observe(x, context, observer),
+            (Self::Packed(stack), None) => stack.forward_with(x, context),
+            (Self::Packed(stack), Some(observer)) => stack.observe(x, context, observer),
         }
     }
 
@@ -127,30 +117,15 @@ impl Body {
         cache: &mut KeysAndValues,
     ) -> Result<Tensor> {
         let hidden = match (self, cache) {
-            (Self::Plain { stack, .. }, KeysAndValues::Plain(cache)) => {
+            (Self::Plain(stack), KeysAndValues::Plain(cache)) => {
                 stack.forward_cached(&x, context, cache)?
             }
-            (Self::Packed { stack, .. }, KeysAndValues::Packed(cache)) => {
+            (Self::Packed(stack), KeysAndValues::Packed(cache)) => {
                 stack.last_cached(x, context, cache)?
             }
             _ => bail!("the cache is another model's: make one by Model::new_cache"),
         };
         hidden.narrow(1, hidden.dim(1)?.saturating_sub(1), 1)
-    }
-
-    /// The blocks' output in the width of the words, if the model has a map back to it.
-    pub fn projected_back(&self, x: Tensor) -> Result<Tensor> {
-        match self {
-            Self::Plain {
-                projection_back: Some(linear),
-                ..
-            } => linear.forward(&x),
-            Self::Packed {
-                projection_back: Some(linear),
-                ..
-            } => linear.forward(&x),
-            _ => Ok(x),
-        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! Models from checkpoints.
 
-use std::sync::Arc;
-
 use candle_core::{DType, Device};
 
 use super::body::Body;
@@ -13,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::layers::{
     Embeddings, Linear, ModelEnds, ParameterSource, Readout, Similarity, Stack, Weight,
 };
-use crate::packed::{PackedLinear, PackedStack, Packing};
+use crate::packed::{PackedStack, Packing};
 
 impl Model {
     /// Makes a model whose parameters come from `vb`: under `embeddings`, `blocks`, `pooler`, and the head's task.
@@ -27,17 +25,20 @@ impl Model {
         let vb = vb.into();
         let ends = ModelEnds::new(config, vb.clone())?;
         let device = vb.device().clone();
-        Ok(Self {
+        let body = Body::Plain(Box::new(Stack::new(&config.stack, vb)?));
+        Ok(Self::of_parts(config, ends, body, device))
+    }
+
+    fn of_parts(config: &ModelConfig, ends: ModelEnds, body: Body, device: Device) -> Self {
+        Self {
             config: config.clone(),
             embeddings: ends.embeddings,
-            body: Body::Plain {
-                stack: Box::new(Stack::new(&config.stack, vb)?),
-                projection_back: ends.projection_back,
-                pooler: ends.pooler,
-                head: ends.head,
-            },
+            body,
+            projection_back: ends.projection_back,
+            pooler: ends.pooler,
+            head: ends.head,
             device,
-        })
+        }
     }
 
     /// Like [`Self::new`], packed for inference on the CPU; at most one block is in memory unpacked.
@@ -50,41 +51,28 @@ impl Model {
         precision: Precision,
     ) -> candle_core::Result<Self> {
         let vb = vb.into();
-        let ModelEnds {
-            mut embeddings,
-            projection_back,
-            pooler,
-            head,
-        } = ModelEnds::new(config, vb.clone())?;
+        let mut ends = ModelEnds::new(config, vb.clone())?;
         let packing = Packing::of_file(precision)?;
-        let pack =
-            |readout: Readout| readout.with_layers(|linear| PackedLinear::new(&packing, linear));
-        let (pooler, head) = (pooler.map(pack).transpose()?, head.map(pack).transpose()?);
-        if let (Embeddings::Tokens(embeddings), Some(head)) = (&mut embeddings, &head)
-            && let Some(shared) = head.shared_words()
-        {
-            // Held once, and before the blocks are read: the table is a large part of a small model.
-            embeddings.read_words_of(Arc::new(shared.clone()));
+        let readouts = ends.pooler.iter_mut().chain(&mut ends.head);
+        let linears = readouts.flat_map(Readout::linears_mut);
+        for linear in linears.chain(&mut ends.projection_back) {
+            *linear = linear.packed(&packing)?;
         }
-        if let Embeddings::Tokens(embeddings) = &mut embeddings
-            && let Some(table @ Weight::Stored(_)) = embeddings.word_weight()
-        {
-            let table = Linear::from_weight(table.clone(), None)?;
-            embeddings.read_words_of(Arc::new(PackedLinear::new(&packing, &table)?));
+        if let Embeddings::Tokens(embeddings) = &mut ends.embeddings {
+            let shared = ends.head.as_ref().and_then(Readout::shared_words);
+            let words = match (shared, embeddings.word_weight()) {
+                // Held once, and before the blocks are read: the table is a large part of a small model.
+                (Some(shared), _) => Some(shared.kept_weight().clone()),
+                (None, table @ Weight::Stored(_)) => {
+                    let table = Linear::from_weight(table.clone(), None)?.packed(&packing)?;
+                    Some(table.kept_weight().clone())
+                }
+                _ => None,
+            };
+            words.map(|words| embeddings.set_word_weight(words));
         }
-        Ok(Self {
-            config: config.clone(),
-            body: Body::Packed {
-                projection_back: (projection_back.as_ref())
-                    .map(|linear| PackedLinear::new(&packing, linear))
-                    .transpose()?,
-                pooler,
-                head,
-                stack: PackedStack::new(&config.stack, vb, precision)?,
-            },
-            embeddings,
-            device: Device::Cpu,
-        })
+        let body = Body::Packed(PackedStack::new(&config.stack, vb, precision)?);
+        Ok(Self::of_parts(config, ends, body, Device::Cpu))
     }
 }
 
@@ -131,7 +119,7 @@ impl Seq2Seq {
             (&mut encoder.embeddings, &decoder.embeddings)
             && shared.is_some_and(|first| first == words)
         {
-            of_encoder.read_words_as(of_decoder);
+            of_encoder.set_word_weight(of_decoder.word_weight().clone());
         }
         Ok(Self {
             encoder,

@@ -1,13 +1,14 @@
 //! A whole model, and its walk: embeddings, blocks, pooler, head.
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Device, Module, Result, Tensor, bail};
 
 use super::body::{Body, Observer};
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
 use crate::config::{BlockConfig, ModelConfig, Position, RotaryAxes, RotaryConfig, Task, getters};
 use crate::layers::{
-    BlockStages, BlocksOutput, DropoutSource, Embeddings, ForwardContext, TokenEmbeddings, Tokens,
+    BlockStages, BlocksOutput, DropoutSource, Embeddings, ForwardContext, Linear, Readout,
+    TokenEmbeddings, Tokens,
 };
 
 /// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
@@ -17,6 +18,10 @@ pub struct Model {
     pub(super) config: ModelConfig,
     pub(super) embeddings: Embeddings,
     pub(super) body: Body,
+    /// The map of the blocks' output back to the width of the words, if there is one.
+    pub(super) projection_back: Option<Linear>,
+    pub(super) pooler: Option<Readout>,
+    pub(super) head: Option<Readout>,
     pub(super) device: Device,
 }
 
@@ -35,24 +40,18 @@ impl Model {
     /// Makes all dropouts draw their masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.embeddings.set_dropout_source(source);
-        if let Body::Plain {
-            stack,
-            pooler,
-            head,
-            ..
-        } = &mut self.body
-        {
+        if let Body::Plain(stack) = &mut self.body {
             stack.set_dropout_source(source);
-            for readout in pooler.iter_mut().chain(head) {
-                readout.set_dropout_source(source);
-            }
+        }
+        for readout in self.pooler.iter_mut().chain(&mut self.head) {
+            readout.set_dropout_source(source);
         }
     }
 
     /// Whether padding is not computed.
     #[cfg(feature = "text")]
     pub(crate) fn leaves_out_padding(&self) -> bool {
-        matches!(&self.body, Body::Packed { stack, .. } if stack.leaves_out_padding())
+        matches!(&self.body, Body::Packed(stack) if stack.leaves_out_padding())
     }
 
     /// Runs the whole model.
@@ -87,9 +86,9 @@ impl Model {
             context = context.with_patches(patches.grid(pixels)?);
         }
         let blocks = self.body.blocks(&embeddings, &context, observer)?;
-        let last_hidden_state = self.body.projected_back(blocks)?;
+        let last_hidden_state = self.projected_back(blocks)?;
         let pooler_output = self.pool(&last_hidden_state, input)?;
-        let logits = self.head(&last_hidden_state, pooler_output.as_ref(), input)?;
+        let logits = self.logits(&last_hidden_state, pooler_output.as_ref(), input)?;
         Ok(ModelOutput {
             embeddings,
             last_hidden_state,
@@ -121,8 +120,8 @@ impl Model {
             .body
             .last_cached(embeddings, &context, keys_and_values)?;
         cache.counted = counted;
-        let last = self.body.projected_back(last)?;
-        match self.head(&last, None, input)? {
+        let last = self.projected_back(last)?;
+        match self.logits(&last, None, input)? {
             Some(logits) if logits.rank() == 3 => logits.squeeze(1),
             _ => {
                 bail!("the model has no head for the next token; its checkpoint is a base model's")
@@ -174,27 +173,37 @@ impl Model {
         given(tokens, "input_ids", "tokens")
     }
 
-    fn pool(&self, hidden_states: &Tensor, input: &ModelInput) -> Result<Option<Tensor>> {
-        let of = blocks_output(hidden_states, None, input);
-        match &self.body {
-            Body::Plain { pooler, .. } => pooler.as_ref().map(|p| p.forward_t(&of, input.train)),
-            Body::Packed { pooler, .. } => pooler.as_ref().map(|p| p.forward_t(&of, false)),
+    /// The blocks' output in the width of the words, if the model has a map back to it.
+    fn projected_back(&self, x: Tensor) -> Result<Tensor> {
+        match &self.projection_back {
+            Some(linear) => linear.forward(&x),
+            None => Ok(x),
         }
-        .transpose()
     }
 
-    fn head(
+    fn pool(&self, hidden_states: &Tensor, input: &ModelInput) -> Result<Option<Tensor>> {
+        let of = blocks_output(hidden_states, None, input);
+        let pooler = self.pooler.as_ref();
+        pooler
+            .map(|pooler| pooler.forward_t(&of, self.trains(input)))
+            .transpose()
+    }
+
+    fn logits(
         &self,
         hidden_states: &Tensor,
         pooled: Option<&Tensor>,
         input: &ModelInput,
     ) -> Result<Option<Tensor>> {
         let of = blocks_output(hidden_states, pooled, input);
-        match &self.body {
-            Body::Plain { head, .. } => head.as_ref().map(|h| h.forward_t(&of, input.train)),
-            Body::Packed { head, .. } => head.as_ref().map(|h| h.forward_t(&of, false)),
-        }
-        .transpose()
+        let head = self.head.as_ref();
+        head.map(|head| head.forward_t(&of, self.trains(input)))
+            .transpose()
+    }
+
+    /// Whether the dropouts of pooler and head are on.
+    fn trains(&self, input: &ModelInput) -> bool {
+        input.train && matches!(self.body, Body::Plain(_))
     }
 }
 

@@ -39,6 +39,9 @@ impl Value {
         residual: Option<&Value>,
     ) -> Result<Value> {
         let weight = weight.into();
+        if let Weight::Packed(packed) = &weight {
+            return self.packed_linear(packed, bias, residual);
+        }
         check(self, &weight, bias)?;
         on_either!(self, x => {
             let residual = residual.map(|residual| x.on_tape(residual)).transpose()?;

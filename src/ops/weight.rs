@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use candle_blocks_kernels::products::{CodeFormat, CodedRows, PackedWeight};
 use candle_blocks_kernels::{SliceMut, threads};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -38,8 +38,15 @@ pub(crate) trait StoredMatrix: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) enum Weight {
     Dense(Tensor),
+    /// Quantized in the form of its file.
     Stored(Arc<Stored>),
+    /// In the order in which the kernels read it: for inference on the CPU.
+    Packed(Packed),
 }
+
+/// A packed weight, cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Packed(pub Arc<PackedWeight>);
 
 /// A frozen weight, of which no dense copy is kept: every product asks for its numbers anew.
 #[derive(Debug)]
@@ -67,6 +74,7 @@ impl Weight {
         match self {
             Self::Dense(weight) => weight.dims2(),
             Self::Stored(stored) => Ok(stored.dims),
+            Self::Packed(Packed(packed)) => Ok((packed.d_out(), packed.d_in())),
         }
     }
 
@@ -74,6 +82,7 @@ impl Weight {
         match self {
             Self::Dense(weight) => weight.dtype(),
             Self::Stored(stored) => stored.dtype,
+            Self::Packed(_) => DType::F32,
         }
     }
 
@@ -81,6 +90,7 @@ impl Weight {
         match self {
             Self::Dense(weight) => weight.device(),
             Self::Stored(stored) => &stored.device,
+            Self::Packed(_) => &Device::Cpu,
         }
     }
 
@@ -88,7 +98,7 @@ impl Weight {
     pub fn dense(&self) -> Option<&Tensor> {
         match self {
             Self::Dense(weight) => Some(weight),
-            Self::Stored(_) => None,
+            Self::Stored(_) | Self::Packed(_) => None,
         }
     }
 
@@ -97,6 +107,10 @@ impl Weight {
         match self {
             Self::Dense(weight) => Ok(weight.clone()),
             Self::Stored(stored) => stored.tensor(),
+            Self::Packed(packed) => {
+                let rows: Vec<u32> = (0..packed.0.d_out() as u32).collect();
+                packed.rows(&rows)
+            }
         }
     }
 
@@ -104,7 +118,7 @@ impl Weight {
     pub fn detached(&self) -> Self {
         match self {
             Self::Dense(weight) => Self::Dense(weight.detach()),
-            Self::Stored(_) => self.clone(),
+            Self::Stored(_) | Self::Packed(_) => self.clone(),
         }
     }
 
@@ -113,12 +127,34 @@ impl Weight {
         match self {
             Self::Dense(weight) => Ok(Data::Tensor(weight.clone())),
             Self::Stored(stored) => stored.numbers().map(Data::from),
+            Self::Packed(_) => self.tensor().map(Data::Tensor),
         }
     }
 
     /// Its numbers for one product on its device.
     pub fn array(&self) -> Result<Array> {
         self.tensor().map(|weight| Array::of(&weight))
+    }
+}
+
+impl Packed {
+    /// Some rows of the weight, rounded to its format, `[rows, d_in]` in f32.
+    pub fn rows(&self, numbers: &[u32]) -> Result<Tensor> {
+        let d_in = self.0.d_in();
+        let mut rows = vec![0f32; numbers.len() * d_in];
+        for (&number, row) in numbers.iter().zip(rows.chunks_exact_mut(d_in)) {
+            self.0.unpack_row(number as usize, row);
+        }
+        Tensor::from_vec(rows, (numbers.len(), d_in), &Device::Cpu)
+    }
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Packed")
+            .field("d_in", &self.0.d_in())
+            .field("d_out", &self.0.d_out())
+            .finish_non_exhaustive()
     }
 }
 

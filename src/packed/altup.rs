@@ -5,7 +5,7 @@ use candle_blocks_kernels::rows::{ActivationFunction, RowNorm, Source};
 use candle_blocks_kernels::{Cpu, memory::lend, scratch};
 use candle_core::Result;
 
-use super::linear::{Finishing, PackedLinear};
+use super::linear::{Finishing, Product};
 use super::{Packing, elements, norm::row_norm};
 use crate::config::{AltUpConfig, getters};
 use crate::layers::own::gemma::{AltUp, LEAST_SQUARE, Streams};
@@ -18,9 +18,9 @@ scratch!(MAPPED_ROWS);
 pub(super) struct PackedAltUp {
     pub config: AltUpConfig,
     router_norm: RowNorm,
-    router: PackedLinear,
-    prediction: PackedLinear,
-    correction: PackedLinear,
+    router: Product,
+    prediction: Product,
+    correction: Product,
     pub input_scale: Vec<f32>,
     cpu: Cpu,
 }
@@ -34,9 +34,9 @@ impl PackedAltUp {
         Ok(Self {
             config: altup.config,
             router_norm: row_norm(&altup.router_norm)?,
-            router: PackedLinear::new(&exact.at("router"), &altup.router)?,
-            prediction: PackedLinear::new(&exact.at("prediction"), &altup.prediction)?,
-            correction: PackedLinear::new(&exact.at("correction"), &altup.correction)?,
+            router: Product::new(&exact.at("router"), &altup.router)?,
+            prediction: Product::new(&exact.at("prediction"), &altup.prediction)?,
+            correction: Product::new(&exact.at("correction"), &altup.correction)?,
             input_scale: elements(&altup.input_scale)?,
             cpu: packing.cpu,
         })
@@ -50,7 +50,7 @@ impl PackedAltUp {
     }
 
     /// The coefficients that `map` makes of rows, which it leaves normalized.
-    fn coefficients(&self, rows: &mut [f32], map: &PackedLinear) -> Vec<f32> {
+    fn coefficients(&self, rows: &mut [f32], map: &Product) -> Vec<f32> {
         let (d_model, n) = (self.d_model(), self.config.n_streams);
         let n_rows = rows.len() / d_model;
         self.router_norm.rows_in_place(self.cpu, rows);
@@ -133,8 +133,8 @@ impl PackedAltUp {
 /// The packed form of [`Streams`].
 #[derive(Clone, Debug)]
 pub(super) struct PackedStreams {
-    spread: Vec<PackedLinear>,
-    merge: Vec<PackedLinear>,
+    spread: Vec<Product>,
+    merge: Vec<Product>,
 }
 
 impl PackedStreams {
@@ -142,7 +142,7 @@ impl PackedStreams {
         let all = |role: &str, linears: &[crate::Linear]| {
             let each = linears.iter().enumerate();
             let each = each.map(|(i, linear)| {
-                PackedLinear::new(&packing.at(format_args!("altup.{role}.{i}")), linear)
+                Product::new(&packing.at(format_args!("altup.{role}.{i}")), linear)
             });
             each.collect::<Result<Vec<_>>>()
         };
@@ -159,7 +159,7 @@ impl PackedStreams {
     /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
         let all = self.spread.iter().chain(&self.merge);
-        all.map(PackedLinear::bytes).sum()
+        all.map(Product::bytes).sum()
     }
 
     /// The streams of the rows `x` of `width` columns, side by side.

@@ -16,7 +16,7 @@ use candle_blocks_kernels::{Cpu, rows::RowNorm, rows::Source, scratch};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use self::{latent::PackedLatent, own::Steps, prepare::Turn};
-use super::linear::{Finishing, PackedLinear};
+use super::linear::{Finishing, Product};
 use super::{Packing, elements, map_rows, pass::PackedPass};
 use super::{
     cache::{Cached, PackedLayerCache},
@@ -32,7 +32,7 @@ use positions::Positions;
 #[derive(Clone)]
 pub struct PackedAttention {
     projections: Projections,
-    output: PackedLinear,
+    output: Product,
     norms: Option<SpanNorms>,
     value_norm: Option<RowNorm>,
     positions: Option<Positions>,
@@ -46,16 +46,13 @@ pub struct PackedAttention {
 #[derive(Clone)]
 enum Projections {
     /// Self-attention: query, key and value from the input.
-    Input(PackedLinear),
+    Input(Product),
     /// Self-attention to keys and values of an earlier layer: query from the input.
-    Query(PackedLinear),
+    Query(Product),
     /// Self-attention to latents.
     Latent(Box<PackedLatent>),
     /// Cross-attention: the query from the input, key and value from an encoder's output.
-    Memory {
-        query: PackedLinear,
-        key_value: PackedLinear,
-    },
+    Memory { query: Product, key_value: Product },
 }
 
 scratch! {
@@ -100,18 +97,18 @@ impl PackedAttention {
         let projections = match attention.projections() {
             QueryKeyValue::Separate { query, key, value } => {
                 let parts = [("query", query), ("key", key), ("value", value)];
-                Projections::Input(PackedLinear::joined(packing, &parts)?)
+                Projections::Input(Product::joined(packing, &parts)?)
             }
             QueryKeyValue::QueryKey { query, key } => {
                 // Twice, so that one product makes what attention reads.
                 let parts = [("query", query), ("key", key), ("key", key)];
-                Projections::Input(PackedLinear::joined(packing, &parts)?)
+                Projections::Input(Product::joined(packing, &parts)?)
             }
             QueryKeyValue::Fused(fused) => {
-                Projections::Input(PackedLinear::new(&packing.at("query_key_value"), fused)?)
+                Projections::Input(Product::new(&packing.at("query_key_value"), fused)?)
             }
             QueryKeyValue::Query(query) => {
-                Projections::Query(PackedLinear::new(&packing.at("query"), query)?)
+                Projections::Query(Product::new(&packing.at("query"), query)?)
             }
             QueryKeyValue::Latent(latent) => {
                 Projections::Latent(Box::new(PackedLatent::new(packing, attention, latent)?))
@@ -125,8 +122,8 @@ impl PackedAttention {
             bail!("cross-attention needs separate projections of query, key and value")
         };
         let projections = Projections::Memory {
-            query: PackedLinear::new(&packing.at("query"), query)?,
-            key_value: PackedLinear::joined(packing, &[("key", key), ("value", value)])?,
+            query: Product::new(&packing.at("query"), query)?,
+            key_value: Product::joined(packing, &[("key", key), ("value", value)])?,
         };
         Self::of_projections(packing, attention, projections)
     }
@@ -138,7 +135,7 @@ impl PackedAttention {
     ) -> Result<Self> {
         Ok(Self {
             projections,
-            output: PackedLinear::new(&packing.at("output"), attention.output())?,
+            output: Product::new(&packing.at("output"), attention.output())?,
             norms: attention.norms.as_ref().map(SpanNorms::new).transpose()?,
             value_norm: attention
                 .value_norm(DType::F32, &Device::Cpu)?

@@ -7,7 +7,7 @@ use candle_blocks_kernels::rows::{ActivationFunction, Source, elements as rows};
 use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::{Module, Result, Tensor};
 
-use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
+use super::linear::{Finishing, Product, check_inputs, whole_weight};
 use super::stored::pack_codes;
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
@@ -30,13 +30,13 @@ pub struct PackedFeedForward {
     clamp: Option<GateClamp<f32>>,
     /// With it, `up` and `bias` are up's alone.
     gate: Option<SeparateGate>,
-    down: PackedLinear,
+    down: Product,
 }
 
 /// A gate whose weight is not joined with up's.
 #[derive(Clone)]
 struct SeparateGate {
-    gate: PackedLinear,
+    gate: Product,
     /// How many deviations above a row's mean the outputs begin that pass, if these are the largest alone.
     above: Option<f64>,
 }
@@ -53,7 +53,7 @@ impl PackedFeedForward {
             Ok(bias.map(Arc::from))
         };
         let (up, down) = (feed_forward.up(), feed_forward.down());
-        let down = PackedLinear::new(&packing.at("down"), down)?;
+        let down = Product::new(&packing.at("down"), down)?;
         let above = feed_forward.sparsity.map(ops::quantile);
         let gate = feed_forward.gate();
         let joined = match gate.filter(|_| above.is_none()) {
@@ -63,8 +63,8 @@ impl PackedFeedForward {
         let (weight, bias, up_bias, separate) = match joined {
             Some((weight, gate)) => (Arc::new(weight), bias(gate)?, bias(up)?, None),
             None => {
-                let up = PackedLinear::new(&packing.at("up"), up)?;
-                let gate = gate.map(|gate| PackedLinear::new(&packing.at("gate"), gate));
+                let up = Product::new(&packing.at("up"), up)?;
+                let gate = gate.map(|gate| Product::new(&packing.at("gate"), gate));
                 let separate = gate.transpose()?.map(|gate| SeparateGate { gate, above });
                 (up.weight().clone(), up.bias().cloned(), None, separate)
             }

@@ -6,7 +6,7 @@ use candle_blocks_kernels::rows::{RowNorm, Source};
 use candle_blocks_kernels::{Cpu, memory::lend, scratch};
 use candle_core::Result;
 
-use super::linear::{Finishing, PackedLinear};
+use super::linear::{Finishing, Product};
 use super::{Packing, norm::row_norm};
 use crate::config::getters;
 use crate::layers::own::gemma::Laurel;
@@ -17,8 +17,8 @@ scratch!(LOW_RANK_ROWS);
 /// The packed form of [`Laurel`].
 #[derive(Clone, Debug)]
 pub(super) struct PackedLaurel {
-    down: PackedLinear,
-    up: PackedLinear,
+    down: Product,
+    up: Product,
     norm: RowNorm,
     cpu: Cpu,
 }
@@ -26,8 +26,8 @@ pub(super) struct PackedLaurel {
 impl PackedLaurel {
     pub fn new(packing: &Packing, laurel: &Laurel) -> Result<Self> {
         Ok(Self {
-            down: PackedLinear::new(&packing.at("down"), &laurel.down)?,
-            up: PackedLinear::new(&packing.at("up"), &laurel.up)?,
+            down: Product::new(&packing.at("down"), &laurel.down)?,
+            up: Product::new(&packing.at("up"), &laurel.up)?,
             norm: row_norm(&laurel.norm)?,
             cpu: packing.cpu,
         })

@@ -7,7 +7,7 @@ use candle_blocks_kernels::rows::{ActivationFunction, RowNorm, Source};
 use candle_blocks_kernels::{Cpu, memory::lend, scratch};
 use candle_core::{Result, bail};
 
-use super::linear::{Finishing, PackedLinear};
+use super::linear::{Finishing, Product};
 use super::{Packing, norm::row_norm, pass::PackedPass, with_elements};
 use crate::config::getters;
 use crate::layers::own::gemma::{FACTOR_OF_SUM, GatedInput, LayerInputs, factor_of_projection};
@@ -22,7 +22,7 @@ scratch!(GATED_ROWS);
 /// The packed form of [`LayerInputs`].
 #[derive(Clone)]
 pub(super) struct PackedLayerInputs {
-    projection: PackedLinear,
+    projection: Product,
     norm: RowNorm,
     cpu: Cpu,
 }
@@ -43,7 +43,7 @@ impl PackedLayerInputs {
     pub fn new(packing: &Packing, inputs: &LayerInputs) -> Result<Self> {
         let at = packing.at("layer_inputs.projection");
         Ok(Self {
-            projection: PackedLinear::new(&at, &inputs.projection)?,
+            projection: Product::new(&at, &inputs.projection)?,
             norm: row_norm(&inputs.norm)?,
             cpu: packing.cpu,
         })
@@ -123,16 +123,16 @@ impl<'a> InputRows<'a> {
 /// A [`GatedInput`] packed for inference on the CPU.
 #[derive(Clone)]
 pub(super) struct PackedGatedInput {
-    gate: PackedLinear,
-    output: PackedLinear,
+    gate: Product,
+    output: Product,
     activation: ActivationFunction,
 }
 
 impl PackedGatedInput {
     pub(super) fn new(packing: &Packing, input: &GatedInput) -> Result<Self> {
         Ok(Self {
-            gate: PackedLinear::new(&packing.at("gate"), &input.gate)?,
-            output: PackedLinear::new(&packing.at("output"), &input.output)?,
+            gate: Product::new(&packing.at("gate"), &input.gate)?,
+            output: Product::new(&packing.at("output"), &input.output)?,
             activation: ops::activation_kernel(input.activation),
         })
     }

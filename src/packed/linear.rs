@@ -1,23 +1,23 @@
 //! The linear layer, `y = x·Wᵀ + b`, with a packed weight.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, Scale, WeightFormat};
 use candle_blocks_kernels::{Cpu, memory::lend, rows::Source, scratch};
-use candle_core::{DType, Device, Module, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 use half::{bf16, f16};
 
 use super::stored::{Coded, pack_codes};
-use super::{Packing, elements, map_rows, with_elements};
+use super::{Packing, elements, with_elements};
 use crate::config::{Precision, getters};
-use crate::layers::{Linear, WeightRows};
+use crate::layers::{Linear, Packed, Weight};
 use crate::memory::check_packing;
 
-/// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
-#[derive(Clone)]
-pub struct PackedLinear {
+/// The product with one packed weight, or with several that have the same input.
+#[derive(Clone, Debug)]
+pub(super) struct Product {
     /// One, or several in different formats or orders, whose outputs lie side by side.
-    weights: Vec<Arc<PackedWeight>>,
+    weights: Vec<Packed>,
     pub(super) bias: Option<Arc<[f32]>>,
     pub(super) cpu: Cpu,
 }
@@ -65,10 +65,10 @@ impl<'a> Finishing<'a> {
     }
 }
 
-packs!(Linear, PackedLinear);
+packs!(Linear, Linear, |packing, linear| linear.packed(packing));
 
-impl PackedLinear {
-    pub(crate) fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
+impl Product {
+    pub fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
         let bias = linear.bias().map(elements).transpose()?.map(Arc::from);
         match packing.codes_of(linear) {
             Some(codes) => Self::of_codes(packing, &[codes], bias),
@@ -81,7 +81,7 @@ impl PackedLinear {
         let (d_out, d_in) = codes[0].dims;
         check_inputs(d_out, d_in)?;
         let alike = codes.chunk_by(Coded::is_like);
-        let weights = alike.map(|codes| Ok(Arc::new(pack_codes(packing, codes, false)?)));
+        let weights = alike.map(|codes| Ok(Packed(Arc::new(pack_codes(packing, codes, false)?))));
         Ok(Self {
             weights: weights.collect::<Result<_>>()?,
             bias,
@@ -143,7 +143,7 @@ impl PackedLinear {
             ))
         })?;
         Ok(Self {
-            weights: vec![Arc::new(weight)],
+            weights: vec![Packed(Arc::new(weight))],
             bias,
             cpu: packing.cpu,
         })
@@ -151,11 +151,11 @@ impl PackedLinear {
 
     getters! {
         /// The width of the input.
-        d_in(&self) -> usize => self.weights[0].d_in();
+        d_in(&self) -> usize => self.weights[0].0.d_in();
         /// The width of the output.
-        d_out(&self) -> usize => self.weights.iter().map(|weight| weight.d_out()).sum();
+        d_out(&self) -> usize => self.weights.iter().map(|weight| weight.0.d_out()).sum();
         /// The size of the packed weight in bytes.
-        bytes(&self) -> usize => self.weights.iter().map(|weight| weight.bytes()).sum();
+        bytes(&self) -> usize => self.weights.iter().map(|weight| weight.0.bytes()).sum();
     }
 
     /// `y = finishing(x·Wᵀ + b)`.
@@ -165,14 +165,14 @@ impl PackedLinear {
 
     /// As [`Self::apply`], on as many threads as `cpu` says.
     pub(super) fn apply_on(&self, cpu: Cpu, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        if let [weight] = &self.weights[..] {
+        if let [Packed(weight)] = &self.weights[..] {
             return weight.multiply(cpu, x, &self.epilogue(finishing), y);
         }
         let (rows, width) = (x.rows(), self.d_out());
         lend(SIDE_BY_SIDE, 2 * rows * width, |memory: &mut [f32]| {
             let (all, part) = memory.split_at_mut(rows * width);
             let mut first = 0;
-            for weight in &self.weights {
+            for Packed(weight) in &self.weights {
                 let d_out = weight.d_out();
                 let part = &mut part[..rows * d_out];
                 let bias = self.bias.as_ref().map(|bias| &bias[first..first + d_out]);
@@ -188,7 +188,7 @@ impl PackedLinear {
 
     /// Its only weight. Weights of several layers alone are packed side by side.
     pub(super) fn weight(&self) -> &Arc<PackedWeight> {
-        &self.weights[0]
+        &self.weights[0].0
     }
 
     pub(super) fn bias(&self) -> Option<&Arc<[f32]>> {
@@ -200,14 +200,14 @@ impl PackedLinear {
     }
 }
 
-impl WeightRows for PackedLinear {
-    fn weight_rows(&self, numbers: &[u32]) -> Result<Tensor> {
-        let d_in = self.d_in();
-        let mut rows = vec![0f32; numbers.len() * d_in];
-        for (&number, row) in numbers.iter().zip(rows.chunks_exact_mut(d_in)) {
-            self.weight().unpack_row(number as usize, row);
-        }
-        Tensor::from_vec(rows, (numbers.len(), d_in), &Device::Cpu)
+impl Linear {
+    /// The layer with its weight packed and its adapter merged in.
+    pub(crate) fn packed(&self, packing: &Packing) -> Result<Self> {
+        let product = Product::new(packing, self)?;
+        let bias = product.bias.as_deref();
+        let bias = bias.map(|bias| Tensor::new(bias, &Device::Cpu));
+        let weight = product.weights[0].clone();
+        Self::from_weight(Weight::Packed(weight), bias.transpose()?)
     }
 }
 
@@ -317,21 +317,4 @@ fn joined_bias<'a>(linears: impl Iterator<Item = &'a Linear>) -> Result<Arc<[f32
         }
     }
     Ok(joined.into())
-}
-
-per_row!(
-    PackedLinear,
-    "linear",
-    |linear| (linear.d_in(), linear.d_out()),
-    1
-);
-
-impl fmt::Debug for PackedLinear {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_struct("PackedLinear")
-            .field("d_in", &self.d_in())
-            .field("d_out", &self.d_out())
-            .field("bias", &self.bias.is_some())
-            .finish_non_exhaustive()
-    }
 }

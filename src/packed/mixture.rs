@@ -7,7 +7,7 @@ use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, products::WeightFormat};
 use candle_core::{Module, Result, Tensor};
 
-use super::linear::{Finishing, PackedLinear};
+use super::linear::{Finishing, Product};
 use super::{PackedFeedForward, Packing, elements, map_rows};
 use crate::config::{Precision, RoutingConfig, RoutingScores, RoutingWeights, Weighted};
 use crate::layers::{MixtureOfExperts, Routing, among_near, best, choose_experts};
@@ -16,7 +16,7 @@ use crate::layers::{MixtureOfExperts, Routing, among_near, best, choose_experts}
 /// in every precision, so that rounding does not change the choice of experts.
 #[derive(Clone, Debug)]
 pub struct PackedMixtureOfExperts {
-    router: PackedLinear,
+    router: Product,
     correction: Option<Vec<f32>>,
     experts: Vec<PackedFeedForward>,
     shared: Option<Box<SharedExpert>>,
@@ -29,7 +29,7 @@ pub struct PackedMixtureOfExperts {
 #[derive(Clone, Debug)]
 struct SharedExpert {
     feed_forward: PackedFeedForward,
-    gate: Option<PackedLinear>,
+    gate: Option<Product>,
 }
 
 scratch!(INPUT_ROWS);
@@ -46,14 +46,14 @@ impl PackedMixtureOfExperts {
         };
         let experts = mixture.experts().iter().enumerate();
         let shared = mixture.shared().map(|(feed_forward, gate)| {
-            let gate = gate.map(|gate| PackedLinear::new(&exact, gate));
+            let gate = gate.map(|gate| Product::new(&exact, gate));
             Ok::<_, candle_core::Error>(SharedExpert {
                 feed_forward: PackedFeedForward::new(&packing.at("shared"), feed_forward)?,
                 gate: gate.transpose()?,
             })
         });
         Ok(Self {
-            router: PackedLinear::new(&exact, mixture.router())?,
+            router: Product::new(&exact, mixture.router())?,
             correction: mixture.correction.as_ref().map(elements).transpose()?,
             experts: experts
                 .map(|(e, expert)| {
@@ -77,7 +77,7 @@ impl PackedMixtureOfExperts {
         let shared = self.shared.iter();
         let shared: usize = shared
             .map(|shared| {
-                shared.feed_forward.bytes() + shared.gate.as_ref().map_or(0, PackedLinear::bytes)
+                shared.feed_forward.bytes() + shared.gate.as_ref().map_or(0, Product::bytes)
             })
             .sum();
         let experts: usize = self.experts.iter().map(PackedFeedForward::bytes).sum();

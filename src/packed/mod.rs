@@ -107,7 +107,6 @@ pub use attention::PackedAttention;
 pub use block::{PackedBlockFeedForward, PackedTransformerBlock};
 pub use cache::PackedKvCache;
 pub use feed_forward::PackedFeedForward;
-pub use linear::PackedLinear;
 pub use mixture::PackedMixtureOfExperts;
 pub use stack::PackedStack;
 pub use sublayer::PackedSublayer;

@@ -66,7 +66,6 @@ fn packed_layers_checkpoints_and_optimisers_are_send_sync_and_debug() {
     shared::<PackedBlockFeedForward>();
     shared::<PackedKvCache>();
     shared::<PackedFeedForward>();
-    shared::<PackedLinear>();
     shared::<PackedMixtureOfExperts>();
     shared::<PackedStack>();
     shared::<PackedSublayer<PackedFeedForward>>();

@@ -10,7 +10,6 @@ mod tokens;
 
 pub use patches::PatchEmbeddings;
 pub use spectrum::SpectrumEmbeddings;
-pub(crate) use tokens::WeightRows;
 pub use tokens::{TokenEmbeddings, Tokens};
 
 use candle_core::{Result, bail};
@@ -60,13 +59,9 @@ impl Embeddings {
     /// # Errors
     /// If there is none: the embeddings are not of tokens.
     pub(crate) fn words(&self) -> Result<&Weight> {
-        let words = match self {
-            Self::Tokens(embeddings) => embeddings.word_weight(),
-            _ => None,
-        };
-        match words {
-            Some(words) => Ok(words),
-            None => bail!("a head shares its weight with the words, but the model reads no tokens"),
+        match self {
+            Self::Tokens(embeddings) => Ok(embeddings.word_weight()),
+            _ => bail!("a head shares its weight with the words, but the model reads no tokens"),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The embeddings of token ids.
 
-use std::{fmt, sync::Arc};
-
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
 use candle_nn::Init;
 
@@ -22,7 +20,9 @@ use super::token_dropout::{each_times, in_place_of_hidden};
 #[derive(Clone, Debug)]
 pub struct TokenEmbeddings {
     config: TokenEmbeddingsConfig,
-    words: Words,
+    words: Weight, // [n_tokens, width]
+    /// The type of the words' vectors.
+    dtype: DType,
     positions: Option<Tensor>,    // [n_rows, sum_width]
     types: Option<Tensor>,        // [n_types, sum_width]
     tasks: Option<Tensor>,        // [n_tasks, sum_width]
@@ -30,20 +30,6 @@ pub struct TokenEmbeddings {
     norm: Option<Norm>,
     projection: Option<Linear>,
     pub(super) dropout: Dropout,
-}
-
-/// The table of words, `[n_tokens, width]`.
-#[derive(Clone, Debug)]
-enum Words {
-    Own(Weight),
-    /// The weight of a head, which gives its rows in this type.
-    OfHead(Arc<dyn WeightRows>, DType),
-}
-
-/// A layer that gives rows of its weight.
-pub(crate) trait WeightRows: fmt::Debug + Send + Sync {
-    /// These rows, `[rows, d_in]`.
-    fn weight_rows(&self, numbers: &[u32]) -> Result<Tensor>;
 }
 
 /// Token ids and what goes with them, each `[batch, seq]` of any integer type.
@@ -104,10 +90,10 @@ impl TokenEmbeddings {
             Linear::new(&linear, vb.pp("projection"))
         });
         Ok(Self {
-            words: Words::Own(
-                vb.pp("word")
-                    .weight((config.n_tokens, config.width), init)?,
-            ),
+            words: vb
+                .pp("word")
+                .weight((config.n_tokens, config.width), init)?,
+            dtype: vb.dtype(),
             positions: rows
                 .map(|rows| table("position", rows, sum_width))
                 .transpose()?,
@@ -135,29 +121,19 @@ impl TokenEmbeddings {
         config(&self) -> &TokenEmbeddingsConfig => &self.config;
     }
 
-    /// The table of words, `[n_tokens, width]`; `None` where a packed head has it.
+    /// The table of words, `[n_tokens, width]`; `None` where it is quantized or packed.
     pub fn words(&self) -> Option<&Tensor> {
-        self.word_weight()?.dense()
+        self.words.dense()
     }
 
-    /// The table of words in the form in which it is kept; `None` where a packed head has it.
-    pub(crate) fn word_weight(&self) -> Option<&Weight> {
-        match &self.words {
-            Words::Own(table) => Some(table),
-            Words::OfHead(..) => None,
-        }
+    /// The table of words in the form in which it is kept.
+    pub(crate) fn word_weight(&self) -> &Weight {
+        &self.words
     }
 
-    /// Reads words from where another does that has the same table.
-    pub(crate) fn read_words_as(&mut self, other: &Self) {
-        self.words = other.words.clone();
-    }
-
-    /// Reads words from the weight of a head from now on, which is made of the same table.
-    pub(crate) fn read_words_of(&mut self, head: Arc<dyn WeightRows>) {
-        if let Words::Own(table) = &self.words {
-            self.words = Words::OfHead(head, table.dtype());
-        }
+    /// Reads words from this table from now on, which has the same rows in another form.
+    pub(crate) fn set_word_weight(&mut self, words: Weight) {
+        self.words = words;
     }
 
     /// The input of the first block, `[batch, seq, d_model]`.
@@ -169,12 +145,12 @@ impl TokenEmbeddings {
         let (batch, seq) = shape(tokens)?;
         let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
         let mut x = match &self.words {
-            Words::Own(table) => looked_up(tokens.name, &table.tensor()?, &ids, (batch, seq))?,
-            Words::OfHead(head, dtype) => {
+            Weight::Packed(table) => {
                 let rows = row_numbers(tokens.name, self.config.n_tokens, &ids, seq)?;
-                let rows = head.weight_rows(&rows)?.to_dtype(*dtype)?;
+                let rows = table.rows(&rows)?.to_dtype(self.dtype)?;
                 rows.reshape((batch, seq, self.config.width))?
             }
+            table => looked_up(tokens.name, &table.tensor()?, &ids, (batch, seq))?,
         };
         if let Some(padding) = self.config.padding {
             x = untrained_where(x, &ids, i64::from(padding))?;

@@ -5,11 +5,11 @@ use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::{Result, Tensor};
 
 use crate::packed::Packing;
-use crate::packed::linear::{Finishing, PackedLinear};
+use crate::packed::linear::{Finishing, Product};
 
 /// The maps of all heads, from vectors of one width to vectors of another.
 #[derive(Clone)]
-pub(super) struct HeadMaps(Vec<PackedLinear>);
+pub(super) struct HeadMaps(Vec<Product>);
 
 /// Rows of heads, each of which begins with what a map reads.
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ impl HeadMaps {
     pub fn new(packing: &Packing, weights: &Tensor) -> Result<Self> {
         let of_head = |head| {
             let weight = weights.get(head)?.contiguous()?;
-            PackedLinear::of_weight(packing, &weight, None)
+            Product::of_weight(packing, &weight, None)
         };
         let n_heads = weights.dim(0)?;
         Ok(Self((0..n_heads).map(of_head).collect::<Result<_>>()?))
@@ -40,7 +40,7 @@ impl HeadMaps {
     }
 
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(PackedLinear::bytes).sum()
+        self.0.iter().map(Product::bytes).sum()
     }
 
     /// Writes to the first columns of each head of `y`, whose heads are `width` apart, what its map makes of `x`. The

@@ -19,15 +19,15 @@ use super::prepare::Turning;
 use super::{PROJECTED_ROWS, PackedAttention};
 use crate::config::LatentConfig;
 use crate::layers::{Attention, LatentProjections};
-use crate::packed::linear::{Finishing, PackedLinear, whole_weight};
+use crate::packed::linear::{Finishing, Product, whole_weight};
 use crate::packed::{Packing, norm::row_norm};
 
 /// Packed projections through latents.
 #[derive(Clone)]
 pub(super) struct PackedLatent {
-    query_latent: Option<(PackedLinear, RowNorm)>,
-    query: PackedLinear,
-    latent: PackedLinear,
+    query_latent: Option<(Product, RowNorm)>,
+    query: Product,
+    latent: Product,
     latent_norm: RowNorm,
     /// `Kₕᵀ`, from queries to latents.
     keys: HeadMaps,
@@ -64,13 +64,13 @@ impl PackedLatent {
         let values = heads.narrow(1, plain, config.value_dim)?;
         let query_latent = of.query_latent.as_ref();
         let query_latent = query_latent.map(|(linear, norm)| -> Result<_> {
-            let linear = PackedLinear::new(&packing.at("query_latent"), linear)?;
+            let linear = Product::new(&packing.at("query_latent"), linear)?;
             Ok((linear, row_norm(norm)?))
         });
         Ok(Self {
             query_latent: query_latent.transpose()?,
-            query: PackedLinear::new(&packing.at("query"), &of.query)?,
-            latent: PackedLinear::new(&packing.at("latent"), &of.latent)?,
+            query: Product::new(&packing.at("query"), &of.query)?,
+            latent: Product::new(&packing.at("latent"), &of.latent)?,
             latent_norm: row_norm(&of.latent_norm)?,
             keys: HeadMaps::new(packing, &keys)?,
             values: HeadMaps::new(packing, &values)?,

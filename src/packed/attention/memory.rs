@@ -9,7 +9,7 @@ use super::prepare::{Columns, Turn};
 use super::{Call, PackedAttention};
 use crate::ops::{Reach, Visible};
 use crate::packed::cache::PackedLayerCache;
-use crate::packed::linear::{Finishing, PackedLinear};
+use crate::packed::linear::{Finishing, Product};
 use crate::packed::pass::{PackedMemory, PackedPass};
 use crate::{layers::Marked, packed::with_elements};
 
@@ -17,8 +17,8 @@ impl PackedAttention {
     /// Attention of the input's queries to the pass's memory.
     pub(super) fn attend_memory(
         &self,
-        query: &PackedLinear,
-        key_value: &PackedLinear,
+        query: &Product,
+        key_value: &Product,
         cache: Option<&mut PackedLayerCache>,
         call: Call,
     ) -> Result<()> {
@@ -84,7 +84,7 @@ impl PackedAttention {
     /// The keys and values `[batch · keys, 2 · key_width]` of the memory.
     fn project_memory(
         &self,
-        key_value: &PackedLinear,
+        key_value: &Product,
         memory: &PackedMemory,
         pass: &PackedPass,
     ) -> Result<Vec<f32>> {

@@ -12,7 +12,7 @@ use super::{Call, PackedAttention, PackedLatent, groups::for_groups, positions::
 use crate::layers::{DistanceRows, Marked};
 use crate::ops::{Reach, Visible};
 use crate::packed::cache::{OwnKeys, PackedLayerCache};
-use crate::packed::linear::{Finishing, PackedLinear};
+use crate::packed::linear::{Finishing, Product};
 use crate::packed::pass::PackedPass;
 
 /// What all sequences of a pass share.
@@ -28,7 +28,7 @@ struct Own<'a> {
 /// From the input to queries, and to what these attend to.
 pub(super) enum Steps<'a> {
     /// Query, key and value in one projection, or queries alone.
-    Joined(&'a PackedLinear, Columns, Prepare<'a>),
+    Joined(&'a Product, Columns, Prepare<'a>),
     Latent(&'a PackedLatent, Turning<'a>),
 }
 
@@ -51,7 +51,7 @@ impl PackedAttention {
     /// The steps of a projection to queries, and to keys and values of `kv` columns each.
     pub(super) fn joined_steps<'a>(
         &'a self,
-        joined: &'a PackedLinear,
+        joined: &'a Product,
         kv: usize,
         pass: &'a PackedPass,
     ) -> Result<Steps<'a>> {
