@@ -6,6 +6,7 @@ use std::path::Path;
 use minijinja::value::{Serde, Value, ValueKind};
 use tokenizers::AddedToken;
 
+use super::tokenizer_class::TokenizerClass;
 use super::tokenizer_config::SPECIAL_TOKENS;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
@@ -13,6 +14,9 @@ use crate::error::Result;
 
 /// A `tokenizer_config.json` with a chat template and thousands of tokens has a megabyte.
 const MAX_BYTES: u64 = 50_000_000;
+
+/// Keys that list special tokens without names.
+const LISTS: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 
 /// The tokens that files add.
 pub(super) struct AddedTokens {
@@ -22,16 +26,16 @@ pub(super) struct AddedTokens {
     pub named: BTreeMap<String, String>,
 }
 
-/// Returns the tokens of `added_tokens_decoder`, or else of `added_tokens.json`, by their ids; then named special tokens, those
-/// that their class names where the files do not included, and further ones. `has` tells which tokens `tokenizer.json` adds
+/// Returns the tokens of `added_tokens_decoder`, or else of `added_tokens.json`, by their ids; then named special tokens, and
+/// further ones. Where the files do not name or list them, their class does. `has` tells which tokens `tokenizer.json` adds
 /// itself.
 ///
 /// # Errors
 /// If a file is malformed.
-pub(super) fn added_tokens<'c>(
+pub(super) fn added_tokens(
     directory: &Path,
     config: Option<&ConfigJson>,
-    of_class: impl Iterator<Item = (&'c str, &'c str)>,
+    class: &TokenizerClass,
     has: impl Fn(&str) -> bool,
 ) -> Result<AddedTokens> {
     let mut keys = match config {
@@ -63,10 +67,13 @@ pub(super) fn added_tokens<'c>(
         }
     }
     listed.sort_by_key(|(id, _)| *id);
-    for (name, token) in of_class {
+    for (name, token) in class.named_tokens() {
         if !keys.iter().any(|(key, _)| key == name) {
             keys.push((name.to_string(), Value::from(token)));
         }
+    }
+    if !keys.iter().any(|(key, _)| LISTS.contains(&key.as_str())) {
+        keys.push((LISTS[0].to_string(), class.further_tokens().into()));
     }
     let named = SPECIAL_TOKENS.iter().filter_map(|name| {
         let token = token(&value(&keys, name)?, Special::Always)?;
@@ -130,8 +137,7 @@ fn special(keys: &[(String, Value)]) -> Vec<AddedToken> {
         .filter(|(name, _)| name.ends_with("_token") && !SPECIAL_TOKENS.contains(&name.as_str()));
     all.extend(own.filter_map(|(_, value)| token(value, Special::Always)));
     // The older key counts where the newer has none.
-    let lists = ["extra_special_tokens", "additional_special_tokens"];
-    let mut lists = lists.iter().filter_map(|name| value(keys, name));
+    let mut lists = LISTS.iter().filter_map(|name| value(keys, name));
     if let Some(list) = lists.find(Value::is_true) {
         match list.kind() {
             ValueKind::Map => all.extend(

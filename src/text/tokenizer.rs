@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::{
-    DecoderWrapper, EncodeInput, Encoding, ModelWrapper, TruncationDirection, TruncationParams,
+    DecoderWrapper, EncodeInput, Encoding, InputSequence, ModelWrapper, TruncationDirection,
+    TruncationParams,
 };
 
 use super::TruncationStrategy;
@@ -51,6 +52,8 @@ pub struct Tokenizer {
     /// Which side of a text is cut by `tokenizer.json`, where `tokenizer_config.json` does not say.
     side: TruncationDirection,
     decoding: Decoding,
+    /// A token that texts may not have.
+    fill_token: Option<String>,
     unread_keys: Vec<String>,
 }
 
@@ -165,7 +168,7 @@ impl Tokenizer {
         }
         let class = TokenizerClass::of(directory, config.as_ref(), &inner)?;
         let known = inner.get_added_vocabulary().get_vocab().clone();
-        let tokens = added_tokens(directory, config.as_ref(), class.named_tokens(), |token| {
+        let tokens = added_tokens(directory, config.as_ref(), &class, |token| {
             known.contains_key(token)
         })?;
         class.build(&mut inner, config.as_ref(), &tokens.named)?;
@@ -174,6 +177,7 @@ impl Tokenizer {
         let unread_keys = config.as_ref().map(|config| unread(config, &class));
         Ok(Self {
             decoding: Decoding::of(&inner, config.as_ref(), class.word_end())?,
+            fill_token: class.fill_token(config.as_ref())?,
             unread_keys: unread_keys.unwrap_or_default(),
             inner,
             config,
@@ -200,6 +204,7 @@ impl Tokenizer {
         let inner = super::gguf::tokenizer(&words)?;
         Ok(Self {
             decoding: Decoding::of(&inner, None, None)?,
+            fill_token: None,
             unread_keys: Vec::new(),
             inner,
             config: Some(ConfigJson::given(&words.path, words.tokenizer_config())),
@@ -370,8 +375,9 @@ impl Tokenizer {
     /// The tokens of a text that has its special tokens written in it.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::Tokenizer`] if the tokenizer fails; [`Error::Text`] if the text has a place that is to be filled in.
     pub fn encode_written(&self, text: &str) -> Result<TokenizedText> {
+        self.check_fillings([text])?;
         let encoded = self.inner.encode_fast(text, false);
         let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
         Ok(TokenizedText::from(&encoded))
@@ -381,7 +387,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails; [`Error::Text`] if a text cannot be shortened by the strategy of
-    /// [`Self::truncate_by`].
+    /// [`Self::truncate_by`], or has a place that is to be filled in (Code Llama's `<FILL_ME>`).
     pub fn encode_all<'t, T>(
         &self,
         texts: impl IntoIterator<Item = T>,
@@ -390,6 +396,10 @@ impl Tokenizer {
         T: Into<EncodeInput<'t>>,
     {
         let texts: Vec<EncodeInput> = texts.into_iter().map(Into::into).collect();
+        self.check_fillings(texts.iter().filter_map(|text| match text {
+            EncodeInput::Single(InputSequence::Raw(text)) => Some(text.as_ref()),
+            _ => None,
+        }))?;
         let own = |limit: &Limit| {
             let own = texts.iter().enumerate();
             let own = own.filter(|(_, text)| !limit.strategy.is_the_library_s(text));
@@ -409,6 +419,26 @@ impl Tokenizer {
             }
         }
         Ok(encoded)
+    }
+
+    /// Refuses a text with the token in whose place Code Llama fills something in: transformers reorders such a text.
+    fn check_fillings<'t>(&self, texts: impl IntoIterator<Item = &'t str>) -> Result<()> {
+        let Some(token) = &self.fill_token else {
+            return Ok(());
+        };
+        match texts
+            .into_iter()
+            .position(|text| text.contains(token.as_str()))
+        {
+            Some(index) => Err(Error::Text {
+                index,
+                reason: format!(
+                    "has {token}, the place of a text that is to be filled in, which is not supported; write the tokens \
+                     ▁<PRE>, ▁<SUF> and ▁<MID> instead"
+                ),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The tokenizer without truncation.

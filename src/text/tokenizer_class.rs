@@ -90,6 +90,7 @@ impl TokenizerClass {
         for (key, default) in defaults.into_iter().flatten() {
             let said = match (config, default) {
                 (Some(config), Value::String(_)) => config.text(&[key])?.map(Value::from),
+                (Some(config), Value::Number(_)) => number_of_tokens(config, key)?,
                 (Some(config), _) if key == "task" => config.text(&[key])?.map(Value::from),
                 (Some(config), _) => config.parsed::<bool>(key)?.map(Value::from),
                 (None, _) => None,
@@ -99,14 +100,29 @@ impl TokenizerClass {
         Ok(Self::Built { parts, keys })
     }
 
-    /// The special tokens that a class names where the files do not.
+    /// The special tokens that a class names where the files do not: those with the names that all classes know, then its own in
+    /// the order in which they get ids.
     pub fn named_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
-        let tokens = match self {
-            Self::Built { parts, .. } => parts.get("tokens").and_then(Value::as_object),
+        let part = |name: &str| match self {
+            Self::Built { parts, .. } => parts.get(name),
             _ => None,
         };
-        let tokens = tokens.into_iter().flatten();
-        tokens.filter_map(|(name, token)| Some((name.as_str(), token.as_str()?)))
+        let known = part("tokens").and_then(Value::as_object);
+        let known = known.into_iter().flatten();
+        let own = part("own_tokens").and_then(Value::as_array);
+        let own = own.into_iter().flatten();
+        let own = own.filter_map(|pair| Some((pair[0].as_str()?, pair[1].as_str()?)));
+        known
+            .filter_map(|(name, token)| Some((name.as_str(), token.as_str()?)))
+            .chain(own)
+    }
+
+    /// The special tokens without a name that a class has where the files list none, such as languages.
+    pub fn further_tokens(&self) -> Vec<String> {
+        match self {
+            Self::Built { parts, keys } => parts::further_tokens(parts, keys),
+            _ => Vec::new(),
+        }
     }
 
     /// The end of a word's last token, which decoding replaces by a space.
@@ -117,9 +133,34 @@ impl TokenizerClass {
         }
     }
 
+    /// The token of Code Llama in whose place a text is to be filled in.
+    ///
+    /// # Errors
+    /// If the key of the file is no text.
+    pub fn fill_token(&self, config: Option<&ConfigJson>) -> Result<Option<String>> {
+        const KEY: &str = "fill_token";
+        let Some((_, default)) = self.named_tokens().find(|(name, _)| *name == KEY) else {
+            return Ok(None);
+        };
+        let said = config.map(|config| config.text(&[KEY])).transpose()?;
+        Ok(Some(said.flatten().unwrap_or_else(|| default.to_string())))
+    }
+
     /// Whether the class's own keys are not read here.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown)
+    }
+}
+
+/// The value of a key that says how many tokens a class adds.
+fn number_of_tokens(config: &ConfigJson, key: &str) -> Result<Option<Value>> {
+    const MOST: u64 = 1_000_000;
+    match config.parsed::<u64>(key)? {
+        Some(n) if n > MOST => {
+            let reason = format!("found {n}, expected a number of tokens up to {MOST}");
+            Err(config.error(&[key], reason))
+        }
+        n => Ok(n.map(Value::from)),
     }
 }
 

@@ -4,7 +4,7 @@ use super::tokenizer_class::TokenizerClass;
 use crate::checkpoint::config_json::ConfigJson;
 
 /// Keys that are read here or in another place, or change neither tokens nor texts of a `tokenizer.json`.
-const KNOWN: [&str; 39] = [
+const KNOWN: [&str; 40] = [
     "_commit_hash",
     "add_bos_token", // transformers leaves this to tokenizer.json
     "add_eos_token",
@@ -39,6 +39,7 @@ const KNOWN: [&str; 39] = [
     "special_tokens_map_file",
     "split_special_tokens",
     "stride",
+    "tgt_lang", // transformers reads it for texts that are to be generated
     "tokenizer_class",
     "tokenizer_file",
     "truncation_side",
@@ -58,7 +59,7 @@ pub(super) const SPECIAL_TOKENS: [&str; 7] = [
 ];
 
 /// Keys of classes that build a tokenizer's parts. Other classes leave them alone, also in transformers.
-const OF_CLASSES: [&str; 20] = [
+const OF_CLASSES: [&str; 21] = [
     "add_prefix_space",
     "clean_text",
     "do_clean_text",
@@ -67,6 +68,7 @@ const OF_CLASSES: [&str; 20] = [
     "language_codes",
     "legacy",
     "legacy_behaviour",
+    "mask_token_sent",
     "normalization",
     "normalize",
     "offset",

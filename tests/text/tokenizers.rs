@@ -120,6 +120,29 @@ fn tokens_and_texts(path: &Path) -> usize {
     n_cases
 }
 
+/// transformers reorders a text with Code Llama's `<FILL_ME>`.
+#[test]
+fn a_text_that_is_to_be_filled_in_is_refused_by_name() {
+    let reference = reference(&weights("reference/tokenizer_classes.safetensors"));
+    let kinds = &reference.iter().find(|(key, _)| key == "kinds").unwrap().1;
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "tokenizer.json", &kinds["spaces"]);
+    for (class, is_refused) in [("CodeLlamaTokenizer", true), ("LlamaTokenizer", false)] {
+        let config = serde_json::json!({"tokenizer_class": class});
+        write(folder.path(), "tokenizer_config.json", &config);
+        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        for encoded in [
+            tokenizer.encode("a <FILL_ME> b"),
+            tokenizer.encode_written("<FILL_ME>"),
+        ] {
+            match encoded {
+                Ok(_) => assert!(!is_refused),
+                Err(error) => assert!(is_refused && error.to_string().contains("<FILL_ME>")),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_pointer_of_git_lfs_is_named() {
     let folder = tempfile::tempdir().unwrap();

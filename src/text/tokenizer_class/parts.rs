@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokenizers::normalizers::{NormalizerWrapper, Sequence as Normalizers};
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
-use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper};
+use tokenizers::{DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::TokenizerClass;
 use crate::checkpoint::config_json::ConfigJson;
@@ -78,7 +78,7 @@ impl TokenizerClass {
         let has_other = inner.get_post_processor().is_some();
         let template = match self {
             Self::Built { parts, keys } if !(has_other && parts.contains_key("only_if_none")) => {
-                add_language(inner, keys, config)?;
+                check_language(inner, keys, config)?;
                 own_template(inner, parts, keys, named)
             }
             _ => None,
@@ -97,27 +97,39 @@ impl TokenizerClass {
     }
 }
 
-/// Makes the token of the language that texts are in a special one.
-fn add_language(
-    inner: &mut tokenizers::Tokenizer,
+/// Refuses a language that no token stands for.
+fn check_language(
+    inner: &tokenizers::Tokenizer,
     keys: &BTreeMap<String, Value>,
     config: Option<&ConfigJson>,
 ) -> Result<()> {
-    let Some(language) = keys.get("src_lang").and_then(Value::as_str) else {
-        return Ok(());
-    };
-    match (inner.token_to_id(language), config) {
-        (None, Some(config)) => {
+    let language = keys.get("src_lang").and_then(Value::as_str);
+    match (language, config) {
+        (Some(language), Some(config)) if inner.token_to_id(language).is_none() => {
             let reason = format!("{language:?} is no token of tokenizer.json; name one that is");
-            return Err(config.error(&["src_lang"], reason));
+            Err(config.error(&["src_lang"], reason))
         }
-        (None, None) => {}
-        (Some(_), _) => {
-            // It fails only of a normalizer that refuses the token, which none does.
-            let _ = inner.add_special_tokens([AddedToken::from(language, true)]);
+        _ => Ok(()),
+    }
+}
+
+/// The entries of a class's `special`: a token, the key of one, or `{"each": .., "from": .., "to": ..}` for numbered ones.
+pub(super) fn further_tokens(
+    parts: &Map<String, Value>,
+    keys: &BTreeMap<String, Value>,
+) -> Vec<String> {
+    let entries = parts.get("special").map(|entries| listed(entries, keys));
+    let mut tokens = Vec::new();
+    for entry in entries.into_iter().flatten() {
+        if let Some(token) = entry.as_str() {
+            tokens.push(token.to_string());
+        }
+        let bounds = [entry["from"].as_u64(), entry["to"].as_u64()];
+        if let (Some(each), [Some(from), Some(to)]) = (entry["each"].as_str(), bounds) {
+            tokens.extend((from..to).map(|i| each.replace("{}", &i.to_string())));
         }
     }
-    Ok(())
+    tokens
 }
 
 /// The template of a class, unless it has none or the files say that a token of it is none.
