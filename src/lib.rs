@@ -164,6 +164,8 @@
 //! Features: `hub` (downloads from the Hugging Face Hub), `text` (tokenizers and chat templates), `cli` (the program
 //! `candle-blocks`), and candle's `cuda`, `metal`, `accelerate` and `mkl`.
 #![deny(missing_docs)]
+// docs.rs marks items with the feature that they need; it sets this flag and has the compiler for it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod checkpoint;
 pub mod compat;
