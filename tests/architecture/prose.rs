@@ -24,6 +24,7 @@ const HELD: &[&str] = &[
     "docs/devices.md",
     "docs/parallel.md",
     "src/bin",
+    "docs/choices.md",
 ];
 
 /// Pages that a test writes from results.
