@@ -25,6 +25,7 @@ const HELD: &[&str] = &[
     "docs/parallel.md",
     "src/bin",
     "docs/choices.md",
+    "docs/performance.md",
 ];
 
 /// Pages that a test writes from results.
