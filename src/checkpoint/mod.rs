@@ -64,11 +64,12 @@ use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 use crate::packed::PackedStack;
 
+#[cfg(feature = "text")]
+pub(crate) use adapters::{ExpertMatrix, ExpertPart, Reading};
 pub use architecture::Architecture;
 pub use as_tensor::AsTensor;
 pub use beside::Beside;
 pub use by_role::{ByRole, Parameters};
-#[cfg(feature = "text")]
 pub(crate) use gguf::{Special, TokenType, Words};
 pub(crate) use loader::Held;
 pub use loader::Loader;
@@ -170,7 +171,7 @@ impl CheckpointOptions {
     /// Opens the checkpoint at `path`; see [`Checkpoint::open`].
     pub fn open(mut self, path: impl AsRef<Path>) -> Result<Checkpoint> {
         let mut path = path.as_ref().to_path_buf();
-        if let Some(directory) = adapters::alone(&path) {
+        if let Some(directory) = adapters::alone(&path, self.config.as_deref()) {
             let adapter = Adapter::open(directory)?;
             let Some(base) = adapter.local_base()? else {
                 return Err(adapter.without_base()?);

@@ -42,6 +42,7 @@ mod gradients;
 mod lora;
 mod parameters;
 mod peft;
+mod peft_experts;
 mod recompute;
 mod resume;
 mod schedule;

@@ -1,4 +1,4 @@
-//! Saving adapters as files of Hugging Face's PEFT library.
+//! Saves adapters as files of Hugging Face's PEFT library.
 //!
 //! Where a tensor on disk is one role's weight, the role's adapter goes out as it is. A part of a fused tensor (GPT-2's query)
 //! is no module in transformers, so the adapters of all parts become one of the whole: their `A` one below the other, and a
@@ -10,6 +10,7 @@ use std::{collections::HashMap, fs, path::Path};
 use candle_core::Tensor;
 use serde_json::{Map, json};
 
+use super::peft_experts::stacked;
 use crate::checkpoint::write::{write_safetensors, write_whole};
 use crate::checkpoint::{Checkpoint, Conversion, UsedTensor};
 use crate::error::{Error, Result};
@@ -26,7 +27,9 @@ impl Lora {
     /// the base model, or of a model with a head if the files hold one.
     ///
     /// Adapters of parts of a fused tensor (GPT-2's query and value) become one adapter of the whole tensor, whose rank is
-    /// the sum of theirs and which computes the same. Further training in PEFT would not keep its zeros.
+    /// the sum of theirs and which computes the same. Further training in PEFT would not keep its zeros. The same holds of
+    /// gates and ups of a mixture's experts: classes of transformers 5 stack all experts in one parameter, which PEFT adapts
+    /// by `target_parameters`. PEFT has no dropout there, and goes on with a `lora_dropout` of 0.
     ///
     /// # Errors
     /// If the weight of an adapted layer is neither a matrix of this checkpoint nor part of one, or a file cannot be
@@ -35,17 +38,43 @@ impl Lora {
         let directory = directory.as_ref();
         let config = self.config();
         let mut adapters = self.adapters();
-        let (mut tensors, mut targets, mut is_transposed) = (Vec::new(), Vec::new(), false);
-        let (mut ranks, mut alphas) = (Map::new(), Map::new());
-        let mut add = |module: &str, [a, b]: [Tensor; 2]| {
-            targets.push(module.to_string());
+        let (mut tensors, mut targets, mut parameters) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ranks, mut alphas, mut is_transposed) = (Map::new(), Map::new(), false);
+        let mut scaled = |key: &str, n_adapted: usize| {
+            if n_adapted > 1 {
+                ranks.insert(key.to_string(), (n_adapted * config.rank).into());
+                alphas.insert(key.to_string(), (n_adapted as f64 * config.alpha).into());
+            }
+        };
+        let mut put = |module: &str, [a, b]: [Tensor; 2]| {
             tensors.push((format!("{PREFIX}{module}.lora_A.weight"), a));
             tensors.push((format!("{PREFIX}{module}.lora_B.weight"), b));
+        };
+        for stack in stacked(checkpoint, &mut adapters, config.rank)? {
+            scaled(&stack.parameter, stack.n_adapted);
+            put(&stack.wrapper, stack.factors);
+            parameters.push(stack.parameter);
+        }
+        // PEFT takes the names of a dense feed-forward beside experts, or of a shared expert, for those of the experts.
+        let is_mixture = checkpoint.stacks_experts();
+        let mut add = |role: &str, module: &str, n_adapted: usize, factors: [Tensor; 2]| {
+            let is_bare = is_mixture && role.contains(".feed_forward.");
+            let key = match is_bare {
+                true => format!("{module}.weight"),
+                false => module.to_string(),
+            };
+            scaled(&key, n_adapted);
+            put(module, factors);
+            if is_bare {
+                parameters.push(key);
+            } else {
+                targets.push(key);
+            }
         };
         for used in &checkpoint.report().used {
             let adapted = used.roles.iter().filter_map(|r| weight_of(r));
             let adapted: Vec<&str> = adapted.filter(|r| adapters.contains_key(*r)).collect();
-            let Some(first) = adapted.first() else {
+            let Some(&first) = adapted.first() else {
                 continue;
             };
             let Some((name, is_split)) = checkpoint.in_class(&format!("{first}.weight"))? else {
@@ -56,7 +85,7 @@ impl Lora {
                     let name = checkpoint.in_class(&format!("{role}.weight"))?;
                     let module = name.as_ref().and_then(|(name, _)| weight_of(name));
                     if let (Some(module), Some(own)) = (module, adapters.remove(role)) {
-                        add(module, own);
+                        add(role, module, 1, own);
                     }
                 }
                 continue;
@@ -73,20 +102,21 @@ impl Lora {
                 _ => fused(checkpoint, used, &mut adapters)?,
             };
             let Some(whole) = whole else { continue };
-            if n_adapted > 1 {
-                ranks.insert(module.to_string(), (n_adapted * config.rank).into());
-                alphas.insert(module.to_string(), (n_adapted as f64 * config.alpha).into());
-            }
             // PEFT's word for `Conv1D`: a family has one kind of layers throughout.
             is_transposed |= used.conversions.contains(&Conversion::Transposed);
-            add(module, whole);
+            add(first, module, n_adapted, whole);
         }
         if let Some(role) = adapters.into_keys().min() {
             let reason = "no matrix of this checkpoint holds its weight; give the checkpoint that the stack came from, \
                           or use `Lora::save`";
             return Err(Error::input(role, reason));
         }
-        let config = json!({
+        let dropout = if parameters.is_empty() {
+            config.dropout
+        } else {
+            0.0
+        };
+        let mut config = json!({
             "peft_type": "LORA",
             "task_type": null,
             "base_model_name_or_path": null,
@@ -95,11 +125,14 @@ impl Lora {
             "lora_alpha": config.alpha,
             "rank_pattern": ranks,
             "alpha_pattern": alphas,
-            "lora_dropout": config.dropout,
+            "lora_dropout": dropout,
             "target_modules": targets,
             "bias": "none",
             "fan_in_fan_out": is_transposed,
         });
+        if !parameters.is_empty() {
+            config["target_parameters"] = parameters.into();
+        }
         fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
         write_safetensors(

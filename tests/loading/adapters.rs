@@ -41,7 +41,7 @@ fn judged() -> Vec<Judged> {
             found.push(read(&path.join("expected.safetensors"), &[&name]));
         }
     }
-    assert!(found.len() >= 12, "only {}", found.len());
+    assert!(found.len() >= 15, "only {}", found.len());
     found
 }
 
@@ -291,6 +291,26 @@ fn an_adapter_alone_names_its_base_model_or_finds_it() {
     copy_adapter("classifier", folder.path(), named(json!(base)));
     let judge = TensorFiles::open(adapter("classifier").join("expected.safetensors")).unwrap();
     assert_computes(&open(folder.path(), &[]).unwrap(), &judge);
+    // transformers takes other weights for no model without a config.json.
+    let other = folder.path().join("model.safetensors");
+    fs::copy(weights("families/qwen2/model.safetensors"), &other).unwrap();
+    assert_computes(&open(folder.path(), &[]).unwrap(), &judge);
+    // And with one, for the base model, whatever the adapter names.
+    fs::copy(base.join("model.safetensors"), &other).unwrap();
+    let config = base.join("config.json");
+    fs::copy(config, folder.path().join("config.json")).unwrap();
+    let mapping = json!({
+        "base_model_class": "BertForSequenceClassification",
+        "parent_library": "transformers.models.bert.modeling_bert",
+    });
+    copy_adapter("classifier", folder.path(), |json| {
+        json["base_model_name_or_path"] = Value::Null;
+        json["task_type"] = Value::Null;
+        json["auto_mapping"] = mapping.clone();
+    });
+    let checkpoint = open(folder.path(), &[]).unwrap();
+    assert!(checkpoint.report().adapters[0].is_beside);
+    assert_computes(&checkpoint, &judge);
 }
 
 #[test]
@@ -301,11 +321,6 @@ fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
     let cases: &[(&str, Value, &str)] = &[
         ("peft_type", json!("IA3"), "\"IA3\""),
         ("peft_type", json!("PREFIX_TUNING"), "\"PREFIX_TUNING\""),
-        (
-            "target_parameters",
-            json!(["mlp.experts.down_proj"]),
-            "bare parameters",
-        ),
         (
             "layer_replication",
             json!([[0, 1], [0, 1]]),
@@ -339,14 +354,15 @@ fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
         (
             "target_modules",
             json!(["q_proj"]),
-            "leave model.layers.0.mlp.down_proj out",
+            "model.layers.0.mlp.down_proj is to have no adapter",
         ),
+        ("target_modules", Value::Null, "a list of its own"),
         (
             "exclude_modules",
             json!(".*down_proj"),
-            "leave model.layers.0.mlp.down_proj out",
+            "model.layers.0.mlp.down_proj is to have no adapter",
         ),
-        ("layers_to_transform", json!([0]), "leave model.layers.1"),
+        ("layers_to_transform", json!([0]), "no adapter"),
         ("use_dora", json!(true), "lora_magnitude_vector"),
         ("r", json!(7), "the rank of model.layers"),
     ];
@@ -361,6 +377,67 @@ fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
             said.contains(expected) && said.contains("adapter_"),
             "{key}: {said}"
         );
+    }
+}
+
+#[test]
+fn a_wrapper_of_experts_that_its_configuration_does_not_name_is_refused() {
+    if !is_present("adapters") || !is_present("families") {
+        return;
+    }
+    let cases: &[(&str, Value, &str)] = &[
+        (
+            "target_parameters",
+            json!(["experts.down_proj", "gate.weight"]),
+            "target_parameters",
+        ),
+        ("target_parameters", Value::Null, "target_parameters"),
+        ("use_dora", json!(true), "use_dora"),
+        ("rank_pattern", json!({}), "for rank 2 of the 3 experts"),
+    ];
+    for (key, value, expected) in cases {
+        let folder = tempdir().unwrap();
+        copy_adapter("experts", folder.path(), |json| json[key] = value.clone());
+        let base = weights("families/mixtral");
+        let said = message(open(&base, &[folder.path().to_path_buf()]));
+        assert!(
+            said.contains(expected) && said.contains("model.layers."),
+            "{key}: {said}"
+        );
+    }
+}
+
+/// transformers 4 had a module for each matrix. PEFT joins their adapters, and then keeps no other scale than `lora_alpha / r`.
+#[test]
+fn adapters_of_single_experts_are_refused_where_joining_them_changes_their_scale() {
+    if !is_present("adapters") || !is_present("families") {
+        return;
+    }
+    let module = "model.layers.0.block_sparse_moe.experts.1.w1";
+    let of = |key: &str, value: Value| {
+        let folder = tempdir().unwrap();
+        copy_adapter("rooted", folder.path(), |json| {
+            json["target_modules"] = json!(["w1"]);
+            json["use_rslora"] = json!(false);
+            json[key] = value.clone();
+        });
+        let factor = |end: &str, shape| {
+            let name = format!("base_model.model.{module}.{end}.weight");
+            (name, Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap())
+        };
+        let tensors = [factor("lora_A", (2, 12)), factor("lora_B", (21, 2))];
+        let path = folder.path().join("adapter_model.safetensors");
+        write_safetensors(path, &tensors, None).unwrap();
+        let base = weights("families/mixtral");
+        open(&base, &[folder.path().to_path_buf()])
+    };
+    assert_eq!(of("r", json!(2)).unwrap().report().adapters.len(), 1);
+    for (key, value) in [
+        ("use_rslora", json!(true)),
+        ("alpha_pattern", json!({"w1": 3})),
+    ] {
+        let said = message(of(key, value));
+        assert!(said.contains(key) && said.contains(module), "{said}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs, path::Path};
 
 use candle_blocks::{
-    Checkpoint,
+    Checkpoint, CheckpointOptions,
     candle_core::{DType, Device, Tensor, safetensors},
     train::{Lora, LoraConfig},
 };
@@ -36,7 +36,7 @@ fn an_adapter_has_the_name_of_its_module() {
         assert_eq!(bits(saved), bits(&lora.parameters()[own].1), "{part}");
     }
     assert_eq!(saved.len(), 2);
-    let config = config(folder.path());
+    let config = config_of(folder.path());
     assert_eq!(config["target_modules"], json!([module]));
     assert_eq!(
         (&config["r"], &config["lora_alpha"]),
@@ -44,7 +44,7 @@ fn an_adapter_has_the_name_of_its_module() {
     );
 }
 
-fn config(folder: &Path) -> Value {
+fn config_of(folder: &Path) -> Value {
     let text = fs::read_to_string(folder.join("adapter_config.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
@@ -71,17 +71,10 @@ fn adapters_of_a_fused_tensors_parts_are_one_of_the_whole() {
         let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
         let roles = ["blocks.0.attention.query", "blocks.0.attention.value"];
         let lora = Lora::attach(&mut stack, LoraConfig::new(2, 4.0, &roles), 3).unwrap();
-        for (i, (_, variable)) in lora.parameters().into_iter().enumerate() {
-            let n = variable.elem_count();
-            let values = (0..n).map(|j| ((j * 31 + i * 17) % 47) as f32 / 47.0 - 0.5);
-            let values = Tensor::from_iter(values, &device()).unwrap();
-            variable
-                .set(&values.reshape(variable.shape()).unwrap())
-                .unwrap();
-        }
+        fill(&lora);
         let folder = tempfile::tempdir().unwrap();
         lora.save_peft(&checkpoint, folder.path()).unwrap();
-        let config = config(folder.path());
+        let config = config_of(folder.path());
         assert_eq!(config["target_modules"], json!([module]), "{name}");
         assert_eq!(config["fan_in_fan_out"], is_conv1d, "{name}");
         assert_eq!(config["rank_pattern"], json!({ module: 4 }), "{name}");
@@ -124,6 +117,86 @@ fn adapters_of_a_fused_tensors_parts_are_one_of_the_whole() {
                 "{name} {i}: {off}"
             );
         }
+    }
+}
+
+/// Moves the variables of adapters, `B` of which starts at 0.
+fn fill(lora: &Lora) {
+    for (i, (_, variable)) in lora.parameters().into_iter().enumerate() {
+        let n = variable.elem_count();
+        let values = (0..n).map(|j| ((j * 31 + i * 17) % 47) as f32 / 47.0 - 0.5);
+        let values = Tensor::from_iter(values, &device()).unwrap();
+        let values = values.reshape(variable.shape()).unwrap();
+        variable.set(&values).unwrap();
+    }
+}
+
+/// The parameters that transformers 5.24 has for the experts of these families, by `named_parameters()`. That PEFT computes with
+/// such files what we compute, the fixtures of `tests/loading/adapters.rs` show.
+#[test]
+fn adapters_of_experts_are_those_of_the_parameters_that_stack_them() {
+    let cases = [
+        ("families/mixtral", "model.layers.0.mlp", "gate"),
+        ("families/phimoe", "model.layers.0.mlp", "router"),
+        ("families/qwen3_moe", "model.layers.0.mlp", "gate"),
+        (
+            "families/granitemoe",
+            "model.layers.0.block_sparse_moe",
+            "router",
+        ),
+        ("families/gpt_oss", "model.layers.0.mlp", "router"),
+        (
+            "families/llama4_text",
+            "model.layers.0.feed_forward",
+            "router",
+        ),
+        ("families/deepseek_v3", "model.layers.1.mlp", "gate"),
+    ];
+    for (name, mlp, router) in present(cases, |case| case.0) {
+        let checkpoint = Checkpoint::open(weights(name)).unwrap();
+        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let mut roles = vec!["attention.output", "feed_forward.router", "*.down"];
+        roles.extend(["feed_forward.experts.*.gate", "feed_forward.experts.0.up"]);
+        let config = LoraConfig::new(2, 4.0, &roles).with_dropout(0.5);
+        let lora = Lora::attach(&mut stack, config, 3).unwrap();
+        fill(&lora);
+        let folder = tempfile::tempdir().unwrap();
+        let adapter = folder.path().join("adapter");
+        lora.save_peft(&checkpoint, &adapter).unwrap();
+        let config = config_of(&adapter);
+        let listed =
+            |key: &str| -> Vec<String> { serde_json::from_value(config[key].clone()).unwrap() };
+        let parameters = listed("target_parameters");
+        for parameter in ["experts.gate_up_proj", "experts.down_proj"] {
+            let parameter = format!("{mlp}.{parameter}");
+            assert!(parameters.contains(&parameter), "{name} {parameters:?}");
+        }
+        let router = format!("{mlp}.{router}.weight");
+        assert!(parameters.contains(&router), "{name} {parameters:?}");
+        let modules = listed("target_modules");
+        let is_attention = |name: &String| name.contains("self_attn");
+        assert!(!modules.is_empty() && modules.iter().all(is_attention));
+        assert_eq!(config["lora_dropout"], 0.0, "{name}");
+
+        let merged = folder.path().join("merged");
+        checkpoint
+            .save(&merged, lora.merge(&mut stack).unwrap())
+            .unwrap();
+        let options = CheckpointOptions::default();
+        let adapted = options.adapter(&adapter).open(weights(name)).unwrap();
+        let merged = Checkpoint::open(&merged).unwrap();
+        let mut n_changed = 0;
+        for tensor in merged.files().names() {
+            let read = |of: &Checkpoint| numbers(&of.files().read(tensor).unwrap());
+            let (ours, expected) = (read(&adapted), read(&merged));
+            n_changed += usize::from(expected != read(&checkpoint));
+            for (ours, expected) in ours.iter().zip(&expected) {
+                // Sums of a rank's four terms.
+                let bound = 8.0 * f64::from(f32::EPSILON) * expected.abs().max(1.0);
+                assert!((ours - expected).abs() <= bound, "{name} {tensor}");
+            }
+        }
+        assert!(n_changed > 4, "{name} {n_changed}");
     }
 }
 

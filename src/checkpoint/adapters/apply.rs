@@ -83,11 +83,11 @@ impl<'b> Base<'b> {
 }
 
 /// Adapters as they are applied.
-struct Application<'b> {
+pub(super) struct Application<'b> {
     base: &'b Base<'b>,
-    names: Names<'b>,
+    pub(super) names: Names<'b>,
     tied: Option<Tied>,
-    changes: BTreeMap<String, Vec<Placed>>,
+    pub(super) changes: BTreeMap<String, Vec<Placed>>,
     /// Tensors that adapters before have changed.
     before: BTreeSet<String>,
     /// The class of an adapter that brought tensors, and how many labels its head has.
@@ -198,7 +198,7 @@ impl Application<'_> {
         Ok(names)
     }
 
-    fn find(&self, files: &TensorFiles, name: &str) -> Option<Place> {
+    pub(super) fn find(&self, files: &TensorFiles, name: &str) -> Option<Place> {
         self.names.find(files, name)
     }
 
@@ -299,12 +299,20 @@ impl Application<'_> {
     /// Adds what an adapter has for a module.
     fn add_low(
         &mut self,
-        module: &str,
+        wrapped: &str,
         low: Low,
         config: &AdapterConfig,
         files: &mut TensorFiles,
         names: &mut Vec<String>,
     ) -> Result<()> {
+        let Some(first) = low.first().cloned() else {
+            return Ok(());
+        };
+        let target = self.target(wrapped, &first, config, files)?;
+        if self.names.stack(&target.weight).is_some() {
+            return self.add_stacked(&target, low, config, names);
+        }
+        let (module, weight) = (target.module.as_str(), target.weight.clone());
         let Low {
             a,
             b,
@@ -313,14 +321,6 @@ impl Application<'_> {
             lengths,
             rows,
         } = low;
-        let first = [&a, &b, &bias, &lengths, &rows]
-            .into_iter()
-            .flatten()
-            .next();
-        let Some(first) = first.cloned() else {
-            return Ok(());
-        };
-        let weight = format!("{module}.weight");
         let place = match (self.find(files, &weight), self.tied_words(&weight)) {
             (Some(place), _) => place,
             // A head that shares the table of words gets a weight of its own, but for rows that both learn.
@@ -356,26 +356,44 @@ impl Application<'_> {
             _ => return Err(first.error(format!("{module} lacks one of lora_A and lora_B"))),
         };
         let follows_words = config.keeps_ties && self.tied_words(&weight).is_some();
-        if !follows_words && !config.targets(module)? {
-            return Err(first.error(format!(
-                "target_modules and what restricts it in {} leave {module} out, so that PEFT ignores this tensor; \
-                 correct one of the two files",
-                config.json.path().display()
-            )));
+        if !follows_words && !target.is_bare {
+            let is_output = match self.base.plan.model.as_ref().and_then(|m| m.head.as_ref()) {
+                Some(head) => {
+                    let outputs = self.base.outputs(head.task)?;
+                    outputs.iter().any(|name| self.names.are_one(&weight, name))
+                }
+                None => false,
+            };
+            if let Some(key) = config.leaves_out(module, is_table || is_output)? {
+                return Err(first.error(format!(
+                    "by {key} in {}, {module} is to have no adapter, so that PEFT ignores this tensor; correct one of the \
+                     two files",
+                    config.json.path().display()
+                )));
+            }
         }
         if is_table {
             self.untie(&place.name, config, files);
         }
-        let rank = config.rank(module)?;
+        if self.names.is_stacked(&place.name)
+            && let Some(key) = config.changes_when_joined(module)?
+        {
+            let reason = format!(
+                "transformers 5 joins {module} with other experts, and PEFT then scales its adapter in another way than it was \
+                 trained; merge it in Python, with transformers 4, by `merge_and_unload()`"
+            );
+            return Err(config.json.error(&[key], reason));
+        }
+        let rank = config.rank(target.key())?;
         if a.info.shape.first() != Some(&rank) {
             let found = &a.info.shape;
             return Err(a.error(format!(
-                "it has shape {found:?}, but the rank of {module} is {rank} by {}",
+                "it has shape {found:?}, but the rank of {module} is {rank} by r and rank_pattern in {}",
                 config.json.path().display()
             )));
         }
         let factors = Factors {
-            scale: config.scale(module, rank)?,
+            scale: config.scale(target.key(), rank)?,
             lies: self.lies(&place, is_table, config),
             a,
             b,

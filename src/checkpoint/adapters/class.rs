@@ -58,7 +58,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If `config.json` cannot be read.
-    fn prefix_in_class(&self) -> Result<&str> {
+    pub(super) fn prefix_in_class(&self) -> Result<&str> {
         let (mut class, mut names): (_, &[&str]) = (None, &[]);
         if let Some(json) = self.config_json()? {
             let classes = json.texts(&["architectures"])?.unwrap_or_default();

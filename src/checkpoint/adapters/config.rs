@@ -41,7 +41,6 @@ const REFUSED: &[(&str, &str)] = &[
         "monteclora_config",
         "the adapter is drawn from a distribution",
     ),
-    ("target_parameters", "the adapters are on bare parameters"),
     ("use_bdlora", "the factors are block diagonal"),
     ("use_qalora", "the adapter reads means of groups of inputs"),
 ];
@@ -51,15 +50,15 @@ const CHANGE_THE_BASE: &[&str] = &["pissa", "corda", "olora", "loftq"];
 /// Others, by which nothing but the start of training is different.
 const STARTS: &[&str] = &["gaussian", "eva", "orthogonal", "lora_ga", "mica"];
 
-/// Which layers get an adapter.
+/// The layers that get an adapter.
 #[derive(Debug)]
 enum Targets {
-    /// Those whose names end so.
+    /// Layers whose names end so.
     Names(Vec<String>),
-    /// Those whose whole names match this pattern.
+    /// Layers whose whole names match this pattern.
     Pattern(String),
-    /// All.
-    All,
+    /// All linear layers but the output's.
+    AllLinear,
 }
 
 /// A checked `adapter_config.json`.
@@ -80,7 +79,9 @@ pub(super) struct AdapterConfig {
     pub fan_in_fan_out: bool,
     /// Modules that were trained as a whole.
     pub modules_to_save: Vec<String>,
-    targets: Targets,
+    targets: Option<Targets>,
+    /// Parameters that are no module's.
+    parameters: Vec<String>,
     excluded: Option<Targets>,
     layers: Option<Vec<usize>>,
     layer_names: Vec<String>,
@@ -138,7 +139,8 @@ impl AdapterConfig {
             keeps_ties: json.flag(&["ensure_weight_tying"], false)?,
             fan_in_fan_out: json.flag(&["fan_in_fan_out"], false)?,
             modules_to_save: texts("modules_to_save")?,
-            targets: targets.unwrap_or(Targets::All),
+            targets,
+            parameters: json.texts(&["target_parameters"])?.unwrap_or_default(),
             excluded: self::targets(&json, "exclude_modules")?,
             layers: layers.filter(|layers| !layers.is_empty()),
             layer_names: texts("layers_pattern")?,
@@ -193,6 +195,25 @@ impl AdapterConfig {
         Ok(alpha / if self.by_root { rank.sqrt() } else { rank })
     }
 
+    /// Returns the key by which PEFT scales the adapters of one expert's matrices in another way, when it joins those of all
+    /// experts: it keeps `lora_alpha / r` alone.
+    pub fn changes_when_joined(&self, module: &str) -> Result<Option<&'static str>> {
+        let rank = self.rank(module)?;
+        let alpha = self.of_module(
+            "alpha_pattern",
+            &self.alphas,
+            self.alpha,
+            module,
+            Value::as_f64,
+        )?;
+        Ok(match () {
+            () if self.by_root => Some("use_rslora"),
+            () if rank != self.rank => Some("rank_pattern"),
+            () if alpha != self.alpha => Some("alpha_pattern"),
+            () => None,
+        })
+    }
+
     /// The value of the first pattern that matches a module.
     fn of_module<T: PartialEq + Copy>(
         &self,
@@ -222,35 +243,54 @@ impl AdapterConfig {
         Ok(found.unwrap_or(otherwise))
     }
 
-    /// Whether a module is to have an adapter: PEFT's `check_target_module_exists`.
-    pub fn targets(&self, module: &str) -> Result<bool> {
+    /// Returns the key by which a module is to have no adapter: PEFT's `check_target_module_exists`. The table of words and
+    /// the output are no linear layers to `"all-linear"`.
+    pub fn leaves_out(&self, module: &str, is_end: bool) -> Result<Option<&'static str>> {
         if let Some(excluded) = &self.excluded
             && self.picks("exclude_modules", excluded, module)?
         {
-            return Ok(false);
+            return Ok(Some("exclude_modules"));
         }
-        for saved in &self.modules_to_save {
-            if self.tried("modules_to_save", pattern::is_in(saved, module))? {
-                return Ok(false);
-            }
+        if self.saves(module)? {
+            return Ok(Some("modules_to_save"));
         }
-        if !self.picks("target_modules", &self.targets, module)? {
-            return Ok(false);
+        let key = "target_modules";
+        let Some(targets) = &self.targets else {
+            let reason = "PEFT takes a list of its own, by the model's type, in the place of none; list the modules of the \
+                          adapter";
+            return Err(self.json.error(&[key], reason));
+        };
+        if (is_end && matches!(targets, Targets::AllLinear)) || !self.picks(key, targets, module)? {
+            return Ok(Some("target_modules (and no entry of target_parameters)"));
         }
-        let (Some(layers), Targets::Names(names)) = (&self.layers, &self.targets) else {
-            return Ok(true);
+        let (Some(layers), Targets::Names(names)) = (&self.layers, targets) else {
+            return Ok(None);
         };
         if names.iter().any(|name| name == module) {
-            return Ok(true);
+            return Ok(None);
         }
         let layer = pattern::layer_of(&self.layer_names, module);
         let layer = self.tried("layers_pattern", layer)?;
-        Ok(layer.is_some_and(|layer| layers.contains(&layer)))
+        let is_listed = layer.is_some_and(|layer| layers.contains(&layer));
+        Ok(match self.layer_names.is_empty() {
+            _ if is_listed => None,
+            true => Some("layers_to_transform"),
+            false => Some("layers_to_transform with layers_pattern"),
+        })
+    }
+
+    /// Whether a bare parameter with this name in the class is to have an adapter.
+    pub fn targets_parameter(&self, name: &str) -> bool {
+        let ends = |target: &String| {
+            let before = name.strip_suffix(target.as_str());
+            before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+        };
+        self.parameters.iter().any(ends)
     }
 
     fn picks(&self, key: &str, targets: &Targets, module: &str) -> Result<bool> {
         match targets {
-            Targets::All => Ok(true),
+            Targets::AllLinear => Ok(true),
             Targets::Pattern(pattern) => self.tried(key, pattern::is_whole(pattern, module)),
             Targets::Names(names) => Ok(names.iter().any(|name| {
                 let before = module.strip_suffix(name.as_str());
@@ -310,7 +350,9 @@ fn check_start(json: &ConfigJson) -> Result<()> {
 /// A list of names, or a pattern; `None` if absent.
 fn targets(json: &ConfigJson, key: &str) -> Result<Option<Targets>> {
     Ok(match json.at(key) {
-        Some(Value::String(all)) if all.eq_ignore_ascii_case("all-linear") => Some(Targets::All),
+        Some(Value::String(all)) if all.eq_ignore_ascii_case("all-linear") => {
+            Some(Targets::AllLinear)
+        }
         Some(Value::String(pattern)) if !pattern.is_empty() => {
             Some(Targets::Pattern(pattern.clone()))
         }

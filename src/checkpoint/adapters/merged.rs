@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use candle_core::{Device, Tensor};
 
+use super::stacked::ExpertFactors;
 use crate::checkpoint::files::{Coding, Compute, Part, TensorFiles};
 use crate::checkpoint::scheme::Features;
 use crate::error::{Error, Result};
@@ -43,6 +44,14 @@ pub(super) enum Change {
         lengths: Part,
         /// Their lengths before, of a tensor in which they are columns, once they are computed.
         before: OnceLock<Vec<f32>>,
+    },
+    /// Adds the products of a stack of experts.
+    Experts { factors: ExpertFactors, lies: Lies },
+    /// Adds the product of one expert, of whose parameter the tensor is the part that starts at an output.
+    Expert {
+        factors: ExpertFactors,
+        expert: usize,
+        first_output: usize,
     },
     /// Adds a vector times a number.
     Vector { part: Part, scale: f64 },
@@ -171,6 +180,15 @@ impl Change {
     ) -> Result<()> {
         match self {
             Self::Product(factors) => add(numbers, &factors.rows(files, rows, width)?),
+            Self::Experts { factors, lies } => add(numbers, &factors.of_all(files, rows, *lies)?),
+            Self::Expert {
+                factors,
+                expert,
+                first_output,
+            } => add(
+                numbers,
+                &factors.rows_of_one(files, (*expert, *first_output), rows)?,
+            ),
             Self::Directed {
                 factors,
                 lengths,

@@ -6,16 +6,20 @@
 mod apply;
 mod class;
 mod config;
+mod experts;
 mod merged;
 mod modules;
 mod names;
+mod parameters;
 mod pattern;
+mod stacked;
 mod tensors;
 
 use std::path::{Path, PathBuf};
 
 pub(super) use self::apply::{Base, apply};
 use self::config::AdapterConfig;
+pub(crate) use self::experts::{ExpertMatrix, ExpertPart, Reading};
 use crate::checkpoint::CheckpointOptions;
 use crate::checkpoint::files::{TensorFiles, is_named};
 use crate::error::{Error, Result};
@@ -103,8 +107,9 @@ impl Adapter {
         Ok(Error::NoWeights {
             path: self.directory.clone(),
             reason: format!(
-                "it holds an adapter of PEFT without the model that it changes; {base}: open that, with this adapter by \
-                 `--adapter` or `CheckpointOptions::adapter`, or merge the two in Python with `merge_and_unload()`"
+                "it holds an adapter of PEFT without the model that it changes and its config.json; {base}: open that, with \
+                 this adapter by `--adapter` or `CheckpointOptions::adapter`, or merge the two in Python with \
+                 `merge_and_unload()`"
             ),
         })
     }
@@ -161,8 +166,9 @@ fn is_in(directory: &Path) -> bool {
     is_named(&directory.join(CONFIG))
 }
 
-/// The adapter that a path means in the place of a model: a directory without other weights, or the adapter's own file.
-pub(super) fn alone(path: &Path) -> Option<&Path> {
+/// Returns the adapter that a path means in the place of a model: a directory without other weights, or the adapter's own
+/// file. As to transformers, other weights are no model without a `config.json`, which may be `given` apart.
+pub(super) fn alone<'p>(path: &'p Path, given: Option<&Path>) -> Option<&'p Path> {
     let is_of = |path: &Path, name: &str| path.file_name().is_some_and(|found| found == name);
     if path.is_file() {
         let is_one = is_of(path, WEIGHTS) || is_of(path, CONFIG);
@@ -171,9 +177,11 @@ pub(super) fn alone(path: &Path) -> Option<&Path> {
     if !is_in(path) {
         return None;
     }
-    let is_model = |path: &Path| {
-        let extension = path.extension().and_then(|end| end.to_str());
-        matches!(extension, Some("safetensors" | "gguf")) && !is_of(path, WEIGHTS)
+    let has_config = given.is_some() || is_named(&path.join("config.json"));
+    let is_model = |path: &Path| match path.extension().and_then(|end| end.to_str()) {
+        Some("gguf") => true,
+        Some("safetensors") => has_config && !is_of(path, WEIGHTS),
+        _ => false,
     };
     let entries = std::fs::read_dir(path).ok()?;
     let has_model = entries.flatten().any(|entry| is_model(&entry.path()));

@@ -17,6 +17,25 @@ struct Modules {
 
 const DIFFERENT: &[Modules] = &[
     Modules {
+        families: &["mixtral", "minimax_m2"],
+        block: "",
+        names: &[("block_sparse_moe.gate", "", "mlp.gate")],
+    },
+    Modules {
+        families: &["phimoe"],
+        block: "",
+        names: &[("block_sparse_moe.gate", "", "mlp.router")],
+    },
+    Modules {
+        families: &["granitemoe", "granitemoeshared"],
+        block: "",
+        names: &[(
+            "block_sparse_moe.router.layer",
+            "",
+            "block_sparse_moe.router",
+        )],
+    },
+    Modules {
         families: &["vit", "vit_msn", "ijepa", "vit_mae"],
         block: "layers.{i}.",
         names: &[

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::experts::ExpertMatrix;
 use super::modules::InClass;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
@@ -33,6 +34,8 @@ pub(super) struct Names<'p> {
     by_class: HashMap<String, &'p Source>,
     /// Whether a class has a part of a tensor for itself.
     split: HashMap<&'p str, bool>,
+    /// The matrices that the class stacks in a parameter.
+    stacks: HashMap<String, Vec<ExpertMatrix<'p>>>,
 }
 
 impl<'p> Names<'p> {
@@ -53,10 +56,18 @@ impl<'p> Names<'p> {
             split.insert(source.role.as_str(), in_class.is_split);
             by_class.entry(in_class.name).or_insert(source);
         }
+        let mut stacks: HashMap<_, Vec<_>> = HashMap::new();
+        for source in plan.of_blocks() {
+            if let Some(matrix) = ExpertMatrix::of(family, source) {
+                let name = format!("{}.{}", matrix.module, matrix.parameter());
+                stacks.entry(name).or_default().push(matrix);
+            }
+        }
         Self {
             prefixes,
             by_class,
             split,
+            stacks,
         }
     }
 
@@ -76,6 +87,19 @@ impl<'p> Names<'p> {
             }
         }
         None
+    }
+
+    /// Returns the matrices that the class stacks in a parameter of this name.
+    pub fn stack(&self, name: &str) -> Option<&[ExpertMatrix<'p>]> {
+        let forms = self.forms(name);
+        let found = forms.iter().find_map(|form| self.stacks.get(form))?;
+        Some(found)
+    }
+
+    /// Whether a tensor is one of an expert's that the class joins with those of others.
+    pub fn is_stacked(&self, on_disk: &str) -> bool {
+        let mut matrices = self.stacks.values().flatten();
+        matrices.any(|matrix| matrix.source.name == on_disk)
     }
 
     /// Whether two names may stand for the same parameter.

@@ -17,12 +17,12 @@ pub(super) fn is_in(pattern: &str, module: &str) -> Result<bool, String> {
     is_match(&format!(r"^(^|.*\.){pattern}($|\..*)"), pattern, module)
 }
 
-/// The number of the layer that a module lies in, behind one of these names, or behind any if there are none.
+/// The number of the layer that a module lies in, behind one of these names, or behind any inside another if there are none.
 pub(super) fn layer_of(names: &[String], module: &str) -> Result<Option<usize>, String> {
-    let any = [r"[^.]*".to_string()];
+    let any = [r"[^.]*\.[^.]*".to_string()];
     let names = if names.is_empty() { &any[..] } else { names };
     for name in names {
-        let regex = compiled(&format!(r"^.*?\.{name}\.(\d+)\."), name)?;
+        let regex = compiled(&format!(r"^(?:|.*?\.){name}\.(\d+)\."), name)?;
         let found = regex.captures(module).map_err(|e| unusable(name, &e))?;
         if let Some(number) = found.and_then(|found| found.get(1)) {
             return Ok(number.as_str().parse().ok());
@@ -68,6 +68,9 @@ mod tests {
         assert_eq!(is_in("attn", module), Ok(false));
         assert_eq!(layer_of(&[], module), Ok(Some(10)));
         assert_eq!(layer_of(&["h".to_string()], module), Ok(None));
+        let of_base = "h.3.attn.c_attn";
+        assert_eq!(layer_of(&["h".to_string()], of_base), Ok(Some(3)));
+        assert_eq!(layer_of(&[], of_base), Ok(None));
         assert!(ends_in("(", module).is_err());
     }
 }

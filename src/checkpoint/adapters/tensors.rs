@@ -23,6 +23,21 @@ pub(super) struct Low {
     pub rows: Option<Part>,
 }
 
+impl Low {
+    /// The first tensor that there is.
+    pub fn first(&self) -> Option<&Part> {
+        let Self {
+            a,
+            b,
+            bias,
+            lengths,
+            rows,
+            ..
+        } = self;
+        [a, b, bias, lengths, rows].into_iter().flatten().next()
+    }
+}
+
 /// Where in [`Low`] a tensor belongs.
 type PlaceOf = fn(&mut Low) -> &mut Option<Part>;
 

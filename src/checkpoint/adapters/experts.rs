@@ -1,0 +1,169 @@
+//! The parameters in which a class of transformers 5 stacks the matrices of all experts.
+//!
+//! The files of most families hold a matrix for each expert. The classes have `gate_up_proj` and `down_proj` alone, of three
+//! dimensions, which PEFT adapts by `target_parameters`.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::scheme::Family;
+use crate::checkpoint::source::Source;
+use crate::error::Result;
+
+/// The part of an expert that a matrix is, in the order in which a class has gates and ups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ExpertPart {
+    Gate,
+    Up,
+    Down,
+}
+
+/// The orientation that PEFT takes the matrices of a parameter to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// The one that they have.
+    AsTheyLie,
+    /// `[d_out, d_in]`, although they are `[d_in, d_out]`: the class lacks `is_transposed`.
+    Exchanged,
+}
+
+/// The modules of the experts of some families.
+struct Stacked {
+    families: &'static [&'static str],
+    /// The feed-forward's name in a block of the class.
+    feed_forward: &'static str,
+    reading: Reading,
+}
+
+const STACKED: &[Stacked] = &[
+    Stacked {
+        families: &[
+            "deepseek_v2",
+            "deepseek_v3",
+            "dots1",
+            "ernie4_5_moe",
+            "exaone_moe",
+            "flex_olmo",
+            "glm4_moe",
+            "glm4_moe_lite",
+            "gpt_oss",
+            "hunyuan_v1_moe",
+            "minimax_m2",
+            "mixtral",
+            "olmoe",
+            "phimoe",
+            "qwen2_moe",
+            "qwen3_moe",
+            "solar_open",
+        ],
+        feed_forward: "mlp",
+        reading: Reading::AsTheyLie,
+    },
+    Stacked {
+        families: &["granitemoe", "granitemoeshared", "granitemoe_swa"],
+        feed_forward: "block_sparse_moe",
+        reading: Reading::AsTheyLie,
+    },
+    Stacked {
+        families: &["llama4_text"],
+        feed_forward: "feed_forward",
+        reading: Reading::Exchanged,
+    },
+];
+
+impl Stacked {
+    fn of(family: &Family) -> Option<&'static Self> {
+        let name = family.name.as_str();
+        STACKED.iter().find(|known| known.families.contains(&name))
+    }
+}
+
+/// Whether the classes of a family stack their experts.
+pub(crate) fn are_stacked(family: &Family) -> bool {
+    Stacked::of(family).is_some()
+}
+
+/// A matrix of an expert, and the parameter of the class that it is a part of.
+#[derive(Clone, Debug)]
+pub(crate) struct ExpertMatrix<'p> {
+    /// The module of the experts, without a prefix.
+    pub module: String,
+    pub expert: usize,
+    pub part: ExpertPart,
+    pub reading: Reading,
+    pub source: &'p Source,
+}
+
+impl<'p> ExpertMatrix<'p> {
+    /// Returns the matrix that a source is, or `None` if its class does not stack it.
+    pub fn of(family: &Family, source: &'p Source) -> Option<Self> {
+        let known = Stacked::of(family)?;
+        let (block, inside) = source.role.strip_prefix("blocks.")?.split_once('.')?;
+        let inside = inside.strip_prefix("feed_forward.experts.")?;
+        let (expert, part) = inside.split_once('.')?;
+        let part = match part {
+            "gate.weight" => ExpertPart::Gate,
+            "up.weight" => ExpertPart::Up,
+            "down.weight" => ExpertPart::Down,
+            _ => return None,
+        };
+        let block = family.block_prefix(block.parse().ok()?);
+        Some(Self {
+            module: format!("{block}{}.experts", known.feed_forward),
+            expert: expert.parse().ok()?,
+            part,
+            reading: known.reading,
+            source,
+        })
+    }
+
+    /// The parameter's name in its module.
+    pub fn parameter(&self) -> &'static str {
+        match self.part {
+            ExpertPart::Gate | ExpertPart::Up => "gate_up_proj",
+            ExpertPart::Down => "down_proj",
+        }
+    }
+
+    /// The rows of the parameter's matrix that are this one, if each lies as `[d_out, d_in]`, and how many it has.
+    pub fn outputs(&self) -> (Vec<Range<usize>>, usize) {
+        let n = self.source.shape.first().copied().unwrap_or(0);
+        match (&self.source.features, self.source.item, self.part) {
+            // A parameter that is the same on disk.
+            (Some(features), Some(_), _) => (features.ranges.clone(), features.total),
+            (_, _, ExpertPart::Down) => (vec![0..n], n),
+            (_, _, ExpertPart::Gate) => (vec![0..n], 2 * n),
+            (_, _, ExpertPart::Up) => (vec![n..2 * n], 2 * n),
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Returns the matrices of each parameter in which the class stacks experts, by the module's name in the class and the
+    /// parameter's.
+    ///
+    /// # Errors
+    /// If `config.json` cannot be read.
+    pub(crate) fn expert_matrices(
+        &self,
+    ) -> Result<BTreeMap<(String, &'static str), Vec<ExpertMatrix<'_>>>> {
+        let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        if !self.stacks_experts() {
+            return Ok(found);
+        }
+        let prefix = self.prefix_in_class()?;
+        for source in self.plan.of_blocks() {
+            if let Some(matrix) = ExpertMatrix::of(&self.family, source) {
+                let at = (format!("{prefix}{}", matrix.module), matrix.parameter());
+                found.entry(at).or_default().push(matrix);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the class stacks experts, so that PEFT moves what `target_modules` says of feed-forwards to `target_parameters`.
+    pub(crate) fn stacks_experts(&self) -> bool {
+        are_stacked(&self.family)
+    }
+}

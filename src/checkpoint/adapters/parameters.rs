@@ -1,0 +1,166 @@
+//! Adapters of bare parameters (`target_parameters`): <https://github.com/huggingface/peft/blob/v0.21.2/src/peft/tuners/tuners_utils.py>.
+//!
+//! PEFT wraps a module once for each of its parameters that are targeted, the first one innermost, and names the factors after
+//! the wrappers: `experts.base_layer.lora_A` is of `gate_up_proj` and `experts.lora_A` of `down_proj`.
+
+use super::apply::Application;
+use super::config::AdapterConfig;
+use super::experts::ExpertMatrix;
+use super::merged::{Change, Lies, Placed};
+use super::stacked::ExpertFactors;
+use super::tensors::Low;
+use crate::checkpoint::files::{Part, TensorFiles};
+use crate::error::Result;
+
+/// The parameters that a module may have, in the order of the class.
+const PARAMETERS: [&str; 5] = [
+    "gate_up_proj",
+    "gate_up_proj_bias",
+    "down_proj",
+    "down_proj_bias",
+    "weight",
+];
+/// The module that a wrapper wraps.
+const WRAPPED: &str = ".base_layer";
+
+/// What an adapter is of.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// The module's name in the class.
+    pub module: String,
+    /// The parameter's name.
+    pub weight: String,
+    /// Whether `target_parameters` picks the parameter, and not `target_modules` the module.
+    pub is_bare: bool,
+}
+
+impl Target {
+    /// The name by which PEFT looks up rank and alpha.
+    pub fn key(&self) -> &str {
+        match self.is_bare {
+            true => &self.weight,
+            false => &self.module,
+        }
+    }
+}
+
+impl Application<'_> {
+    /// Returns the parameter that the factors with this module's name are of.
+    ///
+    /// # Errors
+    /// If `target_parameters` picks fewer parameters of the module than the name has wrappers.
+    pub(super) fn target(
+        &self,
+        wrapped: &str,
+        first: &Part,
+        config: &AdapterConfig,
+        files: &TensorFiles,
+    ) -> Result<Target> {
+        let module = wrapped.trim_end_matches(WRAPPED);
+        let depth = (wrapped.len() - module.len()) / WRAPPED.len();
+        let names = PARAMETERS.map(|parameter| format!("{module}.{parameter}"));
+        let is_targeted = |name: &&String| {
+            config.targets_parameter(name)
+                && (self.names.stack(name).is_some() || self.find(files, name).is_some())
+        };
+        let targeted: Vec<&String> = names.iter().filter(is_targeted).collect();
+        if targeted.is_empty() && depth == 0 {
+            return Ok(Target {
+                module: module.to_string(),
+                weight: format!("{module}.weight"),
+                is_bare: false,
+            });
+        }
+        let Some(weight) = targeted.iter().rev().nth(depth) else {
+            return Err(first.error(format!(
+                "it is of one of {} parameters of {module}, of which target_parameters in {} picks {}; correct one of the \
+                 two files",
+                depth + 1,
+                config.json.path().display(),
+                targeted.len()
+            )));
+        };
+        Ok(Target {
+            module: module.to_string(),
+            weight: weight.to_string(),
+            is_bare: true,
+        })
+    }
+
+    /// Adds the adapter of a parameter that stacks the matrices of all experts.
+    pub(super) fn add_stacked(
+        &mut self,
+        target: &Target,
+        low: Low,
+        config: &AdapterConfig,
+        names: &mut Vec<String>,
+    ) -> Result<()> {
+        let parameter = target.weight.as_str();
+        let (a, b) = match low {
+            Low {
+                a: Some(a),
+                b: Some(b),
+                bias: None,
+                lengths: None,
+                rows: None,
+                is_table: false,
+            } if !config.is_dora => (a, b),
+            other => {
+                let Some(part) = other.first() else {
+                    return Ok(());
+                };
+                let reason = format!(
+                    "{parameter} stacks experts, to which PEFT adds lora_A and lora_B alone, without use_dora and lora_bias"
+                );
+                return Err(part.error(reason));
+            }
+        };
+        let matrices: Vec<ExpertMatrix> =
+            (self.names.stack(parameter)).map_or(vec![], <[_]>::to_vec);
+        let Some(one) = matrices.first() else {
+            return Ok(());
+        };
+        let rank = config.rank(parameter)?;
+        let factors = ExpertFactors {
+            n_experts: matrices.iter().map(|m| m.expert + 1).max().unwrap_or(0),
+            rank,
+            scale: config.scale(parameter, rank)?,
+            reading: one.reading,
+            a,
+            b,
+        };
+        let d_in = one.source.shape.get(1).copied().unwrap_or(0);
+        factors.check(one.outputs().1, d_in, parameter)?;
+        for matrix in &matrices {
+            let source = matrix.source;
+            let is_new = !names.contains(&source.name);
+            let change = match source.item {
+                // The files have the parameter as the class has it.
+                Some(_) if is_new => Change::Experts {
+                    factors: factors.clone(),
+                    lies: match source.lies_transposed() {
+                        true => Lies::InOut,
+                        false => Lies::OutIn,
+                    },
+                },
+                Some(_) => continue,
+                None if source.lies_transposed() => {
+                    let reason = format!("{parameter} lies transposed in {}", source.name);
+                    return Err(factors.a.error(reason));
+                }
+                None => Change::Expert {
+                    factors: factors.clone(),
+                    expert: matrix.expert,
+                    first_output: matrix.outputs().0.first().map_or(0, |rows| rows.start),
+                },
+            };
+            let features = source.features.clone().filter(|_| source.item.is_none());
+            let changes = self.changes.entry(source.name.clone()).or_default();
+            changes.push(Placed { change, features });
+            if is_new {
+                names.push(source.name.clone());
+            }
+        }
+        Ok(())
+    }
+}
