@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
 use crate::checkpoint::files::{Coding, Compute, TensorFiles};
 use crate::checkpoint::source::Source;
@@ -186,7 +186,7 @@ pub(super) fn least_bits(files: &TensorFiles, source: &Source) -> f64 {
 }
 
 /// The format in which quantized values are packed, and the order of their inputs.
-type Packable = (CodeFormat, Option<Arc<[u32]>>);
+type Packable = (QuantizedFormat, Option<Arc<[u32]>>);
 
 /// How a matrix is packed from its quantized values; `None`, if the files hold it as a plain tensor.
 ///
@@ -249,12 +249,12 @@ impl StoredMatrix for Matrix {
         !self.source.has_rows()
     }
 
-    fn coding(&self) -> Option<(CodeFormat, Option<&Arc<[u32]>>)> {
+    fn coding(&self) -> Option<(QuantizedFormat, Option<&Arc<[u32]>>)> {
         let (format, order) = self.coding.as_ref()?;
         Some((*format, order.as_ref()))
     }
 
-    fn coded_rows(&self, rows: Range<usize>) -> candle_core::Result<CodedRows> {
+    fn coded_rows(&self, rows: Range<usize>) -> candle_core::Result<QuantizedWeightRows> {
         let Some((format, _)) = self.coding else {
             return Err(self
                 .error("it is dequantized by each product".to_string())
@@ -270,7 +270,7 @@ impl StoredMatrix for Matrix {
             parts.iter().map(|part| part.start).min(),
             parts.iter().map(|part| part.end).max(),
         ) else {
-            return Ok(CodedRows::default());
+            return Ok(QuantizedWeightRows::default());
         };
         let read = first + start..first + end;
         let found = self.compute.coded_rows(&self.files, read, format)?;

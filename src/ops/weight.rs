@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows, PackedWeight};
+use candle_blocks_kernels::products::{PackedWeight, QuantizedFormat, QuantizedWeightRows};
 use candle_blocks_kernels::{SliceMut, threads};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -25,10 +25,10 @@ pub(crate) trait StoredMatrix: fmt::Debug + Send + Sync {
 
     /// The format and the order of inputs in which the quantized values can be packed; `None`, if only the dequantized
     /// elements can.
-    fn coding(&self) -> Option<(CodeFormat, Option<&Arc<[u32]>>)>;
+    fn coding(&self) -> Option<(QuantizedFormat, Option<&Arc<[u32]>>)>;
 
     /// The quantized values of some rows in that format.
-    fn coded_rows(&self, rows: Range<usize>) -> Result<CodedRows>;
+    fn coded_rows(&self, rows: Range<usize>) -> Result<QuantizedWeightRows>;
 
     /// An error that names the tensor.
     fn error(&self, reason: String) -> Error;
@@ -263,11 +263,11 @@ mod tests {
             self.comes_whole
         }
 
-        fn coding(&self) -> Option<(CodeFormat, Option<&Arc<[u32]>>)> {
+        fn coding(&self) -> Option<(QuantizedFormat, Option<&Arc<[u32]>>)> {
             None
         }
 
-        fn coded_rows(&self, _: Range<usize>) -> Result<CodedRows> {
+        fn coded_rows(&self, _: Range<usize>) -> Result<QuantizedWeightRows> {
             bail!("no quantized values")
         }
 

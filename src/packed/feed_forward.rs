@@ -208,7 +208,9 @@ impl fmt::Debug for PackedFeedForward {
 mod tests {
     use std::ops::Range;
 
-    use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+    use candle_blocks_kernels::products::{
+        GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
+    };
     use candle_core::DType;
 
     use super::*;
@@ -221,7 +223,7 @@ mod tests {
     /// A weight of codes with scales of one, times `D`.
     #[derive(Debug)]
     struct Codes {
-        format: CodeFormat,
+        format: QuantizedFormat,
         d_out: usize,
         zero: u8,
     }
@@ -247,16 +249,16 @@ mod tests {
             false
         }
 
-        fn coding(&self) -> Option<(CodeFormat, Option<&Arc<[u32]>>)> {
+        fn coding(&self) -> Option<(QuantizedFormat, Option<&Arc<[u32]>>)> {
             Some((self.format, None))
         }
 
-        fn coded_rows(&self, rows: Range<usize>) -> Result<CodedRows> {
+        fn coded_rows(&self, rows: Range<usize>) -> Result<QuantizedWeightRows> {
             let n_groups = rows.len() * D_IN.div_ceil(self.format.bits_by_group.1);
-            let is_shared = self.format.heads == Heads::Signed;
+            let is_shared = self.format.scales == GroupScales::Signed;
             let columns = |row| (0..D_IN).map(move |column| self.code(row, column));
-            Ok(CodedRows {
-                codes: rows.clone().flat_map(columns).collect(),
+            Ok(QuantizedWeightRows {
+                values: rows.clone().flat_map(columns).collect(),
                 scales: vec![if is_shared { 1.0 } else { D }; n_groups],
                 offsets: vec![],
                 shared: if is_shared {
@@ -274,17 +276,17 @@ mod tests {
 
     #[test]
     fn a_gate_of_another_format_than_up_is_clamped_as_any() {
-        let of = |bits_by_group, heads, zero| Codes {
-            format: CodeFormat {
+        let of = |bits_by_group, scales, zero| Codes {
+            format: QuantizedFormat {
                 bits_by_group,
-                heads,
+                scales,
             },
             d_out: 33,
             zero,
         };
-        let scales = HeadNumber::F16;
-        let gate: Arc<Codes> = of((6, 16), Heads::Signed, 32).into();
-        let up: Arc<Codes> = of((8, 32), Heads::Zero { scales, zero: 128 }, 128).into();
+        let scales = ScaleType::F16;
+        let gate: Arc<Codes> = of((6, 16), GroupScales::Signed, 32).into();
+        let up: Arc<Codes> = of((8, 32), GroupScales::Zero { scales, zero: 128 }, 128).into();
         let numbers = |shape: (usize, usize)| {
             let numbers = (0..shape.0 * shape.1).map(|i| (i as f32).sin());
             Tensor::from_iter(numbers, &candle_core::Device::Cpu)

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows, PackedWeight};
+use candle_blocks_kernels::products::{PackedWeight, QuantizedFormat, QuantizedWeightRows};
 use candle_core::Result;
 
 use super::Packing;
@@ -15,7 +15,7 @@ use crate::memory::check_packing;
 pub(super) struct Coded {
     pub dims: (usize, usize),
     matrix: Arc<dyn StoredMatrix>,
-    format: CodeFormat,
+    format: QuantizedFormat,
     order: Option<Arc<[u32]>>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn pack_codes(
         if is_gated {
             return weights[matrix].matrix.coded_rows(rows);
         }
-        let (mut all, mut first) = (CodedRows::default(), 0);
+        let (mut all, mut first) = (QuantizedWeightRows::default(), 0);
         for weight in weights {
             let end = first + weight.dims.0;
             let part = rows.start.clamp(first, end) - first..rows.end.clamp(first, end) - first;
@@ -78,7 +78,7 @@ pub(super) fn pack_codes(
     let n_weights = shape[0] * shape[1] * if is_gated { 2 } else { 1 };
     check_packing(n_weights * format.bits_by_group.0 / 8)?;
     packing.note_codes();
-    let packed = PackedWeight::of_codes(
+    let packed = PackedWeight::from_quantized(
         cpu,
         format,
         (shape, is_gated),

@@ -1,11 +1,11 @@
-//! Products of attention, whose right operands are in the cache.
+//! Products whose right operands are in the cache.
 
 use super::Operand;
 use crate::products::{Ahead, DotTile, Dots, Format, Total};
 use crate::vectors::Task;
 
-/// A [`DotTile`] of keys or values, which are in the cache already. That nothing is prefetched is known at
-/// compile time here; otherwise the innermost loop would decide it, at a cost of 1 % at the AVX2 level.
+/// A [`DotTile`] for keys or values, which are in the cache already. The type disables prefetching at compile time.
+/// A branch in the innermost loop would cost 1 % on AVX2.
 pub(crate) struct NearTile<'a, F: Format> {
     pub(crate) rows: usize,
     pub(crate) depth: usize,
@@ -22,8 +22,8 @@ impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
     }
 }
 
-impl<'a, F: Format<Number = f32>> NearTile<'a, F> {
-    /// The tile, which prefetches nothing.
+impl<'a, F: Format<Element = f32>> NearTile<'a, F> {
+    /// Converts to a tile that prefetches nothing.
     #[inline(always)]
     pub(crate) fn dot_tile(self) -> DotTile<'a, F> {
         DotTile {

@@ -1,36 +1,37 @@
-//! The rows of a product divided into blocks, and the blocks among threads.
+//! Blocking of a product's rows, and their distribution among threads.
 
 use std::ops::Range;
 
 use crate::threads::parallel::{self, part};
 
-/// The most rows that are packed at a time where threads share them: enough to amortise reading the right
-/// operand once per block, few enough to keep the working memory small. With more rows than this, an unpacked
-/// right operand is packed as a whole first.
+/// The maximum row count that threads pack together. It is large enough to amortize reading the right operand once
+/// per block, and small enough to keep the working memory small. If there are more rows, an unpacked right operand
+/// is packed as a whole first.
 pub const BLOCK_ROWS: usize = 256;
 
-/// How a kind of kernel has its rows divided.
+/// Blocking parameters for one kernel type.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocking {
-    /// Bytes of packed rows that stay in the second-level cache while panels stream through.
+    /// Packed row bytes that stay in the L2 cache while panels stream through.
     pub cached_bytes: usize,
-    /// Bytes of the largest weight that comes from a cache fast enough to be read for a few tiles of rows.
+    /// Size in bytes up to which a weight is read from a cache fast enough for blocks with few tiles.
     small_weight: usize,
-    /// All parts but the last have a multiple of this power of two of rows. A power, since each tile asks for a part.
+    /// Row counts are multiples of this power of two, except in the last part. A power of two, because each tile
+    /// computes its part.
     multiple_log2: u32,
 }
 
 impl Blocking {
-    /// Half of the usual second-level cache of 1 MiB; weights that the last-level cache is assumed to keep; any rows, as
-    /// kernels of vectors have tiles of every height.
+    /// Blocking for vector kernels: half a typical 1 MiB L2 cache, weights that are assumed to stay in the
+    /// last-level cache, and any row count, because vector kernels have tiles of every height.
     pub const OF_VECTORS: Self = Self {
         cached_bytes: 512 << 10,
         small_weight: 16 << 20,
         multiple_log2: 0,
     };
 
-    /// Half of the second-level cache of the CPUs that have tiles, 2 MiB; reading a weight is never fast beside what
-    /// they multiply; whole tiles.
+    /// Blocking for tile registers: half these CPUs' 2 MiB L2 cache. Reading a weight is never cheap compared with
+    /// their arithmetic. Blocks are whole tiles.
     #[cfg(target_arch = "x86_64")]
     pub const OF_TILES: Self = Self {
         cached_bytes: 1 << 20,
@@ -38,7 +39,7 @@ impl Blocking {
         multiple_log2: 4,
     };
 
-    /// Part `i` of `n` of so many rows.
+    /// Returns part `i` of `n` equal parts of `rows` rows.
     pub fn part(&self, rows: usize, n: usize, i: usize) -> Range<usize> {
         let shift = self.multiple_log2;
         let part = part(rows.div_ceil(1 << shift), n, i);
@@ -46,32 +47,30 @@ impl Blocking {
     }
 }
 
-/// Tiles in a thread's block from which on reading a small weight once per block costs nothing noticeable.
+/// Tiles per block above which reading a small weight once per block costs next to nothing.
 const FEW_TILES: usize = 2;
 
-/// The same for weights that come from memory.
+/// Tiles per block above which reading a weight from memory once per block costs next to nothing.
 const MANY_TILES: usize = 8;
 
-/// What the division depends on.
+/// Inputs for the row blocking.
 pub struct RowBlocks {
-    /// Rows of the left operand.
+    /// Rows in the left operand.
     pub len: usize,
-    /// Rows of a tile.
+    /// Rows in a tile.
     pub per_tile: usize,
-    /// Bytes of a row's packed operands.
+    /// Packed operand bytes per row.
     pub row_bytes: usize,
-    /// Bytes of the right operand, which is packed.
+    /// Packed right operand bytes.
     pub weight_bytes: usize,
     pub blocking: Blocking,
 }
 
 impl RowBlocks {
-    /// Calls `work(rows, threads)` for consecutive blocks of the rows, with the number of threads that are to
-    /// compute each block.
+    /// Calls `work(rows, threads)` for consecutive row blocks, with the thread count for each block.
     ///
-    /// With enough rows, each thread takes blocks of its own through all columns, so that its hidden
-    /// activations never leave its own cache. With fewer, all threads share one block of rows, and divide its
-    /// columns.
+    /// With enough rows, each thread processes its own blocks with all columns, so that hidden activations stay in
+    /// the thread's cache. With fewer rows, all threads share one row block and divide its columns.
     pub fn for_blocks(&self, threads: usize, work: impl Fn(Range<usize>, usize) + Sync) {
         // Every block reads the whole weight.
         let blocking = self.blocking;

@@ -1,8 +1,8 @@
-//! The micro-kernel of every format: one chunk of one tile of the product, with its accumulators in registers.
+//! The micro-kernel for every format: one chunk in one product tile, with the accumulators in registers.
 //!
-//! For each group of terms it loads [`WIDTH`] vectors of the panel, broadcasts the group of each row, and adds
-//! `rows · WIDTH` dot products to the accumulators. A full tile is as high as the register file allows: its
-//! accumulators, these vectors and a broadcast are never spilled.
+//! For each group it loads [`WIDTH`] panel vectors, broadcasts each row's group, and adds `rows · WIDTH` dot
+//! products to the accumulators. A full tile is as high as the register file allows: its accumulators, these vectors
+//! and one broadcast are never spilled.
 //!
 //! ```text
 //!                  b: one row of words of the panel
@@ -16,34 +16,34 @@ use super::{Dots, Format, Total, WIDTH, parts};
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::{Task, Vectors};
 
-/// One chunk of a tile of `rows` rows and [`Dots::PANEL`] columns.
+/// A chunk in a tile with `rows` rows and [`Dots::PANEL`] columns.
 pub struct DotTile<'a, F: Format> {
-    /// Rows of the tile, at most [`Dots::ROWS`].
+    /// Rows in the tile, at most [`Dots::ROWS`].
     pub rows: usize,
-    /// Terms in this chunk, at most [`Format::CHUNK`].
+    /// This chunk's depth, at most [`Format::CHUNK`].
     pub depth: usize,
     /// The left operand: packed rows, [`Dots::ROW_WORDS`] apart.
     pub a: &'a [F::Word],
-    /// The right operand: the panel's words from this chunk on.
+    /// The right operand: the panel's words, starting with this chunk.
     pub b: &'a [F::Word],
     pub layout: F::Layout,
-    /// What to prefetch of the words behind this chunk.
+    /// The data to prefetch after this chunk.
     pub ahead: Ahead,
     /// Running totals, `[rows, Dots::PANEL]`.
-    pub totals: &'a mut [F::Number],
-    /// Whether `totals` already holds the sums of preceding chunks.
+    pub totals: &'a mut [F::Element],
+    /// Tells whether `totals` already holds earlier chunks' sums.
     pub total: Total,
 }
 
-/// What a tile prefetches of the right operand while it computes.
+/// The right operand's data that a tile prefetches while it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
-    /// Nothing: the columns are packed as they are needed.
+    /// No prefetch, because the columns are packed on demand.
     Nothing,
-    /// The next chunk, which lies directly behind this one.
+    /// The next chunk, which directly follows this one.
     NextChunk,
-    /// One of as many equal shares of the next chunk as tiles of rows use this one. All of it during one tile
-    /// would be more cache lines than a core can wait for at a time.
+    /// A share of the next chunk, divided equally among the tiles that use this chunk. Prefetching it all during
+    /// one tile would exceed the cache lines that a core can wait for.
     ShareOfNextChunk { tile: usize, n_tiles: usize },
 }
 
@@ -54,7 +54,7 @@ impl<F: Format, D: Dots<F>> Task<D> for DotTile<'_, F> {
         macro_rules! by_rows {
             ($($rows:literal)*) => {
                 match self.rows {
-                    // Heights for which this level lacks registers are eliminated at compile time.
+                    // The compiler removes tile heights for which this instruction set lacks registers.
                     $($rows if const { $rows <= D::ROWS } => self.accumulate::<D, $rows>(dots),)*
                     rows => panic!("a tile of {rows} rows"),
                 }
@@ -76,13 +76,13 @@ impl<F: Format> DotTile<'_, F> {
             ..
         } = self;
         let groups = depth.div_ceil(F::GROUP);
-        let (head, words) = (F::head_words(layout, depth), F::chunk_words(layout, depth));
+        let (scale_words, words) = (F::scale_words(layout, depth), F::chunk_words(layout, depth));
         let next = b.as_ptr().wrapping_add(words * D::PANEL).cast::<u8>();
         let panel_bytes = F::GROUP_WORDS * D::PANEL * size_of::<F::Word>();
-        // How many bytes the prefetching advances for each group, and a mask for the groups that do it: those
-        // with none of these bits.
+        // Bytes that the prefetch address advances for each group, and a mask that selects the groups that
+        // prefetch: those with none of the mask's bits.
         let (ahead, step, mask) = match self.ahead {
-            // One hint too many instead of a second condition in the loop.
+            // One superfluous hint rather than a second condition in the loop.
             Ahead::Nothing => (next, 0, usize::MAX),
             Ahead::NextChunk => (next, panel_bytes, 0),
             Ahead::ShareOfNextChunk { tile, n_tiles } => {
@@ -100,48 +100,48 @@ impl<F: Format> DotTile<'_, F> {
         assert!(b.len() >= words * D::PANEL);
         assert!(self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
-        let heads = |j: usize| b.as_ptr().wrapping_add(j * lanes);
+        let scales = |j: usize| b.as_ptr().wrapping_add(j * lanes);
         let part_terms = F::part(layout);
         let groups_of_part = part_terms / F::GROUP;
         for part in 0..parts(depth, part_terms).max(1) {
-            // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the sums
+            // Loops rather than nested `from_fn`: the inner closure would not be inlined, and would pass the sums
             // through memory.
-            // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the panel's heads.
-            let mut sums = [[unsafe { d.start(row(0), heads(0)) }; WIDTH]; ROWS];
+            // SAFETY: by the assertions above, `a` holds ROWS packed rows, and `b` the panel's scales.
+            let mut sums = [[unsafe { d.start(row(0), scales(0)) }; WIDTH]; ROWS];
             for (i, sums) in sums.iter_mut().enumerate() {
                 for (j, sum) in sums.iter_mut().enumerate() {
                     // SAFETY: i < ROWS and j < WIDTH, and the assertions above.
-                    *sum = unsafe { d.start(row(i), heads(j)) };
+                    *sum = unsafe { d.start(row(i), scales(j)) };
                 }
             }
             let in_part = part * groups_of_part..groups.min((part + 1) * groups_of_part);
             let added = match F::MOST_PARTS {
-                // SAFETY: as above; `b` holds `groups` rows of words behind its heads.
+                // SAFETY: as above; `b` holds `groups` word rows after its scales.
                 1 => unsafe { d.add_groups::<ROWS>(a.as_ptr(), b.as_ptr(), groups, &mut sums) },
                 _ => 0,
             };
             for group in in_part.start + added..in_part.end {
                 if ROWS > 3 {
-                    // The rows of the next tile follow this tile's; each group prefetches one cache line of them.
+                    // The rows of the next tile follow this tile's. Each group prefetches one cache line from them.
                     let line = LINE / size_of::<F::Word>();
                     prefetch::near(row(ROWS).wrapping_add(group * line));
                     if group & mask == 0 {
                         let ahead = ahead.wrapping_add(group * step);
                         prefetch::far(ahead);
-                        // At AVX-512 a row of a panel is two cache lines; elsewhere it is at most one, and the
-                        // second hint runs one row further ahead.
+                        // With AVX-512 a panel row is two cache lines. Otherwise it is at most one, and the second
+                        // hint runs one row further ahead.
                         if self.ahead == Ahead::NextChunk {
                             prefetch::far(ahead.wrapping_add(LINE));
                         }
                     }
                 }
-                // No branch between widening the columns and multiplying them: across one, the compiler spilled
-                // sums to keep operands widened (int8 on NEON).
-                let at = (head + group * F::GROUP_WORDS) * D::PANEL;
-                // Not by `from_fn`, as above: in its closure what widens a word was a call.
-                // SAFETY: group < groups, so the loads end within the words of `b`.
+                // No branch between widening the columns and multiplying them: with a branch, the compiler
+                // spilled sums to keep the widened operands (int8 on NEON).
+                let at = (scale_words + group * F::GROUP_WORDS) * D::PANEL;
+                // No `from_fn`, as above: in its closure, a word's widening was not inlined.
+                // SAFETY: group < groups, so the loads end within `b`.
                 let b: [D::Right; WIDTH] =
-                    unsafe { [d.right(heads(0).add(at)), d.right(heads(1).add(at))] };
+                    unsafe { [d.right(scales(0).add(at)), d.right(scales(1).add(at))] };
                 for (i, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
                     let a = unsafe { d.left(row(i), group) };
@@ -150,19 +150,18 @@ impl<F: Format> DotTile<'_, F> {
                     }
                 }
             }
-            // SAFETY: the panel's heads, as above, and a part of the chunk; by hand, as above.
+            // SAFETY: the panel's scales, as above, for a part in the chunk. Unrolled by hand, as above.
             let of_columns = unsafe {
                 [
-                    d.heads(layout, heads(0), part),
-                    d.heads(layout, heads(1), part),
+                    d.scales(layout, scales(0), part),
+                    d.scales(layout, scales(1), part),
                 ]
             };
             let total = match part {
                 0 => self.total,
                 _ => Total::Running,
             };
-            // Unrolled by hand: the compiler would not unroll a loop of this length, and would keep the sums in
-            // memory.
+            // Unrolled by hand: the compiler does not unroll a loop this long, and would keep the sums in memory.
             macro_rules! finish_rows {
             ($($i:literal)*) => {
                 $(if $i < ROWS {
@@ -175,29 +174,29 @@ impl<F: Format> DotTile<'_, F> {
         }
     }
 
-    /// Adds the sums of a part of row `i` to its totals.
+    /// Adds one part's sums in row `i` to the row's totals.
     ///
     /// # Safety
-    /// `row` points to [`Dots::ROW_WORDS`] packed words, which have the part.
+    /// `row` points to [`Dots::ROW_WORDS`] packed words that include the part.
     #[inline(always)]
     unsafe fn finish_row<D: Dots<F>>(
         &mut self,
         d: D,
         (row, part): (*const F::Word, usize),
         sums: [D::Sum; WIDTH],
-        heads: [D::Heads; WIDTH],
+        scales: [D::Scales; WIDTH],
         (i, total): (usize, Total),
     ) {
         let v = d.vectors();
         let lanes = D::PANEL / WIDTH;
         let totals = &mut self.totals[i * D::PANEL..][..D::PANEL];
-        let sums = sums.into_iter().zip(heads);
-        for ((sum, heads), totals) in sums.zip(totals.chunks_exact_mut(lanes)) {
+        let sums = sums.into_iter().zip(scales);
+        for ((sum, scales), totals) in sums.zip(totals.chunks_exact_mut(lanes)) {
             // SAFETY: the caller's promise.
-            let sum = unsafe { d.numbers(sum, row, part, heads) };
+            let sum = unsafe { d.to_floats(sum, row, part, scales) };
             let total = match total {
                 Total::New => sum,
-                // SAFETY: `totals` holds as many numbers as a vector.
+                // SAFETY: `totals` holds a whole vector.
                 Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, sum),
             };
             // SAFETY: as above.

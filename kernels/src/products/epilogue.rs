@@ -1,51 +1,51 @@
-//! The epilogue of a product: what is applied to a tile's totals while they are still in the cache.
+//! A product's epilogue: elementwise operations on a tile's totals while they are still in the cache.
 //!
-//! Bias, activation, gate, scale and residual cost no pass of their own over the result, and the result is
-//! written to memory once.
+//! Bias, activation, gate, scale and residual need no separate pass over the result, which is written to memory
+//! once.
 
 use crate::{cpu::Cpu, rows::activation::ActivationFunction, threads::parallel, vectors::Real};
 
-/// `residual + scale · activation(sum + bias)`; of a gated matrix
-/// `residual + scale · activation(gate + bias) · (up + up_bias)`. Each part is optional; a [`GateClamp`] bounds gate and
-/// up behind their biases. The bits of the sums do not depend on it.
+/// An epilogue `residual + scale · activation(sum + bias)`, or for a gated matrix `residual + scale ·
+/// activation(gate + bias) · (up + up_bias)`. Each field is optional. A [`GateClamp`] clamps gate and up after their
+/// biases. The epilogue does not change the sums' bits.
 #[derive(Clone, Copy)]
 pub struct Epilogue<'a, T> {
-    /// One number for each column; of a gated matrix, for the columns of the gate.
+    /// A value per column. For a gated matrix, the gate's bias.
     pub bias: Option<&'a [T]>,
-    /// One number for each column of the second half of a gated matrix, up.
+    /// A value per column, added to a gated matrix's `up` half.
     pub up_bias: Option<&'a [T]>,
-    /// Applied to the sum and bias; of a gated matrix, to those of the gate only.
+    /// The activation for the biased sum. For a gated matrix, applied to the gate only.
     pub activation: ActivationFunction,
-    /// Bounds of the halves of a gated matrix.
+    /// Clamps gate and up in a gated matrix.
     pub clamp: Option<GateClamp<T>>,
-    /// Factor on everything but the residual.
+    /// A factor on everything except the residual.
     pub scale: Scale<'a, T>,
-    /// Added last: rows without gaps, in the shape of the result.
+    /// A residual in the result's shape, row-major and contiguous. Added last.
     pub residual: Option<&'a [T]>,
 }
 
-/// Bounds of gate and up: `activation(min(gate, limit)) · (min(max(up, -limit), limit) + offset)`. NaN stays.
+/// Clamps gate and up: `activation(min(gate, limit)) · (min(max(up, -limit), limit) + offset)`. NaN is preserved.
 #[derive(Clone, Copy, Debug)]
 pub struct GateClamp<T> {
-    /// The bound.
+    /// The limit.
     pub limit: T,
-    /// What is added to up behind it.
+    /// The offset that is added to `up` after clamping.
     pub offset: T,
 }
 
-/// A factor on the results of a product.
+/// A factor on a product's results.
 #[derive(Clone, Copy)]
 pub enum Scale<'a, T> {
     /// No factor.
     One,
     /// The same factor for all results.
     Constant(T),
-    /// One factor for each column.
+    /// A factor for each column.
     Columns(&'a [T]),
 }
 
 impl<'a, T: Real> Epilogue<'a, T> {
-    /// The sums unchanged.
+    /// Leaves the sums unchanged.
     pub const NONE: Self = Self {
         bias: None,
         up_bias: None,
@@ -55,15 +55,15 @@ impl<'a, T: Real> Epilogue<'a, T> {
         residual: None,
     };
 
-    /// The sums with an optional bias.
+    /// Adds an optional bias to the sums.
     pub fn bias(bias: Option<&'a [T]>) -> Self {
         Self { bias, ..Self::NONE }
     }
 
-    /// Applies scale and residual to finished sums, with the bits of a product that ends in this epilogue.
+    /// Applies scale and residual to finished sums. The bits equal a product's with this epilogue.
     ///
     /// # Panics
-    /// If the epilogue has any other part, or a part that does not fit.
+    /// If the epilogue has any other operation, or a length does not match.
     pub fn finish(&self, cpu: Cpu, rows: &[T], columns: usize, y: &mut [T]) {
         assert!(self.bias.is_none() && self.up_bias.is_none() && self.clamp.is_none());
         assert!(self.activation == ActivationFunction::Identity);
@@ -85,10 +85,10 @@ impl<'a, T: Real> Epilogue<'a, T> {
         });
     }
 
-    /// Checks the lengths of all parts.
+    /// Checks all lengths.
     ///
     /// # Panics
-    /// If a part does not fit results of this shape.
+    /// If a field does not match this result shape.
     pub(crate) fn check(&self, rows: usize, columns: usize) {
         let fits = |values: Option<&[T]>, len| values.is_none_or(|values| values.len() == len);
         let scales = match self.scale {
@@ -100,5 +100,5 @@ impl<'a, T: Real> Epilogue<'a, T> {
     }
 }
 
-/// Rows that one task finishes.
+/// Rows per task.
 const ROWS_PER_TASK: usize = 16;

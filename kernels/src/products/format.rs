@@ -1,30 +1,31 @@
-//! Number formats of a product's operands: f32, f64, half precision, bfloat16, int8 and int4.
+//! Number formats for matrix product operands: f32, f64, half precision, bfloat16, int8 and int4.
 //!
-//! A [`Format`] is named by the type that numbers are stored in. The rows of the left operand come in, and
-//! results go out, as [`Format::Number`]; both operands are packed into *words*, each of one or more
-//! consecutive terms (a *group*), so that one instruction adds all products of a word to an accumulator.
-//! [`Dots`] are these instructions at one level. Accumulators start anew in each chunk of [`Format::CHUNK`]
-//! terms, and their sums are added, in order, to totals of [`Format::Number`]: that is what makes a row's bits
-//! independent of everything around it, in every format.
+//! A [`Format`] is named by its storage type. Left operand rows come in, and results go out, as
+//! [`Format::Element`]. Both operands are packed into *words*. A word holds one or more values that are
+//! consecutive along the depth `k` (a *group*), so that one instruction adds all products in a word to an
+//! accumulator. [`Dots`] provides these instructions for one instruction set. Accumulators start anew in each chunk
+//! with [`Format::CHUNK`] values along `k`, and the chunks' sums are added in order to totals in
+//! [`Format::Element`]. This fixed order makes a row's bits independent of batch size, threads and packing, in
+//! every format.
 //!
 //! ```text
 //! left operand [rows, depth]              right operand [depth, columns]
-//! [chunk][row][word]                      [panel][chunk][head or word][column of the panel]
+//! [chunk][row][word]                      [panel][chunk][scales or word][column of the panel]
 //!
-//! chunk 0  row 0  w w w .. (ROW_WORDS)    panel 0  chunk 0  head    h h h .. (PANEL columns)
+//! chunk 0  row 0  w w w .. (ROW_WORDS)    panel 0  chunk 0  scales  s s s .. (PANEL columns)
 //!          row 1  w w w ..                                  word 0  w w w ..
 //!          ..                                               word 1  w w w ..
 //! chunk 1  row 0  w w w ..                                  ..
-//!          ..                                      chunk 1  head    h h h ..
+//!          ..                                      chunk 1  scales  s s s ..
 //!                                                           ..
 //!                                         panel 1  chunk 0  ..
 //! ```
 //!
-//! The micro-kernel broadcasts one group of a row and multiplies it by a panel's row of words. What a column
-//! needs beside its terms (int8: its scale and sum; int4: its scale and minimum) are its *head* words, which precede the terms in each
-//! chunk. Rows are packed as the level's instructions take them: where there are none for a narrow format, its
-//! terms are widened already, and a group of a row is two words. The left operand is packed by
-//! [`PackRows`](super::pack_rows::PackRows), the right one by [`pack_panels`](super::pack_panels).
+//! The micro-kernel broadcasts one group from a row and multiplies it by a panel's word row. *Scale words* precede a
+//! column's values in each chunk: scale and sum for int8, scale and minimum for int4. Rows are packed in the layout
+//! that the instruction set needs. Without an instruction for a narrow format, rows are widened when they are
+//! packed, and a row's group takes two words. [`PackRows`](super::pack_rows::PackRows) packs the left operand,
+//! [`pack_panels`](super::pack_panels) the right one.
 
 use std::mem::MaybeUninit;
 
@@ -36,64 +37,64 @@ use super::{Chunks, WIDTH};
 use crate::rows::activation::Computed;
 use crate::vectors::{Instructions, Vectors};
 
-/// The parts, or the groups, that so many terms have: of a power of two each.
+/// Returns how many parts (or groups) of `part` values cover `terms` values. `part` is a power of two.
 #[inline(always)]
 pub const fn parts(terms: usize, part: usize) -> usize {
-    // A shift: each tile of a product asks for it, which takes not much longer than a division.
+    // A shift is faster than a division: the micro-kernel calls this for each tile.
     (terms + part - 1) >> part.trailing_zeros()
 }
 
-/// How the operands of a product are stored. Implemented by the type that numbers are stored in.
+/// A storage format for product operands, implemented by its storage type.
 pub trait Format: Copy + Send + Sync + 'static {
-    /// The type of the rows that come in, of the results, and of the totals.
-    type Number: Computed;
-    /// The element of packed operands; as large as a number.
+    /// The type of input rows, totals and results.
+    type Element: Computed;
+    /// An element in packed operands, as large as `Element`.
     type Word: Pod + Send + Sync;
-    /// What of the storage is known at run time only.
+    /// The storage options that are known only at run time.
     type Layout: Copy + fmt::Debug + Default + PartialEq + Send + Sync + 'static;
-    /// Consecutive terms of a column in one word, or in [`Self::GROUP_WORDS`]. Divides [a part](Self::part).
+    /// A column's consecutive values in one word, or in [`Self::GROUP_WORDS`] words. Divides [the part](Self::part).
     const GROUP: usize;
-    /// Words of a group.
+    /// Words in a group.
     const GROUP_WORDS: usize = 1;
-    /// Terms that are summed in registers before they are added to the total. It is part of every result: see
-    /// [`multiply`](super::multiply) on the order of addition.
+    /// Values along `k` that are summed in registers before they are added to the total. It defines every result:
+    /// see [`multiply`](super::multiply) for the summation order.
     const CHUNK: usize;
-    /// The most [parts](Self::part) of a chunk.
+    /// At most this many [parts](Self::part) in a chunk.
     const MOST_PARTS: usize = 1;
-    /// Head words of a column, which precede its terms in each chunk, where the layout does not matter.
-    const HEAD: usize = 0;
-    /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
-    /// each chunk.
-    const NUMBERS: bool = false;
-    /// How many bytes ahead the product of a row or two prefetches a panel; 0 where words take so little work that the
-    /// hardware is far enough ahead by itself.
+    /// A column's scale words in each chunk, before its values, for formats without layout options.
+    const SCALE_WORDS: usize = 0;
+    /// True if packed words are the input values unchanged, with rows [`Self::CHUNK`] words apart in each
+    /// chunk.
+    const PLAIN: bool = false;
+    /// Prefetch distance in bytes for products with one or two rows. 0 if the hardware prefetcher is fast enough for
+    /// the format.
     const AHEAD: usize = 0;
-    /// Whether columns are packed from numbers. Those of other formats come as codes.
-    const OF_NUMBERS: bool = true;
-    /// Whether a word is made of nothing but its own one or two terms, so that columns can be packed by rows.
+    /// True if [`Self::pack_column`] packs float columns. Other formats are packed from quantized values only.
+    const FROM_FLOATS: bool = true;
+    /// True if a word depends only on its own one or two values, so that columns can be packed row by row.
     const BY_ROWS: bool = false;
 
-    /// Terms of a chunk whose sums are added to the total by themselves, as what the head has for them says: a power of two, as is
-    /// [`Self::CHUNK`].
+    /// Returns a part's length: the values along `k` that share a scale, and whose sum is added to the total
+    /// separately. A power of two, like [`Self::CHUNK`].
     #[inline(always)]
     fn part(_: Self::Layout) -> usize {
         Self::CHUNK
     }
 
-    /// Head words of a column in a chunk of so many terms.
+    /// Returns how many scale words a column has, in a chunk with depth `terms`.
     #[inline(always)]
-    fn head_words(_: Self::Layout, _terms: usize) -> usize {
-        Self::HEAD
+    fn scale_words(_: Self::Layout, _terms: usize) -> usize {
+        Self::SCALE_WORDS
     }
 
-    /// Words of a column in a chunk of so many terms, its head included.
+    /// Returns how many words a column has, scales included, in a chunk with depth `terms`.
     #[inline(always)]
     fn chunk_words(layout: Self::Layout, terms: usize) -> usize {
-        Self::head_words(layout, terms) + terms.div_ceil(Self::GROUP) * Self::GROUP_WORDS
+        Self::scale_words(layout, terms) + terms.div_ceil(Self::GROUP) * Self::GROUP_WORDS
     }
 
-    /// Words in a packed column of `depth` terms, heads included. A depth of 0 still has one chunk, and so one
-    /// head.
+    /// Returns the word count in a packed column of `depth` values, scales included. A column with depth 0 still has
+    /// one chunk, and therefore scale words.
     #[inline(always)]
     fn column_words(layout: Self::Layout, depth: usize) -> usize {
         let rest = match depth % Self::CHUNK {
@@ -103,52 +104,52 @@ pub trait Format: Copy + Send + Sync + 'static {
         depth / Self::CHUNK * Self::chunk_words(layout, Self::CHUNK) + rest
     }
 
-    /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks, and the last group is padded
-    /// with terms whose products are zero. Not called of a format that is not [`Self::OF_NUMBERS`].
-    fn pack_column(layout: Self::Layout, terms: &[Self::Number], words: &mut [Self::Word]);
+    /// Packs a column into its [words](Self::column_words). Groups do not cross chunks, and the last group is
+    /// padded with values whose products are zero. Not called for formats without [`Self::FROM_FLOATS`].
+    fn pack_column(layout: Self::Layout, terms: &[Self::Element], words: &mut [Self::Word]);
 
-    /// The terms of a packed column as products take them, from its [words](Self::column_words).
-    fn unpack_column(layout: Self::Layout, words: &[Self::Word], terms: &mut [Self::Number]);
+    /// Unpacks a column's values, rounded to the format, from its [words](Self::column_words).
+    fn unpack_column(layout: Self::Layout, words: &[Self::Word], terms: &mut [Self::Element]);
 
-    /// Rearranges a vector of words of a panel, one of each lane's column, as [`Dots::right`] reads them.
+    /// Rearranges a panel word vector, one per lane, into the order that [`Dots::right`] reads.
     #[inline(always)]
     fn arrange(_: &mut [Self::Word]) {}
 
-    /// The word of one lane's column in a vector that [`Self::arrange`] rearranged.
+    /// Returns one lane's word from a vector that [`Self::arrange`] rearranged.
     #[inline(always)]
     fn arranged(vector: &[Self::Word], lane: usize) -> Self::Word {
         vector[lane]
     }
 
-    /// Packs a row of words from the one or two rows that hold their terms, as [`Self::pack_column`] packs columns.
+    /// Packs a word row from the one or two rows that hold its values, as [`Self::pack_column`] packs columns.
     ///
     /// # Panics
     /// If the format is not packed [by rows](Self::BY_ROWS).
-    fn pack_word_row(_: [&[Self::Number]; 2], _: &mut [Self::Word]) {
+    fn pack_word_row(_: [&[Self::Element]; 2], _: &mut [Self::Word]) {
         panic!("a format that is packed by columns")
     }
 }
 
-/// The dot-product instructions of one level in a format. A value is the proof that the CPU has them.
+/// An instruction set's dot products for a format. Holding a value proves that the CPU has them.
 pub trait Dots<F: Format>: Instructions {
-    /// The level's vectors of totals; each lane is a column.
-    type Vectors: Vectors<F::Number> + Instructions;
-    /// The terms of one group of one row, broadcast to all lanes.
+    /// Vectors for totals. Each lane is a column.
+    type Vectors: Vectors<F::Element> + Instructions;
+    /// A row's group, broadcast to all lanes.
     type Left: Copy;
-    /// The terms of one group of each lane's column.
+    /// A group from each lane's column.
     type Right: Copy;
-    /// The accumulator of a part, one sum per lane.
+    /// A part's accumulator, with one sum per lane.
     type Sum: Copy;
-    /// What turns the sums of a part into numbers: of each lane's column.
-    type Heads: Copy;
-    /// The most rows of a tile [`WIDTH`] vectors wide: as many as leave registers for the operands.
+    /// A part's scales and offsets, for each lane's column. They convert the sums to floats.
+    type Scales: Copy;
+    /// The maximum row count in a tile [`WIDTH`] vectors wide that leaves registers for the operands.
     const ROWS: usize;
-    /// Words that one row occupies in a chunk of the packed left operand, with whatever precedes its terms.
+    /// A row's words in a packed chunk, including the row's scales.
     const ROW_WORDS: usize;
-    /// Columns of a panel, which is as wide as a tile.
-    const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Number>>::LANES;
+    /// Columns in a panel, which is as wide as a tile.
+    const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Element>>::LANES;
 
-    /// How a row is packed that such columns are multiplied by.
+    /// Returns how rows are packed that are multiplied by columns in `layout`.
     fn chunks(layout: F::Layout) -> Chunks {
         Chunks {
             columns: F::CHUNK,
@@ -157,48 +158,49 @@ pub trait Dots<F: Format>: Instructions {
         }
     }
 
-    /// The vectors that totals are computed in.
+    /// Returns the vectors in which totals are computed.
     fn vectors(self) -> Self::Vectors;
 
-    /// Packs one row of a chunk, at most [`Format::CHUNK`] terms in parts of so many, into [`Self::ROW_WORDS`] words. The last
-    /// group is padded with zeros; words behind it may be left as they were.
-    fn pack_row(self, row: &[F::Number], part: usize, words: &mut [F::Word]);
+    /// Packs a row's chunk, at most [`Format::CHUNK`] values in parts with length `part`, into
+    /// [`Self::ROW_WORDS`] words. The last group is padded with zeros. Words after it may keep old contents.
+    fn pack_row(self, row: &[F::Element], part: usize, words: &mut [F::Word]);
 
-    /// Group number `group` of a packed row, broadcast.
+    /// Loads group `group` from a packed row, and broadcasts it.
     ///
     /// # Safety
     /// `row` points to [`Self::ROW_WORDS`] packed words, and `group` is below `CHUNK / GROUP`.
     unsafe fn left(self, row: *const F::Word, group: usize) -> Self::Left;
 
-    /// One group of each of `LANES` neighbouring columns.
+    /// Loads one group per column, for `LANES` adjacent columns.
     ///
     /// # Safety
-    /// As many words can be read at `from` as a vector has lanes, in each of [`Format::GROUP_WORDS`] consecutive rows of a
-    /// panel.
+    /// A word vector can be read at `from`, in [`Format::GROUP_WORDS`] consecutive panel rows
+    /// each.
     unsafe fn right(self, from: *const F::Word) -> Self::Right;
 
-    /// The initial accumulator of a part, for one row and one vector of columns.
+    /// Returns a part's initial accumulator, for one row and one column vector.
     ///
     /// # Safety
-    /// `row` points to [`Self::ROW_WORDS`] packed words, and `heads` to a vector of words in each of
-    /// [`Format::head_words`] consecutive rows of a panel.
-    unsafe fn start(self, row: *const F::Word, heads: *const F::Word) -> Self::Sum;
+    /// `row` points to [`Self::ROW_WORDS`] packed words, and `scales` to a vector of words in each of
+    /// [`Format::scale_words`] consecutive rows of a panel.
+    unsafe fn start(self, row: *const F::Word, scales: *const F::Word) -> Self::Sum;
 
     /// `sum + left · right`.
     fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
 
-    /// Two sums of some groups each as one, where they are integers that begin at 0: then the order of addition does not matter.
-    /// `None` where it is part of the result.
+    /// Adds two sums over different groups, if they are integers that start at 0, so that the summation order does
+    /// not matter. Returns `None` if the order affects the result.
     #[inline(always)]
     fn joined(self, _: Self::Sum, _: Self::Sum) -> Option<Self::Sum> {
         None
     }
 
-    /// Adds the first groups of a chunk to the sums of several rows in a way of the level's own, and returns how many it
-    /// added: those for which it has instructions that multiply several rows at a time, with the same bits.
+    /// Adds a chunk's first groups to several rows' sums, with instructions that multiply several rows at once, and
+    /// returns the group count added. The bits equal [`Self::dot`]'s. Instruction sets without such instructions
+    /// return 0.
     ///
     /// # Safety
-    /// `rows` points to `ROWS` packed rows, and `panel` to [`Format::HEAD`] and `groups` consecutive rows of a panel.
+    /// `rows` points to `ROWS` packed rows, and `panel` to [`Format::SCALE_WORDS`] and `groups` consecutive panel rows.
     #[inline(always)]
     unsafe fn add_groups<const ROWS: usize>(
         self,
@@ -210,45 +212,45 @@ pub trait Dots<F: Format>: Instructions {
         0
     }
 
-    /// What the head of one vector of columns has for a part.
+    /// Loads a part's scales for one column vector.
     ///
     /// # Safety
-    /// As for [`Self::start`]; the chunk has this part.
-    unsafe fn heads(self, layout: F::Layout, heads: *const F::Word, part: usize) -> Self::Heads;
+    /// Same as for [`Self::start`]; the chunk has this part.
+    unsafe fn scales(self, layout: F::Layout, scales: *const F::Word, part: usize) -> Self::Scales;
 
-    /// As [`Self::heads`], of two neighbouring vectors and so many parts at once, so that the layout is asked for once.
+    /// Loads several parts' scales for two adjacent vectors. Branches on the layout once for all.
     ///
     /// # Safety
-    /// As for [`Self::start`], of both; the chunk has these parts.
+    /// Same as for [`Self::start`], for both; the chunk has these parts.
     #[inline(always)]
-    unsafe fn all_heads(
+    unsafe fn all_scales(
         self,
         layout: F::Layout,
-        heads: [*const F::Word; WIDTH],
-        to: &mut [[MaybeUninit<Self::Heads>; WIDTH]],
+        scales: [*const F::Word; WIDTH],
+        to: &mut [[MaybeUninit<Self::Scales>; WIDTH]],
     ) {
         for (part, to) in to.iter_mut().enumerate() {
-            for (to, heads) in to.iter_mut().zip(heads) {
+            for (to, scales) in to.iter_mut().zip(scales) {
                 // SAFETY: the caller's promise.
-                to.write(unsafe { self.heads(layout, heads, part) });
+                to.write(unsafe { self.scales(layout, scales, part) });
             }
         }
     }
 
-    /// Converts a part's accumulators to numbers.
+    /// Converts a part's accumulators to floats.
     ///
     /// # Safety
-    /// As for [`Self::start`]; the row has this part.
-    unsafe fn numbers(
+    /// Same as for [`Self::start`]; the row has this part.
+    unsafe fn to_floats(
         self,
         sum: Self::Sum,
         row: *const F::Word,
         part: usize,
-        heads: Self::Heads,
-    ) -> <Self::Vectors as Vectors<F::Number>>::Vector;
+        scales: Self::Scales,
+    ) -> <Self::Vectors as Vectors<F::Element>>::Vector;
 }
 
-/// The methods of [`Dots`], each compiled where it is used; those that read what their callers point to come last.
+/// Implements [`Dots`]' methods, each inlined. The `unsafe` methods, which read through pointers, come last.
 macro_rules! dots {
     (
         $(fn $name:ident($($arguments:tt)*) -> $out:ty $body:block)*
@@ -260,7 +262,7 @@ macro_rules! dots {
         )*
         $(
             #[inline(always)]
-            #[allow(unused_unsafe, clippy::unused_unit)] // where nothing is read
+            #[allow(unused_unsafe, clippy::unused_unit)] // for methods that read nothing
             unsafe fn $unsafe_name($($unsafe_arguments)*) -> $unsafe_out {
                 // SAFETY: the caller's promise, which the trait states.
                 unsafe { $unsafe_body }

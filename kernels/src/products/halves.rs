@@ -1,19 +1,19 @@
-//! One matrix in a panel, or two side by side.
+//! Panels that hold one matrix, or two interleaved matrices.
 
 use super::WIDTH;
 
-/// What the columns of a packed matrix consist of.
+/// The matrices in a packed right operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halves {
-    /// The columns of one matrix.
+    /// A matrix.
     One,
-    /// Those of two matrices, interleaved so that a vector of the gate's columns lies beside a vector of up's:
-    /// both results of a gated feed-forward meet in one tile.
+    /// A gated feed-forward's gate and up matrices, interleaved: a gate column vector is followed by up's same
+    /// columns, so that both results are in one tile.
     GateAndUp,
 }
 
 impl Halves {
-    /// Columns of the result that a panel of `width` columns holds.
+    /// Returns how many result columns a panel with `width` columns holds.
     pub fn columns_per_panel(self, width: usize) -> usize {
         match self {
             Self::One => width,

@@ -1,8 +1,8 @@
-//! Products of a few rows with a weight that is read where it lies.
+//! Products with few rows and an unpacked weight.
 //!
-//! For a row or two, packing a panel costs more than multiplying it. Here a small square of the weight is
-//! transposed in registers and multiplied at once. The order of addition is that of the tiles, so the bits are
-//! the same.
+//! For one or two rows, packing a panel costs more than multiplying it. This micro-kernel transposes small weight
+//! squares in registers and multiplies them at once. The summation order equals the packed tiles', so that the bits
+//! are the same.
 
 use std::ops::Range;
 
@@ -10,29 +10,29 @@ use super::{CHUNK, Total, View};
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::{MAX_LANES, Real, Task, Vectors, columns_at_once};
 
-/// Vectors of columns computed at a time: their chains of multiply-adds are independent, so that neither waits
-/// for the latency of the other.
+/// Vectors of columns per step. Their multiply-add chains are independent, so that neither waits for the other's
+/// latency.
 const GROUPS: usize = 2;
 
-/// The most rows for which reading in place is faster than packing.
+/// The maximum row count for which reading in place is faster than packing.
 pub const MAX_ROWS: usize = 4;
 
-/// One chunk of a tile of at most [`MAX_ROWS`] rows; as [`DotTile`](super::dot_tile::DotTile), but with the
-/// right operand in place.
+/// A chunk in a tile with at most [`MAX_ROWS`] rows, like [`DotTile`](super::dot_tile::DotTile) with an unpacked
+/// right operand.
 pub struct InPlaceTile<'a, T> {
-    /// Rows of the tile, at most [`MAX_ROWS`].
+    /// Tile rows, at most [`MAX_ROWS`].
     pub rows: usize,
-    /// The left operand: rows, [`CHUNK`] numbers apart.
+    /// The left operand: rows, [`CHUNK`] values apart.
     pub a: &'a [T],
     /// The weight `[columns, depth]`, which is the right operand transposed. Its rows are contiguous.
     pub weight: View<'a, T>,
-    /// The terms of this chunk, at most [`CHUNK`].
+    /// This chunk's range along `k`, at most [`CHUNK`].
     pub terms: Range<usize>,
-    /// The weight's rows that are the tile's columns.
+    /// The weight rows that are the tile's columns.
     pub columns: Range<usize>,
     /// Running totals, `[rows, columns]`.
     pub totals: &'a mut [T],
-    /// Whether `totals` already holds the sums of preceding chunks.
+    /// Tells whether `totals` already holds earlier chunks' sums.
     pub total: Total,
 }
 
@@ -58,7 +58,7 @@ impl<T: Real> InPlaceTile<'_, T> {
         assert!(depth <= CHUNK && self.a.len() >= (ROWS - 1) * CHUNK + depth);
         assert!(self.totals.len() >= ROWS * width && width.is_multiple_of(GROUPS * V::LANES));
         if depth == 0 {
-            // An empty sum. A weight without terms has no address to read from.
+            // An empty sum. A weight with depth 0 has no address to read from.
             return self.totals[..ROWS * width].fill(T::ZERO);
         }
         let weight = self.weight.from(self.columns.start, self.terms.start);
@@ -71,15 +71,14 @@ impl<T: Real> InPlaceTile<'_, T> {
                 for (group, sums) in sums.iter_mut().enumerate() {
                     let at = (first + group * V::LANES) * stride + k;
                     for i in 0..V::LANES {
-                        // The rows of the weight are too many streams, too far apart, for the hardware
-                        // prefetcher.
+                        // The weight's rows are too many streams, too far apart, for the hardware prefetcher.
                         prefetch::near(weight.as_ptr().wrapping_add(at + i * stride + CHUNK));
                     }
                     for square in (0..line).step_by(columns_at_once::<T>()) {
                         let each = |j: usize, column: V::Vector| {
                             self.add_column(v, k + square + j, column, sums);
                         };
-                        // SAFETY: rows below `width` and terms below `depth`, which all lie in `weight` by the
+                        // SAFETY: rows are below `width` and `k` below `depth`, which all lie in `weight` by the
                         // assertion above.
                         unsafe { v.for_columns(weight.as_ptr().add(at + square), stride, each) };
                     }
@@ -92,7 +91,7 @@ impl<T: Real> InPlaceTile<'_, T> {
                     for (i, element) in column[..V::LANES].iter_mut().enumerate() {
                         *element = weight[(row + i) * stride + k];
                     }
-                    // SAFETY: `column` holds MAX_LANES numbers, as many as the longest vector.
+                    // SAFETY: `column` holds MAX_LANES values, as many as the longest vector.
                     let column = unsafe { v.load(column.as_ptr()) };
                     self.add_column(v, k, column, sums);
                 }
@@ -103,7 +102,7 @@ impl<T: Real> InPlaceTile<'_, T> {
                     let totals = &mut self.totals[at..at + V::LANES];
                     let total = match self.total {
                         Total::New => *sum,
-                        // SAFETY: `totals` holds LANES numbers.
+                        // SAFETY: `totals` holds LANES values.
                         Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, *sum),
                     };
                     // SAFETY: as above.
@@ -113,7 +112,7 @@ impl<T: Real> InPlaceTile<'_, T> {
         }
     }
 
-    /// Adds `a[i][k] · column` to the sums of each row `i`.
+    /// Adds `a[i][k] · column` to each row `i`'s sums.
     #[inline(always)]
     fn add_column<V: Vectors<T>, const ROWS: usize>(
         &self,
@@ -124,7 +123,7 @@ impl<T: Real> InPlaceTile<'_, T> {
     ) {
         debug_assert!((ROWS - 1) * CHUNK + k < self.a.len());
         for (i, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: i < ROWS and k < depth; `accumulate` asserted that `a` reaches to the last of these.
+            // SAFETY: i < ROWS and k < depth; `accumulate` asserted that `a` includes all rows.
             let a = unsafe { *self.a.get_unchecked(i * CHUNK + k) };
             *sum = v.multiply_add(v.splat(a), column, *sum);
         }

@@ -1,23 +1,23 @@
-//! What the driver of products asks of a level's instructions: a table of functions for each format.
+//! The interface between the matrix product driver and an instruction set: a function table for each format.
 //!
-//! Every call does the work of a tile, a panel or a row, so that a call through a pointer costs nothing, and the driver
-//! is compiled once for each format instead of once for each format at each level.
+//! Every call does the work of a tile, a panel or a row, so that an indirect call costs next to nothing. The driver
+//! is compiled once for each format rather than once for each format and instruction set.
 //!
-//! Levels whose unit is a vector have [`Dots`], from which all of these functions follow.
+//! Instruction sets with vector registers implement [`Dots`], from which all these functions follow.
 
 use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
 use super::tiles::TileKernel;
 use super::{
-    Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackByRows,
-    PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
-    formats::coded::Coded, pack_panel::transposed_columns,
+    ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format, InPlaceTile,
+    PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
+    formats::quantized::Quantized, pack_panel::transposed_columns,
 };
 use crate::vectors::{Instructions, Isa};
 
-/// Declares a kernel: the facts that the driver asks for, the tasks that it has computed, each with the instructions
-/// of dot products or with the vectors of their results, and what only a level of tiles does. Every `$Dots` is such a kernel.
+/// Declares a kernel trait: properties that the driver queries, tasks (each run with the dot-product instructions or
+/// with the totals' vectors), and functions that only tile registers need. Every `$Dots` implements the kernel.
 macro_rules! kernel {
     (
         $(#[$doc:meta])* $visibility:vis trait $Kernel:ident<F: $Format:ident> of D: $Dots:ident;
@@ -47,69 +47,70 @@ macro_rules! kernel {
 pub(crate) use kernel;
 
 kernel! {
-    /// The instructions of one level for products in a format.
+    /// An instruction set's functions for products in a format.
     ///
-    /// A level whose unit is a tile register implements this trait itself, for the formats that it multiplies
-    /// ([`TileKernel`]).
+    /// An instruction set with tile registers implements this trait itself, for the formats that its tiles
+    /// multiply ([`TileKernel`]).
     pub trait Kernel<F: Format> of D: Dots;
     facts {
-        /// The most rows of a tile.
+        /// Returns the maximum row count in a tile.
         rows() -> usize { D::ROWS }
-        /// Columns of a tile, and so of a panel.
+        /// Returns the column count in a tile, which is also a panel's width.
         panel() -> usize { D::PANEL }
-        /// How a row is packed that columns in a layout are multiplied by.
+        /// Returns how rows are packed that are multiplied by columns in `layout`.
         chunks(layout: F::Layout) -> Chunks { D::chunks(layout) }
-        /// Columns that are transposed together while a panel is packed.
+        /// Returns how many columns are transposed together while a panel is packed.
         transposed_columns() -> usize { transposed_columns::<F, D>() }
-        /// How rows are divided.
+        /// Returns the row blocking.
         blocking() -> Blocking { Blocking::OF_VECTORS }
     }
     tasks {
-        /// Adds one chunk of a tile to its totals.
+        /// Adds one chunk in a tile to the totals.
         dots multiply(DotTile<F>);
-        /// Computes a row or two in pairs of panels.
+        /// Computes one or two rows, in panel pairs.
         dots multiply_pairs(PanelPairs<F>);
-        /// Adds one chunk of a few rows, times columns that are read where they lie.
-        vectors multiply_in_place(InPlaceTile<F::Number>);
-        /// Applies the epilogue to some rows of a panel.
-        vectors finish(Finish<F::Number>);
-        /// Applies the epilogue to some rows of several panels.
-        vectors finish_panels(FinishPanels<F::Number>);
-        /// Packs one row of the left operand.
+        /// Adds one chunk in few rows, times unpacked columns.
+        vectors multiply_in_place(InPlaceTile<F::Element>);
+        /// Applies the epilogue to some rows in a panel.
+        vectors finish(ApplyEpilogue<F::Element>);
+        /// Applies the epilogue to some rows in several panels.
+        vectors apply_epilogue_to_panels(ApplyEpilogueToPanels<F::Element>);
+        /// Packs one left operand row.
         dots pack_row(PackRow<F>);
-        /// Packs some rows of the left operand in one chunk.
+        /// Packs some left operand rows in one chunk.
         dots pack_rows(PackRows<F>);
-        /// Packs a chunk of a panel whose words are its numbers.
-        vectors pack_columns(PackColumns<F::Number>);
+        /// Packs a panel chunk whose words are the input values.
+        vectors pack_columns(PackColumns<F::Element>);
         /// Packs a whole panel.
         vectors pack_panel(PackPanel<F>);
-        /// Copies the words of a packed column.
+        /// Copies a packed column's words.
         vectors unpack_column(UnpackColumn<F>);
-        /// Packs panels of a format that is packed by rows, from contiguous rows.
+        /// Packs panels row by row, from contiguous rows, for formats that support it.
         vectors pack_by_rows(PackByRows<F>);
-        /// Multiplies and adds registers for a while; returns how many operations these were.
+        /// Times the arithmetic: multiplies and adds registers for a while, and returns the operation count.
         dots multiply_registers(Registers<F>) -> usize;
     }
     tiles {
-        /// Calls `work` with the thread's tile registers ready for a product of so many rows, in tiles of [`Self::rows`]
-        /// and one of what is left. Each `multiply` and `multiply_pairs` must be within such a call.
+        /// Calls `work` with the thread's tile registers configured for a product of `rows` rows, in tiles of
+        /// [`Self::rows`] and one tile for the remainder. Every `multiply` and `multiply_pairs` must run within
+        /// such a call.
         fn with_tiles(&self, _rows: usize, work: &mut dyn FnMut()) {
             work();
         }
-        /// Brings a panel whose columns are all packed into the order in which it is read.
+        /// Rearranges a panel into the order in which it is read, after all its columns are packed.
         fn arrange(&self, _panel: &mut [F::Word]) {}
     }
 }
 
-/// A format that every level has a kernel for.
+/// A format that has a kernel for every instruction set.
 pub trait WithKernel: Format {
-    /// The kernel of a level: that of its instructions for this format, or else of its vectors. A kernel holds nothing,
-    /// so that the box takes no memory.
+    /// Returns the kernel for an instruction set. It uses the dot-product instructions for this format, or else
+    /// the general vector instructions. A kernel has no fields, so the box does not allocate.
     fn kernel(isa: Isa) -> Box<dyn Kernel<Self>>;
 }
 
 macro_rules! with_kernel {
-    // That of each level's vectors.
+    // The kernel of each instruction set's vectors.
     ($with:ident $kernel:ident $type:ty) => {
         $crate::products::kernel::with_kernel!(
             $with $kernel $type,
@@ -165,15 +166,15 @@ with_kernel!(
     avx512 level => level, level => level.vnni(), level => TileKernel(level)
 );
 
-macro_rules! codes_with_kernel {
+macro_rules! quantized_with_kernel {
     ($neon:ident => $of_neon:expr; $($bits:literal $(e2m1 $e2m1:literal)?)*) => {
         $(with_kernel!(
-            WithKernel Kernel Coded<$bits $(, $e2m1)?>,
+            WithKernel Kernel Quantized<$bits $(, $e2m1)?>,
             neon $neon => $of_neon, $neon => $of_neon,
-            avx512 level => level, level => level.vnni(), level => level.code_dots()
+            avx512 level => level, level => level.vnni(), level => level.group_dots()
         );)*
     };
 }
-codes_with_kernel!(level => level; 4 4 e2m1 true 5 6);
-// Bytes without a sign, which Arm multiplies by no signed ones.
-codes_with_kernel!(level => level.neon(); 8);
+quantized_with_kernel!(level => level; 4 4 e2m1 true 5 6);
+// 8-bit values are unsigned, and this level of Arm has no instruction for unsigned times signed bytes.
+quantized_with_kernel!(level => level.neon(); 8);

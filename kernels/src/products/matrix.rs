@@ -1,21 +1,21 @@
-//! A matrix of a number type that is known at run time.
+//! A matrix whose element type is known at run time.
 
 use super::View;
 use crate::vectors::{Slice, Stored};
 
-/// `rows × columns` numbers of a slice, with a stride for either index.
+/// A `rows × columns` matrix in a slice, with a row stride and a column stride.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     data: Slice<'a>,
-    /// The number of rows.
+    /// The row count.
     pub rows: usize,
-    /// The number of columns.
+    /// The column count.
     pub columns: usize,
     strides: (usize, usize),
 }
 
 impl<'a> Matrix<'a> {
-    /// Element (i, j) is `data[i * row_stride + j * column_stride]`.
+    /// Creates a matrix in which element (i, j) is `data[i * row_stride + j * column_stride]`.
     pub fn new(data: Slice<'a>, (rows, columns): (usize, usize), strides: (usize, usize)) -> Self {
         Self {
             data,
@@ -25,13 +25,13 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Rows of `columns` numbers without gaps.
+    /// Creates a matrix with contiguous rows, `columns` elements each.
     pub fn of_rows(data: Slice<'a>, columns: usize) -> Self {
         let rows = data.len().checked_div(columns).unwrap_or(0);
         Self::new(data, (rows, columns), (columns, 1))
     }
 
-    /// The same numbers with rows and columns exchanged.
+    /// Returns the transposed matrix.
     pub fn transposed(self) -> Self {
         Self {
             rows: self.columns,
@@ -41,8 +41,10 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// Returns the matrix as a typed view.
+    ///
     /// # Panics
-    /// If an element lies outside of the data, or is of another type.
+    /// If an element lies outside the data, or the data has another type.
     pub(crate) fn view<T: Stored>(self) -> View<'a, T> {
         View::new(
             T::of_slice(self.data),
@@ -51,7 +53,7 @@ impl<'a> Matrix<'a> {
         )
     }
 
-    /// The elements, widened, row by row.
+    /// Returns the elements, widened, in row-major order.
     pub(crate) fn widened<T: Stored>(self) -> Vec<T::Acc> {
         let view = self.view::<T>();
         let mut wide = Vec::with_capacity(self.rows * self.columns);

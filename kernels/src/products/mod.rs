@@ -1,9 +1,9 @@
 //! Matrix products in every format.
 
+mod apply_epilogue;
 mod blocks;
 pub(crate) mod dot_tile;
 mod epilogue;
-mod finish;
 pub(crate) mod format;
 pub(crate) mod formats;
 mod halves;
@@ -11,9 +11,9 @@ mod in_place;
 pub(crate) mod kernel;
 mod matrix;
 mod multiply;
-mod pack_codes;
 mod pack_panel;
 mod pack_panels;
+mod pack_quantized;
 mod pack_row;
 mod pack_rows;
 mod packed_matrix;
@@ -33,13 +33,13 @@ pub(crate) mod view;
 mod weight;
 mod working_memory;
 
+use apply_epilogue::{ApplyEpilogue, ApplyEpilogueToPanels, Results};
 use blocks::{Blocking, RowBlocks};
 pub(crate) use dot_tile::{Ahead, DotTile};
 pub use epilogue::{Epilogue, GateClamp, Scale};
-use finish::{Finish, FinishPanels, Results};
 pub(crate) use format::{Dots, Format};
 use format::{dots, parts};
-pub use formats::heads::{HeadNumber, Heads};
+pub use formats::group_scales::{GroupScales, ScaleType};
 use halves::Halves;
 use in_place::InPlaceTile;
 pub(crate) use kernel::Kernel;
@@ -47,8 +47,8 @@ use kernel::WithKernel;
 pub use matrix::Matrix;
 pub use multiply::{Added, multiply, multiply_rounded};
 pub(crate) use multiply::{Plain, multiply_views};
-pub use pack_codes::{CodeFormat, CodedRows};
 use pack_panel::{PackByRows, PackPanel};
+pub use pack_quantized::{QuantizedFormat, QuantizedWeightRows};
 use pack_row::{PackRow, PackRows};
 use packed_matrix::PackedMatrix;
 use packed_rows::{Chunks, PackedRows, PackedTarget};

@@ -1,28 +1,27 @@
-//! Matrix products `y = a·b`, with the same bits however they are computed.
+//! Matrix products `y = a·b` with reproducible bits.
 //!
-//! **The order of addition.** Each element of `y` is a sum over `k` of `a[i][k] · b[k][j]`. The terms of
-//! [`Format::CHUNK`] consecutive `k` are added one by one, first to last, to a sum that starts at zero, each
-//! with one rounding (two at the portable level); the sums of the chunks are added one by one, first to last,
-//! to that of the first; the epilogue comes last. Nothing else enters: neither the other rows or their number,
-//! nor the threads, nor whether `b` is packed. So a row of `y` has the same bits in every product with the same
-//! `b` at the same [`Isa`]. Short chains also round less than one long chain: at a depth of 768 the error is
-//! near `√CHUNK + √(768 / CHUNK)` roundings rather than `√768`. (So much for f32 and f64; what differs within a
-//! chunk of bfloat16 or int8 is said in [`format`](super::format), and what tile registers add in
-//! [`tiles`](super::tiles).)
+//! **Summation order.** Each element of `y` is the sum of `a[i][k] · b[k][j]` over `k`. The products for
+//! [`Format::CHUNK`] consecutive `k` are added one by one to a sum that starts at zero, each with one rounding (two
+//! on the portable instruction set). The sums of the chunks are added one by one to the first chunk's sum. The
+//! epilogue comes last. Other rows, their number, threads and `b`'s packing have no influence. Each row in `y`
+//! therefore has the same bits in every product with the same `b` on the same [`Isa`]. Short chains also round less
+//! than one long chain: at depth 768 the error is near `√CHUNK + √(768 / CHUNK)` roundings rather than `√768`. This
+//! holds for f32 and f64. See [`format`](super::format) for bfloat16 and int8 within a chunk, and
+//! [`tiles`](super::tiles) for tile registers.
 //!
-//! **The order of work.** From the outside in (the loops of BLIS, with `a` in the second-level cache):
+//! **Loop order.** From the outside in (the loops of BLIS, with `a` in the L2 cache):
 //!
 //! ```text
 //! blocks   rows of `a`, packed together; each thread takes its own, or all share one     blocks.rs
-//! tasks    parts of a block's rows × some panels of `b`'s columns, shared by threads      product.rs
-//! panels   PANEL columns of `b` (for a row or two, two panels at a time, streams.rs);
-//!          a part's totals in one panel stay in the L2 cache                              panel.rs
-//! chunks   CHUNK terms of the depth; a panel's chunk stays in the L1 cache                panel.rs
-//! tiles    ROWS rows × PANEL columns, whose sums of a chunk stay in registers             dot_tile.rs
+//! tasks    some rows of a block × some panels of `b`, shared by threads                  product.rs
+//! panels   PANEL columns of `b` (for one or two rows, two panels at a time, streams.rs);
+//!          a task's totals in one panel stay in the L2 cache                             panel.rs
+//! chunks   CHUNK consecutive `k`; a panel's chunk stays in the L1 cache                  panel.rs
+//! tiles    ROWS rows × PANEL columns, whose sums of a chunk stay in registers            dot_tile.rs
 //! ```
 //!
-//! Behind the last chunk, the epilogue turns a tile's totals into results while they are still in the cache,
-//! and writes them once: as rows, or packed as the left operand of the next product.
+//! After the last chunk, the epilogue converts a tile's totals to results while they are still in the cache, and
+//! writes them once: as rows, or packed as the left operand of the next product.
 
 use std::ops::Range;
 
@@ -36,12 +35,12 @@ use crate::memory::scratch::{give_back, take};
 use crate::vectors::{Slice, SliceMut, Stored};
 use crate::{cpu::Cpu, memory::lend, rows::activation::Computed, threads::Target};
 
-/// What is added to a product.
+/// Optional terms that are added to a product.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Added<'a> {
-    /// One number for each column.
+    /// A value per column.
     pub bias: Option<Slice<'a>>,
-    /// Rows without gaps, in the shape of the result; added last. Not to products of half types.
+    /// A residual in the result's shape, row-major and contiguous. Added last. Not supported for half types.
     pub residual: Option<Slice<'a>>,
 }
 
@@ -54,11 +53,11 @@ impl<'a> Added<'a> {
     }
 }
 
-/// `y = a · b + bias + residual`; `y` is row-major without gaps, and all numbers are of one type. Half types are widened
-/// to f32, and rounded once.
+/// Computes `y = a · b + bias + residual`. `y` is row-major and contiguous. All operands have one type. Half types
+/// are widened to f32, and rounded once.
 ///
 /// # Panics
-/// If lengths or types do not fit, or a product of a half type is to have a residual.
+/// If lengths or types do not match, or a half type product has a residual.
 pub fn multiply(cpu: Cpu, a: Matrix, b: Matrix, added: Added, y: SliceMut) {
     match y {
         SliceMut::F32(y) => multiply_as_is::<f32>(cpu, a, b, added, y),
@@ -72,10 +71,10 @@ fn multiply_as_is<T: Plain + Stored>(cpu: Cpu, a: Matrix, b: Matrix, added: Adde
     multiply_views(cpu, a.view(), b.view(), &added.epilogue(), y);
 }
 
-/// As [`multiply`], of f32, with the numbers of both matrices rounded to bfloat16: sums and what is added are f32.
+/// Like [`multiply`] for f32, with both matrices rounded to bfloat16. Sums, bias and residual are f32.
 ///
 /// # Panics
-/// If lengths do not fit, or a type is not f32.
+/// If lengths do not match, or a type is not f32.
 pub fn multiply_rounded(cpu: Cpu, a: Matrix, b: Matrix, added: Added, y: SliceMut) {
     let y = f32::of_slice_mut(y);
     multiply_packing::<bf16>(cpu, a.view(), b.view(), &added.epilogue(), y);
@@ -88,7 +87,10 @@ fn multiply_widened<T: Stored<Acc = f32>>(
     added: Added,
     y: &mut [T],
 ) {
-    assert!(added.residual.is_none(), "a residual of a half type");
+    assert!(
+        added.residual.is_none(),
+        "products of half types support no residual"
+    );
     let (wide_a, wide_b) = (a.widened::<T>(), b.widened::<T>());
     let bias = added.bias.map(|bias| widened(T::of_slice(bias)));
     let mut wide_y = vec![0.0; y.len()];
@@ -104,16 +106,16 @@ fn widened<T: Stored<Acc = f32>>(numbers: &[T]) -> Vec<f32> {
     numbers.iter().map(|x| x.widen()).collect()
 }
 
-/// A format whose words are its numbers, so that a matrix can be read where it lies: f32 and f64.
-pub trait Plain: Computed + WithKernel + Format<Number = Self, Word = Self> {}
+/// A format whose words are the values themselves, so that a matrix needs no packing: f32 and f64.
+pub trait Plain: Computed + WithKernel + Format<Element = Self, Word = Self> {}
 
 impl Plain for f32 {}
 impl Plain for f64 {}
 
-/// `y = epilogue(a · b)` in f32 or f64; `y` is row-major without gaps.
+/// Computes `y = epilogue(a · b)` in f32 or f64. `y` is row-major and contiguous.
 ///
 /// # Panics
-/// If the lengths do not fit.
+/// If the lengths do not match.
 pub(crate) fn multiply_views<T: Plain>(
     cpu: Cpu,
     a: View<T>,
@@ -122,43 +124,47 @@ pub(crate) fn multiply_views<T: Plain>(
     y: &mut [T],
 ) {
     if a.rows() > BLOCK_ROWS {
-        // Packed once: each block of rows would otherwise pack `b` again.
+        // Packed once, because each row block would pack `b` again.
         return multiply_packing::<T>(cpu, a, b, epilogue, y);
     }
     multiply_columns::<T>(cpu, Columns::InPlace(b), a, epilogue, y);
 }
 
-/// `y = epilogue(a · b)`, with both operands in a format that is packed for this product.
+/// Computes `y = epilogue(a · b)`, with both operands packed for this product.
 fn multiply_packing<F: WithKernel>(
     cpu: Cpu,
-    a: View<F::Number>,
-    b: View<F::Number>,
-    epilogue: &Epilogue<F::Number>,
-    y: &mut [F::Number],
+    a: View<F::Element>,
+    b: View<F::Element>,
+    epilogue: &Epilogue<F::Element>,
+    y: &mut [F::Element],
 ) {
     let b = PackedMatrix::<F>::new_in(take(HIDDEN), cpu, F::Layout::default(), b);
     multiply_columns(cpu, Columns::Packed(&b), a, epilogue, y);
     give_back(HIDDEN, b.into_memory());
 }
 
-/// `y = epilogue(a · b)`, with a right operand packed in advance in its format, or read where it lies.
+/// Computes `y = epilogue(a · b)`, with a right operand that is packed already, or read in place.
 ///
 /// # Panics
-/// If the lengths do not fit, or it was packed for another level.
+/// If lengths do not match, or the right operand was packed for another instruction set.
 pub(crate) fn multiply_columns<F: WithKernel>(
     cpu: Cpu,
     b: Columns<F>,
-    a: View<F::Number>,
-    epilogue: &Epilogue<F::Number>,
-    y: &mut [F::Number],
+    a: View<F::Element>,
+    epilogue: &Epilogue<F::Element>,
+    y: &mut [F::Element],
 ) {
     let kernel = &*F::kernel(cpu.isa);
     let (depth, columns) = b.shape();
     let y = Target::row_major(y, a.rows(), columns);
     let product = Product::new((cpu, kernel), b, epilogue, To::Rows(&y), a.rows());
-    assert_eq!(a.columns(), depth, "a has other columns than b has rows");
+    assert_eq!(
+        a.columns(),
+        depth,
+        "the columns of a differ from the rows of b"
+    );
     if a.rows() == 0 || columns == 0 {
-        // Nothing to write, though of rows without elements there may be any number.
+        // Nothing to write. A matrix without columns may claim any row count.
         return;
     }
     let chunks = kernel.chunks(b.layout());
@@ -182,7 +188,7 @@ pub(crate) fn multiply_columns<F: WithKernel>(
             };
             rows.for_blocks(product.cpu.threads, block);
         }
-        // A single block, since each would pack the columns again.
+        // A single block, because each block would pack the columns again.
         Columns::InPlace(_) => block(0..a.rows(), product.cpu.threads),
     }
 }

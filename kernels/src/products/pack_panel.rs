@@ -1,4 +1,4 @@
-//! The two ways to pack columns of the right operand into panels.
+//! Two ways to pack right operand columns into panels.
 
 use std::ops::Range;
 
@@ -7,31 +7,31 @@ use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 use super::{Dots, Format, MAX_PANEL, View, WIDTH, transpose::Strip};
 use crate::vectors::{Element, Task, Vectors, prefetch};
 
-/// How many rows ahead [`PackByRows`] prefetches.
+/// How many rows [`PackByRows`] prefetches ahead.
 const ROWS_AHEAD: usize = 8;
 
-/// Packs columns of a format that is packed [by rows](Format::BY_ROWS) from contiguous rows: without transposition.
+/// Packs columns from contiguous rows, without transposition, for formats with [`Format::BY_ROWS`].
 pub struct PackByRows<'a, F: Format> {
-    pub b: View<'a, F::Number>,
+    pub b: View<'a, F::Element>,
     pub columns: Range<usize>,
-    /// Panels to write, as many as the columns take.
+    /// The panels to write, as many as the columns need.
     pub out: &'a mut [F::Word],
 }
 
-impl<F: Format, V: Vectors<F::Number>> Task<V> for PackByRows<'_, F> {
+impl<F: Format, V: Vectors<F::Element>> Task<V> for PackByRows<'_, F> {
     #[inline(always)]
     fn compute(self, _: V) {
         const { assert!(!F::BY_ROWS || F::GROUP <= 2) };
         let Self { b, columns, out } = self;
         let width = WIDTH * V::LANES;
         let words = F::column_words(F::Layout::default(), b.rows()) * width;
-        let zeros = [F::Number::ZERO; MAX_PANEL];
+        let zeros = [F::Element::ZERO; MAX_PANEL];
         for (word, row) in (0..b.rows()).step_by(F::GROUP).enumerate() {
             let first = b.row(row, columns.clone());
-            // Of a word of one term, the term itself; behind the last row, zeros.
+            // For words with one value, the value itself. After the last row, zeros.
             let second = row + F::GROUP - 1;
             let second = (second < b.rows()).then(|| b.row(second, columns.clone()));
-            // The next rows lie far from these, where the hardware prefetcher does not look.
+            // The next rows are too far apart for the hardware prefetcher.
             for row in row..b.rows().min(row + F::GROUP) {
                 let ahead = b.from(row, columns.start).as_ptr();
                 let ahead = ahead.wrapping_add(ROWS_AHEAD * b.row_stride());
@@ -44,7 +44,7 @@ impl<F: Format, V: Vectors<F::Number>> Task<V> for PackByRows<'_, F> {
                     None => &zeros[..first.len()],
                 };
                 if first.len() == width {
-                    // A trip count known at compile time, so that the loop vectorises without a remainder.
+                    // A trip count known at compile time lets the loop vectorize without a remainder.
                     F::pack_word_row([&first[..width], &second[..width]], &mut to[..width]);
                     continue;
                 }
@@ -56,37 +56,40 @@ impl<F: Format, V: Vectors<F::Number>> Task<V> for PackByRows<'_, F> {
     }
 }
 
-/// Distance between gathered columns: one cache line more than a multiple of lines, so that columns do not lie
-/// multiples of a page apart, which would compete for the same cache sets.
+/// Returns the distance between gathered columns: one cache line more than a multiple of cache lines. Columns a
+/// multiple of a page apart would compete for the same cache sets.
 pub const fn gathered_stride(depth: usize) -> usize {
     depth.next_multiple_of(GATHERED) + GATHERED
 }
 
-/// Numbers that are gathered at a time of each column: a cache line of f32.
+/// Values gathered from each column at a time: an f32 cache line.
 const GATHERED: usize = 16;
 
-/// Columns that are transposed together.
+/// Returns how many columns are transposed together.
 pub const fn transposed_columns<F: Format, D: Dots<F>>() -> usize {
-    <<D::Vectors as Vectors<F::Number>>::Transposer as Vectors<F::Number>>::LANES
+    <<D::Vectors as Vectors<F::Element>>::Transposer as Vectors<F::Element>>::LANES
 }
 
-/// Packs some columns into a panel: their terms to words, and these transposed.
+/// Packs some columns into a panel: rounds their values to words, and transposes the words.
 pub struct PackPanel<'a, F: Format> {
     pub layout: F::Layout,
-    pub b: View<'a, F::Number>,
+    pub b: View<'a, F::Element>,
     pub columns: Range<usize>,
-    /// The columns, each contiguous, if those of `b` are not; otherwise empty.
-    pub gathered: &'a mut [F::Number],
-    /// Up to `lanes` packed columns.
+    /// Contiguous copies of the columns, if `b`'s columns are not contiguous. Otherwise empty.
+    pub gathered: &'a mut [F::Element],
+    /// Working memory for up to `lanes` packed columns.
     pub words: &'a mut [F::Word],
     pub panel: &'a mut [F::Word],
 }
 
-impl<F: Format, V: Vectors<F::Number>> Task<V> for PackPanel<'_, F> {
+impl<F: Format, V: Vectors<F::Element>> Task<V> for PackPanel<'_, F> {
     #[inline(always)]
     fn compute(mut self, v: V) {
-        // Of other formats nothing else is compiled.
-        assert!(F::OF_NUMBERS, "columns that come as codes");
+        // The assertion removes the code below for other formats.
+        assert!(
+            F::FROM_FLOATS,
+            "the format is packed from quantized values only"
+        );
         let (depth, width) = (self.b.rows(), WIDTH * V::LANES);
         let n_words = F::column_words(self.layout, depth);
         if n_words == 0 {
@@ -96,7 +99,7 @@ impl<F: Format, V: Vectors<F::Number>> Task<V> for PackPanel<'_, F> {
             self.gather(V::Transposer::from(v));
         }
         let transposed = self.b.transposed();
-        let panel = cast_slice_mut::<F::Word, F::Number>(self.panel);
+        let panel = cast_slice_mut::<F::Word, F::Element>(self.panel);
         let lanes = V::Transposer::LANES;
         for first in (0..self.columns.len()).step_by(lanes) {
             let strip = first..self.columns.len().min(first + lanes);
@@ -107,7 +110,7 @@ impl<F: Format, V: Vectors<F::Number>> Task<V> for PackPanel<'_, F> {
                 };
                 F::pack_column(self.layout, terms, words);
             }
-            let words = cast_slice::<F::Word, F::Number>(self.words);
+            let words = cast_slice::<F::Word, F::Element>(self.words);
             let strip = Strip {
                 from: View::new(words, (strip.len(), n_words), (n_words, 1)),
                 rows: 0..strip.len(),
@@ -126,10 +129,10 @@ impl<F: Format, V: Vectors<F::Number>> Task<V> for PackPanel<'_, F> {
 impl<F: Format> PackPanel<'_, F> {
     /// Copies the columns to `gathered`, one after the other.
     #[inline(always)]
-    fn gather<V: Vectors<F::Number>>(&mut self, v: V) {
+    fn gather<V: Vectors<F::Element>>(&mut self, v: V) {
         let (depth, width) = (self.b.rows(), self.columns.len());
         let stride = gathered_stride(depth);
-        let mut block = [F::Number::ZERO; GATHERED * MAX_PANEL];
+        let mut block = [F::Element::ZERO; GATHERED * MAX_PANEL];
         for first in (0..depth).step_by(GATHERED) {
             let rows = first..depth.min(first + GATHERED);
             for (row, to) in rows.clone().zip(block.chunks_exact_mut(width)) {

@@ -1,7 +1,7 @@
-//! Packing of the right operand into panels, in any format; [`format`](super::format) draws the layout.
+//! Packs the right operand into panels, in any format. [`format`](super::format) shows the layout.
 //!
-//! A column's terms are rounded to words first ([`Format::pack_column`]), a few columns at a time; these are
-//! then transposed into the panel, whose rows the micro-kernel loads as vectors.
+//! [`Format::pack_column`] rounds the values of a few columns to words. The words are then transposed into the
+//! panel, whose rows the micro-kernel loads as vectors.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use super::{
 use crate::memory::{Aligned, lend};
 use crate::threads::{Shared, parallel};
 
-/// Packs matrices of one shape together: returns all panels, in order. Each panel has `F::column_words` rows of as many words
-/// as the kernel's panels have columns, of which every matrix has an equal share. A weight `[n, k]` is the transposed view of
-/// itself. Reuses the memory of `panels`, if it is large enough.
+/// Packs matrices with equal shapes together, and returns all panels in order. A panel has `F::column_words` rows
+/// with one word per column, and every matrix has an equal column share. A weight `[n, k]` is packed through its
+/// transposed view. Reuses `panels`' memory, if it is large enough.
 pub fn pack_panels<F: Format>(
     mut panels: Aligned<F::Word>,
     (kernel, layout): (&dyn Kernel<F>, F::Layout),
-    matrices: &[View<F::Number>],
+    matrices: &[View<F::Element>],
     threads: usize,
 ) -> Aligned<F::Word> {
     let (depth, columns) = (matrices[0].rows(), matrices[0].columns());
@@ -66,15 +66,15 @@ pub fn pack_panels<F: Format>(
     panels
 }
 
-/// Panels packed by one task: neighbours in the matrix, so that its rows are read in longer pieces.
+/// Panels per task. They are adjacent in the matrix, so that its rows are read in longer pieces.
 const PANELS_PER_TASK: usize = 4;
 
-/// Packs these columns into a panel, or into a matrix's share of one, which begins with `panel`:
-/// `[word][column]`, with rows a panel's width apart. The other columns of the panel are left as they are. Behind the last of
-/// them comes [`Kernel::arrange`].
+/// Packs columns into a panel, or into a matrix's share in a panel, starting at `panel`. The layout is
+/// `[word][column]`, with rows one panel width apart. The panel's other columns are left unchanged. After the last
+/// column, the caller runs [`Kernel::arrange`].
 pub fn pack_panel<F: Format>(
     (kernel, layout): (&dyn Kernel<F>, F::Layout),
-    b: View<F::Number>,
+    b: View<F::Element>,
     columns: Range<usize>,
     panel: &mut [F::Word],
 ) {

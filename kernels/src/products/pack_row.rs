@@ -1,7 +1,8 @@
-//! Packing of the left operand, in any format: `[chunk][row][ROW_WORDS]`.
+//! Packs the left operand, in any format: `[chunk][row][ROW_WORDS]`.
 //!
-//! Within each chunk of [`Format::CHUNK`] columns the rows lie one after the other: tiles of any height can be
-//! cut from it, and a producer (a norm, the epilogue of another product) can write it without knowing them.
+//! Within each chunk with [`Format::CHUNK`] columns the rows follow each other. Tiles with any height can be cut
+//! from this layout, and a producer (a norm, or another product's epilogue) can write it without knowing the tile
+//! height.
 
 use std::ops::Range;
 
@@ -10,21 +11,21 @@ use bytemuck::cast_slice_mut;
 use super::{CHUNK, Dots, Format, PackedTarget, View, transpose::GatherRows};
 use crate::vectors::{Element, Task};
 
-/// Packs all chunks of one row.
+/// Packs all chunks in one row.
 pub struct PackRow<'a, F: Format> {
     /// The whole row.
-    row: &'a [F::Number],
-    /// Its row number in the target.
+    row: &'a [F::Element],
+    /// The row's number in the target.
     i: usize,
     to: &'a PackedTarget<'a, F::Word>,
 }
 
 impl<'a, F: Format> PackRow<'a, F> {
-    /// To write `row` to row `i` of the target.
+    /// Creates a task that writes `row` to the target's row `i`.
     ///
     /// # Safety
-    /// While the task runs, no other borrow of this row of the target is in use.
-    pub unsafe fn new(row: &'a [F::Number], i: usize, to: &'a PackedTarget<'a, F::Word>) -> Self {
+    /// While the task runs, no other borrow of this target row is in use.
+    pub unsafe fn new(row: &'a [F::Element], i: usize, to: &'a PackedTarget<'a, F::Word>) -> Self {
         Self { row, i, to }
     }
 }
@@ -34,8 +35,8 @@ impl<F: Format, D: Dots<F>> Task<D> for PackRow<'_, F> {
     fn compute(self, d: D) {
         let part = self.to.part();
         if self.row.is_empty() {
-            // A chunk too, of no terms: what a format stores beside them is read all the same.
-            // SAFETY: the promise of whoever called `new`.
+            // An empty row has one chunk with depth 0, because a format's scales are read all the same.
+            // SAFETY: the promise by `new`'s caller.
             d.pack_row(&[], part, unsafe { self.to.chunk(0, self.i..self.i + 1) });
         }
         for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
@@ -47,24 +48,24 @@ impl<F: Format, D: Dots<F>> Task<D> for PackRow<'_, F> {
     }
 }
 
-/// Packs some rows of the left operand in one chunk of columns, as `[row][Dots::ROW_WORDS]`.
+/// Packs some rows of the left operand in one column chunk, as `[row][Dots::ROW_WORDS]`.
 pub struct PackRows<'a, F: Format> {
     /// The left operand.
-    pub a: View<'a, F::Number>,
-    /// Its rows to pack.
+    pub a: View<'a, F::Element>,
+    /// The rows to pack.
     pub rows: Range<usize>,
-    /// Its columns to pack, at most a chunk.
+    /// The columns to pack, at most a chunk.
     pub columns: Range<usize>,
-    /// Columns of a part, which is packed by itself.
+    /// Columns per part.
     pub part: usize,
-    /// Where to write them.
+    /// The destination.
     pub packed: &'a mut [F::Word],
 }
 
-/// Rows that are gathered at a time from a matrix whose rows are not contiguous.
+/// Rows gathered at a time from a matrix whose rows are not contiguous.
 const GATHERED: usize = 16;
 
-/// Columns of the longest chunk of any format.
+/// The longest chunk in any format.
 const MAX_CHUNK: usize = 2 * CHUNK;
 
 impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
@@ -82,7 +83,7 @@ impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
             }
             return;
         }
-        if F::NUMBERS {
+        if F::PLAIN {
             let packed = cast_slice_mut(self.packed);
             let gather = GatherRows {
                 a,
@@ -94,7 +95,7 @@ impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
             return gather.gather(d.vectors());
         }
         let mut packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
-        let mut gathered = [F::Number::ZERO; GATHERED * MAX_CHUNK];
+        let mut gathered = [F::Element::ZERO; GATHERED * MAX_CHUNK];
         for first in self.rows.clone().step_by(GATHERED) {
             let rows = first..self.rows.end.min(first + GATHERED);
             let n_rows = rows.len();

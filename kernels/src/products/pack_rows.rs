@@ -1,14 +1,14 @@
-//! Packing of all rows of a left operand, shared by threads.
+//! Packs all left operand rows, shared by threads.
 
 use std::ops::Range;
 
 use super::{Chunks, Format, Kernel, PackRow, PackRows, PackedTarget, View};
 use crate::threads::parallel;
 
-/// Packs some rows in all chunks: the memory of a [`PackedRows`](super::packed_rows::PackedRows).
+/// Packs some rows in all chunks, into a [`PackedRows`]' memory(super::packed_rows::PackedRows).
 pub fn pack_rows<F: Format>(
     (kernel, chunks): (&dyn Kernel<F>, Chunks),
-    a: View<F::Number>,
+    a: View<F::Element>,
     rows: Range<usize>,
     packed: &mut [F::Word],
     threads: usize,
@@ -35,10 +35,10 @@ pub fn pack_rows<F: Format>(
     });
 }
 
-/// Packs contiguous rows, each from end to end, which is the fastest order to read them in.
+/// Packs contiguous rows, each from end to end, which is the fastest order for reading them.
 fn pack_whole_rows<F: Format>(
     (kernel, chunks): (&dyn Kernel<F>, Chunks),
-    a: View<F::Number>,
+    a: View<F::Element>,
     rows: Range<usize>,
     packed: &mut [F::Word],
     threads: usize,
@@ -54,8 +54,8 @@ fn pack_whole_rows<F: Format>(
     });
 }
 
-/// Rows of the left operand that one task packs.
+/// Rows per task.
 const ROWS_PER_TASK: usize = 16;
 
-/// Packed words below which packing stays on the calling thread.
+/// Packed words below which the calling thread packs alone.
 pub const PACK_PARALLEL_FROM: usize = 1 << 16;

@@ -1,5 +1,5 @@
-//! The packed right operand of a product: a sequence of panels as wide as a tile, each with its rows one after
-//! the other, and the last one padded with zeros. [`format`](super::format) draws it.
+//! A product's packed right operand: a panel sequence. Panels are as wide as a tile. A panel's rows follow each
+//! other, and the last panel is padded with zeros. [`format`](super::format) shows the layout.
 
 use std::ops::Range;
 
@@ -7,49 +7,49 @@ use super::{Format, Halves, PACKED, UnpackColumn, View, WithKernel, pack_panels:
 use crate::memory::{Aligned, lend};
 use crate::{cpu::Cpu, vectors::Isa};
 
-/// A right operand packed in a format for one level of instructions; other levels cannot use it.
+/// A right operand packed in a format, for one instruction set only.
 pub struct PackedMatrix<F: Format> {
     isa: Isa,
     rows: usize,
     columns: usize,
     halves: Halves,
-    /// Columns of a panel.
+    /// Columns per panel.
     width: usize,
     layout: F::Layout,
     panels: Aligned<F::Word>,
 }
 
 impl<F: WithKernel> PackedMatrix<F> {
-    /// As [`Self::new_in`], in newly allocated memory.
+    /// Packs `b` into newly allocated memory.
     #[cfg(test)]
-    pub fn new(cpu: Cpu, b: View<F::Number>) -> Self {
+    pub fn new(cpu: Cpu, b: View<F::Element>) -> Self {
         Self::new_in(Aligned::empty(), cpu, F::Layout::default(), b)
     }
 
-    /// Packs `b`; a weight `[n, k]` is the transposed view of itself. Reuses memory that [`Self::into_memory`]
+    /// Packs `b`. A weight `[n, k]` is packed through its transposed view. Reuses memory that [`Self::into_memory`]
     /// returned, if it is large enough.
     pub fn new_in(
         memory: Aligned<F::Word>,
         cpu: Cpu,
         layout: F::Layout,
-        b: View<F::Number>,
+        b: View<F::Element>,
     ) -> Self {
         Self::of(memory, cpu, layout, &[b], Halves::One)
     }
 
-    /// Packs two matrices of one shape whose results are to be multiplied; memory as for [`Self::new_in`].
+    /// Packs a gated feed-forward's gate and up weights. Memory is reused as in [`Self::new_in`].
     pub fn gated_in(
         memory: Aligned<F::Word>,
         cpu: Cpu,
         layout: F::Layout,
-        gate: View<F::Number>,
-        up: View<F::Number>,
+        gate: View<F::Element>,
+        up: View<F::Element>,
     ) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
         Self::of(memory, cpu, layout, &[gate, up], Halves::GateAndUp)
     }
 
-    /// Of panels that are packed already, for products of a depth and so many columns.
+    /// Creates a matrix from packed panels, with `rows` as the products' depth.
     pub(super) fn from_panels(
         isa: Isa,
         (rows, columns): (usize, usize),
@@ -72,7 +72,7 @@ impl<F: WithKernel> PackedMatrix<F> {
         memory: Aligned<F::Word>,
         cpu: Cpu,
         layout: F::Layout,
-        matrices: &[View<F::Number>],
+        matrices: &[View<F::Element>],
         halves: Halves,
     ) -> Self {
         let kernel = F::kernel(cpu.isa);
@@ -83,8 +83,8 @@ impl<F: WithKernel> PackedMatrix<F> {
 }
 
 impl<F: WithKernel> PackedMatrix<F> {
-    /// A column as products take it, of a single matrix.
-    pub fn unpack_column(&self, column: usize, terms: &mut [F::Number]) {
+    /// Unpacks one column, rounded to the format. Supports single matrices only.
+    pub fn unpack_column(&self, column: usize, terms: &mut [F::Element]) {
         assert_eq!((self.halves, terms.len()), (Halves::One, self.rows));
         let panel = column / self.width;
         lend(PACKED, F::column_words(self.layout, self.rows), |words| {
@@ -99,53 +99,53 @@ impl<F: WithKernel> PackedMatrix<F> {
 }
 
 impl<F: Format> PackedMatrix<F> {
-    /// Its memory, for packing another matrix.
+    /// Returns the memory, for packing another matrix.
     pub fn into_memory(self) -> Aligned<F::Word> {
         self.panels
     }
 
-    /// The level that it was packed for.
+    /// Returns the instruction set that the matrix was packed for.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// The number of rows, which is the depth of a product.
+    /// Returns the row count, which is a product's depth.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The number of columns of a product.
+    /// Returns the column count.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// How its words are stored.
+    /// Returns the words' storage layout.
     pub fn layout(&self) -> F::Layout {
         self.layout
     }
 
-    /// Whether it holds one matrix or two.
+    /// Returns whether it is one matrix or two.
     pub fn halves(&self) -> Halves {
         self.halves
     }
 
-    /// Bytes of memory that the panels take.
+    /// Returns the panels' size in bytes.
     pub fn bytes(&self) -> usize {
         self.panels.len() * size_of::<F::Word>()
     }
 
-    /// All panels.
+    /// Returns all panels' words.
     #[cfg(test)]
     pub fn words(&self) -> &[F::Word] {
         &self.panels
     }
 
-    /// The words of a panel from a chunk on.
+    /// Returns a panel's words, starting with the given chunk.
     pub fn chunk(&self, panel: usize, chunk: usize) -> &[F::Word] {
         &self.panels(panel..panel + 1)[chunk * F::chunk_words(self.layout, F::CHUNK) * self.width..]
     }
 
-    /// The words of consecutive panels.
+    /// Returns consecutive panels' words.
     pub fn panels(&self, panels: Range<usize>) -> &[F::Word] {
         let words = F::column_words(self.layout, self.rows) * self.width;
         &self.panels[panels.start * words..panels.end * words]

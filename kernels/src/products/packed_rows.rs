@@ -1,7 +1,7 @@
-//! The rows of a product's left operand and of its result: packed for the micro-kernel, or row-major.
+//! A product's left operand: packed rows.
 //!
-//! The `Target`s let tasks write their parts of one result at the same time: the lengths are checked, and that
-//! no two parts overlap is what each `unsafe` call promises.
+//! A `PackedTarget` lets tasks write their rows and chunks concurrently. Lengths are checked. Each `unsafe` call
+//! promises that no two tasks write the same rows.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use crate::threads::Shared;
 /// How a row is packed: in chunks, and these in parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks {
-    /// Columns in a chunk, which are terms of the product.
+    /// Columns per chunk. The left operand's columns are the product's depth.
     pub columns: usize,
-    /// Words that one row occupies in a chunk.
+    /// Words per row in a chunk.
     pub words: usize,
-    /// Columns of a part, which is packed by itself.
+    /// Columns per part.
     pub part: usize,
 }
 
-/// The packed left operand of a product: `[chunk][row][words]`.
+/// A product's packed left operand: `[chunk][row][words]`.
 #[derive(Clone, Copy)]
 pub struct PackedRows<'a, W> {
     data: &'a [W],
@@ -28,12 +28,12 @@ pub struct PackedRows<'a, W> {
 }
 
 impl<'a, W> PackedRows<'a, W> {
-    /// Words that packed rows occupy. Rows of width 0 still have one chunk, of no terms.
+    /// Returns the word count in packed rows. Rows with width 0 still have one chunk.
     pub fn words(rows: usize, columns: usize, chunks: Chunks) -> usize {
         rows * columns.div_ceil(chunks.columns).max(1) * chunks.words
     }
 
-    /// Of words that were packed before, as through a [`PackedTarget`].
+    /// Creates packed rows from words that were written before, for example through a [`PackedTarget`].
     pub fn new(data: &'a [W], rows: usize, columns: usize, chunks: Chunks) -> Self {
         assert_eq!(data.len(), Self::words(rows, columns, chunks));
         Self {
@@ -44,34 +44,34 @@ impl<'a, W> PackedRows<'a, W> {
         }
     }
 
-    /// The number of rows.
+    /// Returns the row count.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The number of columns.
+    /// Returns the column count.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// All words, `[chunk][row][words]`.
+    /// Returns all words, `[chunk][row][words]`.
     pub fn all(&self) -> &'a [W] {
         self.data
     }
 
-    /// Words of all rows in one chunk.
+    /// Returns how many words all rows have in one chunk.
     pub fn chunk_words(&self) -> usize {
         self.rows * self.chunks.words
     }
 
-    /// The words of a chunk from a row on, with the following chunks behind them.
+    /// Returns a chunk's words from `first_row` on, followed by the next chunks.
     #[inline(always)]
     pub fn chunk(&self, chunk: usize, first_row: usize) -> &'a [W] {
         &self.data[(chunk * self.rows + first_row) * self.chunks.words..]
     }
 }
 
-/// A packed left operand that several threads write at the same time, each its own rows and chunks.
+/// A packed left operand that several threads write concurrently, each its own rows and chunks.
 pub struct PackedTarget<'a, W> {
     data: Shared<'a, W>,
     rows: usize,
@@ -80,7 +80,7 @@ pub struct PackedTarget<'a, W> {
 }
 
 impl<'a, W> PackedTarget<'a, W> {
-    /// Over words that become a [`PackedRows`].
+    /// Creates a target over a [`PackedRows`]' words.
     pub fn new(data: &'a mut [W], rows: usize, columns: usize, chunks: Chunks) -> Self {
         assert_eq!(data.len(), PackedRows::<W>::words(rows, columns, chunks));
         Self {
@@ -91,22 +91,22 @@ impl<'a, W> PackedTarget<'a, W> {
         }
     }
 
-    /// The number of rows.
+    /// Returns the row count.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The number of columns.
+    /// Returns the column count.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Columns that are packed by themselves.
+    /// Returns the column count per part.
     pub fn part(&self) -> usize {
         self.chunks.part
     }
 
-    /// The words of some rows in one chunk.
+    /// Returns some rows' words in one chunk.
     ///
     /// # Safety
     /// No other borrow of these rows in this chunk is in use.
@@ -114,7 +114,7 @@ impl<'a, W> PackedTarget<'a, W> {
     pub unsafe fn chunk(&self, chunk: usize, rows: Range<usize>) -> &mut [W] {
         assert!(rows.start <= rows.end && rows.end <= self.rows);
         let word = |row: usize| (chunk * self.rows + row) * self.chunks.words;
-        // SAFETY: the caller's promise; different rows or chunks have no words in common.
+        // SAFETY: the caller's promise; different rows or chunks share no words.
         unsafe { self.data.range(word(rows.start)..word(rows.end)) }
     }
 }

@@ -1,25 +1,24 @@
-//! One part's rows times some panels of columns: the loops over chunks and tiles, and the epilogue behind the
-//! last chunk.
+//! A task's rows times some panels: the loops over chunks and tiles, and the epilogue after the last chunk.
 
 use std::ops::Range;
 
 use bytemuck::cast_slice;
 
 use super::{
-    Ahead, Columns, DotTile, Finish, Format, InPlaceTile, NEXT_PANEL, PackColumns, PackedRows,
-    Part, Product, Results, Total, View, in_place, product::Sums,
+    Ahead, ApplyEpilogue, Columns, DotTile, Format, InPlaceTile, NEXT_PANEL, PackColumns,
+    PackedRows, Part, Product, Results, Total, View, in_place, product::Sums,
 };
 use crate::vectors::{Real, prefetch};
 
 impl<F: Format> Product<'_, F> {
-    /// Computes and writes the results of one panel of a part.
+    /// Computes and writes one panel in a task's results.
     pub(crate) fn panel(
         &self,
         part: &Part,
         panel: usize,
         a: PackedRows<F::Word>,
-        sums: &mut Sums<F::Number>,
-        results: &Results<F::Number>,
+        sums: &mut Sums<F::Element>,
+        results: &Results<F::Element>,
     ) {
         let (depth, _) = self.b.shape();
         let (kernel, width) = (self.kernel, self.kernel.panel());
@@ -33,8 +32,8 @@ impl<F: Format> Product<'_, F> {
             columns: packing,
         } = sums;
         let totals = &mut totals[..n_rows * width];
-        let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
-            kernel.finish(Finish {
+        let finish = |rows: Range<usize>, sums: &mut [F::Element]| {
+            kernel.finish(ApplyEpilogue {
                 results,
                 rows,
                 sums,
@@ -104,16 +103,16 @@ impl<F: Format> Product<'_, F> {
         }
     }
 
-    /// Overwrites the totals of a panel that only one tile of rows uses, so that it streams in from memory.
+    /// Computes a panel's totals, if only one row tile uses it, so that it streams in from memory.
     ///
-    /// The panel is read from end to end, and the next one lies directly behind it: a single sequential stream,
-    /// which the hardware prefetcher recognises. The rows are given by their number, their packed words, and the words
-    /// from one chunk of them to the next.
+    /// The panel is read from end to end, and the next panel follows it directly. This is a single sequential
+    /// stream, which the hardware prefetcher recognizes. The rows are given as their number, their packed
+    /// words, and the stride between chunks in words.
     pub(crate) fn whole_panel(
         &self,
         (rows, a, a_stride): (usize, &[F::Word], usize),
         b: &[F::Word],
-        totals: &mut [F::Number],
+        totals: &mut [F::Element],
     ) {
         let ((depth, _), layout) = (self.b.shape(), self.b.layout());
         for chunk in 0..depth.div_ceil(F::CHUNK).max(1) {
@@ -133,8 +132,8 @@ impl<F: Format> Product<'_, F> {
     }
 }
 
-/// Whether it is faster to read a panel where it lies than to pack it: few rows, a whole panel, and columns
-/// whose terms are contiguous.
+/// Returns whether reading a panel in place is faster than packing it: for few rows, a whole panel, and columns
+/// that are contiguous in memory.
 fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
     rows <= in_place::MAX_ROWS && columns.len() == width && b.transposed().has_whole_rows()
 }

@@ -1,41 +1,41 @@
-//! The micro-kernel for a row or two: two panels at a time.
+//! The micro-kernel for one or two rows: two panels at a time.
 //!
-//! Each group of terms adds to every accumulator of a row, and the next group waits for the latency of these
-//! additions. A single row has only as many accumulators as a panel has vectors, too few to hide that latency:
-//! reading weights from the cache would wait for arithmetic. Two panels have twice as many independent chains,
-//! each with the same order of addition, and so the same bits. Of integers, whose sums are the same in any order, a
-//! single row has a chain for every other group besides: after a wait for memory, that is how fast the product catches up
-//! (codes of 4 bits by 128 read at 89 % of a plain read on one thread, and at 75 with one chain).
+//! Each group adds to all accumulators in a row, and the next group waits for these additions' latency. A single row
+//! has only as many accumulators as a panel has vectors, too few to hide that latency: reading weights from the
+//! cache would wait for arithmetic. Two panels have twice as many independent chains. The summation order in each
+//! chain, and so its bits, stay the same. Integer sums are the same in any order, so that a single row also uses
+//! separate chains for even and odd groups. This matters after a wait for memory: int4 in 128-value groups reads at
+//! 89 % of a plain read's speed on one thread, and at 75 % with one chain.
 
 use std::mem::MaybeUninit;
 
 use super::{Dots, Format, NEXT_PANEL, WIDTH, parts};
 use crate::vectors::{Real, Task, Vectors, prefetch};
 
-/// The most rows: with more, a single panel has accumulators enough.
+/// The maximum row count. With more, a single panel has enough accumulators.
 pub const MAX_ROWS: usize = 2;
 
-/// The most parts of a chunk in any format.
+/// The maximum part count per chunk in any format.
 const MAX_PARTS: usize = 16;
 
 /// Panels in a pair.
 const STREAMS: usize = 2;
 
-/// All chunks of an even number of consecutive panels. Those of the first half and of the second are two streams, and
-/// make pairs in this order.
+/// All chunks in an even number of consecutive panels. The first half and the second half are two streams. Panel `i`
+/// in one is paired with panel `i` in the other.
 pub struct PanelPairs<'a, F: Format> {
-    /// Rows of the tile: at most [`MAX_ROWS`], and at most half of [`Dots::ROWS`].
+    /// Tile rows: at most [`MAX_ROWS`], and at most half [`Dots::ROWS`].
     pub rows: usize,
-    /// Terms of all chunks together.
+    /// All chunks' depth together.
     pub depth: usize,
-    /// The left operand: packed rows. Those of the next chunk lie `a_stride` words further on.
+    /// The left operand: packed rows, with chunks `a_stride` words apart.
     pub a: &'a [F::Word],
     pub a_stride: usize,
     /// The panels.
     pub b: &'a [F::Word],
     pub layout: F::Layout,
     /// Totals, `[panels, rows, Dots::PANEL]`, overwritten.
-    pub totals: &'a mut [F::Number],
+    pub totals: &'a mut [F::Element],
 }
 
 impl<F: Format, D: Dots<F>> Task<D> for PanelPairs<'_, F> {
@@ -43,9 +43,9 @@ impl<F: Format, D: Dots<F>> Task<D> for PanelPairs<'_, F> {
     fn compute(self, dots: D) {
         match self.rows {
             1 => self.accumulate::<D, 1>(dots),
-            // A level with fewer registers would spill the accumulators.
+            // Instruction sets with fewer registers would spill the accumulators.
             MAX_ROWS if 2 * MAX_ROWS <= D::ROWS => self.accumulate::<D, MAX_ROWS>(dots),
-            rows => panic!("pairs of panels of {rows} rows"),
+            rows => panic!("a pair of panels with {rows} rows"),
         }
     }
 }
@@ -63,63 +63,69 @@ impl<F: Format> PanelPairs<'_, F> {
         let part = F::part(self.layout);
         for (panel, (first, second)) in totals.enumerate() {
             let (first_word, to) = (panel * panel_words, [first, second]);
-            // The longest parts take so little time that the compiler is told how many there are at most.
+            // For the longest parts, the loop over parts is so short that a constant trip count pays.
             if part == F::CHUNK / 2 {
                 self.pair::<D, ROWS>(d, F::CHUNK / 2, first_word, to);
             } else {
                 self.pair::<D, ROWS>(d, part, first_word, to);
             }
         }
-        // While the results are written, the start of either stream of the next run arrives.
+        // The next run's start arrives, in both streams, while the results are written.
         let end = self.b.as_ptr().wrapping_add(self.b.len());
         for next in [end, end.wrapping_add(stream)] {
             prefetch::bytes(next, NEXT_PANEL);
         }
     }
 
-    /// All chunks of the pair of panels whose first begins with the word `first`.
+    /// Computes all chunks in a panel pair. The first panel starts at the word `first`.
     #[inline(always)]
     fn pair<D: Dots<F>, const ROWS: usize>(
         &self,
         d: D,
         part_terms: usize,
         first: usize,
-        to: [&mut [F::Number]; STREAMS],
+        to: [&mut [F::Element]; STREAMS],
     ) {
         const { assert!(F::MOST_PARTS <= MAX_PARTS) };
         let v = d.vectors();
         let stream = self.b.len() / STREAMS;
         let lanes = D::PANEL / WIDTH;
         let groups_of_part = part_terms / F::GROUP;
-        let mut totals = [[[v.splat(F::Number::of(0.0)); WIDTH]; ROWS]; STREAMS];
+        let mut totals = [[[v.splat(F::Element::of(0.0)); WIDTH]; ROWS]; STREAMS];
         for chunk in 0..self.depth.div_ceil(F::CHUNK).max(1) {
             let depth = (self.depth - chunk * F::CHUNK).min(F::CHUNK);
             let groups = depth.div_ceil(F::GROUP);
             let a = &self.a[chunk * self.a_stride..];
-            let (head, n_words) = (
-                F::head_words(self.layout, depth),
+            let (scale_words, n_words) = (
+                F::scale_words(self.layout, depth),
                 F::chunk_words(self.layout, depth),
             );
             let whole = F::chunk_words(self.layout, F::CHUNK);
             let b = &self.b[first + chunk * whole * D::PANEL..];
             assert!(a.len() >= ROWS * D::ROW_WORDS);
             assert!(b.len() >= (STREAMS - 1) * stream + n_words * D::PANEL);
-            let of_chunk = Chunk::<F> { b, stream, a, head };
+            let of_chunk = Chunk::<F> {
+                b,
+                stream,
+                a,
+                scale_words,
+            };
             let row = |i: usize| of_chunk.row::<D>(i);
             let words = |panel: usize, row: usize, j: usize| of_chunk.words::<D>(panel, row, j);
             let n_parts = parts(depth, part_terms).max(1);
-            of_chunk.prefetch::<D>(0, head);
-            // Read by themselves: among the sums, which fill the registers, the kinds of heads cost a third of the speed.
-            let mut heads = [[[MaybeUninit::<D::Heads>::uninit(); WIDTH]; MAX_PARTS]; STREAMS];
-            for (panel, heads) in heads.iter_mut().enumerate() {
+            of_chunk.prefetch::<D>(0, scale_words);
+            // Loaded first: interleaved with the sums, which fill the registers, the branches on the scale layout
+            // cost a third of the speed.
+            let mut scales = [[[MaybeUninit::<D::Scales>::uninit(); WIDTH]; MAX_PARTS]; STREAMS];
+            for (panel, scales) in scales.iter_mut().enumerate() {
                 let from = [words(panel, 0, 0), words(panel, 0, 1)];
-                // SAFETY: the assertions above: `b` holds the heads of both panels, with these parts.
-                unsafe { d.all_heads(self.layout, from, &mut heads[..n_parts]) };
+                // SAFETY: by the assertions above, `b` holds both panels' scales, with these parts.
+                unsafe { d.all_scales(self.layout, from, &mut scales[..n_parts]) };
             }
             for part in 0..n_parts {
-                // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the
+                // Loops rather than nested `from_fn`: the inner closure would not be inlined, and would pass the
                 // sums through memory.
-                // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the heads of both panels.
+                // SAFETY: by the assertions above, `a` holds ROWS packed rows, and `b` both panels' scales.
                 let mut sums: Sums<_, ROWS> =
                     [[[unsafe { d.start(row(0), words(0, 0, 0)) }; WIDTH]; ROWS]; STREAMS];
                 for (panel, sums) in sums.iter_mut().enumerate() {
@@ -132,7 +138,7 @@ impl<F: Format> PanelPairs<'_, F> {
                 }
                 let mut group = part * groups_of_part;
                 let end = groups.min(group + groups_of_part);
-                // With two rows there are chains enough.
+                // Two rows have enough chains.
                 if ROWS == 1 && d.joined(sums[0][0][0], sums[0][0][0]).is_some() {
                     let mut others = sums;
                     while group + 1 < end {
@@ -156,11 +162,11 @@ impl<F: Format> PanelPairs<'_, F> {
                 }
                 for (panel, (sums, totals)) in sums.into_iter().zip(&mut totals).enumerate() {
                     for j in 0..WIDTH {
-                        // SAFETY: all heads of the chunk's parts were written above.
-                        let heads = unsafe { heads[panel][part][j].assume_init() };
+                        // SAFETY: all scales of the chunk's parts were written above.
+                        let scales = unsafe { scales[panel][part][j].assume_init() };
                         for (i, (sums, totals)) in sums.iter().zip(&mut *totals).enumerate() {
                             // SAFETY: as above.
-                            let sum = unsafe { d.numbers(sums[j], row(i), part, heads) };
+                            let sum = unsafe { d.to_floats(sums[j], row(i), part, scales) };
                             totals[j] = match chunk + part {
                                 0 => sum,
                                 _ => v.add(totals[j], sum),
@@ -173,25 +179,25 @@ impl<F: Format> PanelPairs<'_, F> {
         for (totals, to) in totals.iter().zip(to) {
             let to = to[..ROWS * D::PANEL].chunks_exact_mut(lanes);
             for (&total, to) in totals.as_flattened().iter().zip(to) {
-                // SAFETY: `to` holds as many numbers as a vector.
+                // SAFETY: `to` holds a whole vector.
                 unsafe { v.store(total, to.as_mut_ptr()) };
             }
         }
     }
 }
 
-/// Sums of a part: of each panel, row and vector of columns.
+/// A part's sums, for each panel, row and column vector.
 type Sums<S, const ROWS: usize> = [[[S; WIDTH]; ROWS]; STREAMS];
 
-/// The words of a pair of panels, from a chunk on.
+/// A panel pair's words, starting with a chunk.
 struct Chunk<'a, F: Format> {
-    /// The first panel's; the second's lie `stream` words further on.
+    /// The first panel's words. The second panel's are `stream` words further on.
     b: &'a [F::Word],
     stream: usize,
     /// Packed rows.
     a: &'a [F::Word],
-    /// Rows of heads before the groups.
-    head: usize,
+    /// Rows of scale words before the groups.
+    scale_words: usize,
 }
 
 impl<F: Format> Chunk<'_, F> {
@@ -206,7 +212,7 @@ impl<F: Format> Chunk<'_, F> {
         self.a.as_ptr().wrapping_add(i * D::ROW_WORDS)
     }
 
-    /// Prefetches what lies ahead of some rows of words.
+    /// Prefetches the words that follow `n` word rows at the prefetch distance.
     #[inline(always)]
     fn prefetch<D: Dots<F>>(&self, first: usize, n: usize) {
         if F::AHEAD > 0 {
@@ -218,10 +224,10 @@ impl<F: Format> Chunk<'_, F> {
         }
     }
 
-    /// Adds the products of a group.
+    /// Adds a group's products.
     ///
     /// # Safety
-    /// `a` holds `ROWS` packed rows, `b` the chunk of both panels, and the chunk has this group.
+    /// `a` holds `ROWS` packed rows, `b` both panels' chunk, and the chunk has this group.
     #[inline(always)]
     unsafe fn add_group<D: Dots<F>, const ROWS: usize>(
         &self,
@@ -229,7 +235,7 @@ impl<F: Format> Chunk<'_, F> {
         group: usize,
         sums: &mut Sums<D::Sum, ROWS>,
     ) {
-        let first = self.head + group * F::GROUP_WORDS;
+        let first = self.scale_words + group * F::GROUP_WORDS;
         self.prefetch::<D>(first, F::GROUP_WORDS);
         // SAFETY: the caller's promise.
         let mut a = [unsafe { d.left(self.row::<D>(0), group) }; ROWS];
@@ -239,7 +245,7 @@ impl<F: Format> Chunk<'_, F> {
         }
         for (panel, sums) in sums.iter_mut().enumerate() {
             for j in 0..WIDTH {
-                // SAFETY: the caller's promise: the load ends within the chunk's words of either panel.
+                // SAFETY: the caller's promise: the load ends within either panel's chunk.
                 let b = unsafe { d.right(self.words::<D>(panel, first, j)) };
                 for (sums, &a) in sums.iter_mut().zip(&a) {
                     sums[j] = d.dot(a, b, sums[j]);

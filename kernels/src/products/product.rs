@@ -1,4 +1,4 @@
-//! A block of a product divided into tasks: each computes some rows and some columns, and writes them once.
+//! Divides a product's block into tasks. Each task computes some rows and some columns, and writes them once.
 
 use std::ops::Range;
 
@@ -6,33 +6,33 @@ use bytemuck::cast_slice_mut;
 
 use super::{
     Epilogue, Format, Halves, Kernel, PackRows, PackedMatrix, PackedRows, PackedTarget, Results,
-    TILE, View, finish::Place,
+    TILE, View, apply_epilogue::Place,
 };
 use crate::threads::parallel::{self, part};
 use crate::{cpu::Cpu, memory::lend, threads::Target};
 
-/// The right operand of a product.
+/// A product's right operand.
 #[derive(Clone, Copy)]
 pub enum Columns<'a, F: Format> {
     Packed(&'a PackedMatrix<F>),
-    /// A matrix read where it lies, of a format whose words are its numbers.
-    InPlace(View<'a, F::Number>),
+    /// An unpacked matrix, in a format whose words are the input values.
+    InPlace(View<'a, F::Element>),
 }
 
-/// Where the results of a product go.
+/// The destination for a product's results.
 #[derive(Clone, Copy)]
 pub enum To<'a, F: Format> {
-    /// To row-major memory.
-    Rows(&'a Target<'a, F::Number>),
-    /// To the packed left operand of another product.
+    /// Row-major memory.
+    Rows(&'a Target<'a, F::Element>),
+    /// The next product's packed left operand.
     Operand(&'a PackedTarget<'a, F::Word>),
 }
 
-/// A product, except for its left operand.
+/// A product without its left operand.
 pub struct Product<'a, F: Format> {
     pub(crate) kernel: &'a dyn Kernel<F>,
     pub(crate) b: Columns<'a, F>,
-    pub(crate) epilogue: &'a Epilogue<'a, F::Number>,
+    pub(crate) epilogue: &'a Epilogue<'a, F::Element>,
     pub(crate) y: To<'a, F>,
     pub(crate) cpu: Cpu,
 }
@@ -61,14 +61,15 @@ impl<F: Format> Columns<'_, F> {
 }
 
 impl<'a, F: Format> Product<'a, F> {
-    /// For a left operand of `rows` rows in all.
+    /// Creates a product for a left operand with `rows` rows.
     ///
     /// # Panics
-    /// If the epilogue or the target does not fit, or the right operand was packed for another level.
+    /// If the epilogue or the destination does not fit, or the right operand was packed for another instruction
+    /// set.
     pub fn new(
         (cpu, kernel): (Cpu, &'a dyn Kernel<F>),
         b: Columns<'a, F>,
-        epilogue: &'a Epilogue<'a, F::Number>,
+        epilogue: &'a Epilogue<'a, F::Element>,
         y: To<'a, F>,
         rows: usize,
     ) -> Self {
@@ -79,7 +80,11 @@ impl<'a, F: Format> Product<'a, F> {
         };
         assert_eq!(to, (rows, columns));
         if let Columns::Packed(b) = b {
-            assert_eq!(b.isa(), cpu.isa, "a matrix packed for another level");
+            assert_eq!(
+                b.isa(),
+                cpu.isa,
+                "the matrix was packed for another instruction set"
+            );
         }
         epilogue.check(rows, columns);
         let work = rows.saturating_mul(columns).saturating_mul(depth);
@@ -92,17 +97,20 @@ impl<'a, F: Format> Product<'a, F> {
         }
     }
 
-    /// The same product, computed by `threads` threads.
+    /// Returns the same product, computed by `threads` threads.
     pub fn on(&self, threads: usize) -> Self {
         let cpu = self.cpu.on(threads);
         Self { cpu, ..*self }
     }
 
-    /// Computes the rows of the result that belong to the packed rows `a`, the first of which is row
-    /// `first_row`.
+    /// Computes the result rows for the packed rows `a`. The first is the result's row `first_row`.
     pub fn block(&self, first_row: usize, a: PackedRows<F::Word>) {
         let (depth, columns) = self.b.shape();
-        assert_eq!(a.columns(), depth, "a has other columns than b has rows");
+        assert_eq!(
+            a.columns(),
+            depth,
+            "the columns of a differ from the rows of b"
+        );
         if columns == 0 {
             return;
         }
@@ -116,7 +124,7 @@ impl<'a, F: Format> Product<'a, F> {
             _ => TASKS_PER_THREAD * threads,
         };
         let n_row_parts = match self.b {
-            // A single part, since each would pack the columns again.
+            // A single part, because each part would pack the columns again.
             Columns::InPlace(_) => 1,
             Columns::Packed(_) => size_of_val(a.all())
                 .div_ceil(blocking.cached_bytes)
@@ -147,7 +155,7 @@ impl<'a, F: Format> Product<'a, F> {
         });
     }
 
-    /// The panels, as they are written.
+    /// Returns the panels in units that are written together.
     fn units(&self) -> Units {
         let (_, columns) = self.b.shape();
         let per_panel = self.b.halves().columns_per_panel(self.kernel.panel());
@@ -155,19 +163,19 @@ impl<'a, F: Format> Product<'a, F> {
             n_panels: columns.div_ceil(per_panel),
             per_unit: match self.y {
                 To::Rows(_) => 1,
-                // The next operand is packed in whole chunks of columns.
+                // The next operand is packed in whole column chunks.
                 To::Operand(_) => F::CHUNK / per_panel,
             },
         }
     }
 
-    /// What the results of one panel of a part are made of, and where they go.
+    /// Returns the epilogue, columns and destination for one panel in a task's results.
     pub(crate) fn results<'b>(
         &'b self,
         part: &Part,
         panel: usize,
-        place: &'b Place<'b, F::Number>,
-    ) -> Results<'b, F::Number> {
+        place: &'b Place<'b, F::Element>,
+    ) -> Results<'b, F::Element> {
         let (_, n_columns) = self.b.shape();
         let halves = self.b.halves();
         let per_panel = halves.columns_per_panel(self.kernel.panel());
@@ -182,16 +190,16 @@ impl<'a, F: Format> Product<'a, F> {
         }
     }
 
-    /// Lends the working memory for `rows` rows of `panels` panels at a time.
+    /// Lends the working memory for `rows` rows in `panels` panels at a time.
     pub(crate) fn lend_memory(
         &self,
         rows: usize,
         panels: usize,
-        work: impl FnOnce(&mut TaskMemory<F::Number>),
+        work: impl FnOnce(&mut TaskMemory<F::Element>),
     ) {
         let width = self.kernel.panel();
         let staged = match self.y {
-            To::Operand(_) if !F::NUMBERS => rows * F::CHUNK,
+            To::Operand(_) if !F::PLAIN => rows * F::CHUNK,
             To::Operand(_) | To::Rows(_) => 0,
         };
         let columns = match self.b {
@@ -207,13 +215,13 @@ impl<'a, F: Format> Product<'a, F> {
         });
     }
 
-    /// Calls `work` with the place of a part's results in the panels of one unit, which it is to write.
+    /// Calls `work` with the destination for a task's results in one unit's panels.
     pub(crate) fn placed(
         &self,
         part: &Part,
         panels: &Range<usize>,
-        staged: &mut [F::Number],
-        work: impl FnOnce(&Place<F::Number>),
+        staged: &mut [F::Element],
+        work: impl FnOnce(&Place<F::Element>),
     ) {
         let n_rows = part.rows.len();
         match self.y {
@@ -229,7 +237,7 @@ impl<'a, F: Format> Product<'a, F> {
                 let rows = part.first_row..part.first_row + n_rows;
                 // SAFETY: among all tasks and units, only this one writes these rows in this chunk.
                 let packed = unsafe { y.chunk(first_column / F::CHUNK, rows) };
-                let rows = if F::NUMBERS {
+                let rows = if F::PLAIN {
                     cast_slice_mut(&mut *packed)
                 } else {
                     &mut *staged
@@ -240,7 +248,7 @@ impl<'a, F: Format> Product<'a, F> {
                     first_row: 0,
                     first_column,
                 });
-                if !F::NUMBERS {
+                if !F::PLAIN {
                     self.kernel.pack_rows(PackRows {
                         a: View::new(staged, (n_rows, width), (F::CHUNK, 1)),
                         rows: 0..n_rows,
@@ -254,8 +262,8 @@ impl<'a, F: Format> Product<'a, F> {
     }
 }
 
-/// Tasks per thread that a block is divided into, so that a thread that is late has help at the end. Time relative to 12
-/// of them, least of 7 rounds, f32 on 2 cores of Zen 5, for blocks that threads share:
+/// Tasks per thread in a block, so that other threads can help a late one at the end. Time relative to 12 tasks per
+/// thread, minimum over 7 rounds, f32 on 2 Zen 5 cores, for blocks that threads share:
 ///
 /// ```text
 /// rows, d_model x d_ff     3      6      24
@@ -267,16 +275,16 @@ const TASKS_PER_THREAD: usize = 3;
 
 /// The rows that a task computes.
 pub(crate) struct Part {
-    /// Which of the packed rows.
+    /// The range within the packed rows.
     pub rows: Range<usize>,
-    /// The row of the result that the first of them is.
+    /// The result row for the first packed row.
     pub first_row: usize,
 }
 
-/// The panels of a right operand in units, whose results are written together.
+/// A right operand's panels in units. A unit's results are written together.
 pub(crate) struct Units {
     pub n_panels: usize,
-    /// Panels of a unit; the last may have fewer.
+    /// Panels per unit. The last unit may have fewer.
     pub per_unit: usize,
 }
 
@@ -285,7 +293,7 @@ impl Units {
         self.n_panels.div_ceil(self.per_unit)
     }
 
-    /// The panels of a unit.
+    /// Returns a unit's panels.
     fn panels(&self, unit: usize) -> Range<usize> {
         self.panels_of(unit..unit + 1)
     }
@@ -295,23 +303,23 @@ impl Units {
         start(units.start)..start(units.end)
     }
 
-    /// The panels of a thread's share, equal to within a unit.
+    /// Returns the panels in a thread's share. Shares are equal to within a unit.
     pub fn share(&self, thread: usize, threads: usize) -> Range<usize> {
         self.panels_of(part(self.len(), threads, thread))
     }
 }
 
-/// The working memory of a task.
+/// A task's working memory.
 pub(crate) struct TaskMemory<'a, T> {
     pub sums: Sums<'a, T>,
-    /// Results that are to be packed as the next product's operand, `[rows, CHUNK]`.
+    /// Results to be packed as the next product's operand, `[rows, CHUNK]`.
     pub staged: &'a mut [T],
 }
 
-/// Where panels are added up.
+/// Working memory for panel sums.
 pub(crate) struct Sums<'a, T> {
-    /// Totals of the panels computed at a time, `[panels, rows, panel width]`.
+    /// Totals for the panels that are computed together, `[panels, rows, panel width]`.
     pub totals: &'a mut [T],
-    /// A chunk of a panel that is packed on the way.
+    /// A panel chunk that is packed on demand.
     pub columns: &'a mut [T],
 }

@@ -1,5 +1,5 @@
-//! The speed of products as a share of the CPU's peak. Run on an idle machine:
-//! `cargo test --release -p candle-blocks-kernels a_share_of_the_peak -- --ignored --nocapture`
+//! Measures products' speed relative to the CPU's peak. Run on an idle machine: `cargo test --release -p
+//! candle-blocks-kernels a_share_of_the_peak -- --ignored --nocapture`
 
 use super::multiply::{multiply_columns, multiply_views as multiply};
 use super::{Columns, Epilogue, PackedMatrix, View, WeightFormat, peak};
@@ -7,7 +7,7 @@ use crate::reference::{on, random};
 use crate::{threads::with_team, timing::least, vectors::Isa};
 
 #[test]
-#[ignore = "measures; needs an idle machine and a minute"]
+#[ignore = "a measurement: needs an idle machine and a minute"]
 fn products_as_a_share_of_the_peak() {
     for isa in Isa::levels() {
         let peak = peak(on(isa, 1), WeightFormat::F32);
@@ -56,10 +56,10 @@ fn products_as_a_share_of_the_peak() {
     }
 }
 
-/// The products of a training step: forward, the input's gradient, and the weight's gradient.
+/// A training step's products: forward, the input's gradient, and the weight's gradient.
 #[test]
-#[ignore = "measures; needs an idle machine and a minute"]
-fn products_of_a_training_as_a_share_of_the_peak() {
+#[ignore = "a measurement: needs an idle machine and a minute"]
+fn products_in_training_as_a_share_of_the_peak() {
     let isa = Isa::best();
     let threads = 2;
     let peak = peak(on(isa, threads), WeightFormat::F32);

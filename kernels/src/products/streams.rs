@@ -1,35 +1,35 @@
-//! Products of a row or two with a packed weight, which take as long as reading the weight.
+//! Products of one or two rows with a packed weight, which are bound by reading the weight.
 //!
-//! A single panel has too few sums to keep up with a cache ([`panel_pair`] says why), so two are computed at a time.
-//! Every thread has a share of the panels, equal to within one, and reads it in runs. The two panels come from either
-//! half of a run, so that each half is a sequential stream, which the hardware prefetcher follows.
+//! A single panel has too few sums to keep up with a cache (see [`panel_pair`]), so two panels are computed at a
+//! time. Each thread has a panel share, equal to within one, and reads it in runs. A pair's two panels come from a
+//! run's two halves, so that each half is a sequential stream for the hardware prefetcher.
 //!
 //! ```text
 //! panels     0  1  2  3  4  5  6  7  8  9 10 11 12 | 13 14 ..        thread 0's share | thread 1's
 //! run 0      ─────────►  ─────────►                     pairs 0 and 4, 1 and 5, 2 and 6, 3 and 7
-//! run 1                              ────► ────►  ─►     pairs 8 and 10, 9 and 11; 12 by itself
+//! run 1                              ────► ────►  ─►     pairs 8 and 10, 9 and 11; 12 alone
 //! ```
 
 use std::ops::Range;
 
 use super::product::{TaskMemory, Units};
 use super::{
-    Columns, FinishPanels, Format, PackedMatrix, PackedRows, PanelPairs, Part, Product, To,
-    panel_pair,
+    ApplyEpilogueToPanels, Columns, Format, PackedMatrix, PackedRows, PanelPairs, Part, Product,
+    To, panel_pair,
 };
 use crate::threads::parallel::{self, part};
 
-/// Bytes of a run, which share the cost of beginning and of writing the results: of few, a cache would deliver more
-/// meanwhile; many would leave a thread that is late without others who could help it.
+/// Bytes in a run, over which starting and writing results is amortized. In shorter runs, the time that a cache
+/// needs for the start and the end would dominate. In longer runs, no other thread could help a late one.
 const RUN_BYTES: usize = 1 << 20;
 
-/// The most panels of a run, whose totals should stay in the first-level cache.
+/// The maximum panel count in a run, whose totals should stay in the L1 cache.
 const MAX_PANELS: usize = 64;
 
 impl<'a, F: Format> Product<'a, F> {
-    /// The weight, if a block of so many rows is computed by [`Self::two_streams`].
+    /// Returns the weight, if [`Self::two_streams`] computes blocks with this many rows.
     pub(crate) fn streamed(&self, rows: usize) -> Option<&'a PackedMatrix<F>> {
-        // A level with fewer registers would spill the sums of two panels.
+        // Instruction sets with fewer registers would spill two panels' sums.
         let fits = rows <= panel_pair::MAX_ROWS && 2 * rows <= self.kernel.rows();
         match self.b {
             Columns::Packed(b) if fits => Some(b),
@@ -37,7 +37,7 @@ impl<'a, F: Format> Product<'a, F> {
         }
     }
 
-    /// As [`Self::block`], for a row or two.
+    /// Like [`Self::block`], for one or two rows.
     pub(crate) fn two_streams(
         &self,
         first_row: usize,
@@ -49,7 +49,7 @@ impl<'a, F: Format> Product<'a, F> {
             rows: 0..n_rows,
             first_row,
         };
-        // What a run is made of: pairs of panels, or what is written together.
+        // A step is a pair of panels, or the panels that are written together.
         let step = units.per_unit.max(2);
         let step_bytes = step * b.bytes() / units.n_panels;
         let most = (RUN_BYTES / step_bytes.max(1)).clamp(1, MAX_PANELS / step);
@@ -75,7 +75,7 @@ impl<'a, F: Format> Product<'a, F> {
                 for (first, totals) in panels.clone().step_by(together).zip(totals) {
                     let panels = first..panels.end.min(first + together);
                     self.placed(&rows, &panels, staged, |place| {
-                        self.kernel.finish_panels(FinishPanels {
+                        self.kernel.apply_epilogue_to_panels(ApplyEpilogueToPanels {
                             first: self.results(&rows, first, place),
                             n_rows,
                             totals,
@@ -86,13 +86,13 @@ impl<'a, F: Format> Product<'a, F> {
         });
     }
 
-    /// Writes the totals of some panels, `[panels, rows, panel width]`, in pairs.
+    /// Computes some panels' totals, `[panels, rows, panel width]`, in pairs.
     fn sum(
         &self,
         a: PackedRows<F::Word>,
         b: &PackedMatrix<F>,
         panels: &Range<usize>,
-        totals: &mut [F::Number],
+        totals: &mut [F::Element],
     ) {
         let (rows, depth) = (a.rows(), b.rows());
         let (packed, a_stride) = (a.all(), a.chunk_words());

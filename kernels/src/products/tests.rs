@@ -1,8 +1,8 @@
-//! Products against sums written out, and against f64. Every level runs the same checks.
+//! Products compared with sums written out, and with f64. Every instruction set runs the same checks.
 
-mod coded;
 mod epilogue;
 mod pairs;
+mod quantized;
 mod same_bits;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
@@ -18,25 +18,25 @@ use crate::rows::activation::{ActivationFunction, Computed};
 use crate::threads::parallel::{self, part};
 use crate::{memory::Aligned, vectors::Isa, vectors::Stored};
 
-/// A number type with the fused multiply-add of the vector levels.
-trait Number: Plain + Computed + RoundingErrors {
+/// A float type with a scalar fused multiply-add.
+trait Float: Plain + Computed + RoundingErrors {
     fn fused(a: Self, b: Self, c: Self) -> Self;
 }
 
-impl Number for f32 {
+impl Float for f32 {
     fn fused(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
     }
 }
 
-impl Number for f64 {
+impl Float for f64 {
     fn fused(a: f64, b: f64, c: f64) -> f64 {
         a.mul_add(b, c)
     }
 }
 
-/// One element of a product, in the documented order of addition.
-fn sum<T: Number>(isa: Isa, terms: impl Iterator<Item = (T, T)>) -> T {
+/// Returns one product element, summed in the documented order.
+fn sum<T: Float>(isa: Isa, terms: impl Iterator<Item = (T, T)>) -> T {
     let terms: Vec<_> = terms.collect();
     let mut total = T::ZERO;
     for (i, chunk) in terms.chunks(128).enumerate() {
@@ -53,13 +53,13 @@ fn sum<T: Number>(isa: Isa, terms: impl Iterator<Item = (T, T)>) -> T {
     total
 }
 
-/// The product of `a [m, k]` and the transpose of `w [n, k]`, written out.
-fn written_out<T: Number>(isa: Isa, a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) -> Vec<T> {
+/// Returns the product `a [m, k]` times the transposed `w [n, k]`, written out.
+fn written_out<T: Float>(isa: Isa, a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) -> Vec<T> {
     let element = |i: usize, j: usize| sum(isa, (0..k).map(|t| (a[i * k + t], w[j * k + t])));
     (0..m * n).map(|at| element(at / n, at % n)).collect()
 }
 
-fn random<T: Number>(n: usize, seed: u64) -> Vec<T> {
+fn random<T: Float>(n: usize, seed: u64) -> Vec<T> {
     reference::random(n, 0.1, 1.0, seed)
 }
 
@@ -113,13 +113,13 @@ impl<T: RoundingErrors> Layouts<T> {
     }
 }
 
-fn product<T: Number>(isa: Isa, a: View<T>, b: View<T>, threads: usize) -> Vec<T> {
+fn product<T: Float>(isa: Isa, a: View<T>, b: View<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
     multiply(on(isa, threads), a, b, &Epilogue::NONE, &mut y);
     y
 }
 
-fn packed_product<T: Number>(a: View<T>, b: &PackedMatrix<T>, threads: usize) -> Vec<T> {
+fn packed_product<T: Float>(a: View<T>, b: &PackedMatrix<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
     multiply_columns(
         on(b.isa(), threads),
@@ -150,7 +150,7 @@ const K: &[usize] = if cfg!(miri) {
 };
 
 /// Sizes around every lane, tile and chunk, in every layout, packed or not.
-fn every_size_and_layout<T: Number>() {
+fn every_size_and_layout<T: Float>() {
     let largest = M[M.len() - 1];
     for isa in Isa::levels() {
         for &k in K {
@@ -188,7 +188,7 @@ fn every_f64_sum_has_the_documented_order_in_every_size_and_layout() {
 }
 
 #[test]
-fn rows_without_elements_take_no_time_however_many() {
+fn any_number_of_rows_without_elements_takes_no_time() {
     let none: &[f32] = &[];
     let (a, b) = (
         View::new(none, (usize::MAX, 0), (0, 1)),
@@ -199,12 +199,14 @@ fn rows_without_elements_take_no_time_however_many() {
     }
 }
 
-/// The largest error as a share of what is allowed.
+/// Returns the largest error relative to the tolerance.
 ///
-/// A rounding errs by at most `u` of what is rounded, to either side: by Hoeffding's inequality the
-/// errors of a sum exceed `λ` times the root of their squares less often than `2·exp(-λ²/2)`. Here
-/// `λ = 4`, once in 1500; since roundings spread over the interval rather than lie at its ends, some
-/// 1.5 of the 4 are used. The exact sum, and what each step rounds, are taken in f64.
+/// A rounding's error is at most `u` relative to the rounded value, with either sign. By Hoeffding's inequality a
+/// sum's errors exceed `λ` times the root of their squares less often than `2·exp(-λ²/2)`. With `λ = 4` that is once
+/// in
+/// 1500. Roundings spread over the interval rather than lie at its ends, so that some 1.5 of the 4 are used. The
+///       exact sum,
+/// and the values before each rounding, are computed in f64.
 fn share_of_error(isa: Isa, (m, n, k): (usize, usize, usize)) -> f64 {
     let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 3), random(n * k, 4));
     let (a_view, b) = (
@@ -236,7 +238,7 @@ fn share_of_error(isa: Isa, (m, n, k): (usize, usize, usize)) -> f64 {
 }
 
 #[test]
-fn errors_against_f64_are_those_of_the_roundings() {
+fn errors_against_f64_are_within_rounding() {
     let sizes = if cfg!(miri) {
         vec![(3, 5, 140)]
     } else {
@@ -257,7 +259,7 @@ fn errors_against_f64_are_those_of_the_roundings() {
 }
 
 #[test]
-fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
+fn nan_and_infinity_affect_only_their_row_or_column() {
     let (m, n, k) = (5, 37, 131);
     for isa in Isa::levels() {
         for (bad, spoilt) in [(f32::NAN, f32::NAN), (f32::INFINITY, f32::INFINITY)] {
@@ -295,7 +297,7 @@ fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
 }
 
 #[test]
-fn parts_follow_one_another_and_differ_by_at_most_one() {
+fn parts_are_consecutive_and_differ_in_length_by_at_most_one() {
     for len in 0..40 {
         for n in 1..20 {
             let parts: Vec<_> = (0..n).map(|i| part(len, n, i)).collect();

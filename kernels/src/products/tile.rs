@@ -1,35 +1,35 @@
-//! The dimensions of a tile: the block of a product whose sums a micro-kernel keeps in registers while it adds
-//! up one chunk of the depth.
+//! Tile dimensions. A tile is the product block whose sums a micro-kernel keeps in registers while it processes one
+//! depth chunk.
 //!
 //! The micro-kernels are [`DotTile`](super::dot_tile::DotTile), for packed operands, and
-//! [`InPlaceTile`](super::in_place::InPlaceTile), for a right operand that is read where it lies.
+//! [`InPlaceTile`](super::in_place::InPlaceTile), for an unpacked right operand.
 
 use crate::vectors::MAX_LANES;
 
-/// Terms that are summed in registers before they are added to the running total. It is part of every result:
-/// see [`multiply`](super::multiply) on the order of addition.
+/// Values along `k` that are summed in registers before they are added to the total. It defines every result: see
+/// [`multiply`](super::multiply) for the summation order.
 pub const CHUNK: usize = 128;
 
-/// Width of a tile in vectors. Two, so that each broadcast element of the left operand feeds two multiply-adds.
+/// Tile width in vectors. With two, each broadcast left element feeds two multiply-adds.
 pub const WIDTH: usize = 2;
 
-/// Columns of the widest panel of any level.
+/// Columns in the widest panel on any instruction set.
 pub const MAX_PANEL: usize = WIDTH * MAX_LANES;
 
 /// Bytes at the start of the next panel that are prefetched while a panel's results are written.
 pub const NEXT_PANEL: usize = 2 << 10;
 
-/// What the sums of a chunk are added to.
+/// The total that a chunk's sums are added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Total {
-    /// Nothing: this is the first chunk, whose sums become the total.
+    /// No total yet: the first chunk's sums become the total.
     New,
-    /// The total of the preceding chunks.
+    /// The preceding chunks' total.
     Running,
 }
 
 impl Total {
-    /// For a chunk of this number.
+    /// Returns the total for chunk number `chunk`.
     pub fn of_chunk(chunk: usize) -> Self {
         match chunk {
             0 => Self::New,

@@ -1,20 +1,19 @@
-//! The transpositions that packing consists of: of strips of a matrix, a small square at a time.
+//! Transposition for packing: matrix strips, a small square at a time.
 
 use std::ops::Range;
 
 use super::{View, WIDTH};
 use crate::vectors::{Real, Task, Vectors, columns_at_once};
 
-/// Packs rows and columns of a plain format into a panel, `[rows][panel width]`, with zeros for columns beyond
-/// the last.
+/// Packs f32 or f64 rows and columns into a panel, `[rows][panel width]`. Columns after the last are zeros.
 pub struct PackColumns<'a, T> {
     /// The right operand.
     pub b: View<'a, T>,
-    /// Its columns to pack: as many as the panel has, or half of them.
+    /// `b`'s columns to pack: as many as the panel has, or half as many.
     pub columns: Range<usize>,
-    /// Its rows to pack.
+    /// `b`'s rows to pack.
     pub rows: Range<usize>,
-    /// The panel, or the rest of it from the first of these columns on.
+    /// The panel, starting with the first such column.
     pub panel: &'a mut [T],
 }
 
@@ -52,15 +51,15 @@ impl<T: Real, V: Vectors<T>> Task<V> for PackColumns<'_, T> {
     }
 }
 
-/// Copies some rows of a matrix whose rows are not contiguous, in one chunk of columns.
+/// Copies some rows from a matrix whose rows are not contiguous, in one column chunk.
 pub struct GatherRows<'a, T> {
     /// The matrix.
     pub a: View<'a, T>,
-    /// Its rows to copy.
+    /// The rows to copy.
     pub rows: Range<usize>,
-    /// Its columns to copy, at most a chunk.
+    /// The columns to copy, at most a chunk.
     pub columns: Range<usize>,
-    /// The copies; consecutive rows are `stride` numbers apart.
+    /// The copies. Consecutive rows are `stride` elements apart.
     pub gathered: &'a mut [T],
     pub stride: usize,
 }
@@ -89,18 +88,18 @@ fn copy_padded<T: Real>(from: &[T], to: &mut [T]) {
     rest.fill(T::ZERO);
 }
 
-/// A strip of a matrix: up to `LANES` rows, and some columns.
+/// A matrix strip: up to `LANES` rows, and some columns.
 pub struct Strip<'a, T> {
     /// The matrix.
     pub from: View<'a, T>,
-    /// Rows of the strip.
+    /// The strip's rows.
     pub rows: Range<usize>,
-    /// Columns of the strip.
+    /// The strip's columns.
     pub columns: Range<usize>,
 }
 
 impl<T: Real> Strip<'_, T> {
-    /// Writes each column of the strip as a row of `to`, these `stride` numbers apart.
+    /// Writes each strip column to a row in `to`. These rows are `stride` elements apart.
     #[inline(always)]
     pub fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
         let (from, first_row, first) = (self.from, self.rows.start, self.columns.start);
@@ -116,11 +115,10 @@ impl<T: Real> Strip<'_, T> {
             let target =
                 &mut to[square * stride..][..(columns_at_once::<T>() - 1) * stride + V::LANES];
             let store = |j: usize, column: V::Vector| {
-                // SAFETY: j < columns_at_once, and `target` reaches from its start to the end of the last of these
-                // columns.
+                // SAFETY: j < columns_at_once, and `target` extends to the last such column's end.
                 unsafe { v.store(column, target.as_mut_ptr().add(j * stride)) }
             };
-            // SAFETY: `source` reaches to the end of the last row, by the assertion above.
+            // SAFETY: `source` extends to the last row's end, by the assertion above.
             unsafe { v.for_columns(source.as_ptr(), from.row_stride(), store) };
         }
         for j in in_squares..n_columns {

@@ -1,17 +1,17 @@
-//! The rows of a packed weight as numbers again: the words that a model reads where it shares them with its head.
+//! Unpacks rows from a packed weight, for embeddings that share their weight with the output head.
 
 use super::{Format, WIDTH};
 use crate::vectors::{Task, Vectors};
 
-/// Copies the words of a panel's column out of the order in which a product reads them.
+/// Copies one column's words out of a panel.
 pub struct UnpackColumn<'a, F: Format> {
     pub panel: &'a [F::Word],
     pub column: usize,
-    /// As many as a packed column has.
+    /// The column's words.
     pub words: &'a mut [F::Word],
 }
 
-impl<F: Format, V: Vectors<F::Number>> Task<V> for UnpackColumn<'_, F> {
+impl<F: Format, V: Vectors<F::Element>> Task<V> for UnpackColumn<'_, F> {
     #[inline(always)]
     fn compute(self, _: V) {
         let (vector, lane) = (self.column / V::LANES * V::LANES, self.column % V::LANES);

@@ -1,9 +1,9 @@
-//! A matrix read in place, whatever its strides.
+//! A matrix view with arbitrary strides.
 
 use std::ops::Range;
 
-/// `rows × columns` elements of a slice, with a stride for either index. Every element lies within the slice:
-/// [`View::new`] is the only check, on which the accessors rely.
+/// A `rows × columns` matrix in a slice, with a row stride and a column stride. Every element lies within the slice:
+/// [`View::new`] checks this once, and the accessors rely on it.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, T> {
     data: &'a [T],
@@ -14,10 +14,10 @@ pub struct View<'a, T> {
 }
 
 impl<'a, T: Copy> View<'a, T> {
-    /// Element (i, j) is `data[i * row_stride + j * column_stride]`.
+    /// Creates a view in which element (i, j) is `data[i * row_stride + j * column_stride]`.
     ///
     /// # Panics
-    /// If an element lies outside of the data.
+    /// If an element lies outside the data.
     pub fn new(
         data: &'a [T],
         (rows, columns): (usize, usize),
@@ -29,7 +29,7 @@ impl<'a, T: Copy> View<'a, T> {
             let last = last_row.and_then(|row| row.checked_add(last_column?));
             assert!(
                 last.is_some_and(|last| last < data.len()),
-                "a view beyond its data"
+                "a matrix view exceeds its data"
             );
         }
         Self {
@@ -41,12 +41,12 @@ impl<'a, T: Copy> View<'a, T> {
         }
     }
 
-    /// Rows one after the other without gaps.
+    /// Creates a view with contiguous rows.
     pub fn row_major(data: &'a [T], rows: usize, columns: usize) -> Self {
         Self::new(data, (rows, columns), (columns, 1))
     }
 
-    /// The same elements with rows and columns exchanged.
+    /// Returns the transposed view.
     pub fn transposed(self) -> Self {
         Self {
             rows: self.columns,
@@ -57,41 +57,41 @@ impl<'a, T: Copy> View<'a, T> {
         }
     }
 
-    /// The number of rows.
+    /// Returns the row count.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The number of columns.
+    /// Returns the column count.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Elements from one row to the next.
+    /// Returns the distance between rows, in elements.
     pub fn row_stride(&self) -> usize {
         self.row_stride
     }
 
-    /// Whether the elements of each row are contiguous.
+    /// Returns whether each row's elements are contiguous.
     pub fn has_whole_rows(&self) -> bool {
         self.column_stride == 1 || self.columns <= 1
     }
 
-    /// Element (i, j).
+    /// Returns element (i, j).
     pub fn at(&self, row: usize, column: usize) -> T {
         self.from(row, column)[0]
     }
 
-    /// The data from element (i, j) on, to the end of the slice.
+    /// Returns the data from element (i, j) to the slice's end.
     pub fn from(&self, row: usize, column: usize) -> &'a [T] {
         assert!(row < self.rows && column < self.columns);
         &self.data[row * self.row_stride + column * self.column_stride..]
     }
 
-    /// The given columns of a row.
+    /// Returns the given columns in a row.
     ///
     /// # Panics
-    /// If the elements of rows are not contiguous ([`Self::has_whole_rows`]).
+    /// If a row's elements are not contiguous (see [`Self::has_whole_rows`]).
     pub fn row(&self, row: usize, columns: Range<usize>) -> &'a [T] {
         assert!(self.has_whole_rows() && columns.end <= self.columns);
         if columns.is_empty() {

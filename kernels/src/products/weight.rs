@@ -1,6 +1,6 @@
-//! The packed weight of a linear map in one of several number formats, and the products it takes part in.
+//! A linear layer's packed weight in several number formats, and its products.
 //!
-//! This is where a format chosen at run time becomes a type parameter.
+//! This module converts a format chosen at run time into a type parameter.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,40 +8,41 @@ use std::sync::Arc;
 use half::{bf16, f16};
 
 use super::{
-    Chunks, CodeFormat, CodedRows, Columns, Epilogue, Format, HIDDEN, Halves, Kernel, Matrix,
-    PACKED, PackRow, PackedMatrix, PackedRows, PackedTarget, Product, RowBlocks, To, WithKernel,
+    Chunks, Columns, Epilogue, Format, HIDDEN, Halves, Kernel, Matrix, PACKED, PackRow,
+    PackedMatrix, PackedRows, PackedTarget, Product, QuantizedFormat, QuantizedWeightRows,
+    RowBlocks, To, WithKernel,
     formats::{
-        coded::Coded,
-        heads::{GroupHeads, Heads},
+        group_scales::{GroupScales, ScaleLayout},
+        quantized::Quantized,
     },
 };
 use crate::memory::{Aligned, LargePages, lend};
 use crate::threads::{Shared, Target};
 use crate::{cpu::Cpu, rows::source::Source};
 
-/// The format that weights are stored and multiplied in. Sums, and everything between products, are f32.
+/// The storage format for weights, and for their products. Sums and activations are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
     /// f32, unchanged.
     F32,
-    /// IEEE half precision, 16 bits each, times rows in f32; see `products/formats/f16.rs`. Of what is beyond its range,
-    /// ±65504, infinity is stored: check before.
+    /// IEEE half precision (16 bits). Rows stay in f32, see `products/formats/f16.rs`. Weights outside ±65504 become
+    /// infinite: check them before.
     F16,
-    /// bfloat16, 16 bits each; see `products/formats/bf16.rs`.
+    /// bfloat16 (16 bits), see `products/formats/bf16.rs`.
     Bf16,
-    /// int8, with a scale for each chunk of each row of the weight; see `products/formats/int8.rs`.
+    /// int8, with a scale for each chunk of a weight's row, see `products/formats/int8.rs`.
     Int8,
-    /// Codes of 4 bits, with a scale and a minimum for each 32 weights of a row; see `products/formats/coded.rs`. Both are f16:
-    /// what is beyond its range, ±65504, is cut off.
+    /// int4, with an f16 scale and an f16 minimum for each 32 weights in a row, see `products/formats/quantized.rs`.
+    /// Scales and minima are clamped to ±65504.
     Int4By32,
-    /// As [`Self::Int4By32`], for each 64.
+    /// Like [`Self::Int4By32`], for each 64 weights.
     Int4By64,
-    /// As [`Self::Int4By32`], for each 128.
+    /// Like [`Self::Int4By32`], for each 128 weights.
     Int4By128,
 }
 
 impl WeightFormat {
-    /// The bits of a weight, without what several share.
+    /// Returns the bits per weight, without scales.
     pub fn bits(self) -> usize {
         match self {
             Self::F32 => 32,
@@ -52,10 +53,10 @@ impl WeightFormat {
     }
 }
 
-/// The packed weight `[d_out, d_in]` of a linear map, or the two of a gated one, whose results are multiplied.
+/// A linear layer's packed weight `[d_out, d_in]`, or a gated feed-forward's gate and up weights.
 pub struct PackedWeight {
     matrix: AnyMatrix,
-    /// The input that each of the packed inputs is, where their order is another.
+    /// For each packed input, the original input's index, if inputs were reordered.
     order: Option<Arc<[u32]>>,
 }
 
@@ -64,14 +65,14 @@ enum AnyMatrix {
     F16(PackedMatrix<f16>),
     Bf16(PackedMatrix<bf16>),
     Int8(PackedMatrix<i8>),
-    FourBits(PackedMatrix<Coded<4>>),
-    E2m1(PackedMatrix<Coded<4, true>>),
-    FiveBits(PackedMatrix<Coded<5>>),
-    SixBits(PackedMatrix<Coded<6>>),
-    Bytes(PackedMatrix<Coded<8>>),
+    FourBits(PackedMatrix<Quantized<4>>),
+    E2m1(PackedMatrix<Quantized<4, true>>),
+    FiveBits(PackedMatrix<Quantized<5>>),
+    SixBits(PackedMatrix<Quantized<6>>),
+    Bytes(PackedMatrix<Quantized<8>>),
 }
 
-/// Runs `$body` with `$matrix` bound to the packed matrix of whichever format.
+/// Runs `$body` with `$matrix` bound to the packed matrix in any format.
 macro_rules! with_matrix {
     ($weight:expr, $matrix:ident => $body:expr) => {
         match &$weight.matrix {
@@ -88,14 +89,15 @@ macro_rules! with_matrix {
     };
 }
 
-/// Packs a weight of a format chosen at run time: `$pack` uses `$memory`, which comes from `$pages`, and the `$layout`.
+/// Packs a weight in a format chosen at run time: `$pack` uses `$memory`, allocated from `$pages`, and the
+/// `$layout`.
 macro_rules! in_format {
     ($format:expr, $pages:expr, ($memory:ident, $layout:ident) => $pack:expr) => {
         in_format!($format, $pages, ($memory, $layout) => $pack;
             F32 F32 (), F16 F16 (), Bf16 Bf16 (), Int8 Int8 (),
-            Int4By32 FourBits GroupHeads::int4(32),
-            Int4By64 FourBits GroupHeads::int4(64),
-            Int4By128 FourBits GroupHeads::int4(128)
+            Int4By32 FourBits ScaleLayout::int4(32),
+            Int4By64 FourBits ScaleLayout::int4(64),
+            Int4By128 FourBits ScaleLayout::int4(128)
         )
     };
     ($format:expr, $pages:expr, ($memory:ident, $layout:ident) => $pack:expr; $($of:ident $storage:ident $stored:expr),*) => {
@@ -115,7 +117,7 @@ impl PackedWeight {
         in_format!(format, pages, (memory, layout) => PackedMatrix::new_in(memory, cpu, layout, b))
     }
 
-    /// Packs the two weights of a gated feed-forward, each `[d_out, d_in]`, into memory from `pages`.
+    /// Packs a gated feed-forward's two weights, each `[d_out, d_in]`, into memory from `pages`.
     pub fn gated(
         cpu: Cpu,
         format: WeightFormat,
@@ -127,20 +129,21 @@ impl PackedWeight {
         in_format!(format, pages, (memory, layout) => PackedMatrix::gated_in(memory, cpu, layout, gate, up))
     }
 
-    /// Packs the codes of one weight `[d_out, d_in]`, or of the two of a gated feed-forward, into memory from `pages`; `read`
-    /// gives rows of either.
+    /// Packs one quantized weight `[d_out, d_in]`, or a gated feed-forward's two weights, into memory from `pages`.
+    /// `read` returns rows from the weight with the given number.
     ///
     /// # Errors
-    /// Those of `read`. What cannot be stored, such as a number that is not of the heads' type, becomes one by `refuse`.
+    /// Errors from `read`. `refuse` converts values that cannot be stored, such as a scale that the scale type does
+    /// not represent, into an error.
     ///
     /// # Panics
-    /// If there are no such codes, or none with such heads.
-    pub fn of_codes<E>(
+    /// If this combination of bits, group size and scales is not supported.
+    pub fn from_quantized<E>(
         cpu: Cpu,
-        format: CodeFormat,
+        format: QuantizedFormat,
         (shape, is_gated): ([usize; 2], bool),
         pages: &LargePages,
-        read: &mut dyn FnMut(usize, Range<usize>) -> Result<CodedRows, E>,
+        read: &mut dyn FnMut(usize, Range<usize>) -> Result<QuantizedWeightRows, E>,
         refuse: impl Fn(usize, String) -> E,
     ) -> Result<Self, E> {
         let halves = match is_gated {
@@ -149,18 +152,18 @@ impl PackedWeight {
         };
         let layout = format.layout();
         macro_rules! packed {
-            ($($bits:pat, $heads:pat => $storage:ident,)*) => {
-                match (format.bits_by_group.0, format.heads) {
-                    $(($bits, $heads) => {
+            ($($bits:pat, $scales:pat => $storage:ident,)*) => {
+                match (format.bits_by_group.0, format.scales) {
+                    $(($bits, $scales) => {
                         let (memory, layout) = (Aligned::empty_in(pages), (layout, halves));
-                        let of = PackedMatrix::of_codes(memory, cpu, layout, shape, read, refuse);
+                        let of = PackedMatrix::from_quantized(memory, cpu, layout, shape, read, refuse);
                         of.map(AnyMatrix::$storage)
                     })*
                 }
             };
         }
         let packed = packed!(
-            4, Heads::Microscaled => E2m1,
+            4, GroupScales::Microscaled => E2m1,
             4, _ => FourBits,
             5, _ => FiveBits,
             6, _ => SixBits,
@@ -169,10 +172,11 @@ impl PackedWeight {
         packed.map(Self::from)
     }
 
-    /// The same weight, whose packed inputs are `order` of the inputs of products: of codes whose groups are no neighbouring inputs.
+    /// Reorders the products' inputs: packed input `i` is multiplied by input `order[i]`. Needed for quantized
+    /// weights whose groups are not adjacent inputs.
     ///
     /// # Panics
-    /// If these are not as many.
+    /// If the order has another length than the input.
     pub fn with_order(self, order: Option<Arc<[u32]>>) -> Self {
         assert!(
             order
@@ -182,25 +186,25 @@ impl PackedWeight {
         Self { order, ..self }
     }
 
-    /// The width of its input.
+    /// Returns the input width.
     pub fn d_in(&self) -> usize {
         with_matrix!(self, matrix => matrix.rows())
     }
 
-    /// The width of its output.
+    /// Returns the output width.
     pub fn d_out(&self) -> usize {
         with_matrix!(self, matrix => matrix.columns())
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the packed weight's size in bytes.
     pub fn bytes(&self) -> usize {
         with_matrix!(self, matrix => matrix.bytes())
     }
 
-    /// A row of the weight `[d_out, d_in]` as products take it: rounded to the format.
+    /// Unpacks one weight row `[d_out, d_in]`, rounded to the format.
     ///
     /// # Panics
-    /// If there is no such row, `to` is not as wide as the input, or the weight is that of a gated map.
+    /// If the row does not exist, `to` differs from the input width, or the weight is gated.
     pub fn unpack_row(&self, row: usize, to: &mut [f32]) {
         assert!(row < self.d_out(), "row {row} of {}", self.d_out());
         with_matrix!(self, matrix => matrix.unpack_column(row, to));
@@ -211,10 +215,10 @@ impl PackedWeight {
         }
     }
 
-    /// `y = epilogue(x · weightᵀ)`; `y` is row-major without gaps.
+    /// Computes `y = epilogue(x · weightᵀ)`. `y` is row-major and contiguous.
     ///
     /// # Panics
-    /// If the lengths do not fit, or the weight was packed for another instruction set.
+    /// If lengths do not match, or the weight was packed for another instruction set.
     pub fn multiply(&self, cpu: Cpu, x: &Source, epilogue: &Epilogue<f32>, y: &mut [f32]) {
         assert_eq!(y.len(), x.rows() * self.d_out());
         with_matrix!(self, matrix => map(LinearMap {
@@ -227,11 +231,11 @@ impl PackedWeight {
         }));
     }
 
-    /// `y = epilogue(hidden · weightᵀ)` with `hidden = up_epilogue(x · upᵀ)`, which is packed as it is computed
-    /// and stays in the cache.
+    /// Computes `y = epilogue(hidden · weightᵀ)` with `hidden = up_epilogue(x · upᵀ)`. The hidden rows are packed
+    /// directly by the first product, and stay in the cache.
     ///
-    /// Of weights in different formats, or where this one has an order of its own, the hidden rows are written and packed again,
-    /// a block at a time.
+    /// If the weights have different formats, or this weight reorders its inputs, the hidden rows are written in f32
+    /// and packed again, a block at a time.
     ///
     /// # Panics
     /// If the weights were packed for another instruction set.
@@ -262,7 +266,7 @@ impl PackedWeight {
         matching!(F32 F16 Bf16 Int8 FourBits E2m1 FiveBits SixBits Bytes);
     }
 
-    /// As [`Self::multiply_hidden`], with the hidden rows in f32 between the products.
+    /// Like [`Self::multiply_hidden`], with f32 hidden rows between the products.
     fn multiply_between(
         &self,
         cpu: Cpu,
@@ -298,10 +302,10 @@ impl From<AnyMatrix> for PackedWeight {
     }
 }
 
-/// Hidden rows that are in memory at a time, where weights have different formats.
+/// Hidden rows in memory at a time, if the weights have different formats.
 const BETWEEN_ROWS: usize = 512;
 
-/// One linear map, or two with an epilogue between them.
+/// A linear layer, or two with an epilogue between them.
 struct LinearMap<'a, F: Format> {
     cpu: Cpu,
     up: Option<(&'a PackedMatrix<F>, &'a Epilogue<'a, f32>)>,
@@ -311,11 +315,11 @@ struct LinearMap<'a, F: Format> {
     y: Shared<'a, f32>,
 }
 
-fn map<F: WithKernel<Number = f32>>(map: LinearMap<F>) {
+fn map<F: WithKernel<Element = f32>>(map: LinearMap<F>) {
     map.compute(&*F::kernel(map.cpu.isa));
 }
 
-impl<F: Format<Number = f32>> LinearMap<'_, F> {
+impl<F: Format<Element = f32>> LinearMap<'_, F> {
     fn compute(&self, kernel: &dyn Kernel<F>) {
         let chunks = kernel.chunks(self.down.layout());
         let row_words = |columns| PackedRows::<F::Word>::words(1, columns, chunks);
@@ -332,7 +336,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
         });
     }
 
-    /// Computes some rows of the result, which no other call computes.
+    /// Computes some result rows. No other call computes the same rows.
     fn block(&self, on: (Cpu, &dyn Kernel<F>), rows: Range<usize>) {
         let (up, down, epilogue) = (self.up, self.down, self.epilogue);
         let (n_rows, columns, chunks) = (rows.len(), down.columns(), on.1.chunks(down.layout()));
@@ -362,8 +366,8 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
     }
 }
 
-/// Packs rows, normalized if so asked, and lends them to `work`.
-fn with_packed<F: Format<Number = f32>>(
+/// Packs rows, with `x`'s norm applied if any, and lends them to `work`.
+fn with_packed<F: Format<Element = f32>>(
     (cpu, kernel): (Cpu, &dyn Kernel<F>),
     x: &Source,
     chunks: Chunks,

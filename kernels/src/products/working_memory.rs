@@ -1,18 +1,18 @@
-//! The working memory of products.
+//! Working memory for products.
 
 use crate::memory::scratch::scratch;
 
 scratch! {
-    /// Totals of a tile, columns packed on the way, and results that are packed next.
+    /// A tile's totals, columns packed on demand, and results to be packed.
     pub TILE
 }
 
 scratch! {
-    /// Packed rows, or columns on their way into a panel.
+    /// Packed rows, or columns that are about to be copied to a panel.
     pub PACKED
 }
 
 scratch! {
-    /// A result that is the next product's left operand; or a right operand that is packed for one product.
+    /// A result that is the next product's left operand, or a right operand that is packed for one product.
     pub HIDDEN
 }

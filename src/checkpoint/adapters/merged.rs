@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use candle_core::{Device, Tensor};
 
 use super::stacked::ExpertFactors;
@@ -162,7 +162,12 @@ impl Compute for Merged {
         self.base.is_dequantized()
     }
 
-    fn coded_rows(&self, _: &TensorFiles, _: Range<usize>, _: CodeFormat) -> Result<CodedRows> {
+    fn coded_rows(
+        &self,
+        _: &TensorFiles,
+        _: Range<usize>,
+        _: QuantizedFormat,
+    ) -> Result<QuantizedWeightRows> {
         Err(Error::input(
             &self.base.name,
             "an adapter is merged into it, and no codes stand for the sum",

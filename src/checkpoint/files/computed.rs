@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 
@@ -30,8 +30,8 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
         &self,
         files: &TensorFiles,
         rows: Range<usize>,
-        format: CodeFormat,
-    ) -> Result<CodedRows>;
+        format: QuantizedFormat,
+    ) -> Result<QuantizedWeightRows>;
 }
 
 /// What a tensor is stored as.
@@ -40,7 +40,7 @@ pub(crate) enum Coding {
     /// Numbers.
     Numbers,
     /// Codes that can be packed as they are, and the order in which their inputs are, if it is another.
-    Codes(CodeFormat, Option<Arc<[u32]>>),
+    Codes(QuantizedFormat, Option<Arc<[u32]>>),
     /// Codes that cannot, and why.
     Refused(String),
 }

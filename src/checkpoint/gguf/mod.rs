@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use serde_json::Value;
 
 use self::config::Described;
@@ -249,13 +249,13 @@ impl Compute for Blocks {
         &self,
         files: &TensorFiles,
         rows: Range<usize>,
-        _: CodeFormat,
-    ) -> Result<CodedRows> {
+        _: QuantizedFormat,
+    ) -> Result<QuantizedWeightRows> {
         let of = |rows: Range<usize>| {
             let first = (self.first_row + rows.start) * self.columns;
             self.stored(files, first..first + rows.len() * self.columns)
         };
-        let mut coded = CodedRows::default();
+        let mut coded = QuantizedWeightRows::default();
         match self.step {
             Step::Unpermute(n_heads) => {
                 let head = self.rows_of_head(n_heads)?;

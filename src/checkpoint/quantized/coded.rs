@@ -6,7 +6,9 @@ use std::sync::Arc;
 use safetensors::Dtype;
 
 use super::rows::{QuantizedRows, Stored, Zeros};
-use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+use candle_blocks_kernels::products::{
+    GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
+};
 
 use crate::checkpoint::files::{Coding, TensorFiles};
 use crate::error::Result;
@@ -55,32 +57,32 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
         ));
     };
     let number = match (stored.scale_dtypes(), row.factor == 1.0) {
-        ([Dtype::F16, Dtype::F16], true) => HeadNumber::F16,
-        ([Dtype::BF16, Dtype::BF16], true) => HeadNumber::Bf16,
-        _ => HeadNumber::F32,
+        ([Dtype::F16, Dtype::F16], true) => ScaleType::F16,
+        ([Dtype::BF16, Dtype::BF16], true) => ScaleType::Bf16,
+        _ => ScaleType::F32,
     };
-    let heads = match (&row.zeros, stored.kind()) {
+    let scales = match (&row.zeros, stored.kind()) {
         (_, CodeKind::E2m1) => match stored.scale_dtypes()[0] {
-            Dtype::U8 | Dtype::F8_E8M0 if row.factor == 1.0 => Heads::Microscaled,
+            Dtype::U8 | Dtype::F8_E8M0 if row.factor == 1.0 => GroupScales::Microscaled,
             _ => return refused("its scales are no powers of two".to_string()),
         },
-        (Zeros::All(zero), _) => Heads::Zero {
+        (Zeros::All(zero), _) => GroupScales::Zero {
             scales: number,
             zero: *zero as u8,
         },
-        (Zeros::Each(_, least), _) => Heads::Zeros {
+        (Zeros::Each(_, least), _) => GroupScales::Zeros {
             scales: number,
             least: *least,
         },
-        (Zeros::Behind(_), _) => Heads::Minima(number),
+        (Zeros::Behind(_), _) => GroupScales::Minima(number),
     };
     let bits = match bits {
         0..=4 => 4,
         _ => 8,
     };
-    let format = CodeFormat {
+    let format = QuantizedFormat {
         bits_by_group: (bits, group),
-        heads,
+        scales,
     };
     Ok(Coding::Codes(format, order.map(Arc::from)))
 }
@@ -102,8 +104,8 @@ pub(super) fn coded_rows(
     stored: &impl Stored,
     files: &TensorFiles,
     rows: Range<usize>,
-    format: CodeFormat,
-) -> Result<CodedRows> {
+    format: QuantizedFormat,
+) -> Result<QuantizedWeightRows> {
     let QuantizedRows {
         mut codes,
         columns,
@@ -138,8 +140,8 @@ pub(super) fn coded_rows(
             .collect()
     };
     debug_assert_eq!(codes.len() % columns.max(1), 0);
-    Ok(CodedRows {
-        codes,
+    Ok(QuantizedWeightRows {
+        values: codes,
         scales: spread(scales.into_iter().map(|scale| scale * factor).collect()),
         offsets: match zeros {
             Zeros::All(_) => Vec::new(),

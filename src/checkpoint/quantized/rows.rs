@@ -6,7 +6,7 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::coded::{self, CodeKind};
-use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
 use crate::checkpoint::files::{Coding, Compute, Part, TensorFiles};
 use crate::error::Result;
@@ -116,8 +116,8 @@ impl<S: Stored> Compute for S {
         &self,
         files: &TensorFiles,
         rows: Range<usize>,
-        format: CodeFormat,
-    ) -> Result<CodedRows> {
+        format: QuantizedFormat,
+    ) -> Result<QuantizedWeightRows> {
         coded::coded_rows(self, files, rows, format)
     }
 }

@@ -42,7 +42,9 @@ impl<'a> Scored<'a> {
             keep: self
                 .keep
                 .map(|keep| &keep[sequences.start * self.keys..sequences.end * self.keys]),
-            biases: biases.map(|bias| bias.behind(sequences.start)).collect(),
+            biases: biases
+                .map(|bias| bias.from_sequence(sequences.start))
+                .collect(),
             ..*self
         }
     }

@@ -1,11 +1,11 @@
-//! The dot products of AVX-512: of four bytes (VNNI), and of two bfloat16 (BF16).
+//! AVX-512 dot products: four bytes (VNNI), or two bfloat16 (BF16).
 
 use std::{arch::x86_64::*, mem::transmute};
 
 use half::bf16;
 
-use super::coded::Coded;
-use super::coded_dots::{self, dots_of_codes, dots_of_short_codes};
+use super::quantized::Quantized;
+use super::quantized_dots::{self, quantized_dots, short_quantized_dots};
 use crate::products::formats::{bf16 as pairs, int8};
 use crate::products::{Dots, dots};
 use crate::vectors::amx::Amx;
@@ -13,8 +13,8 @@ use crate::vectors::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 use crate::vectors::{Vectors, Words};
 
 impl Avx512Bf16 {
-    /// Stores 32 consecutive terms as 16 pairs, rounded as by [`pairs::pack_pairs`], except that subnormal
-    /// numbers become zeros, which the dot product takes them for anyway.
+    /// Stores 32 consecutive values as 16 pairs, rounded like [`pairs::pack_pairs`]. Subnormal values become zeros,
+    /// as which the dot product treats them anyway.
     ///
     /// # Safety
     /// 16 words can be written at `words`.
@@ -33,7 +33,7 @@ impl Dots<bf16> for Avx512Bf16 {
     type Left = __m512i;
     type Right = __m512i;
     type Sum = __m512;
-    type Heads = ();
+    type Scales = ();
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
@@ -42,7 +42,7 @@ impl Dots<bf16> for Avx512Bf16 {
     fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         let (blocks, rest) = row.as_chunks::<32>();
         for (block, words) in blocks.iter().zip(words.chunks_exact_mut(16)) {
-            // SAFETY: a block is two vectors of numbers, and 16 words have room for its pairs.
+            // SAFETY: a block is two vectors, and its pairs fit 16 words.
             unsafe {
                 let (low, high) = (
                     _mm512_loadu_ps(block.as_ptr()),
@@ -64,17 +64,17 @@ impl Dots<bf16> for Avx512Bf16 {
         unsafe fn left(self, row: *const u32, group: usize) -> __m512i { self.avx512().splat_word(*row.add(group)) }
         unsafe fn right(self, from: *const u32) -> __m512i { self.avx512().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> __m512 { _mm512_setzero_ps() }
-        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
-        unsafe fn numbers(self, sum: __m512, _: *const u32, _: usize, _: ()) -> __m512 { sum }
+        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn to_floats(self, sum: __m512, _: *const u32, _: usize, _: ()) -> __m512 { sum }
     }
 }
 
-macro_rules! vnni_dots_of_short_codes {
+macro_rules! vnni_quantized_dots {
     ($($bits:literal)*) => {
-        $(dots_of_short_codes! {
+        $(short_quantized_dots! {
             impl[] for Avx512Vnni, $bits;
             (self) -> Avx512 { self.avx512() }
-            // As many as leave registers for four vectors of widened codes.
+            // Leaves registers for four vectors with widened values.
             rows Avx512::WIDENED_ROWS;
             dot(left, right, sum) {
                 // SAFETY: the token proves AVX-512 VNNI.
@@ -86,14 +86,14 @@ macro_rules! vnni_dots_of_short_codes {
         })*
     };
 }
-vnni_dots_of_short_codes!(4 5 6);
+vnni_quantized_dots!(4 5 6);
 
-dots_of_codes! {
+quantized_dots! {
     impl[] for Avx512Vnni, 8 false;
     (self) -> Avx512 { self.avx512() }
     rows Avx512::WIDENED_ROWS;
     bytes 1;
-    left(row, group) -> __m512i { coded_dots::left::<Avx512, 8>(self.avx512(), row, group)[0] }
+    left(row, group) -> __m512i { quantized_dots::left::<Avx512, 8>(self.avx512(), row, group)[0] }
     right(from, _stride) -> __m512i { self.avx512().load_words(from) }
     dot(a, b, sum) {
         // SAFETY: the token proves AVX-512 VNNI.
@@ -106,7 +106,7 @@ impl Dots<i8> for Avx512Vnni {
     type Left = __m512i;
     type Right = __m512i;
     type Sum = __m512i;
-    type Heads = __m512i;
+    type Scales = __m512i;
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
@@ -124,26 +124,26 @@ impl Dots<i8> for Avx512Vnni {
         }
         // A group is one word.
         unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
-            self.avx512().splat_word(*row.add(int8::QUAD_HEAD + group))
+            self.avx512().splat_word(*row.add(int8::QUAD_SCALE_WORDS + group))
         }
         unsafe fn right(self, from: *const u32) -> __m512i { self.avx512().load_words(from) }
-        // `start` and `centre` are words 1 and 2 of a packed row; the token proves AVX-512 VNNI.
-        unsafe fn start(self, row: *const u32, heads: *const u32) -> __m512i {
-            let (start, centre) = (self.avx512().splat_word(*row.add(1)), self.avx512().splat_word(*row.add(2)));
-            _mm512_dpwssd_epi32(start, centre, self.avx512().load_words(heads))
+        // `start` and `center` are words 1 and 2 in a packed row; the token proves AVX-512 VNNI.
+        unsafe fn start(self, row: *const u32, scales: *const u32) -> __m512i {
+            let (start, center) = (self.avx512().splat_word(*row.add(1)), self.avx512().splat_word(*row.add(2)));
+            _mm512_dpwssd_epi32(start, center, self.avx512().load_words(scales))
         }
-        unsafe fn heads(self, _: (), heads: *const u32, _: usize) -> __m512i { self.avx512().load_words(heads) }
-        unsafe fn numbers(self, sum: __m512i, row: *const u32, _: usize, heads: __m512i) -> __m512 {
-            int8::numbers(self.avx512(), sum, row, heads)
+        unsafe fn scales(self, _: (), scales: *const u32, _: usize) -> __m512i { self.avx512().load_words(scales) }
+        unsafe fn to_floats(self, sum: __m512i, row: *const u32, _: usize, scales: __m512i) -> __m512 {
+            int8::to_floats(self.avx512(), sum, row, scales)
         }
     }
 }
 
 impl Amx {
-    /// The dot products for codes in groups, which are not multiplied in tiles: with a scale for every group, each product of
-    /// two tiles would be followed by as much work as it saves.
+    /// Returns the dot products for quantized weights in groups. They do not use tiles: with a scale for every
+    /// group, rescaling after each tile product would cost as much as the tiles save.
     #[inline(always)]
-    pub fn code_dots(self) -> Avx512Vnni {
+    pub fn group_dots(self) -> Avx512Vnni {
         self.bf16().vnni()
     }
 }

@@ -1,25 +1,25 @@
-//! How fast weights stream through the product of a few rows, as a share of a plain read of the same memory.
-//! Run on an idle machine: `cargo test --release -p candle-blocks-kernels formats::bandwidth -- --ignored --nocapture`
+//! Measures the bandwidth that products with few rows reach, relative to a plain memory read. Run on an idle
+//! machine: `cargo test --release -p candle-blocks-kernels formats::bandwidth -- --ignored --nocapture`
 
 use std::{hint::black_box, time::Instant};
 
 use half::{bf16, f16};
 
-use super::coded::Coded;
-use super::heads::{
-    HeadNumber::{self, F16, F32},
-    Heads,
+use super::group_scales::{
+    GroupScales,
+    ScaleType::{self, F16, F32},
 };
+use super::quantized::Quantized;
 use crate::memory::{Aligned, LargePages};
 use crate::products::{
-    CodeFormat, Columns, Epilogue, Halves, PackedMatrix, View, WithKernel,
+    Columns, Epilogue, Halves, PackedMatrix, QuantizedFormat, View, WithKernel,
     multiply::multiply_columns,
 };
 use crate::reference::{on, random};
 use crate::threads::{parallel, with_team};
 use crate::vectors::{Isa, Level, LevelTask, Vectors};
 
-/// A plain read of words by `threads` threads, each reading consecutive parts.
+/// Reads words with `threads` threads. Each reads consecutive parts.
 pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) {
     let words: &[f32] = bytemuck::cast_slice(words);
     let n_tasks = match threads {
@@ -32,7 +32,7 @@ pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) 
     });
 }
 
-/// Loads every vector, and adds it to one of eight sums.
+/// Loads every vector, and adds it to eight sums in turn.
 struct Read<'a>(&'a [f32]);
 
 impl LevelTask for Read<'_> {
@@ -48,7 +48,7 @@ impl Read<'_> {
         let mut sums = [v.splat(0.0); 8];
         for piece in self.0.chunks_exact(8 * V::LANES) {
             for (sum, x) in sums.iter_mut().zip(piece.chunks_exact(V::LANES)) {
-                // SAFETY: this is a vector's numbers.
+                // SAFETY: `x` holds a whole vector.
                 *sum = v.add(*sum, unsafe { v.load(x.as_ptr()) });
             }
         }
@@ -56,8 +56,8 @@ impl Read<'_> {
     }
 }
 
-/// Times two works alternately, since what other machines on the same memory leave of its bandwidth changes by
-/// the minute.
+/// Times two functions alternately and returns their medians, because the bandwidth that other machines leave on the
+/// same memory changes by the minute.
 fn medians(times: usize, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64, f64) {
     let time = |work: &mut dyn FnMut()| {
         let start = Instant::now();
@@ -72,14 +72,14 @@ fn medians(times: usize, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64
     (ones[times / 2], others[times / 2])
 }
 
-fn shares<F: WithKernel<Number = f32>>(name: &str, layout: F::Layout) {
+fn shares<F: WithKernel<Element = f32>>(name: &str, layout: F::Layout) {
     let isa = Isa::selected().unwrap();
     for megabytes in [0.5, 8.0, 200.0] {
         let k = 768;
         let column_words = F::column_words(layout, k);
         let panel = F::kernel(isa).panel();
         let n = (megabytes * 1e6 / (4 * column_words * panel) as f64) as usize * panel;
-        // What the words hold does not matter, but for numbers so small that they would slow the arithmetic down.
+        // The contents do not matter, except that subnormal values would slow the arithmetic down.
         let mut words = Aligned::<F::Word>::zeros_in(&LargePages::default(), n * column_words);
         bytemuck::cast_slice_mut(&mut words).fill(0x3c_u8);
         let packed =
@@ -88,7 +88,7 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, layout: F::Layout) {
         for (threads, m) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
             let a = random(m * k, 0.0, 1.0, 2);
             let mut y = vec![0.0; m * n];
-            // The team is called together once, as for all products of a forward pass.
+            // The thread team starts once, as it does for all products in a forward pass.
             let (read, multiplied) = with_team(threads, || {
                 let words = packed.words();
                 let read = || read_all(isa, words, threads);
@@ -110,38 +110,38 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, layout: F::Layout) {
 }
 
 #[test]
-#[ignore = "measures; needs an idle machine and a minute"]
-fn weights_stream_as_fast_as_they_are_read() {
+#[ignore = "a measurement: needs an idle machine and a minute"]
+fn weights_stream_at_the_bandwidth_of_a_plain_read() {
     shares::<f32>("f32", ());
     shares::<f16>("f16", ());
     shares::<bf16>("bf16", ());
     shares::<i8>("int8", ());
-    let of = |bits: usize, group: usize, heads| {
+    let of = |bits: usize, group: usize, scales| {
         let bits_by_group = (bits, group);
-        CodeFormat {
+        QuantizedFormat {
             bits_by_group,
-            heads,
+            scales,
         }
         .layout()
     };
-    let zero = |scales, zero| Heads::Zero { scales, zero };
-    let own = |scales: HeadNumber| Heads::Zeros { scales, least: 1 };
-    let both = Heads::Minima(F16);
-    shares::<Coded<4>>("Q4_0", of(4, 32, zero(F16, 8)));
-    shares::<Coded<4>>("Q4_1, int4 by 32", of(4, 32, both));
-    shares::<Coded<4>>("Q4_K", of(4, 32, Heads::TwoLevels));
-    shares::<Coded<4>>("GPTQ by 32", of(4, 32, own(F16)));
-    shares::<Coded<4>>("int4 by 64", of(4, 64, both));
-    shares::<Coded<4>>("GPTQ by 64", of(4, 64, own(F16)));
-    shares::<Coded<4>>("int4 by 128", of(4, 128, both));
-    shares::<Coded<4>>("GPTQ by 128", of(4, 128, own(F16)));
-    shares::<Coded<4>>("GPTQ with one zero point", of(4, 128, zero(F16, 8)));
-    shares::<Coded<4, true>>("MXFP4", of(4, 32, Heads::Microscaled));
-    shares::<Coded<5>>("Q5_0", of(5, 32, zero(F16, 16)));
-    shares::<Coded<5>>("Q5_K", of(5, 32, Heads::TwoLevels));
-    shares::<Coded<6>>("Q6_K", of(6, 16, Heads::Signed));
-    shares::<Coded<8>>("Q8_0", of(8, 32, zero(F16, 128)));
-    shares::<Coded<8>>("8 bits by 64", of(8, 64, zero(F16, 128)));
-    shares::<Coded<8>>("GPTQ of 8 bits", of(8, 128, zero(F16, 128)));
-    shares::<Coded<8>>("8 bits by row", of(8, 256, zero(F32, 128)));
+    let zero = |scales, zero| GroupScales::Zero { scales, zero };
+    let own = |scales: ScaleType| GroupScales::Zeros { scales, least: 1 };
+    let both = GroupScales::Minima(F16);
+    shares::<Quantized<4>>("Q4_0", of(4, 32, zero(F16, 8)));
+    shares::<Quantized<4>>("Q4_1, int4 by 32", of(4, 32, both));
+    shares::<Quantized<4>>("Q4_K", of(4, 32, GroupScales::TwoLevels));
+    shares::<Quantized<4>>("GPTQ by 32", of(4, 32, own(F16)));
+    shares::<Quantized<4>>("int4 by 64", of(4, 64, both));
+    shares::<Quantized<4>>("GPTQ by 64", of(4, 64, own(F16)));
+    shares::<Quantized<4>>("int4 by 128", of(4, 128, both));
+    shares::<Quantized<4>>("GPTQ by 128", of(4, 128, own(F16)));
+    shares::<Quantized<4>>("GPTQ, one zero point", of(4, 128, zero(F16, 8)));
+    shares::<Quantized<4, true>>("MXFP4", of(4, 32, GroupScales::Microscaled));
+    shares::<Quantized<5>>("Q5_0", of(5, 32, zero(F16, 16)));
+    shares::<Quantized<5>>("Q5_K", of(5, 32, GroupScales::TwoLevels));
+    shares::<Quantized<6>>("Q6_K", of(6, 16, GroupScales::Signed));
+    shares::<Quantized<8>>("Q8_0", of(8, 32, zero(F16, 128)));
+    shares::<Quantized<8>>("8 bits by 64", of(8, 64, zero(F16, 128)));
+    shares::<Quantized<8>>("GPTQ of 8 bits", of(8, 128, zero(F16, 128)));
+    shares::<Quantized<8>>("8 bits by row", of(8, 256, zero(F32, 128)));
 }

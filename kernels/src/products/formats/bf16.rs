@@ -1,10 +1,10 @@
-//! bfloat16: half the memory of f32, and twice its products per instruction where the CPU has one for them.
+//! bfloat16: half of f32's memory, and twice its products per instruction on CPUs with bfloat16 instructions.
 //!
-//! A word holds two terms, the first in its lower half. Their products are exact in f32; the second one is
-//! added to the sum before the first, each with one rounding, as the instruction (`vdpbf16ps`) does it. Without
-//! it, operands are widened in registers and multiplied in the same order. As the products are exact, the bits
-//! are the same at every level, except for subnormal numbers, which the instruction takes for zeros. (Arm's adds and rounds
-//! in another way: see `neon_dots.rs`; a level of tiles has an order of its own: see [`tiles`](crate::products::tiles).)
+//! A word holds two values, the first in its lower half. Their products are exact in f32. The second product is
+//! added to the sum before the first, each with one rounding, like `vdpbf16ps` does. Without this instruction,
+//! operands are widened in registers and multiplied in the same order. The bits are the same on both, except for
+//! subnormal values, which `vdpbf16ps` treats as zeros. Arm's `bfdot` rounds differently (see `neon_dots.rs`), and
+//! tile registers add in another order (see [`tiles`](crate::products::tiles)).
 
 use bytemuck::cast_slice;
 use half::bf16;
@@ -12,11 +12,11 @@ use half::bf16;
 use crate::products::{Dots, Format, dots, tile};
 use crate::vectors::{Level, Vectors};
 
-/// As many bytes of a row as a chunk of f32.
+/// A row's chunk has as many bytes as an f32 chunk.
 const CHUNK: usize = 2 * tile::CHUNK;
 
 impl Format for bf16 {
-    type Number = f32;
+    type Element = f32;
     type Word = u32;
     type Layout = ();
     const GROUP: usize = 2;
@@ -44,8 +44,7 @@ impl Format for bf16 {
     }
 }
 
-/// Packs consecutive terms in pairs, each rounded to nearest, ties to even; an odd last term is paired with
-/// zero.
+/// Packs consecutive values in pairs, each rounded to nearest, ties to even. An odd last value is paired with zero.
 #[inline(always)]
 pub fn pack_pairs(terms: &[f32], words: &mut [u32]) {
     let (pairs, last) = terms.as_chunks::<2>();
@@ -57,11 +56,11 @@ pub fn pack_pairs(terms: &[f32], words: &mut [u32]) {
     }
 }
 
-/// Words of a row packed by [`pack_pairs`], as the instruction takes it.
+/// Words in a row packed by [`pack_pairs`] for a bfloat16 instruction.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub const PAIR_ROW_WORDS: usize = CHUNK / 2;
 
-/// The bits of the nearest bfloat16, ties to even. As `bf16::from_f32`, but without branches.
+/// Returns the nearest bfloat16's bits, ties to even, like `bf16::from_f32` but without branches.
 #[inline(always)]
 pub fn round(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -70,17 +69,17 @@ pub fn round(x: f32) -> u16 {
     (if x.is_nan() { quiet } else { nearest }) as u16
 }
 
-/// The f32 vector of a level.
+/// The instruction set's f32 vector.
 type Single<V> = <V as Vectors<f32>>::Vector;
 
-/// Dot products from f32 multiply-adds, for levels without the instruction: rows are packed already widened
-/// (one term in the upper half of each word, which is its f32), columns are widened in registers.
+/// Dot products with f32 multiply-adds, for instruction sets without bfloat16. Rows are widened when they are packed
+/// (one value in each word's upper half, which makes it an f32), columns in registers.
 impl<V: Level> Dots<bf16> for V {
     type Vectors = V;
     type Left = [Single<V>; 2];
     type Right = [Single<V>; 2];
     type Sum = Single<V>;
-    type Heads = ();
+    type Scales = ();
     const ROWS: usize = V::WIDENED_ROWS;
     const ROW_WORDS: usize = CHUNK;
 
@@ -110,7 +109,7 @@ impl<V: Level> Dots<bf16> for V {
             [self.low_halves(pairs), self.high_halves(pairs)]
         }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> { Vectors::<f32>::splat(self, 0.0) }
-        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
-        unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: usize, _: ()) -> Single<V> { sum }
+        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn to_floats(self, sum: Single<V>, _: *const u32, _: usize, _: ()) -> Single<V> { sum }
     }
 }

@@ -1,4 +1,5 @@
-//! The dot products beside emulated tiles: rows packed as for `vdpbf16ps` and `vpdpbusd`, for CPUs that lack these.
+//! Dot products that accompany emulated tiles. Rows are packed as for `vdpbf16ps` and `vpdpbusd`, which the CPU may
+//! lack.
 
 use half::bf16;
 
@@ -13,7 +14,7 @@ impl Dots<bf16> for AmxEmulated {
     type Left = <Avx512 as Words>::Words;
     type Right = <Avx512 as Words>::Words;
     type Sum = <Avx512 as Vectors<f32>>::Vector;
-    type Heads = ();
+    type Scales = ();
     const ROWS: usize = Avx512::WIDENED_ROWS;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
 
@@ -32,8 +33,8 @@ impl Dots<bf16> for AmxEmulated {
         unsafe fn left(self, row: *const u32, group: usize) -> Self::Left { self.avx512().splat_word(*row.add(group)) }
         unsafe fn right(self, from: *const u32) -> Self::Right { self.avx512().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Self::Sum { Vectors::<f32>::splat(self.avx512(), 0.0) }
-        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
-        unsafe fn numbers(self, sum: Self::Sum, _: *const u32, _: usize, _: ()) -> Self::Sum { sum }
+        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn to_floats(self, sum: Self::Sum, _: *const u32, _: usize, _: ()) -> Self::Sum { sum }
     }
 }
 
@@ -42,7 +43,7 @@ impl Dots<i8> for AmxEmulated {
     type Left = [<Avx512 as Words>::Pairs; 2];
     type Right = [<Avx512 as Words>::Pairs; 2];
     type Sum = <Avx512 as Words>::Words;
-    type Heads = <Avx512 as Words>::Words;
+    type Scales = <Avx512 as Words>::Words;
     const ROWS: usize = Avx512::BYTE_ROWS;
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
@@ -59,8 +60,8 @@ impl Dots<i8> for AmxEmulated {
             v.add_products_of_pairs(sum, left[1], right[1])
         }
         unsafe fn left(self, row: *const u32, group: usize) -> Self::Left {
-            let quad = *row.add(int8::QUAD_HEAD + group);
-            // Bytes 0 and 2, and bytes 1 and 3, widened with their signs.
+            let quad = *row.add(int8::QUAD_SCALE_WORDS + group);
+            // Bytes 0 and 2, and bytes 1 and 3, sign-extended.
             [quad << 8, quad].map(|bytes| {
                 let [low, high] = [bytes as i16 >> 8, (bytes >> 16) as i16 >> 8].map(|byte| u32::from(byte as u16));
                 self.avx512().splat_pair(low | high << 16)
@@ -70,23 +71,23 @@ impl Dots<i8> for AmxEmulated {
             let quads = self.avx512().load_words(from);
             [self.avx512().even_bytes(quads), self.avx512().odd_bytes(quads)]
         }
-        // `start` and `centre` are words 1 and 2 of a packed row; the upper half of `centre` is 0.
-        unsafe fn start(self, row: *const u32, heads: *const u32) -> Self::Sum {
+        // `start` and `center` are words 1 and 2 in a packed row; the upper half of `center` is 0.
+        unsafe fn start(self, row: *const u32, scales: *const u32) -> Self::Sum {
             let v = self.avx512();
-            let (start, centre) = (v.splat_word(*row.add(1)), v.splat_pair(*row.add(2)));
-            v.add_products_of_pairs(start, centre, v.load_words(heads))
+            let (start, center) = (v.splat_word(*row.add(1)), v.splat_pair(*row.add(2)));
+            v.add_products_of_pairs(start, center, v.load_words(scales))
         }
-        unsafe fn heads(self, _: (), heads: *const u32, _: usize) -> Self::Heads { self.avx512().load_words(heads) }
-        unsafe fn numbers(self, sum: Self::Sum, row: *const u32, _: usize, heads: Self::Heads) -> <Avx512 as Vectors<f32>>::Vector {
-            int8::numbers(self.avx512(), sum, row, heads)
+        unsafe fn scales(self, _: (), scales: *const u32, _: usize) -> Self::Scales { self.avx512().load_words(scales) }
+        unsafe fn to_floats(self, sum: Self::Sum, row: *const u32, _: usize, scales: Self::Scales) -> <Avx512 as Vectors<f32>>::Vector {
+            int8::to_floats(self.avx512(), sum, row, scales)
         }
     }
 }
 
 impl AmxEmulated {
-    /// The dot products for codes in groups, which are not multiplied in tiles.
+    /// Returns the dot products for quantized weights in groups, which do not use tiles.
     #[inline(always)]
-    pub fn code_dots(self) -> Avx512 {
+    pub fn group_dots(self) -> Avx512 {
         self.avx512()
     }
 }

@@ -1,11 +1,11 @@
-//! IEEE half precision: half the memory of f32 for the weights, whose digits are eight times as fine as bfloat16's.
+//! IEEE half precision for weights: half of f32's memory, with three more mantissa bits than bfloat16.
 //!
-//! Weights are widened as they are loaded, which is exact; rows stay in f32. A word holds two terms of a column, which
-//! are added one after the other, in chunks of f32's length: the bits are those of the f32 product of the rounded weights
-//! on the same instruction set, so that weights which are half precision already lose nothing.
+//! Weights are widened when they are loaded, which is exact. Rows stay in f32. A word holds two column values, which
+//! are added one after the other, in chunks as long as f32's. The bits therefore equal the f32 product's with the
+//! rounded weights on the same instruction set. Weights that are half precision already lose nothing.
 //!
-//! In a panel the two terms of a vector's columns lie apart, `LANES` halves each, as the instructions that widen a whole
-//! vector read them: first all first terms, then all second ones.
+//! The instructions that widen a whole vector read consecutive halves. In a panel, `LANES` columns' first values
+//! therefore precede their second values.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::f16;
@@ -14,7 +14,7 @@ use crate::products::{CHUNK, Dots, Format, dots};
 use crate::vectors::{Level, MAX_LANES, Vectors};
 
 impl Format for f16 {
-    type Number = f32;
+    type Element = f32;
     type Word = u32;
     type Layout = ();
     const GROUP: usize = 2;
@@ -22,7 +22,7 @@ impl Format for f16 {
 
     #[inline(always)]
     fn pack_column((): (), terms: &[f32], words: &mut [u32]) {
-        // The last word of an odd column has a zero too many.
+        // An odd column's last word is padded with zero.
         if let Some(last) = words.last_mut() {
             *last = 0;
         }
@@ -39,7 +39,7 @@ impl Format for f16 {
         }
     }
 
-    // The lower halves of all words first, then their upper ones.
+    // All words' lower halves, then the upper halves.
     #[inline(always)]
     fn arrange(vector: &mut [u32]) {
         let mut second = [0; MAX_LANES];
@@ -60,7 +60,7 @@ impl Format for f16 {
     }
 }
 
-/// The f32 vector of a level.
+/// The instruction set's f32 vector.
 type Single<V> = <V as Vectors<f32>>::Vector;
 
 impl<V: Level> Dots<f16> for V {
@@ -68,7 +68,7 @@ impl<V: Level> Dots<f16> for V {
     type Left = [Single<V>; 2];
     type Right = [Single<V>; 2];
     type Sum = Single<V>;
-    type Heads = ();
+    type Scales = ();
     const ROWS: usize = V::WIDENED_ROWS;
     const ROW_WORDS: usize = CHUNK;
 
@@ -78,7 +78,7 @@ impl<V: Level> Dots<f16> for V {
             *word = x.to_bits();
         }
         if !row.len().is_multiple_of(2) {
-            // Times the zero of the last word that is -0, which leaves unchanged whatever it is added to.
+            // The product with the last word's zero is -0, and adding -0 leaves every sum unchanged.
             words[row.len()] = (-0f32).to_bits();
         }
     }
@@ -99,7 +99,7 @@ impl<V: Level> Dots<f16> for V {
             [self.load_half(halves), self.load_half(halves.add(<V as Vectors<f32>>::LANES))]
         }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> { Vectors::<f32>::splat(self, 0.0) }
-        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
-        unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: usize, _: ()) -> Single<V> { sum }
+        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn to_floats(self, sum: Single<V>, _: *const u32, _: usize, _: ()) -> Single<V> { sum }
     }
 }

@@ -1,4 +1,4 @@
-//! f32 and f64, stored as they are computed: a word is one number, and a dot product is a multiply-add.
+//! f32 and f64, packed without conversion: a word is one value, and a dot product is a multiply-add.
 
 use crate::products::{CHUNK, Dots, Format, dots};
 use crate::vectors::{Level, Vectors};
@@ -6,12 +6,12 @@ use crate::vectors::{Level, Vectors};
 macro_rules! stored_as_computed {
     ($type:ty) => {
         impl Format for $type {
-            type Number = Self;
+            type Element = Self;
             type Word = Self;
             type Layout = ();
             const GROUP: usize = 1;
             const CHUNK: usize = CHUNK;
-            const NUMBERS: bool = true;
+            const PLAIN: bool = true;
             const BY_ROWS: bool = true;
 
             #[inline(always)]
@@ -34,7 +34,7 @@ macro_rules! stored_as_computed {
             type Left = <V as Vectors<$type>>::Vector;
             type Right = <V as Vectors<$type>>::Vector;
             type Sum = <V as Vectors<$type>>::Vector;
-            type Heads = ();
+            type Scales = ();
             const ROWS: usize = <V as Vectors<$type>>::ROWS;
             const ROW_WORDS: usize = CHUNK;
 
@@ -51,8 +51,8 @@ macro_rules! stored_as_computed {
                 unsafe fn left(self, row: *const $type, group: usize) -> Self::Left { self.splat(*row.add(group)) }
                 unsafe fn right(self, from: *const $type) -> Self::Right { self.load(from) }
                 unsafe fn start(self, _: *const $type, _: *const $type) -> Self::Sum { Vectors::<$type>::splat(self, 0.0) }
-                unsafe fn heads(self, _: (), _: *const $type, _: usize) -> () { () }
-                unsafe fn numbers(self, sum: Self::Sum, _: *const $type, _: usize, _: ()) -> Self::Sum { sum }
+                unsafe fn scales(self, _: (), _: *const $type, _: usize) -> () { () }
+                unsafe fn to_floats(self, sum: Self::Sum, _: *const $type, _: usize, _: ()) -> Self::Sum { sum }
             }
         }
     };

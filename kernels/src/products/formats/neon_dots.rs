@@ -1,19 +1,19 @@
-//! The dot products of Arm: of four bytes (`udot`), and of two bfloat16 (`bfdot`). Rust 1.89 has no intrinsics for them.
+//! Arm's dot products: four bytes (`udot`), or two bfloat16 (`bfdot`). Rust 1.89 has no intrinsics for them.
 //!
-//! **bfloat16 has bits of its own here.** Where `vdpbf16ps` and multiply-adds add one product after the other to a sum,
-//! `bfdot` adds the two products to each other first, then their sum to the accumulator, and rounds both to odd: an inexact
-//! result is cut off, and its last bit set. That errs by up to a unit in the last place of f32 instead of a half, far below
-//! the 2⁻⁹ of the operands. Subnormal operands and results are zeros, as with `vdpbf16ps`; every NaN becomes the
-//! default one. (With the extension `EBF16`, a process may ask in its control register for one rounding instead, to nearest.
-//! None does by default.)
+//! **bfloat16 products have different bits on Arm.** `vdpbf16ps` and multiply-adds add one product after the other
+//! to a sum. `bfdot` first adds the two products to each other, then their sum to the accumulator. Both additions
+//! round to odd: an inexact result is truncated, and its last bit set. The error is up to one f32 unit in the last
+//! place rather than a half, far below the operands' 2⁻⁹. Subnormal operands and results are zeros, as with
+//! `vdpbf16ps`. Every NaN becomes the default NaN. With the extension `EBF16`, a process can switch to one rounding
+//! to nearest in its control register. No process does so by default.
 
 use std::arch::{aarch64::*, asm};
 
 use half::bf16;
 
-use super::coded::Coded;
-use super::coded_dots::dots_of_short_codes;
 use super::neon_matrices::{Matrices, add_groups};
+use super::quantized::Quantized;
+use super::quantized_dots::short_quantized_dots;
 use crate::products::formats::{bf16 as pairs, int8};
 use crate::products::{Dots, WIDTH, dots};
 use crate::vectors::neon::{Neon, NeonBf16, NeonDotprod};
@@ -21,7 +21,7 @@ use crate::vectors::{Vectors, Words};
 
 type U32x8 = [uint32x4_t; 2];
 
-/// An instruction that adds products of two registers to a third; not `pure`, it stays where it is among others.
+/// An instruction that adds two registers' products to a third. Without `pure`, the compiler does not move it.
 macro_rules! accumulate {
     ($instruction:literal, $sum:expr, $a:expr, $b:expr) => {
         accumulate!($instruction, $sum, $a, $b; pure)
@@ -40,7 +40,7 @@ macro_rules! accumulate {
 }
 
 impl NeonBf16 {
-    /// Stores eight consecutive terms as four pairs, rounded as by [`pairs::pack_pairs`].
+    /// Stores eight consecutive values as four pairs, rounded like [`pairs::pack_pairs`].
     ///
     /// # Safety
     /// Four words can be written at `words`.
@@ -68,7 +68,7 @@ impl Dots<bf16> for NeonBf16 {
     type Right = U32x8;
     /// The bits of f32.
     type Sum = U32x8;
-    type Heads = ();
+    type Scales = ();
     const ROWS: usize = <Neon as Vectors<f32>>::ROWS;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
 
@@ -76,7 +76,7 @@ impl Dots<bf16> for NeonBf16 {
     fn pack_row(self, row: &[f32], _: usize, words: &mut [u32]) {
         let (blocks, rest) = row.as_chunks::<8>();
         for (block, words) in blocks.iter().zip(words.chunks_exact_mut(4)) {
-            // SAFETY: a block is a vector of numbers, and 4 words have room for its pairs.
+            // SAFETY: a block is a vector, and its pairs fit 4 words.
             unsafe {
                 let terms = Vectors::<f32>::load(self.neon(), block.as_ptr());
                 self.store_pairs(terms, words.as_mut_ptr());
@@ -110,15 +110,15 @@ impl Dots<bf16> for NeonBf16 {
         unsafe fn left(self, row: *const u32, group: usize) -> uint32x4_t { vld1q_dup_u32(row.add(group)) }
         unsafe fn right(self, from: *const u32) -> U32x8 { self.neon().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> U32x8 { [vdupq_n_u32(0); 2] }
-        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
-        unsafe fn numbers(self, sum: U32x8, _: *const u32, _: usize, _: ()) -> [float32x4_t; 2] {
+        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn to_floats(self, sum: U32x8, _: *const u32, _: usize, _: ()) -> [float32x4_t; 2] {
             [vreinterpretq_f32_u32(sum[0]), vreinterpretq_f32_u32(sum[1])]
         }
     }
 }
 
 impl Matrices<bf16> for NeonBf16 {
-    const HEAD: usize = 0;
+    const SCALE_WORDS: usize = 0;
 
     #[inline(always)]
     fn multiply_matrices(self, a: uint32x4_t, b: uint32x4_t, sum: uint32x4_t) -> uint32x4_t {
@@ -127,7 +127,7 @@ impl Matrices<bf16> for NeonBf16 {
     }
 }
 
-/// The dot products of bytes; one of the levels has matrices as well.
+/// Dot products for bytes. `NeonBf16` has matrix products as well.
 macro_rules! dots_of_bytes {
     ($level:ty; $($own:item)*) => {
         impl Dots<i8> for $level {
@@ -135,7 +135,7 @@ macro_rules! dots_of_bytes {
             type Left = uint32x4_t;
             type Right = U32x8;
             type Sum = U32x8;
-            type Heads = U32x8;
+            type Scales = U32x8;
             const ROWS: usize = <Neon as Vectors<f32>>::ROWS;
             const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
@@ -157,21 +157,21 @@ macro_rules! dots_of_bytes {
                 }
                 // A group is one word.
                 unsafe fn left(self, row: *const u32, group: usize) -> uint32x4_t {
-                    vld1q_dup_u32(row.add(int8::QUAD_HEAD + group))
+                    vld1q_dup_u32(row.add(int8::QUAD_SCALE_WORDS + group))
                 }
                 unsafe fn right(self, from: *const u32) -> U32x8 { self.neon().load_words(from) }
-                // `start` and `centre` are words 1 and 2 of a packed row.
-                unsafe fn start(self, row: *const u32, heads: *const u32) -> U32x8 {
-                    let (start, centre) = (vdupq_n_s32(*row.add(1) as i32), *row.add(2) as i16);
-                    self.neon().load_words(heads).map(|heads| {
+                // `start` and `center` are words 1 and 2 in a packed row.
+                unsafe fn start(self, row: *const u32, scales: *const u32) -> U32x8 {
+                    let (start, center) = (vdupq_n_s32(*row.add(1) as i32), *row.add(2) as i16);
+                    self.neon().load_words(scales).map(|scales| {
                         // The sums of the columns' integers, the lower halves, with their signs.
-                        let sums = vshrq_n_s32::<16>(vreinterpretq_s32_u32(vshlq_n_u32::<16>(heads)));
-                        vreinterpretq_u32_s32(vmlaq_n_s32(start, sums, centre.into()))
+                        let sums = vshrq_n_s32::<16>(vreinterpretq_s32_u32(vshlq_n_u32::<16>(scales)));
+                        vreinterpretq_u32_s32(vmlaq_n_s32(start, sums, center.into()))
                     })
                 }
-                unsafe fn heads(self, _: (), heads: *const u32, _: usize) -> U32x8 { self.neon().load_words(heads) }
-                unsafe fn numbers(self, sum: U32x8, row: *const u32, _: usize, heads: U32x8) -> [float32x4_t; 2] {
-                    int8::numbers(self.neon(), sum, row, heads)
+                unsafe fn scales(self, _: (), scales: *const u32, _: usize) -> U32x8 { self.neon().load_words(scales) }
+                unsafe fn to_floats(self, sum: U32x8, row: *const u32, _: usize, scales: U32x8) -> [float32x4_t; 2] {
+                    int8::to_floats(self.neon(), sum, row, scales)
                 }
             }
         }
@@ -194,13 +194,13 @@ dots_of_bytes! {
     }
 }
 
-/// Those of codes of 4 to 6 bits, which are positive as signed bytes too.
-macro_rules! neon_dots_of_codes {
+/// Dot products for 4- to 6-bit weights, whose values fit in a signed byte.
+macro_rules! neon_quantized_dots {
     ($($level:ty, $bits:literal)*) => {
-        $(dots_of_short_codes! {
+        $(short_quantized_dots! {
             impl[] for $level, $bits;
             (self) -> Neon { self.neon() }
-            // As many as leave registers for eight of widened codes.
+            // Leaves registers for eight vectors with widened values.
             rows Neon::WIDENED_ROWS;
             dot(left, right, sum) {
                 std::array::from_fn(|i| {
@@ -215,10 +215,10 @@ macro_rules! neon_dots_of_codes {
     };
 }
 
-neon_dots_of_codes! { NeonDotprod, 4 NeonDotprod, 5 NeonDotprod, 6 NeonBf16, 4 NeonBf16, 5 NeonBf16, 6 }
+neon_quantized_dots! { NeonDotprod, 4 NeonDotprod, 5 NeonDotprod, 6 NeonBf16, 4 NeonBf16, 5 NeonBf16, 6 }
 
 impl Matrices<i8> for NeonBf16 {
-    const HEAD: usize = int8::QUAD_HEAD;
+    const SCALE_WORDS: usize = int8::QUAD_SCALE_WORDS;
 
     #[inline(always)]
     fn multiply_matrices(self, a: uint32x4_t, b: uint32x4_t, sum: uint32x4_t) -> uint32x4_t {

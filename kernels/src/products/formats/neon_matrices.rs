@@ -1,5 +1,5 @@
-//! Pairs of rows, for Arm's products of small matrices (`ummla`, `bfmmla`): two words of two rows times two words of two
-//! columns, four sums in a register. Each sum has the bits of dot products of its row.
+//! Matrix products for row pairs on Arm (`ummla`, `bfmmla`): two rows' words times two columns' words, two each,
+//! give four sums in one register. Each sum has the bits that dot products give.
 //!
 //! ```text
 //! two words of two rows      two words of two columns       sums
@@ -7,31 +7,31 @@
 //! [ r1 w0 | r1 w1 ]     x    [ c1 w0 | c1 w1 ]         →    [ r1·c0 | r1·c1 ]
 //! ```
 //!
-//! Columns lie in a panel as for dot products; the words of two groups are zipped together on the way.
+//! Columns are stored in a panel as for dot products. Two groups' words are zipped on load.
 
 use std::arch::{aarch64::*, asm};
 
 use crate::products::{Dots, Format, WIDTH};
 use crate::vectors::neon::Neon;
 
-/// Registers of four columns, of which a panel has as many.
+/// Four-column registers in a panel.
 const QUARTERS: usize = 2 * WIDTH;
 
-/// Dot products of which a single instruction computes four.
-pub trait Matrices<F: Format<Number = f32, Word = u32>>:
+/// Dot products with an instruction that computes four at once.
+pub trait Matrices<F: Format<Element = f32, Word = u32>>:
     Dots<F, Vectors = Neon, Sum = [uint32x4_t; 2]>
 {
-    /// Words of a packed row before its terms.
-    const HEAD: usize;
+    /// Words before a packed row's values.
+    const SCALE_WORDS: usize;
 
-    /// Adds to four sums.
+    /// Adds products to four sums.
     fn multiply_matrices(self, a: uint32x4_t, b: uint32x4_t, sum: uint32x4_t) -> uint32x4_t;
 }
 
-/// Adds all pairs of groups, if there is more than one row; [`Dots::add_groups`].
+/// Adds all group pairs, if there is more than one row, for [`Dots::add_groups`].
 ///
 /// # Safety
-/// As for that.
+/// Same as for [`Dots::add_groups`].
 #[inline(always)]
 pub unsafe fn add_groups<F, D, const ROWS: usize>(
     d: D,
@@ -41,7 +41,7 @@ pub unsafe fn add_groups<F, D, const ROWS: usize>(
     sums: &mut [[[uint32x4_t; 2]; WIDTH]; ROWS],
 ) -> usize
 where
-    F: Format<Number = f32, Word = u32>,
+    F: Format<Element = f32, Word = u32>,
     D: Matrices<F>,
 {
     const { assert!(D::PANEL == 4 * QUARTERS) };
@@ -49,12 +49,12 @@ where
         return 0;
     }
     let n_pairs = ROWS.div_ceil(2);
-    // The rows of a pair; an odd last row twice.
+    // A pair's rows. An odd last row is paired with itself.
     let of_pair = |pair: usize| [2 * pair, (2 * pair + 1).min(ROWS - 1)];
     let groups = groups - groups % 2;
-    // SAFETY: the caller's promise, for each row below ROWS, and each of two groups below `groups`; the token proves NEON.
+    // SAFETY: the caller's promise, for each row below ROWS, and both groups below `groups`; the token proves NEON.
     unsafe {
-        // As many of them as there are pairs are used.
+        // Only the first `n_pairs` are used.
         let mut squares = [[[vdupq_n_u32(0); 2]; QUARTERS]; ROWS];
         for (pair, squares) in squares[..n_pairs].iter_mut().enumerate() {
             let [first, second] = of_pair(pair);
@@ -67,11 +67,11 @@ where
             let mut pairs = [vdupq_n_u32(0); ROWS];
             for (pair, words) in pairs[..n_pairs].iter_mut().enumerate() {
                 let [first, second] = of_pair(pair)
-                    .map(|row| vld1_u32(rows.add(row * D::ROW_WORDS + D::HEAD + group)));
+                    .map(|row| vld1_u32(rows.add(row * D::ROW_WORDS + D::SCALE_WORDS + group)));
                 *words = vcombine_u32(first, second);
             }
             for quarter in 0..QUARTERS {
-                let columns = zipped(panel.add((F::HEAD + group) * D::PANEL + 4 * quarter));
+                let columns = zipped(panel.add((F::SCALE_WORDS + group) * D::PANEL + 4 * quarter));
                 for (squares, &pair) in squares[..n_pairs].iter_mut().zip(&pairs) {
                     for (sum, columns) in squares[quarter].iter_mut().zip(columns) {
                         *sum = d.multiply_matrices(pair, columns, *sum);
@@ -90,13 +90,13 @@ where
     groups
 }
 
-/// Four columns' words in two consecutive rows of a panel, two columns to a register.
+/// Loads four columns' words from two consecutive panel rows, two columns per register.
 ///
-/// In assembly, and in this order among the products, because the compiler loads all of a panel's columns first, and then
-/// moves sums about for want of registers.
+/// In assembly, interleaved with the products, because the compiler would load all the panel's columns first, and
+/// then spill sums.
 ///
 /// # Safety
-/// Four words can be read there, and in the next row of a panel of 16 columns.
+/// Four words can be read there, and in the next row of a 16-column panel.
 #[inline(always)]
 unsafe fn zipped(words: *const u32) -> [uint32x4_t; 2] {
     let (low, high): (uint32x4_t, uint32x4_t);
@@ -117,7 +117,7 @@ unsafe fn zipped(words: *const u32) -> [uint32x4_t; 2] {
     [low, high]
 }
 
-/// From the sums of two rows with four columns to those of both rows with two columns each, and back.
+/// Converts two rows' sums in four columns each into both rows' sums in two columns each, and back.
 ///
 /// # Safety
 /// The CPU has NEON.

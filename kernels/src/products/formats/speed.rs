@@ -1,11 +1,11 @@
-//! The speed of each format as a share of the CPU's peak. Run on an idle machine:
-//! `cargo test --release -p candle-blocks-kernels formats::speed -- --ignored --nocapture --test-threads 1`
+//! Measures each format's speed relative to the CPU's peak. Run on an idle machine: `cargo test --release -p
+//! candle-blocks-kernels formats::speed -- --ignored --nocapture --test-threads 1`
 
 use std::hint::black_box;
 
 use half::{bf16, f16};
 
-use super::{coded::Coded, heads::GroupHeads};
+use super::{group_scales::ScaleLayout, quantized::Quantized};
 use crate::products::{
     Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
     pack_rows::pack_rows, peak,
@@ -13,9 +13,9 @@ use crate::products::{
 use crate::reference::{on, random};
 use crate::{memory::Aligned, timing::least, vectors::Isa};
 
-/// Seconds that packing the rows takes, and multiplying them, in the order of a block of a larger product: panel by
-/// panel, with all rows.
-fn block<F: WithKernel<Number = f32>>(
+/// Returns the seconds for packing the rows, and for multiplying them in order, as a larger product does for one
+/// block: panel by panel, with all rows.
+fn block<F: WithKernel<Element = f32>>(
     (kernel, layout): (&dyn Kernel<F>, F::Layout),
     a: View<f32>,
     panels: &[F::Word],
@@ -58,13 +58,13 @@ fn block<F: WithKernel<Number = f32>>(
     (packing, product)
 }
 
-fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat, layout: F::Layout) {
+fn shares<F: WithKernel<Element = f32>>(name: &str, format: WeightFormat, layout: F::Layout) {
     for isa in Isa::levels() {
         let peak = peak(on(isa, 1), format);
         let kernel = &*F::kernel(isa);
         let per_second = peak * 1e-9;
         println!("{name} {isa}: {per_second:.0} G/s per thread");
-        // Few columns, so that a run is over before another process takes its place.
+        // Few columns, so that a run ends before the scheduler interrupts it.
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 0.0, 1.0, 1);
             let b = View::row_major(&w, n, k).transposed();
@@ -86,14 +86,14 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat, layout:
 }
 
 #[test]
-#[ignore = "measures; needs an idle machine"]
+#[ignore = "a measurement: needs an idle machine"]
 fn products_as_a_share_of_the_peak() {
     shares::<f32>("f32", WeightFormat::F32, ());
     shares::<f16>("f16", WeightFormat::F16, ());
     shares::<bf16>("bf16", WeightFormat::Bf16, ());
     shares::<i8>("int8", WeightFormat::Int8, ());
-    let int4 = GroupHeads::int4;
-    shares::<Coded<4>>("int4 by 32", WeightFormat::Int4By32, int4(32));
-    shares::<Coded<4>>("int4 by 64", WeightFormat::Int4By64, int4(64));
-    shares::<Coded<4>>("int4 by 128", WeightFormat::Int4By128, int4(128));
+    let int4 = ScaleLayout::int4;
+    shares::<Quantized<4>>("int4 by 32", WeightFormat::Int4By32, int4(32));
+    shares::<Quantized<4>>("int4 by 64", WeightFormat::Int4By64, int4(64));
+    shares::<Quantized<4>>("int4 by 128", WeightFormat::Int4By128, int4(128));
 }

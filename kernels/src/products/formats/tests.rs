@@ -1,8 +1,8 @@
-//! Products of every format on every level: against sums written out, against f64, and against each other.
+//! Products in every format on every instruction set, compared with sums written out, with f64, and with each other.
 
 use half::{bf16, f16};
 
-use super::{coded::Coded, codes, heads::GroupHeads};
+use super::{group_scales::ScaleLayout, int4_search, quantized::Quantized};
 use crate::memory::{Aligned, lend};
 use crate::products::{
     Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
@@ -13,20 +13,20 @@ use crate::reference::{self, assert_same, assert_share, on};
 use crate::timing::least;
 use crate::vectors::{Isa, Real};
 
-/// `a · b` on one thread, in tiles of at most so many rows.
+/// Computes `a · b` on one thread, in tiles with a given maximum height.
 fn product<F: WithKernel>(
     (isa, layout): (Isa, F::Layout),
-    a: View<F::Number>,
-    b: View<F::Number>,
+    a: View<F::Element>,
+    b: View<F::Element>,
     rows: usize,
-) -> Vec<F::Number> {
+) -> Vec<F::Element> {
     let kernel = &*F::kernel(isa);
     let (m, n, depth) = (a.rows(), b.columns(), b.rows());
     let (width, chunks) = (kernel.panel(), kernel.chunks(layout));
     let row_words = chunks.words;
     let rows = rows.min(kernel.rows());
     let n_chunks = depth.div_ceil(F::CHUNK).max(1);
-    let mut y = vec![F::Number::of(9.0); m * n];
+    let mut y = vec![F::Element::of(9.0); m * n];
     let mut packed = Aligned::zeros(n_chunks * m * row_words);
     let garbage = |words: &mut [F::Word]| bytemuck::cast_slice_mut(words).fill(0xa5u8);
     garbage(&mut packed);
@@ -65,19 +65,19 @@ fn product<F: WithKernel>(
     y
 }
 
-/// The groups of int4.
+/// int4's group sizes.
 const GROUPS: [usize; 3] = [32, 64, 128];
 
 fn random(n: usize, seed: u64) -> Vec<f32> {
     reference::random(n, 0.1, 1.0, seed)
 }
 
-/// One element of a product, in the documented order of addition of a level.
-trait WrittenOut: WithKernel<Number = f32> {
+/// A product element, in the instruction set's documented summation order.
+trait WrittenOut: WithKernel<Element = f32> {
     fn element(isa: Isa, layout: Self::Layout, a: &[f32], w: &[f32]) -> f32;
 }
 
-/// Sums of chunks, added in order.
+/// Adds chunk sums in order.
 fn total(a: &[f32], w: &[f32], terms: usize, chunk: impl Fn(&[f32], &[f32]) -> f32) -> f32 {
     let chunks = a.chunks(terms).zip(w.chunks(terms));
     let chunks = chunks.map(|(a, w)| chunk(a, w));
@@ -115,7 +115,7 @@ impl WrittenOut for bf16 {
 
 impl WrittenOut for i8 {
     fn element(_: Isa, (): (), a: &[f32], w: &[f32]) -> f32 {
-        fn quantised(x: &[f32], step: f32) -> impl Iterator<Item = i64> {
+        fn quantized(x: &[f32], step: f32) -> impl Iterator<Item = i64> {
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             x.iter()
                 .map(move |x| (x * per_unit).round_ties_even() as i64)
@@ -124,27 +124,27 @@ impl WrittenOut for i8 {
             let extreme = |of: fn(f32, f32) -> f32| a.iter().copied().fold(0.0, of);
             let row_scale = (extreme(f32::max) - extreme(f32::min)) / 254.0;
             let largest = w.iter().fold(0f32, |largest, w| largest.max(w.abs()));
-            // The nearest bfloat16 or the one above that.
+            // The nearest bfloat16, or the next one above.
             let near = bf16::from_f32(largest / 127.0);
             let is_below = near.to_f32() < largest / 127.0;
             let above = bf16::from_bits(near.to_bits() + u16::from(is_below));
             let column_scale = above.to_f32();
-            let products = quantised(a, row_scale).zip(quantised(w, column_scale));
+            let products = quantized(a, row_scale).zip(quantized(w, column_scale));
             products.map(|(a, w)| a * w).sum::<i64>() as f32 * row_scale * column_scale
         })
     }
 }
 
-impl WrittenOut for Coded<4> {
-    fn element(_: Isa, heads: GroupHeads, a: &[f32], w: &[f32]) -> f32 {
-        total(a, w, heads.part, |a, w| {
+impl WrittenOut for Quantized<4> {
+    fn element(_: Isa, scales: ScaleLayout, a: &[f32], w: &[f32]) -> f32 {
+        total(a, w, scales.part, |a, w| {
             let largest = a.iter().fold(0f32, |largest, a| largest.max(a.abs()));
             let step = largest / 127.0;
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             let integers = a.iter().map(|a| (a * per_unit).round_ties_even() as i64);
             let integers: Vec<i64> = integers.collect();
-            let group = codes::quantize::<32>(w);
-            let products = integers.iter().zip(group.codes);
+            let group = int4_search::quantize::<32>(w);
+            let products = integers.iter().zip(group.values);
             let products: i64 = products.map(|(&n, q)| n * i64::from(q)).sum();
             let row_sum = step * integers.iter().sum::<i64>() as f32;
             products as f32 * step * group.scale.to_f32() + row_sum * group.minimum.to_f32()
@@ -217,14 +217,14 @@ fn every_bf16_sum_has_the_documented_order_on_every_level_in_every_size_and_layo
 }
 
 #[test]
-fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout() {
+fn every_int8_sum_has_the_documented_order_on_every_level_in_every_size_and_layout() {
     every_size_and_layout::<i8>(());
 }
 
 #[test]
-fn every_int4_sum_is_the_documented_one_on_every_level_in_every_size_and_layout() {
+fn every_int4_sum_has_the_documented_order_on_every_level_in_every_size_and_layout() {
     for group in GROUPS {
-        every_size_and_layout::<Coded<4>>(GroupHeads::int4(group));
+        every_size_and_layout::<Quantized<4>>(ScaleLayout::int4(group));
     }
 }
 
@@ -232,7 +232,7 @@ fn every_int4_sum_is_the_documented_one_on_every_level_in_every_size_and_layout(
 fn every_f16_product_has_the_bits_of_the_f32_product_of_the_rounded_weights() {
     for &k in K {
         let (a, w) = (random(M[M.len() - 1] * k, 1), random(N[N.len() - 1] * k, 2));
-        // Subnormal ones among them.
+        // Some weights are subnormal.
         let small = w.iter().enumerate().map(|(i, w)| match i % 5 {
             0 => w * 1e-5,
             _ => *w,
@@ -259,11 +259,11 @@ fn every_f16_product_has_the_bits_of_the_f32_product_of_the_rounded_weights() {
     }
 }
 
-/// Tiles of any height give the same bits.
-fn heights<F: WithKernel<Number: std::fmt::Debug>>(
+/// Checks that tiles with any height give the same bits.
+fn heights<F: WithKernel<Element: std::fmt::Debug>>(
     layout: F::Layout,
-    a: &[F::Number],
-    w: &[F::Number],
+    a: &[F::Element],
+    w: &[F::Element],
     (m, n, k): (usize, usize, usize),
 ) {
     let a = View::row_major(a, m, k);
@@ -288,7 +288,7 @@ fn a_row_has_the_same_bits_in_tiles_of_every_height() {
     heights::<bf16>((), &a, &w, (m, n, k));
     heights::<i8>((), &a, &w, (m, n, k));
     for group in GROUPS {
-        heights::<Coded<4>>(GroupHeads::int4(group), &a, &w, (m, n, k));
+        heights::<Quantized<4>>(ScaleLayout::int4(group), &a, &w, (m, n, k));
     }
     let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
     heights::<f64>((), &wide(&a), &wide(&w), (m, n, k));
@@ -317,8 +317,8 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
 }
 
 #[test]
-fn columns_packed_by_rows_have_the_words_of_columns_packed_one_by_one() {
-    fn check<F: WithKernel<Number = f32>>() {
+fn columns_packed_by_rows_have_the_words_of_columns_packed_individually() {
+    fn check<F: WithKernel<Element = f32>>() {
         for &k in K {
             for &n in N {
                 let mut w = random(n * k, 9);
@@ -376,8 +376,8 @@ fn products_in_bf16_of_f32_round_both_operands_and_add_in_f32() {
 }
 
 #[test]
-fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
-    fn check<F: WithKernel<Number = f32>>(isa: Isa, layout: F::Layout) {
+fn a_product_of_depth_zero_is_zero_whatever_the_memory_held_before() {
+    fn check<F: WithKernel<Element = f32>>(isa: Isa, layout: F::Layout) {
         lend(PACKED, 1 << 14, |bytes: &mut [u8]| bytes.fill(0xff)); // NaN
         let (a, b) = (View::row_major(&[], 3, 0), View::row_major(&[], 0, 5));
         let mut y = [9.0; 15];
@@ -397,14 +397,14 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
         check::<bf16>(isa, ());
         check::<i8>(isa, ());
         for group in GROUPS {
-            check::<Coded<4>>(isa, GroupHeads::int4(group));
+            check::<Quantized<4>>(isa, ScaleLayout::int4(group));
         }
     }
 }
 
-/// Where what widens a word was a call, bf16 was 15 to 30 times as slow as f32.
+/// Before the widening of a word was inlined, bf16 was 15 to 30 times as slow as f32.
 #[test]
-#[cfg_attr(any(miri, debug_assertions), ignore = "of optimized code")]
+#[cfg_attr(any(miri, debug_assertions), ignore = "a test of optimized code")]
 fn no_level_takes_four_times_as_long_in_bf16_as_in_f32() {
     let (m, n, k) = (64, 256, 512);
     let (a, w) = (random(m * k, 14), random(n * k, 15));
@@ -412,19 +412,19 @@ fn no_level_takes_four_times_as_long_in_bf16_as_in_f32() {
         View::row_major(&a, m, k),
         View::row_major(&w, n, k).transposed(),
     );
-    fn once<F: WithKernel<Number = f32>>(isa: Isa, a: View<f32>, b: &PackedMatrix<F>) -> f64 {
+    fn once<F: WithKernel<Element = f32>>(isa: Isa, a: View<f32>, b: &PackedMatrix<F>) -> f64 {
         let mut y = vec![0.0; a.rows() * b.columns()];
         let columns = Columns::Packed(b);
         least(1, || {
             multiply_columns(on(isa, 1), columns, a, &Epilogue::NONE, &mut y);
         })
     }
-    // An emulation takes as long as it takes.
+    // The emulation has no such promise.
     let compiled = Isa::levels().into_iter();
     for isa in compiled.filter(|isa| isa.name() != "amx_emulated") {
         let single = PackedMatrix::<f32>::new(on(isa, 1), b);
         let half = PackedMatrix::<bf16>::new(on(isa, 1), b);
-        // By turns, so that a busy machine slows both down.
+        // Alternately, so that a busy machine slows both down.
         let times = (0..20).map(|_| (once(isa, a, &single), once(isa, a, &half)));
         let (in_f32, in_bf16) = times.fold((f64::MAX, f64::MAX), |least, times| {
             (least.0.min(times.0), least.1.min(times.1))

@@ -1,4 +1,4 @@
-//! What an epilogue makes of a product's totals.
+//! Epilogues of products.
 
 use super::*;
 use crate::products::GateClamp;
@@ -27,7 +27,7 @@ fn the_bias_is_added_once_and_last() {
 }
 
 #[test]
-fn an_epilogue_is_what_would_be_done_to_the_sums() {
+fn an_epilogue_gives_the_results_of_separate_passes() {
     for (m, n, k) in [(1, 1, 1), (7, 45, 300), (33, 64, 129), (17, 5, 0)] {
         let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 11), random(n * k, 12));
         let [bias, up_bias, factors]: [Vec<f32>; 3] = [13, 14, 15].map(|seed| random(n, seed));
@@ -48,7 +48,7 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                     (Halves::GateAndUp, false),
                     (Halves::GateAndUp, true),
                 ] {
-                    // Of the columns' two halves, which bounds are for.
+                    // The clamp applies to gated matrices only.
                     let clamp = (halves == Halves::GateAndUp && with_residual).then_some(clamp);
                     let expected: Vec<f32> = (0..m * n)
                         .map(|at| {
@@ -100,7 +100,7 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
 }
 
 #[test]
-fn rows_that_are_finished_later_have_the_bits_of_those_that_are_finished_at_once() {
+fn an_epilogue_applied_later_has_the_same_bits() {
     let (m, n, k) = (37, 45, 30);
     let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 18), random(n * k, 19));
     let (factors, residual): (Vec<f32>, Vec<f32>) = (random(n, 20), random(m * n, 21));

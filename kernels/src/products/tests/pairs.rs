@@ -1,13 +1,13 @@
-//! For a row or two, panels are read in pairs, which gives the bits of one panel at a time.
+//! Products of one or two rows, which read panels in pairs, have one panel's bits at a time.
 
 use half::{bf16, f16};
 
 use super::*;
 use crate::threads::with_team;
 
-/// Rows among others, whose panels are read one at a time, against the first `m` of them alone.
-fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {
-    // Not a whole number of groups or chunks.
+/// Compares the first `m` rows alone with the same rows among others, whose panels are read one at a time.
+fn rows_by_themselves<F: WithKernel<Element = T>, T: Float<Acc = T>>(n: usize) {
+    // A multiple of neither group nor chunk.
     let k = 2 * F::CHUNK + F::GROUP + 1;
     let rows = 5;
     let (a, gate, up): (Vec<T>, Vec<T>, Vec<T>) =
@@ -44,8 +44,8 @@ fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {
 }
 
 #[test]
-fn rows_have_the_same_bits_when_panels_go_by_in_pairs() {
-    // Seven of the widest panels and a part of one; 72, which are several runs.
+fn rows_have_the_same_bits_when_panels_are_read_in_pairs() {
+    // Seven of the widest panels and a part of one; 72 panels, which are several runs.
     for n in [229, 2301] {
         rows_by_themselves::<f32, f32>(n);
         rows_by_themselves::<f64, f64>(n);

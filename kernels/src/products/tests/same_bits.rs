@@ -1,4 +1,4 @@
-//! Products against themselves, in every circumstance that must not change a bit.
+//! A product's bits do not depend on batch, threads or callers.
 
 use super::*;
 use crate::products::pack_rows::PACK_PARALLEL_FROM;

@@ -1,4 +1,4 @@
-//! Tile registers belong to whoever calls: what a product does with them is over when it returns.
+//! Tile registers belong to the caller: a product restores their configuration before it returns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,14 +10,14 @@ use crate::threads::with_team;
 use crate::vectors::amx_emulated::AmxEmulated;
 use crate::vectors::tiles::{TileShapes, Tiles};
 
-/// The level, and its tiles.
+/// Returns the emulated instruction set, and its tiles.
 fn emulated() -> Option<(Isa, AmxEmulated)> {
     let level = Isa::named("amx_emulated");
     let said = level.inspect_err(|error| println!("left out: {error}"));
     Some((said.ok()?, AmxEmulated::new()?))
 }
 
-/// A product of some rows on some threads, in a team.
+/// Computes a product in a thread team.
 fn product(isa: Isa, m: usize, threads: usize) {
     let (n, k) = (100, 700);
     let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 1), random(n * k, 2));
@@ -48,7 +48,7 @@ fn no_thread_keeps_tiles_configured() {
 }
 
 #[test]
-fn tiles_that_the_caller_configured_are_configured_behind_a_product() {
+fn tiles_that_the_caller_configured_are_configured_after_a_product() {
     let Some((isa, tiles)) = emulated() else {
         return;
     };
@@ -72,7 +72,7 @@ fn a_panic_leaves_no_tiles_configured() {
 }
 
 #[test]
-fn a_block_of_other_rows_than_configured_is_refused() {
+fn a_block_whose_rows_are_not_configured_is_refused() {
     let Some((isa, _)) = emulated() else { return };
     let kernel = bf16::kernel(isa);
     let (a, b) = (vec![0; 16 * 128], vec![0; 32 * 16]);
@@ -91,7 +91,7 @@ fn a_block_of_other_rows_than_configured_is_refused() {
     };
     let mut refused = |rows| catch_unwind(AssertUnwindSafe(|| multiply(rows))).is_err();
     assert!(refused(16) && refused(3));
-    // 35 rows: two whole blocks, and one of three rows. Within it, another of one row.
+    // 35 rows: two whole blocks, and one of three rows. Within it, a block of one row.
     kernel.with_tiles(35, &mut || {
         assert!(!refused(16) && !refused(3));
         assert!(refused(4) && refused(2));

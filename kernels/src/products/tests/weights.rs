@@ -1,10 +1,10 @@
-//! Packed weights of every format in batches of every size, with epilogues: a row's bits are its own.
+//! Packed weights in every format, in every batch size, with epilogues: a row's bits do not depend on the batch.
 
 use half::{bf16, f16};
 
 use super::*;
 use crate::memory::LargePages;
-use crate::products::formats::codes::{Coded, quantize};
+use crate::products::formats::int4_search::{Int4Group, quantize};
 use crate::products::{Matrix, PackedWeight, WeightFormat};
 use crate::rows::source::Source;
 use crate::threads::with_team;
@@ -20,12 +20,12 @@ const FORMATS: [WeightFormat; 7] = [
     WeightFormat::Int4By128,
 ];
 
-/// Around every height of tiles and blocks; the last are shared by threads or not.
+/// Sizes around every tile and block height. Threads share the last ones or do not.
 const BATCHES: [usize; 9] = [2, 3, 14, 16, 17, 33, 97, 130, 290];
 
 #[test]
 fn a_row_has_the_same_bits_in_batches_of_every_size_in_every_format() {
-    // No multiples of anything, and more than a chunk of every format.
+    // Sizes that are multiples of nothing, and more than a chunk in every format.
     let (d, d_ff, most) = (301, 339, BATCHES[8]);
     let [up, gate, down]: [Vec<f32>; 3] = [1, 2, 3].map(|seed| random(d_ff * d, seed));
     let (x, bias): (Vec<f32>, Vec<f32>) = (random(most * d, 4), random(d_ff, 5));
@@ -47,7 +47,7 @@ fn a_row_has_the_same_bits_in_batches_of_every_size_in_every_format() {
                 up_bias: gated.then_some(&bias[..]),
                 ..Epilogue::bias(Some(&bias))
             };
-            // The hidden rows, and those of the whole feed-forward.
+            // The hidden rows, and the whole feed-forward's rows.
             let both = |first: usize, m: usize, threads: usize| {
                 let x = Source::new(&x[first * d..(first + m) * d], d);
                 let epilogue = Epilogue {
@@ -79,7 +79,7 @@ fn a_row_has_the_same_bits_in_batches_of_every_size_in_every_format() {
 }
 
 #[test]
-fn a_row_that_is_unpacked_is_the_weights_rounded_to_the_format() {
+fn an_unpacked_row_has_the_weights_rounded_to_the_format() {
     let pages = LargePages::default();
     for (d_out, d_in) in [(1, 1), (33, 7), (70, 64), (101, 301), (16, 513)] {
         let weight: Vec<f32> = random(d_out * d_in, 7);
@@ -109,7 +109,7 @@ fn a_row_that_is_unpacked_is_the_weights_rounded_to_the_format() {
     }
 }
 
-/// The nearest of 127 steps to either side of zero, each rounded up to bfloat16.
+/// Rounds to the nearest step, with 127 steps on either side of zero. The step is rounded up to bfloat16.
 fn nearest_steps(chunk: &[f32]) -> Vec<f32> {
     let largest = chunk.iter().fold(0f32, |largest, w| largest.max(w.abs()));
     let nearest = bf16::from_f32(largest / 127.0);
@@ -122,13 +122,13 @@ fn nearest_steps(chunk: &[f32]) -> Vec<f32> {
     chunk.iter().map(nearest).collect()
 }
 
-/// What a group's codes stand for.
+/// Returns a group's dequantized values.
 fn decoded(group: &[f32]) -> Vec<f32> {
-    let Coded {
+    let Int4Group {
         scale,
         minimum,
-        codes,
+        values,
     } = quantize::<128>(group);
     let number = |&code: &u8| f32::from(code) * scale.to_f32() + minimum.to_f32();
-    codes[..group.len()].iter().map(number).collect()
+    values[..group.len()].iter().map(number).collect()
 }

@@ -1,4 +1,4 @@
-//! Products of int8 in tiles: integer sums of a chunk, which vectors then scale, as in every kernel of int8.
+//! int8 products in tiles: tiles compute a chunk's integer sums, and vectors scale them as in every int8 kernel.
 
 use std::arch::x86_64::{_mm512_add_epi32, _mm512_loadu_si512};
 
@@ -6,14 +6,14 @@ use super::kernel::{InTiles, by_vectors, share_of_next};
 use super::{Block, Configured, Order, PANEL, Rest, Sums, TileKernel, TileLevel, Whole};
 use crate::products::pack_panel::transposed_columns;
 use crate::products::{
-    Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, Kernel, PackByRows,
-    PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, Total, UnpackColumn, WIDTH,
-    formats::int8::QUAD_HEAD,
+    ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format, InPlaceTile,
+    Kernel, PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, Total,
+    UnpackColumn, WIDTH, formats::int8::QUAD_SCALE_WORDS,
 };
 use crate::vectors::tiles::TILE;
 use crate::vectors::{Instructions, Task, Vectors};
 
-/// The most rows that are left to vectors: they take as long as reading the weight.
+/// The maximum row count that is left to vectors, because reading the weight is the bottleneck.
 const FEW_ROWS: usize = 8;
 
 impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
@@ -57,8 +57,8 @@ impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
         byte_dots i8:
         multiply_pairs(PanelPairs<i8>);
         multiply_in_place(InPlaceTile<f32>);
-        finish(Finish<f32>);
-        finish_panels(FinishPanels<f32>);
+        finish(ApplyEpilogue<f32>);
+        apply_epilogue_to_panels(ApplyEpilogueToPanels<f32>);
         pack_row(PackRow<i8>);
         pack_rows(PackRows<i8>);
         pack_columns(PackColumns<f32>);
@@ -84,13 +84,13 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
         let Self(tiles, tile) = self;
         let (n_rows, row_words) = (tile.rows, T::ByteDots::ROW_WORDS);
         let words = tile.depth.div_ceil(i8::GROUP);
-        // A column's head is one word.
-        let (heads, b) = tile.b.split_at(PANEL);
+        // A column's scales are one word.
+        let (scales, b) = tile.b.split_at(PANEL);
         let ahead = share_of_next(tile.ahead, words, b[words * PANEL..].as_ptr().cast());
         let rows = &tile.a[..n_rows * row_words];
         let mut integers = [0u32; TILE * PANEL];
         let sums = Sums::<T, B, i8>::begin(tiles, (n_rows, row_words), None);
-        sums.add(&rows[QUAD_HEAD..], b, words, Order::Words, ahead);
+        sums.add(&rows[QUAD_SCALE_WORDS..], b, words, Order::Words, ahead);
         sums.end(&mut integers);
         let v = d.vectors();
         let rows = rows.chunks_exact(row_words);
@@ -101,12 +101,12 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
                     &integers[j * TILE..][..TILE],
                     &mut totals[j * TILE..][..TILE],
                 );
-                let (row, heads) = (row.as_ptr(), heads[j * TILE..][..TILE].as_ptr());
-                // SAFETY: a packed row, and vectors of words, of heads and of totals; the token proves AVX-512.
+                let (row, scales) = (row.as_ptr(), scales[j * TILE..][..TILE].as_ptr());
+                // SAFETY: a packed row, and sum, scale and total vectors; the token proves AVX-512.
                 unsafe {
                     let sum = _mm512_loadu_si512(integers.as_ptr().cast());
-                    let sum = _mm512_add_epi32(sum, d.start(row, heads));
-                    let sum = d.numbers(sum, row, 0, d.heads((), heads, 0));
+                    let sum = _mm512_add_epi32(sum, d.start(row, scales));
+                    let sum = d.to_floats(sum, row, 0, d.scales((), scales, 0));
                     let total = match tile.total {
                         Total::New => sum,
                         Total::Running => Vectors::<f32>::add(v, v.load(totals.as_ptr()), sum),

@@ -1,4 +1,4 @@
-//! The kernel of a level of tiles, for bfloat16.
+//! The kernel for tile registers, for bfloat16.
 
 use std::hint::black_box;
 
@@ -10,15 +10,15 @@ use super::{
 };
 use crate::products::pack_panel::transposed_columns;
 use crate::products::{
-    Ahead, Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, Kernel,
-    NEXT_PANEL, PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers,
-    Total, UnpackColumn, WIDTH,
+    Ahead, ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format,
+    InPlaceTile, Kernel, NEXT_PANEL, PackByRows, PackColumns, PackPanel, PackRow, PackRows,
+    PanelPairs, Registers, Total, UnpackColumn, WIDTH,
 };
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::tiles::{RIGHT, TILE, TILE_ROW};
 use crate::vectors::{Instructions, Task};
 
-/// Passes tasks on to the level's vectors and their dot products.
+/// Delegates tasks to the vectors' dot products.
 macro_rules! by_vectors {
     ($dots:ident $format:ty: $($task:ident($of:ty);)*) => {
         $(fn $task(&self, task: $of) {
@@ -96,8 +96,8 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
     by_vectors! {
         dots bf16:
         multiply_in_place(InPlaceTile<f32>);
-        finish(Finish<f32>);
-        finish_panels(FinishPanels<f32>);
+        finish(ApplyEpilogue<f32>);
+        apply_epilogue_to_panels(ApplyEpilogueToPanels<f32>);
         pack_row(PackRow<bf16>);
         pack_rows(PackRows<bf16>);
         pack_columns(PackColumns<f32>);
@@ -107,16 +107,17 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
 }
 
 impl<T: TileLevel> TileKernel<T> {
-    /// Adds one chunk of a tile to its totals, as [`Kernel::multiply`] does, with a panel that is not arranged.
+    /// Adds one chunk in a tile to its totals, as [`Kernel::multiply`] does, for a panel without
+    /// [`Kernel::arrange`].
     pub fn multiply_words(&self, tile: DotTile<bf16>) {
         self.0.dots().enter(InTiles(self.0, Words(tile)));
     }
 }
 
-/// A task in tiles.
+/// A task that is computed in tiles.
 pub struct InTiles<T, Of>(pub T, pub Of);
 
-/// A tile whose panel is not arranged.
+/// A tile whose panel is not rearranged.
 struct Words<'a>(DotTile<'a, bf16>);
 
 impl<T: TileLevel> Task<T::Dots> for InTiles<T, Words<'_>> {
@@ -158,10 +159,11 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, bf16>> {
     }
 }
 
-/// Which cache lines behind a chunk of so many words each step prefetches: the first of all steps, and how many in each.
+/// Returns the first cache line that a tile prefetches after its chunk with `words` words, and the line count per
+/// step.
 pub fn share_of_next(ahead: Ahead, words: usize, next: *const u8) -> (*const u8, usize) {
     let steps = words.div_ceil(TILE).max(1);
-    // A word of a panel is two cache lines.
+    // A panel row is two cache lines.
     match ahead {
         Ahead::Nothing => (next, 0),
         Ahead::NextChunk => (next, 2 * TILE),
@@ -172,8 +174,8 @@ pub fn share_of_next(ahead: Ahead, words: usize, next: *const u8) -> (*const u8,
     }
 }
 
-/// One panel after the other: the sums of a tile depend on each other over the latency of one product of many, so that a
-/// second stream would hide nothing. What takes long is reading.
+/// A panel after the other. A tile's sums depend on each other over the latency of one product out of many, so
+/// that a second stream would hide nothing. The bottleneck is reading.
 impl<T: TileLevel> Task<T::Dots> for InTiles<T, PanelPairs<'_, bf16>> {
     #[inline(always)]
     fn compute(self, _: T::Dots) {
@@ -202,8 +204,8 @@ impl<T: TileLevel, D, F: TileFormat + Format> Task<D, usize> for InTiles<T, Regi
     #[inline(always)]
     fn compute(self, _: D) -> usize {
         let tiles = self.0;
-        // All four sums are whole tiles here. Numbers other than zeros, as a product has: how fast tiles are beside a
-        // busy neighbour depends on it.
+        // All four sums are whole tiles here. The operands are ones, not zeros, because tile speed beside a busy
+        // hyperthread depends on the data, and a real product has nonzero values.
         let _configured = Configured::new(tiles, TILE);
         let ones = [0x3f80_3f80u32; TILE * TILE];
         for tile in [Whole::LEFT, RIGHT] {

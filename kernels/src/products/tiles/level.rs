@@ -1,4 +1,4 @@
-//! What a level of tiles is, beside [`Tiles`].
+//! Instruction sets with tile registers.
 
 use std::arch::x86_64::__m512i;
 
@@ -10,12 +10,12 @@ use crate::vectors::amx_emulated::AmxEmulated;
 use crate::vectors::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 use crate::vectors::tiles::Tiles;
 
-/// A level with tiles, beside them dot products of vectors, which pack rows.
+/// An instruction set with tiles, and its vectors' dot products, which pack rows.
 pub trait TileLevel: Tiles {
     type Dots: Dots<bf16, Vectors = Avx512>;
-    /// The same for int8, whose accumulators are 32-bit integers.
+    /// Dot products for int8, with 32-bit integer accumulators.
     type ByteDots: Dots<i8, Vectors = Avx512, Sum = __m512i>;
-    /// Products in registers that take some 0.8 ms.
+    /// Tile products that take about 0.8 ms.
     const PRODUCTS: usize;
     fn dots(self) -> Self::Dots;
     fn byte_dots(self) -> Self::ByteDots;
@@ -45,5 +45,5 @@ impl TileLevel for AmxEmulated {
     }
 }
 
-/// The kernel of a level.
+/// The kernel for an instruction set with tiles.
 pub struct TileKernel<T>(pub T);

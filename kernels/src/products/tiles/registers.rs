@@ -1,22 +1,22 @@
-//! Which tile registers a block has, and their configuration.
+//! Assigns tile registers to blocks, and configures them.
 
 use std::cell::Cell;
 
 use crate::products::WIDTH;
 use crate::vectors::tiles::{RIGHT, TILE, TILES, TileShapes, Tiles};
 
-/// Columns of a panel: two tiles.
+/// Panel columns: two tiles.
 pub const PANEL: usize = WIDTH * TILE;
 
-/// The registers of a block. A type, so that each instruction's are known where it is compiled.
+/// A block's registers. A type, so that registers are constants in each instruction.
 pub trait Block {
-    /// The sums of its two tiles.
+    /// The sums in the block's two tiles.
     const SUMS: [usize; WIDTH];
-    /// Its rows.
+    /// The row tile.
     const LEFT: usize;
 }
 
-/// A block of [`TILE`] rows.
+/// A block with [`TILE`] rows.
 pub struct Whole;
 
 impl Block for Whole {
@@ -24,7 +24,7 @@ impl Block for Whole {
     const LEFT: usize = 4;
 }
 
-/// A block of fewer rows.
+/// A block with fewer rows.
 pub struct Rest;
 
 impl Block for Rest {
@@ -32,7 +32,7 @@ impl Block for Rest {
     const LEFT: usize = 5;
 }
 
-/// The shapes of all registers, where blocks have [`TILE`] rows, or `rest`.
+/// Returns the shapes of all registers, for blocks with [`TILE`] rows and with `rest` rows.
 fn shapes(rest: usize) -> TileShapes {
     let mut rows = [0; TILES];
     for tile in Whole::SUMS.into_iter().chain([Whole::LEFT, RIGHT]) {
@@ -45,19 +45,20 @@ fn shapes(rest: usize) -> TileShapes {
 }
 
 thread_local! {
-    /// The rows of a [`Rest`] that this thread's tiles are configured for, while they are.
+    /// The rows in a [`Rest`] block that this thread's tiles are configured for, while they are.
     static CONFIGURED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// While it lives, the thread's tiles have the shapes of blocks. Dropped, it leaves the thread as it was: others may rely on
-/// tiles that they configured (candle does so once for each thread), though not on what these held.
+/// A guard while the thread's tiles have block shapes. Dropping it restores the previous configuration, because
+/// other code may rely on tiles that it configured (candle does so once for each thread). Tile contents are not
+/// restored.
 pub struct Configured<T: Tiles> {
     tiles: T,
     before: (Option<usize>, TileShapes),
 }
 
 impl<T: Tiles> Configured<T> {
-    /// For blocks of [`TILE`] rows, and of `rest`.
+    /// Configures tiles for blocks with [`TILE`] rows and with `rest` rows.
     pub fn new(tiles: T, rest: usize) -> Self {
         let before = (CONFIGURED.replace(Some(rest)), tiles.shapes());
         // SAFETY: shapes of `of_rows`.
@@ -79,12 +80,12 @@ impl<T: Tiles> Drop for Configured<T> {
     }
 }
 
-/// The rows that the thread's tiles are configured for in blocks of this kind.
+/// Returns how many rows the thread's tiles are configured for in this block type.
 ///
 /// # Panics
-/// If they are not configured.
+/// If the tiles are not configured.
 #[inline(always)]
 pub fn configured<B: Block>() -> usize {
-    let rest = CONFIGURED.get().expect("tiles that are not configured");
+    let rest = CONFIGURED.get().expect("the tiles are not configured");
     if B::LEFT == Whole::LEFT { TILE } else { rest }
 }

@@ -1,4 +1,4 @@
-//! The sums of a block: begun, added to in steps of a tile's words, and stored.
+//! A block's sums: initialized, added to in steps of a tile's words, and stored.
 
 use std::marker::PhantomData;
 
@@ -11,10 +11,10 @@ use crate::vectors::tiles::{RIGHT, TILE, TILE_ROW, Tiles};
 
 /// A format that tiles multiply.
 pub trait TileFormat {
-    /// Adds a product of two tiles to a third.
+    /// Adds two tiles' product to a third tile.
     ///
     /// # Safety
-    /// As for [`Tiles`].
+    /// Same as for [`Tiles`].
     unsafe fn multiply_add<T: Tiles>(tiles: T, sums: usize, left: usize);
 }
 
@@ -34,28 +34,28 @@ impl TileFormat for i8 {
     }
 }
 
-/// Bytes from a row of a panel's sums to the next.
+/// Bytes between rows of a panel's sums.
 const PANEL_ROW: usize = PANEL * size_of::<u32>();
 
-/// How the words of a step lie in a panel.
+/// How a step's words are ordered in a panel.
 #[derive(Clone, Copy)]
 pub enum Order {
-    /// One tile behind the other: what `Kernel::arrange` makes.
+    /// One tile after the other, as `Kernel::arrange` produces.
     Tiles,
-    /// Each word of all columns before the next.
+    /// All columns' first words, then their next words.
     Words,
 }
 
-/// Where the words of a step lie.
+/// The strides between a step's words.
 pub struct Places {
-    /// Words from one word of a column to its next.
+    /// Words between a column's consecutive words.
     pub word: usize,
-    /// Words from a panel's first half of columns to its second.
+    /// Words between a panel's first half of columns and its second.
     pub half: usize,
 }
 
 impl Order {
-    /// In a step of so many words.
+    /// Returns the strides in a step with `words` words.
     #[inline(always)]
     pub fn places(self, words: usize) -> Places {
         match self {
@@ -71,25 +71,28 @@ impl Order {
     }
 }
 
-/// The sums of a block, in registers.
+/// A block's sums, in registers.
 pub struct Sums<T, B, F> {
     tiles: T,
     rows: usize,
-    /// Words from one of the packed rows to the next.
+    /// Words between packed rows.
     row_words: usize,
     of: PhantomData<(B, F)>,
 }
 
 impl<T: Tiles, B: Block, F: TileFormat> Sums<T, B, F> {
-    /// Zeros, or the words of `[rows, PANEL]`, for so many rows that are so many words apart.
+    /// Initializes the sums with zeros, or with the words `from`, `[rows, PANEL]`. Rows are `row_words` apart.
     ///
     /// # Panics
-    /// Unless the thread's tiles are configured for blocks of so many rows.
+    /// If the thread's tiles are not configured for blocks with this many rows.
     #[inline(always)]
     pub fn begin(tiles: T, (rows, row_words): (usize, usize), from: Option<&[u32]>) -> Self {
         let configured = configured::<B>();
-        assert_eq!(rows, configured, "tiles configured for other rows");
-        // SAFETY: the tiles are configured for so many rows, which `from` has.
+        assert_eq!(
+            rows, configured,
+            "the tiles are configured for another number of rows"
+        );
+        // SAFETY: the tiles are configured for `rows` rows, which `from` has.
         unsafe {
             match from {
                 None => {
@@ -111,7 +114,7 @@ impl<T: Tiles, B: Block, F: TileFormat> Sums<T, B, F> {
         }
     }
 
-    /// Stores the sums to the words of `[rows, PANEL]`.
+    /// Stores the sums as `[rows, PANEL]`.
     #[inline(always)]
     pub fn end(self, to: &mut [u32]) {
         let (tiles, to) = (self.tiles, to[..self.rows * PANEL].as_mut_ptr());
@@ -127,8 +130,8 @@ impl<T: Tiles, B: Block, F: TileFormat> Sums<T, B, F> {
         }
     }
 
-    /// Adds the products of so many words of rows and of a panel. Each step of a tile's words prefetches as many `lines`
-    /// from `ahead` on.
+    /// Adds products of rows and a panel, `words` words each. Each step, one tile's words, prefetches `lines` cache
+    /// lines, starting at `ahead`.
     #[inline(always)]
     pub fn add(
         &self,
@@ -145,14 +148,14 @@ impl<T: Tiles, B: Block, F: TileFormat> Sums<T, B, F> {
         for step in 0..steps {
             let a = a.as_ptr().wrapping_add(step * TILE);
             let b = b.as_ptr().wrapping_add(step * TILE * PANEL);
-            // SAFETY: by the assertions above there are as many words of as many rows, and the words of both tiles.
+            // SAFETY: by the assertions above, `a` and `b` hold all rows' and both tiles' words.
             unsafe { self.step(a, row_words * size_of::<u32>(), b, order) };
             for line in step * lines..(step + 1) * lines {
                 prefetch::far(ahead.wrapping_add(line * LINE));
             }
         }
         if rest > 0 {
-            // Zeros behind the last words: what lies there is another row, or nothing.
+            // Zeros after the last words, where memory holds another row, or ends.
             let (a, b) = (&a[steps * TILE..], &b[steps * TILE * PANEL..]);
             let (mut rows, mut columns) = ([0; TILE * TILE], [0; TILE * PANEL]);
             for (i, to) in rows.chunks_exact_mut(TILE).enumerate().take(self.rows) {
@@ -165,15 +168,15 @@ impl<T: Tiles, B: Block, F: TileFormat> Sums<T, B, F> {
                     columns.copy_from_slice(&b[half * from.half + word * from.word..][..TILE]);
                 }
             }
-            // SAFETY: a whole tile of rows, and two of columns.
+            // SAFETY: a whole row tile, and two column tiles.
             unsafe { self.step(rows.as_ptr(), TILE_ROW, columns.as_ptr(), Order::Tiles) };
         }
     }
 
-    /// Adds the products of a tile of rows, `stride` bytes apart, and of two tiles of columns.
+    /// Adds products of a row tile, with rows `stride` bytes apart, and two column tiles.
     ///
     /// # Safety
-    /// A tile of so many rows can be read at `a`, and two whole ones at `b`.
+    /// A row tile can be read at `a`, and two whole tiles at `b`.
     #[inline(always)]
     unsafe fn step(&self, a: *const u32, stride: usize, b: *const u32, order: Order) {
         let tiles = self.tiles;

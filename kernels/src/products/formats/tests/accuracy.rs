@@ -1,14 +1,13 @@
-//! How far products of narrow numbers are from those of the numbers that were rounded, in f64; and what becomes
-//! of NaN and infinities.
+//! Errors in narrow formats' products, compared with f64 products of unrounded operands. Also NaN and infinities.
 
 use super::*;
 
-/// `a [m, k]` times the transpose of `w [n, k]` in f64, and the allowed error of each element.
+/// Returns `a [m, k]` times the transposed `w [n, k]` in f64, and each element's tolerance.
 ///
-/// Each rounding errs to either side by at most what `roundings` says of a row's or a column's terms.
-/// By Hoeffding's inequality errors so bounded exceed `λ` times the root of the sum of their squares
-/// less often than `2·exp(-λ²/2)`: with `λ = 4` once in 1500, and since roundings spread over the
-/// interval rather than lie at its ends, about half of it is used. Roundings of f32 sums are far below.
+/// `roundings` returns each value's maximum rounding error in a row or column. By Hoeffding's inequality, such
+/// errors' sum exceeds `λ` times the root of their squares' sum less often than `2·exp(-λ²/2)`. With `λ = 4` that is
+/// once in 1500. Roundings spread over the interval rather than lie at its ends, so that about half is used.
+/// Roundings in f32 sums are far smaller.
 fn reference(
     a: &[f32],
     w: &[f32],
@@ -35,13 +34,13 @@ fn reference(
     elements
 }
 
-/// Half a unit in the last place, as a share of the number.
+/// Returns half a unit in the last place.
 fn bf16_roundings(x: &[f32]) -> Vec<f64> {
     let unit = bf16::EPSILON.to_f64() / 2.0;
     x.iter().map(|x| f64::from(x.abs()) * unit).collect()
 }
 
-/// As [`bf16_roundings`]; also half the distance of subnormal numbers.
+/// Returns half a unit in the last place, and for subnormal values half their distance.
 fn f16_roundings(x: &[f32]) -> Vec<f64> {
     let unit = f16::EPSILON.to_f64() / 2.0;
     x.iter()
@@ -49,7 +48,7 @@ fn f16_roundings(x: &[f32]) -> Vec<f64> {
         .collect()
 }
 
-/// Half a step, where a chunk of a row has 254 steps over the range of its numbers and zero.
+/// Returns half a step. A row chunk has 254 steps over a range that includes zero.
 fn int8_row_roundings(row: &[f32]) -> Vec<f64> {
     half_steps(row, i8::CHUNK, |chunk| {
         let extreme = |of: fn(f32, f32) -> f32| f64::from(chunk.iter().copied().fold(0.0, of));
@@ -57,7 +56,7 @@ fn int8_row_roundings(row: &[f32]) -> Vec<f64> {
     })
 }
 
-/// Half a step, where a chunk of a column has 127 steps from zero to its largest magnitude, each rounded up to
+/// Returns half a step. A column chunk has 127 steps from zero to its largest magnitude. The step is rounded up to
 /// bfloat16.
 fn int8_column_roundings(column: &[f32]) -> Vec<f64> {
     half_steps(column, i8::CHUNK, |chunk| {
@@ -66,7 +65,7 @@ fn int8_column_roundings(column: &[f32]) -> Vec<f64> {
     })
 }
 
-/// Half a step, where a group of a row has 127 steps from zero to its largest magnitude.
+/// Returns half a step. A group of a row has 127 steps from zero to its largest magnitude.
 fn int4_row_roundings(row: &[f32], group: usize) -> Vec<f64> {
     half_steps(row, group, |chunk| {
         let largest = chunk.iter().fold(0f32, |largest, x| largest.max(x.abs()));
@@ -74,7 +73,7 @@ fn int4_row_roundings(row: &[f32], group: usize) -> Vec<f64> {
     })
 }
 
-/// Half a step, where a group of a column has 15 steps from its least to its largest number. The search errs less.
+/// Returns half a step. A group of a column has 15 steps from its least to its largest value. The search errs less.
 fn int4_column_roundings(column: &[f32], group: usize) -> Vec<f64> {
     half_steps(column, group, |chunk| {
         let of = |of: fn(f32, f32) -> f32| chunk.iter().copied().reduce(of).map_or(0.0, f64::from);
@@ -87,7 +86,7 @@ fn half_steps(x: &[f32], chunk: usize, step: impl Fn(&[f32]) -> f64) -> Vec<f64>
     x.chunks(chunk).flat_map(of).collect()
 }
 
-/// The largest share that is used of the allowed error.
+/// Returns the largest error relative to the tolerance.
 fn share(y: &[f32], reference: &[(f64, f64)]) -> f64 {
     assert_eq!(y.len(), reference.len());
     let shares = y.iter().zip(reference);
@@ -111,10 +110,10 @@ const SIZES: &[(usize, usize, usize)] = if cfg!(miri) {
 };
 
 #[test]
-fn errors_against_f64_are_those_of_rounding_the_operands() {
+fn errors_against_f64_are_within_the_rounding_of_operands() {
     for &(m, n, k) in SIZES {
         let (mut a, mut w) = (random(m * k, 3), random(n * k, 4));
-        // As in trained models: some features are much larger than the others, and some weights.
+        // Some features and weights are much larger than the others, as in trained models.
         for row in a.chunks_mut(k) {
             row[7] *= 60.0;
         }
@@ -137,17 +136,17 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
                 ("int8", product::<i8>((isa, ()), view, b, 14), &in_int8),
                 (
                     "int4",
-                    product::<Coded<4>>((isa, GroupHeads::int4(32)), view, b, 14),
+                    product::<Quantized<4>>((isa, ScaleLayout::int4(32)), view, b, 14),
                     &in_32,
                 ),
                 (
                     "int4",
-                    product::<Coded<4>>((isa, GroupHeads::int4(64)), view, b, 14),
+                    product::<Quantized<4>>((isa, ScaleLayout::int4(64)), view, b, 14),
                     &in_64,
                 ),
                 (
                     "int4",
-                    product::<Coded<4>>((isa, GroupHeads::int4(128)), view, b, 14),
+                    product::<Quantized<4>>((isa, ScaleLayout::int4(128)), view, b, 14),
                     &in_128,
                 ),
             ] {
@@ -165,8 +164,8 @@ fn bits(y: &[f32]) -> Vec<u32> {
     y.iter().map(|y| y.to_bits()).collect()
 }
 
-/// One element that is not finite spoils its row or column, as it should, and nothing else.
-fn spoils_its_own<F: WithKernel<Number = f32>>(
+/// Checks that one non-finite element affects only its row or column.
+fn spoils_its_own<F: WithKernel<Element = f32>>(
     layout: F::Layout,
     spoilt: f32,
     is_spoilt: fn(f32) -> bool,
@@ -198,7 +197,7 @@ fn spoils_its_own<F: WithKernel<Number = f32>>(
 }
 
 #[test]
-fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
+fn nan_and_infinity_affect_only_their_row_or_column() {
     spoils_its_own::<f16>((), f32::NAN, f32::is_nan);
     spoils_its_own::<f16>((), f32::from_bits(0x7f80_0001), f32::is_nan);
     spoils_its_own::<f16>((), f32::NEG_INFINITY, |y| !y.is_finite());
@@ -209,13 +208,13 @@ fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
     for spoilt in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         spoils_its_own::<i8>((), spoilt, f32::is_nan);
         for group in GROUPS {
-            spoils_its_own::<Coded<4>>(GroupHeads::int4(group), spoilt, f32::is_nan);
+            spoils_its_own::<Quantized<4>>(ScaleLayout::int4(group), spoilt, f32::is_nan);
         }
     }
 }
 
 #[test]
-fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
+fn zeros_and_values_below_the_smallest_step_give_zeros() {
     let (n, k) = (3, 200);
     let w = random(n * k, 7);
     let b = View::row_major(&w, n, k).transposed();
@@ -225,7 +224,7 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
             let a = View::row_major(&small, 1, k);
             for y in [
                 product::<i8>((isa, ()), a, b, 14),
-                product::<Coded<4>>((isa, GroupHeads::int4(64)), a, b, 14),
+                product::<Quantized<4>>((isa, ScaleLayout::int4(64)), a, b, 14),
             ] {
                 assert_eq!(bits(&y), [0; 3], "{isa} {x:e}: {y:?}");
             }
@@ -236,7 +235,7 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
 }
 
 #[test]
-fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
+fn the_smallest_and_largest_representable_values_keep_their_digits() {
     for x in [2f32.powi(-100), 1e-20, 1e20, 2f32.powi(100)] {
         for isa in Isa::levels() {
             // 127 steps of 1/8192, a scale that bfloat16 holds exactly.
@@ -245,7 +244,7 @@ fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
             let a = View::row_major(&a, 1, 130);
             for y in [
                 product::<i8>((isa, ()), a, b, 14)[0],
-                product::<Coded<4>>((isa, GroupHeads::int4(64)), a, b, 14)[0],
+                product::<Quantized<4>>((isa, ScaleLayout::int4(64)), a, b, 14)[0],
             ] {
                 let error = (y / (x * 130.0 * w[0]) - 1.0).abs();
                 assert!(error < 1e-6, "{isa} {x:e}: {y:e}");

@@ -1,19 +1,19 @@
-//! What Arm's `bfdot` computes, in plain Rust, after the architecture's manual: products, their sum and the accumulated sum
-//! are each rounded to odd (an inexact result is cut off, and its last bit set), and subnormal numbers are zeros.
+//! Arm's `bfdot` in plain Rust, after the architecture manual: the products, their sum and the accumulated sum are
+//! each rounded to odd (an inexact result is truncated, and its last bit set). Subnormal values are zeros.
 
 #[cfg(target_arch = "aarch64")]
 use super::*;
 
-/// `sum + (a[0] · b[0] + a[1] · b[1])`, of numbers that bfloat16 holds.
+/// Computes `sum + (a[0] · b[0] + a[1] · b[1])` for bfloat16 values.
 pub fn bfdot(sum: f32, a: [f32; 2], b: [f32; 2]) -> f32 {
     let product = |i: usize| {
-        // At most 16 digits, and exponents that f64 has: exact.
+        // Exact: at most 16 digits, with exponents in f64's range.
         rounded_to_odd(flushed(a[i]) * flushed(b[i]), 0.0)
     };
     add(flushed(sum) as f32, add(product(0), product(1)))
 }
 
-/// The number, or a zero of its sign for a subnormal one.
+/// Replaces a subnormal value by a zero with its sign.
 fn flushed(x: f32) -> f64 {
     let x = if x.is_subnormal() { x * 0.0 } else { x };
     x.into()
@@ -22,17 +22,17 @@ fn flushed(x: f32) -> f64 {
 fn add(a: f32, b: f32) -> f32 {
     let (a, b) = (f64::from(a), f64::from(b));
     let sum = a + b;
-    // What the addition rounded off (Knuth 1969).
+    // The addition's rounding error (Knuth 1969).
     let of_b = sum - a;
     rounded_to_odd(sum, (a - (sum - of_b)) + (b - of_b))
 }
 
-/// `x + rest` rounded to odd, where `rest` is less than the last bit of `x`.
+/// Rounds `x + rest` to odd, where `rest` is less than `x`'s last bit.
 fn rounded_to_odd(x: f64, rest: f64) -> f32 {
     if !x.is_finite() || x == 0.0 {
         return x as f32;
     }
-    // First in f64: its last bit tells whether anything was cut off, also behind that.
+    // First in f64: its last bit records whether anything was truncated.
     let toward_zero = (rest < 0.0) == (x > 0.0);
     let bits = match rest == 0.0 {
         true => x.to_bits(),
@@ -55,17 +55,17 @@ fn the_written_out_dot_product_rounds_to_odd() {
     let (tiny, two) = (2f32.powi(-60), above(1.0, 2));
     for (sum, a, b, expected) in [
         (1.0, [2.0, 3.0], [4.0, 5.0], 24.0),
-        // Inexact by however little: the last bit is set, and nothing else changes.
+        // An inexact result has its last bit set, and is otherwise unchanged.
         (1.0, [tiny, 0.0], [tiny, 0.0], above(1.0, 1)),
         (two, [tiny, 0.0], [tiny, 0.0], above(1.0, 3)),
         (above(1.0, 1), [tiny, 0.0], [tiny, 0.0], above(1.0, 1)),
         (two, [-tiny, 0.0], [tiny, 0.0], above(1.0, 1)),
         (-two, [tiny, 0.0], [tiny, 0.0], -above(1.0, 1)),
-        // Nearly two units cut off.
+        // Nearly two units are truncated.
         (two, [1.75 * 2f32.powi(-23), 0.0], [1.0, 0.0], above(1.0, 3)),
-        // The products are added to each other first, and rounded: 1 + 2⁻⁴⁰ is 1 + 2⁻²³.
+        // The products are added to each other first, and rounded: 1 + 2⁻⁴⁰ becomes 1 + 2⁻²³.
         (-1.0, [1.0, 2f32.powi(-40)], [1.0, 1.0], 2f32.powi(-23)),
-        // Subnormal operands, products and sums are zeros of their sign.
+        // Subnormal operands, products and sums become zeros with their sign.
         (
             1.0,
             [f32::from_bits(1 << 16), 0.0],
@@ -85,7 +85,7 @@ fn the_written_out_dot_product_rounds_to_odd() {
     }
 }
 
-/// One row by dot products, and three by matrices.
+/// A row with dot products, and three rows with matrix products.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn the_instructions_for_bfloat16_have_the_written_out_bits_in_the_whole_range() {
@@ -98,7 +98,8 @@ fn the_instructions_for_bfloat16_have_the_written_out_bits_in_the_whole_range() 
         let mut next = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
             let bits = (state >> 48) as u16;
-            // Exponents around 1, so that sums cancel; or any, of products that may be subnormal or overflow.
+            // Exponents around 1, so that sums cancel. Otherwise any exponents: products may be subnormal or
+            // overflow.
             let x = bf16::from_bits(if narrow { bits & 0x83ff | 0x3d00 } else { bits });
             if x.is_finite() { x.to_f32() } else { 1.0 }
         };

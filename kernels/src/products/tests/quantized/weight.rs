@@ -1,4 +1,4 @@
-//! Weights of random codes, and their products in the documented order.
+//! Random quantized weights, and their products in the documented order.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use half::{bf16, f16};
 use super::*;
 use crate::memory::LargePages;
 
-/// Every width of codes, in every group, with every kind of head that a group of its length has.
-pub(super) fn formats() -> Vec<CodeFormat> {
+/// Returns every bit width with every group size and every scale type.
+pub(super) fn formats() -> Vec<QuantizedFormat> {
     let mut formats = Vec::new();
-    let mut add = |bits_by_group, heads| {
-        formats.push(CodeFormat {
+    let mut add = |bits_by_group, scales| {
+        formats.push(QuantizedFormat {
             bits_by_group,
-            heads,
+            scales,
         });
     };
     let groups = [32, 64, 128, 256].into_iter();
@@ -22,37 +22,37 @@ pub(super) fn formats() -> Vec<CodeFormat> {
         .chain([(5, 32)])
     {
         let zero = 1 << (bits_by_group.0 - 1);
-        for (least, scales) in [HeadNumber::F16, HeadNumber::Bf16, HeadNumber::F32]
+        for (least, scales) in [ScaleType::F16, ScaleType::Bf16, ScaleType::F32]
             .into_iter()
             .enumerate()
         {
             let least = least as u8;
-            add(bits_by_group, Heads::Zero { scales, zero });
-            add(bits_by_group, Heads::Zeros { scales, least });
-            add(bits_by_group, Heads::Minima(scales));
+            add(bits_by_group, GroupScales::Zero { scales, zero });
+            add(bits_by_group, GroupScales::Zeros { scales, least });
+            add(bits_by_group, GroupScales::Minima(scales));
         }
     }
-    add((4, 32), Heads::TwoLevels);
-    add((4, 32), Heads::Microscaled);
-    add((5, 32), Heads::TwoLevels);
-    add((6, 16), Heads::Signed);
+    add((4, 32), GroupScales::TwoLevels);
+    add((4, 32), GroupScales::Microscaled);
+    add((5, 32), GroupScales::TwoLevels);
+    add((6, 16), GroupScales::Signed);
     formats
 }
 
-/// Scales and offsets as a file has them, and what each group's are as numbers: exactly, and as the kernels round them.
+/// Scales and offsets as a file stores them, exactly and as the kernels round them.
 pub(super) struct Weight {
-    coded: CodedRows,
-    /// The whole numbers that the codes are: of E2M1, twice the number and 12.
+    coded: QuantizedWeightRows,
+    /// The quantized values as integers. For E2M1, twice the value plus 12.
     whole: Vec<u8>,
     affine: Vec<([f64; 2], [f32; 2])>,
     pub(super) shape: [usize; 2],
     group: usize,
-    /// How many terms of a row are quantized together.
+    /// How many row values are quantized together.
     part: usize,
 }
 
 impl Weight {
-    pub(super) fn new(format: CodeFormat, shape: [usize; 2], seed: u64) -> Self {
+    pub(super) fn new(format: QuantizedFormat, shape: [usize; 2], seed: u64) -> Self {
         let ([d_out, d_in], (bits, group)) = (shape, format.bits_by_group);
         let n_groups = d_in.div_ceil(group);
         let whole = |n: usize, least: i32, most: i32, seed: u64| -> Vec<f32> {
@@ -61,42 +61,42 @@ impl Weight {
             let of = |x: f32| (least + (x.abs() as i32) % span) as f32;
             random.map(of).collect()
         };
-        let codes = whole(d_out * d_in, 0, (1 << bits) - 1, seed);
-        let held = |number: HeadNumber, n: usize, seed: u64| -> Vec<f32> {
+        let values = whole(d_out * d_in, 0, (1 << bits) - 1, seed);
+        let held = |number: ScaleType, n: usize, seed: u64| -> Vec<f32> {
             let random = numbers(n, 0.0, 0.02, seed).into_iter();
             let round = |x: f32| match number {
-                HeadNumber::F16 => f16::from_f32(x).to_f32(),
-                HeadNumber::Bf16 => bf16::from_f32(x).to_f32(),
-                HeadNumber::F32 => x,
+                ScaleType::F16 => f16::from_f32(x).to_f32(),
+                ScaleType::Bf16 => bf16::from_f32(x).to_f32(),
+                ScaleType::F32 => x,
             };
             random.map(round).collect()
         };
         let n = d_out * n_groups;
-        let mut coded = CodedRows {
-            codes: codes.into_iter().map(|code| code as u8).collect(),
-            ..CodedRows::default()
+        let mut coded = QuantizedWeightRows {
+            values: values.into_iter().map(|code| code as u8).collect(),
+            ..QuantizedWeightRows::default()
         };
         let mut add_shared = |per_row: usize| {
-            let of_d = held(HeadNumber::F16, d_out * per_row, seed + 3);
-            let of_m = held(HeadNumber::F16, d_out * per_row, seed + 4);
+            let of_d = held(ScaleType::F16, d_out * per_row, seed + 3);
+            let of_m = held(ScaleType::F16, d_out * per_row, seed + 4);
             coded.shared = of_d.into_iter().zip(of_m).map(|(d, m)| [d, m]).collect();
         };
-        match format.heads {
-            Heads::TwoLevels => add_shared(n_groups.div_ceil(8)),
-            Heads::Signed => add_shared(n_groups.div_ceil(16)),
+        match format.scales {
+            GroupScales::TwoLevels => add_shared(n_groups.div_ceil(8)),
+            GroupScales::Signed => add_shared(n_groups.div_ceil(16)),
             _ => {}
         }
-        (coded.scales, coded.offsets) = match format.heads {
-            Heads::Zero { scales, .. } => (held(scales, n, seed + 1), vec![]),
-            Heads::Zeros { scales, least } => {
+        (coded.scales, coded.offsets) = match format.scales {
+            GroupScales::Zero { scales, .. } => (held(scales, n, seed + 1), vec![]),
+            GroupScales::Zeros { scales, least } => {
                 let least = i32::from(least);
                 let zeros = whole(n, least, least + 255, seed + 2);
                 (held(scales, n, seed + 1), zeros)
             }
-            Heads::Minima(number) => (held(number, n, seed + 1), held(number, n, seed + 2)),
-            Heads::TwoLevels => (whole(n, 0, 63, seed + 1), whole(n, 0, 63, seed + 2)),
-            Heads::Signed => (whole(n, -128, 127, seed + 1), vec![]),
-            Heads::Microscaled => {
+            GroupScales::Minima(number) => (held(number, n, seed + 1), held(number, n, seed + 2)),
+            GroupScales::TwoLevels => (whole(n, 0, 63, seed + 1), whole(n, 0, 63, seed + 2)),
+            GroupScales::Signed => (whole(n, -128, 127, seed + 1), vec![]),
+            GroupScales::Microscaled => {
                 let powers = whole(n, -9, 2, seed + 1).into_iter();
                 (powers.map(f32::exp2).collect(), vec![])
             }
@@ -106,23 +106,23 @@ impl Weight {
                 coded.shared[i / n_groups * n_groups.div_ceil(per) + i % n_groups / per]
             };
             let scale = coded.scales[i];
-            match format.heads {
-                Heads::Zero { zero, .. } => (
+            match format.scales {
+                GroupScales::Zero { zero, .. } => (
                     [scale.into(), -(f64::from(zero) * f64::from(scale))],
                     [scale, -(f32::from(zero) * scale)],
                 ),
-                Heads::Zeros { .. } => {
+                GroupScales::Zeros { .. } => {
                     let zero = coded.offsets[i];
                     (
                         [scale.into(), -f64::from(zero) * f64::from(scale)],
                         [scale, -(zero * scale)],
                     )
                 }
-                Heads::Minima(_) => (
+                GroupScales::Minima(_) => (
                     [scale.into(), coded.offsets[i].into()],
                     [scale, coded.offsets[i]],
                 ),
-                Heads::TwoLevels => {
+                GroupScales::TwoLevels => {
                     let ([d, m], min) = (shared(8), coded.offsets[i]);
                     let exact = [
                         f64::from(d) * f64::from(scale),
@@ -130,11 +130,11 @@ impl Weight {
                     ];
                     (exact, [d * scale, -(m * min)])
                 }
-                Heads::Microscaled => (
+                GroupScales::Microscaled => (
                     [scale.into(), -12.0 * f64::from(scale)],
                     [scale, -12.0 * scale],
                 ),
-                Heads::Signed => {
+                GroupScales::Signed => {
                     let [d, _] = shared(16);
                     let exact = f64::from(d) * f64::from(scale);
                     ([exact, -32.0 * exact], [d * scale, -(32.0 * (d * scale))])
@@ -147,12 +147,12 @@ impl Weight {
             0 => 12 + numbers[usize::from(code & 7)],
             _ => 12 - numbers[usize::from(code & 7)],
         };
-        let whole = |&code: &u8| match format.heads {
-            Heads::Microscaled => double(code) as u8,
+        let whole = |&code: &u8| match format.scales {
+            GroupScales::Microscaled => double(code) as u8,
             _ => code,
         };
         Self {
-            whole: coded.codes.iter().map(whole).collect(),
+            whole: coded.values.iter().map(whole).collect(),
             affine,
             shape,
             group,
@@ -165,21 +165,21 @@ impl Weight {
         }
     }
 
-    pub(super) fn rows(&self, rows: Range<usize>) -> CodedRows {
+    pub(super) fn rows(&self, rows: Range<usize>) -> QuantizedWeightRows {
         fn part<T: Clone>(of: &[T], rows: &Range<usize>, n: usize) -> Vec<T> {
             let width = of.len() / n.max(1);
             of[rows.start * width..rows.end * width].to_vec()
         }
         let n = self.shape[0];
-        CodedRows {
-            codes: part(&self.coded.codes, &rows, n),
+        QuantizedWeightRows {
+            values: part(&self.coded.values, &rows, n),
             scales: part(&self.coded.scales, &rows, n),
             offsets: part(&self.coded.offsets, &rows, n),
             shared: part(&self.coded.shared, &rows, n),
         }
     }
 
-    pub(super) fn pack(&self, isa: Isa, format: CodeFormat) -> PackedWeight {
+    pub(super) fn pack(&self, isa: Isa, format: QuantizedFormat) -> PackedWeight {
         let read = &mut |_, rows| Ok(self.rows(rows));
         packed(isa, format, (self.shape, false), read).unwrap()
     }
@@ -189,16 +189,16 @@ impl Weight {
         row: usize,
     ) -> impl Iterator<Item = (&[u8], &([f64; 2], [f32; 2]))> {
         let [_, d_in] = self.shape;
-        let codes = self.whole[row * d_in..][..d_in].chunks(self.part);
+        let values = self.whole[row * d_in..][..d_in].chunks(self.part);
         let affine = &self.affine[row * d_in.div_ceil(self.group)..];
-        let each = codes.enumerate();
-        each.map(|(part, codes)| (codes, &affine[part * self.part / self.group]))
+        let each = values.enumerate();
+        each.map(|(part, values)| (values, &affine[part * self.part / self.group]))
     }
 
-    /// An element of a product in the documented order, and what it would be without rounding the row.
+    /// Returns a product element in the documented order, and its value without rounding the row.
     pub(super) fn element(&self, x: &[f32], row: usize) -> (f32, f64) {
         let groups = x.chunks(self.part).zip(self.parts_of(row));
-        let each = groups.map(|(x, (codes, (exact, [scale, offset])))| {
+        let each = groups.map(|(x, (values, (exact, [scale, offset])))| {
             let step = x.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 127.0;
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             let integers: Vec<i64> = x
@@ -207,14 +207,14 @@ impl Weight {
                 .collect();
             let products: i64 = integers
                 .iter()
-                .zip(codes)
+                .zip(values)
                 .map(|(&n, &q)| n * i64::from(q))
                 .sum();
             let of_row = step * integers.iter().sum::<i64>() as f32;
             let sum = products as f32 * step * scale + of_row * offset;
             let exactly = x
                 .iter()
-                .zip(codes)
+                .zip(values)
                 .map(|(&x, &q)| f64::from(x) * (f64::from(q) * exact[0] + exact[1]));
             (sum, exactly.sum::<f64>())
         });
@@ -222,25 +222,25 @@ impl Weight {
             .unwrap_or((0.0, 0.0))
     }
 
-    /// The deviation of the error that rounding a row to integers makes, if each errs by itself.
+    /// Returns the standard deviation of the error from rounding a row to integers, assuming independent errors.
     pub(super) fn row_error(&self, x: &[f32], row: usize) -> f64 {
         let groups = x.chunks(self.part).zip(self.parts_of(row));
-        let squares = groups.map(|(x, (codes, ([scale, offset], _)))| {
+        let squares = groups.map(|(x, (values, ([scale, offset], _)))| {
             let step = f64::from(x.iter().fold(0f32, |largest, x| largest.max(x.abs()))) / 127.0;
-            let weights = codes.iter().map(|&q| f64::from(q) * scale + offset);
+            let weights = values.iter().map(|&q| f64::from(q) * scale + offset);
             weights.map(|w| (w * step).powi(2) / 12.0).sum::<f64>()
         });
         squares.sum::<f64>().sqrt()
     }
 }
 
-/// Packed codes of a shape, which have a gate or not.
+/// Returns a packed quantized weight, gated or not.
 pub(super) fn packed(
     isa: Isa,
-    format: CodeFormat,
+    format: QuantizedFormat,
     shape: ([usize; 2], bool),
-    read: &mut dyn FnMut(usize, Range<usize>) -> Result<CodedRows, String>,
+    read: &mut dyn FnMut(usize, Range<usize>) -> Result<QuantizedWeightRows, String>,
 ) -> Result<PackedWeight, String> {
     let pages = LargePages::default();
-    PackedWeight::of_codes(on(isa, 2), format, shape, &pages, read, |_, reason| reason)
+    PackedWeight::from_quantized(on(isa, 2), format, shape, &pages, read, |_, reason| reason)
 }

@@ -1,4 +1,4 @@
-//! How an epilogue is applied to totals: in full vectors also at the right edge, where loads are padded and stores cut off.
+//! Applies an epilogue to totals, in full vectors even at the right edge: loads are padded, stores truncated.
 
 use std::ops::Range;
 
@@ -8,51 +8,51 @@ use crate::threads::Target;
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::{Isa, MAX_LANES, Real, Task, Vectors};
 
-/// What the results of one panel of a part are made of, and where they go.
+/// The epilogue, columns and destination for one panel in a task's results.
 pub(crate) struct Results<'a, T> {
     pub epilogue: &'a Epilogue<'a, T>,
-    /// The level of the epilogue's activation.
+    /// The instruction set for the epilogue's activation.
     pub isa: Isa,
     pub halves: Halves,
-    /// The row of the whole result that is the part's first.
+    /// The result row of the task's first row.
     pub first_row: usize,
-    /// The columns of the whole result that the panel holds.
+    /// The result columns that the panel holds.
     pub columns: Range<usize>,
-    /// Columns of the whole result.
+    /// Columns in the result.
     pub n_columns: usize,
     pub place: &'a Place<'a, T>,
 }
 
-/// Applies the epilogue to some of the part's rows, and writes the results.
-pub(crate) struct Finish<'a, T> {
+/// Applies the epilogue to some task rows, and writes the results.
+pub(crate) struct ApplyEpilogue<'a, T> {
     pub results: &'a Results<'a, T>,
     pub rows: Range<usize>,
     /// Totals, `[rows, panel width]`; used as working memory.
     pub sums: &'a mut [T],
 }
 
-/// As [`Finish`], for some rows in several consecutive panels.
-pub(crate) struct FinishPanels<'a, T> {
-    /// Of the first of the panels.
+/// Like [`ApplyEpilogue`], for some rows in several consecutive panels.
+pub(crate) struct ApplyEpilogueToPanels<'a, T> {
+    /// The first panel's results.
     pub first: Results<'a, T>,
     pub n_rows: usize,
     /// Totals, `[panels, rows, panel width]`; used as working memory.
     pub totals: &'a mut [T],
 }
 
-/// Where the results of a part go.
+/// The destination for a task's results.
 pub(crate) struct Place<'a, T> {
     pub target: &'a Target<'a, T>,
-    /// The row of the target that is the part's first.
+    /// The target row of the task's first row.
     pub first_row: usize,
-    /// The column of the whole result that is the target's first.
+    /// The result column of the target's first column.
     pub first_column: usize,
 }
 
-/// Rows that an activation is applied to at a time: their sums stay in the first-level cache.
+/// Rows per activation call, whose sums stay in the L1 cache.
 const GROUP: usize = 16;
 
-impl<T: Computed, V: Vectors<T>> Task<V> for Finish<'_, T> {
+impl<T: Computed, V: Vectors<T>> Task<V> for ApplyEpilogue<'_, T> {
     #[inline(always)]
     fn compute(mut self, v: V) {
         match self.results.halves {
@@ -62,7 +62,7 @@ impl<T: Computed, V: Vectors<T>> Task<V> for Finish<'_, T> {
     }
 }
 
-impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
+impl<T: Computed, V: Vectors<T>> Task<V> for ApplyEpilogueToPanels<'_, T> {
     #[inline(always)]
     fn compute(self, v: V) {
         let (all, n_rows, totals) = (self.first.epilogue, self.n_rows, self.totals);
@@ -79,7 +79,7 @@ impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
             start..n_columns.min(start + columns.len())
         };
         if first.halves == Halves::One && all.activation != ActivationFunction::Identity {
-            // At once for all panels, as it takes a while to begin.
+            // One call for all panels, because the activation has a start-up cost.
             for (panel, sums) in totals.chunks_exact_mut(n_rows * width).enumerate() {
                 first.columns = of_panel(panel);
                 first.add_to_rows(v, all.bias, sums);
@@ -89,7 +89,7 @@ impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
         }
         for (panel, sums) in totals.chunks_exact_mut(n_rows * width).enumerate() {
             first.columns = of_panel(panel);
-            let finish = Finish {
+            let finish = ApplyEpilogue {
                 results: &first,
                 rows: 0..n_rows,
                 sums,
@@ -99,7 +99,7 @@ impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
     }
 }
 
-impl<T: Computed> Finish<'_, T> {
+impl<T: Computed> ApplyEpilogue<'_, T> {
     #[inline(always)]
     fn plain<V: Vectors<T>>(&mut self, v: V) {
         let (results, epilogue) = (self.results, self.results.epilogue);
@@ -160,7 +160,7 @@ impl<T: Computed> Finish<'_, T> {
 }
 
 impl<T: Real> Results<'_, T> {
-    /// Prefetches the memory that the results of some of the part's rows are written to, and their residual.
+    /// Prefetches the memory for some task rows' results, and their residual.
     pub fn prefetch(&self, rows: Range<usize>) {
         let numbers = LINE / size_of::<T>();
         for row in rows {
@@ -176,7 +176,7 @@ impl<T: Real> Results<'_, T> {
         }
     }
 
-    /// The row and columns of the target that a row's results go to.
+    /// Returns the row and target columns for a row's results.
     #[inline(always)]
     fn target(&self, row: usize) -> (usize, Range<usize>) {
         let start = self.columns.start - self.place.first_column;
@@ -191,7 +191,7 @@ impl<T: Real> Results<'_, T> {
         Some(&residual[start..][..self.columns.len()])
     }
 
-    /// Adds each column's number to the totals of a panel's rows.
+    /// Adds the per-column values to the totals of a panel's rows.
     #[inline(always)]
     fn add_to_rows<V: Vectors<T>>(&self, v: V, values: Option<&[T]>, sums: &mut [T]) {
         let values = self.of_columns::<V, WIDTH>(v, values);
@@ -200,7 +200,7 @@ impl<T: Real> Results<'_, T> {
         }
     }
 
-    /// Each column's number; where there are none, -0, which leaves unchanged whatever it is added to.
+    /// Loads the per-column values, or -0 if there are none. Adding -0 leaves every value unchanged.
     #[inline(always)]
     fn of_columns<V: Vectors<T>, const N: usize>(
         &self,
@@ -214,7 +214,8 @@ impl<T: Real> Results<'_, T> {
     }
 }
 
-/// Scales rows, adds the residual and writes them, `N` vectors at a time or, at the right edge, fewer columns.
+/// Scales rows, adds the residual and writes them, `N` vectors at a time. Writes fewer columns at the right
+/// edge.
 struct Writer<'a, V: Vectors<T>, const N: usize, T: Real> {
     v: V,
     factors: Option<[V::Vector; N]>,
@@ -251,7 +252,7 @@ impl<'a, V: Vectors<T>, const N: usize, T: Real> Writer<'a, V, N, T> {
     }
 }
 
-/// Loads `N` vectors; a shorter slice is padded with zeros.
+/// Loads `N` vectors. A shorter slice is padded with zeros.
 #[inline(always)]
 fn load<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector; N] {
     if from.len() == N * V::LANES {
@@ -269,7 +270,7 @@ fn load_whole<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::V
     std::array::from_fn(|j| unsafe { v.load(from.as_ptr().add(j * V::LANES)) })
 }
 
-/// Stores `N` vectors, or as much of them as the slice has room for.
+/// Stores `N` vectors, truncated to the slice's length.
 #[inline(always)]
 fn store<T: Real, V: Vectors<T>, const N: usize>(v: V, vectors: [V::Vector; N], to: &mut [T]) {
     if to.len() == N * V::LANES {
@@ -288,12 +289,12 @@ fn store_whole<T: Real, V: Vectors<T>, const N: usize>(
 ) {
     let to = &mut to[..N * V::LANES];
     for (j, &vector) in vectors.iter().enumerate() {
-        // SAFETY: `to` has room for N vectors.
+        // SAFETY: `to` holds N vectors.
         unsafe { v.store(vector, to.as_mut_ptr().add(j * V::LANES)) };
     }
 }
 
-/// The bounded and shifted half of a gated matrix.
+/// Returns a gated product's `up` half, clamped and shifted.
 #[inline(always)]
 fn clamped<T: Real, V: Vectors<T>>(v: V, up: V::Vector, clamp: GateClamp<T>) -> V::Vector {
     let GateClamp { limit, offset } = clamp;

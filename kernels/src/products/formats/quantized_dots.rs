@@ -1,26 +1,27 @@
-//! The dot products of [`Coded`]: rows packed for them, codes widened in registers, and sums made numbers.
+//! Dot products for [`Quantized`]: rows are packed, quantized values widened in registers, and sums converted to floats.
 
-use super::coded::{Coded, DOUBLES, MAX_PART, MAX_QUADS, group, is_part, least_part};
-use super::heads::CHUNK;
-use super::{int8::Quantizer, read_heads::Affine};
+use super::group_scales::CHUNK;
+use super::quantized::{DOUBLES, MAX_PART, MAX_QUADS, Quantized, group, is_part, least_part};
+use super::{int8::Quantizer, load_scales::Affine};
 use crate::products::{Dots, dots, parts};
 use crate::vectors::{Level, Vectors, Words};
 
-/// Words before the terms of a packed row: for each part a scale, and its product with the sum of the integers. As many as for the
-/// shortest parts, so that terms lie at the same place in every row.
-const fn row_head(bits: usize) -> usize {
+/// Returns the word count before the values of a packed row: for each part a scale, and the scale times the
+/// integers' sum. The number is that for the shortest parts, so that values have the same place in every row.
+const fn row_scale_words(bits: usize) -> usize {
     2 * parts(CHUNK, least_part(bits))
 }
 
-/// Words of a packed row whose terms have so many bytes.
+/// Returns how many words a packed row has whose values have `bytes` bytes.
 pub const fn row_words(bits: usize, bytes: usize) -> usize {
-    row_head(bits) + CHUNK / 4 * bytes
+    row_scale_words(bits) + CHUNK / 4 * bytes
 }
 
-/// Packs a row, at most a chunk of terms in parts of so many, for codes of so many bits. The terms have one byte each, or two.
+/// Packs a row, at most a chunk, in parts with length `part`, for `BITS`-bit weights. Each value has one or two
+/// `bytes`.
 ///
 /// # Panics
-/// If codes of so many bits have no such parts.
+/// If this weight type has no parts with this length.
 #[inline(always)]
 pub fn pack_row<const BITS: usize, const E2M1: bool>(
     row: &[f32],
@@ -28,12 +29,12 @@ pub fn pack_row<const BITS: usize, const E2M1: bool>(
     words: &mut [u32],
     bytes: usize,
 ) {
-    let (heads, words) = words.split_at_mut(row_head(BITS));
+    let (scales, words) = words.split_at_mut(row_scale_words(BITS));
     macro_rules! by_length {
         ($($part:literal)*) => {
             match part {
-                $($part if const { is_part(BITS, E2M1, $part) } => pack_parts::<$part>(row, heads, words, bytes),)*
-                _ => panic!("parts of {part} terms"),
+                $($part if const { is_part(BITS, E2M1, $part) } => pack_parts::<$part>(row, scales, words, bytes),)*
+                _ => panic!("parts of {part} values"),
             }
         };
     }
@@ -41,18 +42,18 @@ pub fn pack_row<const BITS: usize, const E2M1: bool>(
 }
 
 #[inline(always)]
-fn pack_parts<const PART: usize>(row: &[f32], heads: &mut [u32], words: &mut [u32], bytes: usize) {
+fn pack_parts<const PART: usize>(row: &[f32], scales: &mut [u32], words: &mut [u32], bytes: usize) {
     let n_parts = parts(row.len(), PART).max(1);
     let to = words.chunks_exact_mut(PART / 4 * bytes);
-    for (part, (head, words)) in heads.as_chunks_mut().0[..n_parts]
+    for (part, (part_scales, words)) in scales.as_chunks_mut().0[..n_parts]
         .iter_mut()
         .zip(to)
         .enumerate()
     {
         let row = &row[part * PART..row.len().min((part + 1) * PART)];
         let mut terms = [0i8; MAX_PART];
-        // A length known at compile time makes loops without remainders.
-        *head = match <&[f32; PART]>::try_from(row) {
+        // A length known at compile time gives loops without remainders.
+        *part_scales = match <&[f32; PART]>::try_from(row) {
             Ok(row) => quantize(row, &mut terms),
             Err(_) => quantize(row, &mut terms),
         };
@@ -73,10 +74,10 @@ fn pack_parts<const PART: usize>(row: &[f32], heads: &mut [u32], words: &mut [u3
     }
 }
 
-/// Quantizes the numbers of a part, and returns its head.
+/// Quantizes a part's values, and returns its scale words.
 #[inline(always)]
 fn quantize(row: &[f32], terms: &mut [i8; MAX_PART]) -> [u32; 2] {
-    // Compared without their signs, the bits of floats are in the floats' order; NaN lies beyond infinity.
+    // Without the sign bit, floats compare like their bits. NaN is beyond infinity.
     let largest = row.iter().fold(0, |largest, x| {
         let magnitude = x.to_bits() & !(1 << 31);
         if magnitude > largest {
@@ -95,7 +96,7 @@ fn quantize(row: &[f32], terms: &mut [i8; MAX_PART]) -> [u32; 2] {
     [scale.step, scale.step * sum as f32].map(f32::to_bits)
 }
 
-/// The words of a packed row that hold a group of its terms, broadcast.
+/// Loads a packed row's words that hold a group, and broadcasts them.
 ///
 /// # Safety
 /// `row` points to a packed row that has this group.
@@ -105,14 +106,14 @@ pub unsafe fn left<W: Words, const BITS: usize>(
     row: *const u32,
     at: usize,
 ) -> [W::Words; MAX_QUADS] {
-    // No loop, whose array would stay in memory, and no closure, which might be a call.
+    // No loop, whose array would stay in memory, and no closure, which might not be inlined.
     macro_rules! quad {
         ($i:literal) => {
             match $i < group(BITS) / 4 {
                 // SAFETY: the caller's promise.
-                true => {
-                    v.splat_word(unsafe { *row.add(row_head(BITS) + at * (group(BITS) / 4) + $i) })
-                }
+                true => v.splat_word(unsafe {
+                    *row.add(row_scale_words(BITS) + at * (group(BITS) / 4) + $i)
+                }),
                 false => v.splat_word(0), // not used
             }
         };
@@ -129,17 +130,18 @@ pub unsafe fn left<W: Words, const BITS: usize>(
     ]
 }
 
-/// The codes of a group, of 4 to 6 bits, widened to bytes; of E2M1, as their doubles.
+/// Loads a group with 4- to 6-bit values and widens them to bytes. E2M1 values become their doubles.
 ///
 /// # Safety
-/// `from` points to a vector of words in each of [`GROUP_WORDS`](crate::products::Format::GROUP_WORDS) rows of a panel, `stride` words apart.
+/// `from` points to a word vector in [`GROUP_WORDS`](crate::products::Format::GROUP_WORDS) panel rows each, `stride`
+/// words apart.
 #[inline(always)]
 pub unsafe fn right<W: Words, const BITS: usize, const E2M1: bool>(
     v: W,
     from: *const u32,
     stride: usize,
 ) -> [W::Words; MAX_QUADS] {
-    // Macros instead of closures, which might be calls.
+    // Macros rather than closures, which might not be inlined.
     macro_rules! word {
         ($i:expr) => {
             // SAFETY: the caller's promise.
@@ -159,7 +161,7 @@ pub unsafe fn right<W: Words, const BITS: usize, const E2M1: bool>(
     let mask = v.splat_word(if BITS == 6 { 0x3030_3030 } else { 0x1010_1010 });
     macro_rules! with {
         ($low:expr, $quad:literal) => {{
-            // From where a quad's bits are in a byte to above the lower four; what else is moved along is masked.
+            // Rotates a quad's bits to just above the lower four. The mask removes all other bits.
             let by = (4 + 32 - (BITS as u32 - 4) * $quad) % 32;
             let moved = match by {
                 0 => upper,
@@ -186,26 +188,26 @@ pub unsafe fn right<W: Words, const BITS: usize, const E2M1: bool>(
     ]
 }
 
-/// The number that the integer sums of a part stand for.
+/// Converts a part's integer sums to floats.
 ///
 /// # Safety
 /// `row` points to a packed row that has this part.
 #[inline(always)]
-pub unsafe fn numbers<V: Words>(
+pub unsafe fn to_floats<V: Words>(
     v: V,
     sum: V::Words,
     (row, part): (*const u32, usize),
-    heads: Affine<V::Vector>,
+    scales: Affine<V::Vector>,
 ) -> V::Vector {
     // SAFETY: the caller's promise.
     let [step, row_sum] = unsafe { *row.cast::<[f32; 2]>().wrapping_add(part) };
     let in_steps = v.multiply(v.integers(sum), v.splat(step));
-    let of_codes = v.multiply(in_steps, heads.scale);
-    v.add(of_codes, v.multiply(v.splat(row_sum), heads.offset))
+    let from_quantized = v.multiply(in_steps, scales.scale);
+    v.add(from_quantized, v.multiply(v.splat(row_sum), scales.offset))
 }
 
-/// The dot products of a level, by how many rows a tile has and how operands are read and multiplied.
-macro_rules! dots_of_codes {
+/// Implements one instruction set's dot products, given the rows of a tile and the operand loads and products.
+macro_rules! quantized_dots {
     (
         impl[$($generics:tt)*] for $level:ty, $bits:literal $e2m1:tt;
         ($self:ident) -> $V:ty { $vectors:expr }
@@ -215,18 +217,18 @@ macro_rules! dots_of_codes {
         right($from:ident, $stride:ident) -> $Right:ty $right:block
         dot($a:ident, $b:ident, $sum:ident) $dot:block
     ) => {
-        impl<$($generics)*> Dots<Coded<$bits, $e2m1>> for $level {
+        impl<$($generics)*> Dots<Quantized<$bits, $e2m1>> for $level {
             type Vectors = $V;
             type Left = $Left;
             type Right = $Right;
             type Sum = <$V as Words>::Words;
-            type Heads = $crate::products::formats::read_heads::Affine<<$V as Vectors<f32>>::Vector>;
+            type Scales = $crate::products::formats::load_scales::Affine<<$V as Vectors<f32>>::Vector>;
             const ROWS: usize = $rows;
-            const ROW_WORDS: usize = $crate::products::formats::coded_dots::row_words($bits, $bytes);
+            const ROW_WORDS: usize = $crate::products::formats::quantized_dots::row_words($bits, $bytes);
 
             #[inline(always)]
             fn pack_row(self, row: &[f32], part: usize, words: &mut [u32]) {
-                $crate::products::formats::coded_dots::pack_row::<$bits, $e2m1>(row, part, words, $bytes);
+                $crate::products::formats::quantized_dots::pack_row::<$bits, $e2m1>(row, part, words, $bytes);
             }
 
             dots! {
@@ -235,62 +237,62 @@ macro_rules! dots_of_codes {
                 fn joined($self, a: Self::Sum, b: Self::Sum) -> Option<Self::Sum> { Some($vectors.add_words(a, b)) }
                 unsafe fn left($self, $row: *const u32, $group: usize) -> Self::Left $left
                 unsafe fn right($self, $from: *const u32) -> Self::Right {
-                    let $stride = <Self as Dots<Coded<$bits, $e2m1>>>::PANEL;
+                    let $stride = <Self as Dots<Quantized<$bits, $e2m1>>>::PANEL;
                     $right
                 }
                 unsafe fn start($self, _: *const u32, _: *const u32) -> Self::Sum { $vectors.splat_word(0) }
-                unsafe fn heads(
+                unsafe fn scales(
                     $self,
-                    layout: $crate::products::formats::heads::GroupHeads,
-                    heads: *const u32,
+                    layout: $crate::products::formats::group_scales::ScaleLayout,
+                    scales: *const u32,
                     part: usize
-                ) -> Self::Heads {
-                    Coded::<$bits, $e2m1>::known(layout).read($vectors, (heads, <Self as Dots<Coded<$bits, $e2m1>>>::PANEL), part)
+                ) -> Self::Scales {
+                    Quantized::<$bits, $e2m1>::known(layout).read($vectors, (scales, <Self as Dots<Quantized<$bits, $e2m1>>>::PANEL), part)
                 }
-                unsafe fn all_heads(
+                unsafe fn all_scales(
                     $self,
-                    layout: $crate::products::formats::heads::GroupHeads,
-                    heads: [*const u32; $crate::products::WIDTH],
-                    to: &mut [[std::mem::MaybeUninit<Self::Heads>; $crate::products::WIDTH]]
+                    layout: $crate::products::formats::group_scales::ScaleLayout,
+                    scales: [*const u32; $crate::products::WIDTH],
+                    to: &mut [[std::mem::MaybeUninit<Self::Scales>; $crate::products::WIDTH]]
                 ) -> () {
-                    Coded::<$bits, $e2m1>::known(layout).read_all($vectors, (heads, <Self as Dots<Coded<$bits, $e2m1>>>::PANEL), to)
+                    Quantized::<$bits, $e2m1>::known(layout).read_all($vectors, (scales, <Self as Dots<Quantized<$bits, $e2m1>>>::PANEL), to)
                 }
-                unsafe fn numbers(
+                unsafe fn to_floats(
                     $self,
                     sum: Self::Sum,
                     row: *const u32,
                     part: usize,
-                    heads: Self::Heads
+                    scales: Self::Scales
                 ) -> <$V as Vectors<f32>>::Vector {
-                    $crate::products::formats::coded_dots::numbers($vectors, sum, (row, part), heads)
+                    $crate::products::formats::quantized_dots::to_floats($vectors, sum, (row, part), scales)
                 }
             }
         }
     };
 }
-pub(super) use dots_of_codes;
+pub(super) use quantized_dots;
 
-/// As [`dots_of_codes`], of codes of 4, 5 or 6 bits, which instructions for bytes multiply.
-macro_rules! dots_of_short_codes {
+/// Like [`quantized_dots`], for 4-, 5- or 6-bit values, which are multiplied by byte instructions.
+macro_rules! short_quantized_dots {
     (
         impl[$($generics:tt)*] for $level:ty, $bits:literal;
         ($self:ident) -> $V:ty { $vectors:expr }
         rows $rows:expr;
         dot($left:ident, $right:ident, $sum:ident) $dot:block
     ) => {
-        $crate::products::formats::coded_dots::dots_of_codes! {
+        $crate::products::formats::quantized_dots::quantized_dots! {
             impl[$($generics)* const E2M1: bool] for $level, $bits E2M1;
             ($self) -> $V { $vectors }
-            rows $crate::products::formats::coded_dots::rows($rows, $bits);
+            rows $crate::products::formats::quantized_dots::rows($rows, $bits);
             bytes 1;
             left(row, group) -> [<$V as Words>::Words; 8] {
-                $crate::products::formats::coded_dots::left::<$V, $bits>($vectors, row, group)
+                $crate::products::formats::quantized_dots::left::<$V, $bits>($vectors, row, group)
             }
             right(from, stride) -> [<$V as Words>::Words; 8] {
-                $crate::products::formats::coded_dots::right::<$V, $bits, E2M1>($vectors, from, stride)
+                $crate::products::formats::quantized_dots::right::<$V, $bits, E2M1>($vectors, from, stride)
             }
             dot(a, b, $sum) {
-                // The quads of a group, two at a time. No loop, and no closure: neither might be inlined.
+                // A group's quads, two at a time. No loop and no closure: either might not be inlined.
                 let ($left, $right) = ([a[0], a[1]], [b[0], b[1]]);
                 let $sum: Self::Sum = $dot;
                 if $bits == 4 {
@@ -309,9 +311,9 @@ macro_rules! dots_of_short_codes {
         }
     };
 }
-pub(super) use dots_of_short_codes;
+pub(super) use short_quantized_dots;
 
-/// Rows of a tile where one of codes of 4 bits has so many: widened codes of more bits take more registers.
+/// Returns a tile's rows, given the rows for 4-bit values: longer values take more registers when widened.
 pub const fn rows(of_four: usize, bits: usize) -> usize {
     match (bits, of_four) {
         (4, rows) => rows,
@@ -321,9 +323,9 @@ pub const fn rows(of_four: usize, bits: usize) -> usize {
     }
 }
 
-macro_rules! level_dots_of_short_codes {
+macro_rules! level_quantized_dots {
     ($($bits:literal)*) => {
-        $(dots_of_short_codes! {
+        $(short_quantized_dots! {
             impl[V: Level,] for V, $bits;
             (self) -> V { self }
             rows V::BYTE_ROWS;
@@ -331,16 +333,16 @@ macro_rules! level_dots_of_short_codes {
         })*
     };
 }
-level_dots_of_short_codes!(4 5 6);
+level_quantized_dots!(4 5 6);
 
-dots_of_codes! {
+quantized_dots! {
     impl[V: Level] for V, 8 false;
     (self) -> V { self }
     rows V::BYTE_ROWS;
     bytes 2;
-    // Terms 0 and 2 of a group, and its terms 1 and 3.
+    // A group's values 0 and 2, and values 1 and 3.
     left(row, group) -> [V::Pairs; 2] {
-        let [even, odd] = *row.add(row_head(8) + 2 * group).cast::<[u32; 2]>();
+        let [even, odd] = *row.add(row_scale_words(8) + 2 * group).cast::<[u32; 2]>();
         [self.splat_pair(even), self.splat_pair(odd)]
     }
     right(from, _stride) -> [V::Pairs; 2] {

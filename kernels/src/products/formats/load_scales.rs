@@ -1,52 +1,52 @@
-//! The heads of coded columns, read for a vector of columns at a time.
+//! Loads quantized columns' scales and offsets in vectors.
 
 use std::mem::MaybeUninit;
 
-use super::heads::{
-    BYTES, E2M1_ZERO, GroupHeads, HeadNumber, Heads, POWER_UNIT, SIX_BITS, zeros_at,
+use super::group_scales::{
+    BYTES, E2M1_ZERO, GroupScales, POWER_UNIT, SIX_BITS, ScaleLayout, ScaleType, zeros_at,
 };
 use crate::products::{WIDTH, parts};
 use crate::vectors::{Vectors, Words};
 
-/// A scale and an offset for each column of a vector.
+/// A scale and an offset for each column in a vector.
 #[derive(Clone, Copy)]
 pub struct Affine<V> {
     pub scale: V,
     pub offset: V,
 }
 
-impl GroupHeads {
-    /// The scales and offsets of one part, of a vector of columns; as [`Self::unpack`].
+impl ScaleLayout {
+    /// Loads one part's scale and offset for a column vector. The values equal [`Self::unpack`]'s.
     ///
     /// # Safety
-    /// `heads` points to a vector of words in each of as many rows of a panel as the head of a chunk with this part has; the
-    /// rows are `stride` words apart.
+    /// `scales` points to a word vector in each panel row that holds scale words for a chunk with this part. The rows
+    /// are `stride` words apart.
     #[inline(always)]
     pub unsafe fn read<V: Words>(
         self,
         v: V,
-        heads: (*const u32, usize),
+        scales: (*const u32, usize),
         part: usize,
     ) -> Affine<V::Vector> {
         // SAFETY: the caller's promise.
-        unsafe { self.heads.read(v, heads, self.group(part)) }
+        unsafe { self.scales.read(v, scales, self.group(part)) }
     }
 
-    /// As [`Self::read`], of two neighbouring vectors and all of so many parts.
+    /// Loads all parts' scales and offsets for two adjacent vectors, as [`Self::read`] does for one.
     ///
     /// # Safety
-    /// As for [`Self::read`], of both vectors and these parts.
+    /// Same as for [`Self::read`], for both vectors and these parts.
     #[inline(always)]
     pub unsafe fn read_all<V: Words>(
         self,
         v: V,
-        heads: ([*const u32; WIDTH], usize),
+        scales: ([*const u32; WIDTH], usize),
         to: &mut [[MaybeUninit<Affine<V::Vector>>; WIDTH]],
     ) {
         let groups = parts(to.len(), self.parts);
         // SAFETY: the caller's promise; a group has a part at least.
-        unsafe { self.heads.read_all(v, heads, &mut to[..groups]) };
-        // From behind, where no group is overwritten before its parts have it.
+        unsafe { self.scales.read_all(v, scales, &mut to[..groups]) };
+        // In reverse order, so that no group is overwritten before its parts are copied.
         if self.parts > 1 {
             for part in (0..to.len()).rev() {
                 to[part] = to[self.group(part)];
@@ -55,17 +55,17 @@ impl GroupHeads {
     }
 }
 
-/// Where a vector's heads lie: words in rows of a panel that are `stride` words apart.
+/// A column vector's scale words: words in panel rows that are `stride` words apart.
 ///
-/// Each way in which they are stored has a method of its own. One method with all of them would be compiled for each of the
-/// many groups that are read together, to be used for one way.
+/// Each storage layout has its own method. A single method for all layouts would be compiled anew for each of the
+/// many groups that are loaded together, although a weight uses only one layout.
 ///
 /// # Safety
-/// That of each method: there is a vector of words in each of as many rows as the head of a chunk with this group has.
+/// Applies to each method: each scale word row in a chunk with this group holds a word vector.
 #[derive(Clone, Copy)]
 struct Rows<V> {
     v: V,
-    heads: *const u32,
+    scales: *const u32,
     stride: usize,
 }
 
@@ -73,20 +73,20 @@ impl<V: Words> Rows<V> {
     #[inline(always)]
     unsafe fn word(self, row: usize) -> V::Words {
         // SAFETY: the caller's promise.
-        unsafe { self.v.load_words(self.heads.add(row * self.stride)) }
+        unsafe { self.v.load_words(self.scales.add(row * self.stride)) }
     }
 
-    /// A row of numbers of f32.
+    /// Loads an f32 row.
     #[inline(always)]
     unsafe fn single(self, row: usize) -> V::Vector {
         // SAFETY: as above.
-        unsafe { Vectors::load(self.v, self.heads.add(row * self.stride).cast::<f32>()) }
+        unsafe { Vectors::load(self.v, self.scales.add(row * self.stride).cast::<f32>()) }
     }
 
-    /// Bits of words, moved down.
+    /// Shifts words right by `down` bits, and masks them.
     #[inline(always)]
     fn bits(self, words: V::Words, down: usize, mask: u32) -> V::Words {
-        // Down by so many bits is up by the others of the word.
+        // A right rotation by n is a left rotation by 32 - n.
         let words = match down as u32 % 32 {
             0 => words,
             down => self.v.rotate_words(words, 32 - down),
@@ -95,12 +95,12 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
-    unsafe fn zero(self, scales: HeadNumber, zero: u8, group: usize) -> Affine<V::Vector> {
+    unsafe fn zero(self, scales: ScaleType, zero: u8, group: usize) -> Affine<V::Vector> {
         let v = self.v;
         // SAFETY: the caller's promise.
         let scale = unsafe {
             match scales {
-                HeadNumber::F32 => self.single(group),
+                ScaleType::F32 => self.single(group),
                 of if group.is_multiple_of(2) => of.low(v, self.word(group / 2)),
                 of => of.high(v, self.word(group / 2)),
             }
@@ -109,13 +109,13 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
-    unsafe fn zeros(self, scales: HeadNumber, least: u8, group: usize) -> Affine<V::Vector> {
+    unsafe fn zeros(self, scales: ScaleType, least: u8, group: usize) -> Affine<V::Vector> {
         let v = self.v;
         let [(word, bit), (zero_word, zero_bit)] = zeros_at(scales, group);
         // SAFETY: the caller's promise.
         let (scale, zeros) = unsafe {
             let scale = match scales {
-                HeadNumber::F32 => self.single(word),
+                ScaleType::F32 => self.single(word),
                 of if bit == 0 => of.low(v, self.word(word)),
                 of => of.high(v, self.word(word)),
             };
@@ -126,10 +126,10 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
-    unsafe fn minima(self, of: HeadNumber, group: usize) -> Affine<V::Vector> {
+    unsafe fn minima(self, of: ScaleType, group: usize) -> Affine<V::Vector> {
         // SAFETY: the caller's promise.
         unsafe {
-            if of == HeadNumber::F32 {
+            if of == ScaleType::F32 {
                 return Affine {
                     scale: self.single(2 * group),
                     offset: self.single(2 * group + 1),
@@ -150,8 +150,8 @@ impl<V: Words> Rows<V> {
         let [shared, bytes, lower] =
             unsafe { [self.word(0), self.word(1 + group / BYTES), self.word(3)] };
         let (d, m) = (
-            HeadNumber::F16.low(v, shared),
-            HeadNumber::F16.high(v, shared),
+            ScaleType::F16.low(v, shared),
+            ScaleType::F16.high(v, shared),
         );
         let at = 8 * (group % BYTES);
         let upper = self.bits(bytes, at + 2, 0x30);
@@ -167,7 +167,7 @@ impl<V: Words> Rows<V> {
         let v = self.v;
         // SAFETY: the caller's promise.
         let bytes = unsafe { self.word(group / BYTES) };
-        // In the exponent's place of a bfloat16.
+        // Shifted to a bfloat16's exponent bits.
         let byte = self.bits(bytes, 8 * (group % BYTES) + 25, 0x7f80);
         let scale = v.multiply(v.low_halves(byte), v.splat(POWER_UNIT));
         of_zero(v, scale, v.splat(f32::from(E2M1_ZERO)))
@@ -180,25 +180,25 @@ impl<V: Words> Rows<V> {
         let [shared, bytes] = unsafe { [self.word(0), self.word(1 + group / BYTES)] };
         let a = self.bits(bytes, 8 * (group % BYTES), 0xff);
         let whole = v.add(v.integers(a), v.splat(-128.0));
-        let scale = v.multiply(HeadNumber::F16.low(v, shared), whole);
+        let scale = v.multiply(ScaleType::F16.low(v, shared), whole);
         of_zero(v, scale, v.splat(SIX_BITS))
     }
 }
 
-impl Heads {
-    /// The scales and offsets of one group, of a vector of columns; as [`Self::unpack`].
+impl GroupScales {
+    /// Loads one group's scale and offset for a column vector. The values equal [`Self::unpack`]'s.
     ///
     /// # Safety
-    /// `heads` points to a vector of words in each of as many rows of a panel as the head of a chunk with this group has; the
+    /// `scales` points to a word vector in each panel row that holds scale words for a chunk with this group. The
     /// rows are `stride` words apart.
     #[inline(always)]
     unsafe fn read<V: Words>(
         self,
         v: V,
-        (heads, stride): (*const u32, usize),
+        (scales, stride): (*const u32, usize),
         group: usize,
     ) -> Affine<V::Vector> {
-        let rows = Rows { v, heads, stride };
+        let rows = Rows { v, scales, stride };
         // SAFETY: the caller's promise.
         unsafe {
             match self {
@@ -212,15 +212,15 @@ impl Heads {
         }
     }
 
-    /// As [`Self::read`], of two neighbouring vectors and all of so many groups: each layout has a loop of its own.
+    /// Loads all groups' scales and offsets for two adjacent vectors, with a separate loop for each layout.
     ///
     /// # Safety
-    /// As for [`Self::read`], of both vectors and these groups.
+    /// Same as for [`Self::read`], for both vectors and these groups.
     #[inline(always)]
     unsafe fn read_all<V: Words>(
         self,
         v: V,
-        (heads, stride): ([*const u32; WIDTH], usize),
+        (scales, stride): ([*const u32; WIDTH], usize),
         to: &mut [[MaybeUninit<Affine<V::Vector>>; WIDTH]],
     ) {
         macro_rules! layouts {
@@ -230,10 +230,10 @@ impl Heads {
                         let (fours, rest) = to.as_chunks_mut::<4>();
                         let first = 4 * fours.len();
                         for (four, to) in fours.iter_mut().enumerate() {
-                            for (j, heads) in heads.into_iter().enumerate() {
-                                let rows = Rows { v, heads, stride };
-                                // By hand: where in a word a group has its bits is then known to the compiler, and what
-                                // groups share is read once.
+                            for (j, scales) in scales.into_iter().enumerate() {
+                                let rows = Rows { v, scales, stride };
+                                // Unrolled by hand: the compiler then knows each group's bit positions, and loads
+                                // shared words once.
                                 // SAFETY: the caller's promise.
                                 let read = unsafe {
                                     [
@@ -249,16 +249,16 @@ impl Heads {
                             }
                         }
                         for (group, to) in rest.iter_mut().enumerate() {
-                            for (to, heads) in to.iter_mut().zip(heads) {
+                            for (to, scales) in to.iter_mut().zip(scales) {
                                 // SAFETY: the caller's promise.
-                                to.write(unsafe { Rows { v, heads, stride }.$read($($of,)* first + group) });
+                                to.write(unsafe { Rows { v, scales, stride }.$read($($of,)* first + group) });
                             }
                         }
                     })*
                 }
             };
         }
-        use HeadNumber::{Bf16, F16, F32};
+        use ScaleType::{Bf16, F16, F32};
         layouts! {
             Self::Zero { scales: F16, zero } => zero(F16, zero),
             Self::Zero { scales: Bf16, zero } => zero(Bf16, zero),
@@ -276,8 +276,8 @@ impl Heads {
     }
 }
 
-impl HeadNumber {
-    /// The lower halves of words.
+impl ScaleType {
+    /// Returns the words' lower halves as f32.
     #[inline(always)]
     fn low<V: Words>(self, v: V, words: V::Words) -> V::Vector {
         match self {
@@ -286,7 +286,7 @@ impl HeadNumber {
         }
     }
 
-    /// The upper halves of words.
+    /// Returns the words' upper halves as f32.
     #[inline(always)]
     fn high<V: Words>(self, v: V, words: V::Words) -> V::Vector {
         match self {
@@ -296,7 +296,7 @@ impl HeadNumber {
     }
 }
 
-/// With the offset of a zero point.
+/// Returns scale and offset, given a zero point.
 #[inline(always)]
 fn of_zero<V: Words>(v: V, scale: V::Vector, zero: V::Vector) -> Affine<V::Vector> {
     let product = v.multiply(zero, scale);

@@ -1,9 +1,10 @@
-//! A group of weights as codes of 4 bits, with the scale and the minimum of the least squared error that a search finds.
+//! int4 quantization for a weight group: a search for the scale and the minimum with the least squared error.
 //!
-//! The range of the group, and narrower ones about its middle, are each divided into 15 steps. The codes of the nearest steps ask
-//! for the scale and the minimum that fit them best by least squares; of the range whose fit leaves the least
-//! error, these are rounded to f16, and each weight takes the code nearest to it. Relative errors of normally distributed weights, and of Student's t with 4 degrees of
-//! freedom, which has outliers as trained weights have:
+//! The group's range, and narrower ranges with the same center, are each divided into 15 steps. Weights are rounded
+//! to the nearest step. For these 4-bit values, least squares gives the best scale and minimum. The range with the
+//! least error wins. Its scale and minimum are rounded to f16, and each weight is rounded to the nearest value
+//! again. Relative errors for normally distributed weights, and for Student's t with 4 degrees of freedom, which has
+//! outliers like trained weights:
 //!
 //! ```text
 //! group                                  32            64           128
@@ -19,37 +20,37 @@ use half::f16;
 use crate::products::CHUNK;
 use crate::vectors::{Real, sum, sum_pairs};
 
-/// The ranges that are tried, as shares of the group's.
+/// The candidate ranges, relative to the group's range.
 const RANGES: [f32; 6] = [1.0, 0.95, 0.9, 0.85, 0.8, 0.75];
 
-/// The largest code.
+/// The largest quantized value.
 const LARGEST: f32 = 15.0;
 
-/// A group of weights, each `code · scale + minimum`.
-pub struct Coded {
-    /// NaN, if a weight is not finite.
+/// A quantized weight group, each `code · scale + minimum`.
+pub struct Int4Group {
+    /// NaN if a weight is not finite.
     pub scale: f16,
     pub minimum: f16,
-    /// Zeros behind the last weight.
-    pub codes: [u8; CHUNK],
+    /// Quantized values, with zeros after the last weight.
+    pub values: [u8; CHUNK],
 }
 
-/// Quantizes at most `GROUP` weights. Sums have a fixed order, so that the codes are the same on every CPU.
+/// Quantizes at most `GROUP` weights. Sums have a fixed order, so that the result is the same on every CPU.
 #[inline(always)]
-pub fn quantize<const GROUP: usize>(weights: &[f32]) -> Coded {
+pub fn quantize<const GROUP: usize>(weights: &[f32]) -> Int4Group {
     match <&[f32; GROUP]>::try_from(weights) {
-        // A length known at compile time makes loops without remainders.
+        // A length known at compile time gives loops without remainders.
         Ok(group) => search(group),
         Err(_) => search(weights),
     }
 }
 
 #[inline(always)]
-fn search(weights: &[f32]) -> Coded {
-    let mut coded = Coded {
+fn search(weights: &[f32]) -> Int4Group {
+    let mut coded = Int4Group {
         scale: f16::ZERO,
         minimum: f16::ZERO,
-        codes: [0; CHUNK],
+        values: [0; CHUNK],
     };
     if weights.is_empty() {
         return coded;
@@ -68,7 +69,7 @@ fn search(weights: &[f32]) -> Coded {
     let total = sum(weights, |w| w);
     let mut best = Fit::of(&Steps::new(0.0, 0.0), weights, total);
     for share in RANGES {
-        // Halves, as the range of the largest numbers overflows.
+        // Half the range, because the largest floats' range overflows.
         let (middle, half) = (0.5 * least + 0.5 * most, 0.5 * most - 0.5 * least);
         let steps = Steps::new(half * share * (2.0 / LARGEST), middle - half * share);
         let fit = Fit::of(&steps, weights, total);
@@ -81,39 +82,39 @@ fn search(weights: &[f32]) -> Coded {
     let n = weights.len() as f32;
     coded.minimum = round((total - coded.scale.to_f32() * best.ones) / n);
     let steps = Steps::new(coded.scale.to_f32(), coded.minimum.to_f32());
-    for (code, &w) in coded.codes.iter_mut().zip(weights) {
+    for (code, &w) in coded.values.iter_mut().zip(weights) {
         *code = steps.code(w).1 as u8;
     }
     coded
 }
 
-/// The scale that fits some codes of a group best by least squares.
+/// A group's least-squares scale for given quantized values.
 struct Fit {
     scale: f32,
     /// `Σ q`.
     ones: f32,
-    /// By how much less `Σ (w - q·s - m)²` is than without codes, times the number of weights.
+    /// How much smaller `Σ (w - q·s - m)²` is than for a constant fit, times the weight count.
     explained: f32,
 }
 
 impl Fit {
-    /// With the codes of the nearest steps; `total` is the sum of the weights.
+    /// Fits the nearest steps' values. `total` is the weights' sum.
     #[inline(always)]
     fn of(steps: &Steps, weights: &[f32], total: f32) -> Self {
-        let mut codes = [0.0; CHUNK];
-        let codes = &mut codes[..weights.len()];
+        let mut values = [0.0; CHUNK];
+        let values = &mut values[..weights.len()];
         let (mut ones, mut squares) = (0, 0);
-        for (to, &w) in codes.iter_mut().zip(weights) {
+        for (to, &w) in values.iter_mut().zip(weights) {
             let (code, integer) = steps.code(w);
             *to = code;
             ones += integer;
             squares += integer * integer;
         }
         let n = weights.len() as i32;
-        let products = sum_pairs(codes, weights, |q, w| q * w);
+        let products = sum_pairs(values, weights, |q, w| q * w);
         let covariance = n as f32 * products - ones as f32 * total;
         let variance = n * squares - ones * ones;
-        // Without a variance there is one code, and no covariance but of roundings.
+        // Variance zero means a single quantized value, and a covariance from rounding errors only.
         let scale = if variance > 0 {
             covariance / variance as f32
         } else {
@@ -127,9 +128,9 @@ impl Fit {
     }
 }
 
-/// Equal steps from a minimum upwards.
+/// Equal steps, starting at a minimum.
 struct Steps {
-    /// In a unit; 0 of steps without a length.
+    /// Steps per unit, or 0 if steps have no length.
     per_unit: f32,
     minimum: f32,
 }
@@ -137,7 +138,7 @@ struct Steps {
 impl Steps {
     #[inline(always)]
     fn new(length: f32, minimum: f32) -> Self {
-        // Below 2⁻¹⁰⁰, where there is no f16 either, reciprocals overflow.
+        // The reciprocal overflows below 2⁻¹⁰⁰. f16 has no such steps either.
         let per_unit = if length > f32::from_bits(27 << 23) {
             1.0 / length
         } else {
@@ -146,10 +147,10 @@ impl Steps {
         Self { per_unit, minimum }
     }
 
-    /// The number of the nearest step, ties to even; also as an integer.
+    /// Returns the nearest step, ties to even, as a float and as an integer.
     #[inline(always)]
     fn code(&self, w: f32) -> (f32, i32) {
-        // 1.5 · 2²³: adding it to a small number leaves the nearest integer in the lowest bits of the mantissa.
+        // 1.5 · 2²³: adding it to a small value leaves the nearest integer in the mantissa's lowest bits.
         const UNITS: f32 = (3 << 22) as f32;
         let code = ((w - self.minimum) * self.per_unit)
             .at_least(0.0)
@@ -166,13 +167,13 @@ mod tests {
     use crate::reference::normal;
 
     fn decoded(weights: &[f32]) -> Vec<f64> {
-        let Coded {
+        let Int4Group {
             scale,
             minimum,
-            codes,
+            values,
         } = quantize::<CHUNK>(weights);
         let number = |&code: &u8| f64::from(code) * scale.to_f64() + minimum.to_f64();
-        codes[..weights.len()].iter().map(number).collect()
+        values[..weights.len()].iter().map(number).collect()
     }
 
     fn squared_error(found: &[f64], weights: &[f32]) -> f64 {
@@ -182,7 +183,7 @@ mod tests {
             .sum()
     }
 
-    /// The nearest of 15 steps over the range.
+    /// Rounds to the nearest step, with 15 steps over the range.
     fn by_range(weights: &[f32]) -> Vec<f64> {
         let of = |of: fn(f32, f32) -> f32| f64::from(weights.iter().copied().reduce(of).unwrap());
         let (least, most) = (of(f32::min), of(f32::max));
@@ -202,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn normal_weights_err_as_documented_and_less_than_over_their_range() {
+    fn normal_weights_have_the_documented_error_and_less_than_with_the_full_range() {
         let weights = numbers(if cfg!(miri) { 256 } else { 1 << 16 }, 1);
         for (group, documented) in [(32, 0.073), (64, 0.084), (128, 0.093)] {
             let (mut found, mut over_range) = (0.0, 0.0);
             for weights in weights.chunks(group) {
                 let error = squared_error(&decoded(weights), weights);
                 let plain = squared_error(&by_range(weights), weights);
-                // Of a single group, f16 may take back what the search gained.
+                // For a single group, rounding to f16 may cancel the gain of the search.
                 assert!(error <= 1.01 * plain, "{error:e} against {plain:e}");
                 found += error;
                 over_range += plain;
@@ -234,7 +235,7 @@ mod tests {
             let exact: Vec<f64> = weights.iter().map(|&w| w.into()).collect();
             let error = squared_error(&decoded(&weights), &weights);
             let size = squared_error(&vec![0.0; 32], &weights);
-            // q·s + m in f64 has digits that the weight in f32 lacks.
+            // q·s + m in f64 has digits that the f32 weight lacks.
             assert!(
                 error < 1e-13 * size,
                 "{scale} {minimum}: {error:e} {exact:?}"
@@ -243,16 +244,19 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_every_size_of_numbers_keep_their_codes_or_say_that_they_have_none() {
+    fn groups_of_any_magnitude_are_quantized_and_groups_with_nan_have_scale_nan() {
         for largest in [65504.0, 1.0, 1e-4] {
             let weights: Vec<f32> = numbers(64, 2).iter().map(|w| w / 0.08 * largest).collect();
             let size = squared_error(&vec![0.0; 64], &weights).sqrt();
             let error = squared_error(&decoded(&weights), &weights).sqrt();
-            assert!(error < 0.12 * size, "{largest}: {error:e} of {size:e}");
+            assert!(
+                error < 0.12 * size,
+                "{largest}: error {error:e}, size {size:e}"
+            );
         }
         assert!(decoded(&[1e-30; 40]).iter().all(|&w| w == 0.0));
         assert_eq!(decoded(&[0.0; 40]), [0.0; 40]);
-        assert_eq!(quantize::<CHUNK>(&[]).codes, [0; CHUNK]);
+        assert_eq!(quantize::<CHUNK>(&[]).values, [0; CHUNK]);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut weights = numbers(40, 3);
             weights[17] = bad;

@@ -1,16 +1,18 @@
-//! What a coded column has beside its codes: a scale and an offset for each group of a chunk, as the file has them.
+//! Scales and offsets in quantized columns: one scale and one offset for each group in a chunk, stored as in the
+//! file.
 //!
-//! A weight is `code · scale + offset`. Both are made in f32 from what is stored, without rounding but for that of the
-//! offset of [`Heads::TwoLevels`] and of numbers in f32; they are the same numbers on every instruction set.
+//! A weight is `q · scale + offset` for the quantized value `q`. Scale and offset are computed in f32 from their
+//! stored form. This is exact, except for one rounding in [`GroupScales::TwoLevels`]' offset and for values stored in f32.
+//! All instruction sets compute the same scales and offsets.
 //!
 //! ```text
-//!                    head words of a chunk of 256 terms                  scale      offset
-//! Zero, 16 bits      two scales a word                                   s          -zero·s
-//! Zero, f32          a scale a word                                      s          -zero·s
-//! Zeros, 16 bits     of four groups: s | bytes of two zero points,
+//!                    scale words of a chunk (256 values)                   scale      offset
+//! Zero, 16 bits      two scales per word                                   s          -zero·s
+//! Zero, f32          one scale per word                                      s          -zero·s
+//! Zeros, 16 bits for four groups: s | bytes of two zero points,
 //!                    s | s, s | bytes of two                             s          -(byte + least)·s
-//! Zeros, f32         of four groups: bytes of four, then four scales     s          -(byte + least)·s
-//! Minima, 16 bits    s | minimum                                         s          minimum
+//! Zeros, f32 for four groups: bytes of four, then four scales s -(byte + least)·s Minima, 16 bits s | minimum s
+//! minimum
 //! Minima, f32        s, minimum                                          s          minimum
 //! TwoLevels          d | m, then 8 of a of 6 bits with the upper 2
 //!                    of b above them, then the lower 4 of 8 of b         d·a        -m·b
@@ -22,50 +24,52 @@ use half::{bf16, f16};
 
 use crate::products::parts;
 
-/// Terms of a chunk.
+/// Values along `k` in a chunk.
 pub const CHUNK: usize = 256;
 
-/// How the scales and offsets of a coded weight are stored.
+/// How a quantized weight's scales and offsets are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heads {
-    /// A scale, times a code less a zero point that is the same everywhere.
+pub enum GroupScales {
+    /// A scale, and one zero point for the whole weight: `(q - zero) · scale`.
     Zero {
-        /// The type of scales.
-        scales: HeadNumber,
+        /// The scales' type.
+        scales: ScaleType,
         /// The zero point.
         zero: u8,
     },
-    /// A scale, times a code less a zero point of the group's own.
+    /// A scale and a zero point for each group.
     Zeros {
-        /// The type of scales.
-        scales: HeadNumber,
-        /// The least that a zero point can be; the most is 255 more.
+        /// The scales' type.
+        scales: ScaleType,
+        /// The smallest possible zero point. The largest is 255 more.
         least: u8,
     },
-    /// A scale times a code, and a minimum.
-    Minima(HeadNumber),
-    /// Of groups of 32: whole numbers of 6 bits times a scale, and others times a minimum, which 256 terms share.
+    /// A scale and a minimum for each group: `q · scale + minimum`.
+    Minima(ScaleType),
+    /// Two-level scales (Q4_K and Q5_K): 32-value groups have a 6-bit scale and a 6-bit minimum, each multiplied by
+    /// an f16 factor that 256 values share.
     TwoLevels,
-    /// Of groups of 32 codes of E2M1: a power of two times twice the number.
+    /// Microscaling (MXFP4): groups with 32 E2M1 values have a power of two as their scale.
     Microscaled,
-    /// Of groups of 16: signed whole numbers of 8 bits times a scale that 256 terms share, times a code less 32.
+    /// Two-level scales (Q6_K): 16-value groups have a signed 8-bit scale, multiplied by an f16 factor that 256
+    /// values share. The zero point is 32.
     Signed,
 }
 
-/// Heads of groups that are one part of a coded weight each, or several.
+/// Scales for groups with one or two parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupHeads {
-    /// What there is for each group.
-    pub heads: Heads,
-    /// Terms of a part: a power of two.
+pub struct ScaleLayout {
+    /// How each group's scale and offset are stored.
+    pub scales: GroupScales,
+    /// The part length, a power of two.
     pub part: usize,
-    /// The parts of a group: one, or two.
+    /// Parts per group: 1 or 2.
     pub parts: usize,
 }
 
-/// The type of a [head's](Heads) numbers.
+/// The floating-point type that stores [scales](GroupScales).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadNumber {
+pub enum ScaleType {
     /// IEEE half precision.
     F16,
     /// bfloat16.
@@ -74,14 +78,14 @@ pub enum HeadNumber {
     F32,
 }
 
-impl Default for GroupHeads {
+impl Default for ScaleLayout {
     fn default() -> Self {
         Self::int4(32)
     }
 }
 
-impl HeadNumber {
-    /// Whether it holds this number.
+impl ScaleType {
+    /// Returns whether the type represents `x` exactly.
     fn holds(self, x: f32) -> bool {
         let back = match self {
             Self::F16 => f16::from_f32(x).to_f32(),
@@ -91,7 +95,7 @@ impl HeadNumber {
         back.to_bits() == x.to_bits()
     }
 
-    /// The bits of a number of 16 bits.
+    /// Returns a 16-bit value's bits.
     fn half(self, x: f32) -> u32 {
         match self {
             Self::F16 => u32::from(f16::from_f32(x).to_bits()),
@@ -99,7 +103,7 @@ impl HeadNumber {
         }
     }
 
-    /// The number of these bits, the lower half of a word.
+    /// Returns the value whose 16 bits are a word's lower half.
     fn of_half(self, word: u32) -> f32 {
         match self {
             Self::F16 => f16::from_bits(word as u16).to_f32(),
@@ -108,54 +112,54 @@ impl HeadNumber {
     }
 }
 
-/// What one column's heads are packed from, for all groups of its terms.
+/// A column's scales and offsets before packing, for all its groups.
 #[derive(Clone, Copy, Debug)]
-pub struct ColumnHeads<'a> {
-    /// A scale for each group; of [`Heads::TwoLevels`] and [`Heads::Signed`] a whole number.
+pub struct ColumnScales<'a> {
+    /// A scale for each group. For [`GroupScales::TwoLevels`] and [`GroupScales::Signed`] an integer.
     pub scales: &'a [f32],
-    /// Zero points or minima, of each group, if it has its own; of [`Heads::TwoLevels`] whole numbers.
+    /// Each group's zero point or minimum, if stored. For [`GroupScales::TwoLevels`] integers.
     pub offsets: &'a [f32],
-    /// Of two levels, what the whole numbers of 256 terms are times: of scales, and of minima.
+    /// For two-level scales, the factors for scales and for minima for each 256 values.
     pub shared: &'a [[f32; 2]],
 }
 
-/// In a word.
+/// Bytes in a word.
 pub(super) const BYTES: usize = 4;
 
-impl GroupHeads {
-    /// Those of int4 in groups of so many terms.
+impl ScaleLayout {
+    /// Returns int4's scales for groups with `group` values.
     pub const fn int4(group: usize) -> Self {
         Self {
-            heads: Heads::Minima(HeadNumber::F16),
+            scales: GroupScales::Minima(ScaleType::F16),
             part: group,
             parts: 1,
         }
     }
 
-    /// The group of a part.
+    /// Returns the group that contains a part.
     #[inline(always)]
     pub(super) const fn group(self, part: usize) -> usize {
-        // A shift: see `parts`.
+        // A shift, see `parts`.
         part >> self.parts.trailing_zeros()
     }
 
-    /// Words before the codes of a chunk of so many parts; one without any has a head, too.
+    /// Returns how many scale words a chunk with `n_parts` parts has. An empty chunk has scale words, too.
     #[inline(always)]
     pub const fn words(self, n_parts: usize) -> usize {
         let groups = parts(n_parts, self.parts);
-        self.heads.words(if groups == 0 { 1 } else { groups })
+        self.scales.words(if groups == 0 { 1 } else { groups })
     }
 
-    /// The scale and the offset of one part, from a column's head words of its chunk.
+    /// Returns one part's scale and offset, given its chunk's scale words.
     pub fn unpack(self, words: &[u32], part: usize) -> [f32; 2] {
-        self.heads.unpack(words, self.group(part))
+        self.scales.unpack(words, self.group(part))
     }
 }
 
-impl Heads {
-    /// Whether codes of so many bits can have them, of E2M1 or others.
+impl GroupScales {
+    /// Returns whether quantized values with `bits` bits, integers or E2M1, can have these scales.
     #[inline(always)]
-    pub const fn are_of(self, bits: usize, e2m1: bool) -> bool {
+    pub const fn support(self, bits: usize, e2m1: bool) -> bool {
         match self {
             Self::Zero { .. } | Self::Zeros { .. } | Self::Minima(_) => bits != 6 && !e2m1,
             Self::TwoLevels => matches!(bits, 4 | 5) && !e2m1,
@@ -164,33 +168,33 @@ impl Heads {
         }
     }
 
-    /// Words before the codes of a chunk of so many groups.
+    /// Returns how many scale words a chunk with `groups` groups has.
     #[inline(always)]
     pub const fn words(self, groups: usize) -> usize {
         match self {
             Self::Zero {
-                scales: HeadNumber::F32,
+                scales: ScaleType::F32,
                 ..
             }
-            | Self::Minima(HeadNumber::F16 | HeadNumber::Bf16) => groups,
+            | Self::Minima(ScaleType::F16 | ScaleType::Bf16) => groups,
             Self::Zero { .. } => groups.div_ceil(2),
             Self::Zeros {
-                scales: HeadNumber::F32,
+                scales: ScaleType::F32,
                 ..
             } => groups + groups.div_ceil(BYTES),
             Self::Zeros { .. } => groups / 4 * 3 + groups % 4,
-            Self::Minima(HeadNumber::F32) => 2 * groups,
+            Self::Minima(ScaleType::F32) => 2 * groups,
             Self::Microscaled => groups.div_ceil(BYTES),
             Self::TwoLevels => 4,
             Self::Signed => 5,
         }
     }
 
-    /// Whether all of these numbers can be stored, and are as many as the groups ask for.
+    /// Checks that all scales and offsets can be stored exactly, and that their number matches the group count.
     ///
     /// # Errors
-    /// What cannot.
-    pub fn check(self, column: &ColumnHeads, n_groups: usize) -> Result<(), String> {
+    /// If a value cannot be stored, or the value count is wrong.
+    pub fn check(self, column: &ColumnScales, n_groups: usize) -> Result<(), String> {
         let wants_offsets = !matches!(self, Self::Zero { .. } | Self::Signed | Self::Microscaled);
         let n_shared = match self {
             Self::TwoLevels => n_groups.div_ceil(8),
@@ -213,7 +217,7 @@ impl Heads {
                 Some(x) => Err(format!("{x}, expected a whole number of {least} to {most}")),
             }
         };
-        let held = |of: HeadNumber, numbers: &[f32]| {
+        let held = |of: ScaleType, numbers: &[f32]| {
             let other = numbers.iter().find(|x| !x.is_finite() || !of.holds(**x));
             match other {
                 None => Ok(()),
@@ -238,17 +242,17 @@ impl Heads {
             Self::TwoLevels => {
                 whole(column.scales, 0.0, 63.0)?;
                 whole(column.offsets, 0.0, 63.0)?;
-                held(HeadNumber::F16, column.shared.as_flattened())
+                held(ScaleType::F16, column.shared.as_flattened())
             }
             Self::Signed => {
                 whole(column.scales, -128.0, 127.0)?;
-                held(HeadNumber::F16, column.shared.as_flattened())
+                held(ScaleType::F16, column.shared.as_flattened())
             }
         }
     }
 
-    /// Packs the head of a chunk whose groups, of so many terms each, are these of the column.
-    pub fn pack(self, column: &ColumnHeads, chunk: usize, group: usize, words: &mut [u32]) {
+    /// Packs chunk `chunk`'s scale words, for groups with length `group`.
+    pub fn pack(self, column: &ColumnScales, chunk: usize, group: usize, words: &mut [u32]) {
         let all = parts(CHUNK, group);
         let of = |numbers: &[f32]| -> Vec<f32> {
             let groups = numbers.iter().skip(chunk * all).take(all);
@@ -259,7 +263,7 @@ impl Heads {
         words.fill(0);
         match self {
             Self::Zero {
-                scales: HeadNumber::F32,
+                scales: ScaleType::F32,
                 ..
             } => words
                 .iter_mut()
@@ -274,13 +278,13 @@ impl Heads {
                 for (group, (&x, &zero)) in scales.iter().zip(&offsets).enumerate() {
                     let [(word, bit), (zero_word, zero_bit)] = zeros_at(of, group);
                     words[word] |= match of {
-                        HeadNumber::F32 => x.to_bits(),
+                        ScaleType::F32 => x.to_bits(),
                         of => of.half(x) << bit,
                     };
                     words[zero_word] |= (zero as u32 - u32::from(least)) << zero_bit;
                 }
             }
-            Self::Minima(HeadNumber::F32) => {
+            Self::Minima(ScaleType::F32) => {
                 for (to, (x, y)) in words.chunks_exact_mut(2).zip(scales.iter().zip(&offsets)) {
                     to.copy_from_slice(&[x.to_bits(), y.to_bits()]);
                 }
@@ -292,7 +296,7 @@ impl Heads {
             }
             Self::TwoLevels => {
                 let [d, m] = column.shared.get(chunk).copied().unwrap_or_default();
-                words[0] = HeadNumber::F16.half(d) | HeadNumber::F16.half(m) << 16;
+                words[0] = ScaleType::F16.half(d) | ScaleType::F16.half(m) << 16;
                 for (group, (&a, &b)) in scales.iter().zip(&offsets).enumerate() {
                     let (a, b) = (a as u32, b as u32);
                     words[1 + group / BYTES] |= (a | b >> 4 << 6) << (8 * (group % BYTES));
@@ -306,7 +310,7 @@ impl Heads {
             }
             Self::Signed => {
                 let [d, _] = column.shared.get(chunk).copied().unwrap_or_default();
-                words[0] = HeadNumber::F16.half(d);
+                words[0] = ScaleType::F16.half(d);
                 for (group, a) in scales.iter().enumerate() {
                     words[1 + group / BYTES] |= ((a + 128.0) as u32) << (8 * (group % BYTES));
                 }
@@ -314,13 +318,13 @@ impl Heads {
         }
     }
 
-    /// The scale and the offset of one group, from a column's head words of its chunk.
+    /// Returns one group's scale and offset, given its chunk's scale words.
     pub fn unpack(self, words: &[u32], group: usize) -> [f32; 2] {
         let byte = |first: usize| words[first + group / BYTES] >> (8 * (group % BYTES)) & 0xff;
         match self {
             Self::Zero { scales, zero } => {
                 let scale = match scales {
-                    HeadNumber::F32 => f32::from_bits(words[group]),
+                    ScaleType::F32 => f32::from_bits(words[group]),
                     of => of.of_half(words[group / 2] >> (16 * (group % 2))),
                 };
                 [scale, -(f32::from(zero) * scale)]
@@ -328,16 +332,16 @@ impl Heads {
             Self::Zeros { scales, least } => {
                 let [(word, bit), (zero_word, zero_bit)] = zeros_at(scales, group);
                 let scale = match scales {
-                    HeadNumber::F32 => f32::from_bits(words[word]),
+                    ScaleType::F32 => f32::from_bits(words[word]),
                     of => of.of_half(words[word] >> bit),
                 };
                 let zero = words[zero_word] >> zero_bit & 0xff;
                 [scale, -((zero + u32::from(least)) as f32 * scale)]
             }
-            Self::Minima(HeadNumber::F32) => [0, 1].map(|i| f32::from_bits(words[2 * group + i])),
+            Self::Minima(ScaleType::F32) => [0, 1].map(|i| f32::from_bits(words[2 * group + i])),
             Self::Minima(of) => [0, 16].map(|by| of.of_half(words[group] >> by)),
             Self::TwoLevels => {
-                let [d, m] = [0, 16].map(|by| HeadNumber::F16.of_half(words[0] >> by));
+                let [d, m] = [0, 16].map(|by| ScaleType::F16.of_half(words[0] >> by));
                 let (a, b) = (
                     byte(1) & 63,
                     byte(1) >> 6 << 4 | words[3] >> (4 * group) & 15,
@@ -349,38 +353,39 @@ impl Heads {
                 [scale, -(f32::from(E2M1_ZERO) * scale)]
             }
             Self::Signed => {
-                let scale = HeadNumber::F16.of_half(words[0]) * (byte(1) as f32 - 128.0);
+                let scale = ScaleType::F16.of_half(words[0]) * (byte(1) as f32 - 128.0);
                 [scale, -(SIX_BITS * scale)]
             }
         }
     }
 }
 
-/// Where the scale of a group lies in a head's words, and its [zero point](Heads::Zeros) of its own: word and lowest bit.
+/// Locates a group's scale and its [zero point](GroupScales::Zeros) in the scale words: word and lowest bit.
 #[inline(always)]
-pub(super) const fn zeros_at(scales: HeadNumber, group: usize) -> [(usize, usize); 2] {
+pub(super) const fn zeros_at(scales: ScaleType, group: usize) -> [(usize, usize); 2] {
     let (four, i) = (group / 4, group % 4);
     match scales {
-        HeadNumber::F32 => [(5 * four + 1 + i, 0), (5 * four, 8 * i)],
-        HeadNumber::F16 | HeadNumber::Bf16 => [
+        ScaleType::F32 => [(5 * four + 1 + i, 0), (5 * four, 8 * i)],
+        ScaleType::F16 | ScaleType::Bf16 => [
             (3 * four + i.div_ceil(2), if i == 2 { 16 } else { 0 }),
             (3 * four + i / 2 * 2, 16 + 8 * (i % 2)),
         ],
     }
 }
 
-/// The byte of a power of two from 2⁻¹²⁸ to 2¹²³, of which 24 is an f32: the exponent of four times it. Zeros stand for 0.
+/// Returns the stored byte for a power of two from 2⁻¹²⁸ to 2¹²³ (24 times which is finite in f32): the exponent
+/// that four times the power has. Byte 0 stands for 0.
 fn power(x: f32) -> Option<u32> {
     let byte = (x / POWER_UNIT).to_bits() >> 23;
     let is_it = (1..=252).contains(&byte) && f32::from_bits(byte << 23) * POWER_UNIT == x;
     is_it.then_some(byte)
 }
 
-/// What the number of a [power's](power) byte is times.
+/// The value of byte exponent 0, see [`power`].
 pub(super) const POWER_UNIT: f32 = 0.25;
 
-/// The zero point of codes of E2M1, as whole numbers.
+/// The zero point for E2M1 values, as integers.
 pub(super) const E2M1_ZERO: u8 = 12;
 
-/// The zero point of codes of 6 bits.
+/// The zero point for 6-bit values.
 pub(super) const SIX_BITS: f32 = 32.0;

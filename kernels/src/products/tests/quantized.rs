@@ -1,11 +1,11 @@
-//! Weights that come as codes, in every format that files have them in, on every level.
+//! Quantized weights in every file format, on every instruction set.
 
 use super::*;
-use crate::products::formats::heads::{
-    HeadNumber::{self, F16, F32},
-    Heads,
+use crate::products::formats::group_scales::{
+    GroupScales,
+    ScaleType::{self, F16, F32},
 };
-use crate::products::{CodeFormat, CodedRows, PackedWeight};
+use crate::products::{PackedWeight, QuantizedFormat, QuantizedWeightRows};
 use crate::reference::random as numbers;
 use crate::rows::source::Source;
 use crate::threads::with_team;
@@ -15,7 +15,7 @@ use weight::{Weight, formats, packed};
 mod weight;
 
 #[test]
-fn every_sum_of_codes_is_the_documented_one_on_every_level_and_errs_by_the_rows_rounding_alone() {
+fn every_quantized_sum_has_the_documented_order_and_only_the_error_of_the_rows_rounding() {
     let mut errors = Vec::new();
     for format in formats() {
         for [d_out, d_in] in [
@@ -58,14 +58,14 @@ fn every_sum_of_codes_is_the_documented_one_on_every_level_and_errs_by_the_rows_
             }
         }
     }
-    // Of so many errors, each less than six of its deviations.
+    // For this many errors, each is below six standard deviations.
     let most = errors.iter().fold(0.0, |most: f64, error| most.max(*error));
     let mean = (errors.iter().map(|error| error * error).sum::<f64>() / errors.len() as f64).sqrt();
     assert!(most < 6.0 && (0.5..1.1).contains(&mean), "{most} {mean}");
 }
 
 #[test]
-fn a_row_of_codes_is_unpacked_as_the_file_has_it() {
+fn an_unpacked_row_has_the_weights_of_the_file() {
     for format in formats() {
         for [d_out, d_in] in [[1, 1], [33, 255], [70, 520]] {
             let weight = Weight::new(format, [d_out, d_in], 3);
@@ -75,8 +75,8 @@ fn a_row_of_codes_is_unpacked_as_the_file_has_it() {
                     let mut found = vec![9.0; d_in];
                     packed.unpack_row(row, &mut found);
                     let groups = weight.parts_of(row);
-                    let each = groups.flat_map(|(codes, (_, [scale, offset]))| {
-                        codes.iter().map(move |&q| f32::from(q) * scale + offset)
+                    let each = groups.flat_map(|(values, (_, [scale, offset]))| {
+                        values.iter().map(move |&q| f32::from(q) * scale + offset)
                     });
                     let expected: Vec<f32> = each.collect();
                     assert_same(
@@ -91,7 +91,7 @@ fn a_row_of_codes_is_unpacked_as_the_file_has_it() {
 }
 
 #[test]
-fn inputs_in_an_order_of_their_own_are_those_of_the_weight_without_it() {
+fn a_weight_with_reordered_inputs_gives_the_results_of_the_weight_in_order() {
     let (d, d_ff, rows) = (70, 257, 5);
     let order = |n: usize| -> Arc<[u32]> {
         let mut order: Vec<u32> = (0..n as u32).collect();
@@ -133,7 +133,7 @@ fn inputs_in_an_order_of_their_own_are_those_of_the_weight_without_it() {
                 down.multiply_hidden(cpu, (&up, &Epilogue::NONE), &x, &Epilogue::NONE, &mut y)
             });
             assert_same(&y, &expected, format_args!("{isa} {format:?} hidden"));
-            // With an order in the first product alone, hidden rows stay packed.
+            // If only the first product reorders its inputs, hidden rows stay packed.
             with_team(2, || {
                 let x = Source::new(&x, d);
                 let up = (&up, &Epilogue::NONE);
@@ -159,7 +159,7 @@ fn inputs_in_an_order_of_their_own_are_those_of_the_weight_without_it() {
 }
 
 #[test]
-fn rows_of_codes_have_the_same_bits_in_every_batch_gated_and_behind_another_format() {
+fn quantized_products_have_the_same_bits_in_every_batch_gated_and_after_another_format() {
     let (d, d_ff, most) = (288, 320, 70);
     let x = numbers(most * d, 0.0, 1.0, 9);
     let all = formats();
@@ -201,8 +201,8 @@ fn rows_of_codes_have_the_same_bits_in_every_batch_gated_and_behind_another_form
 }
 
 #[test]
-fn what_a_head_cannot_hold_is_refused_and_named() {
-    let refused = |format: CodeFormat, change: &dyn Fn(&mut CodedRows)| {
+fn scales_and_values_that_cannot_be_stored_are_refused_by_name() {
+    let refused = |format: QuantizedFormat, change: &dyn Fn(&mut QuantizedWeightRows)| {
         let weight = Weight::new(format, [3, 40], 1);
         let read = &mut |_, rows| {
             let mut rows = weight.rows(rows);
@@ -212,48 +212,52 @@ fn what_a_head_cannot_hold_is_refused_and_named() {
         let packed = packed(Isa::levels()[0], format, (weight.shape, false), read);
         packed.err().unwrap()
     };
-    let of = |heads| CodeFormat {
+    let of = |scales| QuantizedFormat {
         bits_by_group: (4, 32),
-        heads,
+        scales,
     };
-    let zero = of(Heads::Zero {
-        scales: HeadNumber::F16,
+    let zero = of(GroupScales::Zero {
+        scales: ScaleType::F16,
         zero: 8,
     });
     for (format, change, expected) in [
         (
             zero,
-            (|rows| rows.scales[4] = 0.1) as fn(&mut CodedRows),
+            (|rows| rows.scales[4] = 0.1) as fn(&mut QuantizedWeightRows),
             "row 2: 0.1, which F16 does not hold",
         ),
         (zero, |rows| rows.scales[0] = f32::NAN, "NaN"),
         (
             zero,
-            |rows| rows.codes[1] = 16,
-            "the code 16, expected at most 15",
+            |rows| rows.values[1] = 16,
+            "the quantized value 16, expected at most 15",
         ),
-        (zero, |rows| rows.codes.truncate(119), "119 codes of 3 rows"),
         (
-            of(Heads::Microscaled),
+            zero,
+            |rows| rows.values.truncate(119),
+            "119 quantized values in 3 rows",
+        ),
+        (
+            of(GroupScales::Microscaled),
             |rows| rows.scales[1] = 0.75,
             "0.75, expected a power of two of -128 to 123",
         ),
         (
-            of(Heads::Microscaled),
-            |rows| rows.codes[1] = 16,
-            "the code 16, expected at most 15",
+            of(GroupScales::Microscaled),
+            |rows| rows.values[1] = 16,
+            "the quantized value 16, expected at most 15",
         ),
         (zero, |rows| rows.scales.truncate(3), "scales and offsets"),
         (
-            of(Heads::Zeros {
-                scales: HeadNumber::F16,
+            of(GroupScales::Zeros {
+                scales: ScaleType::F16,
                 least: 1,
             }),
             |rows| rows.offsets[1] = 0.5,
             "0.5, expected a whole number of 1 to 256",
         ),
         (
-            of(Heads::TwoLevels),
+            of(GroupScales::TwoLevels),
             |rows| rows.scales[1] = 64.0,
             "64, expected a whole number of 0 to 63",
         ),
@@ -264,37 +268,37 @@ fn what_a_head_cannot_hold_is_refused_and_named() {
 }
 
 #[test]
-fn codes_take_no_more_memory_than_the_tables_say() {
+fn quantized_weights_take_the_documented_memory() {
     let isa = Isa::levels().pop().unwrap();
-    let zero = |scales, zero| Heads::Zero { scales, zero };
-    let own = Heads::Zeros {
+    let zero = |scales, zero| GroupScales::Zero { scales, zero };
+    let own = GroupScales::Zeros {
         scales: F16,
         least: 1,
     };
-    for (bits_by_group, heads, bits) in [
-        ((4, 32), zero(F16, 8), 4.5),        // Q4_0
-        ((4, 32), Heads::Minima(F16), 5.0),  // Q4_1
-        ((4, 32), own, 4.75),                // GPTQ: 4.625
-        ((4, 64), own, 4.375),               // AWQ: 4.3125
-        ((4, 128), own, 4.25),               // 4.15625
-        ((4, 256), own, 4.125),              // of rows: 4 and a little
-        ((4, 128), zero(F16, 8), 4.125),     // compressed-tensors
-        ((4, 32), Heads::TwoLevels, 4.5),    // Q4_K
-        ((4, 32), Heads::Microscaled, 4.25), // MXFP4
-        ((5, 32), zero(F16, 16), 5.5),       // Q5_0
-        ((5, 32), Heads::TwoLevels, 5.5),    // Q5_K
-        ((6, 16), Heads::Signed, 6.625),     // Q6_K: 6.5625
-        ((8, 32), zero(F16, 128), 8.5),      // Q8_0
-        ((8, 32), own, 8.75),                // GPTQ
+    for (bits_by_group, scales, bits) in [
+        ((4, 32), zero(F16, 8), 4.5),              // Q4_0
+        ((4, 32), GroupScales::Minima(F16), 5.0),  // Q4_1
+        ((4, 32), own, 4.75),                      // GPTQ: 4.625
+        ((4, 64), own, 4.375),                     // AWQ: 4.3125
+        ((4, 128), own, 4.25),                     // 4.15625
+        ((4, 256), own, 4.125),                    // per row: 4 and a little
+        ((4, 128), zero(F16, 8), 4.125),           // compressed-tensors
+        ((4, 32), GroupScales::TwoLevels, 4.5),    // Q4_K
+        ((4, 32), GroupScales::Microscaled, 4.25), // MXFP4
+        ((5, 32), zero(F16, 16), 5.5),             // Q5_0
+        ((5, 32), GroupScales::TwoLevels, 5.5),    // Q5_K
+        ((6, 16), GroupScales::Signed, 6.625),     // Q6_K: 6.5625
+        ((8, 32), zero(F16, 128), 8.5),            // Q8_0
+        ((8, 32), own, 8.75),                      // GPTQ
         ((8, 64), zero(F16, 128), 8.25),
-        ((8, 64), Heads::Minima(F16), 8.5), // MLX
-        ((8, 64), own, 8.375),              // GPTQ
+        ((8, 64), GroupScales::Minima(F16), 8.5), // MLX
+        ((8, 64), own, 8.375),                    // GPTQ
         ((8, 128), zero(F16, 128), 8.125),
-        ((8, 256), zero(F32, 128), 8.125), // of rows: 8 and a little
+        ((8, 256), zero(F32, 128), 8.125), // per row: 8 and a little
     ] {
-        let format = CodeFormat {
+        let format = QuantizedFormat {
             bits_by_group,
-            heads,
+            scales,
         };
         let packed = Weight::new(format, [64, 768], 1).pack(isa, format);
         assert_eq!(
@@ -307,18 +311,18 @@ fn codes_take_no_more_memory_than_the_tables_say() {
 }
 
 #[test]
-fn every_power_of_two_of_a_microscaled_weight_is_exact() {
-    let format = CodeFormat {
+fn every_power_of_two_scale_of_a_microscaled_weight_is_exact() {
+    let format = QuantizedFormat {
         bits_by_group: (4, 32),
-        heads: Heads::Microscaled,
+        scales: GroupScales::Microscaled,
     };
     let scales: Vec<f32> = (-128..=123).map(|power| 2f64.powi(power) as f32).collect();
     let d_in = 32 * scales.len();
     let read = &mut |_, _| {
-        Ok(CodedRows {
-            codes: (0..d_in).map(|i| (i % 16) as u8).collect(),
+        Ok(QuantizedWeightRows {
+            values: (0..d_in).map(|i| (i % 16) as u8).collect(),
             scales: scales.clone(),
-            ..CodedRows::default()
+            ..QuantizedWeightRows::default()
         })
     };
     let doubles = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -331,7 +335,7 @@ fn every_power_of_two_of_a_microscaled_weight_is_exact() {
             assert_eq!(found, expected, "{isa} {i}");
         }
         for (group, &scale) in scales.iter().enumerate() {
-            // Four, the double of two, is the code 4.
+            // The value 4 is 2 doubled.
             let mut x = vec![0.0; d_in];
             x[32 * group + 4] = 1.0;
             let mut y = [9.0];
