@@ -1,26 +1,26 @@
-//! What a computation runs on: an instruction set, and a number of threads.
+//! The execution context: an instruction set, and a thread count.
 
 use crate::threads::parallel;
 use crate::vectors::{Isa, isa::IsaError};
 
-/// An instruction set of this CPU, and the most threads that may take part. It travels with every call as one value;
-/// results depend on the instruction set only.
+/// An instruction set that this CPU has, and the maximum thread count. Passed to every call as one value. Results
+/// depend on the instruction set only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
     /// The instruction set.
     pub isa: Isa,
-    /// The number of threads, the caller's included.
+    /// The thread count, including the caller.
     pub threads: usize,
 }
 
-/// Elements in a piece of rows; a longer row is a piece by itself.
+/// Elements per piece of rows. A longer row is a piece alone.
 pub(crate) const PIECE: usize = 8192;
 
 impl Cpu {
-    /// The instruction set that the environment asks for, or else the fastest of this CPU: see [`Isa::selected`].
+    /// Returns the instruction set that the environment requests, or else this CPU's fastest. See [`Isa::selected`].
     ///
     /// # Errors
-    /// If it asks for one that is unknown, or that this CPU lacks.
+    /// If the environment requests an instruction set that is unknown, or that this CPU lacks.
     pub fn selected(threads: usize) -> Result<Self, IsaError> {
         Ok(Self {
             isa: Isa::selected()?,
@@ -28,23 +28,24 @@ impl Cpu {
         })
     }
 
-    /// The same instruction set on so many threads.
+    /// Returns the same instruction set with another thread count.
     pub fn on(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// On the calling thread alone.
+    /// Returns the same instruction set on the calling thread alone.
     pub fn alone(self) -> Self {
         self.on(1)
     }
 
-    /// On all threads if so many multiplications are worth it, and else on the calling thread alone.
+    /// Returns all threads if this many multiplications are worth it, else the calling thread alone.
     pub(crate) fn for_work(self, work: usize) -> Self {
         self.on(parallel::threads_worth(work, self.threads))
     }
 
-    /// Calls `work(start, piece)` for pieces of whole rows of `width` elements, each some 32 KiB of f32, the size of a
-    /// first-level cache; on all threads if so many elements of a norm, a softmax or an activation are worth it.
+    /// Calls `work(start, piece)` for pieces of whole rows with `width` elements. A piece is about 32 KiB in f32,
+    /// the size of an L1 cache. Uses all threads if this many elements in a norm, a softmax or an activation are
+    /// worth it.
     pub(crate) fn for_rows<T: Send>(
         self,
         y: &mut [T],
@@ -58,7 +59,7 @@ impl Cpu {
         parallel::for_chunks(threads, y, rows.max(1) * width, work);
     }
 
-    /// On all threads if so many elements of a norm, a softmax or an activation are worth it.
+    /// Returns all threads if this many elements in a norm, a softmax or an activation are worth it.
     pub(crate) fn for_elements(self, elements: usize) -> Self {
         self.on(parallel::threads_for(elements, self.threads))
     }

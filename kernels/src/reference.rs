@@ -1,4 +1,4 @@
-//! What the kernels compute, in f64, slow and obvious; for tests only.
+//! Slow and simple f64 versions of the kernels, for tests only.
 
 use std::f64::consts::{PI, SQRT_2};
 use std::fmt::Display;
@@ -8,18 +8,18 @@ use half::{bf16, f16};
 
 use crate::{Cpu, Isa, Stored};
 
-/// The fastest instruction set, on the calling thread.
+/// Returns the fastest instruction set, on the calling thread.
 pub fn alone() -> Cpu {
     on(Isa::best(), 1)
 }
 
-/// An instruction set on so many threads.
+/// Returns an instruction set with a thread count.
 pub fn on(isa: Isa, threads: usize) -> Cpu {
     Cpu { isa, threads }
 }
 
-/// Asserts that an error is within what is allowed, of which it is this share, and that less would not be enough:
-/// at least `least` of it is used.
+/// Asserts that an error, relative to its tolerance, is at most 1, and at least `least`, so that the tolerance is
+/// not too loose.
 #[track_caller]
 pub fn assert_share(share: f64, least: f64, what: impl Display) {
     println!("{what}: {:.0} % of the tolerance used", 100.0 * share);
@@ -28,7 +28,7 @@ pub fn assert_share(share: f64, least: f64, what: impl Display) {
     assert!(proves, "{what}: the tolerance proves little ({share})");
 }
 
-/// Asserts that numbers are the same in every bit.
+/// Asserts that values are equal in every bit.
 #[track_caller]
 pub fn assert_same<T: RoundingErrors + Pod>(found: &[T], expected: &[T], what: impl Display) {
     assert_eq!(found.len(), expected.len(), "{what}");
@@ -43,24 +43,24 @@ pub fn assert_same<T: RoundingErrors + Pod>(found: &[T], expected: &[T], what: i
     }
 }
 
-/// `x · Φ(x)`, without the cancellation of `1 + erf`.
+/// Returns `x · Φ(x)`, without the cancellation in `1 + erf`.
 pub fn gelu(x: f64) -> f64 {
     0.5 * x * libm::erfc(-x / SQRT_2)
 }
 
-/// The approximation with tanh, as OpenAI wrote it.
+/// Returns the tanh approximation, as OpenAI wrote it.
 pub fn gelu_tanh(x: f64) -> f64 {
     // 1 + tanh(u) = 2 / (1 + exp(-2u))
     let u = (2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3));
     x / (1.0 + libm::exp(-2.0 * u))
 }
 
-/// The logistic function.
+/// Returns the logistic function.
 pub fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + libm::exp(-x))
 }
 
-/// `ln(1 + exp(x))`.
+/// Returns `ln(1 + exp(x))`.
 pub fn softplus(x: f64) -> f64 {
     if x > 0.0 {
         x + libm::log1p(libm::exp(-x))
@@ -69,33 +69,33 @@ pub fn softplus(x: f64) -> f64 {
     }
 }
 
-/// The distribution function of the normal law N(0.707107, 0.282095²).
-// Six digits as transformers has them, and not 1/√2.
+/// Returns the distribution function for the normal law N(0.707107, 0.282095²).
+// Six digits as in transformers, not 1/√2.
 #[allow(clippy::approx_constant)]
 pub fn laplace(x: f64) -> f64 {
     0.5 * libm::erfc((0.707107 - x) / (0.282095 * SQRT_2))
 }
 
-/// `x · min(max(x + 3, 0), 6) / 6`.
+/// Returns `x · min(max(x + 3, 0), 6) / 6`.
 pub fn hard_swish(x: f64) -> f64 {
     x * (x + 3.0).clamp(0.0, 6.0) / 6.0
 }
 
-/// `(x - mean) / sqrt(var + eps)` of one row.
-pub fn standardise(row: &[f64], eps: f64) -> Vec<f64> {
+/// Returns `(x - mean) / sqrt(var + eps)` for one row.
+pub fn standardize(row: &[f64], eps: f64) -> Vec<f64> {
     let n = row.len() as f64;
     let mean = row.iter().sum::<f64>() / n;
-    let centred: Vec<f64> = row.iter().map(|x| x - mean).collect();
-    scale_to_unit_mean_square(&centred, eps)
+    let centered: Vec<f64> = row.iter().map(|x| x - mean).collect();
+    scale_to_unit_mean_square(&centered, eps)
 }
 
-/// `x / sqrt(mean(x²) + eps)` of one row.
+/// Returns `x / sqrt(mean(x²) + eps)` for one row.
 pub fn scale_to_unit_mean_square(row: &[f64], eps: f64) -> Vec<f64> {
     let mean_square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
     row.iter().map(|x| x / (mean_square + eps).sqrt()).collect()
 }
 
-/// Softmax of one row over the elements for which `seen` holds; 0 for the others.
+/// Returns one row's softmax over the elements for which `seen` returns true, and 0 for the others.
 pub fn softmax(row: &[f64], seen: impl Fn(usize) -> bool) -> Vec<f64> {
     let scores: Vec<f64> = (0..row.len())
         .map(|j| if seen(j) { row[j] } else { f64::NEG_INFINITY })
@@ -109,10 +109,10 @@ pub fn softmax(row: &[f64], seen: impl Fn(usize) -> bool) -> Vec<f64> {
     exponentials.iter().map(|e| e / total).collect()
 }
 
-/// Widths around every number of lanes, and two that occur in models.
+/// Widths around every lane count, and two that occur in models.
 pub const WIDTHS: [usize; 14] = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 768];
 
-/// `n` numbers of the normal law N(`mean`, `deviation`²), different for each `seed`, rounded to f32.
+/// Returns `n` values from the normal law N(`mean`, `deviation`²), different for each `seed`, rounded to f32.
 pub fn normal(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<f64> {
     // SplitMix64 and Box-Muller: enough for test data.
     let mut state = seed;
@@ -132,30 +132,30 @@ pub fn normal(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<f64> {
         .collect()
 }
 
-/// The same numbers, rounded to a type.
+/// Returns the same values, rounded to a type.
 pub fn random<T: RoundingErrors>(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<T> {
     let numbers = normal(n, mean, deviation, seed).into_iter();
     numbers.map(T::from_f64).collect()
 }
 
-/// The rounding errors of a number type and of its kernels.
+/// Rounding errors for an element type and its kernels.
 pub trait RoundingErrors: Stored {
-    /// Half a unit in the last place of 1 of the stored type.
+    /// Half a unit in the last place at 1, for the stored type.
     const STORE: f64;
-    /// The same of the type that is computed in.
+    /// Half a unit in the last place at 1, for the arithmetic type.
     const COMPUTE: f64;
-    /// The same of the type that norms and long sums are taken in.
+    /// Half a unit in the last place at 1, for norms and long sums.
     const WIDE: f64;
-    /// The least subnormal.
+    /// The smallest subnormal.
     const LEAST: f64;
     /// Rounds a test value to the type.
     fn from_f64(value: f64) -> Self;
-    /// The number as f64; exact.
+    /// Converts to f64, exactly.
     fn to_f64(self) -> f64;
 }
 
-/// Of a type, the one it is computed in and that of its long sums; its epsilon and least subnormal; and how it is
-/// converted from and to f64.
+/// Implements [`RoundingErrors`] for a type, given its arithmetic type, the type for long sums, its epsilon and
+/// smallest subnormal, and its conversions from and to f64.
 macro_rules! rounding {
     ($($type:ty, $acc:ty, $wide:ty: $epsilon:expr, $least:expr, $from:expr, $to:expr;)*) => {
         $(impl RoundingErrors for $type {

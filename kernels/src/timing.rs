@@ -1,8 +1,8 @@
-//! Timing for the tests that are measurements.
+//! Timing for tests that are measurements.
 
 use std::time::Instant;
 
-/// The least of several run times, in seconds: interference by other processes only ever adds to one.
+/// Returns the minimum run time in seconds. Interference by other processes only adds to a run time.
 pub fn least(times: usize, mut work: impl FnMut()) -> f64 {
     let time = |_| {
         let start = Instant::now();

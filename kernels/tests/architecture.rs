@@ -1,7 +1,8 @@
-//! Rooms depend on each other one way, and files in no circle: read from every path that begins with `crate` or `super`.
+//! Modules depend on each other one way, and files do not in circles: read from every path that begins with `crate`
+//! or `super`.
 //!
-//! A `mod.rs` (and `lib.rs`) is its room's facade. It declares files and names what of them others see, and has no code;
-//! a path through it leads to the file that the name comes from. Tests may use anything.
+//! A `mod.rs` (and `lib.rs`) is its module's facade. It declares files, re-exports their public names, and contains
+//! no code. A path through it resolves to the file that defines the name. Tests may use anything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +10,7 @@ use std::{
     path::Path,
 };
 
-/// Each room, and the rooms that it may use.
+/// Each module, and the modules that it may use.
 const ROOMS: &[(&str, &[&str])] = &[
     ("vectors", &[]),
     ("threads", &[]),
@@ -23,14 +24,14 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The text of each module, by its path: `["products", "formats", "bf16"]`.
+/// Each module's text by path: `["products", "formats", "bf16"]`.
 struct Crate(BTreeMap<Vec<String>, String>);
 
-/// The modules that each module's paths lead to.
+/// The modules that each module's paths resolve to.
 type Arrows = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
 impl Crate {
-    /// Of files by their paths within `src`, without comments and tests.
+    /// Creates a crate from files by their paths within `src`, without comments and tests.
     fn new(files: impl IntoIterator<Item = (String, String)>) -> Self {
         let without_comments = |text: String| {
             let lines = text
@@ -49,7 +50,7 @@ impl Crate {
         let mut modules: BTreeMap<_, _> = files
             .map(|(file, text)| (module(&file), without_comments(text)))
             .collect();
-        // What `#[cfg(test)]` declares, with all below it, and the tests within a file.
+        // Modules declared under `#[cfg(test)]` with all their submodules, and tests within a file.
         let mut tests = Vec::new();
         for (module, text) in &mut modules {
             for declared in text.split("#[cfg(test)]\n").skip(1) {
@@ -99,7 +100,7 @@ impl Crate {
         !has_code && below.any(|other| other.len() > module.len())
     }
 
-    /// The module that a path within `module` leads to.
+    /// Resolves a path within `module` to the module that it names.
     fn resolved(&self, module: &[String], path: &[String]) -> Vec<String> {
         let mut from = match path[0].as_str() {
             "crate" => Vec::new(),
@@ -140,7 +141,7 @@ fn word(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Every path in the code that begins with one of these words, braces opened.
+/// Returns every path in the code that begins with one of these words, with braces expanded.
 fn paths(code: &str, first: &[&str]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -157,7 +158,7 @@ fn paths(code: &str, first: &[&str]) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads one path, with all of its branches.
+/// Reads one path, with all its branches.
 fn open(rest: &mut &str, before: &[String], found: &mut Vec<Vec<String>>) {
     let mut path = before.to_vec();
     loop {
@@ -182,7 +183,7 @@ fn open(rest: &mut &str, before: &[String], found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Arrows between rooms that [`ROOMS`] does not allow.
+/// Returns arrows between modules that [`ROOMS`] does not allow.
 fn wrong_ways(arrows: &Arrows) -> Vec<String> {
     let mut wrong = Vec::new();
     for (module, targets) in arrows {
@@ -199,7 +200,7 @@ fn wrong_ways(arrows: &Arrows) -> Vec<String> {
     wrong
 }
 
-/// The circles of files that use each other, each as all files of it.
+/// Returns the circles of files that use each other, each as a list of files.
 fn circles(arrows: &Arrows) -> BTreeSet<Vec<String>> {
     let reached = |from: &Vec<String>| {
         let mut reached = BTreeSet::new();
@@ -226,7 +227,7 @@ fn circles(arrows: &Arrows) -> BTreeSet<Vec<String>> {
 }
 
 #[test]
-fn rooms_point_one_way() {
+fn modules_depend_one_way() {
     let arrows = Crate::read().arrows();
     let n_arrows: usize = arrows.values().map(BTreeSet::len).sum();
     assert!(
@@ -242,7 +243,7 @@ fn files_do_not_use_each_other_in_circles() {
     assert!(circles.is_empty(), "{circles:#?}");
 }
 
-/// A small crate with what the checks are to find.
+/// Creates a small crate with planted faults.
 fn planted(files: &[(&str, &str)]) -> Arrows {
     let own = |&(file, text): &(&str, &str)| (file.to_string(), text.to_string());
     Crate::new(files.iter().map(own)).arrows()

@@ -1,27 +1,25 @@
-//! Attention of all heads, `softmax(scale · q·kᵀ + biases)·v`, with no more scores in memory than the rows of
-//! one tile need.
+//! Multi-head attention, `softmax(scale · q·kᵀ + biases)·v`, which keeps scores for one tile at a time only.
 //!
-//! A task is some queries of the heads that share a key/value head. Its keys and values lie in chunks of
-//! positions, packed as the micro-kernel reads them ([`chunk`](super::chunk)): for this call only, or long before
-//! ([`KeyValuePanels`]). A chunk has as many positions as the format's products sum in registers. Each tile of
-//! queries ([`query_tile`](super::query_tile)) passes over its chunks twice:
+//! A task computes some queries in the heads that share a key/value head. Its keys and values are packed in chunks
+//! of positions ([`chunk`](super::chunk)), either for this call or earlier ([`KeyValuePanels`]). A chunk has as many
+//! positions as the format's products sum in registers. Each query tile ([`query_tile`](super::query_tile)) makes
+//! two passes over its chunks:
 //!
 //! ```text
-//! pass 1   for each chunk: scores = queries · keysᵀ, biases, masks; the maximum of each row so far
-//!          (the scores of all chunks stay in the first caches)
-//! pass 2   for each chunk: exponentials of the scores less the maximum, their sums, and · values
+//! pass 1   for each chunk: scores = queries · keysᵀ, biases, masks; each row's maximum so far
+//!          (all chunks' scores stay in the L1 and L2 caches)
+//! pass 2   for each chunk: exponentials of scores minus the maximum, their sums, and · values
 //! end      totals / sums
 //! ```
 //!
-//! Two passes over a row that is in the cache cost less than an online softmax, which would moreover tie a
-//! row's bits to where its blocks begin. The products' operands are f32 or bfloat16 ([`OperandFormat`]); all else is
-//! f32.
+//! Two passes over cached scores cost less than an online softmax, which would also make a row's bits depend on
+//! where its blocks begin. The products' operands are f32 or bfloat16 ([`OperandFormat`]). Everything else is f32.
 //!
-//! **The order of addition** is that of [`multiply`](crate::products::multiply), where the chunks of the second product begin at
-//! multiples of the chunk length; the exponentials are added in as many lanes as two vectors have, and the
-//! division by their sum comes last. An unseen key adds an exact zero, wherever it stands. So a row's bits
-//! depend on its query, and on the keys and values that it sees at their positions: not on the other rows, the
-//! batch, the threads, padding behind it, or whether keys and values were packed before.
+//! **Summation order.** Products sum as in [`multiply`](crate::products::multiply). In the second product, chunks
+//! begin at multiples of the chunk length. Exponentials are added in as many lanes as two vectors have, and the
+//! division by their sum comes last. A hidden key adds an exact zero at any position. A row's bits therefore depend
+//! only on its query, and on the visible keys and values with their positions. Other rows, batch size, threads,
+//! trailing padding and earlier packing have no influence.
 
 use std::ops::Range;
 
@@ -29,21 +27,21 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
-    AttentionKernel, Chunk, Fill, Group, Heads, Kept, KeyValue, Operand, OperandFormat, QueryRows,
-    Scoring, Shape, TileMemory, Values, WithAttentionKernel,
+    AttentionKernel, Chunk, Fill, Group, Heads, KeyMask, KeyValue, Operand, OperandFormat,
+    QueryRows, Scoring, Shape, TileMemory, Values, WithAttentionKernel,
 };
 use crate::cpu::Cpu;
 use crate::memory::{lend, scratch::scratch};
 use crate::threads::{Target, parallel};
 
-/// Attention of all queries. Row `i` of `out` has the result of query `i`: `n_heads` heads of `head_dim`
-/// columns from column 0 on. The rows of `out` are `out.len() / n_rows` apart; what lies between them is left
-/// as it is.
+/// Computes attention for all queries. Row `i` in `out` receives query `i`'s result: `n_heads` heads with `head_dim`
+/// columns each, starting at column 0. Rows in `out` are `out.len() / n_rows` apart. Columns between them are not
+/// written.
 ///
-/// A query that sees nothing, or nothing but scores of `-inf`, gives zeros.
+/// A query that sees no key, or only scores of `-inf`, gives zeros.
 ///
 /// # Panics
-/// If the lengths do not fit, or panels were packed for another level, format or shape.
+/// If lengths do not match, or panels were packed for another instruction set, format or shape.
 pub fn attend(
     cpu: Cpu,
     stored: OperandFormat,
@@ -82,21 +80,21 @@ pub fn attend(
     }
 }
 
-/// Multiplications for the scores below which all work stays on the calling thread: that many take it some 10
-/// µs, and the product with the values as long again; waking another thread costs as much.
+/// Multiplications for the scores below which the calling thread works alone. They take about 10 µs, and the product
+/// with the values takes as long again. Waking another thread costs as much.
 const PARALLEL_FROM: usize = 1 << 18;
 
 scratch! {
-    /// Packed keys and values of one task.
+    /// Packed keys and values for one task.
     PACKED
 }
 
 scratch! {
-    /// Queries, scores, exponentials and sums of one tile.
+    /// Queries, scores, exponentials and sums for one tile.
     TILE
 }
 
-/// The arguments of one call of [`attend`].
+/// The arguments to [`attend`].
 struct Call<'a> {
     shape: &'a Shape<'a>,
     scoring: &'a Scoring<'a>,
@@ -115,16 +113,16 @@ impl<'a> Call<'a> {
             let (head, part) = (task / n_parts, task % n_parts);
             let (sequence, head) = (head / n_kv_heads, head % n_kv_heads);
             let n_rows = self.shape.queries.rows(sequence).len() * self.shape.group();
-            // The last queries of a causal sequence see the most, and take longest: they come first, so that no
-            // thread is left with a long task at the end.
+            // The last queries in a causal sequence see the most keys, and take the longest. They come first, so
+            // that no thread is left with a long task at the end.
             let part = n_parts - 1 - part;
             let rows = part * n_rows / n_parts..(part + 1) * n_rows / n_parts;
             self.head(kernel, sequence, head, rows);
         });
     }
 
-    /// Into how many parts to divide the rows of each of `n_heads` key/value heads: enough to keep all threads
-    /// busy to the end, few enough that packing keys and values for each part costs little.
+    /// Returns how many parts each key/value head's rows are divided into: enough to keep all threads busy to the
+    /// end, few enough that packing keys and values for each part costs little.
     fn n_parts(&self, n_heads: usize, tile: usize) -> usize {
         if self.threads == 1 {
             return 1;
@@ -138,7 +136,7 @@ impl<'a> Call<'a> {
         wanted.min(n_rows.div_ceil(least)).max(1)
     }
 
-    /// Computes some rows of a key/value head of one sequence.
+    /// Computes some rows for one key/value head in one sequence.
     fn head<F: Operand>(
         &self,
         kernel: &dyn AttentionKernel<F>,
@@ -152,7 +150,7 @@ impl<'a> Call<'a> {
                 scoring: self.scoring,
                 sequence,
                 first_head: head * self.shape.group(),
-                kept: Kept::of(self.scoring, sequence, &self.key_value.positions(sequence)),
+                key_mask: KeyMask::new(self.scoring, sequence, &self.key_value.positions(sequence)),
             },
             first_line: self.shape.queries.rows(sequence).start,
             query: self.query,
@@ -200,7 +198,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Computes some rows of a key/value head, tile by tile; none of them sees a position outside of `span`.
+    /// Computes some rows for one key/value head, tile by tile. All visible positions are within `span`.
     fn tiles<'c, F: Operand>(
         &self,
         kernel: &dyn AttentionKernel<F>,

@@ -1,5 +1,5 @@
-//! What attention asks of a level's instructions: a table of functions for each format of operands, as
-//! [`products::kernel`](crate::products::kernel) for products.
+//! The interface between attention and an instruction set: a function table for each operand format, like
+//! [`products::kernel`](crate::products::kernel).
 
 use half::bf16;
 
@@ -12,26 +12,26 @@ use crate::products::tiles::TileKernel;
 use crate::vectors::{Instructions, Isa};
 
 kernel! {
-    /// The instructions of one level for attention with operands in a format.
+    /// An instruction set's functions for attention with operands in a format.
     pub(crate) trait AttentionKernel<F: Operand> of D: OperandDots;
     facts {
-        /// The most rows of a tile.
+        /// Returns the maximum row count in a tile.
         rows() -> usize { D::ROWS }
-        /// How a chunk of keys and values is laid out for heads of `head_dim` dimensions.
+        /// Returns the layout for a chunk with keys and values, in heads with `head_dim` dimensions.
         layout(head_dim: usize) -> Layout { Layout::new::<F>(D::PANEL, head_dim) }
-        /// Words that one row occupies in a chunk of the packed left operand.
+        /// Returns how many words one row takes in a packed left operand chunk.
         row_words() -> usize { D::ROW_WORDS }
-        /// Words that a panel's width of consecutive terms occupies in a row of the left operand.
+        /// Returns how many words one panel width along the depth takes in a left operand row.
         left_words() -> usize { D::LEFT_WORDS }
     }
     tasks {
-        /// Packs rows of keys and values into a chunk.
+        /// Packs rows with keys and values into a chunk.
         dots fill(Fill<F>);
         /// Packs a tile's queries, multiplied by the scale.
         dots pack_queries(PackQueries<F>);
-        /// Multiplies packed rows with a panel that is in the cache.
+        /// Multiplies packed rows by a panel that is in the cache.
         dots multiply(NearTile<F>);
-        /// Turns products into scores, and updates the rows' maxima.
+        /// Converts products to scores, and updates the rows' maxima.
         vectors score(Score);
         /// Computes and packs exponentials, and adds them to the rows' sums.
         dots exponentiate(Exponentiate<F>);
@@ -39,17 +39,17 @@ kernel! {
         vectors divide(DivideTotals);
     }
     tiles {
-        /// Calls `work` with the thread's tile registers ready for tiles of so many rows. Each `multiply` must be within
-        /// such a call.
+        /// Calls `work` with the thread's tile registers configured for tiles with this row count. Every `multiply`
+        /// must run within such a call.
         fn with_tiles(&self, _rows: usize, work: &mut dyn FnMut()) {
             work();
         }
     }
 }
 
-/// A format that every level has a kernel for.
+/// A format that has a kernel for every instruction set.
 pub(crate) trait WithAttentionKernel: Operand {
-    /// The kernel of a level. It holds nothing, so that the box takes no memory.
+    /// Returns the kernel for an instruction set. A kernel has no fields, so the box does not allocate.
     fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>>;
 }
 

@@ -1,9 +1,9 @@
-//! The packed keys and values of earlier positions: the KV cache of one layer.
+//! The KV cache for one layer: packed keys and values at earlier positions.
 //!
 //! ```text
 //! positions.start            positions.end
 //!       |                          |
-//! | .. k k k k | k k k k k k | k k k ...... |      blocks of `chunk` positions
+//! | .. k k k k | k k k k k k | k k k ...... |      blocks with `chunk` positions
 //!   block 0      block 1       block 2             each [batch, n_kv_heads, chunk layout]
 //! ```
 
@@ -19,10 +19,10 @@ use super::{
 use crate::memory::{Aligned, LargePages};
 use crate::{cpu::Cpu, threads::parallel, vectors::Isa};
 
-/// The keys and values of one layer for a batch of sequences, packed as [`attend`](super::attend) reads them.
+/// A layer's keys and values for a batch of sequences, packed in the layout that [`attend`](super::attend) reads.
 ///
-/// Positions are numbered from the first that was ever appended. They lie in blocks of one chunk each:
-/// appending writes only the new positions, and blocks dropped from the front are reused at the end.
+/// Positions are numbered from the first one ever appended. A block holds one chunk. Appending writes only the new
+/// positions, and blocks dropped from the front are reused at the end.
 pub struct KeyValuePanels {
     shape: PanelShape,
     layout: Layout,
@@ -30,34 +30,34 @@ pub struct KeyValuePanels {
     blocks: VecDeque<Block>,
     /// Blocks to reuse.
     free: Vec<Block>,
-    /// Where new blocks take their memory from.
+    /// The allocator for new blocks.
     pages: LargePages,
     positions: Range<usize>,
 }
 
-/// Whose keys and values panels hold, and what reads them.
+/// The shape and format that panels are packed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanelShape {
-    /// The instruction set that reads them.
+    /// The instruction set that reads the panels.
     pub isa: Isa,
-    /// The format that they are stored in.
+    /// The storage format.
     pub stored: OperandFormat,
-    /// Number of sequences.
+    /// Sequence count.
     pub batch: usize,
-    /// Number of key/value heads.
+    /// Key/value head count.
     pub n_kv_heads: usize,
-    /// Width of one head.
+    /// Dimensions per head.
     pub head_dim: usize,
 }
 
-/// One chunk of positions, of every sequence and head.
+/// A chunk of positions, for every sequence and head.
 struct Block {
-    /// `[batch, n_kv_heads, chunk]`; behind it what sequences had that are no longer there.
+    /// `[batch, n_kv_heads, chunk]`. Memory after that belonged to sequences that were removed.
     memory: Aligned<u32>,
     /// `[batch, n_kv_heads]`.
     values: Vec<Values>,
-    /// Has only the pages that were written to: all layers' blocks of a generation's last chunk are a large part of a short
-    /// cache. When it is full, it moves to the large pages of the others.
+    /// True if only written pages are allocated. All layers' last blocks are a large share of a short cache. A full
+    /// block moves to the large pages that the others use.
     is_begun: bool,
 }
 
@@ -71,12 +71,12 @@ impl fmt::Debug for KeyValuePanels {
 }
 
 impl KeyValuePanels {
-    /// Panels without positions.
+    /// Creates panels without positions.
     pub fn new(shape: PanelShape) -> Self {
         Self::new_in(shape, &LargePages::default())
     }
 
-    /// As [`Self::new`], with memory next to that of other layers.
+    /// Like [`Self::new`], with memory next to other layers' panels.
     pub fn new_in(shape: PanelShape, pages: &LargePages) -> Self {
         Self {
             shape,
@@ -91,7 +91,7 @@ impl KeyValuePanels {
         }
     }
 
-    /// A copy, with memory next to that of other layers.
+    /// Returns a copy, with memory next to other layers' panels.
     pub fn copy_in(&self, pages: &LargePages) -> Self {
         let copy = |block: &Block| {
             let mut memory = Aligned::zeros_in(pages, block.memory.len());
@@ -112,16 +112,16 @@ impl KeyValuePanels {
         }
     }
 
-    /// Keeps these sequences of the batch alone, in this order, which rises. They move up in the memory where they are, and the
-    /// rest of it stays for nobody.
+    /// Keeps only the given sequences in the batch, in ascending order. They move up within their memory. The rest
+    /// stays allocated, but unused.
     ///
     /// # Panics
-    /// If one is beyond the batch, or before the one in front of it.
+    /// If a sequence is beyond the batch, or not in ascending order.
     pub fn keep_sequences(&mut self, sequences: &[usize]) {
         let (n_heads, length) = (self.shape.n_kv_heads, self.layout.len());
         for Block { memory, values, .. } in self.blocks.iter_mut().chain(&mut self.free) {
             for (to, &from) in sequences.iter().enumerate() {
-                assert!(to <= from, "sequences in another order");
+                assert!(to <= from, "sequences must be in ascending order");
                 let from = from * n_heads..(from + 1) * n_heads;
                 let to = to * n_heads;
                 memory.copy_within(from.start * length..from.end * length, to * length);
@@ -132,17 +132,17 @@ impl KeyValuePanels {
         self.shape.batch = sequences.len();
     }
 
-    /// What the panels were made for.
+    /// Returns the shape and format that the panels are packed for.
     pub fn shape(&self) -> PanelShape {
         self.shape
     }
 
-    /// The positions held: from the first that was not dropped to the number of positions ever appended.
+    /// Returns the stored positions: from the first that was not dropped to the total number ever appended.
     pub fn positions(&self) -> Range<usize> {
         self.positions.clone()
     }
 
-    /// The positions that the allocated blocks have room for.
+    /// Returns how many positions fit into the allocated blocks.
     #[cfg(test)]
     pub fn capacity(&self) -> usize {
         (self.blocks.len() + self.free.len()) * self.layout.positions
@@ -156,17 +156,23 @@ impl KeyValuePanels {
             n_kv_heads: shape.n_kv_heads,
             head_dim: shape.head_dim,
         };
-        assert_eq!(self.shape, asked, "panels of another level or shape");
+        assert_eq!(
+            self.shape, asked,
+            "the panels are packed for another instruction set or shape"
+        );
     }
 
-    /// Appends `seq` positions to each sequence: row `b · seq + i` of `key` and `value` is the `i`th new one of
-    /// sequence `b`.
+    /// Appends `seq` positions to each sequence. Row `b · seq + i` in `key` and `value` is sequence `b`'s `i`th new
+    /// position.
     ///
     /// # Panics
-    /// If the lengths do not fit, or `cpu` has another instruction set than the panels.
+    /// If lengths do not match, or `cpu` has another instruction set than the panels.
     pub fn append(&mut self, cpu: Cpu, seq: usize, key: Heads, value: Heads) {
         let (shape, isa) = (self.shape, self.shape.isa);
-        assert_eq!(isa, cpu.isa, "panels of another level");
+        assert_eq!(
+            isa, cpu.isa,
+            "the panels are packed for another instruction set"
+        );
         let width = shape.n_kv_heads * shape.head_dim;
         key.check(shape.batch * seq, width);
         value.check(shape.batch * seq, width);
@@ -205,7 +211,7 @@ impl KeyValuePanels {
             let fill = |start: usize, memory: &mut [u32], values: &mut [Values]| {
                 let at = start / layout.len();
                 let (sequence, head) = (at / n_kv_heads, at % n_kv_heads);
-                // No row behind the last new one, so that whole panels of keys are padded and not read on.
+                // No row after the last new one, so that whole key panels are padded rather than read past the end.
                 let (first, end) = (sequence * seq, done + count);
                 kernel.fill(Fill {
                     layout,
@@ -230,7 +236,7 @@ impl KeyValuePanels {
         }
     }
 
-    /// Drops the positions before `position`; later ones keep their numbers.
+    /// Drops the positions before `position`. Later ones keep their numbers.
     pub fn drop_before(&mut self, position: usize) {
         let start = position.clamp(self.positions.start, self.positions.end);
         let chunk = self.layout.positions;
@@ -240,7 +246,7 @@ impl KeyValuePanels {
         self.positions.start = start;
     }
 
-    /// Forgets the positions from `position` on.
+    /// Removes the positions from `position` on.
     pub fn truncate(&mut self, position: usize) {
         let end = position.clamp(self.positions.start, self.positions.end);
         let chunk = self.layout.positions;
@@ -253,13 +259,13 @@ impl KeyValuePanels {
         self.positions.end = end;
     }
 
-    /// Forgets all positions, and starts again at 0; the memory is kept.
+    /// Removes all positions, and starts again at 0. Memory stays allocated.
     pub fn reset(&mut self) {
         self.free.extend(self.blocks.drain(..));
         self.positions = 0..0;
     }
 
-    /// Chunk number `index`, counted from position 0, of a head of a sequence.
+    /// Returns chunk number `index`, counted from position 0, for one head in one sequence.
     pub(crate) fn chunk<F: Operand>(
         &self,
         sequence: usize,
@@ -276,7 +282,7 @@ impl KeyValuePanels {
         }
     }
 
-    /// Adds a block behind the others, whose positions are all unwritten, for so many at first.
+    /// Adds an empty block after the others. The caller first writes `at_first` positions.
     fn add_block(&mut self, at_first: usize) {
         let n_chunks = self.shape.batch * self.shape.n_kv_heads;
         let block = self.free.pop().map(|mut block| {
@@ -298,6 +304,6 @@ impl KeyValuePanels {
     }
 }
 
-/// Cost of writing one number of a key or value, in multiplications: consecutive numbers of a key go to
-/// different cache lines.
+/// The cost to write one element in a key or value, in multiplications. A key's consecutive elements go to different
+/// cache lines.
 const WORK_PER_NUMBER: usize = 32;

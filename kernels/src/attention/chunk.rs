@@ -1,28 +1,27 @@
-//! One chunk of positions of one head's keys and values, packed as the micro-kernel reads them.
+//! A chunk of positions in one head's keys and values, in the packed layout that the micro-kernel reads.
 //!
 //! ```text
 //! keys     [positions / width][head_dim / group][width]    right operand of queries · keysᵀ: a column is a position
 //! values   [head_dim / width][positions / group][width]    right operand of exponentials · values: a column is a dimension
 //! ```
 //!
-//! Both are panels as wide as a tile, and a word holds the terms of one
-//! [group](super::super::format::Format::GROUP): of dimensions in keys, of positions in values. The quotients
-//! are rounded up; the last panel of values is padded with zeros.
+//! Both are panels as wide as a tile. A word holds one [group](super::super::format::Format::GROUP): dimensions in
+//! keys, positions in values. Quotients are rounded up, and the last value panel is padded with zeros.
 
 use std::ops::Range;
 
 use super::Operand;
 
-/// The layout of a chunk.
+/// A chunk's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Columns of a tile, and so of a panel; divides `positions`.
+    /// Tile columns, and panel columns. Divides `positions`.
     pub(crate) width: usize,
-    /// Dimensions of a head.
+    /// Dimensions per head.
     pub(crate) head_dim: usize,
-    /// Positions of a chunk.
+    /// Positions per chunk.
     pub(crate) positions: usize,
-    /// Terms in a word.
+    /// Values per word.
     group: usize,
 }
 
@@ -37,34 +36,34 @@ impl Layout {
         }
     }
 
-    /// Number of panels of values.
+    /// Returns how many value panels a chunk has.
     pub(crate) fn value_panels(self) -> usize {
         self.head_dim.div_ceil(self.width)
     }
 
-    /// Words of all keys of a chunk.
+    /// Returns how many words the keys take.
     fn keys_len(self) -> usize {
         self.positions * self.head_dim.div_ceil(self.group)
     }
 
-    /// Words of one panel of values.
+    /// Returns how many words a value panel takes.
     pub(crate) fn value_panel_len(self) -> usize {
         self.positions / self.group * self.width
     }
 
-    /// Words of a chunk.
+    /// Returns how many words a chunk takes.
     pub(crate) fn len(self) -> usize {
         self.keys_len() + self.value_panels() * self.value_panel_len()
     }
 
-    /// The words of the panel of keys that holds a position of the chunk.
+    /// Returns the words in the key panel that holds a position in the chunk.
     pub(crate) fn key_panel(self, position: usize) -> Range<usize> {
         let len = self.width * self.head_dim.div_ceil(self.group);
         let start = position / self.width * len;
         start..start + len
     }
 
-    /// The words of some positions of the chunk in a panel of values, rounded outwards to whole words.
+    /// Returns the words for some positions in a value panel, rounded outwards to whole words.
     pub(crate) fn value_panel(self, panel: usize, positions: &Range<usize>) -> Range<usize> {
         let start = self.keys_len() + panel * self.value_panel_len();
         let word = |position: usize| start + position * self.width;
@@ -72,7 +71,7 @@ impl Layout {
     }
 }
 
-/// A packed chunk to read.
+/// A read-only packed chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk<'a, F: Operand> {
     pub(crate) layout: Layout,
@@ -80,12 +79,12 @@ pub(crate) struct Chunk<'a, F: Operand> {
     pub(crate) values: Values,
 }
 
-/// Whether the product may multiply values by the zero weights of rows that do not see them.
+/// True if a chunk's values are finite, so that rows may multiply hidden values by zero weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
-    /// It may: all values are finite.
+    /// All values are finite.
     Finite,
-    /// It may not: some are NaN or infinite, and zero times these is NaN.
+    /// Some values are NaN or infinite, and zero times these is NaN.
     NonFinite,
 }
 
@@ -99,12 +98,12 @@ impl Values {
 }
 
 impl<'a, F: Operand> Chunk<'a, F> {
-    /// The panel of keys that holds a position of the chunk.
+    /// Returns the key panel that holds a position in the chunk.
     pub(crate) fn keys(&self, position: usize) -> &'a [F::Word] {
         &self.memory[self.layout.key_panel(position)]
     }
 
-    /// The values at some positions of the chunk, in one panel of dimensions. The first position begins a word.
+    /// Returns the values at some positions in one dimension panel. The first position begins a word.
     pub(crate) fn values(&self, panel: usize, positions: &Range<usize>) -> &'a [F::Word] {
         &self.memory[self.layout.value_panel(panel, positions)]
     }

@@ -1,34 +1,33 @@
 //! Attention with a backward pass, in f32 or f64: `dropout(softmax(cap(scale · q·kᵀ) + biases))·v` per head.
 //!
-//! Nothing of the size of the scores is kept between the passes: the backward pass computes the probabilities again,
-//! as FlashAttention does (Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). A task is one key/value head of one
-//! sequence, with the query heads that share it; its scores are all that exists of them at a time.
+//! Nothing as large as the scores is kept between the passes. The backward pass recomputes the probabilities, as
+//! FlashAttention does (Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). A task is one key/value head in one
+//! sequence, with the query heads that share it. Only a task's own scores are in memory.
 
 use std::ops::Range;
 
 use crate::products::View;
 use crate::vectors::{Slice, SliceMut, Stored};
 
-/// The heads of queries, keys or values: a row for each position, in which head `h` is the columns from
-/// `offset + h · head_dim` on.
+/// Query, key or value heads: one row per position, in which head `h` starts at column `offset + h · head_dim`.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRows<'a> {
     /// All rows.
     pub data: Slice<'a>,
-    /// Positions of each sequence.
+    /// Positions per sequence.
     pub seq: usize,
-    /// Number of heads.
+    /// Head count.
     pub heads: usize,
-    /// Dimensions of a head.
+    /// Dimensions per head.
     pub head_dim: usize,
-    /// Numbers from one row to the next.
+    /// The distance between rows, in elements.
     pub row_stride: usize,
-    /// The first column of head 0.
+    /// Head 0's first column.
     pub offset: usize,
 }
 
 impl<'a> HeadRows<'a> {
-    /// A head of a sequence, `[seq, head_dim]`.
+    /// Returns one head in one sequence, `[seq, head_dim]`.
     pub(super) fn head<T: Stored>(&self, sequence: usize, head: usize) -> View<'a, T> {
         let data = T::of_slice(self.data);
         let start = sequence * self.seq * self.row_stride + self.offset + head * self.head_dim;
@@ -40,61 +39,61 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// A bias that is added to scores, `[batch, heads, queries, keys]` by strides; a stride of 0 shares numbers along a
+/// A bias that is added to scores, `[batch, heads, queries, keys]` with strides. Stride 0 broadcasts along a
 /// dimension.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoreBias<'a> {
-    /// The numbers.
+    /// The elements.
     pub data: Slice<'a>,
-    /// Numbers from one sequence, head, query and key to the next.
+    /// Strides for sequence, head, query and key, in elements.
     pub strides: [usize; 4],
 }
 
-/// Which probabilities are dropped in training.
+/// A dropout mask for the probabilities.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped<'a> {
-    /// `[batch, heads, queries, keys]`, 0 for what is dropped.
+    /// `[batch, heads, queries, keys]`, 0 for dropped probabilities.
     pub keep: &'a [u8],
-    /// What the others are divided by: one less the probability of dropping.
+    /// The divisor for the others: one minus the dropout probability.
     pub divisor: f64,
 }
 
-/// One attention.
+/// The inputs to one differentiable attention call.
 pub struct Differentiable<'a> {
-    /// Number of sequences.
+    /// Sequence count.
     pub batch: usize,
-    /// Query heads that share a key/value head are consecutive.
+    /// Queries. Query heads that share a key/value head are consecutive.
     pub query: HeadRows<'a>,
-    /// As many heads as the values have; their number divides that of the queries.
+    /// Keys, with as many heads as the values. Their head count divides the queries' head count.
     pub key: HeadRows<'a>,
-    /// Their heads may be of other dimensions than those of the keys.
+    /// Values. Their head dimension may differ from the keys'.
     pub value: HeadRows<'a>,
-    /// Factor on the queries.
+    /// A factor on the queries.
     pub scale: f64,
-    /// Soft bound of the scaled products: `cap(s) = soft_cap · tanh(s / soft_cap)`.
+    /// A soft cap on the scaled products: `cap(s) = soft_cap · tanh(s / soft_cap)`.
     pub soft_cap: Option<f64>,
-    /// Added in this order.
+    /// Biases, added in this order.
     pub biases: &'a [ScoreBias<'a>],
-    /// For each query head a score `[heads]` that joins the softmax of each of its queries, and has no value.
+    /// Attention sinks: for each query head one score `[heads]` that takes part in the softmax, but has no value.
     pub sinks: Option<Slice<'a>>,
-    /// Marks `[batch, keys]`: 0 for a key that no query sees.
+    /// A key mask `[batch, keys]`: 0 hides a key from all queries.
     pub keep: Option<&'a [u8]>,
-    /// The positions of the keys that query number `i` of a sequence may see.
+    /// Returns the key positions visible to query number `i` in a sequence.
     pub reach: &'a (dyn Fn(usize) -> Range<usize> + Sync),
-    /// Dropout of the probabilities.
+    /// Dropout for the probabilities.
     pub dropped: Option<Dropped<'a>>,
 }
 
-/// Where the gradients go: each in rows without gaps, all heads side by side.
+/// Destinations for the gradients, each in contiguous rows with adjacent heads.
 pub struct AttentionGradients<'a> {
-    /// Of the queries.
+    /// The queries' gradient.
     pub query: SliceMut<'a>,
-    /// Of the keys.
+    /// The keys' gradient.
     pub key: SliceMut<'a>,
-    /// Of the values.
+    /// The values' gradient.
     pub value: SliceMut<'a>,
-    /// Of each bias, added to what is there; `None` where it is not wanted. In the bias's own numbers.
+    /// Each bias's gradient, added to existing contents, in the bias's own layout. `None` skips a gradient.
     pub biases: Vec<Option<SliceMut<'a>>>,
-    /// Of the sinks, added to what is there; `None` where it is not wanted.
+    /// The sinks' gradient, added to existing contents. `None` skips it.
     pub sinks: Option<SliceMut<'a>>,
 }

@@ -1,23 +1,23 @@
-//! `eˣ` of whole vectors for exponents up to 0, as a softmax needs it.
+//! `eˣ` for whole vectors, for the exponents that a softmax needs, up to 0.
 
 use crate::vectors::{MAX_LANES, Vectors};
 
-/// Below this the result is 0. That omits the smallest normal and the subnormal results, which are nothing
-/// beside the 1 that the largest score has.
+/// The exponent below which the result is 0. This drops the smallest normal and all subnormal results, which are
+/// negligible beside the largest score's 1.
 pub(crate) const LOWEST: f32 = -88.0;
 
-/// Largest error of [`exp`] from -87 to 0, in units in the last place.
+/// The maximum error in [`exp`] from -87 to 0, in units in the last place.
 #[cfg(test)]
 pub(crate) const MAX_ULP: f64 = 0.96;
 
-/// `eˣ` in each lane, for `x <= 0`; NaN for NaN. Exactly 1 for 0, and 0 below [`LOWEST`].
+/// Returns `eˣ` in each lane, for `x <= 0`. NaN gives NaN, 0 gives exactly 1, and exponents below [`LOWEST`] give 0.
 ///
-/// As [`math::exp`](super::super::math::exp), `eˣ = 2ⁿ eʳ` with `|r| <= ln 2 / 2` and the same polynomial, in
-/// half as many steps: multiply-adds are fused where the level has them, and results are never subnormal, so
-/// that 2ⁿ is one factor.
+/// Like [`math::exp`](super::super::math::exp), it computes `eˣ = 2ⁿ eʳ` with `|r| <= ln 2 / 2` and the same
+/// polynomial, but in half as many steps: multiply-adds are fused if the instruction set has them, and results are
+/// never subnormal, so that 2ⁿ is one factor.
 #[inline(always)]
 pub(crate) fn exp<V: Vectors<f32>>(v: V, x: V::Vector) -> V::Vector {
-    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the mantissa.
+    // Adding 1.5 · 2²³ leaves the nearest integer in the mantissa's low bits.
     const MAGIC: f32 = 12_582_912.0;
     let constant = |c: f32| v.splat(c);
     let x = map(v, x, |x| if x < LOWEST { LOWEST } else { x });
@@ -30,7 +30,7 @@ pub(crate) fn exp<V: Vectors<f32>>(v: V, x: V::Vector) -> V::Vector {
     for c in [8.368_851e-3, 4.166_84e-2, 1.666_652e-1, 4.999_999_4e-1] {
         p = v.multiply_add(p, r, constant(c));
     }
-    // 2ⁿ; for the lowest possible n, -127, the exponent bits are those of 0.
+    // 2ⁿ. For the lowest possible n, -127, the exponent bits are 0's.
     let power = map(v, shifted, |shifted| {
         f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()))
     });
@@ -40,11 +40,11 @@ pub(crate) fn exp<V: Vectors<f32>>(v: V, x: V::Vector) -> V::Vector {
     v.multiply_add(power, rest, power)
 }
 
-/// `f` of each lane. The number of lanes is a constant, so the loop compiles to instructions of the level.
+/// Applies `f` to each lane. The lane count is a constant, so that the loop compiles to vector instructions.
 #[inline(always)]
 pub(crate) fn map<V: Vectors<f32>>(v: V, x: V::Vector, f: impl Fn(f32) -> f32) -> V::Vector {
     let mut lanes = [0.0; MAX_LANES];
-    // SAFETY: `lanes` holds MAX_LANES numbers, as many as the longest vector.
+    // SAFETY: `lanes` holds MAX_LANES elements, as many as the longest vector.
     unsafe { v.store(x, lanes.as_mut_ptr()) };
     for lane in &mut lanes[..V::LANES] {
         *lane = f(*lane);
@@ -53,7 +53,7 @@ pub(crate) fn map<V: Vectors<f32>>(v: V, x: V::Vector, f: impl Fn(f32) -> f32) -
     unsafe { v.load(lanes.as_ptr()) }
 }
 
-/// `f` of each pair of lanes.
+/// Applies `f` to each lane pair.
 #[inline(always)]
 pub(crate) fn zip<V: Vectors<f32>>(
     v: V,
@@ -62,7 +62,7 @@ pub(crate) fn zip<V: Vectors<f32>>(
     f: impl Fn(f32, f32) -> f32,
 ) -> V::Vector {
     let (mut xs, mut ys) = ([0.0; MAX_LANES], [0.0; MAX_LANES]);
-    // SAFETY: both arrays hold MAX_LANES numbers, as many as the longest vector.
+    // SAFETY: both arrays hold MAX_LANES elements, as many as the longest vector.
     unsafe { v.store(x, xs.as_mut_ptr()) };
     // SAFETY: as above.
     unsafe { v.store(y, ys.as_mut_ptr()) };
@@ -73,7 +73,7 @@ pub(crate) fn zip<V: Vectors<f32>>(
     unsafe { v.load(xs.as_ptr()) }
 }
 
-/// Written so that NaN in `b`, which compares false, leaves `a` as it is.
+/// Returns the larger value. NaN in `b` compares false, and leaves `a` unchanged.
 #[inline(always)]
 pub(crate) fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
@@ -97,7 +97,7 @@ mod tests {
     impl All<'_> {
         fn replace<V: Vectors<f32>>(self, v: V) {
             for x in self.x.chunks_exact_mut(V::LANES) {
-                // SAFETY: `x` holds LANES numbers.
+                // SAFETY: `x` holds LANES elements.
                 unsafe { v.store(exp(v, v.load(x.as_ptr())), x.as_mut_ptr()) };
             }
         }

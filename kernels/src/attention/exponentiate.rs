@@ -1,22 +1,22 @@
-//! The softmax of a tile's rows, one chunk of positions at a time, except for the final division.
+//! Softmax for a tile's rows, one chunk of positions at a time, without the final division.
 
 use super::exp::{exp, larger, map, zip};
 use super::{Operand, OperandDots};
 use crate::products::{Total, WIDTH};
 use crate::vectors::{MAX_LANES, Task, Vectors};
 
-/// Computes `exp(score - largest)` for one chunk, packs it as left operand, and adds it to the sums.
+/// Computes `exp(score - largest)` for one chunk, packs it as the left operand, and adds it to the sums.
 pub(crate) struct Exponentiate<'a, F: Operand> {
     /// The chunk's scores, `[panels, rows, width]`.
     pub(crate) scores: &'a [f32],
-    /// Maxima of each row over all chunks, `[rows, width]`. The first call reduces each row's to its first
-    /// number.
+    /// Each row's maxima over all chunks, `[rows, width]`. The first call reduces each row's maxima to its first
+    /// element.
     pub(crate) largest: &'a mut [f32],
-    /// Rows of the packed left operand, from the first of these positions on.
+    /// The packed left operand's rows, starting at the first of these positions.
     pub(crate) exponentials: &'a mut [F::Word],
     /// Running sums, `[rows, width]`.
     pub(crate) sums: &'a mut [f32],
-    /// Whether `sums` already holds those of preceding chunks. The first chunk also reduces `largest`.
+    /// Tells whether `sums` already holds earlier chunks' sums. The first chunk also reduces `largest`.
     pub(crate) total: Total,
 }
 
@@ -32,14 +32,15 @@ impl<F: Operand, D: OperandDots<F>> Task<D> for Exponentiate<'_, F> {
         for (row, (lanes, largest)) in rows {
             if self.total == Total::New {
                 let all = fold(v, largest, larger);
-                // -inf - -inf is NaN. Subtracting 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
+                // -inf - -inf is NaN. Subtracting 0 instead preserves exp(-inf) = 0, and NaN if a visible score is
+                // NaN.
                 largest[0] = if all == f32::NEG_INFINITY { 0.0 } else { all };
             }
             let largest = largest[0];
             let mut sums = [v.splat(0.0); WIDTH];
             if self.total == Total::Running {
                 for (j, sum) in sums.iter_mut().enumerate() {
-                    // SAFETY: `lanes` holds WIDTH * LANES numbers.
+                    // SAFETY: `lanes` holds WIDTH * LANES elements.
                     *sum = unsafe { v.load(lanes.as_ptr().add(j * n_lanes)) };
                 }
             }
@@ -49,7 +50,7 @@ impl<F: Operand, D: OperandDots<F>> Task<D> for Exponentiate<'_, F> {
                 let scores = &self.scores[(panel * n_rows + row) * width..][..width];
                 let mut e = [v.splat(0.0); WIDTH];
                 for (j, (e, sum)) in e.iter_mut().zip(&mut sums).enumerate() {
-                    // SAFETY: `scores` holds WIDTH * LANES numbers.
+                    // SAFETY: `scores` holds WIDTH * LANES elements.
                     let scores = unsafe { v.load(scores.as_ptr().add(j * n_lanes)) };
                     *e = exp(v, map(v, scores, |score| score - largest));
                     *sum = v.add(*sum, *e);
@@ -58,21 +59,21 @@ impl<F: Operand, D: OperandDots<F>> Task<D> for Exponentiate<'_, F> {
                 unsafe { d.pack_left(e, exponentials.as_mut_ptr()) };
             }
             for (j, sum) in sums.iter().enumerate() {
-                // SAFETY: `lanes` holds WIDTH * LANES numbers.
+                // SAFETY: `lanes` holds WIDTH * LANES elements.
                 unsafe { v.store(*sum, lanes.as_mut_ptr().add(j * n_lanes)) };
             }
         }
     }
 }
 
-/// Reduces `WIDTH · LANES` numbers to one, by merging the upper half with the lower until one is left.
+/// Reduces `WIDTH · LANES` values to one, by merging the upper half with the lower until one remains.
 #[inline(always)]
 pub(crate) fn fold<V: Vectors<f32>>(v: V, x: &[f32], merge: impl Fn(f32, f32) -> f32) -> f32 {
     assert_eq!(x.len(), WIDTH * V::LANES);
     // SAFETY: `x` holds two vectors, by the assertion above.
     let (low, high) = unsafe { (v.load(x.as_ptr()), v.load(x.as_ptr().add(V::LANES))) };
     let mut lanes = [0.0; MAX_LANES];
-    // SAFETY: no vector has more than MAX_LANES.
+    // SAFETY: no vector has more than MAX_LANES lanes.
     unsafe { v.store(zip(v, low, high, &merge), lanes.as_mut_ptr()) };
     let mut half = V::LANES / 2;
     while half > 0 {

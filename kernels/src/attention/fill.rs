@@ -1,4 +1,4 @@
-//! Packing of keys and values into a chunk.
+//! Packs keys and values into a chunk.
 
 use std::ops::Range;
 
@@ -8,19 +8,19 @@ use super::{Layout, Operand, OperandDots, Values, operand::Numbers};
 use crate::products::{MAX_PANEL, PackColumns, View, WIDTH};
 use crate::vectors::{MAX_LANES, Task, Vectors};
 
-/// Packs rows of keys and values into a chunk.
+/// Packs rows with keys and values into a chunk.
 pub(crate) struct Fill<'a, F: Operand> {
     pub(crate) layout: Layout,
-    /// `[positions, head_dim]`; ends with the last row to pack.
+    /// Keys `[positions, head_dim]`, up to the last row to pack.
     pub(crate) key: View<'a, f32>,
-    /// As `key`.
+    /// Values, like `key`.
     pub(crate) value: View<'a, f32>,
     /// The rows to pack, which must fit into the chunk.
     pub(crate) rows: Range<usize>,
-    /// The position within the chunk of the first of these rows.
+    /// The first row's position within the chunk.
     pub(crate) position: usize,
     pub(crate) memory: &'a mut [F::Word],
-    /// Updated with what the new values are.
+    /// Records whether all values are finite.
     pub(crate) values: &'a mut Values,
 }
 
@@ -39,7 +39,7 @@ impl<F: Operand, D: OperandDots<F>> Task<D> for Fill<'_, F> {
     }
 }
 
-/// Dimensions of a key that are packed at a time: a cache line of bfloat16.
+/// Key dimensions that are packed at a time: a bfloat16 cache line.
 const BLOCK: usize = 32;
 
 impl<F: Operand> Fill<'_, F> {
@@ -50,7 +50,7 @@ impl<F: Operand> Fill<'_, F> {
         while row < self.rows.end {
             let at = self.position + row - self.rows.start;
             if at.is_multiple_of(width) {
-                // The whole panel at once, as there is nothing to preserve behind the last row.
+                // The whole panel at once, because nothing needs to be preserved after the last row.
                 self.fill_key_panel(d, row, at);
                 row += width;
             } else {
@@ -60,12 +60,12 @@ impl<F: Operand> Fill<'_, F> {
         }
     }
 
-    /// Packs a whole panel of keys, with zeros behind the last row.
+    /// Packs a whole key panel, with zeros after the last row.
     #[inline(always)]
     fn fill_key_panel<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
         let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let key = self.key;
-        if F::NUMBERS {
+        if F::PLAIN {
             return PackColumns {
                 b: key.transposed(),
                 columns: row..row + width,
@@ -81,7 +81,7 @@ impl<F: Operand> Fill<'_, F> {
             for (i, words) in block.chunks_exact_mut(stride).take(n_rows).enumerate() {
                 d.pack_right(key.row(row + i, terms.clone()), words);
             }
-            // Moved as numbers of f32, which leaves any bits as they are.
+            // Moved as f32, which preserves all bits.
             let block = View::new(
                 cast_slice(&block),
                 (n_rows, panel.len() / width),
@@ -97,7 +97,7 @@ impl<F: Operand> Fill<'_, F> {
         }
     }
 
-    /// Packs one key into a column of its panel.
+    /// Packs one key into a panel column.
     #[inline(always)]
     fn fill_key<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
         let (width, key) = (self.layout.width, self.key);
@@ -110,8 +110,7 @@ impl<F: Operand> Fill<'_, F> {
         }
     }
 
-    /// The panel of keys that holds a position, in blocks of [`BLOCK`] dimensions: the dimensions, and their
-    /// words.
+    /// Returns the key panel for one position, in blocks with [`BLOCK`] dimensions: the dimensions and their words.
     #[inline(always)]
     fn key_blocks(&mut self, at: usize) -> impl Iterator<Item = (Range<usize>, &mut [F::Word])> {
         let (width, head_dim) = (self.layout.width, self.layout.head_dim);
@@ -123,8 +122,7 @@ impl<F: Operand> Fill<'_, F> {
             .zip(words)
     }
 
-    /// Packs the rows into one panel of values. Returns the sums over the rows of zero times each value: see
-    /// [`verdict`].
+    /// Packs the rows into one value panel. Returns zero times each value, summed over rows, for [`verdict`].
     #[inline(always)]
     fn fill_values<D: OperandDots<F>>(&mut self, d: D, panel: usize) -> [Numbers<F, D>; WIDTH] {
         let (width, head_dim) = (self.layout.width, self.layout.head_dim);
@@ -150,7 +148,7 @@ impl<F: Operand> Fill<'_, F> {
     }
 }
 
-/// Stores one row, as wide as a panel, as term `term` of each word; returns `probe` plus zero times each value.
+/// Stores one row, as wide as a panel, as element `term` in each word. Returns `probe` plus zero times each value.
 #[inline(always)]
 fn put<F: Operand, D: OperandDots<F>>(
     d: D,
@@ -163,10 +161,10 @@ fn put<F: Operand, D: OperandDots<F>>(
     let lanes = D::PANEL / WIDTH;
     assert_eq!((from.len(), to.len()), (D::PANEL, D::PANEL));
     for (j, probe) in probe.iter_mut().enumerate() {
-        // SAFETY: `from` and `to` hold WIDTH vectors of numbers and words, by the assertion above.
+        // SAFETY: `from` and `to` hold WIDTH vectors, by the assertion above.
         unsafe {
             let values = v.load(from.as_ptr().add(j * lanes));
-            // Twice the value, because the largest finite numbers become infinite when rounded to bfloat16.
+            // Twice the value, because the largest finite values become infinite when rounded to bfloat16.
             *probe = v.multiply_add(v.add(values, values), v.splat(0.0), *probe);
             F::put_right(v, term, values, to.as_mut_ptr().add(j * lanes));
         }
@@ -174,12 +172,12 @@ fn put<F: Operand, D: OperandDots<F>>(
     probe
 }
 
-/// Judges a sum of zeros times values: NaN, if any value was infinite or NaN, else zero.
+/// Evaluates a sum of zero times each value: NaN if any value was infinite or NaN, else zero.
 #[inline(always)]
 fn verdict<V: Vectors<f32>>(v: V, probe: [V::Vector; WIDTH]) -> Values {
     let mut lanes = [0.0; MAX_LANES];
     for sum in probe {
-        // SAFETY: no vector has more than MAX_LANES.
+        // SAFETY: no vector has more than MAX_LANES lanes.
         unsafe { v.store(sum, lanes.as_mut_ptr()) };
         if lanes.iter().any(|lane| lane.is_nan()) {
             return Values::NonFinite;

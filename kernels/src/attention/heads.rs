@@ -1,60 +1,59 @@
-//! The operands of attention: how many heads, sequences and positions there are, and where they lie.
+//! Operands for attention: the head, sequence and position counts, and the memory layout.
 
 use std::ops::Range;
 
 use crate::products::View;
 
-/// How many of everything there are.
+/// The shape of an attention call.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
-    /// The queries of each sequence.
+    /// The queries in each sequence.
     pub queries: Sequences<'a>,
-    /// Number of query heads.
+    /// Query head count.
     pub n_heads: usize,
-    /// Number of key/value heads; each serves `n_heads / n_kv_heads` consecutive query heads.
+    /// Key/value head count. Each one serves `n_heads / n_kv_heads` consecutive query heads.
     pub n_kv_heads: usize,
-    /// Dimensions of a head.
+    /// Dimensions per head.
     pub head_dim: usize,
 }
 
 impl Shape<'_> {
-    /// Query heads that share a key/value head.
+    /// Returns how many query heads share a key/value head.
     pub(crate) fn group(&self) -> usize {
         self.n_heads / self.n_kv_heads
     }
 
+    /// Checks the shape.
+    ///
     /// # Panics
-    /// If the query heads cannot be shared out equally, or rows belong to no sequence.
+    /// If key/value heads cannot serve equally many query heads, or rows belong to no sequence.
     pub(crate) fn check(&self) {
         let heads = self.group() * self.n_kv_heads;
-        assert_eq!(
-            heads, self.n_heads,
-            "query heads that no key/value head has"
-        );
+        assert_eq!(heads, self.n_heads, "value head has/value head has");
         self.queries.check();
     }
 }
 
-/// Which rows belong to which sequence; the sequences' rows are consecutive.
+/// The assignment of rows to sequences. Each sequence's rows are consecutive.
 #[derive(Clone, Copy, Debug)]
 pub enum Sequences<'a> {
-    /// Sequences of one length.
+    /// Sequences with equal lengths.
     Equal {
-        /// Number of sequences.
+        /// Sequence count.
         batch: usize,
-        /// Positions of each sequence.
+        /// Positions per sequence.
         seq: usize,
     },
-    /// Sequences of different lengths, without padding: row `starts[b] - starts[0]` is the first of sequence
-    /// `b`, and the last number is where a further sequence would start.
+    /// Sequences with different lengths, without padding. Sequence `b` starts at row `starts[b] - starts[0]`, and
+    /// the last element is where the next sequence would start.
     Ragged {
-        /// `[batch + 1]`, ascending.
+        /// Start rows, `[batch + 1]`, ascending.
         starts: &'a [usize],
     },
 }
 
 impl<'a> Sequences<'a> {
-    /// Some of the sequences, with their rows numbered from 0.
+    /// Returns some sequences, with rows numbered from 0.
     pub fn part(&self, sequences: Range<usize>) -> Sequences<'a> {
         match *self {
             Self::Equal { seq, .. } => Self::Equal {
@@ -67,7 +66,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The number of sequences.
+    /// Returns the sequence count.
     pub fn batch(&self) -> usize {
         match self {
             Self::Equal { batch, .. } => *batch,
@@ -75,7 +74,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The rows of a sequence.
+    /// Returns one sequence's rows.
     pub fn rows(&self, sequence: usize) -> Range<usize> {
         match self {
             Self::Equal { seq, .. } => sequence * seq..(sequence + 1) * seq,
@@ -85,7 +84,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The rows of all sequences.
+    /// Returns the total row count.
     pub fn n_rows(&self) -> usize {
         match self {
             Self::Equal { batch, seq } => batch * seq,
@@ -96,7 +95,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The positions of the longest sequence.
+    /// Returns the longest sequence's length.
     pub fn longest(&self) -> usize {
         match self {
             Self::Equal { seq, .. } => *seq,
@@ -110,30 +109,33 @@ impl<'a> Sequences<'a> {
     pub(crate) fn check(&self) {
         if let Self::Ragged { starts } = self {
             let is_ragged = !starts.is_empty() && starts.is_sorted();
-            assert!(is_ragged, "sequences that start at {starts:?}");
+            assert!(
+                is_ragged,
+                "sequence starts must be ascending, found {starts:?}"
+            );
         }
     }
 }
 
-/// Queries, keys or values where a projection left them: one row for each position, in which head `h` is the
-/// columns from `offset + h · head_dim` on.
+/// Queries, keys or values as a projection wrote them: one row per position, in which head `h` starts at column
+/// `offset + h · head_dim`.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
     /// All rows.
     pub data: &'a [f32],
-    /// Numbers from one row to the next.
+    /// The distance between rows, in elements.
     pub row_stride: usize,
-    /// The first column of head 0.
+    /// Head 0's first column.
     pub offset: usize,
 }
 
 impl<'a> Heads<'a> {
-    /// The data from a head of a row on.
+    /// Returns the data from one row's head on.
     pub(crate) fn from(&self, row: usize, head: usize, head_dim: usize) -> &'a [f32] {
         &self.data[row * self.row_stride + self.offset + head * head_dim..]
     }
 
-    /// `rows` rows of a head from row `first` on, as `[rows, head_dim]`.
+    /// Returns `rows` rows in one head, starting at row `first`, as `[rows, head_dim]`.
     pub(crate) fn view(
         &self,
         first: usize,
@@ -149,8 +151,10 @@ impl<'a> Heads<'a> {
         View::new(data, (rows, head_dim), (self.row_stride, 1))
     }
 
+    /// Checks the length.
+    ///
     /// # Panics
-    /// If `rows` rows with heads of `width` columns in all reach beyond the data.
+    /// If `rows` rows, with `width` columns in all heads together, exceed the data.
     pub(crate) fn check(&self, rows: usize, width: usize) {
         let end = rows.checked_sub(1).map_or(Some(0), |last| {
             let start = last.checked_mul(self.row_stride)?;
@@ -158,7 +162,7 @@ impl<'a> Heads<'a> {
         });
         assert!(
             end.is_some_and(|end| end <= self.data.len()),
-            "heads beyond their data"
+            "attention heads exceed their data"
         );
     }
 }

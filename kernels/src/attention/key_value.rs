@@ -1,28 +1,28 @@
-//! Keys and values: just projected, or packed before.
+//! Keys and values: unpacked projections, or packed panels.
 
 use std::ops::Range;
 
 use super::{Heads, KeyValuePanels, OperandFormat, Sequences, Shape};
 use crate::vectors::Isa;
 
-/// What the queries attend to.
+/// The keys and values that queries attend to.
 #[derive(Clone, Copy, Debug)]
 pub enum KeyValue<'a> {
-    /// Keys and values that a projection has just made.
+    /// Unpacked keys and values, as a projection wrote them.
     Projected {
-        /// The positions of each sequence.
+        /// The positions in each sequence.
         keys: Sequences<'a>,
-        /// Keys of `n_kv_heads` heads.
+        /// Keys in `n_kv_heads` heads.
         key: Heads<'a>,
-        /// Values of `n_kv_heads` heads.
+        /// Values in `n_kv_heads` heads.
         value: Heads<'a>,
     },
-    /// Positions packed before, numbered from the first that was ever appended.
+    /// Packed positions, numbered from the first one ever appended.
     Packed(&'a KeyValuePanels),
 }
 
 impl KeyValue<'_> {
-    /// The positions that a sequence has keys at.
+    /// Returns one sequence's key positions.
     pub(crate) fn positions(&self, sequence: usize) -> Range<usize> {
         match self {
             Self::Projected { keys, .. } => 0..keys.rows(sequence).len(),
@@ -30,7 +30,7 @@ impl KeyValue<'_> {
         }
     }
 
-    /// The end of the positions of the longest sequence.
+    /// Returns the end of the longest sequence's positions.
     pub(crate) fn longest(&self) -> usize {
         match self {
             Self::Projected { keys, .. } => keys.longest(),
@@ -38,13 +38,19 @@ impl KeyValue<'_> {
         }
     }
 
+    /// Checks lengths and panels.
+    ///
     /// # Panics
-    /// If the lengths do not fit, or the panels are of another level, format or shape.
+    /// If lengths do not match, or the panels are for another instruction set, format or shape.
     pub(crate) fn check(&self, isa: Isa, stored: OperandFormat, shape: &Shape) {
         match self {
             Self::Projected { keys, key, value } => {
                 keys.check();
-                assert_eq!(keys.batch(), shape.queries.batch(), "sequences of keys");
+                assert_eq!(
+                    keys.batch(),
+                    shape.queries.batch(),
+                    "keys and queries differ in batch size"
+                );
                 let width = shape.n_kv_heads * shape.head_dim;
                 key.check(keys.n_rows(), width);
                 value.check(keys.n_rows(), width);

@@ -1,28 +1,28 @@
-//! What is added to the scores, and which of them count.
+//! Scaling, biases and masks for attention scores.
 
 use std::{fmt, ops::Range};
 
 use super::Shape;
 
-/// What turns products of queries and keys into scores.
+/// Parameters that convert query-key products to scores.
 ///
-/// The score of a query and a key is `cap(scale · q·k) + biases`, where `cap(s)` is
-/// `soft_cap · tanh(s / soft_cap)`. It counts if the key is kept and within the query's reach. A key or value that
-/// does not count changes no bit of the result, whatever it is, even NaN.
+/// The score for a query and a key is `cap(scale · q·k) + biases` with `cap(s) = soft_cap · tanh(s / soft_cap)`. A
+/// key is visible if the key mask keeps it and `reach` includes it. Hidden keys and values change no bit in the
+/// result, even if they are NaN.
 pub struct Scoring<'a> {
-    /// Factor on the products; applied to the queries.
+    /// A factor on the products, applied to the queries.
     pub scale: f32,
-    /// Soft bound of the scaled products, if any.
+    /// A soft cap on the scaled products.
     pub soft_cap: Option<f32>,
     /// Biases, added in this order.
     pub biases: &'a [Bias<'a>],
-    /// For each query head a score `[n_heads]` that joins the softmax of each of its queries, and has no value.
+    /// Attention sinks: for each query head one score `[n_heads]` that takes part in the softmax, but has no value.
     pub sinks: Option<&'a [f32]>,
-    /// Marks `[batch, keys]`: 0 for a key that does not count. `None` keeps all keys, and is required where the
-    /// sequences differ in length.
+    /// A key mask `[batch, keys]`: 0 hides a key. `None` keeps all keys, and is required if sequences differ in
+    /// length.
     pub keep: Option<&'a [u8]>,
-    /// The positions of the keys that query number `i` of a sequence may see; positions beyond the last key do
-    /// not matter.
+    /// Returns the key positions visible to query number `i` in a sequence. Positions beyond the last key are
+    /// ignored.
     pub reach: &'a (dyn Fn(usize) -> Range<usize> + Sync),
 }
 
@@ -39,33 +39,32 @@ impl fmt::Debug for Scoring<'_> {
 }
 
 impl Scoring<'_> {
-    /// Checks biases and marks for sequences of up to `keys` keys, of which each has `keys_of`.
+    /// Checks biases and key mask for sequences with up to `keys` keys. Sequence `i` has `keys_of(i)` keys.
     ///
     /// # Panics
-    /// If a bias or the marks do not fit, or there are marks for sequences of different lengths.
+    /// If a bias or the mask has the wrong length, or there is a mask for sequences with different lengths.
     pub(crate) fn check(&self, shape: &Shape, keys: usize, keys_of: impl Fn(usize) -> usize) {
         let batch = shape.queries.batch();
         if let Some(keep) = self.keep {
             let equal = (0..batch).all(|sequence| keys_of(sequence) == keys);
-            assert!(equal, "marks for sequences of different lengths");
-            assert_eq!(Some(keep.len()), batch.checked_mul(keys), "marks");
+            assert!(equal, "a key mask requires sequences with equal lengths");
+            assert_eq!(Some(keep.len()), batch.checked_mul(keys), "key mask length");
         }
         let sinks = self.sinks.map_or(shape.n_heads, <[f32]>::len);
-        assert_eq!(sinks, shape.n_heads, "sinks");
+        assert_eq!(sinks, shape.n_heads, "sink count");
         for bias in self.biases {
             bias.check([batch, shape.n_heads, shape.queries.longest(), keys]);
         }
     }
 }
 
-/// A bias that is added to scores, `[batch, heads, queries, keys]` by strides. A stride of 0 shares numbers
-/// along a dimension: slopes by distance (ALiBi) have one row for each head, a mask by key has one for each
-/// sequence.
+/// A bias that is added to scores, `[batch, heads, queries, keys]` with strides. Stride 0 broadcasts along a
+/// dimension: ALiBi slopes have one row per head, a key mask has one per sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Bias<'a> {
-    /// The numbers, from those of the first sequence, head, query and key on.
+    /// The elements, starting with the first sequence, head, query and key.
     pub data: &'a [f32],
-    /// Numbers from one sequence, head, query and key to the next.
+    /// Strides for sequence, head, query and key, in elements.
     pub strides: [usize; 4],
 }
 
@@ -82,67 +81,67 @@ impl<'a> Bias<'a> {
             });
         assert!(
             last.is_some_and(|last| last < self.data.len()),
-            "a bias of {} numbers is too short",
+            "a bias with {} elements is too short",
             self.data.len()
         );
     }
 
-    /// The same bias with sequence number `sequence` as the first.
-    pub fn behind(&self, sequence: usize) -> Self {
+    /// Returns the same bias, starting with sequence number `sequence`.
+    pub fn from_sequence(&self, sequence: usize) -> Self {
         Self {
             data: &self.data[sequence * self.strides[0]..],
             ..*self
         }
     }
 
-    /// The numbers from index `at` (sequence, head, query, key) on.
+    /// Returns the elements from index `at` (sequence, head, query, key) on.
     pub(crate) fn from(&self, at: [usize; 4]) -> &'a [f32] {
         let index: usize = at.iter().zip(self.strides).map(|(i, s)| i * s).sum();
         &self.data[index..]
     }
 }
 
-/// The keys of a sequence that are kept.
+/// A sequence's key mask.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept<'a> {
-    /// From the first kept key to the last.
+pub(crate) struct KeyMask<'a> {
+    /// The range from the first visible key to the last.
     pub(crate) range: Range<usize>,
-    /// The marks of all keys, if some within `range` are dropped.
-    pub(crate) marks: Option<&'a [u8]>,
+    /// The mask for all keys, if it hides some within `range`.
+    pub(crate) mask: Option<&'a [u8]>,
 }
 
-impl<'a> Kept<'a> {
-    /// The kept keys among those at `positions`.
-    pub(crate) fn of(scoring: &Scoring<'a>, sequence: usize, positions: &Range<usize>) -> Self {
+impl<'a> KeyMask<'a> {
+    /// Creates the key mask for the keys at `positions`.
+    pub(crate) fn new(scoring: &Scoring<'a>, sequence: usize, positions: &Range<usize>) -> Self {
         let Some(keep) = scoring.keep else {
             return Self {
                 range: positions.clone(),
-                marks: None,
+                mask: None,
             };
         };
-        let marks = &keep[sequence * positions.end..][..positions.end];
+        let mask = &keep[sequence * positions.end..][..positions.end];
         let mut range = positions.clone();
-        while !range.is_empty() && marks[range.start] == 0 {
+        while !range.is_empty() && mask[range.start] == 0 {
             range.start += 1;
         }
-        while !range.is_empty() && marks[range.end - 1] == 0 {
+        while !range.is_empty() && mask[range.end - 1] == 0 {
             range.end -= 1;
         }
-        let has_holes = marks[range.clone()].contains(&0);
+        let has_holes = mask[range.clone()].contains(&0);
         Self {
             range,
-            marks: has_holes.then_some(marks),
+            mask: has_holes.then_some(mask),
         }
     }
 
-    /// The part of the range within a query's reach.
+    /// Intersects the range with a query's reach.
     pub(crate) fn within(&self, reach: Range<usize>) -> Range<usize> {
         let start = reach.start.clamp(self.range.start, self.range.end);
         start..reach.end.clamp(start, self.range.end)
     }
 
-    /// Whether the key at a position of the range is kept.
+    /// Returns whether the key at a position within the range is visible.
     pub(crate) fn has(&self, position: usize) -> bool {
-        self.marks.is_none_or(|marks| marks[position] != 0)
+        self.mask.is_none_or(|mask| mask[position] != 0)
     }
 }

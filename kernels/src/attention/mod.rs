@@ -1,4 +1,4 @@
-//! `softmax(scale · q·kᵀ + biases)·v` of all heads, and the cache of keys and values.
+//! Multi-head attention, `softmax(scale · q·kᵀ + biases)·v`, and the KV cache.
 
 mod attend;
 mod attention_kernel;
@@ -35,7 +35,7 @@ use exponentiate::Exponentiate;
 use fill::Fill;
 pub use heads::{Heads, Sequences, Shape};
 pub use key_value::KeyValue;
-use mask::Kept;
+use mask::KeyMask;
 pub use mask::{Bias, Scoring};
 use near_tile::NearTile;
 pub use operand::OperandFormat;

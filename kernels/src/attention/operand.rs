@@ -1,7 +1,7 @@
-//! The formats that queries, keys, values and exponentials are stored in, and the instructions that multiply them.
+//! Storage formats for queries, keys, values and exponentials, and the instructions that multiply them.
 //!
-//! It extends [`Format`] and [`Dots`] by what attention needs beside products: to pack operands one vector at a
-//! time, as they leave the softmax or enter the cache, instead of whole rows and columns.
+//! The traits extend [`Format`] and [`Dots`] for attention: operands are packed one vector at a time, as they leave
+//! the softmax or enter the cache, rather than in whole rows and columns.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ use crate::vectors::{Level, MAX_LANES, Vectors};
 #[cfg(target_arch = "x86_64")]
 use crate::vectors::{amx_emulated::AmxEmulated, avx512::Avx512Bf16};
 
-/// How queries, keys, values and exponentials are stored.
+/// The storage format for queries, keys, values and exponentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandFormat {
     /// f32, unchanged.
     F32,
-    /// Rounded to bfloat16, two in a word.
+    /// Rounded to bfloat16, two per word.
     Bf16,
 }
 
@@ -35,10 +35,10 @@ impl fmt::Display for OperandFormat {
     }
 }
 
-/// A format for attention's operands: each term is stored by itself, without a scale that depends on its row.
-pub(crate) trait Operand: Format<Number = f32> {
-    /// Stores term number `term` of a group for as many columns of the right operand as there are lanes. Term 0
-    /// clears the others. Implementations are `#[inline(always)]`.
+/// An operand format for attention. Each value is stored alone, without a scale for its row.
+pub(crate) trait Operand: Format<Element = f32> {
+    /// Stores element `term` in a group, for one right operand column per lane. Element 0 clears the others.
+    /// Implementations are `#[inline(always)]`.
     ///
     /// # Safety
     /// `LANES` words can be read and written at `words`.
@@ -50,21 +50,21 @@ pub(crate) trait Operand: Format<Number = f32> {
     );
 }
 
-/// The f32 vector of a level.
+/// The instruction set's f32 vector.
 pub(crate) type Numbers<F, D> = <<D as Dots<F>>::Vectors as Vectors<f32>>::Vector;
 
-/// Dot products with packing of whole vectors.
+/// Dot products, with packing for whole vectors.
 pub(crate) trait OperandDots<F: Operand>: Dots<F> {
-    /// Words that a panel's width of consecutive terms occupies in a row of the left operand.
+    /// Words that one panel width along the depth takes in a left operand row.
     const LEFT_WORDS: usize = Self::ROW_WORDS / (F::CHUNK / Self::PANEL);
 
-    /// Packs a panel's width of consecutive terms of a row of the left operand.
+    /// Packs one panel width along the depth of a left operand row.
     ///
     /// # Safety
     /// [`Self::LEFT_WORDS`] words can be written at `words`.
     unsafe fn pack_left(self, terms: [Numbers<F, Self>; WIDTH], words: *mut F::Word);
 
-    /// Packs consecutive terms of a column of the right operand.
+    /// Packs consecutive values in a right operand column.
     fn pack_right(self, terms: &[f32], words: &mut [F::Word]) {
         F::pack_column(F::Layout::default(), terms, words);
     }
@@ -95,9 +95,9 @@ impl Operand for bf16 {
     #[inline(always)]
     unsafe fn put_right<V: Vectors<f32>>(v: V, half: usize, numbers: V::Vector, words: *mut u32) {
         let mut lanes = [0.0; MAX_LANES];
-        // SAFETY: `lanes` holds MAX_LANES numbers, as many as the longest vector.
+        // SAFETY: `lanes` holds MAX_LANES elements, as many as the longest vector.
         unsafe { v.store(numbers, lanes.as_mut_ptr()) };
-        // SAFETY: the caller's promise; words are 32 bits of any value.
+        // SAFETY: the caller's promise; any 32 bits are a valid word.
         let words = unsafe { std::slice::from_raw_parts_mut(words, V::LANES) };
         for (word, &x) in words.iter_mut().zip(&lanes) {
             let rounded = u32::from(round(x));
@@ -135,7 +135,7 @@ impl OperandDots<bf16> for AmxEmulated {
     unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
         let mut numbers = [0.0f32; MAX_PANEL];
         for (j, terms) in terms.into_iter().enumerate() {
-            // SAFETY: `numbers` has room for two of the longest vectors.
+            // SAFETY: `numbers` holds two vectors with any lane count.
             unsafe {
                 Vectors::<f32>::store(self.avx512(), terms, numbers[j * MAX_LANES..].as_mut_ptr())
             };

@@ -1,10 +1,10 @@
-//! Packing of a tile's queries.
+//! Packs a tile's queries.
 
 use super::{Operand, OperandDots, Plan, QueryRows};
 use crate::products::{MAX_PANEL, WIDTH};
 use crate::vectors::{Task, Vectors};
 
-/// Packs a tile's queries, multiplied by the scale, as left operand.
+/// Packs a tile's queries, multiplied by the scale, as the left operand.
 pub(crate) struct PackQueries<'a, F: Operand> {
     pub(crate) of: &'a QueryRows<'a>,
     pub(crate) plan: &'a Plan,

@@ -1,25 +1,24 @@
-//! Which rows a tile has, which positions these see, and which chunks those lie in.
+//! Plans for tiles: their rows, the key positions visible to them, and the chunks that hold these positions.
 
 use std::ops::Range;
 
-use super::{Kept, Layout, Scoring, Shape};
+use super::{KeyMask, Layout, Scoring, Shape};
 
-/// The most rows of a tile at any level.
+/// The maximum row count in a tile on any instruction set.
 pub(crate) const MAX_ROWS: usize = 16;
 
-/// The query heads of one sequence that share a key/value head. Row `i` is query `i / group` of head
-/// `first_head + i % group`: the heads of one query are neighbours, so that the rows of a tile see almost the
-/// same positions.
+/// The query heads in one sequence that share a key/value head. Row `i` is query `i / group` in head `first_head + i
+/// % group`. One query's heads are adjacent, so that a tile's rows see almost the same positions.
 pub(crate) struct Group<'a> {
     pub(crate) shape: &'a Shape<'a>,
     pub(crate) scoring: &'a Scoring<'a>,
     pub(crate) sequence: usize,
     pub(crate) first_head: usize,
-    pub(crate) kept: Kept<'a>,
+    pub(crate) key_mask: KeyMask<'a>,
 }
 
 impl Group<'_> {
-    /// The query and head of each of these rows.
+    /// Returns the query and head for each row.
     fn rows(&self, rows: Range<usize>) -> impl Iterator<Item = Row> {
         let len = self.shape.group();
         let (mut head, mut query) = (rows.start % len, rows.start / len);
@@ -36,13 +35,13 @@ impl Group<'_> {
         })
     }
 
-    /// A range that contains all kept positions that a query sees; marks may drop some within it.
+    /// Returns a range that contains all unmasked positions visible to a query. The key mask may hide some within
+    /// it.
     fn seen(&self, query: usize) -> Range<usize> {
-        self.kept.within((self.scoring.reach)(query))
+        self.key_mask.within((self.scoring.reach)(query))
     }
 
-    /// The smallest range that contains all positions that some of the rows see, extended to the start of a
-    /// panel.
+    /// Returns the smallest range that contains all positions visible to some row, extended to a panel's start.
     pub(crate) fn span(&self, rows: &Range<usize>, layout: Layout) -> Range<usize> {
         if rows.is_empty() {
             return 0..0;
@@ -53,35 +52,35 @@ impl Group<'_> {
     }
 }
 
-/// The smallest range that contains all of these ranges, extended to the start of a panel.
+/// Returns the smallest range that contains all given ranges, extended to a panel's start.
 fn join(ranges: impl Iterator<Item = Range<usize>>, layout: Layout) -> Range<usize> {
     let join = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
     let all = ranges.filter(|range| !range.is_empty()).reduce(join);
     all.map_or(0..0, |all| all.start / layout.width * layout.width..all.end)
 }
 
-/// One query of one head.
+/// A query in one head.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Row {
     pub(crate) head: usize,
     pub(crate) query: usize,
 }
 
-/// The rows of a tile, and what they see.
+/// A tile's rows, and the positions visible to each.
 pub(crate) struct Plan {
     rows: [Row; MAX_ROWS],
     seen: [Range<usize>; MAX_ROWS],
     n_rows: usize,
-    /// All positions that some row sees, from the start of a panel on.
+    /// All positions visible to some row, extended to a panel's start.
     pub(crate) span: Range<usize>,
-    /// Positions in the ranges of all rows; marks may drop some.
+    /// Positions in every row's range. The key mask may hide some.
     common: Range<usize>,
-    /// Positions of a chunk.
+    /// Positions per chunk.
     chunk_len: usize,
 }
 
 impl Plan {
-    /// For at most [`MAX_ROWS`] rows.
+    /// Creates a plan for at most [`MAX_ROWS`] rows.
     pub(crate) fn new(group: &Group, rows: Range<usize>, layout: Layout) -> Self {
         let mut plan = Self {
             rows: [Row::default(); MAX_ROWS],
@@ -102,22 +101,22 @@ impl Plan {
         plan
     }
 
-    /// The query and head of each row.
+    /// Returns each row's query and head.
     pub(crate) fn rows(&self) -> &[Row] {
         &self.rows[..self.n_rows]
     }
 
-    /// For each row, a range that contains all positions that it sees; marks may drop some within it.
+    /// Returns, for each row, a range that contains all visible positions. The key mask may hide some within it.
     pub(crate) fn seen(&self) -> &[Range<usize>] {
         &self.seen[..self.n_rows]
     }
 
-    /// Whether these positions are in the ranges of all rows.
+    /// Returns whether `positions` are in every row's range.
     pub(crate) fn all_see(&self, positions: &Range<usize>) -> bool {
         self.common.start <= positions.start && positions.end <= self.common.end
     }
 
-    /// The span, divided at the boundaries of chunks.
+    /// Divides the span at chunk boundaries.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = SpanPart> + '_ {
         let len = self.chunk_len;
         let chunks = self.span.start / len..self.span.end.div_ceil(len);
@@ -129,18 +128,18 @@ impl Plan {
     }
 }
 
-/// The positions of the span that lie in one chunk; the first of them begins a panel.
+/// Positions in the span that lie in one chunk. The first one starts a panel.
 #[derive(Clone, Debug)]
 pub(crate) struct SpanPart {
-    /// The chunk's number, counted from position 0.
+    /// The chunk's index, counted from position 0.
     pub(crate) chunk: usize,
-    /// The first position of the chunk.
+    /// The chunk's first position.
     first: usize,
     pub(crate) positions: Range<usize>,
 }
 
 impl SpanPart {
-    /// The positions, counted from the start of the chunk.
+    /// Returns the positions relative to the chunk's start.
     pub(crate) fn within_chunk(&self) -> Range<usize> {
         self.positions.start - self.first..self.positions.end - self.first
     }

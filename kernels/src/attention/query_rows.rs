@@ -1,14 +1,14 @@
-//! The queries of one key/value head, and where their results go.
+//! A key/value head's queries, and the destination for their results.
 
 use std::ops::Range;
 
 use super::{Group, Heads, Layout, plan::Row};
 use crate::threads::Target;
 
-/// The rows of one key/value head: where they come from and go to.
+/// A key/value head's rows: their source and destination.
 pub(crate) struct QueryRows<'a> {
     pub(crate) group: Group<'a>,
-    /// The line of the sequence's first query, in `query` and in `out`.
+    /// The row that holds the sequence's first query, in `query` and in `out`.
     pub(crate) first_line: usize,
     pub(crate) query: Heads<'a>,
     pub(crate) layout: Layout,
@@ -16,7 +16,7 @@ pub(crate) struct QueryRows<'a> {
 }
 
 impl<'a> QueryRows<'a> {
-    /// Line and columns of a row's query, which are also those of its result.
+    /// Returns a query's row and columns, which are also its result's.
     #[inline(always)]
     fn place(&self, row: Row) -> (usize, Range<usize>) {
         let head_dim = self.layout.head_dim;
@@ -30,12 +30,12 @@ impl<'a> QueryRows<'a> {
         &self.query.from(line, 0, 0)[columns]
     }
 
-    // One `&self` gives out many `&mut`: that they are disjoint is what the SAFETY note says.
+    // One `&self` returns many `&mut`. The SAFETY comment states why they are disjoint.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
     pub(crate) fn out(&self, row: Row) -> &mut [f32] {
         let (line, columns) = self.place(row);
-        // SAFETY: only this task has this head and query, and it holds one piece at a time.
+        // SAFETY: only this task has this head and query, and it holds one slice at a time.
         unsafe { self.out.piece(line, columns) }
     }
 }

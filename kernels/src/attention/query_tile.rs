@@ -1,4 +1,4 @@
-//! One tile of queries from packing to results: scores, softmax, product with the values.
+//! A query tile, from packing to results: scores, softmax, product with the values.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::{
 use crate::products::Total;
 
 impl QueryRows<'_> {
-    /// Computes a tile of rows; `chunk(i)` returns chunk number `i` of keys and values.
+    /// Computes a tile of rows. `chunk(i)` returns chunk number `i` with keys and values.
     pub(crate) fn tile<'c, F: Operand>(
         &self,
         kernel: &dyn AttentionKernel<F>,
@@ -85,7 +85,7 @@ impl QueryRows<'_> {
         });
     }
 
-    /// Where a piece's scores lie in the tile's memory.
+    /// Returns the range for a piece's scores in the tile's memory.
     fn scores_of(&self, plan: &Plan, piece: &SpanPart) -> Range<usize> {
         let width = self.layout.width;
         let start = piece.positions.start - plan.span.start;
@@ -164,8 +164,7 @@ impl QueryRows<'_> {
         }
     }
 
-    /// Copies a piece's values with zeros for the positions that a row does not see, so that their NaN do not
-    /// reach it.
+    /// Copies a piece's values, with zeros at positions hidden from a row, so that their NaN do not affect it.
     fn copy_seen<F: Operand>(
         &self,
         seen: &Range<usize>,
@@ -178,7 +177,7 @@ impl QueryRows<'_> {
         let sees = |position: usize| {
             piece.positions.contains(&position)
                 && seen.contains(&position)
-                && self.group.kept.has(position)
+                && self.group.key_mask.has(position)
         };
         let values = cast_slice::<_, u32>(values).chunks_exact(width);
         let copy = cast_slice_mut::<_, u32>(copy).chunks_exact_mut(width);

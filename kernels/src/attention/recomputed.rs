@@ -1,4 +1,4 @@
-//! The differentiable attention of numbers of a known type, whose probabilities are computed again for the gradients.
+//! Differentiable attention for one element type. The backward pass recomputes the probabilities.
 
 mod sums;
 
@@ -8,7 +8,7 @@ use self::sums::{BiasGradient, Sums};
 use super::{AttentionGradients, Differentiable, Dropped, HeadRows};
 use crate::memory::{Buffer, Recycled};
 use crate::products::{Epilogue, Plain, View, multiply_views};
-use crate::rows::softmax::{Seen, backward_here, forward_here};
+use crate::rows::softmax::{VisibleElements, backward_here, forward_here};
 use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
 use crate::{cpu::Cpu, rows::activation::ActivationFunction};
@@ -18,35 +18,40 @@ impl<'a> Differentiable<'a> {
         [self.query, self.key, self.value]
     }
 
-    /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees nothing gives zeros.
+    /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees no key gives
+    /// zeros.
     ///
     /// # Panics
-    /// If lengths or types do not fit, or the numbers are of a half type.
+    /// If lengths or types do not match, or the type is a half type.
     pub fn forward(&self, cpu: Cpu, y: SliceMut) {
         match self.query.data {
             Slice::F32(_) => Typed::<f32>::of(self).forward(cpu, f32::of_slice_mut(y)),
             Slice::F64(_) => Typed::<f64>::of(self).forward(cpu, f64::of_slice_mut(y)),
-            Slice::F16(_) | Slice::Bf16(_) => panic!("attention of a half type"),
+            Slice::F16(_) | Slice::Bf16(_) => {
+                panic!("differentiable attention does not support half types")
+            }
         }
     }
 
-    /// Writes the gradients for the cotangent `dy`, in the shape of the result.
+    /// Writes the gradients, given the result's gradient `dy`.
     ///
     /// # Panics
-    /// If lengths or types do not fit, or the numbers are of a half type.
+    /// If lengths or types do not match, or the type is a half type.
     pub fn backward(&self, cpu: Cpu, dy: Slice, to: AttentionGradients) {
         match self.query.data {
             Slice::F32(_) => Typed::<f32>::of(self).backward(cpu, f32::of_slice(dy), to),
             Slice::F64(_) => Typed::<f64>::of(self).backward(cpu, f64::of_slice(dy), to),
-            Slice::F16(_) | Slice::Bf16(_) => panic!("attention of a half type"),
+            Slice::F16(_) | Slice::Bf16(_) => {
+                panic!("differentiable attention does not support half types")
+            }
         }
     }
 }
 
-/// Multiplications below which all work stays on the calling thread.
+/// Multiplications below which the calling thread works alone.
 const PARALLEL_FROM: usize = 1 << 18;
 
-/// The same with numbers of a known type.
+/// The same call with a static element type.
 struct Typed<'a, T> {
     of: &'a Differentiable<'a>,
     biases: Vec<(&'a [T], [usize; 4])>,
@@ -63,7 +68,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         }
     }
 
-    /// Query heads that share a key/value head.
+    /// Returns how many query heads share a key/value head.
     fn group(&self) -> usize {
         self.of.query.heads / self.of.key.heads
     }
@@ -94,7 +99,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
                 head_dim: value.head_dim,
                 ..query
             };
-            // SAFETY: no two tasks have a sequence and a head in common.
+            // SAFETY: no two tasks share a head in a sequence.
             unsafe { write_heads(&mixed, of, sequence, head * group, &to) };
         });
     }
@@ -138,9 +143,8 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         });
     }
 
-    /// The gradients of one task. With `p` the probabilities and `dp = dy·vᵀ`: `dv = pᵀ·dy`,
-    /// `ds = p · (dp - Σ p·dp)`, `dq = scale · ds·k`, `dk = dsᵀ·(scale · q)`; dropout, the soft cap and the biases in
-    /// between.
+    /// Computes one task's gradients. With probabilities `p` and `dp = dy·vᵀ`: `dv = pᵀ·dy`, `ds = p · (dp - Σ
+    /// p·dp)`, `dq = scale · ds·k`, `dk = dsᵀ·(scale · q)`. Dropout, the soft cap and the biases come in between.
     fn backward_task(
         &self,
         cpu: Cpu,
@@ -173,7 +177,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         drop((p, dp));
         self.add_to(sums, (sequence, head), &ds, sinks.as_deref());
         if let Some(cap) = self.of.soft_cap {
-            // d tanh = 1 - tanh², from the products computed once more.
+            // d tanh = 1 - tanh², from recomputed products.
             let mut products = Buffer::new(ds.len());
             let keys = key.head(sequence, head);
             let queries = rows(&queries, query.head_dim);
@@ -197,7 +201,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             (&dk, key, head, to_key),
             (&dv, value, head, to_value),
         ] {
-            // SAFETY: no two tasks have a sequence and a head in common.
+            // SAFETY: no two tasks share a head in a sequence.
             unsafe { write_heads(gradient, of, sequence, first, to) };
         }
     }
@@ -206,7 +210,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         T::of(self.of.scale)
     }
 
-    /// Some heads of a sequence times a factor, one below the other: `[n · seq, head_dim]`.
+    /// Returns some heads in a sequence times a factor, stacked: `[n · seq, head_dim]`.
     fn stacked(
         &self,
         heads: HeadRows,
@@ -228,7 +232,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         all
     }
 
-    /// The probabilities of a task before dropout, `[group · queries, keys]`, and those of its rows' sinks.
+    /// Returns a task's probabilities before dropout, `[group · queries, keys]`, and its sinks' probabilities.
     fn probabilities(
         &self,
         cpu: Cpu,
@@ -262,7 +266,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         let mut probabilities = Buffer::new(scores.len());
         let (isa, of_rows) = (cpu.isa, sinks.as_deref_mut());
         forward_here(isa, &scores, &mut probabilities, keys, of_rows, |row| {
-            Seen {
+            VisibleElements {
                 range: (self.of.reach)(row % seq),
                 keep,
             }
@@ -270,14 +274,14 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         (probabilities, sinks)
     }
 
-    /// The place of a task's row, key 0, in numbers with these strides.
+    /// Returns the index for a task's row at key 0, in a tensor with these strides.
     fn at(&self, strides: [usize; 4], sequence: usize, head: usize, row: usize) -> usize {
         let seq = self.of.query.seq;
         let head = head * self.group() + row / seq;
         sequence * strides[0] + head * strides[1] + row % seq * strides[2]
     }
 
-    /// Drops probabilities of a task, or their gradients.
+    /// Applies dropout to a task's probabilities, or to their gradients.
     fn drop(&self, sequence: usize, head: usize, numbers: &mut [T]) {
         let Some(Dropped { keep, divisor }) = self.of.dropped else {
             return;
@@ -290,10 +294,10 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
     }
 }
 
-/// Writes heads of a sequence from head `first` on, `[head][position][dimension]`, to rows without gaps.
+/// Writes heads in one sequence, starting with head `first`, from `[head][position][dimension]` to contiguous rows.
 ///
 /// # Safety
-/// No other borrow of these heads of the sequence is in use.
+/// No other borrow of these heads in this sequence is in use.
 unsafe fn write_heads<T: Copy>(
     heads: &[T],
     of: HeadRows,
@@ -311,7 +315,7 @@ unsafe fn write_heads<T: Copy>(
     }
 }
 
-/// `cap · tanh(x / cap)` of each number.
+/// Computes `cap · tanh(x / cap)` elementwise.
 fn capped<T: Plain>(cpu: Cpu, cap: f64, numbers: &mut [T]) {
     let cap = T::of(cap);
     numbers.iter_mut().for_each(|x| *x = *x / cap);
@@ -319,12 +323,12 @@ fn capped<T: Plain>(cpu: Cpu, cap: f64, numbers: &mut [T]) {
     numbers.iter_mut().for_each(|x| *x = *x * cap);
 }
 
-/// Rows without gaps as a matrix `[data.len() / width, width]`.
+/// Returns contiguous rows as a matrix `[data.len() / width, width]`.
 pub(super) fn rows<T: Copy>(data: &[T], width: usize) -> View<'_, T> {
     View::row_major(data, data.len() / width.max(1), width)
 }
 
-/// `y = a·b`, on the calling thread: the tasks are what is parallel.
+/// Computes `y = a·b` on the calling thread, because tasks already run in parallel.
 pub(super) fn multiply<T: Plain>(cpu: Cpu, a: View<T>, b: View<T>, y: &mut [T]) {
     multiply_views(cpu.alone(), a, b, &Epilogue::NONE, y);
 }

@@ -1,5 +1,5 @@
-//! What the distances of keys from queries add to the scores of disentangled attention (He et al. 2020,
-//! <https://arxiv.org/abs/2006.03654>), in f32 or f64, with a backward pass.
+//! Position scores for disentangled attention (DeBERTa, He et al. 2020, <https://arxiv.org/abs/2006.03654>), in f32
+//! or f64, with a backward pass.
 
 use super::HeadRows;
 use super::recomputed::{multiply, rows};
@@ -9,61 +9,63 @@ use crate::threads::for_chunks;
 use crate::vectors::{Slice, SliceMut, Stored};
 use crate::{Cpu, threads::parallel::threads_worth};
 
-/// Whose content meets the positions.
+/// The content that is multiplied by relative position embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentOf {
-    /// The query's: content to position.
+    /// The query's content: content to position.
     Queries,
-    /// The key's: position to content.
+    /// The key's content: position to content.
     Keys,
 }
 
-/// The products `scale · content · table[rows[query - key]]` of every query and key of a sequence, per head.
+/// The products `scale · content · table[rows[query - key]]` for every query and key in a sequence, per head.
 #[derive(Clone, Copy, Debug)]
 pub struct RelativeScores<'a> {
-    /// Number of sequences.
+    /// Sequence count.
     pub batch: usize,
-    /// The heads of queries or of keys.
+    /// The content: query or key heads.
     pub content: HeadRows<'a>,
-    /// Whose they are.
+    /// Selects queries or keys as `content`.
     pub of: ContentOf,
-    /// The heads of a row for each distance, or for several, in place of a sequence.
+    /// The position table's heads. A row serves one or several distances.
     pub table: HeadRows<'a>,
-    /// The row of the table for the distances `query - key` from `1 - seq` to `seq - 1`.
+    /// The table row for each distance `query - key`, from `1 - seq` to `seq - 1`.
     pub rows: &'a [u32],
-    /// Positions that the scores have room for, `seq` or more.
+    /// Rows and columns in the score matrix: `seq` or more.
     pub longest: usize,
-    /// Factor on the products.
+    /// A factor on the products.
     pub scale: f64,
 }
 
 impl RelativeScores<'_> {
-    /// Adds them to `scores`, `[batch, heads, longest, longest]`.
+    /// Adds the products to `scores`, `[batch, heads, longest, longest]`.
     ///
     /// # Panics
-    /// If lengths or types do not fit, or the numbers are of a half type.
+    /// If lengths or types do not match, or the type is a half type.
     pub fn add_to(&self, cpu: Cpu, scores: SliceMut) {
         match scores {
             SliceMut::F32(scores) => self.add::<f32>(cpu, scores),
             SliceMut::F64(scores) => self.add::<f64>(cpu, scores),
-            SliceMut::F16(_) | SliceMut::Bf16(_) => panic!("relative scores of a half type"),
+            SliceMut::F16(_) | SliceMut::Bf16(_) => {
+                panic!("relative scores do not support half types")
+            }
         }
     }
 
-    /// Writes the gradients of content and table for that of the scores, `[batch, heads, seq, seq]`; each in rows without
-    /// gaps.
+    /// Computes the gradients for content and table, given the scores' gradient `[batch, heads, seq, seq]`. Both are
+    /// written as contiguous rows.
     ///
     /// # Panics
-    /// If lengths or types do not fit, there is room for more positions, or the numbers are of a half type.
+    /// If lengths or types do not match, `longest` exceeds `seq`, or the type is a half type.
     pub fn backward(&self, cpu: Cpu, dscores: Slice, dcontent: SliceMut, dtable: SliceMut) {
         match dscores {
             Slice::F32(dscores) => self.gradients::<f32>(cpu, dscores, dcontent, dtable),
             Slice::F64(dscores) => self.gradients::<f64>(cpu, dscores, dcontent, dtable),
-            Slice::F16(_) | Slice::Bf16(_) => panic!("relative scores of a half type"),
+            Slice::F16(_) | Slice::Bf16(_) => panic!("relative scores do not support half types"),
         }
     }
 
-    /// Checks the lengths, and says on how many threads to work.
+    /// Checks all lengths, and returns the thread count.
     fn threads(&self, cpu: Cpu, n_scores: usize) -> usize {
         let (content, table) = (self.content, self.table);
         let (seq, heads) = (content.seq, content.heads);
@@ -100,13 +102,13 @@ impl RelativeScores<'_> {
         });
     }
 
-    /// The rows of the table for a query and each key.
+    /// Returns the table rows for one query and each key.
     fn places(&self, query: usize) -> impl Iterator<Item = usize> {
         let rows = &self.rows[query..query + self.content.seq];
         rows.iter().rev().map(|&row| row as usize)
     }
 
-    /// Whose content a score has.
+    /// Returns the content row for a score.
     fn line(&self, query: usize, key: usize) -> usize {
         match self.of {
             ContentOf::Queries => query,
@@ -114,7 +116,8 @@ impl RelativeScores<'_> {
         }
     }
 
-    /// A task is a head of all sequences, whose part of the table's gradient is summed in their order.
+    /// Computes the gradients. A task is one head in all sequences. The table's gradient is summed in sequence
+    /// order.
     fn gradients<T: Plain + Recycled + Stored>(
         &self,
         cpu: Cpu,

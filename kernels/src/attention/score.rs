@@ -1,4 +1,4 @@
-//! From products to scores: bounds, biases and masks of one chunk, and the rows' maxima.
+//! Converts products to scores: soft cap, biases and masks for one chunk, and the rows' maxima.
 
 use std::ops::Range;
 
@@ -7,18 +7,17 @@ use super::{Bias, Group, Plan};
 use crate::products::{Total, WIDTH};
 use crate::vectors::{Separate, Task, Vectors, math};
 
-/// Turns the products of one chunk into scores, `-inf` for keys that do not count, and updates each row's
-/// maximum.
+/// Converts one chunk's products to scores, with `-inf` for hidden keys, and updates each row's maximum.
 pub(crate) struct Score<'a> {
     pub(crate) group: &'a Group<'a>,
     pub(crate) plan: &'a Plan,
-    /// The position of the first product, which is the first of a panel.
+    /// The first product's position, which starts a panel.
     pub(crate) first: usize,
-    /// The chunk's products, which become its scores: `[panels, rows, width]`.
+    /// The chunk's products on input, its scores on output: `[panels, rows, width]`.
     pub(crate) scores: &'a mut [f32],
-    /// Running maxima of each row that pass over NaN, `[rows, width]`: one for each lane.
+    /// Each row's running maxima, which ignore NaN, `[rows, width]`: one per lane.
     pub(crate) largest: &'a mut [f32],
-    /// Whether `largest` already covers preceding chunks.
+    /// Tells whether `largest` already covers earlier chunks.
     pub(crate) total: Total,
 }
 
@@ -29,8 +28,8 @@ impl<V: Vectors<f32>> Task<V> for Score<'_> {
         let n_rows = self.plan.rows().len();
         let positions = self.first..self.first + self.scores.len() / n_rows;
         if !(self.is_plain() && self.plan.all_see(&positions)) {
-            // All rows first, and the maxima after: loads of what was just stored in narrower pieces would
-            // stall (no store forwarding).
+            // All rows first, then the maxima: loading values that were just stored in narrower pieces would stall
+            // (no store forwarding).
             for row in 0..n_rows {
                 self.adjust::<V>(row);
             }
@@ -39,16 +38,16 @@ impl<V: Vectors<f32>> Task<V> for Score<'_> {
             for (j, lanes) in lanes.chunks_exact_mut(V::LANES).enumerate() {
                 let mut largest = match self.total {
                     Total::New => v.splat(f32::NEG_INFINITY),
-                    // SAFETY: `lanes` holds LANES numbers.
+                    // SAFETY: `lanes` holds LANES elements.
                     Total::Running => unsafe { v.load(lanes.as_ptr()) },
                 };
                 for scores in self.scores.chunks_exact(n_rows * width) {
                     let scores = &scores[row * width + j * V::LANES..][..V::LANES];
-                    // SAFETY: `scores` holds LANES numbers.
+                    // SAFETY: `scores` holds LANES elements.
                     let scores = unsafe { v.load(scores.as_ptr()) };
                     largest = zip(v, largest, scores, larger);
                 }
-                // SAFETY: `lanes` holds LANES numbers.
+                // SAFETY: `lanes` holds LANES elements.
                 unsafe { v.store(largest, lanes.as_mut_ptr()) };
             }
         }
@@ -56,14 +55,16 @@ impl<V: Vectors<f32>> Task<V> for Score<'_> {
 }
 
 impl Score<'_> {
-    /// Whether the scores of seen keys are the products themselves: no cap, no bias, no marks.
+    /// Returns whether visible scores are the unchanged products: no cap, no bias, no key mask.
     #[inline(always)]
     fn is_plain(&self) -> bool {
         let scoring = self.group.scoring;
-        scoring.soft_cap.is_none() && scoring.biases.is_empty() && self.group.kept.marks.is_none()
+        scoring.soft_cap.is_none()
+            && scoring.biases.is_empty()
+            && self.group.key_mask.mask.is_none()
     }
 
-    /// Caps a row's products, adds the biases, and hides the keys that do not count.
+    /// Caps a row's products, adds the biases, and hides masked keys.
     #[inline(always)]
     fn adjust<V: Vectors<f32>>(&mut self, row: usize) {
         let width = WIDTH * V::LANES;
@@ -71,7 +72,7 @@ impl Score<'_> {
         let n_panels = self.scores.len() / (n_rows * width);
         let (seen, row_of) = (&self.plan.seen()[row], self.plan.rows()[row]);
         let scoring = self.group.scoring;
-        let marks = self.group.kept.marks;
+        let mask = self.group.key_mask.mask;
         let is_plain = self.is_plain();
         for panel in 0..n_panels {
             let start = self.first + panel * width;
@@ -98,8 +99,8 @@ impl Score<'_> {
                 let at = [self.group.sequence, row_of.head, row_of.query, inside.start];
                 add(scores, bias, at);
             }
-            if let Some(marks) = marks {
-                for (score, &mark) in scores.iter_mut().zip(&marks[inside]) {
+            if let Some(mask) = mask {
+                for (score, &mark) in scores.iter_mut().zip(&mask[inside]) {
                     *score = if mark == 0 { f32::NEG_INFINITY } else { *score };
                 }
             }
@@ -107,7 +108,7 @@ impl Score<'_> {
     }
 }
 
-/// Adds a bias to consecutive scores; `at` is the sequence, head, query and key of the first.
+/// Adds a bias to consecutive scores. `at` is the first one's sequence, head, query and key.
 #[inline(always)]
 fn add(scores: &mut [f32], bias: &Bias, at: [usize; 4]) {
     let from = bias.from(at);
@@ -126,10 +127,10 @@ fn add(scores: &mut [f32], bias: &Bias, at: [usize; 4]) {
     }
 }
 
-/// Sets the scores of a panel outside of the range `shown` to `-inf`, which is a weight of 0.
+/// Sets a panel's scores outside the range `shown` to `-inf`, which gives a weight of 0.
 #[inline(always)]
 fn hide(scores: &mut [f32], shown: Range<u32>) {
-    // Without branches, so that the loop vectorises.
+    // Without branches, so that the loop vectorizes.
     for (at, score) in (0u32..).zip(scores) {
         let is_seen = (at >= shown.start) & (at < shown.end);
         *score = if is_seen { *score } else { f32::NEG_INFINITY };

@@ -1,4 +1,4 @@
-//! The speed of attention. Run on an idle machine:
+//! Measures attention's speed. Run on an idle machine:
 //! `cargo test --release -p candle-blocks-kernels attention_in_operations -- --ignored --nocapture`
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::{
 use crate::reference::{on, random};
 use crate::{products::formats::bandwidth::read_all, timing::least, vectors::Isa};
 
-/// Bytes per second at which `threads` threads read `len` numbers of f32.
+/// Returns the bytes per second at which `threads` threads read `len` f32 values.
 fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
     let data: Vec<f32> = random(len, 0.0, 1.0, 3);
     let seconds = least(200, || read_all(isa, &data, threads));
@@ -19,9 +19,9 @@ fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
 
 struct Case {
     name: &'static str,
-    /// Number of sequences, and queries of each.
+    /// Sequence count, and queries per sequence.
     sizes: (usize, usize),
-    /// Number of query heads, number of key/value heads, and dimensions of a head.
+    /// Query head count, key/value head count, and dimensions per head.
     heads: (usize, usize, usize),
     keys: usize,
     visible: Visible,
@@ -118,7 +118,7 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
 }
 
 #[test]
-#[ignore = "measures; needs an idle machine and a minute"]
+#[ignore = "a measurement: needs an idle machine and a minute"]
 fn attention_in_operations_per_second() {
     use Memory::*;
     use Visible::*;

@@ -1,30 +1,30 @@
-//! The working memory of a tile of queries, one piece of thread-local scratch.
+//! A query tile's working memory, in one thread-local scratch buffer.
 
 use bytemuck::cast_slice_mut;
 
 use super::{AttentionKernel, Layout, Operand};
 
-/// The memory, divided into its parts.
+/// The working memory, divided into fields.
 pub(crate) struct TileMemory<'a, F: Operand> {
-    /// The packed queries, scaled: `[chunks of dimensions, rows, ROW_WORDS]`.
+    /// Packed and scaled queries: `[chunks of dimensions, rows, ROW_WORDS]`.
     pub(crate) queries: &'a mut [F::Word],
     /// `[panels of positions, rows, width]`.
     pub(crate) scores: &'a mut [f32],
-    /// The packed exponentials of one chunk of positions, `[rows + 1, ROW_WORDS]`: one row more, since the
-    /// first position need not be the chunk's first.
+    /// A chunk's packed exponentials, `[rows + 1, ROW_WORDS]`. One row more, because the first position may not be
+    /// the chunk's first.
     pub(crate) exponentials: &'a mut [F::Word],
     /// Sums of exponentials times values, `[panels of dimensions, rows, width]`.
     pub(crate) totals: &'a mut [f32],
-    /// The largest scores of each row, in lanes: `[rows, width]`.
+    /// Each row's largest scores, one per lane: `[rows, width]`.
     pub(crate) largest: &'a mut [f32],
-    /// The sums of each row's exponentials, in lanes: `[rows, width]`.
+    /// Each row's summed exponentials, one per lane: `[rows, width]`.
     pub(crate) sums: &'a mut [f32],
-    /// One panel of a chunk's values, copied where some must be replaced by zeros.
+    /// A value panel in a chunk, copied if some values must be replaced by zeros.
     pub(crate) values: &'a mut [F::Word],
 }
 
 impl<'a, F: Operand> TileMemory<'a, F> {
-    /// Numbers of f32 that a tile of up to `n_rows` rows needs which see up to `span` positions.
+    /// Returns how many f32 elements a tile needs with up to `n_rows` rows and `span` visible positions.
     pub(crate) fn len(
         kernel: &dyn AttentionKernel<F>,
         layout: Layout,
@@ -34,7 +34,7 @@ impl<'a, F: Operand> TileMemory<'a, F> {
         Self::lengths(kernel, layout, n_rows, span).iter().sum()
     }
 
-    /// Divides `memory`, at least as long as [`Self::len`] says, for a tile of `n_rows` rows that see `span`
+    /// Divides `memory`, whose length is at least [`Self::len`], for a tile with `n_rows` rows and `span` visible
     /// positions.
     pub(crate) fn new(
         kernel: &dyn AttentionKernel<F>,
@@ -45,9 +45,11 @@ impl<'a, F: Operand> TileMemory<'a, F> {
     ) -> Self {
         let mut rest = memory;
         let [queries, scores, exponentials, totals, largest, sums, values] =
-            Self::lengths(kernel, layout, n_rows, span)
-                .map(|length| rest.split_off_mut(..length).expect("len has seen to it"));
-        // Words are as large as numbers.
+            Self::lengths(kernel, layout, n_rows, span).map(|length| {
+                rest.split_off_mut(..length)
+                    .expect("memory is at least as long as Self::len")
+            });
+        // Words are as large as f32.
         Self {
             queries: cast_slice_mut(queries),
             scores,
@@ -59,7 +61,7 @@ impl<'a, F: Operand> TileMemory<'a, F> {
         }
     }
 
-    /// The lengths of the parts, in the order of the fields.
+    /// Returns the fields' lengths, in field order.
     fn lengths(
         kernel: &dyn AttentionKernel<F>,
         layout: Layout,

@@ -1,6 +1,7 @@
-//! Attention's products of bfloat16 in tile registers; all else is done by the level's vectors.
+//! Attention's bfloat16 products in tile registers. Vectors do everything else.
 //!
-//! Keys and values keep the order of words in which they are appended, so that a tile's rows are every second cache line.
+//! Keys and values keep the word order in which they are appended, so that a tile's rows are every second cache
+//! line.
 
 use half::bf16;
 

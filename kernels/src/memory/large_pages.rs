@@ -1,12 +1,12 @@
-//! Memory on large pages for many weights, or keys and values, side by side.
+//! Memory on large pages for weights, keys and values, side by side.
 //!
-//! A step of decoding reads every weight once. With pages of 4 KiB, each one costs an address translation, and
-//! the hardware prefetcher stops at its end; with pages of 2 MiB a thread reads a third faster. Memory that the
-//! allocator reuses has its small pages already, and the mapping of a single weight is not a multiple of 2 MiB
-//! long. So weights that are packed together share mappings that are fresh from the system.
+//! A decoding step reads every weight once. With 4 KiB pages, each one costs an address translation, and the
+//! hardware prefetcher stops at its end. With 2 MiB pages a thread reads a third faster. Memory that the allocator
+//! reuses already has small pages, and a single weight's mapping is not a multiple of 2 MiB. Weights that are packed
+//! together therefore share mappings that come directly from the system.
 //!
 //! ```text
-//! mapping  | piece | piece |    piece    | not touched yet, no memory |
+//! mapping  | piece | piece |    piece    | untouched, takes no memory |
 //!          ^ a multiple of 2 MiB; pieces start at multiples of 4 KiB
 //! ```
 
@@ -19,37 +19,37 @@ use std::{
 
 use memmap2::MmapMut;
 
-/// Where weights that live together take their memory from. Clones take from the same mappings.
+/// An allocator for weights that live together. Clones share the same mappings.
 #[derive(Clone, Default)]
 pub struct LargePages(Arc<Mutex<Open>>);
 
-/// The mapping that pieces are taken from at present.
+/// The mapping from which pieces are taken.
 #[derive(Default)]
 struct Open {
     mapping: Option<Arc<Mapping>>,
-    /// Bytes of it that are taken.
+    /// Bytes taken from the current mapping.
     used: usize,
-    /// Bytes taken of all mappings so far.
+    /// Bytes taken from all mappings so far.
     total: usize,
 }
 
-/// A part of a mapping that nobody else has; zeros at first. The mapping ends with the last of its pieces.
+/// A piece of a mapping with exclusive access, initially zero. The mapping is freed with its last piece.
 pub struct MappedPiece {
     start: NonNull<u8>,
     len: usize,
     _mapping: Arc<Mapping>,
 }
 
-/// Bytes below which a piece is left to the allocator.
+/// Size in bytes below which the general allocator is used.
 const MIN_PIECE: usize = 64 << 10;
 
-/// The largest mapping in bytes, unless a single piece is longer.
+/// The maximum mapping size in bytes, unless a single piece is larger.
 const MAX_MAPPING: usize = 256 << 20;
 
-/// Bytes of a large page.
+/// Bytes per large page.
 const LARGE: usize = 2 << 20;
 
-/// Bytes that pieces start at multiples of: a small page.
+/// The alignment of pieces in bytes: a small page.
 const PAGE: usize = 4 << 10;
 
 impl fmt::Debug for LargePages {
@@ -59,7 +59,7 @@ impl fmt::Debug for LargePages {
 }
 
 impl LargePages {
-    /// `bytes` bytes of zeros; `None` if that is too few, or the system has little memory left.
+    /// Allocates `bytes` zeroed bytes. Returns `None` for small sizes, or if the system has little memory left.
     pub fn take(&self, bytes: usize) -> Option<MappedPiece> {
         if bytes < MIN_PIECE {
             return None;
@@ -69,9 +69,9 @@ impl LargePages {
         let mapping = match &open.mapping {
             Some(mapping) if mapping.len - open.used >= len => mapping.clone(),
             _ => {
-                // As long as all pieces so far together: a lone weight maps no more than it needs, and many
-                // weights need few mappings. What is never touched takes no memory, but is counted where the system
-                // limits what is mapped: near such a limit there are none.
+                // As long as all pieces so far together: a single weight maps no more than it needs, and many
+                // weights need few mappings. Untouched memory is not used, but counts where the system limits
+                // mappings: near such a limit, returns `None`.
                 let len = open.total.min(MAX_MAPPING).max(len);
                 let is_there = is_there(len.saturating_mul(2));
                 let mapping = is_there.then(|| Mapping::new(len, Pages::Large));
@@ -81,7 +81,7 @@ impl LargePages {
                 mapping
             }
         };
-        // SAFETY: the mapping has `len` bytes behind the `used` ones.
+        // SAFETY: the mapping has `len` bytes after the `used` ones.
         let start = unsafe { mapping.start.add(open.used) };
         open.used += len;
         open.total += len;
@@ -93,16 +93,17 @@ impl LargePages {
     }
 }
 
-/// What a mapping asks of the system.
+/// The page size requested from the system.
 #[derive(PartialEq)]
 enum Pages {
     Large,
-    /// The usual ones, of which only those that are written to take memory.
+    /// The default pages. Only written ones take memory.
     Small,
 }
 
 impl MappedPiece {
-    /// `bytes` bytes of zeros on small pages of their own; `None` if that is too few, or the system has no memory left.
+    /// Allocates `bytes` zeroed bytes on separate small pages. Returns `None` for small sizes, or if the system has
+    /// no memory left.
     pub fn on_small_pages(bytes: usize) -> Option<Self> {
         if bytes < MIN_PIECE {
             return None;
@@ -115,27 +116,27 @@ impl MappedPiece {
         })
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: within the mapping, which is kept alive; taken once; initialised by the system.
+        // SAFETY: within the mapping, which is kept alive; taken once; initialized by the system.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Its bytes, mutably.
+    /// Returns the bytes, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `self` is borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-// SAFETY: it owns its bytes as a vector does; the mapping is only kept alive.
+// SAFETY: it owns its bytes like a vector does; the mapping is only kept alive.
 unsafe impl Send for MappedPiece {}
 // SAFETY: as above.
 unsafe impl Sync for MappedPiece {}
 
-/// Anonymous memory of the system, returned to it on drop.
+/// Anonymous memory from the system, returned on drop.
 struct Mapping {
-    /// The start of the first large page within `_all`.
+    /// The first large page within `_all`.
     start: NonNull<u8>,
     /// Bytes from `start` on.
     len: usize,
@@ -164,8 +165,8 @@ impl Mapping {
     }
 }
 
-/// Whether the system or the allocator would give so many bytes now; none are kept. Asked of the system first, as an
-/// allocator takes what is given back to it for a reason to change its ways.
+/// Returns whether the system or the allocator would provide this many bytes now. None are kept. Asks the system
+/// first, because an allocator may change its strategy when large memory is returned to it.
 pub fn is_there(bytes: usize) -> bool {
     bytes < MIN_PIECE || MmapMut::map_anon(bytes.saturating_add(PAGE)).is_ok() || {
         let mut room = Vec::<u8>::new();
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_zeros_apart_and_outlive_what_gave_them() {
+    fn pieces_are_zeroed_disjoint_and_outlive_their_allocator() {
         let pages = LargePages::default();
         let sizes = [
             MIN_PIECE,
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_system_has_is_not_there() {
+    fn sizes_that_no_system_has_are_unavailable() {
         assert!(is_there(0) && is_there(1 << 20));
         assert!(!is_there(usize::MAX) && !is_there(1 << 60));
     }

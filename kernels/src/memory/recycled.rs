@@ -1,9 +1,8 @@
-//! Memory that is reused: what one step of training frees, the next one needs in the same sizes.
+//! Recycled buffers: the next training step needs the sizes that the last one freed.
 //!
-//! Large vectors go back to the system when they are freed, and come back one cleared page at a time. While a
-//! [`Keeper`] lives, buffers are kept instead, and handed out again with whatever they held. What is kept and
-//! what is in use together never exceed 1.5 times the most that was ever in use, so that it does not grow with
-//! time.
+//! Freed large vectors are returned to the system, and come back one cleared page at a time. While a [`Keeper`]
+//! lives, buffers are kept instead, and reused with their old contents. Kept and used buffers together never exceed
+//! 1.5 times the peak usage, so that memory does not grow over time.
 
 use std::{
     ops,
@@ -12,9 +11,9 @@ use std::{
 
 use crate::vectors::Element;
 
-/// A number type whose buffers are kept.
+/// An element type whose buffers are kept.
 pub trait Recycled: Element {
-    /// The process-wide pool of this type.
+    /// Returns this type's process-wide pool.
     fn pool() -> &'static Mutex<Pool<Self>>;
 }
 
@@ -28,7 +27,7 @@ macro_rules! recycled {
         })*
 
         impl Default for Keeper {
-            /// Buffers are kept from now on.
+            /// Keeps buffers from now on.
             fn default() -> Self {
                 $(lock::<$type>().keepers += 1;)*
                 Self(())
@@ -45,13 +44,13 @@ macro_rules! recycled {
 
 recycled!(f32 f64 half::f16 half::bf16);
 
-/// Buffers that wait to be reused, with counts of elements.
+/// Buffers that wait to be reused, and element counts.
 pub struct Pool<T> {
-    /// Buffers to reuse, in the order in which they were freed.
+    /// Free buffers, oldest first.
     free: Vec<Vec<T>>,
     n_free: usize,
     n_used: usize,
-    /// The most elements that were in use at any time.
+    /// The peak element count in use.
     most_used: usize,
     keepers: usize,
 }
@@ -67,8 +66,8 @@ impl<T: Element> Pool<T> {
         }
     }
 
-    /// The smallest buffer with room for `len`, unless it is more than half as large again: the gradient of a weight
-    /// can take the place of an activation of another size, and nothing takes twice the memory that it needs.
+    /// Takes the smallest buffer that holds `len` elements, at most 1.5 times as large: a weight's gradient can
+    /// reuse an activation's buffer with another size, but nothing takes twice the memory that it needs.
     fn take(&mut self, len: usize) -> Option<Vec<T>> {
         let most = len + len / 2;
         let sizes = self.free.iter().map(Vec::capacity).enumerate();
@@ -103,7 +102,7 @@ impl<T: Element> Pool<T> {
     }
 
     fn trim(&mut self) {
-        // The half on top is for sizes that are needed most at different times.
+        // The additional half is for sizes that are needed at different times.
         let most = self.most_used + self.most_used / 2;
         while !self.free.is_empty() && self.n_free + self.n_used > most {
             self.n_free -= self.free.remove(0).capacity();
@@ -111,7 +110,7 @@ impl<T: Element> Pool<T> {
     }
 }
 
-/// While one lives, freed buffers are kept.
+/// Keeps freed buffers while it lives.
 #[derive(Debug)]
 pub struct Keeper(());
 
@@ -119,35 +118,35 @@ fn lock<T: Recycled>() -> MutexGuard<'static, Pool<T>> {
     T::pool().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Numbers of unspecified value at first, whose memory goes back to the pool when they are dropped.
+/// A buffer with unspecified contents at first, whose memory is returned to the pool on drop.
 pub struct Buffer<T: Recycled>(Vec<T>);
 
 impl<T: Recycled> Buffer<T> {
-    /// A buffer of `len` numbers of unspecified value.
+    /// Creates a buffer with `len` elements and unspecified contents.
     pub fn new(len: usize) -> Self {
         let known = lock::<T>().take(len);
         let mut numbers = known.unwrap_or_else(|| Vec::with_capacity(len));
-        // Fills only fresh memory, and what a larger buffer was longer than its last use.
+        // Fills only new memory, and elements beyond a reused buffer's last length.
         numbers.resize(len, T::ZERO);
         lock::<T>().using(numbers.capacity());
         Self(numbers)
     }
 
-    /// A copy of a slice.
+    /// Copies a slice.
     pub fn copied(from: &[T]) -> Self {
         let mut copy = Self::new(from.len());
         copy.copy_from_slice(from);
         copy
     }
 
-    /// Its vector, on loan: [`give_back`] must follow, or else the pool counts it as in use for ever.
+    /// Returns the vector as a loan. [`give_back`] must follow, or else the pool counts it as in use forever.
     pub fn into_lent(mut self) -> Vec<T> {
         let numbers = std::mem::take(&mut self.0);
         std::mem::forget(self);
         numbers
     }
 
-    /// Its vector, for good.
+    /// Returns the vector permanently.
     pub fn into_vec(self) -> Vec<T> {
         let numbers = self.into_lent();
         let mut pool = lock::<T>();
@@ -156,7 +155,7 @@ impl<T: Recycled> Buffer<T> {
     }
 }
 
-/// Takes back a vector from [`Buffer::into_lent`].
+/// Returns a vector from [`Buffer::into_lent`] to the pool.
 pub fn give_back<T: Recycled>(numbers: Vec<T>) {
     lock::<T>().give(numbers);
 }
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_step_takes_the_memory_of_the_last_one() {
+    fn the_next_step_reuses_the_last_steps_memory() {
         let mut pool = Pool::new();
         pool.keepers = 1;
         let sizes = [100, 40, 100, 7];
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sizes_take_the_place_of_what_was_kept() {
+    fn other_sizes_replace_kept_buffers() {
         let mut pool = Pool::new();
         pool.keepers = 1;
         for len in [100, 200, 50, 300, 60, 90] {
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_keeper_nothing_stays() {
+    fn without_a_keeper_nothing_is_kept() {
         let mut pool = Pool::new();
         let buffer = used(&mut pool, 100);
         pool.give(buffer);

@@ -1,7 +1,7 @@
-//! Working memory: aligned to cache lines, and kept by its thread between calls.
+//! Scratch memory: aligned to cache lines, and kept by its thread between calls.
 //!
-//! A kernel [`lend`]s itself the calling thread's memory for as long as it runs, so that it allocates only when
-//! it needs more than ever before.
+//! A kernel borrows the calling thread's memory with [`lend`], so that it allocates only when it needs more than
+//! ever before.
 
 use std::{cell::Cell, marker::PhantomData, ops, thread::LocalKey};
 
@@ -10,16 +10,16 @@ use bytemuck::{Pod, Zeroable};
 use super::{LargePages, large_pages::MappedPiece};
 use crate::vectors::prefetch::LINE;
 
-/// One cache line.
+/// A cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
 
-/// A growable slice that starts at a cache line, so that no aligned vector straddles two.
+/// A growable slice that starts at a cache line, so that no aligned vector straddles two lines.
 pub struct Aligned<T> {
     memory: Memory,
     len: usize,
-    /// Where the memory is taken from when it grows, if it shares mappings with others.
+    /// The allocator for growth, if the memory shares mappings.
     pages: Option<LargePages>,
     numbers: PhantomData<T>,
 }
@@ -29,8 +29,8 @@ enum Memory {
     Piece(MappedPiece),
 }
 
-/// Bytes from which on memory of its own is mapped on large pages: a shorter range need not contain a whole
-/// one.
+/// The size in bytes from which a separate allocation uses large pages. A smaller range may not contain a whole
+/// page.
 const LARGE_PAGES_FROM: usize = 4 << 20;
 
 impl Memory {
@@ -56,7 +56,7 @@ impl<T> Default for Aligned<T> {
 }
 
 impl<T> Aligned<T> {
-    /// No numbers, and no memory.
+    /// Creates an empty slice without memory.
     pub const fn empty() -> Self {
         Self {
             memory: Memory::Lines(Vec::new()),
@@ -68,7 +68,7 @@ impl<T> Aligned<T> {
 }
 
 impl<T: Pod> Aligned<T> {
-    /// `len` zeros.
+    /// Creates a slice with `len` zeros.
     #[cfg(test)]
     pub fn zeros(len: usize) -> Self {
         let mut zeros = Self::empty();
@@ -76,7 +76,7 @@ impl<T: Pod> Aligned<T> {
         zeros
     }
 
-    /// No numbers; when it grows, its memory comes from `pages`.
+    /// Creates an empty slice whose memory comes from `pages` when it grows.
     pub fn empty_in(pages: &LargePages) -> Self {
         Self {
             pages: Some(pages.clone()),
@@ -84,14 +84,14 @@ impl<T: Pod> Aligned<T> {
         }
     }
 
-    /// `len` zeros in memory from `pages`.
+    /// Creates a slice with `len` zeros in memory from `pages`.
     pub fn zeros_in(pages: &LargePages, len: usize) -> Self {
         let mut zeros = Self::empty_in(pages);
         zeros.set_len(len);
         zeros
     }
 
-    /// `len` zeros, of which only those that are written take memory, where they are many.
+    /// Creates a slice with `len` zeros. If there are many, only written ones take memory.
     pub fn zeros_when_written(len: usize) -> Self {
         let mut zeros = Self::empty();
         let n_lines = (len * size_of::<T>()).div_ceil(LINE);
@@ -102,7 +102,7 @@ impl<T: Pod> Aligned<T> {
         zeros
     }
 
-    /// Sets the length to `len`; the numbers are whatever the memory held before.
+    /// Sets the length to `len`. The contents are unspecified.
     pub(crate) fn set_len(&mut self, len: usize) {
         const { assert!(align_of::<T>() <= LINE) };
         let n_lines = (len * size_of::<T>()).div_ceil(LINE);
@@ -136,7 +136,7 @@ impl<T: Pod> ops::DerefMut for Aligned<T> {
 }
 
 impl<T> Aligned<T> {
-    /// No numbers of another type, in the same memory.
+    /// Returns an empty slice with another type, in the same memory.
     pub fn emptied<U>(self) -> Aligned<U> {
         Aligned {
             memory: self.memory,
@@ -147,10 +147,10 @@ impl<T> Aligned<T> {
     }
 }
 
-/// A kind of working memory, for numbers of any type: each thread has its own.
+/// A kind of scratch memory, for any element type. Each thread has its own.
 pub type Scratch = LocalKey<Cell<Aligned<u8>>>;
 
-/// Declares the working memory of a kind: `scratch!(NAME)` makes a `static NAME: &Scratch`.
+/// Declares scratch memory: `scratch!(NAME)` creates a `static NAME: &Scratch`.
 #[macro_export]
 macro_rules! scratch {
     ($(#[$doc:meta])* $visibility:vis $name:ident) => {
@@ -166,20 +166,20 @@ macro_rules! scratch {
 }
 pub(crate) use scratch;
 
-/// Takes the calling thread's memory of a kind; [`give_back`] returns it.
+/// Takes the calling thread's scratch memory. [`give_back`] returns it.
 pub fn take<T: Pod>(scratch: &'static Scratch) -> Aligned<T> {
     scratch.take().emptied()
 }
 
-/// Returns the memory of a kind to the calling thread.
+/// Returns scratch memory to the calling thread.
 pub fn give_back<T>(scratch: &'static Scratch, memory: Aligned<T>) {
     scratch.set(memory.emptied());
 }
 
-/// Lends `len` numbers of unspecified value to `work`.
+/// Lends `len` elements with unspecified contents to `work`.
 ///
-/// The memory is taken out of the thread-local meanwhile. If the thread enters another product before `work`
-/// ends, as a waiting thread of a pool may, that one finds nothing there, and allocates its own.
+/// The memory is taken from the thread-local in the meantime. If the thread enters another product before `work`
+/// ends, as a waiting pool thread may, that product finds no memory, and allocates its own.
 pub fn lend<T: Pod, R>(
     scratch: &'static Scratch,
     len: usize,
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_aligned_and_of_the_length_asked_for() {
+    fn memory_is_aligned_and_has_the_requested_length() {
         for len in [0, 1, 15, 16, 17, 1000] {
             let single = Aligned::<f32>::zeros(len);
             let double = Aligned::<f64>::zeros(len);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_beside_that_of_others_is_as_any_other() {
+    fn memory_from_shared_mappings_behaves_like_separate_memory() {
         let pages = LargePages::default();
         for len in [0, 1, 17, 1000, 100_000] {
             let mut numbers = Aligned::<f32>::empty_in(&pages);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_within_a_loan_is_other_memory() {
+    fn a_nested_loan_has_separate_memory() {
         scratch!(SCRATCH);
         lend(SCRATCH, 20, |outer: &mut [f32]| {
             outer.fill(1.0);

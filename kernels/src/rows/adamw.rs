@@ -1,4 +1,4 @@
-//! AdamW's update of a parameter, and the sum of squares that gradients are clipped by.
+//! The AdamW parameter update, and the sum of squares for gradient clipping.
 
 use crate::cpu::Cpu;
 use crate::threads::{Shared, parallel};
@@ -6,32 +6,32 @@ use crate::vectors::{
     Element, Level, LevelTask, Real, Slice, SliceMut, Stored, lanes::LANES, with_type,
 };
 
-/// The settings of one update, the same for every element.
+/// The settings for one update, the same for every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update {
     /// Step size.
     pub learning_rate: f64,
-    /// Decay of the first moment.
+    /// Decay for the first moment.
     pub beta1: f64,
-    /// Decay of the second moment.
+    /// Decay for the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the second moment's root.
     pub eps: f64,
-    /// Weight decay; times the learning rate it is the share of the parameter that is subtracted.
+    /// Weight decay. The fraction of the parameter that is subtracted is this times the learning rate.
     pub weight_decay: f64,
     /// The number of this parameter's update, counted from 1.
     pub step: u64,
-    /// Factor on the gradient, as from clipping.
+    /// A factor on the gradient, for example from clipping.
     pub gradient_scale: f64,
 }
 
-/// What an update multiplies by, in the type that it is computed in.
+/// The factors in an update, in the type in which it is computed.
 struct Constants<R> {
     scale: R,
     keep: R,
     beta2: R,
     first_weight: R,
-    /// Whether the first moment is computed from the gradient's side, `first_weight` being negative then.
+    /// True if the first moment is computed from the gradient's side. `first_weight` is then negative.
     from_gradient: bool,
     second_weight: R,
     second_root: R,
@@ -40,7 +40,7 @@ struct Constants<R> {
 }
 
 impl Update {
-    /// `1 - βᵗ` for both moments.
+    /// Returns `1 - βᵗ` for both moments.
     pub fn bias_corrections(&self) -> (f64, f64) {
         let power = |beta: f64| 1.0 - libm::pow(beta, self.step as f64);
         (power(self.beta1), power(self.beta2))
@@ -48,8 +48,8 @@ impl Update {
 
     fn constants<R: Real>(&self) -> Constants<R> {
         let (first, second) = self.bias_corrections();
-        // From the nearer side, as torch's `lerp`: with a decay of 0 the moment is the gradient, without what is left
-        // of an earlier one when that is subtracted from itself.
+        // From the nearer side, like torch's `lerp`: with a decay of 0 the moment is exactly the gradient. Otherwise
+        // an earlier moment would leave a remainder when it is subtracted from itself.
         let from_gradient = self.beta1 <= 0.5;
         let first_weight = match from_gradient {
             true => -self.beta1,
@@ -69,17 +69,17 @@ impl Update {
     }
 }
 
-/// Elements per piece of work: its parts of the four arrays, 256 KiB in f32, fit a core's L2 cache.
+/// Elements per task: its parts of the four arrays, 256 KiB in f32, fit a core's L2 cache.
 const CHUNK: usize = 16 * 1024;
 
-/// Moves `parameter` and both moments by one step, in one pass over the four arrays (`torch.optim.AdamW`, in
-/// its order of operations; Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>). The moments are f64 for f64
-/// parameters, and else f32.
+/// Updates `parameter` and both moments by one step, in one pass over the four arrays (`torch.optim.AdamW`, with its
+/// operation order; Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>). The moments are f64 for f64
+/// parameters, else f32.
 ///
-/// Every level gives the same bits: nothing is summed across elements, and nothing is fused.
+/// Every instruction set gives the same bits: nothing is summed across elements, and nothing is fused.
 ///
 /// # Panics
-/// If lengths or types do not fit.
+/// If lengths or types do not match.
 pub fn update(
     cpu: Cpu,
     update: &Update,
@@ -103,7 +103,7 @@ fn typed_update<T: Element>(
 ) {
     assert!(
         [gradient.len(), first.len(), second.len()] == [parameter.len(); 3],
-        "arrays of one length"
+        "parameter, gradient and moments differ in length"
     );
     let constants = &update.constants::<T::Acc>();
     let len = parameter.len();
@@ -114,7 +114,7 @@ fn typed_update<T: Element>(
     );
     parallel::for_tasks(cpu.threads, len.div_ceil(CHUNK), |task| {
         let range = task * CHUNK..len.min((task + 1) * CHUNK);
-        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        // SAFETY: `for_tasks` runs each number once, and chunks do not overlap.
         let parameter = unsafe { parameter.range(range.clone()) };
         // SAFETY: as above.
         let (first, second) = unsafe { (first.range(range.clone()), second.range(range.clone())) };
@@ -128,7 +128,7 @@ fn typed_update<T: Element>(
     });
 }
 
-/// The same range of the four arrays.
+/// A range in the four arrays.
 struct UpdateRange<'a, T: Element> {
     constants: &'a Constants<T::Acc>,
     parameter: &'a mut [T],
@@ -138,7 +138,7 @@ struct UpdateRange<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for UpdateRange<'_, T> {
-    // Scalar code, which the compiler vectorises with the level's instructions.
+    // Scalar code, which the compiler vectorizes with the instruction set.
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let (n, c) = (self.parameter.len(), self.constants);
@@ -156,7 +156,7 @@ impl<T: Element> LevelTask for UpdateRange<'_, T> {
     }
 }
 
-/// `Σ x²` in f64, in pieces whose sums are added in order. A NaN or an infinity anywhere makes the sum one.
+/// Returns `Σ x²` in f64. Chunks are summed in order. A NaN or an infinity anywhere makes the sum NaN or infinite.
 pub fn sum_of_squares(cpu: Cpu, x: Slice) -> f64 {
     let mut sums = vec![0.0; x.len().div_ceil(CHUNK)];
     parallel::for_chunks(cpu.threads, &mut sums, 1, |index, total| {
@@ -166,7 +166,7 @@ pub fn sum_of_squares(cpu: Cpu, x: Slice) -> f64 {
     sums.iter().sum()
 }
 
-/// The sum of squares of one piece.
+/// The sum of squares in one chunk.
 struct Squares<'a, T>(&'a [T]);
 
 impl<T: Element<Acc: Into<f64>>> LevelTask<f64> for Squares<'_, T> {

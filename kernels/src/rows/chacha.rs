@@ -1,19 +1,19 @@
-//! ChaCha12's stream (Bernstein 2008, <https://cr.yp.to/chacha.html>), a block in each lane of a level's vectors: the numbers
-//! of the crate `chacha20`, which has no vectors of 512 bits.
+//! The ChaCha12 stream (Bernstein 2008, <https://cr.yp.to/chacha.html>), with one block per vector lane. It equals
+//! the stream of the crate `chacha20`, which has no 512-bit vectors.
 
 use std::array::from_fn;
 
 use crate::vectors::{Level, LevelTask, MAX_LANES, Vectors, columns_at_once};
 
-/// Words of a block.
+/// Words per block.
 pub const BLOCK: usize = 16;
 
-/// Words that every level computes a multiple of.
+/// Every instruction set computes a multiple of this many words.
 pub const AT_ONCE: usize = BLOCK * MAX_LANES;
 
 const ROUNDS: usize = 12;
 
-/// Fills `words`, a multiple of [`AT_ONCE`], with the stream of a seed from a block on.
+/// Fills `words`, whose length is a multiple of [`AT_ONCE`], with a seed's stream, starting at a block.
 pub struct Stream<'a> {
     pub seed: &'a [u8; 32],
     pub first_block: u64,
@@ -36,7 +36,7 @@ impl LevelTask for Stream<'_> {
     }
 }
 
-/// As many consecutive blocks as a vector has lanes.
+/// Writes as many consecutive blocks as a vector has lanes.
 #[inline(always)]
 fn write_blocks<L: Level>(level: L, key: &[u32; 8], first: u64, words: &mut [u32]) {
     let lanes = <L as Vectors<f32>>::LANES;
@@ -52,7 +52,7 @@ fn write_blocks<L: Level>(level: L, key: &[u32; 8], first: u64, words: &mut [u32
         _ => level.splat_word(0),
     });
     let mut state = start;
-    // Written out, so that every word of the state stays in a register.
+    // Written out, so that every word in the state stays in a register.
     macro_rules! quarters {
         ($([$a:literal $b:literal $c:literal $d:literal])*) => {$(
             quarters!(@ $a $b $d 16, $c $d $b 12, $a $b $d 8, $c $d $b 7);
@@ -66,11 +66,11 @@ fn write_blocks<L: Level>(level: L, key: &[u32; 8], first: u64, words: &mut [u32
         quarters!([0 4 8 12] [1 5 9 13] [2 6 10 14] [3 7 11 15]);
         quarters!([0 5 10 15] [1 6 11 12] [2 7 8 13] [3 4 9 14]);
     }
-    // [word][lane], and with a block's words one after the other [lane][word].
+    // [word][lane], then transposed to consecutive blocks [lane][word].
     let mut by_word = [0u32; AT_ONCE];
     for (word, (state, start)) in state.into_iter().zip(start).enumerate() {
         let to = &mut by_word[word * lanes..][..lanes];
-        // SAFETY: `to` has room for a vector.
+        // SAFETY: `to` holds a vector.
         unsafe { level.store_words(level.add_words(state, start), to.as_mut_ptr()) };
     }
     let transposer = <L as Vectors<f32>>::Transposer::from(level);
@@ -86,7 +86,7 @@ fn write_blocks<L: Level>(level: L, key: &[u32; 8], first: u64, words: &mut [u32
                     Vectors::<f32>::store(transposer, column, to.cast());
                 }
             };
-            // SAFETY: `rows` rows of `lanes` words from this one on lie in `by_word`.
+            // SAFETY: `by_word` holds `rows` rows with `lanes` words, starting at `from`.
             unsafe { Vectors::<f32>::for_columns(transposer, from, lanes, store) };
         }
     }
@@ -101,7 +101,7 @@ mod tests {
     use crate::vectors::Isa;
 
     #[test]
-    fn words_are_those_of_the_crate_chacha20_on_every_level() {
+    fn words_equal_the_crate_chacha20_on_every_level() {
         let seed = from_fn(|i| (7 * i + 3) as u8);
         for first_block in [0, 5, u64::from(u32::MAX) - 3] {
             let mut rng = ChaCha12Rng::from_seed(seed);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "measures; needs an idle machine"]
+    #[ignore = "a measurement: needs an idle machine"]
     fn bytes_per_second() {
         let mut words = vec![0; 8 * AT_ONCE];
         for isa in Isa::levels() {

@@ -1,7 +1,7 @@
-//! Cross-entropy of rows of logits with one class each, forward and backward.
+//! Cross-entropy for rows of logits with one class each, forward and backward.
 //!
-//! A row's loss is `ln Σ exp(x - max) - (x[class] - max)`. Nothing of the size of the logits is kept: the
-//! backward pass computes the probabilities again, which takes less time than reading them from memory.
+//! A row's loss is `ln Σ exp(x - max) - (x[class] - max)`. Nothing as large as the logits is kept: the backward pass
+//! recomputes the probabilities, which takes less time than reading them from memory.
 
 use crate::cpu::{Cpu, PIECE};
 use crate::threads::{Shared, parallel};
@@ -9,16 +9,16 @@ use crate::vectors::{
     Element, Level, LevelTask, Real, Slice, SliceMut, Stored, max, update_and_sum, with_type,
 };
 
-/// Writes each row's loss; 0 for rows without a class.
+/// Writes each row's loss, 0 for rows without a class.
 ///
 /// # Panics
-/// If lengths do not fit.
+/// If lengths do not match.
 pub fn losses(cpu: Cpu, x: Slice, classes: &[Option<usize>], losses: &mut [f64]) {
     assert_eq!(classes.len(), losses.len());
     let width = x.len() / classes.len().max(1);
     let losses = Shared::new(losses);
     for_rows(cpu, classes.len(), width, |rows| {
-        // SAFETY: `for_rows` gives out each row once.
+        // SAFETY: `for_rows` visits each row once.
         let losses = unsafe { losses.range(rows.clone()) };
         let classes = &classes[rows.clone()];
         with_type!(x, T => cpu.isa.enter(Losses {
@@ -29,10 +29,10 @@ pub fn losses(cpu: Cpu, x: Slice, classes: &[Option<usize>], losses: &mut [f64])
     });
 }
 
-/// Writes the gradient of `x`: `factor · (probability - [is the row's class])`; 0 in rows without a class.
+/// Writes `x`'s gradient: `factor · (probability - [is the row's class])`, 0 in rows without a class.
 ///
 /// # Panics
-/// If lengths or types do not fit.
+/// If lengths or types do not match.
 pub fn gradient(cpu: Cpu, x: Slice, classes: &[Option<usize>], factor: f64, dx: SliceMut) {
     with_type!(x, T => {
         let (x, dx) = (T::of_slice(x), T::of_slice_mut(dx));
@@ -41,7 +41,7 @@ pub fn gradient(cpu: Cpu, x: Slice, classes: &[Option<usize>], factor: f64, dx: 
         let dx = Shared::new(dx);
         for_rows(cpu, classes.len(), width, |rows| {
             let elements = rows.start * width..rows.end * width;
-            // SAFETY: `for_rows` gives out each row once.
+            // SAFETY: `for_rows` visits each row once.
             let dx = unsafe { dx.range(elements.clone()) };
             cpu.isa.enter(Gradient {
                 x: &x[elements],
@@ -53,7 +53,7 @@ pub fn gradient(cpu: Cpu, x: Slice, classes: &[Option<usize>], factor: f64, dx: 
     });
 }
 
-/// Calls `work` with ranges of rows; each row is in exactly one of them.
+/// Calls `work` with row ranges. Each row is in exactly one range.
 fn for_rows(cpu: Cpu, n_rows: usize, width: usize, work: impl Fn(std::ops::Range<usize>) + Sync) {
     if width == 0 {
         return;
@@ -118,7 +118,7 @@ impl<T: Element> LevelTask for Gradient<'_, T> {
     }
 }
 
-/// Writes `exp(x - max)` of each element; returns the maximum and the sum.
+/// Writes `exp(x - max)` elementwise, and returns the maximum and the sum.
 #[inline(always)]
 fn exponentiate<T: Element>(x: &[T], exponentials: &mut [T::Acc]) -> (T::Acc, T::Acc) {
     for (e, x) in exponentials.iter_mut().zip(x) {

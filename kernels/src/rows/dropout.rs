@@ -1,15 +1,15 @@
-//! Inverted dropout with a given mask.
+//! Inverted dropout with a given mask, and random masks.
 
 use super::chacha::{AT_ONCE, BLOCK, Stream};
 use crate::cpu::Cpu;
 use crate::threads;
 use crate::vectors::{Element, Loop, Real, Slice, SliceMut, Stored, with_type};
 
-/// `y = x / divisor` where `keep` is not 0, else 0: a true division, as in NumPy's
-/// `x * mask / (1 - p)`, which a product with the reciprocal does not equal.
+/// Computes `y = x / divisor` where `keep` is not 0, else 0. It is a true division, as in NumPy's `x * mask / (1 -
+/// p)`, which a product with the reciprocal does not equal.
 ///
 /// # Panics
-/// If lengths or types do not fit.
+/// If lengths or types do not match.
 pub fn dropout(cpu: Cpu, x: Slice, keep: &[u8], divisor: f64, y: SliceMut) {
     with_type!(x, T => {
         let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
@@ -24,15 +24,16 @@ pub fn dropout(cpu: Cpu, x: Slice, keep: &[u8], divisor: f64, y: SliceMut) {
     });
 }
 
-/// A mask out of ChaCha12's stream of a seed, from a position in 32-bit words: `keep = 1` where the next uniform number of
-/// `[0, 1)` is at least `p`, else 0. Each number is the high 53 of 64 bits, as `rand` makes an `f64`. Each thread seeks its part.
+/// Draws a dropout mask from a seed's ChaCha12 stream, starting at a position in 32-bit words: `keep = 1` if the
+/// next uniform value in `[0, 1)` is at least `p`, else 0. Each value uses the upper 53 out of 64 bits, as in
+/// `rand`'s `f64`. Each thread seeks to its part.
 pub fn draw_mask(cpu: Cpu, (seed, position): ([u8; 32], u128), p: f64, keep: &mut [u8]) {
-    /// Elements whose random bits lie in a thread's cache.
+    /// Elements whose random bits fit a thread's cache.
     const DRAWN: usize = 1024;
     let n_threads = threads::threads_for(keep.len(), cpu.threads);
     threads::for_chunks(n_threads, keep, DRAWN, |first, keep| {
         let start = position + 2 * first as u128;
-        // The stream is in blocks, and a part begins anywhere in one.
+        // The stream consists of blocks, and a part may begin within one.
         let skipped = (start % BLOCK as u128) as usize;
         let mut words = [0; 2 * DRAWN + AT_ONCE];
         let n_words = (skipped + 2 * keep.len()).next_multiple_of(AT_ONCE);
@@ -46,7 +47,7 @@ pub fn draw_mask(cpu: Cpu, (seed, position): ([u8; 32], u128), p: f64, keep: &mu
     });
 }
 
-/// Compares as integers, which is the same comparison.
+/// Compares as integers, which is equivalent.
 #[inline(always)]
 fn keep_at_least(words: &[u32], p: f64, keep: &mut [u8]) {
     let least = (p * (1u64 << 53) as f64).ceil() as u64;
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_at_least_p_to_the_last_bit() {
+    fn elements_are_kept_from_p_on_to_the_last_bit() {
         let unit = 1.0 / (1u64 << 53) as f64;
         for p in [0.0, unit, 0.1, 0.25, 1.0 / 3.0, 0.5, 0.9, 1.0 - unit] {
             let near = (p / unit) as u64;
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_values_are_divided_and_others_are_zero_even_where_x_is_not_finite() {
+    fn kept_values_are_divided_and_others_are_zero_even_if_x_is_not_finite() {
         let x = [1.0f32, -2.0, f32::NAN, f32::INFINITY, 5.0, f32::NAN];
         let mut y = [9.0f32; 6];
         dropout(

@@ -1,23 +1,23 @@
-//! Arithmetic element by element. Each result is rounded once, to the type of the numbers.
+//! Elementwise arithmetic. Each result is rounded once, to the elements' type.
 
 use crate::cpu::{Cpu, PIECE};
 use crate::threads::parallel;
 use crate::vectors::{Element, Isa, Loop, Real, Slice, SliceMut, Stored, with_type};
 
-/// `y = y + x`.
+/// Computes `y = y + x`.
 ///
 /// # Panics
-/// If lengths or types do not fit, as all functions of this module.
+/// If lengths or types do not match, like all functions in this module.
 pub fn add(cpu: Cpu, y: SliceMut, x: Slice) {
     with_type!(x, T => pairs::<T>(cpu, T::of_slice_mut(y), T::of_slice(x), |y, x| y + x));
 }
 
-/// `y = y · x`.
+/// Computes `y = y · x`.
 pub fn multiply(cpu: Cpu, y: SliceMut, x: Slice) {
     with_type!(x, T => pairs::<T>(cpu, T::of_slice_mut(y), T::of_slice(x), |y, x| y * x));
 }
 
-/// `y = factor · y`.
+/// Computes `y = factor · y`.
 pub fn scale(cpu: Cpu, y: SliceMut, factor: f64) {
     with_type!(y.shared(), T => {
         let factor = <T as Element>::Acc::of(factor);
@@ -25,7 +25,7 @@ pub fn scale(cpu: Cpu, y: SliceMut, factor: f64) {
     });
 }
 
-/// `y = y + offset`.
+/// Computes `y = y + offset`.
 pub fn shift(cpu: Cpu, y: SliceMut, offset: f64) {
     with_type!(y.shared(), T => {
         let offset = <T as Element>::Acc::of(offset);
@@ -33,7 +33,7 @@ pub fn shift(cpu: Cpu, y: SliceMut, offset: f64) {
     });
 }
 
-/// `y = min(max(y, low), high)`; NaN stays.
+/// Computes `y = min(max(y, low), high)`. NaN is preserved.
 pub fn clamp(cpu: Cpu, y: SliceMut, [low, high]: [f64; 2]) {
     with_type!(y.shared(), T => {
         let [low, high] = [low, high].map(<T as Element>::Acc::of);
@@ -41,7 +41,7 @@ pub fn clamp(cpu: Cpu, y: SliceMut, [low, high]: [f64; 2]) {
     });
 }
 
-/// Turns the gradient of `clamp(x)` into that of `x`: 0 where `x` lies beyond a limit.
+/// Converts `clamp(x)`'s gradient to `x`'s gradient: 0 where `x` is beyond a limit.
 pub fn clamp_gradient(cpu: Cpu, dy: SliceMut, x: Slice, [low, high]: [f64; 2]) {
     with_type!(x, T => {
         let [low, high] = [low, high].map(<T as Element>::Acc::of);
@@ -52,27 +52,27 @@ pub fn clamp_gradient(cpu: Cpu, dy: SliceMut, x: Slice, [low, high]: [f64; 2]) {
     });
 }
 
-/// Adds a vector to each row of `y`, which is as long as the vector.
+/// Adds a vector to each row in `y`. Rows are as long as the vector.
 pub fn add_to_rows(cpu: Cpu, y: SliceMut, vector: Slice) {
     with_type!(vector, T => rows::<T>(cpu, T::of_slice_mut(y), T::of_slice(vector), |y, v| y + v));
 }
 
-/// Multiplies each row of `y` by a vector, element by element.
+/// Multiplies each row in `y` by a vector, elementwise.
 pub fn multiply_rows(cpu: Cpu, y: SliceMut, vector: Slice) {
     with_type!(vector, T => rows::<T>(cpu, T::of_slice_mut(y), T::of_slice(vector), |y, v| y * v));
 }
 
-/// Converts between f32 and a half type; rounds to nearest, ties to even.
+/// Converts between f32 and a half type, rounding to nearest, ties to even.
 ///
 /// # Panics
-/// If lengths do not fit, or for other types.
+/// If lengths do not match, or for other types.
 pub fn convert(cpu: Cpu, x: Slice, y: SliceMut) {
     match (x, y) {
         (Slice::F16(x), SliceMut::F32(y)) => converted(cpu, x, y),
         (Slice::Bf16(x), SliceMut::F32(y)) => converted(cpu, x, y),
         (Slice::F32(x), SliceMut::F16(y)) => converted(cpu, x, y),
         (Slice::F32(x), SliceMut::Bf16(y)) => converted(cpu, x, y),
-        (x, y) => panic!("conversion of {x:?} to {y:?}"),
+        (x, y) => panic!("conversion from {x:?} to {y:?} is not supported"),
     }
 }
 
@@ -143,7 +143,7 @@ fn over<T: Send>(
     chunk: usize,
     work: impl Fn(Isa, usize, &mut [T]) + Sync + Send,
 ) {
-    // As cheap as a copy: an eighth of what a norm's element costs.
+    // As cheap as a copy: an eighth of a norm's cost per element.
     let threads = cpu.for_elements(y.len() / 8).threads;
     parallel::for_chunks(threads, y, chunk, |start, y| work(cpu.isa, start, y));
 }
@@ -156,7 +156,7 @@ mod tests {
     use crate::reference::{alone, on};
 
     #[test]
-    fn each_is_what_it_says_at_every_length_and_on_every_level() {
+    fn each_operation_is_exact_at_every_length_and_on_every_level() {
         for n in [0, 1, 15, 17, PIECE + 3, 9 * PIECE] {
             let x: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
             let y: Vec<f32> = (0..n).map(|i| (i as f32 * 0.3).cos()).collect();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_meet_each_row() {
+    fn vectors_are_applied_to_each_row() {
         let vector = [1.0f64, 2.0, 0.5];
         let mut y = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
         add_to_rows(alone(), f64::slice_mut(&mut y), f64::slice(&vector));

@@ -1,4 +1,4 @@
-//! What is computed of each row or element by itself, and sums over rows.
+//! Elementwise and row-wise operations, and sums over rows.
 
 pub mod activation;
 pub mod adamw;

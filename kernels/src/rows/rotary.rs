@@ -1,49 +1,49 @@
-//! Rotary position embedding: pairs of dimensions, rotated by angles given as cosines and sines.
+//! Rotary position embedding: rotates dimension pairs, given cosines and sines.
 
 use crate::cpu::Cpu;
 use crate::vectors::{Element, Isa, Level, LevelTask, Real, Slice, SliceMut, Stored, with_type};
 
-/// Which dimensions form a pair.
+/// The dimensions that form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
     /// `i` and `i + pairs`: the first half with the second.
     Halves,
-    /// `2i` and `2i + 1`: neighbours.
+    /// `2i` and `2i + 1`: adjacent dimensions.
     Interleaved,
 }
 
-/// Which way to turn.
+/// The direction of rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// By the angles.
+    /// Rotates by the angles.
     Forward,
-    /// By the opposite angles, which is the gradient.
+    /// Rotates by the negative angles, for the gradient.
     Back,
 }
 
-/// A rotation of heads, each `head_dim` numbers long, whose first `2·pairs` dimensions turn.
+/// A rotation for heads with `head_dim` elements each, in their first `2·pairs` dimensions.
 pub struct Rotation<'a> {
-    /// Dimensions of a head.
+    /// Dimensions per head.
     pub head_dim: usize,
-    /// Pairs that turn; the dimensions behind them stay.
+    /// Pairs to rotate. The remaining dimensions are copied.
     pub pairs: usize,
-    /// Which dimensions form a pair.
+    /// The dimensions that form a pair.
     pub pairing: Pairing,
-    /// Which way they turn.
+    /// The direction of rotation.
     pub direction: Direction,
     /// Rows of `pairs` cosines.
     pub cos: Slice<'a>,
     /// Rows of `pairs` sines.
     pub sin: Slice<'a>,
-    /// The row of cosines and sines for each head, counted through all.
+    /// Returns the row in `cos` and `sin` for each head, counted through all rows.
     pub table_row: &'a (dyn Fn(usize) -> usize + Sync),
 }
 
 impl Rotation<'_> {
-    /// Writes the heads of `x`, rotated, to `y`; all numbers are of one type.
+    /// Writes `x`'s rotated heads to `y`. All slices have one type.
     ///
     /// # Panics
-    /// If lengths or types do not fit.
+    /// If lengths or types do not match.
     pub fn apply(&self, cpu: Cpu, x: Slice, y: SliceMut) {
         with_type!(x, T => {
             let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
@@ -68,7 +68,7 @@ impl Rotation<'_> {
     }
 }
 
-/// Rotates the first `2·pairs` dimensions of each head of a row in place, by `pairs` cosines and sines.
+/// Rotates the first `2·pairs` dimensions in each head in place, by `pairs` cosines and sines.
 pub fn rotate_heads(
     isa: Isa,
     row: &mut [f32],
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_turn_in_place_as_rows_do() {
+    fn heads_rotated_in_place_equal_rotated_rows() {
         let (head_dim, pairs, heads) = (9, 3, 4);
         let x: Vec<f32> = (0..heads * head_dim).map(|i| (i as f32).sin()).collect();
         let (cos, sin) = ([0.5, 0.25, -0.125], [0.75, -1.0, 0.3]);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_turn_and_turn_back() {
+    fn rows_rotate_and_rotate_back() {
         let (width, pairs, rows) = (7, 2, 5);
         let x: Vec<f64> = (0..rows * width).map(|i| (i as f64).sin()).collect();
         let angle = |i: usize| 0.3 + i as f64;

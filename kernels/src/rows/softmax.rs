@@ -1,9 +1,9 @@
-//! Softmax of rows over the elements that each row may see, forward and backward.
+//! Row-wise softmax over each row's visible elements, forward and backward.
 //!
-//! `y = exp(x - max) / Σ exp(x - max)` over the elements seen; exactly 0 for the others, and for all of a row
-//! that sees nothing finite. Elements that are not seen are never read, so that not even a NaN there changes a
-//! bit. And since element `i` is always added in lane `i mod 16`, neither does the number of unseen elements
-//! behind the seen ones.
+//! `y = exp(x - max) / Σ exp(x - max)` over the visible elements, and exactly 0 for the others. A row without a
+//! visible finite element is 0. Hidden elements are never read, so that not even a NaN there changes a bit. Element
+//! `i` is always added in lane `i mod 16`, so that the bits do not depend on the number of hidden elements after the
+//! visible ones.
 
 use std::ops::Range;
 
@@ -13,40 +13,40 @@ use crate::vectors::{
     update_and_sum, with_type,
 };
 
-/// Which elements a row sees.
+/// The elements visible to a row.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen<'a> {
-    /// The elements that may be seen: those of this range.
+pub(crate) struct VisibleElements<'a> {
+    /// The range that contains all visible elements.
     pub range: Range<usize>,
-    /// Marks of all elements of the row, 0 for one that is not seen; without marks all of `range` are.
+    /// A mask for the row's elements: 0 hides an element. Without a mask, all elements in `range` are visible.
     pub keep: Option<&'a [u8]>,
 }
 
-impl Seen<'_> {
-    /// All elements of a range.
+impl VisibleElements<'_> {
+    /// Makes all elements in a range visible.
     pub fn all(range: Range<usize>) -> Self {
         Self { range, keep: None }
     }
 }
 
-/// Writes the softmax of each row of `width` elements of `x` to `y`; both are of one type.
+/// Writes the softmax of each row in `x`, with `width` elements, to `y`. Both have one type.
 ///
 /// # Panics
-/// If lengths or types do not fit.
+/// If lengths or types do not match.
 pub fn softmax(cpu: Cpu, x: Slice, y: SliceMut, width: usize) {
     with_type!(x, T => {
         let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
         assert_eq!(x.len(), y.len());
         cpu.for_rows(y, width, |start, y| {
-            forward_here(cpu.isa, &x[start..][..y.len()], y, width, None, |_| Seen::all(0..width));
+            forward_here(cpu.isa, &x[start..][..y.len()], y, width, None, |_| VisibleElements::all(0..width));
         });
     });
 }
 
-/// Writes the gradient of `x` for the cotangent `dy` of its softmax `y`: see `backward_here`.
+/// Writes `x`'s gradient, given the gradient `dy` for its softmax `y`. See `backward_here`.
 ///
 /// # Panics
-/// If lengths or types do not fit.
+/// If lengths or types do not match.
 pub fn gradient(cpu: Cpu, y: Slice, dy: Slice, dx: SliceMut, width: usize) {
     with_type!(y, T => {
         let (y, dy, dx) = (T::of_slice(y), T::of_slice(dy), T::of_slice_mut(dx));
@@ -57,15 +57,16 @@ pub fn gradient(cpu: Cpu, y: Slice, dy: Slice, dx: SliceMut, width: usize) {
     });
 }
 
-/// Writes the softmax of each row of `width` elements of `x` to `y`, on the calling thread; `seen(i)` applies to row
-/// `i`. Where there are `sinks`, each row has one, an element more that every row sees: they become their softmax in place.
+/// Writes the softmax of each row in `x`, with `width` elements, to `y`, on the calling thread. `seen(i)` applies to
+/// row `i`. If given, `sinks` holds one additional element per row, which is always visible. It is replaced by its
+/// softmax.
 pub(crate) fn forward_here<'a, T: Element>(
     isa: Isa,
     x: &[T],
     y: &mut [T],
     width: usize,
     mut sinks: Option<&mut [T]>,
-    seen: impl Fn(usize) -> Seen<'a>,
+    seen: impl Fn(usize) -> VisibleElements<'a>,
 ) {
     assert_eq!(x.len(), y.len());
     let mut scratch = vec![T::Acc::ZERO; width];
@@ -84,14 +85,13 @@ pub(crate) fn forward_here<'a, T: Element>(
     }
 }
 
-/// Gradient of `x` for the cotangent `dy`, from the softmax `y`: `dx = y · (dy - Σ y · dy)`; on the calling thread, for
-/// as many rows as `dx` has.
+/// Computes `x`'s gradient for the softmax `y`, given its gradient `dy`: `dx = y · (dy - Σ y · dy)`. Runs on the
+/// calling thread, for as many rows as `dx` has.
 ///
-/// The mean `Σ y · dy` is subtracted twice. Rounded probabilities do not add up to exactly 1, which would leave
-/// a part of whatever all cotangents have in common; the second pass removes what the first one left.
+/// The mean `Σ y · dy` is subtracted twice. Rounded probabilities do not sum to exactly 1, which would leave a part
+/// of any offset common to all `dy`. The second pass removes the remainder.
 ///
-/// Where `y` is 0 so is `dx`, whatever the cotangent. The softmax of the rows' `sinks`, whose cotangents are 0, becomes their
-/// gradients in place.
+/// If `y` is 0, so is `dx`, whatever `dy`. The rows' `sinks`, whose own `dy` is 0, are replaced by their gradients.
 pub(crate) fn backward_here<T: Element>(
     isa: Isa,
     y: &[T],
@@ -114,7 +114,7 @@ pub(crate) fn backward_here<T: Element>(
 struct Forward<'a, T: Element> {
     x: &'a [T],
     y: &'a mut [T],
-    seen: &'a Seen<'a>,
+    seen: &'a VisibleElements<'a>,
     scratch: &'a mut [T::Acc],
     sink: Option<&'a mut T>,
 }
@@ -170,14 +170,14 @@ impl<T: Element> LevelTask for Backward<'_, T> {
 fn row<T: Element>(
     x: &[T],
     y: &mut [T],
-    seen: &Seen,
+    seen: &VisibleElements,
     scratch: &mut [T::Acc],
     sink: Option<&mut T>,
 ) {
     let unseen = T::Acc::of(f64::NEG_INFINITY);
     let end = seen.range.end.min(x.len());
     let start = seen.range.start.min(end);
-    // The sums start at a lane boundary of the whole row.
+    // The sums start at a lane boundary within the whole row.
     let first = start - start % LANES;
     scratch[first..start].fill(unseen);
     match seen.keep {
@@ -198,7 +198,7 @@ fn row<T: Element>(
     if let Some(sink) = &sink {
         largest = largest.at_least(sink.widen());
     }
-    // -inf - -inf is NaN. Subtracting 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
+    // -inf - -inf is NaN. Subtracting 0 instead preserves exp(-inf) = 0, and NaN if a visible element is NaN.
     let shift = if largest == unseen {
         T::Acc::ZERO
     } else {
@@ -228,7 +228,7 @@ fn row<T: Element>(
         *y = T::narrow(e / divisor);
     }
     if let Some(keep) = seen.keep {
-        // 0 / NaN is NaN: a NaN that is seen must not spread to elements that are not.
+        // 0 / NaN is NaN: a visible NaN must not spread to hidden elements.
         for (y, &keep) in y[start..end].iter_mut().zip(&keep[start..end]) {
             *y = if keep == 0 { T::ZERO } else { *y };
         }

@@ -1,4 +1,4 @@
-//! The input rows of a product: as they are, or normalised or in another order of columns on the way into the packed operand.
+//! The input rows of a product: unchanged, normalized, or with reordered columns.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::rows::norm::kind::{Affine, Norm};
 use crate::threads::{Target, parallel};
 use crate::vectors::{Isa, prefetch};
 
-/// f32 rows without gaps, with an optional norm to apply to each, and an optional order of their columns behind it.
+/// Contiguous f32 rows, with an optional norm for each row, and an optional column order applied after it.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     rows: &'a [f32],
@@ -25,20 +25,20 @@ pub struct RowNorm {
 }
 
 scratch! {
-    /// One normalized row.
+    /// A normalized row.
     NORMALIZED_ROW
 }
 
 scratch! {
-    /// One row in another order.
+    /// A reordered row.
     ORDERED_ROW
 }
 
-/// Rows that one task reads.
+/// Rows per task.
 const ROWS: usize = 16;
 
 impl RowNorm {
-    /// Of a norm's weight and bias as stored.
+    /// Creates a norm from its stored weight and bias.
     pub fn new(norm: Norm, weight: &[f32], bias: Option<&[f32]>) -> Self {
         Self {
             norm,
@@ -46,22 +46,22 @@ impl RowNorm {
         }
     }
 
-    /// The length of a row.
+    /// Returns the row length.
     pub fn width(&self) -> usize {
         self.affine.width()
     }
 
-    /// Writes the norm of row `x` to `y`.
+    /// Writes row `x`, normalized, to `y`.
     pub fn row(&self, isa: Isa, x: &[f32], y: &mut [f32]) {
         self.norm.row(isa, x, &self.affine, y);
     }
 
-    /// Replaces a row by its norm.
+    /// Normalizes a row in place.
     pub fn row_in_place(&self, isa: Isa, row: &mut [f32]) {
         self.norm.row_in_place(isa, row, &self.affine);
     }
 
-    /// Replaces each row of `rows` by its norm.
+    /// Normalizes each row in `rows` in place.
     pub fn rows_in_place(&self, cpu: Cpu, rows: &mut [f32]) {
         let width = self.width();
         let threads = cpu.for_elements(rows.len()).threads;
@@ -76,7 +76,7 @@ impl RowNorm {
 }
 
 impl<'a> Source<'a> {
-    /// Rows of `width` numbers as they are.
+    /// Creates a source with unchanged rows of `width` elements.
     pub fn new(rows: &'a [f32], width: usize) -> Self {
         assert!(width > 0 && rows.len().is_multiple_of(width));
         Self {
@@ -87,39 +87,39 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The same rows, with a norm to apply to each.
+    /// Returns the same rows, with a norm for each.
     pub fn with_norm(self, norm: Option<&'a RowNorm>) -> Self {
         assert!(norm.is_none_or(|norm| norm.width() == self.width));
         Self { norm, ..self }
     }
 
-    /// The same rows, column `i` of which is `order[i]` of these.
+    /// Returns the same rows with reordered columns: column `i` is the original column `order[i]`.
     pub fn in_order(self, order: Option<&'a [u32]>) -> Self {
         assert!(order.is_none_or(|order| order.len() == self.width));
         Self { order, ..self }
     }
 
-    /// The rows as they are stored, without the norm.
+    /// Returns the stored rows, without the norm.
     pub fn stored(&self) -> &'a [f32] {
         self.rows
     }
 
-    /// Whether a norm is applied to the rows.
+    /// Returns whether a norm is applied to the rows.
     pub fn is_normalized(&self) -> bool {
         self.norm.is_some()
     }
 
-    /// The number of rows.
+    /// Returns the row count.
     pub fn rows(&self) -> usize {
         self.rows.len() / self.width
     }
 
-    /// The number of columns.
+    /// Returns the column count.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Some of the rows.
+    /// Returns some rows.
     pub fn part(&self, rows: Range<usize>) -> Self {
         Self {
             rows: &self.rows[rows.start * self.width..rows.end * self.width],
@@ -127,7 +127,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Calls `take(i, row i)` for every row, normalised and in another order if so asked.
+    /// Calls `take(i, row i)` for every row, after norm and reordering if any.
     pub fn for_rows(&self, cpu: Cpu, take: impl Fn(usize, &[f32]) + Sync) {
         let Some(order) = self.order else {
             return self.for_normal_rows(cpu, take);
@@ -149,8 +149,8 @@ impl<'a> Source<'a> {
                 let rows = task * ROWS..n_rows.min((task + 1) * ROWS);
                 let mut rest = &self.rows[rows.start * self.width..rows.end * self.width];
                 for i in rows {
-                    let (row, behind) = rest.split_at(self.width);
-                    rest = behind;
+                    let (row, after) = rest.split_at(self.width);
+                    rest = after;
                     prefetch::all(&rest[..self.width.min(rest.len())]);
                     match self.norm {
                         None => take(i, row),
@@ -164,11 +164,11 @@ impl<'a> Source<'a> {
         });
     }
 
-    /// Writes every row as [`Self::for_rows`] gives it to `y` without gaps.
+    /// Writes every row, as [`Self::for_rows`] returns it, to contiguous rows in `y`.
     pub fn copy_to(&self, cpu: Cpu, y: &mut [f32]) {
         let y = Target::row_major(y, self.rows(), self.width);
         self.for_rows(cpu, |i, row| {
-            // SAFETY: `for_rows` gives out each row once.
+            // SAFETY: `for_rows` visits each row once.
             unsafe { y.piece(i, 0..self.width) }.copy_from_slice(row);
         });
     }

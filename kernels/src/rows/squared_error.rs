@@ -1,4 +1,4 @@
-//! The squares of what numbers lack of others, forward and backward.
+//! Sums of squared differences, forward and backward.
 
 use crate::cpu::{Cpu, PIECE};
 use crate::threads::parallel;
@@ -6,13 +6,13 @@ use crate::vectors::{
     Element, Level, LevelTask, Loop, Real, Slice, SliceMut, Stored, sum_pairs, with_type,
 };
 
-/// `Σ (x - target)²`. Differences are of the numbers' type (f32 for half types), squares and sums f64.
+/// Returns `Σ (x - target)²`. Differences have the elements' type (f32 for half types), squares and sums are f64.
 ///
 /// # Panics
-/// If lengths or types do not fit.
+/// If lengths or types do not match.
 pub fn sum(cpu: Cpu, x: Slice, target: Slice) -> f64 {
     assert_eq!(x.len(), target.len());
-    // Of each piece, so that the order of addition is the same on any number of threads.
+    // One sum per piece, so that the summation order is the same for any thread count.
     let mut sums = vec![0.0; x.len().div_ceil(PIECE)];
     let threads = cpu.for_elements(x.len()).threads;
     with_type!(x, T => {
@@ -28,10 +28,10 @@ pub fn sum(cpu: Cpu, x: Slice, target: Slice) -> f64 {
     sums.iter().sum()
 }
 
-/// Writes `factor · (x - target)`, each rounded to the numbers' type.
+/// Writes `factor · (x - target)`, rounded to the elements' type.
 ///
 /// # Panics
-/// If lengths or types do not fit.
+/// If lengths or types do not match.
 pub fn gradient(cpu: Cpu, x: Slice, target: Slice, factor: f64, dx: SliceMut) {
     assert!(x.len() == target.len() && x.len() == dx.shared().len());
     with_type!(x, T => {
@@ -77,7 +77,7 @@ mod tests {
             .collect()
     }
 
-    /// Against f64, of numbers whose differences are rounded by `unit`.
+    /// Compares with f64, for values whose differences are rounded by `unit`.
     fn check<T: Element<Acc: Into<f64>>>(unit: f64)
     where
         for<'a> Slice<'a>: From<&'a [T]>,
@@ -127,8 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn squares_are_summed_as_in_f64_at_lengths_around_the_pieces_and_with_the_same_bits_on_threads()
-    {
+    fn squares_are_summed_as_in_f64_at_lengths_around_pieces_with_the_same_bits_on_any_threads() {
         check::<f32>(f64::from(f32::EPSILON));
         check::<f64>(f64::EPSILON);
         check::<f16>(f64::from(f16::EPSILON));

@@ -1,16 +1,16 @@
-//! Sums of rows: the gradient of a bias that is added to each of them.
+//! Sums over rows, for the gradient of a bias.
 
 use crate::vectors::{Element, Slice, SliceMut, Stored, with_type};
 use crate::{cpu::Cpu, threads::parallel};
 
-/// Rows that are summed in sequence before they are added to the others. It is part of the result, since it
-/// fixes the order of addition.
+/// Rows that are summed in sequence before their sum is added to the others. Part of the definition, because it
+/// fixes the summation order.
 const ROWS_PER_SUM: usize = 64;
 
-/// Writes the sum of the rows of `dy` to `total`, which is as long as a row.
+/// Writes the sum over `dy`'s rows to `total`, which is as long as a row.
 ///
 /// # Panics
-/// If lengths or types do not fit.
+/// If lengths or types do not match.
 pub fn column_sums(cpu: Cpu, dy: Slice, total: SliceMut) {
     with_type!(dy, T => typed_column_sums::<T>(cpu, T::of_slice(dy), T::of_slice_mut(total)))
 }
@@ -50,7 +50,7 @@ mod tests {
     use crate::reference::alone;
 
     #[test]
-    fn column_sums_are_those_of_f64_rounded_once() {
+    fn column_sums_equal_f64_sums_rounded_once() {
         for (rows, width) in [(0, 3), (1, 1), (2, 5), (63, 4), (64, 4), (65, 4), (300, 17)] {
             let dy: Vec<f32> = (0..rows * width)
                 .map(|i| ((i * 37 % 101) as f32).sin() * 1e3)
@@ -60,7 +60,7 @@ mod tests {
                 .collect();
             let mut sums = vec![9.0; width];
             column_sums(alone(), (&dy[..]).into(), (&mut sums[..]).into());
-            // Two orders of f64 additions may round to neighbouring f32.
+            // Two summation orders in f64 may round to adjacent f32 values.
             for (sum, expected) in sums.iter().zip(&expected) {
                 assert!(
                     (sum - expected).abs() <= expected.abs() * f32::EPSILON,

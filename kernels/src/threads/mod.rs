@@ -1,4 +1,4 @@
-//! Work divided among threads.
+//! Distribution of work among threads.
 
 pub(crate) mod parallel;
 mod primitives;

@@ -1,20 +1,20 @@
-//! Work divided among threads, in pieces whose bounds do not depend on the number of threads.
+//! Distribution of work among threads, in chunks whose bounds do not depend on the thread count.
 //!
-//! Everything here comes down to [`for_tasks`]: numbered tasks that threads take until none is left. Pieces of
-//! fixed size are what keeps results independent of the thread count.
+//! Everything is based on [`for_tasks`]: numbered tasks that threads take until none is left. Fixed chunk sizes keep
+//! results independent from the thread count.
 
 use std::ops::Range;
 
 use super::team::{is_here, step};
 use super::{Shared, with_team};
 
-/// Calls `work` with each number below `tasks`, on at most `threads` threads, the caller's among them. A thread
-/// that is done with one takes the next.
+/// Calls `work` with each number below `tasks`, on at most `threads` threads, including the caller's. A thread that
+/// is done with one task takes the next.
 ///
-/// May be called from several threads at once, and from within rayon: the caller can do all the work alone, and
-/// the others only help. Within [`with_team`] that team does the work.
+/// May be called from several threads at once, and within rayon: the caller can do all work alone, and the others
+/// only help. Within [`with_team`], that team does the work.
 pub fn for_tasks(threads: usize, tasks: usize, work: impl Fn(usize) + Sync) {
-    // Not generic from here on: a task's work costs far more than a call through a pointer.
+    // Not generic from here on: a task costs far more than an indirect call.
     for_each_task(threads, tasks, &work);
 }
 
@@ -25,27 +25,27 @@ fn for_each_task(threads: usize, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
     with_team(threads, || step(tasks, work));
 }
 
-/// Work below which a second thread does not pay off, in multiplications or equivalents, of which a thread does
-/// some 50 in a nanosecond. Waking a thread costs 10 µs; a member of a team joins in within some 0.3 µs.
+/// Returns the work below which a second thread does not pay off, in multiplications or equivalents. A thread does
+/// about 50 per nanosecond. Waking a thread costs 10 µs, while a team member joins in within about 0.3 µs.
 pub fn worthwhile() -> usize {
     if is_here() { 1 << 15 } else { 1 << 19 }
 }
 
-/// Threads for so much work, measured as in [`worthwhile`]: 1, or `threads`.
+/// Returns the thread count for this much work, measured as in [`worthwhile`]: 1, or `threads`.
 pub fn threads_worth(work: usize, threads: usize) -> usize {
     if work < worthwhile() { 1 } else { threads }
 }
 
-/// Cost of an element of a norm, a softmax or an activation, in multiplications.
+/// The cost per element in a norm, a softmax or an activation, in multiplications.
 pub const WORK_PER_ELEMENT: usize = 16;
 
-/// Threads for so many elements of a norm, a softmax or an activation: 1, or `threads`.
+/// Returns the thread count for this many elements in a norm, a softmax or an activation: 1, or `threads`.
 pub fn threads_for(elements: usize, threads: usize) -> usize {
     threads_worth(elements.saturating_mul(WORK_PER_ELEMENT), threads)
 }
 
-/// Calls `work(start, piece)` for each piece of `chunk` elements of `out`, as `for_tasks` does; the last piece may be
-/// shorter.
+/// Calls `work(start, chunk)` for each chunk of `chunk` elements in `out`, in parallel like [`for_tasks`]. The last
+/// chunk may be shorter.
 pub fn for_chunks<T: Send>(
     threads: usize,
     out: &mut [T],
@@ -56,12 +56,12 @@ pub fn for_chunks<T: Send>(
     let out = Shared::new(out);
     for_tasks(threads, len.div_ceil(chunk), |index| {
         let range = piece(len, chunk, index);
-        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        // SAFETY: `for_tasks` runs each number once, and chunks do not overlap.
         work(range.start, unsafe { out.range(range) });
     });
 }
 
-/// As [`for_chunks`], with a piece of `second_chunk` elements of `second` beside each piece of `out`.
+/// Like [`for_chunks`], with a chunk of `second_chunk` elements in `second` for each chunk in `out`.
 pub fn for_chunk_pairs<T: Send, U: Send>(
     threads: usize,
     out: &mut [T],
@@ -77,7 +77,7 @@ pub fn for_chunk_pairs<T: Send, U: Send>(
     for_tasks(threads, tasks, |index| {
         let range = piece(len, chunk, index);
         let second_range = piece(second_len, second_chunk, index);
-        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        // SAFETY: `for_tasks` runs each number once, and chunks do not overlap.
         let (out, second) = unsafe { (out.range(range.clone()), second.range(second_range)) };
         work(range.start, out, second);
     });
@@ -87,7 +87,7 @@ fn piece(len: usize, chunk: usize, index: usize) -> Range<usize> {
     index * chunk..len.min((index + 1) * chunk)
 }
 
-/// Calls `work(index, piece)` for consecutive pieces of `all` of these lengths, as `for_tasks` does.
+/// Calls `work(index, piece)` for consecutive pieces of `all` with these lengths, in parallel like `for_tasks`.
 pub fn for_pieces_of<T: Send>(
     threads: usize,
     all: &mut [T],
@@ -106,12 +106,12 @@ pub fn for_pieces_of<T: Send>(
     assert_eq!(end, all.len());
     let all = Shared::new(all);
     for_tasks(threads, lengths.len(), |index| {
-        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        // SAFETY: `for_tasks` runs each number once, and pieces do not overlap.
         work(index, unsafe { all.range(pieces[index].clone()) });
     });
 }
 
-/// Part `i` when `0..len` is divided into `n` nearly equal parts, the longer ones first.
+/// Returns part `i` when `0..len` is divided into `n` nearly equal parts, longer ones first.
 pub fn part(len: usize, n: usize, i: usize) -> Range<usize> {
     let (least, longer) = (len / n, len % n);
     let start = |i: usize| i * least + i.min(longer);

@@ -1,4 +1,4 @@
-//! What a team is built of: the standard library's and rayon's threads, or in its model those of `shuttle`, which runs
+//! Threading primitives for a team: the standard library and rayon, or for model checking `shuttle`, which runs
 //! threads in many orders, one after the other (`team/model.rs`).
 
 #[cfg(shuttle)]
@@ -18,13 +18,13 @@ pub use platform::{
 #[cfg(not(shuttle))]
 pub use rayon::spawn;
 
-/// Whether there is a pool to spawn in. Of one whose threads the system refuses rayon panics, or waits for ever.
+/// Returns whether there is a pool to spawn in. Rayon panics, or waits forever, if the system refuses threads.
 #[cfg(not(shuttle))]
 pub fn has_pool() -> bool {
     use std::{error::Error, sync::LazyLock};
     static HAS_GLOBAL: LazyLock<bool> = LazyLock::new(|| {
         let built = rayon::ThreadPoolBuilder::new().build_global();
-        // An error without a cause is that there is one already.
+        // An error without a cause means that a pool exists already.
         built.err().is_none_or(|error| error.source().is_none())
     });
     rayon::current_thread_index().is_some() || *HAS_GLOBAL

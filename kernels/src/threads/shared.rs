@@ -1,20 +1,20 @@
-//! A slice that several threads write at the same time.
+//! A slice that several threads write concurrently.
 
 use std::{marker::PhantomData, ops::Range, slice};
 
-/// A slice that several threads write at the same time, each its own elements.
+/// A slice that several threads write concurrently, each its own elements.
 pub struct Shared<'a, T> {
     start: *mut T,
     len: usize,
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: all that it shares is the right to take `&mut [T]` of distinct elements, which may cross threads
-// where T may; that no two of these overlap is the promise of those who call `range`.
+// SAFETY: it shares only the right to take `&mut [T]` over distinct elements, which may cross threads if T may.
+// Callers of `range` promise that these do not overlap.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
-    /// Over all elements of a slice.
+    /// Shares all elements in a slice.
     pub fn new(all: &'a mut [T]) -> Self {
         Self {
             start: all.as_mut_ptr(),
@@ -23,17 +23,17 @@ impl<'a, T> Shared<'a, T> {
         }
     }
 
-    /// The address of an element, for prefetching; it need not lie within the slice.
+    /// Returns an element's address, for prefetching. It may lie outside the slice.
     #[inline(always)]
     pub fn address(&self, index: usize) -> *const T {
         self.start.wrapping_add(index)
     }
 
-    /// The elements of a range.
+    /// Returns the elements in a range.
     ///
     /// # Safety
     /// No other borrow of these elements is in use.
-    // One `&self` gives out many `&mut`: the caller promises that they are disjoint.
+    // One `&self` returns many `&mut`. The caller promises that they are disjoint.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
     pub unsafe fn range(&self, range: Range<usize>) -> &mut [T] {

@@ -1,10 +1,10 @@
-//! Rows that several threads write at the same time.
+//! Rows that several threads write concurrently.
 
 use std::ops::Range;
 
 use super::Shared;
 
-/// Row-major memory that several threads write at the same time, each its own pieces.
+/// A row-major matrix that several threads write concurrently, each its own pieces.
 pub struct Target<'a, T> {
     data: Shared<'a, T>,
     rows: usize,
@@ -12,7 +12,7 @@ pub struct Target<'a, T> {
 }
 
 impl<'a, T> Target<'a, T> {
-    /// Over rows of `columns` numbers without gaps.
+    /// Shares contiguous rows with `columns` elements each.
     pub fn row_major(data: &'a mut [T], rows: usize, columns: usize) -> Self {
         assert_eq!(Some(data.len()), rows.checked_mul(columns));
         Self {
@@ -22,23 +22,23 @@ impl<'a, T> Target<'a, T> {
         }
     }
 
-    /// The number of rows.
+    /// Returns the row count.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The number of columns.
+    /// Returns the column count.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// The address of an element, for prefetching; it need not lie within the rows.
+    /// Returns an element's address, for prefetching. It may lie outside the rows.
     #[inline(always)]
     pub fn address(&self, row: usize, column: usize) -> *const T {
         self.data.address(row * self.columns + column)
     }
 
-    /// Some columns of a row.
+    /// Returns some columns in a row.
     ///
     /// # Safety
     /// No other borrow of these elements is in use.

@@ -1,13 +1,12 @@
-//! Threads that stay awake between the steps of one computation.
+//! Thread teams, which stay awake between the steps in one computation.
 //!
-//! Waking a sleeping thread costs some 10 µs, as much as a small product. A team is called together once for a
-//! whole forward pass, and between its steps (each one [`for_tasks`](super::for_tasks)) the helpers spin.
-//! Nothing ever waits for a helper that has not come: the leader can do every step alone, so that a busy pool
-//! makes a team slow, never stuck, and a pass ends when its work is done, whatever else the pool does.
+//! Waking a sleeping thread costs about 10 µs, as much as a small product. A team is started once for a whole
+//! forward pass. Between its steps (each one [`for_tasks`](super::for_tasks)) the helpers spin. Nothing ever waits
+//! for a helper that has not arrived: the leader can do every step alone. A busy pool therefore makes a team slow,
+//! but never stuck, and a pass ends when its work is done, whatever else the pool does.
 //!
-//! Each member begins with its own share of a step's tasks, the same part in every step: what it wrote in one
-//! step is still in its cache when it reads the same rows in the next. Then it takes what is left of the
-//! others' shares.
+//! Each member begins with its own share of a step's tasks, the same share in every step, so that rows written in
+//! one step are still in its cache in the next. Then it takes the remaining tasks in other shares.
 //!
 //! ```text
 //! leader   write work, tasks, next → open = true → take tasks → open = false → wait for active == 0 → next step
@@ -30,69 +29,69 @@ use super::primitives::{
     AtomicBool, AtomicUsize, Mutex, has_pool, hint, spawn, thread, thread_local,
 };
 
-/// The work of a step, called with task numbers. It borrows from the leader's stack.
+/// A step's work, called with task numbers. It borrows from the leader's stack.
 type Work<'a> = &'a (dyn Fn(usize) + Sync);
 
-/// What the leader and its helpers share.
+/// The state that the leader and its helpers share.
 struct Team {
-    /// The current step's work; valid while `open`, and then until `active` is 0.
+    /// The current step's work. Valid while `open`, and then until `active` is 0.
     work: UnsafeCell<Option<Work<'static>>>,
     tasks: AtomicUsize,
-    /// The next task of each member's share.
+    /// The next task in each member's share.
     next: Box<[CachePadded]>,
-    /// Whether a helper may begin to take tasks.
+    /// True if a helper may begin to take tasks.
     open: AtomicBool,
     /// Helpers that read `work`, or are about to see that they may not.
     active: AtomicUsize,
-    /// Whether the leader is done: there will be no further step.
+    /// True if the leader is done, so that there is no further step.
     closed: AtomicBool,
-    /// The payload of a panic in a helper's task.
+    /// The payload from a panic in a helper's task.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// A counter on cache lines of its own; 128 bytes, as some CPUs prefetch lines in pairs.
+/// A counter on its own cache lines. 128 bytes, because some CPUs prefetch lines in pairs.
 #[repr(align(128))]
 struct CachePadded(AtomicUsize);
 
 // SAFETY: only the leader writes `work`, and only while `open` is false and `active` is 0. Helpers read it only
 // after they raised `active` and then saw `open`: either the leader sees the raised `active` and waits, or the
-// helper sees that `open` is false. That needs a single total order of these four accesses, so all of them are
+// helper sees that `open` is false. That needs a single total order of these four accesses, so all four are
 // sequentially consistent.
 unsafe impl Sync for Team {}
 
 thread_local! {
-    /// The team that this thread leads; null within its steps.
+    /// The team that this thread leads; null within a step.
     static LED: Cell<*const Team> = const { Cell::new(ptr::null()) };
-    /// Whether this thread is doing a task of some team.
+    /// True if this thread is running a team's task.
     static IN_STEP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Helpers that no pool has begun to run: of all teams, so that it is no part of one's model.
+/// Helpers in all teams that no pool has started yet. Not part of a team's model.
 static WAITING: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
 
-/// Helpers that may wait at once. A pool that has other work, or none of whose threads came along in a fork, would
-/// collect one for every pass, and the team that each of them holds.
+/// The maximum count of waiting helpers. A pool that is busy, or whose threads did not survive a fork, would
+/// otherwise collect a helper, and its team, for every pass.
 const MAX_WAITING: usize = 1 << 10;
 
-/// Whether the calling thread leads a team.
+/// Returns whether the calling thread leads a team.
 pub fn is_here() -> bool {
     !LED.with(Cell::get).is_null()
 }
 
-/// Runs `work`, in which every task is done by one team of at most `threads`
-/// threads.
+/// Runs `work`. A single team with at most `threads` threads runs all its tasks.
 ///
-/// `work` should not wait for the rayon pool that it runs in: helpers keep workers of that pool until it ends.
+/// `work` should not wait for the rayon pool that it runs in, because helpers occupy that pool's workers until it
+/// ends.
 ///
-/// There is no team with one thread, or within another team's step; within another team's `work` it is that
-/// team.
+/// With one thread, or within another team's step, there is no team. Within another team's `work`, that team is
+/// used.
 pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
     let team = Team::called(threads);
     let _led = team.as_deref().map(Led::new);
     work()
 }
 
-/// Does one step with the team that this thread leads, or alone if it leads none.
+/// Runs one step with the team that this thread leads, or alone if it leads none.
 pub fn step(tasks: usize, work: Work) {
     let team = LED.with(Cell::get);
     // SAFETY: `LED` is not null only while `with_team` keeps the team alive.
@@ -103,8 +102,8 @@ pub fn step(tasks: usize, work: Work) {
 }
 
 impl Team {
-    /// A team of so many threads, whose helpers are on their way; none where the calling thread is alone, or has one,
-    /// or the system has no threads.
+    /// Starts a team with `threads` threads. Returns `None` if one thread is enough, the calling thread is within a
+    /// team, or the system has no threads.
     fn called(threads: usize) -> Option<Arc<Self>> {
         if threads <= 1 || is_here() || IN_STEP.with(Cell::get) || !has_pool() {
             return None;
@@ -134,10 +133,10 @@ impl Team {
     }
 
     fn step(&self, tasks: usize, work: Work) {
-        // Steps within a step are done by the thread that comes to them: the team is busy.
+        // Nested steps run on the calling thread, because the team is busy.
         let _unled = Unled::new();
-        // SAFETY: only the lifetime is extended; `_closing` below waits, even in a panic, until no helper holds
-        // the reference.
+        // SAFETY: only the lifetime is extended. `_closing` below waits, even in a panic, until no helper holds the
+        // reference.
         let work: Work<'static> = unsafe { std::mem::transmute(work) };
         // SAFETY: no step is open and no helper active, because the last step's `Closing` waited for that.
         unsafe { *self.work.get() = Some(work) };
@@ -156,13 +155,13 @@ impl Team {
         }
     }
 
-    /// The tasks that a member begins with.
+    /// Returns the tasks that a member begins with.
     fn share(&self, member: usize, tasks: usize) -> Range<usize> {
         let start = |member: usize| member * tasks / self.next.len();
         start(member)..start(member + 1)
     }
 
-    /// Takes the tasks of the member's own share, and then those left in the others'.
+    /// Runs the tasks in the member's own share, and then the remaining ones in other shares.
     fn take_tasks(&self, work: Work, member: usize) {
         let _in_step = InStep::new();
         let (tasks, members) = (self.tasks.load(SeqCst), self.next.len());
@@ -184,9 +183,10 @@ impl Team {
         shares.any(|(member, next)| next.0.load(SeqCst) < self.share(member, tasks).end)
     }
 
-    /// What a helper does until the team is closed.
+    /// Runs a helper until the team is closed.
     fn help(&self, member: usize) {
-        // This thread waits for rayon within a pass of its own, whose leader, helpers or tasks wait for it to return.
+        // This thread waits for rayon within a pass of its own, whose leader, helpers or tasks wait for it to
+        // return.
         if is_here() || IN_STEP.with(Cell::get) {
             return;
         }
@@ -218,7 +218,7 @@ impl Team {
     }
 }
 
-/// Looks for the next step after which a helper starts to yield its core: some 20 µs.
+/// Polls before a helper starts to yield its core: about 20 µs.
 const SPINS: u32 = 1 << 10;
 
 /// Closes the step when dropped, and waits until no helper is in it.
@@ -227,7 +227,7 @@ struct Closing<'a>(&'a Team);
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let team = self.0;
-        // In a panic there are tasks left, which nobody is to begin.
+        // After a panic, nobody must start the remaining tasks.
         for next in &team.next {
             next.0.store(usize::MAX / 2, SeqCst);
         }
@@ -241,13 +241,13 @@ impl Drop for Closing<'_> {
             hint::spin_loop();
         }
         if std::thread::panicking() {
-            // The leader's own panic is on its way up; a helper's must not show in a later step.
+            // The leader's own panic is propagating. A helper's panic must not appear in a later step.
             *team.panic.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
 }
 
-/// Lowers `active` when dropped, also in a panic.
+/// Decrements `active` when dropped, also in a panic.
 struct Leaving<'a>(&'a Team);
 
 impl Drop for Leaving<'_> {
@@ -256,7 +256,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// While it lives, this thread is doing tasks, and does steps within them alone.
+/// A guard while this thread runs tasks. Nested steps then run on this thread alone.
 struct InStep(bool);
 
 impl InStep {
@@ -271,7 +271,7 @@ impl Drop for InStep {
     }
 }
 
-/// While it lives, this thread leads the team, which is closed when it is dropped.
+/// A guard while this thread leads the team. Dropping it closes the team.
 struct Led<'a>(&'a Team);
 
 impl<'a> Led<'a> {
@@ -288,7 +288,7 @@ impl Drop for Led<'_> {
     }
 }
 
-/// While it lives, this thread leads no team.
+/// A guard while this thread leads no team.
 struct Unled(*const Team);
 
 impl Unled {

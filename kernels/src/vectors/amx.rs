@@ -1,7 +1,8 @@
-//! Intel's AMX with bfloat16 (from Sapphire Rapids on), in inline assembly: Rust has no stable intrinsics for it.
+//! Intel AMX with bfloat16 (from Sapphire Rapids on), in inline assembly, because Rust has no stable intrinsics for
+//! it.
 //!
-//! No compiled code uses tile registers, so that what one instruction leaves in them is there for the next. Each still says
-//! which it changes.
+//! Compiled code does not use tile registers, so that one instruction's results are there for the next. Each
+//! instruction still declares which tile it changes.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, _xgetbv};
@@ -10,15 +11,16 @@ use std::sync::OnceLock;
 use super::avx512::{Avx512, Avx512Bf16};
 use super::tiles::{RIGHT, TileShapes, Tiles};
 
-/// The proof that the CPU has AMX with products of bfloat16 and bytes, that the system lets this process use it, and that there is
-/// AVX-512 with BF16.
+/// Proves that the CPU has AMX with bfloat16 and byte products, that the system permits this process to use it, and
+/// that the CPU has AVX-512 with BF16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amx {
     vectors: Avx512Bf16,
 }
 
 impl Amx {
-    /// The token, if there are the instructions and the permission, which is asked for once per process.
+    /// Returns the token, if the CPU has the instructions and the system permits them. Permission is requested once
+    /// per process.
     pub fn new() -> Option<Self> {
         static PERMITTED: OnceLock<bool> = OnceLock::new();
         let vectors = Avx512Bf16::new()?;
@@ -26,39 +28,39 @@ impl Amx {
         permitted.then_some(Self { vectors })
     }
 
-    /// The level's vectors, with dot products of bfloat16.
+    /// Returns the vectors, with bfloat16 dot products.
     #[inline(always)]
     pub fn bf16(self) -> Avx512Bf16 {
         self.vectors
     }
 
-    /// The level's vectors.
+    /// Returns the vectors.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
         self.vectors.avx512()
     }
 }
 
-/// Whether the CPU has tiles and their products of bfloat16 and of bytes, and the system saves them. Only for a CPU with AVX-512.
+/// Returns whether the CPU has tiles with bfloat16 and byte products, and the system saves them. Requires AVX-512.
 #[allow(unused_unsafe)] // newer compilers call `__cpuid_count` safe
 fn is_detected() -> bool {
     const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     const SHAPES_AND_TILES: u64 = 1 << 17 | 1 << 18;
     // SAFETY: a CPU with AVX-512 has this leaf.
     let features = unsafe { __cpuid_count(7, 0) }.edx;
-    // SAFETY: where a system lets AVX-512 be used, there is `xgetbv`.
+    // SAFETY: a system that permits AVX-512 has `xgetbv`.
     let saved = unsafe { _xgetbv(0) };
     features & FEATURES == FEATURES && saved & SHAPES_AND_TILES == SHAPES_AND_TILES
 }
 
-/// Asks Linux for the memory that a thread's tiles are saved in: once, for all threads of the process.
+/// Asks Linux for the memory in which a thread's tiles are saved: once, for all threads in the process.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn permission() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const REQUEST_PERMISSION: u64 = 0x1023;
     const TILES: u64 = 18;
     let result: i64;
-    // SAFETY: a system call changes the two registers named and `rax`; this one takes two numbers, and no memory.
+    // SAFETY: a system call changes the two named registers and `rax`. This one takes two numbers, and no memory.
     unsafe {
         asm!(
             "syscall",
@@ -73,13 +75,13 @@ fn permission() -> bool {
     result == 0
 }
 
-/// How other systems permit tiles is not known here.
+/// The permission on other systems is not implemented.
 #[cfg(any(not(target_os = "linux"), miri))]
 fn permission() -> bool {
     false
 }
 
-/// Assembles an instruction that changes a tile, whose name goes between two parts of its text.
+/// Assembles an instruction that changes a tile, whose name is between two parts of the text.
 macro_rules! changing {
     ($tile:expr, $before:literal, $behind:expr, [$($operands:tt)*] $($options:ident)*) => {
         changing!(@of $tile, $before, $behind, [$($operands)*] [$($options)*]
@@ -96,7 +98,7 @@ macro_rules! changing {
     };
 }
 
-/// A product of tile `$left` and of [`RIGHT`]. The three tiles must differ, which the assembler checks.
+/// A product of tile `$left` and [`RIGHT`]. The three tiles must differ, which the assembler checks.
 macro_rules! product {
     ($name:literal, $sums:expr, $left:expr) => {
         product!(@of $name, $sums, $left,
@@ -109,7 +111,7 @@ macro_rules! product {
                 @asm concat!($name, $tile, ", tmm", $of_left, ", tmm{right}"),
                 [right = const RIGHT,] [nomem] $tile
             ),)*)*
-            (left, sums) => panic!("a product of tiles {left} and {RIGHT} in {sums}"),
+            (left, sums) => panic!("no product for tiles {left}, {RIGHT} and {sums}"),
         }
     };
 }
@@ -117,7 +119,7 @@ macro_rules! product {
 impl Tiles for Amx {
     #[inline(always)]
     unsafe fn configure(self, shapes: &TileShapes) {
-        // SAFETY: the token proves AMX; the caller's promise that these are shapes that it takes.
+        // SAFETY: the token proves AMX; the caller promises valid shapes.
         unsafe {
             asm!(
                 "ldtilecfg [{shapes}]", shapes = in(reg) shapes,
@@ -131,7 +133,7 @@ impl Tiles for Amx {
     #[inline(always)]
     fn shapes(self) -> TileShapes {
         let mut shapes = TileShapes::NONE;
-        // SAFETY: the token proves AMX; `shapes` is the 64 bytes that it writes.
+        // SAFETY: the token proves AMX, and `shapes` has the 64 bytes that the instruction writes.
         unsafe {
             asm!("sttilecfg [{to}]", to = in(reg) &raw mut shapes, options(nostack, preserves_flags));
         }

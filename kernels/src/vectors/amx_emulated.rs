@@ -1,7 +1,7 @@
-//! AMX in plain Rust, with the bits of the instructions: for tests of what is written over tiles, on CPUs without them.
+//! AMX in plain Rust with the instructions' bits, to test code over tiles on CPUs without them.
 //!
-//! On a CPU of the Sapphire Rapids class 716,800 results of `tdpbf16ps` were compared with this arithmetic: random numbers of
-//! every kind, around both ends of the range, subnormal, infinite and NaN. None differed but in a NaN's payload.
+//! On a Sapphire Rapids CPU, 716,800 results from `tdpbf16ps` were compared with this arithmetic: random values of
+//! every kind, near both ends of the range, subnormal, infinite and NaN. They differed in NaN payloads only.
 
 use std::{array::from_fn, cell::Cell};
 
@@ -10,20 +10,20 @@ use super::level::token;
 use super::tiles::{RIGHT, TILE, TILES, TileShapes, Tiles};
 
 token! {
-    /// The proof that the CPU has AVX-512, which the emulation is compiled with. A level of its own, that nothing but its
-    /// name selects.
+    /// Proves that the CPU has AVX-512, with which the emulation is compiled. A separate instruction set that must
+    /// be selected by name.
     AmxEmulated: is_x86_feature_detected "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
 }
 
 impl AmxEmulated {
-    /// The level's vectors.
+    /// Returns the vectors.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
         Avx512 { found: () }
     }
 }
 
-/// The contents of a tile.
+/// A tile's contents.
 type Tile = [[u32; TILE]; TILE];
 
 /// A thread's registers.
@@ -37,19 +37,19 @@ thread_local! {
 }
 
 impl Registers {
-    /// The calling thread's, which it has to [put back](Self::put).
+    /// Takes the calling thread's registers. The caller must [put them back](Self::put).
     ///
     /// # Panics
-    /// If they are not configured: where the CPU would end the process.
+    /// If they are not configured. The real CPU would end the process.
     fn taken() -> Box<Self> {
-        REGISTERS.take().expect("tiles that are not configured")
+        REGISTERS.take().expect("the tiles are not configured")
     }
 
     fn put(self: Box<Self>) {
         REGISTERS.set(Some(self));
     }
 
-    /// The configured rows of a tile, of which there are some.
+    /// Returns a tile's configured rows, at least one.
     fn rows(&self, tile: usize) -> usize {
         let rows = self.shapes.rows(tile);
         assert!(rows > 0, "tile {tile} is not configured");
@@ -92,7 +92,7 @@ impl Tiles for AmxEmulated {
         let rows = registers.rows(tile);
         registers.tiles[tile] = [[0; TILE]; TILE];
         for (i, row) in registers.tiles[tile][..rows].iter_mut().enumerate() {
-            // SAFETY: the caller's promise that so many rows can be read.
+            // SAFETY: the caller promises that these rows can be read.
             *row = unsafe {
                 from.byte_add(i * stride)
                     .cast::<[u32; TILE]>()
@@ -108,7 +108,7 @@ impl Tiles for AmxEmulated {
         let rows = registers.rows(tile);
         for (i, row) in registers.tiles[tile][..rows].iter().enumerate() {
             let to = to.wrapping_byte_add(i * stride).cast::<[u32; TILE]>();
-            // SAFETY: the caller's promise that so many rows can be written.
+            // SAFETY: the caller promises that these rows can be written.
             unsafe { to.write_unaligned(*row) };
         }
         registers.put();
@@ -149,7 +149,7 @@ impl Tiles for AmxEmulated {
     }
 }
 
-/// The sum of the products of four signed bytes of a word with four unsigned ones, added to a sum.
+/// Adds four byte products, signed times unsigned, to a sum.
 #[inline(always)]
 fn add_products_of_bytes(sum: u32, left: u32, right: u32) -> u32 {
     let products = (0..4).map(|byte| {
@@ -160,7 +160,7 @@ fn add_products_of_bytes(sum: u32, left: u32, right: u32) -> u32 {
     sum.wrapping_add_signed(products.sum())
 }
 
-/// The even and the odd terms of words.
+/// The values for even and odd `k` in words.
 type Terms = [[f32; TILE]; 2];
 
 #[inline(always)]
@@ -171,13 +171,13 @@ fn terms(words: [u32; TILE]) -> Terms {
     ]
 }
 
-/// A number of these bits as an operand: subnormal numbers are zeros.
+/// Returns the operand with these bits. Subnormal values become zeros.
 #[inline(always)]
 fn number(bits: u32) -> f32 {
     f32::from_bits(without_subnormal(bits))
 }
 
-/// The bits of a number, or of a zero of its sign if it is subnormal.
+/// Returns a value's bits, or a zero's with the same sign if the value is subnormal.
 #[inline(always)]
 fn without_subnormal(bits: u32) -> u32 {
     const EXPONENT: u32 = 0xff << 23;
@@ -185,7 +185,7 @@ fn without_subnormal(bits: u32) -> u32 {
     bits & if bits & EXPONENT == 0 { SIGN } else { !0 }
 }
 
-/// The products of a row with a tile's columns, added in two chains that meet at the end.
+/// Returns a row's products with a tile's columns, added in two chains that meet at the end.
 #[inline(always)]
 fn sum_of_products(row: &Terms, columns: &[Terms; TILE]) -> [f32; TILE] {
     let mut chains = [[0.0; TILE]; 2];
@@ -202,14 +202,15 @@ fn add(a: [f32; TILE], b: [f32; TILE]) -> [f32; TILE] {
     multiply_add([1.0; TILE], a, b)
 }
 
-/// `a * b + c` rounded once, with zeros for subnormal results. Whether a result is subnormal is decided as if there were
-/// no least exponent: also one that only rounding brings to the least normal number may not be less than that before.
+/// Returns `a * b + c`, rounded once, with zeros for subnormal results. The check for subnormal results assumes an
+/// unbounded exponent: a result that only rounding raises to the smallest normal value must not be less than that
+/// before.
 #[inline(always)]
 fn multiply_add(a: [f32; TILE], b: [f32; TILE], c: [f32; TILE]) -> [f32; TILE] {
     let mut results: [f32; TILE] = from_fn(|i| a[i].mul_add(b[i], c[i]));
     let is_least = results.map(|result| u32::from(result.abs() == f32::MIN_POSITIVE));
     if is_least.into_iter().fold(0, |any, is| any | is) != 0 {
-        // Half a step of 24 digits below the least normal number: from there on a result rounds up to it.
+        // Half a 24-digit step below the smallest normal value: from there on a result rounds up to it.
         const ROUNDS_UP: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1 << 25) as f64);
         for (i, result) in results.iter_mut().enumerate() {
             let exact = f64::from(a[i]) * f64::from(b[i]) + f64::from(c[i]);

@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C, which every CPU with AVX2 has: 16 registers of 256 bits.
+//! AVX2 with FMA and F16C, which every CPU with AVX2 has: 16 registers with 256 bits.
 
 use std::arch::x86_64::*;
 
@@ -8,7 +8,7 @@ use super::level::{instructions, token};
 use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words};
 
 token! {
-    /// The proof that the CPU has AVX2, FMA and F16C.
+    /// Proves that the CPU has AVX2, FMA and F16C.
     Avx2: is_x86_feature_detected "avx2" "fma" "f16c"
 }
 
@@ -18,7 +18,7 @@ impl Vectors<f32> for Avx2 {
     type Vector = __m256;
     const LANES: usize = 8;
     type Transposer = Self;
-    // Of 16 registers: 12 sums, 2 vectors of columns, 1 broadcast of a row.
+    // 16 registers: 12 sums, 2 vectors of columns, 1 broadcast of a row.
     const ROWS: usize = 6;
 
     instructions! {
@@ -37,9 +37,9 @@ impl Vectors<f32> for Avx2 {
         stride: usize,
         mut each: impl FnMut(usize, __m256),
     ) {
-        // The four columns of row i in the lower half, those of row i + 4 in the upper half.
+        // The four columns in row i in the lower half, in row i + 4 in the upper half.
         let pair = |i: usize| {
-            // SAFETY: the token proves AVX; the caller promises 4 numbers of each of 8 rows.
+            // SAFETY: the token proves AVX; the caller promises 4 elements in each of 8 rows.
             unsafe {
                 let low = _mm_loadu_ps(from.add(i * stride));
                 let high = _mm_loadu_ps(from.add((i + 4) * stride));
@@ -88,9 +88,9 @@ impl Vectors<f64> for Avx2 {
         stride: usize,
         mut each: impl FnMut(usize, __m256d),
     ) {
-        // The two columns of row i in the lower half, those of row i + 2 in the upper half.
+        // The two columns in row i in the lower half, in row i + 2 in the upper half.
         let pair = |i: usize| {
-            // SAFETY: the token proves AVX; the caller promises 2 numbers of each of 4 rows.
+            // SAFETY: the token proves AVX; the caller promises 2 elements in each of 4 rows.
             unsafe {
                 let low = _mm_loadu_pd(from.add(i * stride));
                 let high = _mm_loadu_pd(from.add((i + 2) * stride));
@@ -138,7 +138,7 @@ impl Lookup for Avx2 {
 impl Words for Avx2 {
     type Words = __m256i;
     type Pairs = __m256i;
-    // Of 16 registers: 10 sums, 4 vectors of widened columns, 1 or 2 broadcasts of a row.
+    // 16 registers: 10 sums, 4 vectors of widened columns, 1 or 2 broadcasts of a row.
     const WIDENED_ROWS: usize = 5;
 
     instructions! {
@@ -146,7 +146,7 @@ impl Words for Avx2 {
         fn low_halves(words: __m256i) -> __m256 { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)) }
         fn low_f16(words: __m256i) -> __m256 {
             let halves = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
-            // Four of them in the lower half of each lane.
+            // Four halves in the lower half of each lane.
             let halves = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(halves, halves));
             _mm256_cvtph_ps(_mm256_castsi256_si128(halves))
         }

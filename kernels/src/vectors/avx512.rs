@@ -1,4 +1,4 @@
-//! AVX-512 of the Skylake-X generation: 32 registers of 512 bits.
+//! AVX-512 as in Skylake-X: 32 registers with 512 bits.
 
 use std::arch::x86_64::*;
 
@@ -8,23 +8,23 @@ use super::level::{instructions, token};
 use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, avx2::Avx2};
 
 token! {
-    /// The proof that the CPU has AVX-512 F, BW, DQ and VL.
+    /// Proves that the CPU has AVX-512 F, BW, DQ and VL.
     Avx512: is_x86_feature_detected "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma" "f16c"
 }
 
 token! {
-    /// The proof that the CPU has AVX-512 with VNNI, dot products of int8 (from Ice Lake on).
+    /// Proves that the CPU has AVX-512 with VNNI, int8 dot products (from Ice Lake on).
     Avx512Vnni: is_x86_feature_detected "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma" "f16c"
 }
 
 token! {
-    /// The proof that the CPU has AVX-512 with BF16, dot products of bfloat16, and VNNI, which every such CPU has
+    /// Proves that the CPU has AVX-512 with BF16, bfloat16 dot products, and VNNI, which every such CPU has
     /// (Sapphire Rapids, Zen 4).
     Avx512Bf16: is_x86_feature_detected "avx512bf16" "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma" "f16c"
 }
 
 impl Avx512Vnni {
-    /// The level without these dot products.
+    /// Returns the instruction set without these dot products.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
         Avx512 { found: () }
@@ -32,13 +32,13 @@ impl Avx512Vnni {
 }
 
 impl Avx512Bf16 {
-    /// The level with dot products of int8 only.
+    /// Returns the instruction set with int8 dot products only.
     #[inline(always)]
     pub fn vnni(self) -> Avx512Vnni {
         Avx512Vnni { found: () }
     }
 
-    /// The level without these dot products.
+    /// Returns the instruction set without these dot products.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
         Avx512 { found: () }
@@ -46,7 +46,7 @@ impl Avx512Bf16 {
 }
 
 impl From<Avx512> for Avx2 {
-    // Its features are among AVX-512's.
+    // AVX-512 includes its features.
     #[inline(always)]
     fn from(_: Avx512) -> Self {
         Self { found: () }
@@ -59,7 +59,7 @@ impl Vectors<f32> for Avx512 {
     type Vector = __m512;
     const LANES: usize = 16;
     type Transposer = Avx2;
-    // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
+    // 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
 
     instructions! {
@@ -78,9 +78,9 @@ impl Vectors<f32> for Avx512 {
         stride: usize,
         mut each: impl FnMut(usize, __m512),
     ) {
-        // The four columns of rows i, i + 4, i + 8 and i + 12, one row in each quarter.
+        // The four columns in rows i, i + 4, i + 8 and i + 12, one row per quarter.
         let quartet = |i: usize| {
-            // SAFETY: the token proves AVX-512F; the caller promises 4 numbers of each of 16 rows.
+            // SAFETY: the token proves AVX-512F; the caller promises 4 elements in each of 16 rows.
             unsafe {
                 let quarter = |i: usize| _mm_loadu_ps(from.add(i * stride));
                 let rows = _mm512_castps128_ps512(quarter(i));
@@ -131,9 +131,9 @@ impl Vectors<f64> for Avx512 {
         stride: usize,
         mut each: impl FnMut(usize, __m512d),
     ) {
-        // The two columns of rows i, i + 2, i + 4 and i + 6, one row in each quarter.
+        // The two columns in rows i, i + 2, i + 4 and i + 6, one row per quarter.
         let quartet = |i: usize| {
-            // SAFETY: the token proves AVX-512 F and DQ; the caller promises 4 numbers of each of 8 rows.
+            // SAFETY: the token proves AVX-512 F and DQ; the caller promises 2 elements in each of 8 rows.
             unsafe {
                 let quarter = |i: usize| _mm_loadu_pd(from.add(i * stride));
                 let rows = _mm512_castpd128_pd512(quarter(i));
@@ -172,7 +172,7 @@ impl Lookup for Avx512 {
 impl Words for Avx512 {
     type Words = __m512i;
     type Pairs = __m512i;
-    // Of 32 registers: 24 sums, 4 vectors of widened columns, 2 broadcasts of a row.
+    // 32 registers: 24 sums, 4 vectors of widened columns, 2 broadcasts of a row.
     const WIDENED_ROWS: usize = 12;
 
     instructions! {

@@ -1,4 +1,4 @@
-//! The number types: what an element is stored as, and what it is computed in.
+//! Element types: storage types, and the types in which they are computed.
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
@@ -6,31 +6,30 @@ use half::{bf16, f16};
 
 use crate::vectors::{Separate, math};
 
-/// A stored number: f32, f64, f16 or bf16.
+/// A storage type: f32, f64, f16 or bf16.
 pub trait Element: Copy + PartialEq + Send + Sync + 'static {
-    /// The type that it is computed in.
+    /// The type for arithmetic.
     type Acc: Real;
-    /// The type of statistics and of sums over many elements: one whose rounding errors do not show in a stored
-    /// result.
+    /// The type for statistics and sums over many elements. Its rounding errors are invisible in a stored result.
     type Wide: Real;
 
     /// Positive zero.
     const ZERO: Self;
 
-    /// The number as [`Self::Acc`]; exact.
+    /// Converts to [`Self::Acc`], exactly.
     fn widen(self) -> Self::Acc;
 
     /// Rounds to the stored type: to nearest, ties to even.
     fn narrow(value: Self::Acc) -> Self;
 
-    /// The number as [`Self::Wide`]; exact.
+    /// Converts to [`Self::Wide`], exactly.
     fn to_wide(self) -> Self::Wide;
 
     /// Rounds to the stored type: to nearest, ties to even.
     fn from_wide(value: Self::Wide) -> Self;
 }
 
-/// A type to compute in: f32 or f64, with the functions that the kernels need.
+/// A type for arithmetic: f32 or f64, with the functions that the kernels need.
 pub trait Real:
     Element<Acc = Self>
     + bytemuck::Pod
@@ -42,35 +41,35 @@ pub trait Real:
     + Div<Output = Self>
     + Neg<Output = Self>
 {
-    /// A constant, rounded to the type.
+    /// Rounds a constant to the type.
     fn of(value: f64) -> Self;
-    /// `|x|`.
+    /// Returns `|x|`.
     fn abs(self) -> Self;
-    /// `√x`, correctly rounded.
+    /// Returns `√x`, correctly rounded.
     fn sqrt(self) -> Self;
-    /// `eˣ`.
+    /// Returns `eˣ`.
     fn exp(self) -> Self;
-    /// `2/√π ∫₀ˣ exp(-t²) dt`.
+    /// Returns `2/√π ∫₀ˣ exp(-t²) dt`.
     fn erf(self) -> Self;
-    /// Hyperbolic tangent.
+    /// Returns the hyperbolic tangent.
     fn tanh(self) -> Self;
-    /// `ln(1 + x)` without cancellation near 0.
+    /// Returns `ln(1 + x)` without cancellation near 0.
     fn ln_1p(self) -> Self;
 
-    /// The smaller of the two; NaN where `self` is NaN.
+    /// Returns the smaller value, or NaN if `self` is NaN.
     #[inline(always)]
     fn at_most(self, limit: Self) -> Self {
         if self > limit { limit } else { self }
     }
 
-    /// The larger of the two; NaN where `self` is NaN.
+    /// Returns the larger value, or NaN if `self` is NaN.
     #[inline(always)]
     fn at_least(self, limit: Self) -> Self {
         if self < limit { limit } else { self }
     }
 }
 
-/// Functions that are inlined into code compiled for a level, without the attribute that each of them needs for it.
+/// Functions that are inlined into code compiled for an instruction set. The macro adds `#[inline(always)]` to each.
 macro_rules! inlined {
     ($(
         $(#[$doc:meta])*
@@ -94,13 +93,13 @@ impl Real for f32 {
         fn erf(self) -> Self { math::erf::<Separate>(self) }
         fn tanh(self) -> Self { math::tanh::<Separate>(self) }
     }
-    // Only `sqrtsoftplus` uses it, on router scores: a few numbers per token.
+    // Only `sqrtsoftplus` uses it, for a few router scores per token.
     fn ln_1p(self) -> Self {
         libm::log1pf(self)
     }
 }
 
-// `libm` and not `std`, which calls the system's library, whose bits differ between platforms.
+// `libm` rather than `std`, which calls the system's library, whose bits differ between platforms.
 impl Real for f64 {
     inlined! {
         fn of(value: f64) -> Self { value }
@@ -158,12 +157,12 @@ computed_in_itself!(f64);
 computed_in_f32!(f16, f16_to_f32);
 computed_in_f32!(bf16, bf16::to_f32);
 
-/// As `f16::to_f32`, but without its run-time check of CPU features at each number, so that loops vectorise.
+/// Like `f16::to_f32`, but without its run-time CPU check for each element, so that loops vectorize.
 #[inline(always)]
 fn f16_to_f32(x: f16) -> f32 {
     let bits = u32::from(x.to_bits());
     let magnitude = (bits & 0x7fff) << 13;
-    // The exponent biases differ by 112. The product is exact, also for subnormal numbers.
+    // The exponent biases differ by 112. The product is exact, also for subnormal values.
     let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
     let quiet = if bits & 0x3ff == 0 { 0 } else { 1 << 22 };
     let other = magnitude | 0xff << 23 | quiet;
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_f16_widens_to_the_f32_of_its_value() {
+    fn every_f16_widens_to_its_exact_f32() {
         for bits in 0..=u16::MAX {
             let x = f16::from_bits(bits);
             assert_eq!(x.widen().to_bits(), x.to_f32().to_bits(), "{bits:#x}");

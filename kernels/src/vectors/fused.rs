@@ -1,7 +1,7 @@
-//! f32 whose functions use fused multiply-adds, for levels that have the instruction.
+//! f32 whose functions use fused multiply-adds, for instruction sets that have them.
 //!
-//! That is half the steps of a polynomial, with no larger error. Without the instruction `mul_add` is a call
-//! into the C library, so this type is only for code that runs within a level's instructions
+//! A polynomial then takes half the steps, with no larger error. Without the instruction `mul_add` calls the C
+//! library, so this type is only for code that runs within an instruction set
 //! ([`Level::HAS_FUSED`](super::level::Level::HAS_FUSED)).
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
@@ -16,7 +16,7 @@ use crate::vectors::{Element, Real, inlined, math, math::Fused};
 pub struct FusedF32(f32);
 
 impl FusedF32 {
-    /// The same memory as numbers of this type.
+    /// Reinterprets a slice.
     pub fn of_slice(values: &mut [f32]) -> &mut [Self] {
         Self::wrap_slice_mut(values)
     }

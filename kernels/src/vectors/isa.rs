@@ -1,7 +1,7 @@
-//! Which instruction set the kernels use: detected once, at run time.
+//! Run-time selection of the instruction set, once per process.
 //!
-//! Each level is a token type whose values only a check of the CPU can make. Holding a token is the proof that
-//! its instructions may be executed, which is what the `SAFETY` notes of the levels rely on.
+//! Each instruction set is a token type whose values only a CPU check can create. Holding a token proves that its
+//! instructions may be executed. The `SAFETY` comments rely on this.
 
 use std::{fmt, sync::OnceLock};
 
@@ -17,15 +17,15 @@ use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 use super::neon::{Neon, NeonBf16, NeonDotprod};
 use super::{Instructions, LevelTask, portable::Portable};
 
-/// The environment variable that forces a level: `portable`, `neon`, `neon_dotprod`, `neon_bf16`, `avx2`,
+/// The environment variable that forces an instruction set: `portable`, `neon`, `neon_dotprod`, `neon_bf16`, `avx2`,
 /// `avx512`, `avx512_vnni`, `avx512_bf16`, `amx` or `amx_emulated`.
 pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
 
-/// Declares the levels, for each kind of CPU from slowest to fastest: each with the CPUs that can have it, its name, its
-/// token, and the level whose vectors it has.
+/// Declares the instruction sets, from slowest to fastest for each architecture: architecture, name, token, and the
+/// instruction set whose vectors it uses.
 macro_rules! levels {
     ($($(#[$doc:meta])* $(for $arch:literal)? $name:literal: $level:ident($token:expr) $($as_level:ident)?;)*) => {
-        /// The names of all levels.
+        /// All names.
         const NAMES: [&str; 10] = [$($name),*];
 
         /// An instruction set that this CPU has.
@@ -35,7 +35,7 @@ macro_rules! levels {
         }
 
         impl Isa {
-            /// The level with this name, if this CPU has it.
+            /// Returns the instruction set with this name, if this CPU has it.
             pub fn named(name: &str) -> Result<Self, IsaError> {
                 let level = match name {
                     $($(#[cfg(target_arch = $arch)])? $name => $token.map(Self::$level),)*
@@ -45,7 +45,7 @@ macro_rules! levels {
                 level.ok_or_else(|| IsaError::Unavailable(name.to_string()))
             }
 
-            /// Computes a task, compiled with this level's instructions. Those for dot products are entered through a
+            /// Runs a task, compiled with this instruction set. Dot-product instructions are used through a
             /// product's kernel instead.
             pub(crate) fn enter<O>(self, task: impl LevelTask<O>) -> O {
                 match self {
@@ -53,7 +53,7 @@ macro_rules! levels {
                 }
             }
 
-            /// The level's name, as [`VARIABLE`] takes it.
+            /// Returns the name, as in [`VARIABLE`].
             pub fn name(self) -> &'static str {
                 match self {
                     $($(#[cfg(target_arch = $arch)])? Self::$level(_) => $name,)*
@@ -64,35 +64,36 @@ macro_rules! levels {
 }
 
 levels! {
-    /// Only what every CPU of the compilation target has.
+    /// Only the compilation target's baseline.
     "portable": Portable(Some(Portable));
     /// NEON, which every 64-bit Arm CPU has.
     for "aarch64" "neon": Neon(Neon::new());
-    /// NEON with dot products of int8, which change nothing for other formats.
+    /// NEON with int8 dot products. Other formats are unchanged.
     for "aarch64" "neon_dotprod": NeonDotprod(NeonDotprod::new()) neon;
-    /// NEON with dot products and products of small matrices of int8 and bfloat16, which change nothing for f32, f64 and
-    /// f16. In bfloat16 it rounds in another way, and so has bits of its own.
+    /// NEON with dot products and small matrix products for int8 and bfloat16. f32, f64 and f16 are unchanged.
+    /// bfloat16 rounds differently, and therefore has different bits.
     for "aarch64" "neon_bf16": NeonBf16(NeonBf16::new()) neon;
     /// AVX2, FMA and F16C.
     for "x86_64" "avx2": Avx2(Avx2::new());
-    /// AVX-512 of the Skylake-X generation (F, BW, DQ and VL).
+    /// AVX-512 as in Skylake-X (F, BW, DQ and VL).
     for "x86_64" "avx512": Avx512(Avx512::new());
-    /// AVX-512 with dot products of int8, which change nothing for other formats.
+    /// AVX-512 with int8 dot products. Other formats are unchanged.
     for "x86_64" "avx512_vnni": Avx512Vnni(Avx512Vnni::new()) avx512;
-    /// AVX-512 with dot products of int8 and bfloat16, which change nothing for f32 and f64.
+    /// AVX-512 with int8 and bfloat16 dot products. f32 and f64 are unchanged.
     for "x86_64" "avx512_bf16": Avx512Bf16(Avx512Bf16::new()) avx512;
-    /// AVX-512 with dot products of int8, and with tile registers for products of bfloat16 (Intel's AMX, on Linux). These
-    /// have an order of addition of their own.
+    /// AVX-512 with int8 dot products, and with tile registers for bfloat16 products (Intel AMX, on Linux), which
+    /// have their own summation order.
     for "x86_64" "amx": Amx(Amx::new()) avx512;
-    /// AVX-512, and the bits of the level before by emulation: for tests, and so slow that only its name selects it.
+    /// AVX-512 with emulated AMX, which gives AMX's bits. Meant for tests, and so slow that it must be selected by
+    /// name.
     for "x86_64" "amx_emulated": AmxEmulated(AmxEmulated::new()) avx512;
 }
 
-/// The level that is no CPU's best.
+/// The instruction set that is never selected automatically.
 const EMULATED: &str = "amx_emulated";
 
 impl Isa {
-    /// The level named by [`VARIABLE`], or else the fastest one. Determined once per process.
+    /// Returns the instruction set named by [`VARIABLE`], or else the fastest. Determined once per process.
     pub fn selected() -> Result<Self, IsaError> {
         static SELECTED: OnceLock<Result<Isa, IsaError>> = OnceLock::new();
         let select = || match std::env::var_os(VARIABLE) {
@@ -102,7 +103,7 @@ impl Isa {
         SELECTED.get_or_init(select).clone()
     }
 
-    /// The fastest level that this CPU has.
+    /// Returns the fastest instruction set that this CPU has.
     pub fn best() -> Self {
         let fastest_first = NAMES.iter().rev();
         fastest_first
@@ -112,7 +113,7 @@ impl Isa {
             .unwrap_or(Self::Portable(Portable))
     }
 
-    /// Every level that this CPU has, slowest first; prints which ones it lacks.
+    /// Returns every instruction set that this CPU has, slowest first. Prints the names of missing ones.
     #[cfg(test)]
     pub fn levels() -> Vec<Self> {
         let levels = NAMES.map(Self::named).into_iter();
@@ -127,12 +128,12 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Why a level cannot be used.
+/// The reason why an instruction set cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IsaError {
-    /// No level has this name.
+    /// No instruction set has this name.
     Unknown(String),
-    /// This CPU, or this target, lacks the level of this name.
+    /// This CPU, or this target, lacks the instruction set with this name.
     Unavailable(String),
 }
 
@@ -149,7 +150,7 @@ impl fmt::Display for IsaError {
             }
             Self::Unavailable(name) => write!(
                 f,
-                "{VARIABLE}={name}: this CPU lacks these instructions; its best is {best}, taken when the variable is unset"
+                "{VARIABLE}={name}: this CPU lacks these instructions; unset the variable to use its best, {best}"
             ),
         }
     }
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_goes_by_the_name_that_forces_it() {
+    fn every_level_can_be_selected_by_its_name() {
         for name in NAMES {
             match Isa::named(name) {
                 Ok(isa) => assert_eq!(isa.name(), name),

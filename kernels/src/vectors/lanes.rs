@@ -1,15 +1,15 @@
 //! Sums in a fixed number of lanes: element `i` is added to lane `i mod LANES`.
 //!
-//! Sixteen partial sums accumulate a sixteenth of the rounding steps each, vectorise without permission to
-//! reassociate, and fix the order of addition, so that a sum has the same bits on every machine and with any
-//! number of threads.
+//! Each of sixteen partial sums accumulates a sixteenth of the rounding steps. The loop vectorizes without
+//! permission to reassociate, and the summation order is fixed, so that a sum has the same bits on every machine and
+//! for any thread count.
 
 use crate::vectors::Real;
 
-/// Partial sums per row: as many as an AVX-512 register has elements of f32.
+/// Partial sums per row: the f32 lane count in an AVX-512 register.
 pub const LANES: usize = 16;
 
-/// Adds up terms in lanes: `$add` changes a lane by each of the `$value`s, chunk by chunk and then the tail.
+/// Accumulates in lanes: `$add` updates a lane with each `$value`, chunk by chunk, and then the tail.
 macro_rules! in_lanes {
     ($start:expr, $values:expr, |$lane:ident, $value:pat_param| $add:expr) => {{
         let mut lanes = [$start; LANES];
@@ -26,7 +26,7 @@ macro_rules! in_lanes {
     }};
 }
 
-/// The sum of `term(x)`.
+/// Returns the sum of `term(x)`.
 #[inline(always)]
 pub fn sum<T: Copy, R: Real>(values: &[T], term: impl Fn(T) -> R) -> R {
     let values = values.as_chunks::<LANES>();
@@ -34,7 +34,7 @@ pub fn sum<T: Copy, R: Real>(values: &[T], term: impl Fn(T) -> R) -> R {
     combine(lanes, |a, b| a + b)
 }
 
-/// The sum of `term(x, y)` over two slices of one length.
+/// Returns the sum of `term(x, y)` over two slices with equal lengths.
 #[inline(always)]
 pub fn sum_pairs<T: Copy, R: Real>(xs: &[T], ys: &[T], term: impl Fn(T, T) -> R) -> R {
     assert_eq!(xs.len(), ys.len());
@@ -52,7 +52,7 @@ pub fn sum_pairs<T: Copy, R: Real>(xs: &[T], ys: &[T], term: impl Fn(T, T) -> R)
     combine(lanes, |a, b| a + b)
 }
 
-/// Replaces each `x` by `update(x)` and returns the sum of `term(update(x))`.
+/// Replaces each `x` by `update(x)`, and returns the sum of `term(update(x))`.
 #[inline(always)]
 pub fn update_and_sum<R: Real>(
     values: &mut [R],
@@ -67,18 +67,18 @@ pub fn update_and_sum<R: Real>(
     combine(lanes, |a, b| a + b)
 }
 
-/// The largest element that is not NaN; `-inf` where there is none.
+/// Returns the largest element that is not NaN, or `-inf` if there is none.
 #[inline(always)]
 pub fn max<R: Real>(values: &[R]) -> R {
-    // Written so that NaN, which compares false, leaves the lane as it is.
+    // NaN compares false, and leaves the lane unchanged.
     let larger = |a: R, b: R| if b > a { b } else { a };
     let (start, values) = (R::of(f64::NEG_INFINITY), values.as_chunks::<LANES>());
     let lanes = in_lanes!(start, values, |lane, &value| *lane = larger(*lane, value));
     combine(lanes, larger)
 }
 
-/// Merges the upper half of the lanes into the lower half until one is left.
-// Not inlined: its pattern of halves would determine how the compiler vectorises the loops before it.
+/// Merges the upper half the lanes into the lower half until one lane remains.
+// Not inlined: its halving pattern would determine how the compiler vectorizes the loops before it.
 #[inline(never)]
 fn combine<R: Real>(mut lanes: [R; LANES], merge: impl Fn(R, R) -> R) -> R {
     let mut half = LANES / 2;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_maximum_passes_over_nan() {
+    fn the_maximum_ignores_nan() {
         let values = [f32::NAN, -3.0, f32::NAN, -1.0, f32::NEG_INFINITY];
         assert_eq!(max(&values), -1.0);
         assert_eq!(max(&[f32::NAN]), f32::NEG_INFINITY);

@@ -1,23 +1,22 @@
-//! `exp`, `erf` and `tanh` in f32, without branches, so that a loop over them vectorises.
+//! `exp`, `erf` and `tanh` in f32, without branches, so that loops over them vectorize.
 //!
 //! The polynomials are minimax fits (Remez exchange in 40 digits, then rounded to f32). They are evaluated with
-//! separate multiplications and additions, or with fused ones where the code runs within a level's
-//! instructions: without the FMA target feature, which a crate cannot demand of its users, `mul_add` is a call
-//! into the C library.
+//! separate multiplications and additions, or with fused ones if the code runs within an instruction set that has
+//! them. Without the FMA target feature, which a crate cannot require from its users, `mul_add` calls the C library.
 //!
-//! Largest error against f64 over all 2³² inputs, in units in the last place of the result: `exp` 0.99, `erf`
-//! 1.36, `tanh` 1.34. Fused no more, over every 1009th input.
+//! Largest error compared with f64 over all 2³² inputs, in units in the result's last place: `exp` 0.99, `erf` 1.36,
+//! `tanh` 1.34. Fused versions have no larger errors, over every 1009th input.
 
-/// How `a · b + c` is rounded.
+/// The rounding in `a · b + c`.
 pub trait Rounding {
-    /// `a · b + c`.
+    /// Returns `a · b + c`.
     fn multiply_add(a: f32, b: f32, c: f32) -> f32;
 }
 
-/// Two roundings: of the product, and of the sum.
+/// Two roundings: product and sum.
 pub struct Separate;
 
-/// One rounding.
+/// A rounding.
 pub struct Fused;
 
 impl Rounding for Separate {
@@ -34,17 +33,17 @@ impl Rounding for Fused {
     }
 }
 
-/// Largest error of [`exp`].
+/// The largest error in [`exp`].
 #[cfg(test)]
 const EXP_MAX_ULP: f64 = 0.99;
-/// Largest error of [`erf`].
+/// The largest error in [`erf`].
 #[cfg(test)]
 const ERF_MAX_ULP: f64 = 1.36;
-/// Largest error of [`tanh`].
+/// The largest error in [`tanh`].
 #[cfg(test)]
 const TANH_MAX_ULP: f64 = 1.34;
 
-/// `eˣ`: 0 and infinity beyond the range of f32, with gradual underflow, and NaN for NaN.
+/// Returns `eˣ`: 0 and infinity beyond f32's range, with gradual underflow, and NaN for NaN.
 ///
 /// `eˣ = 2ⁿ eʳ` with `|r| <= ln 2 / 2`.
 #[inline(always)]
@@ -52,7 +51,7 @@ pub fn exp<R: Rounding>(x: f32) -> f32 {
     // Beyond these bounds the result is 0 or infinite anyway, and `n` stays small. NaN passes through.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
-    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the mantissa.
+    // Adding 1.5 · 2²³ leaves the nearest integer in the mantissa's low bits.
     const MAGIC: f32 = 12_582_912.0;
     let shifted = R::multiply_add(x, std::f32::consts::LOG2_E, MAGIC);
     let n = shifted.to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
@@ -76,7 +75,7 @@ pub fn exp<R: Rounding>(x: f32) -> f32 {
     e_r * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
-/// The error function: ±1 far out, the sign of zero kept, NaN for NaN.
+/// Returns the error function: ±1 for large x, the sign of zero is kept, NaN for NaN.
 #[inline(always)]
 pub fn erf<R: Rounding>(x: f32) -> f32 {
     // erf(x) = x + x · P(x²)
@@ -113,7 +112,7 @@ pub fn erf<R: Rounding>(x: f32) -> f32 {
     if distance > 1.0 { far } else { near }
 }
 
-/// Hyperbolic tangent: ±1 far out, the sign of zero kept, NaN for NaN.
+/// Returns the hyperbolic tangent: ±1 for large x, the sign of zero is kept, NaN for NaN.
 #[inline(always)]
 pub fn tanh<R: Rounding>(x: f32) -> f32 {
     // tanh(x) = x + x³ · P(x²)
@@ -136,7 +135,7 @@ pub fn tanh<R: Rounding>(x: f32) -> f32 {
     size.copysign(x)
 }
 
-/// `c₀ + c₁ x + c₂ x² + …` by Horner's rule.
+/// Evaluates `c₀ + c₁ x + c₂ x² + …` by Horner's rule.
 #[inline(always)]
 fn polynomial<R: Rounding, const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
     let mut value = coefficients[N - 1];
@@ -146,7 +145,7 @@ fn polynomial<R: Rounding, const N: usize>(x: f32, coefficients: [f32; N]) -> f3
     value
 }
 
-/// `2ⁿ` for `-126 <= n <= 127`; meaningless for any other `n`, which only NaN leads to.
+/// Returns `2ⁿ` for `-126 <= n <= 127`. Other `n` occur only for NaN, and the result is meaningless.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
@@ -156,7 +155,7 @@ fn power_of_two(n: i32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Distance in units in the last place of the exact value, f32's least subnormal included.
+    /// Returns the distance in units in the exact value's last place, f32's least subnormal included.
     fn ulps(found: f32, exact: f64) -> f64 {
         if exact.is_nan() || exact.is_infinite() || found as f64 == exact {
             return if found.is_nan() == exact.is_nan() && (found as f64 == exact || exact.is_nan())
@@ -166,7 +165,7 @@ mod tests {
                 f64::INFINITY
             };
         }
-        // Past the largest f32 the right answer is what rounding gives: infinity.
+        // Above the largest f32 the correctly rounded result is infinity.
         if found.is_infinite() && found == exact as f32 {
             return 0.0;
         }
@@ -174,7 +173,7 @@ mod tests {
         (found as f64 - exact).abs() / libm::exp2((exponent - 23) as f64)
     }
 
-    /// The worst error over every `step`-th bit pattern, and where.
+    /// Returns the worst error over every `step`-th bit pattern, and its argument.
     fn worst(step: usize, ours: fn(f32) -> f32, exact: fn(f64) -> f64) -> (f64, f32) {
         (0..=u32::MAX)
             .step_by(step)
@@ -192,7 +191,7 @@ mod tests {
     ];
 
     #[test]
-    fn fused_the_functions_err_no_more() {
+    fn fused_functions_have_no_larger_errors() {
         let fused: [Case; 3] = [
             ("exp", exp::<Fused>, libm::exp, EXP_MAX_ULP),
             ("erf", erf::<Fused>, libm::erf, ERF_MAX_ULP),

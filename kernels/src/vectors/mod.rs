@@ -1,4 +1,4 @@
-//! Instruction sets, and the numbers and functions that they compute.
+//! Instruction sets, element types, and vector math.
 
 #[cfg(target_arch = "x86_64")]
 pub mod amx;

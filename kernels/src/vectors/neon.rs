@@ -1,6 +1,6 @@
-//! NEON: 32 registers of 128 bits. A vector is two of them, so that the accumulators of a single row do not
-//! wait for each other: by Arm's guides to Neoverse N1 and V1, a multiply-add has a latency of four cycles, and
-//! two to four start in each.
+//! NEON: 32 registers with 128 bits. A vector is two registers, so that a single row's accumulators do not wait for
+//! each other. According to Arm's guides for Neoverse N1 and V1, a multiply-add has a latency of four cycles, and
+//! two to four start in each cycle.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -16,23 +16,23 @@ type U32x8 = [uint32x4_t; 2];
 type I16x16 = [int16x8_t; 2];
 
 token! {
-    /// The proof that the CPU has NEON, as every CPU of Rust's 64-bit Arm targets has.
+    /// Proves that the CPU has NEON, as every CPU for Rust's 64-bit Arm targets has.
     Neon: is_aarch64_feature_detected "neon"
 }
 
 token! {
-    /// The proof that the CPU has dot products of int8 (from Armv8.4 on, and in most of Armv8.2: Neoverse N1, Apple M1).
+    /// Proves that the CPU has int8 dot products (from Armv8.4 on, and in most Armv8.2 CPUs: Neoverse N1, Apple M1).
     NeonDotprod: is_aarch64_feature_detected "dotprod" "neon"
 }
 
 token! {
-    /// The proof that the CPU has dot products of int8 and bfloat16, and products of small matrices of both (from Armv8.6
-    /// on: Neoverse V1 and N2, Apple M2).
+    /// Proves that the CPU has int8 and bfloat16 dot products, and small matrix products for both (from Armv8.6 on:
+    /// Neoverse V1 and N2, Apple M2).
     NeonBf16: is_aarch64_feature_detected "bf16" "i8mm" "dotprod" "neon"
 }
 
 impl NeonDotprod {
-    /// The level without these dot products.
+    /// Returns the instruction set without these dot products.
     #[inline(always)]
     pub fn neon(self) -> Neon {
         Neon { found: () }
@@ -40,13 +40,13 @@ impl NeonDotprod {
 }
 
 impl NeonBf16 {
-    /// The level with dot products of int8 only.
+    /// Returns the instruction set with int8 dot products only.
     #[inline(always)]
     pub fn dotprod(self) -> NeonDotprod {
         NeonDotprod { found: () }
     }
 
-    /// The level without these products.
+    /// Returns the instruction set without these products.
     #[inline(always)]
     pub fn neon(self) -> Neon {
         Neon { found: () }
@@ -59,7 +59,7 @@ impl Vectors<f32> for Neon {
     type Vector = F32x8;
     const LANES: usize = 8;
     type Transposer = Self;
-    // Of 32 registers: 24 sums, 4 of columns, up to 4 broadcasts of rows.
+    // 32 registers: 24 sums, 4 for columns, up to 4 broadcasts of rows.
     const ROWS: usize = 6;
 
     instructions! {
@@ -81,9 +81,9 @@ impl Vectors<f32> for Neon {
         stride: usize,
         mut each: impl FnMut(usize, F32x8),
     ) {
-        // The four columns of rows i to i + 3.
+        // The four columns in rows i to i + 3.
         let square = |i: usize| {
-            // SAFETY: the token proves NEON; the caller promises 4 numbers of each of 8 rows.
+            // SAFETY: the token proves NEON; the caller promises 4 elements in each of 8 rows.
             unsafe {
                 let row = |i: usize| vld1q_f32(from.add(i * stride));
                 let (row0, row1, row2, row3) = (row(i), row(i + 1), row(i + 2), row(i + 3));
@@ -131,7 +131,7 @@ impl Vectors<f64> for Neon {
         stride: usize,
         mut each: impl FnMut(usize, F64x4),
     ) {
-        // SAFETY: the token proves NEON; the caller promises 2 numbers of each of 4 rows.
+        // SAFETY: the token proves NEON; the caller promises 2 elements in each of 4 rows.
         let rows = [0, 1, 2, 3].map(|i| unsafe { vld1q_f64(from.add(i * stride)) });
         // SAFETY: the token proves NEON.
         each(0, unsafe {
@@ -161,7 +161,7 @@ impl Widening for Neon {
 }
 
 impl Lookup for Neon {
-    /// The numbers' bytes: NEON has table lookups of bytes only.
+    /// The values' bytes, because NEON has byte lookups only.
     type Table<'a> = uint8x16x4_t;
 
     instructions! {
@@ -169,7 +169,7 @@ impl Lookup for Neon {
         fn look_up(table: uint8x16x4_t, places: F32x8) -> F32x8 {
             places.map(|places| {
                 let place = vandq_u32(vreinterpretq_u32_f32(places), vdupq_n_u32(15));
-                // The indices of a number's four bytes.
+                // The indices for a value's four bytes.
                 let first = vmulq_u32(place, vdupq_n_u32(0x0404_0404));
                 let bytes = vorrq_u32(first, vdupq_n_u32(0x0302_0100));
                 vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)))
@@ -184,7 +184,7 @@ impl Lookup for Neon {
             [turned(a[0], b[0]), turned(a[1], b[1])]
         }
         fn least(a: F32x8, b: F32x8) -> F32x8 {
-            // The instructions for a minimum return NaN where either operand is NaN.
+            // The minimum instructions return NaN if either operand is NaN.
             let least = |a, b| vbslq_f32(vcltq_f32(a, b), a, b);
             [least(a[0], b[0]), least(a[1], b[1])]
         }
@@ -193,10 +193,10 @@ impl Lookup for Neon {
 
 impl Words for Neon {
     type Words = U32x8;
-    /// All lower halves in one register, and all upper ones in another: the two terms of a product lie in the
-    /// same lane.
+    /// All lower halves in one register, and all upper halves in another: a product's two values are in the same
+    /// lane.
     type Pairs = I16x16;
-    // Of 32 registers: 20 sums, 8 of widened columns, 2 to 4 broadcasts of a row.
+    // 32 registers: 20 sums, 8 for widened columns, 2 to 4 broadcasts of a row.
     const WIDENED_ROWS: usize = 5;
 
     instructions! {
@@ -248,7 +248,7 @@ impl Words for Neon {
                 let first = vmull_s8(vget_low_s8(a[0]), vget_low_s8(b[0]));
                 let first = vmlal_s8(first, vget_low_s8(a[1]), vget_low_s8(b[1]));
                 let last = vmlal_high_s8(vmull_high_s8(a[0], b[0]), a[1], b[1]);
-                // Each of a word's two halves is a sum of four products.
+                // A word's two halves are sums of four products each.
                 let sum = vpadalq_s16(vreinterpretq_s32_u32(sum[i]), vpaddq_s16(first, last));
                 vreinterpretq_u32_s32(sum)
             })
@@ -258,7 +258,7 @@ impl Words for Neon {
         fn and_words(a: U32x8, b: U32x8) -> U32x8 { [vandq_u32(a[0], b[0]), vandq_u32(a[1], b[1])] }
         fn xor_words(a: U32x8, b: U32x8) -> U32x8 { [veorq_u32(a[0], b[0]), veorq_u32(a[1], b[1])] }
         fn rotate_words(words: U32x8, by: u32) -> U32x8 {
-            // A negative shift is one down.
+            // A negative shift is a right shift.
             let (up, down) = (vdupq_n_s32(by as i32), vdupq_n_s32(by as i32 - 32));
             words.map(|words| vorrq_u32(vshlq_u32(words, up), vshlq_u32(words, down)))
         }
@@ -271,7 +271,7 @@ impl Words for Neon {
     }
 }
 
-/// The lower halves of all words, and their upper halves.
+/// Returns all words' lower halves, and their upper halves.
 ///
 /// # Safety
 /// The CPU has NEON.
@@ -284,14 +284,14 @@ unsafe fn apart(words: U32x8) -> I16x16 {
     }
 }
 
-/// Eight numbers of f16 as f32. Rust 1.89 has no intrinsic for the instruction, which all 64-bit Arm CPUs have.
+/// Converts eight f16 values to f32. Rust 1.89 has no intrinsic for the instruction, which all 64-bit Arm CPUs have.
 ///
 /// # Safety
 /// The CPU has NEON.
 #[inline(always)]
 unsafe fn widened(halves: uint16x8_t) -> F32x8 {
     let (low, high): (float32x4_t, float32x4_t);
-    // SAFETY: the caller's promise; the instructions touch no memory.
+    // SAFETY: the caller's promise; the instructions access no memory.
     unsafe {
         asm!(
             "fcvtl {low:v}.4s, {halves:v}.4h",

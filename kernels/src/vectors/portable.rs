@@ -1,4 +1,4 @@
-//! Plain Rust: the fallback, the version to read first, and what Miri runs.
+//! Plain Rust: the fallback, the version to read first, and the version that Miri runs.
 
 use std::array::from_fn;
 
@@ -9,11 +9,11 @@ use super::{
     columns_at_once, level::instructions,
 };
 
-/// The token of the portable level, which every CPU has.
+/// The token for the portable instruction set, which every CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portable;
 
-/// 128 bits of f32, the narrowest vector unit in common use.
+/// 128 bits in f32, the narrowest vector unit in common use.
 const LANES: usize = 4;
 
 type F32x4 = [f32; LANES];
@@ -21,7 +21,8 @@ type F64x4 = [f64; LANES];
 type U32x4 = [u32; LANES];
 
 impl Instructions for Portable {
-    // A call, as at other levels: what does not depend on a format is then compiled once for all of them.
+    // A call, as for other instruction sets: code that does not depend on a format is then compiled once for all
+    // formats.
     fn enter<O>(self, task: impl Task<Self, O>) -> O {
         task.compute(self)
     }
@@ -55,7 +56,7 @@ impl<T: Real> Vectors<T> for Portable {
         mut each: impl FnMut(usize, Self::Vector),
     ) {
         for j in 0..columns_at_once::<T>() {
-            // SAFETY: the caller promises `columns_at_once` numbers in each of LANES rows.
+            // SAFETY: the caller promises `columns_at_once` elements in each of LANES rows.
             each(j, from_fn(|i| unsafe { *from.add(i * stride + j) }));
         }
     }
@@ -87,13 +88,13 @@ impl Words for Portable {
     type Words = U32x4;
     type Pairs = U32x4;
     const WIDENED_ROWS: usize = 2;
-    // With more, the compiler multiplies one number at a time.
+    // With more rows, the compiler multiplies one value at a time.
     const BYTE_ROWS: usize = 1;
 
     instructions! {
         fn splat_word(word: u32) -> U32x4 { [word; LANES] }
         fn low_halves(words: U32x4) -> F32x4 { words.map(|word| f32::from_bits(word << 16)) }
-        // By hand: the method of arrays was a call.
+        // By hand, because the array method was not inlined.
         fn low_f16(words: U32x4) -> F32x4 {
             let number = |i: usize| f16::from_bits(words[i] as u16).widen();
             [number(0), number(1), number(2), number(3)]

@@ -1,9 +1,9 @@
-//! Hints to the CPU to bring memory into a cache. Any address will do; a hint changes no result.
+//! Prefetch hints. Any address is allowed, and a hint changes no result.
 
-/// Bytes of a cache line.
+/// Bytes per cache line.
 pub const LINE: usize = 64;
 
-/// Prefetches a cache line into the first-level cache.
+/// Prefetches a cache line into L1.
 #[inline(always)]
 pub fn near<T>(from: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -21,7 +21,7 @@ pub fn near<T>(from: *const T) {
     let _ = from;
 }
 
-/// Prefetches a cache line into the second-level cache.
+/// Prefetches a cache line into L2.
 #[inline(always)]
 pub fn far<T>(from: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -39,7 +39,7 @@ pub fn far<T>(from: *const T) {
     let _ = from;
 }
 
-/// Prefetches the first `bytes` bytes from an address on into the first-level cache.
+/// Prefetches `bytes` bytes into L1, starting at an address.
 #[inline(always)]
 pub fn bytes<T>(from: *const T, bytes: usize) {
     for at in (0..bytes).step_by(LINE) {
@@ -47,7 +47,7 @@ pub fn bytes<T>(from: *const T, bytes: usize) {
     }
 }
 
-/// Prefetches numbers that are read soon into the first-level cache.
+/// Prefetches a slice into L1.
 #[inline(always)]
 pub fn all<T>(numbers: &[T]) {
     bytes(numbers.as_ptr(), size_of_val(numbers));

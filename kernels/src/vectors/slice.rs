@@ -1,10 +1,10 @@
-//! Numbers whose type is known at run time: what the kernels over rows take and write.
+//! Slices whose element type is known at run time, for the kernels' arguments.
 
 use half::{bf16, f16};
 
 use super::Element;
 
-/// Numbers to read.
+/// A slice to read.
 #[derive(Clone, Copy, Debug)]
 pub enum Slice<'a> {
     /// Single precision.
@@ -17,7 +17,7 @@ pub enum Slice<'a> {
     Bf16(&'a [bf16]),
 }
 
-/// Numbers to write.
+/// A slice to write.
 #[derive(Debug)]
 pub enum SliceMut<'a> {
     /// Single precision.
@@ -30,24 +30,24 @@ pub enum SliceMut<'a> {
     Bf16(&'a mut [bf16]),
 }
 
-/// A number type that slices have.
+/// An element type that slices support.
 pub trait Stored: Element {
-    /// The numbers of a slice.
+    /// Returns a slice's elements.
     ///
     /// # Panics
-    /// If it holds another type.
+    /// If the slice has another type.
     fn of_slice(slice: Slice<'_>) -> &[Self];
 
-    /// The numbers of a slice, to write.
+    /// Returns a slice's elements, mutably.
     ///
     /// # Panics
-    /// If it holds another type.
+    /// If the slice has another type.
     fn of_slice_mut(slice: SliceMut<'_>) -> &mut [Self];
 
-    /// Numbers of this type to read.
+    /// Wraps elements to read.
     fn slice(numbers: &[Self]) -> Slice<'_>;
 
-    /// Numbers of this type to write.
+    /// Wraps elements to write.
     fn slice_mut(numbers: &mut [Self]) -> SliceMut<'_>;
 }
 
@@ -58,7 +58,7 @@ macro_rules! stored {
                 fn of_slice(slice: Slice<'_>) -> &[Self] {
                     match slice {
                         Slice::$kind(numbers) => numbers,
-                        other => panic!("numbers of {}, and not {}", other.type_name(), stringify!($type)),
+                        other => panic!("a slice has type {}, expected {}", other.type_name(), stringify!($type)),
                     }
                 }
 
@@ -66,7 +66,7 @@ macro_rules! stored {
                     match slice {
                         SliceMut::$kind(numbers) => numbers,
                         other => panic!(
-                            "numbers of {}, and not {}",
+                            "a slice has type {}, expected {}",
                             other.shared().type_name(),
                             stringify!($type)
                         ),
@@ -96,14 +96,14 @@ macro_rules! stored {
         )*
 
         impl<'a> Slice<'a> {
-            /// The number of elements.
+            /// Returns the element count.
             pub fn len(&self) -> usize {
                 match self {
                     $(Self::$kind(numbers) => numbers.len(),)*
                 }
             }
 
-            /// The elements of a range.
+            /// Returns the elements in a range.
             pub fn part(&self, range: std::ops::Range<usize>) -> Self {
                 match self {
                     $(Self::$kind(numbers) => Self::$kind(&numbers[range]),)*
@@ -118,14 +118,14 @@ macro_rules! stored {
         }
 
         impl SliceMut<'_> {
-            /// The same numbers, to read.
+            /// Returns the same elements, to read.
             pub fn shared(&self) -> Slice<'_> {
                 match self {
                     $(Self::$kind(numbers) => Slice::$kind(numbers),)*
                 }
             }
 
-            /// The same numbers, to write, for a shorter time.
+            /// Returns the same elements, to write, with a shorter lifetime.
             pub fn reborrow(&mut self) -> SliceMut<'_> {
                 match self {
                     $(Self::$kind(numbers) => SliceMut::$kind(numbers),)*
@@ -138,13 +138,13 @@ macro_rules! stored {
 stored!(f32 F32  f64 F64  f16 F16  bf16 Bf16);
 
 impl Slice<'_> {
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Runs `$body` with `$T` the number type of a slice.
+/// Runs `$body` with `$T` set to a slice's element type.
 macro_rules! with_type {
     ($slice:expr, $T:ident => $body:expr) => {
         match $slice {

@@ -1,11 +1,11 @@
-//! The operations of each level's vectors, lane by lane, against plain Rust; the kernels that use them have
+//! Each instruction set's vector operations, lane by lane, compared with plain Rust. The kernels that use them have
 //! their own tests.
 
 use half::f16;
 
 use super::{element::Real, isa::Isa, level::*};
 
-/// Pseudo-random words, so that bits of every kind occur.
+/// Pseudo-random words, which include bits of every kind.
 fn bits(n: usize) -> impl Iterator<Item = u32> {
     let next = |x: &u64| Some(x.wrapping_mul(6364136223846793005).wrapping_add(1));
     let states = std::iter::successors(Some(1), next);
@@ -19,10 +19,10 @@ fn integers<T: Real>(n: usize) -> Vec<T> {
         .collect()
 }
 
-/// The elements of a vector.
+/// Returns a vector's elements.
 fn lanes<T: Real, V: Vectors<T>>(v: V, vector: V::Vector) -> Vec<T> {
     let mut lanes = vec![T::ZERO; MAX_LANES];
-    // SAFETY: no vector has more than MAX_LANES.
+    // SAFETY: no vector has more than MAX_LANES lanes.
     unsafe { v.store(vector, lanes.as_mut_ptr()) };
     lanes.truncate(V::LANES);
     lanes
@@ -42,7 +42,7 @@ impl ThreeVectors {
         let numbers = integers::<T>(3 * V::LANES + 1);
         let [a, b, c] = [0, 1, 2].map(|i| &numbers[i * V::LANES..][..V::LANES]);
         let x = numbers[3 * V::LANES];
-        // SAFETY: each is a vector's numbers.
+        // SAFETY: each slice holds a vector.
         let load = |numbers: &[T]| unsafe { v.load(numbers.as_ptr()) };
         let expect = |found: V::Vector, expected: &dyn Fn(usize) -> T| {
             let expected: Vec<T> = (0..V::LANES).map(expected).collect();
@@ -74,13 +74,13 @@ impl LevelTask for Singles {
 
 impl Singles {
     fn check<V: Widening>(v: V) {
-        // Ties to the even number below and above, and the neighbours of a tie.
+        // Ties to the even neighbor below and above, and the neighbors of a tie.
         let wide = [1.0, 3.0, 1.0 + 1e-7, -3.0 - 1e-7, 0.5]
             .map(|x| 1.0 + x * f64::from(f32::EPSILON) / 2.0);
         for first in 0..wide.len() {
             let wide: Vec<f64> = (0..V::LANES).map(|i| wide[(first + i) % 5]).collect();
             let mut single = vec![0.0; V::LANES];
-            // SAFETY: each is a vector's numbers.
+            // SAFETY: each slice holds a vector.
             let widened = unsafe {
                 v.store_single(v.load(wide.as_ptr()), single.as_mut_ptr());
                 v.load_single(single.as_ptr())
@@ -123,7 +123,7 @@ impl Places {
             }
         };
         for places in places.chunks_exact(V::LANES) {
-            // SAFETY: these are a vector's numbers.
+            // SAFETY: `places` holds a vector.
             let x = unsafe { v.load(places.as_ptr()) };
             same(v.look_up(table, x), &|i| {
                 numbers[places[i].to_bits() as usize % TABLE_LEN]
@@ -138,13 +138,13 @@ impl Places {
                 });
             }
         }
-        // The one that is NaN comes first.
+        // The NaN operand comes first.
         same(v.least(v.splat(f32::NAN), v.splat(2.0)), &|_| 2.0);
     }
 }
 
 #[test]
-fn every_level_looks_up_by_the_lowest_four_bits_alone_and_turns_signs() {
+fn every_level_looks_up_by_the_lowest_four_bits_and_flips_signs() {
     for isa in Isa::levels() {
         println!("{isa}");
         isa.enter(Places);
@@ -163,7 +163,7 @@ impl Halves {
     fn check<V: Words>(v: V) {
         let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
         for halves in all.chunks_exact(V::LANES) {
-            // SAFETY: these are a vector's numbers.
+            // SAFETY: `halves` holds a vector.
             let found = lanes(v, unsafe { v.load_half(halves.as_ptr()) });
             for (found, half) in found.into_iter().zip(halves) {
                 assert_eq!(found.to_bits(), half.to_f32().to_bits(), "{half:?}");
@@ -173,7 +173,7 @@ impl Halves {
 }
 
 #[test]
-fn every_level_widens_every_f16_to_the_f32_of_its_value() {
+fn every_level_widens_every_f16_to_its_exact_f32() {
     for isa in Isa::levels() {
         println!("{isa}");
         isa.enter(Halves);

@@ -1,28 +1,29 @@
-//! Tile registers: eight, each of up to 16 rows of 16 words, and the instructions for them.
+//! Tile registers: eight registers with up to 16 rows, 16 words each, and their instructions.
 //!
-//! A thread first configures the shapes of its tiles. Two implementations: Intel's instructions ([`Amx`](super::amx::Amx)),
-//! and plain Rust that gives the same bits ([`AmxEmulated`](super::amx_emulated::AmxEmulated)), so that whatever is written
-//! over [`Tiles`] can be tested on CPUs without them.
+//! A thread first configures its tile shapes. There are two implementations: Intel's instructions
+//! ([`Amx`](super::amx::Amx)), and plain Rust with the same bits
+//! ([`AmxEmulated`](super::amx_emulated::AmxEmulated)), so that code over [`Tiles`] can be tested on CPUs without
+//! them.
 
-/// The most rows of a tile, and the words of a row.
+/// The maximum row count in a tile, and the words per row.
 pub const TILE: usize = 16;
 
-/// Bytes of a row of a tile.
+/// Bytes per tile row.
 pub const TILE_ROW: usize = 4 * TILE;
 
-/// Tile registers.
+/// Tile register count.
 pub const TILES: usize = 8;
 
-/// The tile that [`Tiles::multiply_add`] takes its right operand from.
+/// The tile that holds [`Tiles::multiply_add`]'s right operand.
 pub const RIGHT: usize = 6;
 
-/// The shapes of a thread's tiles, as `ldtilecfg` and `sttilecfg` take them.
+/// A thread's tile shapes, in the format for `ldtilecfg` and `sttilecfg`.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileShapes {
-    /// 1, or 0 where no tiles are configured.
+    /// 1, or 0 if no tiles are configured.
     palette: u8,
-    /// Where an interrupted load goes on.
+    /// The row at which an interrupted load resumes.
     start_row: u8,
     reserved: [u8; 14],
     row_bytes: [u16; 16],
@@ -39,7 +40,7 @@ impl TileShapes {
         rows: [0; 16],
     };
 
-    /// Tiles of so many rows of [`TILE`] words.
+    /// Creates tiles with [`TILE`] words per row, given their row counts.
     pub fn of_rows(rows: [u8; TILES]) -> Self {
         let mut shapes = Self {
             palette: 1,
@@ -53,69 +54,69 @@ impl TileShapes {
         shapes
     }
 
-    /// Whether there are tiles.
+    /// Returns whether there are tiles.
     pub fn is_some(&self) -> bool {
         self.palette != 0
     }
 
-    /// The rows of a tile; none if it is not configured.
+    /// Returns a tile's row count, 0 if it is not configured.
     pub fn rows(&self, tile: usize) -> usize {
         self.rows[tile].into()
     }
 }
 
-/// The instructions of tiles, each on the calling thread's registers. A value is the proof that the CPU has them.
+/// Tile instructions for the calling thread's registers. Holding a value proves that the CPU has them.
 ///
 /// # Safety
-/// Tiles are named by numbers below [`TILES`]. All but `configure`, `shapes` and `release` may be called only while the
-/// calling thread has configured the tiles that they name, with rows of [`TILE`] words; [`RIGHT`] has [`TILE`] rows, and a
-/// product's sums and left operand have as many rows as each other.
+/// Tiles are numbers below [`TILES`]. All methods except `configure`, `shapes` and `release` require that the
+/// calling thread has configured the tiles that they name, with [`TILE`] words per row. [`RIGHT`] has [`TILE`] rows,
+/// and a product's sums and left operand have equal row counts.
 pub trait Tiles: Copy + Send + Sync + 'static {
-    /// Gives the thread's tiles these shapes, and zeros.
+    /// Configures the thread's tiles with these shapes, and clears them.
     ///
     /// # Safety
     /// The shapes are from [`TileShapes::of_rows`] or [`Self::shapes`].
     unsafe fn configure(self, shapes: &TileShapes);
 
-    /// The shapes that the thread's tiles have.
+    /// Returns the thread's tile shapes.
     fn shapes(self) -> TileShapes;
 
-    /// Leaves the thread without tiles.
+    /// Releases the thread's tiles.
     fn release(self);
 
     /// Fills a tile with zeros.
     ///
     /// # Safety
-    /// As for the trait.
+    /// Same as for the trait.
     unsafe fn zero(self, tile: usize);
 
     /// Loads a tile whose rows are `stride` bytes apart.
     ///
     /// # Safety
-    /// As for the trait; the rows can be read.
+    /// Same as for the trait; the rows can be read.
     unsafe fn load(self, tile: usize, from: *const u32, stride: usize);
 
     /// Stores a tile to rows `stride` bytes apart.
     ///
     /// # Safety
-    /// As for the trait; the rows can be written.
+    /// Same as for the trait; the rows can be written.
     unsafe fn store(self, tile: usize, to: *mut u32, stride: usize);
 
-    /// `sums + left · right` of bfloat16 in f32, `right` being tile [`RIGHT`]. A word holds terms `2k` and `2k + 1` of a row
-    /// of `left`, or of a column of `right`.
+    /// Computes `sums + left · right` in f32 for bfloat16 operands, where `right` is tile [`RIGHT`]. A word holds
+    /// the values for `2k` and `2k + 1` in a row of `left`, or in a column of `right`.
     ///
-    /// For each sum, the even terms' products are added one after the other, first to last, to a zero, each with one
-    /// rounding; the odd terms' likewise; then both to each other, and the result to the sum. Subnormal numbers count as
-    /// zeros of their sign, as operands and as results, and rounding is to nearest, ties to even.
+    /// For each sum, products for even `k` are added one after the other to a zero, each with one rounding; products
+    /// for odd `k` likewise. Then both are added to each other, and the result to the sum. Subnormal operands and
+    /// results become zeros with their sign, and rounding is to nearest, ties to even.
     ///
     /// # Safety
-    /// As for the trait.
+    /// Same as for the trait.
     unsafe fn multiply_add(self, sums: usize, left: usize);
 
-    /// `sums + left · right` of bytes in 32-bit integers, which wrap around: signed bytes of `left`, unsigned ones of `right`. A
-    /// word holds four consecutive terms of a row of `left`, or of a column of `right`.
+    /// Computes `sums + left · right` in wrapping 32-bit integers, for signed bytes in `left` and unsigned bytes in
+    /// `right`. A word holds four consecutive values in a row of `left`, or in a column of `right`.
     ///
     /// # Safety
-    /// As for the trait.
+    /// Same as for the trait.
     unsafe fn multiply_add_bytes(self, sums: usize, left: usize);
 }

@@ -1,4 +1,4 @@
-//! The gradients that several tasks add to: those of biases and of sinks.
+//! Gradients that several tasks add to: biases and sinks.
 
 use super::Typed;
 use crate::memory::Recycled;
@@ -6,22 +6,22 @@ use crate::products::Plain;
 use crate::threads::Shared;
 use crate::vectors::{Element, Stored};
 
-/// The gradients that several tasks add to.
+/// Gradients that several tasks add to.
 pub(super) struct Sums<'a, T> {
     pub biases: Vec<BiasGradient<'a, T>>,
-    /// One number for each query head.
+    /// A value per query head.
     pub sinks: Option<Shared<'a, T>>,
 }
 
-/// The gradient of one bias, which several tasks add to, each at its own places.
+/// A bias's gradient. Several tasks add to it, at different places.
 pub(super) struct BiasGradient<'a, T> {
     pub to: Shared<'a, T>,
     pub strides: [usize; 4],
 }
 
 impl<T: Plain + Recycled + Stored> Typed<'_, T> {
-    /// How many tasks may run at once: a gradient that sequences share is added to by one task, in their order; one that
-    /// heads share, by one task.
+    /// Returns how many tasks may run concurrently. If sequences share a gradient, the same task adds to it in
+    /// sequence order. If heads share one, a single task adds to it.
     pub(super) fn at_once(&self, sums: &Sums<T>) -> usize {
         let (batch, n_heads) = (self.of.batch, self.of.key.heads);
         let mut biases = sums.biases.iter();
@@ -32,7 +32,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         }
     }
 
-    /// Whether the numbers of one head lie apart from those of all others, in every sequence.
+    /// Returns whether each head's elements are disjoint from all other heads', in every sequence.
     fn heads_lie_apart(&self, [sequence, head, query, key]: [usize; 4]) -> bool {
         let last = |n: usize, stride: usize| n.saturating_sub(1) * stride;
         let of_head = last(self.of.query.seq, query) + last(self.of.key.seq, key);
@@ -40,7 +40,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         head > of_head && (sequence == 0 || sequence > of_sequence)
     }
 
-    /// Adds what a task found: the gradients of its scores, and of its rows' sinks.
+    /// Adds a task's gradients for its scores, and for its rows' sinks.
     pub(super) fn add_to(
         &self,
         sums: &Sums<T>,
@@ -53,10 +53,10 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         }
         if let (Some(to), Some(sinks)) = (&sums.sinks, sinks) {
             let (group, seq) = (self.group(), self.of.query.seq);
-            // SAFETY: tasks that run at the same time are of different heads, as `at_once` sees to.
+            // SAFETY: concurrent tasks have different heads, as `at_once` ensures.
             let to = unsafe { to.range(head * group..(head + 1) * group) };
             for (to, sinks) in to.iter_mut().zip(sinks.chunks_exact(seq)) {
-                // Of the wider type: a head has as many rows as there are queries.
+                // In the wider type: a head has one row per query.
                 let mut sum = <T as Element>::Wide::ZERO;
                 sinks
                     .iter()
@@ -71,8 +71,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         for (row, ds) in ds.chunks_exact(keys).enumerate() {
             let start = self.at(bias.strides, sequence, head, row);
             let end = start + (keys - 1) * bias.strides[3] + 1;
-            // SAFETY: tasks that run at the same time are of different heads, and `at_once` lets several run only
-            // where the numbers of different heads lie apart.
+            // SAFETY: concurrent tasks have different heads, and `at_once` allows several tasks only if different
+            // heads' elements are disjoint.
             let to = unsafe { bias.to.range(start..end) };
             for (key, &ds) in ds.iter().enumerate() {
                 to[key * bias.strides[3]] += ds;

@@ -1,4 +1,4 @@
-//! Against sums written out in f64, and gradients against differences.
+//! Results compared with sums written out in f64, and gradients with finite differences.
 
 use std::ops::Range;
 
@@ -6,19 +6,19 @@ use super::*;
 use crate::attention::ScoreBias;
 use crate::reference::{self, alone, normal, on};
 
-/// Sizes, and what is between products and probabilities.
+/// Sizes, and the steps between products and probabilities.
 #[derive(Clone, Debug)]
 struct Case {
     batch: usize,
-    /// Positions of queries and of keys.
+    /// Query positions and key positions.
     seq: [usize; 2],
-    /// Heads of queries and of keys.
+    /// Query heads and key heads.
     heads: [usize; 2],
-    /// Dimensions of keys' heads and of values' heads.
+    /// Dimensions per key head and per value head.
     dims: [usize; 2],
     causal: bool,
     soft_cap: Option<f64>,
-    /// Strides of a bias `[batch, heads, queries, keys]`, and how many numbers it has.
+    /// A bias's strides `[batch, heads, queries, keys]`, and its element count.
     bias: Option<([usize; 4], usize)>,
     sinks: bool,
     keep: bool,
@@ -99,7 +99,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Query, key, value, bias and sinks, in this order, where they lie: with columns that belong to nobody.
+/// Query, key, value, bias and sinks, in this order, in rows with unused columns.
 #[derive(Clone)]
 struct Operands([Vec<f64>; 5]);
 
@@ -119,7 +119,7 @@ impl Case {
         ])
     }
 
-    /// Columns of the heads of query (0), key (1) or value (2).
+    /// Returns the columns in all heads: query (0), key (1) or value (2).
     fn width(&self, of: usize) -> usize {
         self.heads[of.min(1)] * self.dims[of / 2]
     }
@@ -145,7 +145,7 @@ impl Case {
         }
     }
 
-    /// Runs `work` with the attention of these operands.
+    /// Runs `work` with the attention call for these operands.
     fn with<T: Stored, R>(&self, of: &[Vec<T>; 5], work: impl FnOnce(&Differentiable) -> R) -> R {
         let heads = |i: usize| HeadRows {
             data: T::slice(&of[i]),
@@ -185,7 +185,7 @@ impl Case {
         y
     }
 
-    /// Gradients of query, key and value in rows without gaps, and of bias and sinks.
+    /// Returns query, key and value gradients in contiguous rows, and bias and sink gradients.
     fn backward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 5], dy: &[T]) -> [Vec<T>; 5] {
         let rows = |i: usize| vec![T::ZERO; self.batch * self.seq[i.min(1)] * self.width(i)];
         let [mut dq, mut dk, mut dv] = [0, 1, 2].map(rows);
@@ -204,7 +204,7 @@ impl Case {
         [dq, dk, dv, dbias, dsinks]
     }
 
-    /// The result, written out.
+    /// Returns the result, written out.
     fn exact(&self, Operands([q, k, v, bias, sinks]): &Operands) -> Vec<f64> {
         let ([queries, keys], [n_heads, n_kv_heads]) = (self.seq, self.heads);
         let (marks, kept) = (self.marks(), self.kept());
@@ -253,7 +253,7 @@ impl Case {
 }
 
 #[test]
-fn results_are_those_written_out() {
+fn results_equal_sums_written_out() {
     for case in cases() {
         let operands = case.operands();
         let found = case.forward(alone(), &operands.0);
@@ -266,8 +266,8 @@ fn results_are_those_written_out() {
             .map(|x| x.iter().map(|&x| x as f32).collect());
         for isa in crate::Isa::levels() {
             let y = case.forward(on(isa, 2), &single);
-            // Scores of up to some 16, whose roundings the exponential passes on; then its own, the sum's and the
-            // product's. All relative to a mean of values.
+            // Scores up to about 16, whose rounding errors the exponential amplifies, and the rounding errors in
+            // exponential, sum and product. All relative to a mean of values.
             let largest = operands.0[2].iter().fold(0.0, |a: f64, v| a.max(v.abs()));
             let allowed = 24.0 * f64::from(f32::EPSILON) * largest / DIVISOR;
             for (y, found) in y.iter().zip(&found) {
@@ -279,7 +279,7 @@ fn results_are_those_written_out() {
 }
 
 #[test]
-fn gradients_are_the_differences_of_results() {
+fn gradients_equal_finite_differences() {
     let step = 1e-5;
     for case in cases() {
         let operands = case.operands();

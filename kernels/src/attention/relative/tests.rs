@@ -1,4 +1,4 @@
-//! Against sums written out in f64: the scores, and the gradients as the transposed map.
+//! Scores compared with sums written out in f64, and gradients with the transposed map.
 
 use super::*;
 use crate::reference::{alone, random};
@@ -7,7 +7,7 @@ fn normal(n: usize, seed: u64) -> Vec<f64> {
     random(n, 0.0, 1.0, seed)
 }
 
-/// Sequences, positions, heads, their width, rows of the table; and columns in front of and behind the heads of a row.
+/// Sequences, positions, heads, their width, table rows; and columns before and after the heads in a row.
 const CASES: [([usize; 5], [usize; 2]); 5] = [
     ([2, 5, 3, 4, 9], [0, 0]),
     ([1, 1, 1, 1, 1], [0, 0]),
@@ -103,7 +103,7 @@ fn scores_and_gradients_are_the_sums_written_out() {
                 let added: Vec<f64> = found.iter().map(|x| x - 1.0).collect();
                 close(&added, &expected, 1e-13 * seq as f64, &case);
 
-                // The map is linear in either operand: ⟨dy, f(x)⟩ = ⟨f'(dy), x⟩ for whatever x.
+                // The map is linear in either operand: ⟨dy, f(x)⟩ = ⟨f'(dy), x⟩ for every x.
                 let dy = normal(expected.len(), 3);
                 let mut dcontent = vec![0.0; batch * seq * heads * head_dim];
                 let mut dtable = vec![0.0; table.len()];
@@ -177,7 +177,7 @@ fn bits_do_not_depend_on_the_threads() {
 }
 
 #[test]
-fn a_shorter_sequence_leaves_the_rest_of_its_room() {
+fn a_shorter_sequence_does_not_write_the_remaining_scores() {
     let (content, table) = (normal(2 * 6, 1), normal(3 * 6, 2));
     let heads_of = |data, seq| HeadRows {
         data,

@@ -1,11 +1,11 @@
-//! Positions packed earlier give the bits of those packed for the call.
+//! Positions packed earlier give the same bits as positions packed for the call.
 
 use super::{
     case::{Case, Reach},
     *,
 };
 
-/// Rows `some` of each sequence, where sequences have `seq` rows.
+/// Returns the rows `some` in each sequence, where sequences have `seq` rows.
 fn rows(heads: Heads, seq: usize, some: Range<usize>) -> Vec<f32> {
     let stride = heads.row_stride;
     let sequences = heads.data.chunks_exact(seq * stride);
@@ -23,8 +23,8 @@ fn panel_shape(way: Way, (batch, n_kv_heads, head_dim): (usize, usize, usize)) -
     }
 }
 
-/// The case's sequences in steps: each step appends positions up to its end, and attends with the queries of
-/// the new ones. Returns the results in the order of the whole case.
+/// Computes the case in steps: each step appends positions up to its end, and attends with the new queries. Returns
+/// the results in the whole case's order.
 fn in_steps(way: Way, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
     let width = case.n_heads * case.head_dim;
     let shape = (case.batch, case.n_kv_heads, case.head_dim);
@@ -75,7 +75,7 @@ fn steps() -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn steps_behind_a_cache_give_the_bits_of_the_whole() {
+fn steps_with_a_cache_give_the_bits_of_the_whole() {
     for way in ways() {
         for (n_heads, n_kv_heads, head_dim) in [(4, 2, 20), (3, 3, 64)] {
             let case = Case::new((2, LENGTH, LENGTH), (n_heads, n_kv_heads, head_dim))
@@ -97,7 +97,7 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
 }
 
 #[test]
-fn what_a_window_dropped_is_not_missed() {
+fn positions_dropped_outside_a_window_change_no_bit() {
     for way in ways() {
         for window in [1, 5, 130] {
             let case =
@@ -113,12 +113,12 @@ fn what_a_window_dropped_is_not_missed() {
 }
 
 #[test]
-fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
+fn a_dropped_position_is_hidden_and_its_memory_reused() {
     for way in ways() {
         let case = Case::new((1, 4, 300), (1, 1, 8));
         let mut panels = KeyValuePanels::new(panel_shape(way, (1, 1, 8)));
         for round in 0..3 {
-            // NaN that was there before must not be.
+            // NaN from earlier contents must not be visible.
             let mut spoiled = case.clone();
             spoiled.key_value.fill(f32::NAN);
             let (keys, values) = (spoiled.key_heads(), spoiled.value_heads());
@@ -143,7 +143,7 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
 }
 
 #[test]
-#[should_panic(expected = "panels of another level or shape")]
+#[should_panic(expected = "the panels are packed for another instruction set or shape")]
 fn panels_of_another_shape_are_refused() {
     let way = best();
     let case = Case::new((1, 2, 3), (2, 2, 8));

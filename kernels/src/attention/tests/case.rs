@@ -1,16 +1,16 @@
-//! One attention with its operands laid out as a fused projection leaves them.
+//! An attention call, with operands in a fused projection's layout.
 
 use std::ops::Range;
 
 use super::*;
 use crate::reference;
 
-/// Which positions a query sees; as the layers have it.
+/// The positions visible to a query, as the layers define them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reach {
     All,
     Causal,
-    /// This many keys, of which the last is at the query's own position.
+    /// This many keys, ending at the query's own position.
     CausalWindow(usize),
     /// The keys at most this far away.
     Window(usize),
@@ -55,7 +55,7 @@ pub fn random(n: usize, deviation: f64, seed: u64) -> Vec<f32> {
 }
 
 impl Case {
-    /// One or more sequences, with nothing masked.
+    /// Creates a case without masks.
     pub fn new(
         (batch, queries, keys): (usize, usize, usize),
         (n_heads, n_kv_heads, head_dim): (usize, usize, usize),
@@ -71,7 +71,7 @@ impl Case {
             keys,
             reach: Reach::All,
             first_query: keys.saturating_sub(queries),
-            // Scores that differ by some units, as those of a trained model do.
+            // Scores differ by a few units, as in a trained model.
             scale: 1.5 / (head_dim as f32).sqrt(),
             soft_cap: None,
             sinks: None,
@@ -82,19 +82,19 @@ impl Case {
         }
     }
 
-    /// The same case with other numbers.
+    /// Returns the same case with other random values.
     pub fn reseeded(mut self, seed: u64) -> Self {
         self.query = random(self.query.len(), 1.0, 2 * seed + 10);
         self.key_value = random(self.key_value.len(), 1.0, 2 * seed + 11);
         self
     }
 
-    /// The same case with another reach.
+    /// Returns the same case with another reach.
     pub fn reaching(self, reach: Reach) -> Self {
         Self { reach, ..self }
     }
 
-    /// Positions of each of the sequences.
+    /// Returns sequences with `seq` positions each.
     fn sequences(&self, seq: usize) -> Sequences<'_> {
         let batch = self.batch;
         Sequences::Equal { batch, seq }
@@ -109,7 +109,7 @@ impl Case {
         }
     }
 
-    /// Keeps the keys for which the rule holds of sequence and position.
+    /// Keeps the keys for which `rule` returns true, given sequence and position.
     pub fn keeping(mut self, rule: impl Fn(usize, usize) -> bool) -> Self {
         let n = self.batch * self.keys;
         let mark = |i: usize| u8::from(rule(i / self.keys, i % self.keys));
@@ -140,7 +140,7 @@ impl Case {
         }
     }
 
-    /// The index of an element of a key, or of a value, in `key_value`.
+    /// Returns the index in `key_value` for one key or value element.
     pub fn at(&self, heads: Heads, sequence: usize, position: usize, column: usize) -> usize {
         (sequence * self.keys + position) * heads.row_stride + heads.offset + column
     }
@@ -159,7 +159,7 @@ impl Case {
         self.attend_as(way, &self.shape(), key_value, threads)
     }
 
-    /// As [`Self::attend`], with other sequences than the case's own.
+    /// Like [`Self::attend`], with other sequences than the case's own.
     pub fn attend_as(
         &self,
         way: Way,
@@ -180,7 +180,7 @@ impl Case {
             keep: self.keep.as_deref(),
             reach: &|query| self.reach.range(self.first_query + query, self.keys),
         };
-        // Two more columns, which must be left as they are.
+        // Two more columns, which must not be written.
         let n_rows = shape.queries.n_rows();
         let mut out = vec![9.0; n_rows * (width + 2)];
         let query = self.query_heads();
@@ -188,14 +188,14 @@ impl Case {
         attend(cpu, way.stored, shape, &scoring, query, key_value, &mut out);
         let rows = out.chunks_exact(width + 2);
         rows.flat_map(|row| {
-            assert_eq!(row[width..], [9.0; 2], "columns behind the heads");
+            assert_eq!(row[width..], [9.0; 2], "columns after the heads");
             &row[..width]
         })
         .copied()
         .collect()
     }
 
-    /// Whether a query sees a key.
+    /// Returns whether a query sees a key.
     pub fn sees(&self, sequence: usize, query: usize, key: usize) -> bool {
         let kept = self.keep.as_ref();
         self.reach

@@ -1,4 +1,4 @@
-//! All sizes and masks against f64.
+//! All sizes and masks, compared with f64.
 
 use super::{
     case::{Case, Reach, random},
@@ -6,17 +6,17 @@ use super::{
 };
 use crate::{products::CHUNK, reference::assert_share};
 
-/// The exact value of an element, and the rounding errors on the way to it: the root of the sum of their
-/// squares, in units of rounding.
+/// An element's exact value, and the rounding errors in computing it: the root of their squares' sum, in units of
+/// rounding.
 struct Exact {
     value: f64,
-    /// Those of the computation in f32.
+    /// Rounding errors in f32 arithmetic.
     roundings: f64,
-    /// Those of operands that are stored with fewer digits.
+    /// Rounding errors from operands stored with fewer digits.
     of_operands: f64,
 }
 
-/// The exact sum of terms, and the squares of its rounding errors, in the order of addition of products.
+/// Returns the exact sum, and its rounding errors' squares, in the products' summation order.
 fn sum(terms: impl Iterator<Item = (usize, f64)>) -> (f64, f64) {
     let (mut total, mut sum, mut squares, mut chunk) = (0.0, 0.0, 0.0, 0);
     for (i, term) in terms {
@@ -26,20 +26,20 @@ fn sum(terms: impl Iterator<Item = (usize, f64)>) -> (f64, f64) {
             (sum, chunk) = (0.0, i / CHUNK);
         }
         sum += term;
-        // The product is rounded at the portable level only, where it counts for little.
+        // Only the portable instruction set rounds the product, where it matters little.
         squares += sum * sum + term * term;
     }
     (total + sum, squares + (total + sum).powi(2))
 }
 
-/// The results of all heads of all queries of all sequences.
+/// Returns all results: every head, query and sequence.
 fn exact(case: &Case) -> Vec<Exact> {
     let rows = 0..case.batch * case.queries;
     rows.flat_map(|row| exact_row(case, row / case.queries, row % case.queries))
         .collect()
 }
 
-/// The results of all heads of one query.
+/// Returns one query's results in all heads.
 fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
     let (n_heads, n_kv_heads, head_dim) = (case.n_heads, case.n_kv_heads, case.head_dim);
     let mut results = Vec::new();
@@ -56,7 +56,7 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
         let seen: Vec<usize> = (0..case.keys)
             .filter(|&key| case.sees(sequence, query, key))
             .collect();
-        // Scores, and the squares of their errors.
+        // Scores, and their errors' squares.
         let mut scores = Vec::new();
         for &key in &seen {
             let scaled = q.iter().map(|&q| f64::from(q) * f64::from(case.scale));
@@ -67,7 +67,7 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
             let of_terms: f64 = terms.iter().map(|term| term * term).sum();
             squares += of_terms;
             if let Some(cap) = case.soft_cap.map(f64::from) {
-                // The quotient two roundings, its tangent at most 1.34 of twice the size, the product one.
+                // Two roundings in the quotient, at most 1.34 in its tanh at twice the size, and one in the product.
                 squares += 2.0 * score * score;
                 score = cap * (score / cap).tanh();
                 squares += 9.0 * score * score;
@@ -78,7 +78,7 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
                 score += f64::from(bias[at]);
                 squares += score * score;
             }
-            // No step between the operands and the product enlarges the errors of query and key.
+            // No step between operands and product amplifies the errors in query and key.
             scores.push((score, squares, 2.0 * of_terms));
         }
         let sink = case.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
@@ -105,15 +105,15 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
                 let of_weight = of_score + (score - largest).powi(2) + 4.0;
                 let share = weight / total;
                 squares += (share * (v - value)).powi(2) * of_weight;
-                // Weight and value are rounded to the format after the sum of the weights was taken.
+                // Weight and value are rounded to the format after the weights are summed.
                 of_operands += (share * (v - value)).powi(2) * of_query_and_key;
                 of_operands += 2.0 * (share * v).powi(2);
             }
             if let Some(sink) = sink {
-                // As of a weight whose value is 0.
+                // Like a weight whose value is 0.
                 squares += (of_sink / total * value).powi(2) * ((sink - largest).powi(2) + 4.0);
             }
-            // The sum of 8 lanes or more, and the quotient.
+            // The sum over 8 lanes or more, and the quotient.
             squares += value * value * (1.0 + seen.len() as f64 / 64.0 + 2.0);
             results.push(Exact {
                 value: if seen.is_empty() { 0.0 } else { value },
@@ -125,8 +125,8 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
     results
 }
 
-/// The largest error as a share of what is allowed: four times the root of the sum of the squared roundings, as
-/// in the tests of [`gemm`](crate::cpu::gemm).
+/// Returns the largest error relative to the tolerance: four times the root of the squared roundings' sum, as in the
+/// product tests.
 fn share_of_error(way: Way, case: &Case, exact: &[Exact]) -> f64 {
     let found = case.compute(way, 2);
     assert_eq!(found.len(), exact.len());
@@ -150,7 +150,7 @@ const HEAD_DIMS: &[usize] = if cfg!(miri) {
 } else {
     &[1, 4, 8, 15, 16, 17, 32, 64, 80, 96, 128, 256]
 };
-/// Numbers of queries and keys.
+/// Query and key counts.
 const LENGTHS: &[(usize, usize)] = if cfg!(miri) {
     &[(0, 3), (2, 0), (1, 1), (5, 9), (1, 130)]
 } else {
@@ -172,7 +172,7 @@ const LENGTHS: &[(usize, usize)] = if cfg!(miri) {
     ]
 };
 
-/// Every mask alone, and combinations.
+/// Returns every mask alone, and combinations.
 fn masked(case: Case) -> Vec<(&'static str, Case)> {
     let (batch, queries, keys, n_heads) = (case.batch, case.queries, case.keys, case.n_heads);
     let reach = |reach| case.clone().reaching(reach);
@@ -180,7 +180,7 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
         soft_cap: Some(3.0),
         ..case
     };
-    // Beyond all scores, among them, and of nearly no weight.
+    // Above all scores, among them, and with nearly no weight.
     let with_sinks = |mut case: Case| {
         case.sinks = Some(
             (0..n_heads)
@@ -190,7 +190,7 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
         case
     };
     let biased = |mut case: Case, what: usize| {
-        // Slopes by distance (ALiBi); then biases with a stride of 0 in some dimensions.
+        // ALiBi slopes; then biases with stride 0 in some dimensions.
         if what != 1 {
             let slope = |head: usize, key: usize| {
                 -0.5f32.powi(head as i32 + 1) * (keys as f32 - 1.0 - key as f32)
@@ -201,7 +201,7 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
         if what != 0 {
             let all = random(batch * queries * keys, 1.0, 5);
             case.biases.push((all, [queries * keys, 0, keys, 1]));
-            // By query alone, which cancels in the softmax; and one whose keys are not contiguous.
+            // A bias by query alone, which cancels in the softmax, and one whose keys are not contiguous.
             case.biases.push((random(queries, 1.0, 6), [0, 0, 1, 0]));
             case.biases.push((random(2 * keys, 1.0, 7), [0, 0, 0, 2]));
         }

@@ -1,5 +1,5 @@
-//! Attention against f64, and against itself in every circumstance that must not change a bit. Every level runs
-//! the same checks.
+//! Attention compared with f64, and with itself under every condition that must not change a bit. Every instruction
+//! set runs the same checks.
 
 mod cached;
 mod case;
@@ -21,14 +21,14 @@ use crate::{
     vectors::Isa,
 };
 
-/// An instruction set, and how operands are stored.
+/// An instruction set, and a storage format for operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Way {
     pub isa: Isa,
     pub stored: OperandFormat,
 }
 
-/// Every level with every format.
+/// Returns every instruction set with every format.
 pub(super) fn ways() -> Vec<Way> {
     let levels = Isa::levels().into_iter();
     let ways = levels.flat_map(|isa| {
@@ -37,7 +37,7 @@ pub(super) fn ways() -> Vec<Way> {
     ways.collect()
 }
 
-/// The fastest level, with the format in which most can go wrong.
+/// Returns the fastest instruction set, with the format that exercises the most code.
 fn best() -> Way {
     Way {
         isa: Isa::best(),
@@ -52,7 +52,7 @@ impl fmt::Display for Way {
 }
 
 impl Way {
-    /// Positions in a chunk.
+    /// Returns the positions per chunk.
     fn chunk(self) -> usize {
         match self.stored {
             OperandFormat::F32 => <f32 as Format>::CHUNK,

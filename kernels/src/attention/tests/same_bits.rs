@@ -20,7 +20,7 @@ const SIZES: [(usize, usize); 4] = if cfg!(miri) {
     [(150, 150), (40, 300), (17, 131), (1, 290)]
 };
 
-/// Some queries of one of the case's sequences, as a case of its own.
+/// Returns some queries in one sequence as a separate case.
 fn part(case: &Case, sequence: usize, queries: Range<usize>) -> Case {
     let rows = |heads: Heads, rows: Range<usize>| {
         heads.data[rows.start * heads.row_stride..rows.end * heads.row_stride].to_vec()
@@ -87,7 +87,7 @@ fn callers_at_once_and_within_rayon_get_the_same_bits() {
     });
 }
 
-/// Longer sequences, whose last keys are dropped and hold NaN.
+/// Longer sequences, whose last keys are masked and hold NaN.
 #[test]
 fn padding_on_the_right_does_not_change_a_bit() {
     for way in ways() {
@@ -112,7 +112,7 @@ fn padding_on_the_right_does_not_change_a_bit() {
     }
 }
 
-/// As many heads with the same keys and values in each give the bits of one key/value head that all share.
+/// A shared key/value head gives the same bits as separate heads with equal keys and values.
 #[test]
 fn a_shared_head_gives_the_bits_of_copies_of_it() {
     for way in ways() {
@@ -139,7 +139,7 @@ fn a_shared_head_gives_the_bits_of_copies_of_it() {
     }
 }
 
-/// Sequences of different lengths without padding, some of them empty.
+/// Sequences with different lengths and no padding, some empty.
 #[test]
 fn sequences_without_padding_give_the_bits_of_each_alone() {
     let lengths = if cfg!(miri) {
@@ -162,7 +162,7 @@ fn sequences_without_padding_give_the_bits_of_each_alone() {
                 .iter()
                 .flat_map(|case| case.key_value.clone())
                 .collect();
-            // What a sequence may see must not end where the longest does.
+            // A sequence's visible range must not end where the longest sequence does.
             all.keys = 1000;
             let starts = [
                 0,

@@ -1,11 +1,11 @@
-//! Keys and values that are not seen have no effect, whatever they hold.
+//! Hidden keys and values have no effect, whatever they contain.
 
 use super::{
     case::{Case, Reach},
     *,
 };
 
-/// Sets a key and its value to a number that spoils everything it is used in.
+/// Sets a key and its value to `with`, which spoils every result that uses it.
 fn spoil(case: &mut Case, sequence: usize, key: usize, with: f32) {
     for heads in [case.key_heads(), case.value_heads()].map(|h| (h.row_stride, h.offset)) {
         let width = case.n_kv_heads * case.head_dim;
@@ -76,7 +76,7 @@ fn a_query_that_sees_nothing_gives_zeros() {
             assert!(first.iter().all(|x| x.to_bits() == 0), "{name}");
             assert!(second.iter().all(|x| x.is_finite() && *x != 0.0), "{name}");
         }
-        // Queries behind the window's last key, and one between that sees a hole only.
+        // Queries after the window's last key, and one in between that sees a hole only.
         let beyond = Case {
             reach: Reach::CausalWindow(3),
             first_query: 30,

@@ -1,4 +1,4 @@
-//! The loops that apply activations and their slopes to slices.
+//! Loops that apply activations and their slopes to slices.
 
 use super::{
     compiled::{Function, WithFunction},
@@ -9,14 +9,14 @@ use crate::vectors::{
     Element, Isa, Level, LevelTask, Loop, Real, Slice, SliceMut, Stored, fused::FusedF32, with_type,
 };
 
-/// Elements that are widened and computed at a time, so that they stay in the first-level cache.
+/// Elements that are widened and computed at a time, so that they stay in the L1 cache.
 const BLOCK: usize = 512;
 
 impl ActivationFunction {
-    /// `y = f(x)` for each number; `x` and `y` are of one type.
+    /// Computes `y = f(x)` elementwise. `x` and `y` have one type.
     ///
     /// # Panics
-    /// If lengths or types do not fit.
+    /// If lengths or types do not match.
     pub fn forward(self, cpu: Cpu, x: Slice, y: SliceMut) {
         with_type!(x, T => {
             let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
@@ -38,10 +38,10 @@ impl ActivationFunction {
         });
     }
 
-    /// Turns the gradient of the value into that of `x`: `gradient = gradient · f'(x)`; both are of one type.
+    /// Converts the value's gradient to `x`'s gradient: `gradient = gradient · f'(x)`. Both have one type.
     ///
     /// # Panics
-    /// If lengths or types do not fit.
+    /// If lengths or types do not match.
     pub fn backward(self, cpu: Cpu, x: Slice, gradient: SliceMut) {
         with_type!(x, T => {
             let (x, gradient) = (T::of_slice(x), T::of_slice_mut(gradient));
@@ -63,7 +63,7 @@ impl ActivationFunction {
         });
     }
 
-    /// Replaces each number by the function's value, on the calling thread.
+    /// Replaces each value by the function's value, on the calling thread.
     pub(crate) fn apply<T: Computed>(self, isa: Isa, values: &mut [T]) {
         if self != Self::Identity {
             self.with_value(Apply { isa, values });
@@ -71,9 +71,9 @@ impl ActivationFunction {
     }
 }
 
-/// Number types that functions are computed in: f32 and f64.
+/// Types in which functions are computed: f32 and f64.
 pub(crate) trait Computed: Real {
-    /// `x = function(x)` for each value, on the calling thread.
+    /// Computes `x = function(x)` for each value, on the calling thread.
     fn compute<F: Function>(isa: Isa, values: &mut [Self], function: F);
 }
 
@@ -87,7 +87,7 @@ impl Computed for f32 {
 }
 
 impl Computed for f64 {
-    // Its functions are calls into a library, which no instruction set changes.
+    // The f64 functions are library calls, which no instruction set changes.
     fn compute<F: Function>(_: Isa, values: &mut [f64], function: F) {
         for x in values {
             *x = function.at(*x);

@@ -1,23 +1,22 @@
-//! A function as a type that loops are compiled for.
+//! A scalar function as a type, for loops that are compiled for it.
 
 use super::pieces::Pieces;
 use crate::vectors::Real;
 
-/// A function of one number, as a type. The compiler would not inline a closure as long as GELU's slope into
-/// the loop that calls it, and so compile it without the level's instructions, some ten times slower; a method
-/// can be forced inline.
+/// A scalar function as a type. The compiler would not inline a closure as long as GELU's slope into its loop, and
+/// would therefore compile it without the instruction set, about ten times slower. A method can be forced inline.
 pub trait Function: Copy {
-    /// The value at `x`; implementations are `#[inline(always)]`.
+    /// Returns the value at `x`. Implementations are `#[inline(always)]`.
     fn at<R: Real>(self, x: R) -> R;
 
-    /// The same function in f32 as piecewise polynomials, if there are any.
+    /// Returns the same function in f32 as piecewise polynomials, if any.
     fn pieces() -> Option<&'static Pieces> {
         None
     }
 }
 
-/// What is done with a function.
+/// A callback that takes a function.
 pub trait WithFunction {
-    /// Does it.
+    /// Runs the callback.
     fn with<F: Function>(self, function: F);
 }

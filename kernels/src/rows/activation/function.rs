@@ -1,4 +1,4 @@
-//! The activations by name, and each of them compiled.
+//! The activations by name, each compiled separately.
 
 use super::{
     compiled::{Function, WithFunction},
@@ -27,7 +27,7 @@ pub enum ActivationFunction {
     Relu2,
     /// `min(max(x, 0), 6)`.
     Relu6,
-    /// `x` where positive, else `0.01 x`.
+    /// `x` if positive, else `0.01 x`.
     LeakyRelu,
     /// `x σ(x)`.
     Silu,
@@ -45,14 +45,14 @@ pub enum ActivationFunction {
     SqrtSoftplus,
     /// `x`.
     Identity,
-    /// xIELU, of these numbers.
+    /// xIELU with these parameters.
     Xielu(Xielu),
 }
 
 macro_rules! functions {
     ($($name:ident: $value:ident $($pieces:ident)?, $slope:ident $($slope_pieces:ident)?;)*) => {
         impl ActivationFunction {
-            /// Does something with the activation itself.
+            /// Calls `work` with the activation.
             pub(crate) fn with_value(self, work: impl WithFunction) {
                 match self {
                     $(Self::$name => {
@@ -63,7 +63,7 @@ macro_rules! functions {
                 }
             }
 
-            /// Does something with the activation's slope.
+            /// Calls `work` with the activation's slope.
             pub(crate) fn with_slope(self, work: impl WithFunction) {
                 match self {
                     $(Self::$name => {
@@ -77,7 +77,7 @@ macro_rules! functions {
     };
 }
 
-/// Defines the type of a function, with its piecewise polynomials if it has some.
+/// Defines a function's type, with its piecewise polynomials if any.
 macro_rules! function {
     ($function:ident $($pieces:ident)?) => {
         #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Element-wise activations, each with its slope.
+//! Elementwise activations, each with its slope.
 
 mod apply;
 mod compiled;

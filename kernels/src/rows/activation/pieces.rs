@@ -1,10 +1,9 @@
-//! GELUs and their slopes as one polynomial for each piece of the number line.
+//! GELUs and their slopes as piecewise polynomials.
 //!
-//! Each function here, or its quotient by x, goes from 0 to 1 and is point-symmetric about (0, 1/2): it is 1/2
-//! plus an odd function, which its values right of 0 determine. Sixteen pieces, up to where the odd function is
-//! 1/2 in f32, need polynomials of degree 5, where a single one needs degree 15 in x²; and 16 coefficients fill
-//! one register, which the CPU can look numbers up in (`vpermps`). On Zen 4, 16 GELUs take 13 cycles instead of
-//! 22.
+//! Each function here, or its quotient by x, goes from 0 to 1 and is point-symmetric about (0, 1/2): 1/2 plus an odd
+//! function, which its values right of 0 determine. Sixteen pieces, up to the point where the odd function is 1/2 in
+//! f32, need degree-5 polynomials. A single piece would need degree 15 in x². 16 coefficients fill one register,
+//! which serves as a lookup table (`vpermps`). On Zen 4, 16 GELUs take 13 cycles rather than 22.
 //!
 //! ```text
 //! coefficients [power][piece]    distance |x| = piece · WIDTH + t,  |t| <= WIDTH / 2
@@ -15,51 +14,51 @@ use std::{array, sync::LazyLock};
 use super::smooth::{gelu_gate, gelu_slope, gelu_tanh_gate, gelu_tanh_slope};
 use crate::vectors::{Isa, Level, LevelTask, Lookup, MAX_LANES, TABLE_LEN};
 
-/// A function that is point-symmetric about (0, 1/2), or x times one.
+/// A function that is point-symmetric about (0, 1/2), or x times such a function.
 #[repr(C, align(64))]
 pub struct Pieces {
-    /// Of the odd function: the coefficient of each power of the distance from a piece's middle, for each
-    /// piece. Each power is a cache line.
+    /// The odd function: for each piece, one coefficient per power, where powers are in the distance from the
+    /// piece's middle. Each power is a cache line.
     coefficients: [[f32; TABLE_LEN]; POWERS],
     times: Times,
 }
 
-/// What the symmetric function is multiplied by.
+/// The factor on the symmetric function.
 #[derive(Clone, Copy)]
 enum Times {
     One,
     X,
 }
 
-/// Powers in each polynomial, the zeroth included.
+/// Coefficients per polynomial.
 const POWERS: usize = 6;
 
-/// The width of a piece, whose middle is a multiple of it. It has few bits, so that its products with small
+/// A piece's width. Its middle is a multiple of the width. The width has few bits, so that products with small
 /// integers are exact.
 const WIDTH: f64 = 0.40625;
 
-/// From here on all of these functions are 1 in f32. It lies within the last piece, so that rounding selects no
+/// The point from which all these functions are 1 in f32. It lies within the last piece, so that rounding selects no
 /// other.
 const END: f64 = (TABLE_LEN as f64 - 0.75) * WIDTH;
 
-/// [`gelu`](super::smooth::gelu), with an error of at most 1.7 units in the last place below 1, times x; 1.4 with fused
+/// [`gelu`](super::smooth::gelu), with an error up to 1.7 units in the last place below 1, times x; 1.4 with fused
 /// multiply-adds.
 pub static GELU: LazyLock<Pieces> = LazyLock::new(|| Pieces::new(|x| gelu_gate(x) - 0.5, Times::X));
 
-/// [`gelu_slope`], with an error of at most 2.5 units in the last place below 1.
+/// [`gelu_slope`], with an error up to 2.5 units in the last place below 1.
 pub static GELU_SLOPE: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_slope(x) - 0.5, Times::One));
 
-/// [`gelu_tanh`](super::smooth::gelu_tanh), with the error of [`GELU`].
+/// [`gelu_tanh`](super::smooth::gelu_tanh), with the same error bound as [`GELU`].
 pub static GELU_TANH: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_tanh_gate(x) - 0.5, Times::X));
 
-/// [`gelu_tanh_slope`], with the error of [`GELU_SLOPE`].
+/// [`gelu_tanh_slope`], with the same error bound as [`GELU_SLOPE`].
 pub static GELU_TANH_SLOPE: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_tanh_slope(x) - 0.5, Times::One));
 
 impl Pieces {
-    /// From the odd function in f64.
+    /// Fits the pieces to the odd function in f64.
     fn new(odd: impl Fn(f64) -> f64, times: Times) -> Self {
         let mut coefficients = [[0.0; TABLE_LEN]; POWERS];
         for piece in 0..TABLE_LEN {
@@ -75,7 +74,7 @@ impl Pieces {
         }
     }
 
-    /// Replaces each number by the function's value.
+    /// Replaces each value by the function's value.
     pub fn apply(&self, isa: Isa, values: &mut [f32]) {
         isa.enter(ApplyPieces {
             pieces: self,
@@ -84,11 +83,11 @@ impl Pieces {
     }
 }
 
-/// The polynomial that interpolates a function at the Chebyshev nodes within `radius` of 0.
+/// Returns the polynomial that interpolates a function at the Chebyshev nodes within `radius` around 0.
 fn interpolated(function: impl Fn(f64) -> f64, radius: f64) -> [f64; POWERS] {
     let angle = |i: usize| (i as f64 + 0.5) * std::f64::consts::PI / POWERS as f64;
     let nodes: [f64; POWERS] = array::from_fn(|i| radius * libm::cos(angle(i)));
-    // Newton's divided differences; then their products, expanded from the last one on.
+    // Newton's divided differences, then their products, expanded from the last one on.
     let mut differences = nodes.map(function);
     for order in 1..POWERS {
         for i in (order..POWERS).rev() {
@@ -123,7 +122,7 @@ impl ApplyPieces<'_> {
         let pieces = InRegisters::new(v, self.pieces);
         let mut vectors = self.values.chunks_exact_mut(V::LANES);
         for x in &mut vectors {
-            // SAFETY: `x` holds LANES numbers.
+            // SAFETY: `x` holds LANES elements.
             unsafe { v.store(pieces.value(v, v.load(x.as_ptr())), x.as_mut_ptr()) };
         }
         let rest = vectors.into_remainder();
@@ -132,13 +131,13 @@ impl ApplyPieces<'_> {
         }
         let mut last = [0.0; MAX_LANES];
         last[..rest.len()].copy_from_slice(rest);
-        // SAFETY: `last` holds MAX_LANES numbers, as many as the longest vector.
+        // SAFETY: `last` holds MAX_LANES elements, as many as the longest vector.
         unsafe { v.store(pieces.value(v, v.load(last.as_ptr())), last.as_mut_ptr()) };
         rest.copy_from_slice(&last[..rest.len()]);
     }
 }
 
-/// The tables and constants, in registers where there are enough.
+/// The tables and constants, in registers if there are enough.
 struct InRegisters<'a, V: Lookup> {
     tables: [V::Table<'a>; POWERS],
     end: V::Vector,
@@ -150,11 +149,11 @@ struct InRegisters<'a, V: Lookup> {
     times: Times,
 }
 
-// Loops instead of closures, which would not be compiled with the level's instructions.
+// Loops rather than closures, which would not be compiled with the instruction set.
 impl<'a, V: Lookup> InRegisters<'a, V> {
     #[inline(always)]
     fn new(v: V, pieces: &'a Pieces) -> Self {
-        // Adding this to a small number leaves the nearest integer in the low bits of the mantissa.
+        // Adding this to a small value leaves the nearest integer in the mantissa's low bits.
         const MAGIC: f32 = 12_582_912.0; // 1.5 · 2²³
         let mut tables = [v.table(&pieces.coefficients[0]); POWERS];
         for (table, coefficients) in tables.iter_mut().zip(&pieces.coefficients) {
@@ -196,11 +195,11 @@ mod tests {
     use super::*;
     use crate::reference;
 
-    /// The largest error over every `step`-th bit pattern, in half units in the last place of 1, or of x.
+    /// Returns the largest error over every `step`-th bit pattern, in half units in the last place at 1, or at x.
     fn worst(pieces: &Pieces, isa: Isa, exact: fn(f64) -> f64) -> (f64, f32) {
         let patterns: Vec<u32> = (0..=u32::MAX).step_by(10_009).collect();
         let mut worst = (0.0, 0.0);
-        // Not a multiple of the lanes.
+        // Not a multiple of the lane count.
         for patterns in patterns.chunks(1003) {
             let x: Vec<f32> = patterns.iter().map(|&bits| f32::from_bits(bits)).collect();
             let mut y = x.clone();
@@ -226,7 +225,7 @@ mod tests {
 
     #[test]
     fn all_are_within_the_stated_error_on_every_level() {
-        /// Name, by pieces, exactly, largest error.
+        /// Name, pieces, exact function, largest error.
         type Case = (&'static str, &'static Pieces, fn(f64) -> f64, f64);
         let cases: [Case; 4] = [
             ("gelu", &GELU, reference::gelu, 1.7),

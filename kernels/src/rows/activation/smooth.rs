@@ -1,7 +1,7 @@
 //! Activations without kinks, each with its slope.
 //!
-//! Where a formula cancels and an equal one does not, the latter is used: `x/2 · (1 + tanh u)` is `x · σ(2u)`,
-//! and `tanh(softplus x)` is a ratio of positive sums.
+//! If a formula cancels and an equivalent one does not, the latter is used: `x/2 · (1 + tanh u)` is computed as `x ·
+//! σ(2u)`, and `tanh(softplus x)` as a ratio between positive sums.
 
 use crate::vectors::{Real, inlined};
 
@@ -9,13 +9,13 @@ inlined! {
     /// `x/2 · (1 + erf(x/√2))`.
     pub fn gelu<R: Real>(x: R) -> R { x * gelu_gate(x) }
 
-    /// What [`gelu`] multiplies x by: `Φ(x) = (1 + erf(x/√2)) / 2`. It cancels on the left as PyTorch's does, with
-    /// an error near one unit in the last place of 1, not of the result.
+    /// The factor that [`gelu`] multiplies x by: `Φ(x) = (1 + erf(x/√2)) / 2`. It cancels on the left like
+    /// PyTorch's, with an error near one unit in the last place at 1, not at the result.
     pub fn gelu_gate<R: Real>(x: R) -> R {
         R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
     }
 
-    /// Slope of [`gelu`]: `Φ(x) + x φ(x)`.
+    /// [`gelu`]'s slope: `Φ(x) + x φ(x)`.
     pub fn gelu_slope<R: Real>(x: R) -> R {
         let density = (x * x * R::of(-0.5)).exp() * R::of(ONE_OVER_SQRT_TAU);
         gelu_gate(x) + x * density
@@ -24,7 +24,7 @@ inlined! {
     /// [`gelu`] clipped to `[-10, 10]`; only the upper limit is ever reached.
     pub fn clipped_gelu<R: Real>(x: R) -> R { gelu(x).at_most(R::of(10.0)) }
 
-    /// Slope of [`clipped_gelu`]; 0 from the limit on.
+    /// [`clipped_gelu`]'s slope, 0 from the limit on.
     pub fn clipped_gelu_slope<R: Real>(x: R) -> R {
         if gelu(x) >= R::of(10.0) { R::ZERO } else { gelu_slope(x) }
     }
@@ -32,12 +32,12 @@ inlined! {
     /// `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
     pub fn gelu_tanh<R: Real>(x: R) -> R { x * gelu_tanh_gate(x) }
 
-    /// What [`gelu_tanh`] multiplies x by: `σ(2 √(2/π) (x + 0.044715 x³))`.
+    /// The factor that [`gelu_tanh`] multiplies x by: `σ(2 √(2/π) (x + 0.044715 x³))`.
     pub fn gelu_tanh_gate<R: Real>(x: R) -> R {
         sigmoid(R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * x * x * x))
     }
 
-    /// Slope of [`gelu_tanh`].
+    /// [`gelu_tanh`]'s slope.
     pub fn gelu_tanh_slope<R: Real>(x: R) -> R {
         // From 20 on the slope is 0 or 1, and further out its factors would overflow.
         let x = x.at_most(R::of(20.0)).at_least(R::of(-20.0));
@@ -51,7 +51,7 @@ inlined! {
     /// `x σ(1.702 x)`.
     pub fn quick_gelu<R: Real>(x: R) -> R { x * sigmoid(R::of(1.702) * x) }
 
-    /// Slope of [`quick_gelu`].
+    /// [`quick_gelu`]'s slope.
     pub fn quick_gelu_slope<R: Real>(x: R) -> R {
         let scaled = R::of(1.702) * x;
         let (sigmoid, complement) = sigmoid_and_complement(scaled);
@@ -61,7 +61,7 @@ inlined! {
     /// `x σ(x)`.
     pub fn silu<R: Real>(x: R) -> R { x * sigmoid(x) }
 
-    /// Slope of [`silu`].
+    /// [`silu`]'s slope.
     pub fn silu_slope<R: Real>(x: R) -> R {
         let (sigmoid, complement) = sigmoid_and_complement(x);
         sigmoid * (R::of(1.0) + x * complement)
@@ -70,7 +70,7 @@ inlined! {
     /// `1 / (1 + exp(-x))`.
     pub fn sigmoid<R: Real>(x: R) -> R { sigmoid_and_complement(x).0 }
 
-    /// Slope of [`sigmoid`].
+    /// [`sigmoid`]'s slope.
     pub fn sigmoid_slope<R: Real>(x: R) -> R {
         let (sigmoid, complement) = sigmoid_and_complement(x);
         sigmoid * complement
@@ -79,7 +79,7 @@ inlined! {
     /// `tanh(x)`.
     pub fn tanh<R: Real>(x: R) -> R { x.tanh() }
 
-    /// Slope of [`tanh`]: `4 σ(2x) σ(-2x)`, which keeps its relative precision far out, unlike `1 - tanh²`.
+    /// [`tanh`]'s slope: `4 σ(2x) σ(-2x)`, which keeps its relative precision for large x, unlike `1 - tanh²`.
     pub fn tanh_slope<R: Real>(x: R) -> R { R::of(4.0) * sigmoid_slope(x + x) }
 
     /// `x tanh(ln(1 + exp(x)))`.
@@ -88,7 +88,7 @@ inlined! {
         x * ratio
     }
 
-    /// Slope of [`mish`].
+    /// [`mish`]'s slope.
     pub fn mish_slope<R: Real>(x: R) -> R {
         let (ratio, slope) = tanh_of_softplus(x);
         ratio + x.at_most(R::of(MISH_LINEAR_FROM)) * slope
@@ -105,7 +105,7 @@ pub fn sqrt_softplus<R: Real>(x: R) -> R {
     }
 }
 
-/// Slope of [`sqrt_softplus`].
+/// [`sqrt_softplus`]' slope.
 pub fn sqrt_softplus_slope<R: Real>(x: R) -> R {
     let root = sqrt_softplus(x);
     if x < R::of(SOFTPLUS_EXPONENTIAL_TO) {
@@ -123,7 +123,7 @@ inlined! {
     /// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
     pub fn laplace<R: Real>(x: R) -> R { R::of(0.5) * (R::of(1.0) + laplace_argument(x).erf()) }
 
-    /// Slope of [`laplace`].
+    /// [`laplace`]'s slope.
     pub fn laplace_slope<R: Real>(x: R) -> R {
         let z = laplace_argument(x);
         (-(z * z)).exp() * R::of(0.5 * std::f64::consts::FRAC_2_SQRT_PI / LAPLACE_WIDTH)
@@ -134,22 +134,22 @@ const SQRT_2_OVER_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts:
 const ONE_OVER_SQRT_TAU: f64 = 0.5 * SQRT_2_OVER_PI;
 const CUBIC: f64 = 0.044715;
 
-/// The center of `laplace`: the six digits that transformers has, and not 1/√2.
+/// The center in `laplace`: six digits as in transformers, not 1/√2.
 #[allow(clippy::approx_constant)]
 pub const LAPLACE_CENTER: f64 = 0.707107;
-/// The width of `laplace` times √2.
+/// The width in `laplace` times √2.
 pub const LAPLACE_WIDTH: f64 = 0.282095 * std::f64::consts::SQRT_2;
 
-/// From here on PyTorch's softplus is `x` itself, in f64 too.
+/// The point from which PyTorch's softplus is `x` itself, in f64 too.
 const SOFTPLUS_LINEAR_FROM: f64 = 20.0;
 
-/// Up to here softplus is `exp(x)` to the last bit of f64.
+/// The point up to which softplus is `exp(x)` to the last bit in f64.
 const SOFTPLUS_EXPONENTIAL_TO: f64 = -40.0;
 
-/// From here on mish is `x` to the last bit of f64, while `exp` squared still fits into f32.
+/// The point from which mish is `x` to the last bit in f64, while `exp` squared still fits into f32.
 const MISH_LINEAR_FROM: f64 = 40.0;
 
-/// `σ(x)` and `1 - σ(x) = σ(-x)`, both to full relative precision.
+/// Returns `σ(x)` and `1 - σ(x) = σ(-x)`, both with full relative precision.
 #[inline(always)]
 fn sigmoid_and_complement<R: Real>(x: R) -> (R, R) {
     let small = (-x.abs()).exp();
@@ -162,7 +162,7 @@ fn sigmoid_and_complement<R: Real>(x: R) -> (R, R) {
     )
 }
 
-/// `tanh(softplus(x)) = n / (n + 2)` with `n = e²ˣ + 2eˣ`, and its slope.
+/// Returns `tanh(softplus(x)) = n / (n + 2)` with `n = e²ˣ + 2eˣ`, and its slope.
 #[inline(always)]
 fn tanh_of_softplus<R: Real>(x: R) -> (R, R) {
     let two = R::of(2.0);

@@ -1,13 +1,13 @@
-//! Piecewise linear activations, and products of two such functions, each with its slope. At a kink the slope
-//! is PyTorch's.
+//! Piecewise linear activations, and products with such functions, each with its slope. At a kink the slope is
+//! PyTorch's.
 
 use crate::vectors::{Real, inlined};
 
 inlined! {
-    /// `max(x, 0)`; NaN for NaN.
+    /// `max(x, 0)`. NaN stays NaN.
     pub fn relu<R: Real>(x: R) -> R { x.at_least(R::ZERO) }
 
-    /// Slope of [`relu`]; 0 at 0.
+    /// [`relu`]'s slope, 0 at 0.
     pub fn relu_slope<R: Real>(x: R) -> R { if x <= R::ZERO { R::ZERO } else { R::of(1.0) } }
 
     /// `max(x, 0)²`.
@@ -16,21 +16,21 @@ inlined! {
         positive * positive
     }
 
-    /// Slope of [`relu2`].
+    /// [`relu2`]'s slope.
     pub fn relu2_slope<R: Real>(x: R) -> R { R::of(2.0) * relu(x) }
 
     /// `min(max(x, 0), 6)`.
     pub fn relu6<R: Real>(x: R) -> R { relu(x).at_most(R::of(6.0)) }
 
-    /// Slope of [`relu6`]; 0 at both kinks.
+    /// [`relu6`]'s slope, 0 at both kinks.
     pub fn relu6_slope<R: Real>(x: R) -> R {
         if x >= R::of(6.0) { R::ZERO } else { relu_slope(x) }
     }
 
-    /// `x` where positive, else `0.01 x`.
+    /// `x` if positive, else `0.01 x`.
     pub fn leaky_relu<R: Real>(x: R) -> R { x * leaky_relu_slope(x) }
 
-    /// Slope of [`leaky_relu`]; 0.01 at 0.
+    /// [`leaky_relu`]'s slope, 0.01 at 0.
     pub fn leaky_relu_slope<R: Real>(x: R) -> R {
         if x > R::ZERO { R::of(1.0) } else { R::of(0.01) }
     }
@@ -38,7 +38,7 @@ inlined! {
     /// `x · min(max(x + 3, 0), 6) / 6`.
     pub fn hard_swish<R: Real>(x: R) -> R { x * relu6(x + R::of(3.0)) / R::of(6.0) }
 
-    /// Slope of [`hard_swish`]; 0 at -3 and 1 at 3.
+    /// [`hard_swish`]'s slope, 0 at -3 and 1 at 3.
     pub fn hard_swish_slope<R: Real>(x: R) -> R {
         let three = R::of(3.0);
         let middle = x / three + R::of(0.5);
@@ -49,6 +49,6 @@ inlined! {
     /// `x`.
     pub fn identity<R: Real>(x: R) -> R { x }
 
-    /// Slope of [`identity`].
+    /// [`identity`]'s slope.
     pub fn identity_slope<R: Real>(_: R) -> R { R::of(1.0) }
 }

@@ -1,4 +1,4 @@
-//! Activations against the f64 reference: values, slopes, kinks, limits, and half types.
+//! Activations compared with the f64 reference: values, slopes, kinks, limits, and half types.
 
 use half::{bf16, f16};
 
@@ -7,18 +7,18 @@ use crate::cpu::PIECE;
 use crate::reference::{self, RoundingErrors, alone, on};
 use crate::vectors::{Isa, Stored, fused::FusedF32};
 
-/// What `1 + erf` cancels: the error is relative to this and not to the result.
+/// The magnitude at which `1 + erf` cancels. The error is relative to it rather than to the result.
 #[derive(Clone, Copy)]
 enum Cancels {
     Nothing,
-    /// Half a unit in the last place of 1, times x.
+    /// Half a unit in the last place at 1, times x.
     AtX,
-    /// Half a unit in the last place of 1.
+    /// Half a unit in the last place at 1.
     AtOne,
 }
 
-/// One activation in f32 and f64, with its exact value and the largest error of the f32 value: in roundings of
-/// `|y| + |x y'|` (an argument off by one rounding), plus what cancels.
+/// An activation in f32 and f64, with its exact value and the f32 value's largest error: in roundings at `|y| + |x
+/// y'|` (an argument off by one rounding), plus the cancellation error.
 struct Case {
     name: &'static str,
     activation: ActivationFunction,
@@ -69,7 +69,8 @@ fn cases() -> Vec<Case> {
     }
 }
 
-/// Every magnitude from subnormal numbers to where all activations are flat or linear, with both signs.
+/// Returns every magnitude from subnormal values to the range where all activations are flat or linear, with both
+/// signs.
 fn arguments() -> Vec<f32> {
     let grid = (-4000..=4000).map(|i| i as f32 * 0.005);
     let scales = (-149..=6).flat_map(|e| [1.0, 1.37, 1.83].map(|m| m * libm::exp2f(e as f32)));
@@ -100,7 +101,7 @@ impl Case {
                 error <= allowed,
                 "{name}({x:e}) is off by {error:e}, {allowed:e} allowed",
             );
-            // Among subnormal results half a unit is always used up, which says nothing about the rest.
+            // Subnormal results always use half a unit, which says nothing about the others.
             if x.abs() > f32::MIN_POSITIVE && error / allowed > worst.0 {
                 worst = (error / allowed, x);
             }
@@ -118,7 +119,7 @@ impl Case {
 }
 
 #[test]
-fn f32_values_are_within_their_units_of_the_exact_value() {
+fn f32_values_are_within_their_units_around_the_exact_value() {
     for case in cases() {
         case.check_f32("", case.f32[0]);
     }
@@ -142,13 +143,13 @@ fn fused_values_are_within_the_same_units() {
 fn f64_values_are_exact_to_f64() {
     for case in cases() {
         for &x in &arguments() {
-            // PyTorch cuts softplus off at 20, and so do we.
+            // PyTorch cuts softplus off at 20, and so does this crate.
             if case.name == "sqrt_softplus" && x > 20.0 {
                 continue;
             }
             let x = x as f64;
             let error = ((case.f64[0])(x) - (case.exact)(x)).abs();
-            // Both sides go through libm, with an error of up to one unit each.
+            // Both sides use libm, with an error up to one unit each.
             let allowed =
                 2.0 * case.allowed(x, f64::STORE) + 4.0 * f64::STORE * (case.exact)(x).abs();
             assert!(
@@ -263,7 +264,7 @@ fn half_types_are_the_exact_value_rounded_once() {
             case.activation.forward(alone(), T::slice(&x), of_y);
             for (x, y) in x.iter().zip(&y) {
                 let exact = (case.exact)(x.to_f64());
-                // What the pieces of GELUs err by: see `pieces`.
+                // The error in piecewise GELUs: see `pieces`.
                 let of_pieces = match case.activation {
                     ActivationFunction::Gelu | ActivationFunction::GeluTanh => {
                         1.7 * f32::STORE * x.to_f64().abs()
@@ -313,7 +314,7 @@ fn the_loops_take_every_element_at_every_length() {
 }
 
 #[test]
-fn in_place_each_is_what_its_loop_writes() {
+fn each_activation_in_place_equals_its_loop() {
     let x = arguments();
     for isa in Isa::levels() {
         for case in cases() {

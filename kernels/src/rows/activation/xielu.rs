@@ -1,28 +1,28 @@
-//! xIELU, an activation whose curvature on either side of 0 is a number of its own.
+//! xIELU, an activation with trained curvatures on both sides of 0.
 
 use super::compiled::Function;
 use crate::vectors::Real;
 
-/// `positive · x² + slope · x` where x is positive, else `negative · (exp(min(x, knee)) - 1 - x) + slope · x`
-/// (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; transformers' `XIELUActivation`).
+/// `positive · x² + slope · x` if x is positive, else `negative · (exp(min(x, knee)) - 1 - x) + slope · x` (Huang
+/// and Schlag 2024, <https://arxiv.org/abs/2411.13010>; transformers' `XIELUActivation`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Xielu {
-    /// The curvature of the positive side.
+    /// The curvature on the positive side.
     pub positive: f64,
     /// The factor on the negative side.
     pub negative: f64,
-    /// The slope of both sides towards 0.
+    /// The slope near 0 on both sides.
     pub slope: f64,
-    /// Where the exponential ends, just below 0.
+    /// The upper limit for the exponent, just below 0.
     pub knee: f64,
 }
 
-/// The slope of [`Xielu`]; at 0 that of the negative side.
+/// The slope of [`Xielu`]. At 0 it is the negative side's.
 #[derive(Clone, Copy)]
 pub(super) struct XieluSlope(pub Xielu);
 
 impl Xielu {
-    /// What `positive` is multiplied by.
+    /// The derivative with respect to `positive`.
     pub const OF_POSITIVE: Self = Self {
         positive: 1.0,
         negative: 0.0,
@@ -30,7 +30,7 @@ impl Xielu {
         knee: 0.0,
     };
 
-    /// What `negative` is multiplied by, which depends on `knee`.
+    /// The derivative with respect to `negative`, which depends on `knee`.
     pub const fn of_negative(knee: f64) -> Self {
         Self {
             positive: 0.0,
@@ -45,7 +45,7 @@ impl Function for Xielu {
     #[inline(always)]
     fn at<R: Real>(self, x: R) -> R {
         let right = R::of(self.positive) * x * x;
-        // `exp(x) - 1` without its cancellation.
+        // `exp(x) - 1` without cancellation.
         let low = x.at_most(R::of(self.knee));
         let less_one = (R::of(0.5) * low).tanh() * (low.exp() + R::of(1.0));
         let left = R::of(self.negative) * (less_one - x);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_slopes_are_the_papers_on_every_level() {
+    fn values_and_slopes_equal_the_papers_on_every_level() {
         let grid = (-2000..=2000).map(|i| i as f32 * 0.01);
         let small = (-40..=0).flat_map(|e| [1.3, -1.3].map(|m| m * libm::exp2f(e as f32)));
         let x: Vec<f32> = grid.chain(small).collect();
@@ -113,7 +113,7 @@ mod tests {
             function.backward(on(isa, 1), f32::slice(&x), f32::slice_mut(&mut slopes));
             let mut worst: [f64; 2] = [0.0; 2];
             for ((&x, y), slope) in x.iter().zip(y).zip(slopes) {
-                // Both sides subtract x from what is near it.
+                // Both sides subtract x from a value near x.
                 let x = f64::from(x);
                 let sizes = [exact(x).abs() + 2.0 * x.abs(), exact_slope(x).abs() + 2.0];
                 let errors = [f64::from(y) - exact(x), f64::from(slope) - exact_slope(x)];

@@ -1,4 +1,4 @@
-//! AdamW against its paper, and its sum of squares against f64.
+//! AdamW compared with its paper, and its sum of squares with f64.
 
 use super::*;
 use crate::reference::{alone, on};
@@ -14,7 +14,7 @@ const USUAL: Update = Update {
     gradient_scale: 0.5,
 };
 
-/// One update, of slices of a known type.
+/// Performs one update on typed slices.
 fn moved<T: Stored<Acc: Stored>>(
     cpu: Cpu,
     u: &Update,
@@ -27,7 +27,7 @@ fn moved<T: Stored<Acc: Stored>>(
     update(cpu, u, T::slice_mut(parameter), T::slice(gradient), moments);
 }
 
-/// AdamW as its paper writes it, in f64.
+/// Performs AdamW as in its paper, in f64.
 fn naive(u: &Update, p: f64, g: f64, m: f64, v: f64) -> (f64, f64, f64) {
     let g = g * u.gradient_scale;
     let m = u.beta1 * m + (1.0 - u.beta1) * g;
@@ -114,7 +114,7 @@ fn half_types_keep_their_moments_in_f32() {
         ..USUAL
     };
     let mut p = [half::bf16::from_f32(1.0); 3];
-    // Its square is below bf16's precision beside others, but not below f32's.
+    // Its square is below bf16's precision beside other values, but not below f32's.
     let g = [half::bf16::from_f32(1e-3); 3];
     let (mut m, mut v) = ([0f32; 3], [0f32; 3]);
     moved(alone(), &u, &mut p, &g, &mut m, &mut v);
@@ -146,6 +146,6 @@ fn squares_are_summed_whole_and_on_any_number_of_threads() {
     assert!(sum_of_squares(on(isa, 2), f32::slice(&x)).is_nan());
     x[CHUNK + 3] = f32::NEG_INFINITY;
     assert_eq!(sum_of_squares(on(isa, 2), f32::slice(&x)), f64::INFINITY);
-    // The square of 1e30 is beyond f32.
+    // The square of 1e30 exceeds f32.
     assert!((sum_of_squares(alone(), f32::slice(&[1e30])) / 1e60 - 1.0).abs() < 1e-6);
 }

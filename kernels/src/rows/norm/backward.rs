@@ -1,4 +1,4 @@
-//! Gradients of a norm's input, weight and bias.
+//! Gradients for a norm's input, weight and bias.
 
 use super::kind::{Norm, Statistic};
 use crate::vectors::{
@@ -6,19 +6,19 @@ use crate::vectors::{
 };
 use crate::{cpu::Cpu, threads::parallel};
 
-/// Rows whose contributions are summed in sequence before they are added to those of others. It is part of the
-/// result, since it fixes the order of addition.
+/// Rows whose contributions are summed in sequence before they are added to the others. Part of the definition,
+/// because it fixes the summation order.
 const ROWS_PER_SUM: usize = 64;
 
 impl Norm {
-    /// Writes the gradients of `x`, weight and bias for the cotangent `dy`, in one pass over the rows; all are of one
-    /// type.
+    /// Writes the gradients for `x`, weight and bias, given the output's gradient `dy`, in one pass over the rows.
+    /// All slices have one type.
     ///
-    /// With `g = dy · gain`: `dx = (g - mean(g) - x̂ · mean(g · x̂)) / root`, without the first mean
-    /// for RMSNorm; `dweight = Σ dy · x̂` and `dbias = Σ dy` over the rows.
+    /// With `g = dy · gain`: `dx = (g - mean(g) - x̂ · mean(g · x̂)) / root`, without the first mean for RMSNorm;
+    /// `dweight = Σ dy · x̂` and `dbias = Σ dy` over the rows.
     ///
     /// # Panics
-    /// If lengths or types do not fit.
+    /// If lengths or types do not match.
     pub fn backward(
         &self,
         cpu: Cpu,
@@ -51,7 +51,7 @@ impl Norm {
         }
         let gain = self.gains(weight);
         let chunk = ROWS_PER_SUM * width;
-        // Partial sums of each chunk of rows: [dweight | dbias]
+        // Partial sums for each chunk of rows: [dweight | dbias]
         let mut sums = vec![T::Wide::ZERO; x.len().div_ceil(chunk) * 2 * width];
         let threads = cpu.for_elements(x.len()).threads;
         parallel::for_chunk_pairs(
@@ -82,7 +82,7 @@ impl Norm {
         }
     }
 
-    /// `dx` of one row from its `x̂` (`normal`) and `g`.
+    /// Computes `dx` for one row from its `x̂` (`normal`) and `g`.
     #[inline(always)]
     fn input_gradient<T: Element>(
         &self,
@@ -109,7 +109,7 @@ struct BackwardRows<'a, T: Element> {
     x: &'a [T],
     dy: &'a [T],
     dx: &'a mut [T],
-    /// `[dweight | dbias]`, `width` numbers each.
+    /// `[dweight | dbias]`, `width` elements each.
     sums: &'a mut [T::Wide],
 }
 
@@ -122,7 +122,7 @@ impl<T: Element> LevelTask for BackwardRows<'_, T> {
         let mut g = vec![T::Wide::ZERO; width];
         let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
         for ((x, dy), dx) in rows.zip(self.dx.chunks_exact_mut(width)) {
-            let scale = self.norm.centre(x, &mut normal);
+            let scale = self.norm.center(x, &mut normal);
             let of_dy = dy.iter().zip(&mut g).zip(self.gain);
             let of_sums = dweight.iter_mut().zip(dbias.iter_mut());
             for ((normal, ((dy, g), &gain)), (dweight, dbias)) in

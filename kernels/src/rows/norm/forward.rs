@@ -1,4 +1,4 @@
-//! The forward norm of one row: f32 in vectors of f64, other types in loops that the compiler vectorises.
+//! The forward norm for one row: f32 in f64 vectors, other types in loops that the compiler vectorizes.
 
 use super::kind::{Affine, Norm, Statistic};
 use crate::cpu::Cpu;
@@ -7,10 +7,10 @@ use crate::vectors::{
 };
 
 impl Norm {
-    /// Writes the norm of each row of `x` to `y`; all are of one type.
+    /// Writes the norm of each row in `x` to `y`. All slices have one type.
     ///
     /// # Panics
-    /// If lengths or types do not fit.
+    /// If lengths or types do not match.
     pub fn forward(&self, cpu: Cpu, x: Slice, weight: Slice, bias: Option<Slice>, y: SliceMut) {
         with_type!(x, T => {
             let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
@@ -23,35 +23,37 @@ impl Norm {
         });
     }
 
-    /// Writes the norm of one row to `y`.
+    /// Writes one row's norm to `y`.
     pub(crate) fn row(&self, isa: Isa, x: &[f32], affine: &Affine<f64>, y: &mut [f32]) {
         isa.enter(SingleRow::new(self, affine, x, y));
     }
 
-    /// Replaces a row by its norm.
+    /// Normalizes a row in place.
     pub(crate) fn row_in_place(&self, isa: Isa, row: &mut [f32], affine: &Affine<f64>) {
         isa.enter(SingleRow::in_place(self, affine, row));
     }
 }
 
-/// A row of f32 whose norm is written elsewhere or in place.
+/// An f32 row to normalize, in place or to another row.
 ///
-/// Two passes: one for both moments about some number of the row, one for the results. A number of the row is
-/// at most `√n` deviations away from the mean, so that the difference of the moments (`E[d²] - E[d]²`) loses at
-/// most `log2(n)` of the 29 bits by which f64 is more precise than f32.
+/// Two passes: one for both moments about an origin, one for the results. The origin is an element in the row. It is
+/// at most `√n` deviations away from the mean, so that the moments' difference (`E[d²] - E[d]²`) loses at most
+/// `log2(n)` of the 29 bits by which f64 is more precise than f32.
 pub struct SingleRow<'a> {
     norm: &'a Norm,
     affine: &'a Affine<f64>,
-    /// `width` numbers to read; may be the same memory as `y`.
+    /// `width` elements to read. May be the same memory as `y`.
     x: *const f32,
-    /// `width` numbers to write, which nobody else accesses.
+    /// `width` elements to write, which nobody else accesses.
     y: *mut f32,
 }
 
-/// Vectors of partial sums: enough to hide the latency of additions, few enough for 16 registers.
+/// Vectors with partial sums: enough to hide the additions' latency, few enough for 16 registers.
 const VECTORS: usize = 4;
 
 impl<'a> SingleRow<'a> {
+    /// Creates a task that writes to another row.
+    ///
     /// # Panics
     /// If the lengths differ.
     pub fn new(norm: &'a Norm, affine: &'a Affine<f64>, x: &'a [f32], y: &'a mut [f32]) -> Self {
@@ -64,6 +66,8 @@ impl<'a> SingleRow<'a> {
         }
     }
 
+    /// Creates a task that works in place.
+    ///
     /// # Panics
     /// If the lengths differ.
     pub fn in_place(norm: &'a Norm, affine: &'a Affine<f64>, row: &'a mut [f32]) -> Self {
@@ -73,12 +77,12 @@ impl<'a> SingleRow<'a> {
         Self { norm, affine, x, y }
     }
 
-    /// The mean to subtract (0 for RMSNorm), and the factor to multiply by afterwards.
+    /// Returns the mean to subtract (0 for RMSNorm), and the factor to multiply by afterwards.
     #[inline(always)]
     fn moments<V: Widening>(&self, v: V) -> (f64, f64) {
         let width = self.affine.width();
         let origin = match self.norm.statistic {
-            // SAFETY: `new` and `in_place` asserted `width` numbers.
+            // SAFETY: `new` and `in_place` asserted `width` elements.
             Statistic::Variance if width > 0 => unsafe { *self.x },
             Statistic::Variance | Statistic::MeanSquare => 0.0,
         };
@@ -98,10 +102,10 @@ impl<'a> SingleRow<'a> {
                 // SAFETY: whole + i < width.
                 *rest = unsafe { *self.x.add(whole + i) };
             }
-            // SAFETY: no vector has more than MAX_LANES.
+            // SAFETY: no vector has more than MAX_LANES lanes.
             unsafe { add(v, rest.as_ptr(), minus_origin, &mut sums, &mut squares) };
         }
-        // Independent of the sums, so that the division overlaps with them.
+        // Independent from the sums, so that the division overlaps with them.
         let share = 1.0 / width as f64;
         let (distance, square) = (total(v, sums) * share, total(v, squares) * share);
         match self.norm.statistic {
@@ -124,19 +128,19 @@ impl LevelTask for SingleRow<'_> {
 impl SingleRow<'_> {
     #[inline(always)]
     fn write<V: Widening>(self, v: V) {
-        // As slices: through the `Vec`s, the compiler would have to reload their addresses after each store.
+        // As slices: through the `Vec`s, the compiler would reload their addresses after each store.
         let (gain, bias) = (&self.affine.gain[..], &self.affine.bias[..]);
         let width = gain.len();
         assert_eq!(bias.len(), width);
         let (mean, scale) = self.moments(v);
-        // x̂ = x · scale - mean · scale. Its rounding does not show for a mean of at most 2²⁴ deviations,
-        // beyond which f32 itself holds no deviations.
+        // x̂ = x · scale - mean · scale. Its rounding is invisible for a mean up to 2²⁴ deviations, beyond which f32
+        // itself holds no deviations.
         let offset = -mean * scale;
         let (scales, offsets) = (v.splat(scale), v.splat(offset));
         let whole = width - width % V::LANES;
         for i in (0..whole).step_by(V::LANES) {
-            // SAFETY: i + LANES <= width; `new` and `in_place` asserted `width` numbers in both rows, and
-            // `affine` has as many.
+            // SAFETY: i + LANES <= width; `new` and `in_place` asserted `width` elements in both rows, and `affine`
+            // has as many.
             unsafe {
                 let x = v.load_single(self.x.add(i));
                 let normal = v.multiply_add(x, scales, offsets);
@@ -154,10 +158,10 @@ impl SingleRow<'_> {
     }
 }
 
-/// Adds the distances of numbers to an origin, and their squares, to the sums.
+/// Adds the elements' distances to an origin, and their squares, to the sums.
 ///
 /// # Safety
-/// `VECTORS * LANES` numbers can be read at `from`.
+/// `VECTORS * LANES` elements can be read at `from`.
 #[inline(always)]
 unsafe fn add<V: Widening>(
     v: V,
@@ -176,12 +180,12 @@ unsafe fn add<V: Widening>(
     }
 }
 
-/// The sum of all lanes of all vectors.
+/// Sums all lanes in all vectors.
 #[inline(always)]
 fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
     let sum = v.add(v.add(a, b), v.add(c, d));
     let mut lanes = [0.0; MAX_LANES];
-    // SAFETY: no vector has more than MAX_LANES.
+    // SAFETY: no vector has more than MAX_LANES lanes.
     unsafe { v.store(sum, lanes.as_mut_ptr()) };
     let mut half = V::LANES / 2;
     while half > 0 {
@@ -193,9 +197,9 @@ fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
     lanes[0]
 }
 
-/// Number types that a norm takes rows of.
+/// Element types that a norm supports.
 trait NormalizedRows: Element {
-    /// Writes the norm of each row of `x` to `y`, on the calling thread.
+    /// Writes the norm of each row in `x` to `y`, on the calling thread.
     fn normalize(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]) {
         isa.enter(AnyRows { norm, affine, x, y });
     }
@@ -214,7 +218,7 @@ impl NormalizedRows for f64 {}
 impl NormalizedRows for half::f16 {}
 impl NormalizedRows for half::bf16 {}
 
-/// Rows of any type.
+/// Rows with any type.
 struct AnyRows<'a, T: Element> {
     norm: &'a Norm,
     affine: &'a Affine<T::Wide>,
@@ -227,13 +231,13 @@ impl<T: Element> LevelTask for AnyRows<'_, T> {
     fn compute<L: Level>(self, _: L) {
         let Self { norm, affine, .. } = self;
         let (gain, bias) = (&affine.gain[..], &affine.bias[..]);
-        let mut centred = vec![T::Wide::ZERO; gain.len()];
+        let mut centered = vec![T::Wide::ZERO; gain.len()];
         let rows = self.x.chunks_exact(gain.len());
         for (x, y) in rows.zip(self.y.chunks_exact_mut(gain.len())) {
-            let scale = norm.centre(x, &mut centred);
+            let scale = norm.center(x, &mut centered);
             let affine = gain.iter().zip(bias);
-            for ((y, &centred), (&gain, &bias)) in y.iter_mut().zip(&centred).zip(affine) {
-                *y = T::from_wide(norm.rounded::<T>(centred * scale) * gain + bias);
+            for ((y, &centered), (&gain, &bias)) in y.iter_mut().zip(&centered).zip(affine) {
+                *y = T::from_wide(norm.rounded::<T>(centered * scale) * gain + bias);
             }
         }
     }

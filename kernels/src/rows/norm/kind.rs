@@ -1,52 +1,52 @@
-//! LayerNorm and RMSNorm of rows, forward and backward.
+//! Row-wise LayerNorm and RMSNorm.
 //!
-//! `y = x̂ · gain + bias`, where `x̂` is the row divided by the root of its variance (LayerNorm, after the mean
-//! is subtracted) or of its mean square (RMSNorm), either with `eps` added.
+//! `y = x̂ · gain + bias`, where `x̂` is the row divided by the root of its variance (LayerNorm, after subtracting
+//! the mean) or of its mean square (RMSNorm), either with `eps` added.
 //!
-//! f32 rows are normalised in f64 and rounded once: that costs little beside the products around a norm, and
-//! leaves no error of its own. Half types are computed in f32, where the mean of a row near 1000 is itself
-//! rounded by 3e-5, which is much beside a deviation of 0.01. There, and in f64, the mean is therefore
-//! subtracted twice: the second pass removes what the first one left.
+//! f32 rows are normalized in f64 and rounded once. That costs little beside the adjacent products, and adds no
+//! error. Half types are computed in f32, where a row's mean near 1000 is itself rounded by 3e-5, which is large
+//! beside a deviation of 0.01. For half types and f64, the mean is therefore subtracted twice: the second pass
+//! removes the first one's rounding error.
 
 use crate::vectors::{Element, Real, sum, update_and_sum};
 
-/// The statistic whose root a row is divided by.
+/// The statistic whose root divides a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statistic {
-    /// The variance, after the mean is subtracted (LayerNorm).
+    /// The variance, after subtracting the mean (LayerNorm).
     Variance,
     /// The mean square (RMSNorm).
     MeanSquare,
 }
 
-/// The factor that a stored weight `w` stands for, and when half types are rounded.
+/// The gain for a stored weight `w`, and the rounding for half types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gain {
-    /// `w`; `x̂` stays in f32 until the end (PyTorch's LayerNorm).
+    /// Gain `w`. `x̂` stays in f32 until the end (PyTorch's LayerNorm).
     Weight,
-    /// `w`; `x̂` is rounded to a half stored type first (transformers' `LlamaRMSNorm`).
+    /// Gain `w`. `x̂` is rounded to a half stored type first (transformers' `LlamaRMSNorm`).
     WeightAfterRounding,
-    /// `1 + w`; `x̂` stays in f32 until the end (transformers' `GemmaRMSNorm`).
+    /// Gain `1 + w`. `x̂` stays in f32 until the end (transformers' `GemmaRMSNorm`).
     OnePlusWeight,
 }
 
-/// A norm of rows as long as its weight.
+/// A norm for rows as long as its weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm {
-    /// The statistic whose root a row is divided by.
+    /// The statistic whose root divides a row.
     pub statistic: Statistic,
-    /// What the weight stands for.
+    /// The gain for a stored weight.
     pub gain: Gain,
     /// Added to the statistic under the root.
     pub eps: f64,
 }
 
 impl Norm {
-    /// Weight and bias widened.
+    /// Returns weight and bias, widened.
     pub(crate) fn affine<T: Element>(&self, weight: &[T], bias: Option<&[T]>) -> Affine<T::Wide> {
         Affine {
             gain: self.gains(weight),
-            // Adding -0 leaves every number unchanged.
+            // Adding -0 leaves every value unchanged.
             bias: match bias {
                 Some(bias) => bias.iter().map(|b| b.to_wide()).collect(),
                 None => vec![T::Wide::of(-0.0); weight.len()],
@@ -54,24 +54,24 @@ impl Norm {
         }
     }
 
-    /// Writes the row, for LayerNorm without its mean, to `centred`; returns `1 / √(statistic + eps)`.
+    /// Writes the row, for LayerNorm minus its mean, to `centered`. Returns `1 / √(statistic + eps)`.
     #[inline(always)]
-    pub(crate) fn centre<T: Element>(&self, x: &[T], centred: &mut [T::Wide]) -> T::Wide {
-        let n = T::Wide::of(centred.len() as f64);
-        for (centred, x) in centred.iter_mut().zip(x) {
-            *centred = x.to_wide();
+    pub(crate) fn center<T: Element>(&self, x: &[T], centered: &mut [T::Wide]) -> T::Wide {
+        let n = T::Wide::of(centered.len() as f64);
+        for (centered, x) in centered.iter_mut().zip(x) {
+            *centered = x.to_wide();
         }
         let squares = match self.statistic {
-            Statistic::MeanSquare => sum(centred, |x: T::Wide| x * x),
+            Statistic::MeanSquare => sum(centered, |x: T::Wide| x * x),
             Statistic::Variance => {
-                let mean = sum(centred, |x: T::Wide| x) / n;
+                let mean = sum(centered, |x: T::Wide| x) / n;
                 if sums_are_wider::<T>() {
-                    // The mean of f32 numbers in f64 leaves no remainder that matters.
-                    let squares = update_and_sum(centred, |x| x - mean, |x| x * x);
+                    // An f32 row's mean in f64 leaves no significant remainder.
+                    let squares = update_and_sum(centered, |x| x - mean, |x| x * x);
                     return self.scale(squares / n);
                 }
-                let left_over = update_and_sum(centred, |x| x - mean, |x| x) / n;
-                update_and_sum(centred, |x| x - left_over, |x| x * x)
+                let left_over = update_and_sum(centered, |x| x - mean, |x| x) / n;
+                update_and_sum(centered, |x| x - left_over, |x| x * x)
             }
         };
         self.scale(squares / n)
@@ -100,7 +100,7 @@ impl Norm {
     }
 }
 
-/// Weight and bias of a norm, widened to the type of its sums.
+/// A norm's weight and bias, widened to the type in which it sums.
 #[derive(Clone, Debug)]
 pub struct Affine<W> {
     pub(crate) gain: Vec<W>,
@@ -108,13 +108,13 @@ pub struct Affine<W> {
 }
 
 impl<W> Affine<W> {
-    /// The length of a row.
+    /// Returns the row length.
     pub fn width(&self) -> usize {
         self.gain.len()
     }
 }
 
-/// Whether sums of a row are in f64 and its numbers are not, so that one subtraction of the mean is enough.
+/// Returns whether a row's sums are in f64 and its elements are not, so that subtracting the mean once is enough.
 const fn sums_are_wider<T: Element>() -> bool {
     size_of::<T::Wide>() > 4 && size_of::<T::Wide>() > size_of::<T>()
 }

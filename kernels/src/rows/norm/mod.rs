@@ -1,4 +1,4 @@
-//! LayerNorm and RMSNorm of rows, forward and backward.
+//! Row-wise LayerNorm and RMSNorm, forward and backward.
 
 mod backward;
 mod forward;

@@ -1,4 +1,4 @@
-//! The time that a norm takes. Run on an idle machine:
+//! Measures the speed of norms. Run on an idle machine:
 //! `cargo test --release -p candle-blocks-kernels norm::speed -- --ignored --nocapture`
 
 use std::hint::black_box;
@@ -7,8 +7,8 @@ use super::kind::*;
 use crate::{reference::random, rows::source::RowNorm, timing::least, vectors::Isa};
 
 #[test]
-#[ignore = "measures; needs an idle machine"]
-fn rows_of_a_second_cache() {
+#[ignore = "a measurement: needs an idle machine"]
+fn rows_in_the_l2_cache() {
     const ROWS: usize = 16;
     for statistic in [Statistic::Variance, Statistic::MeanSquare] {
         let norm = Norm {
@@ -29,7 +29,7 @@ fn rows_of_a_second_cache() {
                     black_box(&y);
                 });
                 let nanoseconds = 1e9 * seconds / (x.len() as f64 / 16.0);
-                println!("{statistic:?} {width:4} {isa:12} {nanoseconds:5.2} ns for 16 numbers");
+                println!("{statistic:?} {width:4} {isa:12} {nanoseconds:5.2} ns for 16 elements");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Norms against the f64 reference, gradients against differences, and bits against thread counts.
+//! Norms compared with the f64 reference, gradients with differences, and bits across thread counts.
 
 use half::{bf16, f16};
 
@@ -22,7 +22,7 @@ const GEMMA_NORM: Norm = Norm {
 };
 const NORMS: [Norm; 3] = [LAYER_NORM, RMS_NORM, GEMMA_NORM];
 
-/// The norm of each row of `x`.
+/// Returns the norm of each row in `x`.
 fn forward<T: Stored>(norm: Norm, isa: Isa, x: &[T], weight: &[T], bias: Option<&[T]>) -> Vec<T> {
     let mut y = vec![T::ZERO; x.len()];
     let (weight, bias) = (T::slice(weight), bias.map(T::slice));
@@ -30,7 +30,7 @@ fn forward<T: Stored>(norm: Norm, isa: Isa, x: &[T], weight: &[T], bias: Option<
     y
 }
 
-/// The gradients of `x`, weight and bias for the cotangent `dy`.
+/// Returns the gradients for `x`, weight and bias, given `dy`.
 fn backward<T: Stored>(norm: Norm, threads: usize, x: &[T], weight: &[T], dy: &[T]) -> [Vec<T>; 3] {
     let mut gradients = [x.len(), weight.len(), weight.len()].map(|len| vec![T::ZERO; len]);
     let [dx, dweight, dbias] = gradients.each_mut().map(|gradient| T::slice_mut(gradient));
@@ -48,10 +48,10 @@ fn backward<T: Stored>(norm: Norm, threads: usize, x: &[T], weight: &[T], dy: &[
 }
 
 impl Norm {
-    /// `(x̂, gain)` of the reference.
+    /// Returns the reference's `(x̂, gain)`.
     fn exact(&self, row: &[f64], weight: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let normal = match self.statistic {
-            Statistic::Variance => reference::standardise(row, self.eps),
+            Statistic::Variance => reference::standardize(row, self.eps),
             Statistic::MeanSquare => reference::scale_to_unit_mean_square(row, self.eps),
         };
         let one = if self.gain == Gain::OnePlusWeight {
@@ -71,12 +71,11 @@ fn exact<T: RoundingErrors>(values: &[T]) -> Vec<f64> {
     values.iter().map(|v| v.to_f64()).collect()
 }
 
-/// The largest share of the allowed error over all rows.
+/// Returns the largest error over all rows, relative to the tolerance.
 ///
-/// Allowed are eight roundings in the wide type (square, sum, quotient, root, reciprocal,
-/// scale, gain, bias), one more for each doubling of the summands of a lane, relative to the terms
-/// of `y`; two more relative to the row's largest `x̂`, for the mean that is taken off; and the
-/// rounding to the stored type, twice where the norm rounds `x̂` first.
+/// The tolerance is eight roundings in the wide type (square, sum, quotient, root, reciprocal, scale, gain, bias),
+/// and one more each time a lane's summands double, relative to the terms in `y`; two more relative to the row's
+/// largest `x̂`, for subtracting the mean; and the rounding to the stored type, twice if the norm rounds `x̂` first.
 fn share_of_tolerance<T: RoundingErrors>(
     norm: Norm,
     rows: usize,
@@ -155,9 +154,9 @@ fn rows_with_a_large_mean_and_small_deviation_keep_their_digits() {
     }
 }
 
-/// Moments are taken about the first number, which cannot lie further from the mean than this.
+/// Moments are computed about the first element, which cannot lie further from the mean than this.
 #[test]
-fn a_first_number_far_from_the_others_costs_no_digits() {
+fn a_first_element_far_from_the_others_costs_no_digits() {
     for width in [2, 31, 384, 4096] {
         let mut x: Vec<f32> = random(width, 0.0, 1.0, 31);
         x[0] = 1e6;
@@ -171,7 +170,7 @@ fn a_first_number_far_from_the_others_costs_no_digits() {
 }
 
 #[test]
-fn a_row_where_it_lies_has_the_bits_of_one_elsewhere() {
+fn a_row_normalized_in_place_has_the_same_bits() {
     for width in WIDTHS {
         let x: Vec<f32> = random(width, 0.3, 1.5, 32);
         let weight: Vec<f32> = random(width, 1.0, 0.3, 33);
@@ -204,7 +203,7 @@ fn constant_and_zero_rows_give_the_bias() {
 }
 
 #[test]
-fn nan_and_infinity_spoil_their_row_and_no_other() {
+fn nan_and_infinity_affect_their_row_only() {
     for bad in [f32::NAN, f32::INFINITY] {
         let mut x: Vec<f32> = (0..60).map(|i| i as f32).collect();
         x[25] = bad;
@@ -216,13 +215,13 @@ fn nan_and_infinity_spoil_their_row_and_no_other() {
     }
 }
 
-/// `Σ dy · norm(x)` and its gradients.
+/// Returns `Σ dy · norm(x)`.
 fn loss(norm: Norm, x: &[f64], weight: &[f64], bias: &[f64], dy: &[f64]) -> f64 {
     let y = forward(norm, Isa::best(), x, weight, Some(bias));
     y.iter().zip(dy).map(|(y, dy)| y * dy).sum()
 }
 
-/// The central difference of `f` along element `i`, as a relative error of `found`.
+/// Returns the relative difference between `found` and the central difference of `f` along element `i`.
 fn gradient_error(values: &[f64], i: usize, found: f64, f: impl Fn(&[f64]) -> f64) -> f64 {
     let step = f64::EPSILON.cbrt();
     let mut moved = values.to_vec();
@@ -234,7 +233,7 @@ fn gradient_error(values: &[f64], i: usize, found: f64, f: impl Fn(&[f64]) -> f6
 
 #[test]
 fn gradients_equal_central_differences() {
-    // Half the digits of f64, less what the curvature of narrow rows takes.
+    // Half of f64's digits, minus the loss from narrow rows' curvature.
     let allowed = 100.0 * f64::EPSILON.cbrt().powi(2);
     for norm in NORMS {
         for (rows, width) in [(1, 1), (3, 2), (5, 7), (2, 33), (70, 3)] {
@@ -242,7 +241,7 @@ fn gradients_equal_central_differences() {
             let weight = normal(width, 1.0, 0.3, 2);
             let bias = normal(width, 0.0, 0.3, 3);
             let dy = normal(rows * width, 0.2, 1.0, 4);
-            // The eps tames rows of two equal elements, whose third derivative is without bound.
+            // A large eps tames rows with two equal elements, whose third derivative is unbounded.
             let norm = Norm { eps: 0.1, ..norm };
             let [dx, dweight, dbias] = backward(norm, 2, &x, &weight, &dy);
             for (i, &dx) in dx.iter().enumerate() {
@@ -278,7 +277,7 @@ fn f32_gradients_agree_with_f64_gradients() {
                 errors.fold(0.0, f64::max) / (roundings * f32::STORE * size)
             };
             let largest = |values: &[f64]| values.iter().fold(0.0, |a: f64, v| a.max(v.abs()));
-            // `rows` summands of random sign, times x̂ of unit size: the error grows as the root.
+            // `rows` summands with random signs, times x̂ with unit size: the error grows as the root.
             let summed = (rows as f64).sqrt();
             let shares = [
                 share(&found[0], &exact[0], 16.0, largest(&exact[0])),

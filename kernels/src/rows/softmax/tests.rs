@@ -1,18 +1,18 @@
-//! Softmax against the f64 reference, and against itself with other unseen elements.
+//! Softmax compared with the f64 reference, and with itself for other hidden elements.
 
 use half::{bf16, f16};
 
 use super::*;
 use crate::reference::{self, RoundingErrors, WIDTHS, assert_share, normal, on, random};
 
-fn everything<'a>(width: usize) -> impl Fn(usize) -> Seen<'a> + Send + Sync {
-    move |_| Seen::all(0..width)
+fn everything<'a>(width: usize) -> impl Fn(usize) -> VisibleElements<'a> + Send + Sync {
+    move |_| VisibleElements::all(0..width)
 }
 
 fn softmax_of<'a, T: Element>(
     x: &[T],
     width: usize,
-    seen: impl Fn(usize) -> Seen<'a> + Send + Sync,
+    seen: impl Fn(usize) -> VisibleElements<'a> + Send + Sync,
 ) -> Vec<T> {
     let mut y = vec![T::narrow(T::Acc::of(9.0)); x.len()];
     forward_here(Isa::best(), x, &mut y, width, None, seen);
@@ -28,7 +28,7 @@ fn every_width_type_and_mask_is_within_its_roundings_of_the_reference() {
                 let x: Vec<T> = random(rows * width, 1.0, spread, 3);
                 let keep: Vec<u8> = (0..width).map(|j| u8::from(j % 3 != 1)).collect();
                 let range = |row: usize| width * row / 16..width - width * row / 11;
-                let y = softmax_of(&x, width, |row| Seen {
+                let y = softmax_of(&x, width, |row| VisibleElements {
                     range: range(row),
                     keep: Some(&keep),
                 });
@@ -43,8 +43,8 @@ fn every_width_type_and_mask_is_within_its_roundings_of_the_reference() {
                             assert!(*y == T::ZERO, "row {row}, key {j} is not seen");
                             continue;
                         }
-                        // The difference to the maximum is rounded, and exp passes that on; then two
-                        // roundings of exp itself, the sum's, and the quotient's.
+                        // The rounded difference to the maximum, which exp amplifies; then two roundings in exp
+                        // itself, one in the sum, and one in the quotient.
                         let roundings = (largest - scores[j]) + 5.0;
                         let allowed = (rounded_sides * roundings * T::COMPUTE + T::STORE * 1.01)
                             * exact[j]
@@ -64,16 +64,16 @@ fn every_width_type_and_mask_is_within_its_roundings_of_the_reference() {
 }
 
 #[test]
-fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
+fn a_row_without_visible_elements_is_zero_and_so_is_its_gradient() {
     let infinite = [f32::NEG_INFINITY; 20];
     let keep = [0u8; 20];
     for y in [
         softmax_of(&infinite, 20, everything(20)),
-        softmax_of(&[1.0; 20], 20, |_| Seen {
+        softmax_of(&[1.0; 20], 20, |_| VisibleElements {
             range: 0..20,
             keep: Some(&keep),
         }),
-        softmax_of(&[f32::NAN; 20], 20, |_| Seen::all(7..7)),
+        softmax_of(&[f32::NAN; 20], 20, |_| VisibleElements::all(7..7)),
     ] {
         assert_eq!(y, [0.0; 20]);
         let mut dx = [9.0; 20];
@@ -83,7 +83,7 @@ fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
 }
 
 #[test]
-fn what_is_not_seen_does_not_change_a_bit() {
+fn hidden_elements_do_not_change_a_bit() {
     let width = 37;
     let row: Vec<f32> = random(width, 0.0, 2.0, 5);
     let expected = softmax_of(&row, width, everything(width));
@@ -92,8 +92,8 @@ fn what_is_not_seen_does_not_change_a_bit() {
         padded.resize(width + padding, f32::NAN);
         let mut keep = vec![1; width];
         keep.resize(width + padding, 0);
-        let cut = softmax_of(&padded, width + padding, |_| Seen::all(0..width));
-        let masked = softmax_of(&padded, width + padding, |_| Seen {
+        let cut = softmax_of(&padded, width + padding, |_| VisibleElements::all(0..width));
+        let masked = softmax_of(&padded, width + padding, |_| VisibleElements {
             range: 0..width + padding,
             keep: Some(&keep),
         });
@@ -105,13 +105,13 @@ fn what_is_not_seen_does_not_change_a_bit() {
 }
 
 #[test]
-fn nan_and_positive_infinity_spoil_what_is_seen_of_their_row_only() {
+fn nan_and_positive_infinity_affect_visible_elements_in_their_row_only() {
     for bad in [f32::NAN, f32::INFINITY] {
         let mut x = [0.5f32; 60];
         x[25] = bad;
         let mut keep = [1u8; 20];
         keep[0] = 0;
-        let y = softmax_of(&x, 20, |_| Seen {
+        let y = softmax_of(&x, 20, |_| VisibleElements {
             range: 0..18,
             keep: Some(&keep),
         });
@@ -142,7 +142,7 @@ fn gradients_equal_central_differences() {
         let x = normal(rows * width, 0.0, 1.0, 1);
         let dy = normal(rows * width, 0.0, 1.0, 2);
         let keep: Vec<u8> = (0..width).map(|j| u8::from(j % 4 != 2)).collect();
-        let seen = |row: usize| Seen {
+        let seen = |row: usize| VisibleElements {
             range: row..width,
             keep: Some(&keep),
         };
@@ -168,7 +168,7 @@ fn gradients_equal_central_differences() {
             let above = loss(&moved);
             moved[i] = x[i] - step;
             let quotient = (above - loss(&moved)) / (2.0 * step);
-            // Truncation and rounding of the difference each stay below step².
+            // The difference's truncation and rounding errors each stay below step².
             assert!(
                 (quotient - dx[i]).abs() <= 4.0 * step * step,
                 "{i}: {} and {quotient}",
@@ -179,10 +179,10 @@ fn gradients_equal_central_differences() {
 }
 
 #[test]
-fn what_all_cotangents_share_is_not_left_in_a_gradient() {
+fn an_offset_common_to_all_cotangents_does_not_change_a_gradient() {
     for width in WIDTHS.into_iter().filter(|&width| width > 1) {
         let x: Vec<f32> = random(width, 0.0, 2.0, 5);
-        // Exact in f32, and a thousand times the size of what differs.
+        // Exact in f32, and a thousand times as large as the differences.
         let dy: Vec<f32> = (0..width).map(|i| 1000.0 + (i % 9) as f32 / 8.0).collect();
         let mut dx = vec![0.0; width];
         backward_here(
@@ -197,7 +197,7 @@ fn what_all_cotangents_share_is_not_left_in_a_gradient() {
         let y = reference::softmax(&exact, |_| true);
         let mean: f64 = y.iter().zip(&dy).map(|(y, &dy)| y * f64::from(dy)).sum();
         for (i, &dx) in dx.iter().enumerate() {
-            // Roundings of the probability's exponent and of the differences, which are at most 1.
+            // Roundings in the probability's exponent and in the differences, which are at most 1.
             let error = (f64::from(dx) - y[i] * (f64::from(dy[i]) - mean)).abs();
             let allowed = 24.0 * f64::from(f32::EPSILON) * y[i] + 1e-30;
             assert!(

@@ -1,6 +1,7 @@
-//! The team in many orders of its threads' accesses: `RUSTFLAGS="--cfg shuttle" cargo test -p candle-blocks-kernels --lib model`.
+//! The team with its threads' accesses in many orders: `RUSTFLAGS="--cfg shuttle" cargo test -p
+//! candle-blocks-kernels --lib model`.
 //!
-//! Every access to an atomic is a point at which another thread may go on; all are sequentially consistent, as here.
+//! At every atomic access another thread may continue. All accesses are sequentially consistent, as in the team.
 
 use std::sync::atomic::{AtomicBool as Flag, AtomicU32};
 
@@ -10,15 +11,15 @@ use super::*;
 
 const SCHEDULES: usize = 5_000;
 
-/// Two steps of a team, whose work is told when it was left; each task is done once, and none behind its step.
+/// Runs two steps in a team, and records when each ends. Each task runs once, and none after its step.
 fn two_steps(threads: usize) {
     with_team(threads, || {
         for tasks in [3, 2] {
-            // Never freed, so that a helper that comes too late is seen and reads nothing that is gone.
+            // Leaked, so that a late helper is detected, and reads no freed memory.
             let counts: &[AtomicU32] = Box::leak((0..tasks).map(|_| AtomicU32::new(0)).collect());
             let is_over: &Flag = Box::leak(Box::new(Flag::new(false)));
             let work: &(dyn Fn(usize) + Sync) = Box::leak(Box::new(move |task: usize| {
-                assert!(!is_over.load(SeqCst), "a task was begun behind its step");
+                assert!(!is_over.load(SeqCst), "a task started after its step");
                 counts[task].fetch_add(1, SeqCst);
                 thread::yield_now();
                 assert!(!is_over.load(SeqCst), "a step ended before its task");

@@ -2,7 +2,7 @@ use std::{sync::atomic::AtomicU32, time::Instant};
 
 use crate::threads::{parallel::for_tasks, team::*};
 
-/// How often each of `tasks` tasks is run by `for_tasks`.
+/// Returns how often `for_tasks` runs each of `tasks` tasks.
 fn counts(threads: usize, tasks: usize) -> Vec<u32> {
     let counts: Vec<AtomicU32> = (0..tasks).map(|_| AtomicU32::new(0)).collect();
     for_tasks(threads, tasks, |task| {
@@ -26,7 +26,7 @@ fn each_task_is_done_once_in_every_step() {
 }
 
 #[test]
-fn a_step_within_a_step_is_done_by_the_thread_that_came_to_it() {
+fn a_nested_step_runs_on_the_thread_that_starts_it() {
     let sum = AtomicUsize::new(0);
     with_team(2, || {
         for_tasks(2, 10, |_| {
@@ -52,17 +52,17 @@ fn teams_of_many_threads_at_once_do_not_wait_for_each_other() {
             });
         }
     });
-    // Every worker of the pool leads a team of its own.
+    // Every worker in the pool leads a separate team.
     rayon::broadcast(|_| {
         with_team(4, || assert_eq!(counts(4, 20), vec![1; 20]));
     });
 }
 
 #[test]
-fn a_pass_ends_although_the_pool_does_something_else() {
+fn a_pass_ends_although_the_pool_is_busy() {
     let release = AtomicBool::new(false);
     thread::scope(|scope| {
-        // All workers are kept busy until the pass is over.
+        // All workers are busy until the pass is over.
         scope.spawn(|| {
             rayon::broadcast(|_| {
                 while !release.load(SeqCst) {
@@ -76,7 +76,7 @@ fn a_pass_ends_although_the_pool_does_something_else() {
 }
 
 #[test]
-fn a_panic_in_a_step_reaches_the_leader_and_leaves_no_team_behind() {
+fn a_panic_in_a_step_reaches_the_leader_and_ends_the_team() {
     for panicking in [0, 7, 19] {
         let result = catch_unwind(AssertUnwindSafe(|| {
             with_team(2, || {
@@ -90,14 +90,14 @@ fn a_panic_in_a_step_reaches_the_leader_and_leaves_no_team_behind() {
 }
 
 #[test]
-fn panics_of_leader_and_helper_at_once_leave_nothing_to_a_later_step() {
+fn simultaneous_panics_in_leader_and_helper_do_not_affect_a_later_step() {
     with_team(2, || {
         for _ in 0..20 {
             let arrived = AtomicUsize::new(0);
             let caught = catch_unwind(AssertUnwindSafe(|| {
                 for_tasks(2, 2, |_| {
                     arrived.fetch_add(1, SeqCst);
-                    // Both panic, if the helper comes at all.
+                    // Both panic, if the helper arrives at all.
                     let start = Instant::now();
                     while arrived.load(SeqCst) < 2 && start.elapsed().as_millis() < 100 {
                         thread::yield_now();
@@ -118,7 +118,7 @@ fn a_leader_that_waits_for_another_pool_does_not_become_a_helper() {
         builder.build().unwrap()
     };
     let (ours, other) = (pool(1), pool(1));
-    // Our only worker leads, and while it waits it runs what is left to do in its own pool: its helper.
+    // Our only worker leads. While it waits, it runs the remaining job in its own pool: its helper.
     let answer = ours.install(|| with_team(2, || other.install(|| 42)));
     assert_eq!(answer, 42);
 }

@@ -1,4 +1,4 @@
-//! Emulated tiles against sums computed by hand, against f64, and, where there are tiles, against these.
+//! Emulated tiles compared with sums computed by hand, with f64, and with real tiles if there are any.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ use super::super::{amx::Amx, isa::Isa};
 use super::*;
 use crate::reference::{assert_share, random};
 
-/// Rows of words, with the terms of bfloat16 that they hold.
+/// Rows of words, and the bfloat16 values that they hold.
 type Words = [[u32; TILE]; TILE];
 
 fn emulated() -> Option<AmxEmulated> {
@@ -19,9 +19,9 @@ fn emulated() -> Option<AmxEmulated> {
     tiles
 }
 
-/// Adds the products of bytes of whole tiles to sums.
+/// Adds whole tiles' byte products to sums.
 fn add_bytes<T: Tiles>(tiles: T, a: &Words, b: &Words, sums: &mut Words) {
-    // SAFETY: whole tiles are configured, which the arrays are.
+    // SAFETY: whole tiles are configured, like the arrays.
     unsafe {
         tiles.configure(&TileShapes::of_rows([TILE as u8; TILES]));
         tiles.load(3, sums.as_ptr().cast(), 4 * TILE);
@@ -33,11 +33,11 @@ fn add_bytes<T: Tiles>(tiles: T, a: &Words, b: &Words, sums: &mut Words) {
     tiles.release();
 }
 
-/// Adds the products of `rows` rows of `a` with the columns of `b` to sums.
+/// Adds the products of `rows` rows in `a` and the columns in `b` to sums.
 fn add<T: Tiles>(tiles: T, rows: usize, a: &Words, b: &Words, sums: &mut [[f32; TILE]; TILE]) {
     let mut shapes = [rows as u8; TILES];
     shapes[RIGHT] = TILE as u8;
-    // SAFETY: tiles of as many rows are configured; the arrays are whole tiles.
+    // SAFETY: tiles with this row count are configured, and the arrays are whole tiles.
     unsafe {
         tiles.configure(&TileShapes::of_rows(shapes));
         tiles.load(0, sums.as_ptr().cast(), 4 * TILE);
@@ -49,8 +49,8 @@ fn add<T: Tiles>(tiles: T, rows: usize, a: &Words, b: &Words, sums: &mut [[f32; 
     tiles.release();
 }
 
-/// `sum` plus the products of even terms and of odd terms, of which each is a power of two (or its negative) squared: the
-/// number's sign and half of its exponent.
+/// Returns `sum` plus products for even and odd `k`. Each product is a power of two (or its negative) squared: the
+/// value's sign and half its exponent.
 fn sum_of(tiles: AmxEmulated, sum: f32, even: &[f64], odd: &[f64]) -> f32 {
     let (mut a, mut b) = ([[0; TILE]; TILE], [[0; TILE]; TILE]);
     for (terms, shift) in [(even, 0), (odd, 16)] {
@@ -68,7 +68,7 @@ fn sum_of(tiles: AmxEmulated, sum: f32, even: &[f64], odd: &[f64]) -> f32 {
     sums[2][3]
 }
 
-/// `2^n`.
+/// Returns `2^n`.
 fn power(n: i32) -> f64 {
     2f64.powi(n)
 }
@@ -79,22 +79,22 @@ fn even_and_odd_terms_are_added_in_two_chains_that_meet_before_the_sum() {
     let big = power(24);
     let sum = |sum: f32, even: &[f64], odd: &[f64]| sum_of(tiles, sum, even, odd);
     assert_eq!(sum(0.0, &[4.0, 0.0, 16.0], &[64.0]), 84.0);
-    // A 1 is lost in 2^24, in the order of the terms.
+    // A 1 is lost in 2^24, in this summation order.
     assert_eq!(sum(0.0, &[big, 1.0, -big], &[]), 0.0);
     assert_eq!(sum(0.0, &[big, -big, 1.0], &[]), 1.0);
     assert_eq!(sum(0.0, &[], &[big, 1.0, -big]), 0.0);
-    // But not in that of another chain.
+    // But not in the other chain's order.
     assert_eq!(sum(0.0, &[big, 0.0, -big], &[0.0, 1.0]), 1.0);
     // Two of them together are not lost in the sum.
     assert_eq!(sum(16777216.0, &[1.0], &[1.0]), 16777218.0);
-    // And one would be, if it met the sum before the other chain.
+    // A single one would be lost if it met the sum before the other chain.
     assert_eq!(sum(-16777216.0, &[big], &[1.0]), 0.0);
 }
 
 #[test]
 fn a_product_and_its_addition_are_rounded_once() {
     let Some(tiles) = emulated() else { return };
-    // (1 + 2^-7)^2 = 1 + 2^-6 + 2^-14, less 1 + 2^-6.
+    // (1 + 2^-7)^2 = 1 + 2^-6 + 2^-14, minus 1 + 2^-6.
     let (mut a, mut b) = ([[0; TILE]; TILE], [[0; TILE]; TILE]);
     let word = |low: f32, high: f32| {
         let bits = |x: f32| u32::from(bf16::from_f32(x).to_bits());
@@ -108,18 +108,18 @@ fn a_product_and_its_addition_are_rounded_once() {
 }
 
 #[test]
-fn subnormal_numbers_are_zeros_as_operands_and_as_results() {
+fn subnormal_values_are_zeros_as_operands_and_as_results() {
     let Some(tiles) = emulated() else { return };
     let sum = |sum: f32, even: &[f64]| sum_of(tiles, sum, even, &[]).to_bits();
     let least = f32::MIN_POSITIVE.to_bits();
-    // A subnormal sum that something is added to; a product below the normal numbers.
+    // A subnormal sum, and a product below the normal range.
     assert_eq!(sum(1e-40, &[]), 0);
     assert_eq!(sum(f32::MIN_POSITIVE, &[]), least);
     assert_eq!(sum(0.0, &[power(-140)]), 0);
     assert_eq!(sum(0.0, &[power(-126)]), least);
-    // 2^-126 less 2^-128 is subnormal, and nothing remains of it.
+    // 2^-126 minus 2^-128 is subnormal, and becomes zero.
     assert_eq!(sum(0.0, &[power(-126), -power(-128), power(-126)]), least);
-    // An operand that is subnormal, times a large number.
+    // A subnormal operand, times a large value.
     let (mut a, mut b) = ([[0; TILE]; TILE], [[0; TILE]; TILE]);
     (a[0][0], b[0][0]) = (0x0040, u32::from(bf16::from_f32(1e30).to_bits()));
     let mut sums = [[0.0; TILE]; TILE];
@@ -128,7 +128,7 @@ fn subnormal_numbers_are_zeros_as_operands_and_as_results() {
     a[0][0] = 0x0080;
     add(tiles, 1, &a, &b, &mut sums);
     assert!(sums[0][0] > 1e-8);
-    // The sign of what became a zero remains, where all are of one sign.
+    // A value that became zero keeps its sign, if all have the same sign.
     let negative = [-power(-140); TILE];
     assert_eq!(sum_of(tiles, -0.0, &negative, &negative).to_bits(), 1 << 31);
 }
@@ -145,7 +145,7 @@ fn whether_a_result_is_subnormal_is_decided_as_if_exponents_had_no_least() {
 }
 
 #[test]
-fn nan_and_infinity_spoil_their_own_sums() {
+fn nan_and_infinity_affect_their_own_sums_only() {
     let Some(tiles) = emulated() else { return };
     let numbers = |seed| {
         let numbers = random::<f32>(2 * TILE * TILE, 0.0, 1.0, seed);
@@ -166,7 +166,7 @@ fn nan_and_infinity_spoil_their_own_sums() {
             words[5][7] = words[5][7] & 0xffff | u32::from(bad.to_bits()) << 16;
             words
         };
-        // Word 7 of row 5 of the left operand; word 5 of column 7 of the right one.
+        // Word 7 in the left operand's row 5, and word 5 in the right operand's column 7.
         let (by_row, by_column) = (product(&spoilt(a), &b), product(&a, &spoilt(b)));
         for (at, &expected) in whole.as_flattened().iter().enumerate() {
             let (row, column) = (at / TILE, at % TILE);
@@ -182,18 +182,18 @@ fn nan_and_infinity_spoil_their_own_sums() {
     assert!(sum_of(tiles, f32::INFINITY, &[-1.0], &[1.0]) == f32::INFINITY);
     assert!(sum_of(tiles, f32::NEG_INFINITY, &[], &[]) == f32::NEG_INFINITY);
     assert!(sum_of(tiles, f32::NAN, &[], &[]).is_nan());
-    // 2^127 + 2^127 is too large.
+    // 2^127 + 2^127 overflows.
     assert!(sum_of(tiles, 2f32.powi(127), &[power(126)], &[power(126)]) == f32::INFINITY);
 }
 
-/// Words of such terms, row by row.
+/// Packs values into words, row by row.
 fn packed(mut terms: impl Iterator<Item = u16>) -> Words {
     let mut term = || u32::from(terms.next().unwrap());
     std::array::from_fn(|_| std::array::from_fn(|_| term() | term() << 16))
 }
 
 #[test]
-fn errors_against_f64_are_those_of_the_roundings() {
+fn errors_against_f64_are_within_rounding() {
     let Some(tiles) = emulated() else { return };
     let numbers = |seed| {
         let numbers = random::<f32>(2 * TILE * TILE, 0.1, 1.0, seed);
@@ -203,7 +203,8 @@ fn errors_against_f64_are_those_of_the_roundings() {
     let before = random::<f32>(TILE * TILE, 0.0, 4.0, 5);
     let mut sums: [[f32; TILE]; TILE] = from_fn(|i| from_fn(|j| before[i * TILE + j]));
     add(tiles, TILE, &a, &b, &mut sums);
-    // Each rounding errs by at most a share `unit` of what is rounded, to either side: Hoeffding's inequality, with λ = 4.
+    // A rounding's error is at most a share `unit` of the rounded value, with either sign: Hoeffding's inequality,
+    // with λ = 4.
     let unit = f64::from(f32::EPSILON) / 2.0;
     let mut worst: f64 = 0.0;
     for (at, sum) in sums.as_flattened().iter().enumerate() {
@@ -226,7 +227,7 @@ fn errors_against_f64_are_those_of_the_roundings() {
     assert_share(worst, 0.2, "a tile's product");
 }
 
-/// Words of every byte.
+/// Returns words with every byte.
 fn all_bytes(seed: u64) -> Words {
     let mut state = seed;
     from_fn(|_| {
@@ -238,7 +239,7 @@ fn all_bytes(seed: u64) -> Words {
 }
 
 #[test]
-fn signed_bytes_times_unsigned_ones_are_added_in_integers_that_wrap_around() {
+fn signed_times_unsigned_bytes_are_added_in_wrapping_integers() {
     let Some(tiles) = emulated() else { return };
     let (a, b, before) = (all_bytes(1), all_bytes(2), all_bytes(3));
     let mut sums = before;
@@ -254,7 +255,7 @@ fn signed_bytes_times_unsigned_ones_are_added_in_integers_that_wrap_around() {
 }
 
 #[test]
-fn tiles_have_the_rows_that_they_are_configured_for() {
+fn tiles_have_their_configured_rows() {
     let Some(tiles) = emulated() else { return };
     let ones = [[0x3f80_3f80; TILE]; TILE];
     for rows in 1..=TILE {
@@ -274,7 +275,7 @@ fn tiles_have_the_rows_that_they_are_configured_for() {
 fn a_tile_that_is_not_configured_cannot_be_used() {
     let Some(tiles) = emulated() else { return };
     assert_eq!(tiles.shapes(), TileShapes::NONE);
-    // SAFETY: the emulation checks.
+    // SAFETY: the emulation checks its arguments.
     let refused = |tile| catch_unwind(AssertUnwindSafe(|| unsafe { tiles.zero(tile) })).is_err();
     assert!(refused(0));
     let shapes = TileShapes::of_rows([3, 0, 0, 0, 0, 0, 0, 0]);
@@ -287,7 +288,7 @@ fn a_tile_that_is_not_configured_cannot_be_used() {
     assert_eq!(tiles.shapes(), TileShapes::NONE);
 }
 
-/// Where there are tiles: every kind of number, compared bit by bit but for the payloads of NaN.
+/// With real tiles, compares every kind of value bit by bit, except NaN payloads.
 #[test]
 fn the_emulation_has_the_bits_of_the_instructions() {
     let (Some(emulated), Some(amx)) = (emulated(), Amx::new()) else {
@@ -309,8 +310,8 @@ fn the_emulation_has_the_bits_of_the_instructions() {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
         (state >> 33) as u32
     };
-    // The least exponent and the number of exponents: moderate, all finite ones, products around the least normal number
-    // and around the largest one; with some subnormal, some not finite.
+    // The smallest exponent and the exponent count: moderate values, all finite values, products near the smallest
+    // normal value and near the largest one; some subnormal, some not finite.
     for (least, count) in [
         (120, 14),
         (0, 255),
