@@ -257,20 +257,20 @@ const HEADER: [&str; 10] = [
 const INTRODUCTION: &str = "\
 # Conformance
 
-Every committed checkpoint against PyTorch, written by a test run (`tests/conformance.rs` says how). A stage is a
-feed-forward's input or output, a block's output, or the stack's; a gradient is that of a parameter or an input. *Whole* is
-the model from its input to its logits: the stages are the embeddings, the last hidden states, what the pooler makes of
-them, and the logits; the gradients those of what surrounds the blocks.
+This page is for readers who want to know how close a model family comes to PyTorch. It lists every committed checkpoint; a test writes and checks it (`tests/conformance.rs`). A stage is a
+feed-forward's input or output, a block's output, or the stack's output. A gradient is the gradient of a parameter or an input. *Whole* is
+the model from its input to its logits: its stages are embeddings, last hidden states, pooler output and logits, and its gradients are those
+of the parameters outside the blocks.
 
-*Ratio*: our largest error against float64 in proportion to PyTorch's own; below 1 we are nearer to the truth. *Of
-allowed*: our error as a share of the bound, twice PyTorch's plus four ulp of the tensor's largest value; the typical error
-has a bound of its own, and the larger share is shown. Where the type is not that of PyTorch's run, PyTorch's error is scaled by the machine epsilons.
+*Ratio*: our largest error against float64, divided by PyTorch's own; below 1, our result is more exact. *Of
+allowed*: our error as a share of the bound, which is twice PyTorch's error plus four ulp of the tensor's largest value. The typical error
+has its own bound, and the table shows the larger share ([tolerance.md](tolerance.md)). If PyTorch ran in another type, its error is scaled by the ratio of the machine epsilons.
 
-*Allowances*. In f32 everything is within the rule, but for gradients of `gemma3_text` (and of `modernbert` with the portable
-kernels), which may use twice their bound: there PyTorch's error is small by luck, and its own second attention
-implementation is beyond the rule as often. Where an f32 run of PyTorch judges half precision, stages may use twice their
-bound and gradients four times, for our weights and inputs are then rounded and PyTorch's were not; `tiny-bert-bf16` and `tiny-gpt2-f16` are judged by PyTorch's own runs in half precision. In f64 there is no finer
-truth: the statement there is that nothing on the way was rounded to f32 (an error of 2²⁹; the test's line is 2⁹).
+*Allowances*. In f32 every result is within the rule, except gradients for `gemma3_text` (and for `modernbert` with the portable
+kernels), which may use twice their bound: PyTorch's error is small by luck there, and its own second attention
+implementation exceeds the rule as often. If PyTorch ran in f32 and our run is in half precision, stages may use twice their
+bound and gradients four times, because our weights and inputs are rounded and PyTorch's were not. `tiny-bert-bf16` and `tiny-gpt2-f16` are compared with PyTorch's own runs in half precision. In f64 there is no more exact
+result to compare with; the test shows that nothing was rounded to f32 (an error of 2²⁹; the test's limit is 2⁹).
 
 ";
 

@@ -8,28 +8,13 @@ use crate::package::package;
 /// Pages, and folders of sources, whose prose is held to the rule. A folder joins this list once it has been rewritten.
 const HELD: &[&str] = &[
     "README.md",
-    "docs/README.md",
-    "docs/families.md",
-    "docs/new-family.md",
-    "docs/own-block.md",
-    "docs/fine-tuning.md",
-    "docs/embeddings.md",
-    "docs/generation.md",
-    "docs/adapters.md",
-    "docs/files.md",
-    "docs/gguf.md",
-    "docs/keys.md",
-    "docs/sentence-transformers.md",
-    "docs/tolerance.md",
-    "docs/devices.md",
-    "docs/parallel.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs",
+    "weights/README.md",
     "src/bin",
-    "docs/choices.md",
-    "docs/performance.md",
 ];
-
-/// Pages that a test writes from results.
-const GENERATED: &[&str] = &["docs/conformance.md", "docs/transformers.md"];
 
 /// The most occurrences of "of" for each 100 words in a page or module. rten has 3.3, memchr 2.6, candle-nn 2.0.
 const MOST_OF: f64 = 3.5;
@@ -194,8 +179,7 @@ fn held() -> BTreeMap<PathBuf, Vec<PathBuf>> {
                 true => path.clone(),
                 false => path.parent().unwrap().to_path_buf(),
             };
-            let is_generated = GENERATED.iter().any(|page| path.ends_with(page));
-            if (is_page || is_source) && !is_generated && path.exists() {
+            if (is_page || is_source) && path.exists() {
                 modules.entry(module).or_default().push(path);
             }
         }
@@ -230,7 +214,7 @@ fn prose_is_in_plain_words() {
         n_modules += 1;
     }
     assert!(
-        n_words > 500,
+        n_words > 10_000,
         "only {n_words} words in {n_modules} modules: they are not read"
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

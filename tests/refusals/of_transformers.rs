@@ -51,7 +51,7 @@ fn answer(config: &Value, folder: &Path) -> String {
     fs::write(&path, config.to_string()).unwrap();
     match CheckpointOptions::default().whole().architecture(folder) {
         Ok(read) if read.model_config().is_ok() => "loads".to_string(),
-        Ok(_) => "loads, the blocks alone".to_string(),
+        Ok(_) => "loads, blocks only".to_string(),
         Err(Error::UnknownFamily {
             lacks: Some(lacks), ..
         }) => lacks.to_string(),
@@ -76,10 +76,11 @@ fn document(rows: &[(String, String)]) -> String {
         .iter()
         .filter(|(answer, _)| answer.starts_with("loads"));
     let mut text = format!(
-        "# The model types of transformers\n\n\
-         Of the {} model types of transformers 5.23, the `config.json` that {} write without arguments loads; the others are refused,\n\
-         each with the words behind its name that stand here before the names. `python weights/export.py default-configs` makes the files,\n\
-         and a test ([tests/refusals/of_transformers.rs](../tests/refusals/of_transformers.rs)) holds this list to what the crate does.\n\n",
+        "# Model types of transformers\n\n\
+         This page is for readers who want to know whether a model loads, or why not. It lists the {} model types of transformers 5.23.\n\
+         The default `config.json` loads for {} of them; the others are refused with the reason before their names.\n\
+         `python weights/export.py default-configs` makes the files, and a test\n\
+         ([tests/refusals/of_transformers.rs](../tests/refusals/of_transformers.rs)) checks this list.\n\n",
         rows.len(),
         loading.map(|(_, names)| names.len()).sum::<usize>()
     );
