@@ -60,6 +60,16 @@ pub enum Error {
         reason: String,
     },
 
+    /// A file that PyTorch or NumPy wrote is damaged, or holds more than tensors.
+    UnreadableWeights {
+        /// The file.
+        path: PathBuf,
+        /// The format, such as "a PyTorch file".
+        format: &'static str,
+        /// What is wrong with it, and how to fix it.
+        reason: String,
+    },
+
     /// A GGUF file is damaged, is one of several that are not all there, or holds what is not read.
     NotGguf {
         /// The file.

@@ -26,7 +26,7 @@ import torch
 import transformers
 
 import own_module
-from fixtures import adapters, capture, changed_keys, checkpoint, default_configs, gguf_chat, gguf_files, gguf_words, inputs, manifest, minilm, quantized, reference, self_test, text, torch_stack, whole
+from fixtures import adapters, capture, changed_keys, checkpoint, default_configs, gguf_chat, gguf_files, gguf_words, inputs, manifest, minilm, pickles, quantized, reference, self_test, text, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
 from fixtures.families import FAMILIES, Drive, Part, describe, family_of
 
@@ -50,6 +50,7 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     gguf_chat.write(root / "gguf-chat", root / "gguf-words/pairs")
     adapters.write(root)
     own_module.write(root / "own-module")
+    pickles.write(root / "pickles")
     if minilm_source:
         minilm.write(root / "minilm-block0", minilm_source)
         text.write_minilm(root / "text/minilm.safetensors", minilm_source)

@@ -1,4 +1,4 @@
-//! Reading tensors from safetensors files: a single file, a sharded checkpoint or a directory.
+//! Reading tensors from files of safetensors, GGUF, PyTorch or NumPy: a single file, a sharded checkpoint or a directory.
 //!
 //! Opening reads and checks the headers only; tensors are read on request. Files are treated as
 //! hostile: whatever their bytes are, the result is a tensor or an error, never a panic and never an
@@ -30,22 +30,30 @@ mod gguf;
 mod header;
 mod locate;
 mod memory;
+mod numpy;
+mod pickle;
+mod pieces;
 mod positioned;
+mod strided;
+mod torch;
+mod zip;
 
 pub(crate) use block_kind::BlockKind;
 pub(crate) use computed::{Coding, Compute, Part};
 pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
+use header::Header;
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
-pub(crate) use locate::{INDEX, Index, SINGLE, is_named, read_limited};
+pub(crate) use locate::{INDEX, Index, PICKLE, PICKLE_INDEX, SINGLE, is_named, read_limited};
 use memory::Memory;
+use pieces::Pieces;
 use positioned::PositionedFile;
 
 /// The least similarity of a name that is suggested: with 0.5, `transformer.wte.weight` would no longer suggest
 /// `wte.weight`.
 pub(crate) const SIMILAR: f64 = 0.4;
 
-/// The tensors of a checkpoint: one safetensors file, or several that belong together.
+/// The tensors of a checkpoint: one file of safetensors, GGUF, PyTorch (`torch.save`) or NumPy, or several that belong together.
 #[derive(Clone, Debug)]
 pub struct TensorFiles {
     path: PathBuf,
@@ -82,22 +90,27 @@ enum Storage {
         offset: u64,
         /// Which of [`TensorFiles::files`].
         file: usize,
+        /// Of each dimension, in elements, if the elements do not lie one after another.
+        strides: Option<Arc<[usize]>>,
     },
     /// They are computed from other tensors.
     Computed(Arc<dyn Compute>),
 }
 
 impl TensorFiles {
-    /// Opens a directory, a safetensors file, or a sharded checkpoint's index (`.json`).
+    /// Opens a directory, a file of weights, or a sharded checkpoint's index (`.json`).
     ///
-    /// In a directory, it looks for `model.safetensors`, then for `model.safetensors.index.json` with its
-    /// shards, then for a single safetensors file of another name. Of a sharded checkpoint, only the tensors
-    /// that the index lists are visible.
+    /// In a directory, it looks as transformers does for `model.safetensors`, for `model.safetensors.index.json` with its
+    /// shards, for `pytorch_model.bin` and for `pytorch_model.bin.index.json`; then for a single file of another name, of
+    /// safetensors, GGUF, PyTorch or NumPy. Of a sharded checkpoint, only the tensors that the index lists are visible.
+    ///
+    /// A file of PyTorch holds a dict of tensors, as `torch.save(model.state_dict(), file)` writes since PyTorch 1.6. Nothing in it is
+    /// run, and a file with anything but tensors is refused.
     ///
     /// # Errors
     /// If the path cannot be read, there are no weights or it is unclear which are meant
-    /// ([`Error::NoWeights`]), a file is damaged or in another format ([`Error::NotSafetensors`]),
-    /// or the index and its shards do not agree ([`Error::BadIndex`]).
+    /// ([`Error::NoWeights`]), a file is damaged or in another format ([`Error::NotSafetensors`], [`Error::NotGguf`],
+    /// [`Error::UnreadableWeights`]), or the index and its shards do not agree ([`Error::BadIndex`]).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         match locate::locate(path.as_ref())? {
             Located::File(file) => {
@@ -122,7 +135,7 @@ impl TensorFiles {
         }
     }
 
-    /// Opens several safetensors files that belong together, without an index.
+    /// Opens several files that belong together, without an index.
     ///
     /// # Errors
     /// As for [`Self::open`]; also if two files contain a tensor of the same name.
@@ -251,16 +264,13 @@ impl TensorFiles {
     ) -> Result<()> {
         const PIECE_BYTES: usize = 1 << 20;
         let info = self.find(name)?;
-        let (file, offset) = match &info.storage {
-            Storage::Stored { file, offset } => (&self.files[*file], *offset),
-            Storage::Computed(_) => return self.copy_computed(name, write),
-        };
+        if let Storage::Computed(_) = info.storage {
+            return self.copy_computed(name, write);
+        }
+        let pieces = Pieces::of(self, name, info)?;
         let mut piece: Vec<u8> = Vec::new();
         for start in (0..info.n_bytes).step_by(PIECE_BYTES) {
-            piece.clear();
-            let n = PIECE_BYTES.min(info.n_bytes - start);
-            file.append(&mut piece, n, offset + start as u64)
-                .map_err(|source| read_failed(name, info, source))?;
+            pieces.read(start, PIECE_BYTES, &mut piece)?;
             write(&piece)?;
         }
         Ok(())
@@ -273,30 +283,23 @@ impl TensorFiles {
     pub(crate) fn hold_equal(&self, one: &str, other: &str) -> Result<bool> {
         const PIECE_BYTES: usize = 1 << 20;
         let (first, second) = (self.find(one)?, self.find(other)?);
-        let (
-            Storage::Stored {
-                file: a,
-                offset: of_a,
-            },
-            Storage::Stored {
-                file: b,
-                offset: of_b,
-            },
-        ) = (&first.storage, &second.storage)
-        else {
+        let (Some(place), Some(other_place)) = (first.place(), second.place()) else {
             return Ok(false); // quantised, each in its way
         };
         if (first.dtype, &first.shape) != (second.dtype, &second.shape) {
             return Ok(false);
         }
+        if place == other_place {
+            return Ok(true); // tied, in a pickle
+        }
+        let both = [
+            Pieces::of(self, one, first)?,
+            Pieces::of(self, other, second)?,
+        ];
         let mut pieces: [Vec<u8>; 2] = Default::default();
         for start in (0..first.n_bytes).step_by(PIECE_BYTES) {
-            let n = PIECE_BYTES.min(first.n_bytes - start);
-            let all = [(a, of_a, one, first), (b, of_b, other, second)];
-            for (piece, (file, offset, name, info)) in pieces.iter_mut().zip(all) {
-                piece.clear();
-                let read = self.files[*file].append(piece, n, offset + start as u64);
-                read.map_err(|source| read_failed(name, info, source))?;
+            for (tensor, piece) in both.iter().zip(&mut pieces) {
+                tensor.read(start, PIECE_BYTES, piece)?;
             }
             if pieces[0] != pieces[1] {
                 return Ok(false);
@@ -315,7 +318,7 @@ impl TensorFiles {
         if gguf::begins_so(&file) {
             return self.add_gguf(file, place);
         }
-        let header = header::read(&file)?;
+        let header = read_header(&file)?;
         for entry in header.tensors {
             if let Some(other) = self.tensors.get(&entry.name) {
                 return Err(Error::BadIndex {
@@ -335,6 +338,7 @@ impl TensorFiles {
                 storage: Storage::Stored {
                     offset: entry.offset,
                     file: self.files.len(),
+                    strides: entry.strides,
                 },
             };
             self.tensors.insert(entry.name, info);
@@ -369,6 +373,7 @@ impl TensorFiles {
                 storage: Storage::Stored {
                     offset: tensor.offset,
                     file: self.files.len(),
+                    strides: None,
                 },
             };
             self.tensors.insert(tensor.name.clone(), info);
@@ -447,7 +452,7 @@ impl TensorFiles {
         spans: &[Range<usize>],
     ) -> Result<Vec<T>> {
         let failed = |source| read_failed(name, info, source);
-        let Storage::Stored { offset, file } = info.storage else {
+        let Some((file, offset, strides)) = info.place() else {
             return Err(Error::input(name, "it is computed, and not in a file"));
         };
         let mut values: Vec<T> = Vec::new();
@@ -455,10 +460,15 @@ impl TensorFiles {
         values
             .try_reserve_exact(len)
             .map_err(|_| refused(&info.path, len.saturating_mul(size_of::<T>())))?;
-        let place = (file, offset);
+        let place = (file, offset, info.n_bytes);
         let file = &self.files[file];
+        if let Some(strides) = strides {
+            let sizes = (&info.shape[..], strides);
+            strided::append(file, offset, sizes, spans, &mut values).map_err(failed)?;
+            return Ok(values);
+        }
         if let Some(memory) = &self.memory {
-            let bytes = memory.bytes(file, place, info.n_bytes).map_err(failed)?;
+            let bytes = memory.bytes(file, place).map_err(failed)?;
             for span in spans {
                 let bytes = bytes.get(span.start * size_of::<T>()..span.end * size_of::<T>());
                 let bytes = bytes.ok_or_else(|| failed(ErrorKind::UnexpectedEof.into()))?;
@@ -492,7 +502,48 @@ pub(crate) fn floating(tensor: Tensor, path: &Path, name: &str) -> Result<Tensor
 /// Checks that a safetensors file is whole: that its tensors fill what follows its header.
 #[cfg(feature = "hub")]
 pub(crate) fn check(path: &Path) -> Result<()> {
-    header::read(&PositionedFile::open(path.into())?).map(drop)
+    read_header(&PositionedFile::open(path.into())?).map(drop)
+}
+
+/// Checks that a file that is a zip archive, as PyTorch's are since its version 1.6, is whole.
+#[cfg(feature = "hub")]
+pub(crate) fn check_archive(path: &Path) -> Result<()> {
+    let file = PositionedFile::open(path.into())?;
+    match starts_with(&file, zip::MAGIC)? {
+        true => zip::read(&file).map(drop),
+        false => Ok(()),
+    }
+}
+
+fn starts_with(file: &PositionedFile, magic: &[u8]) -> Result<bool> {
+    if file.len() < magic.len() as u64 {
+        return Ok(false);
+    }
+    let mut start: Vec<u8> = Vec::with_capacity(magic.len());
+    let read = file.append(&mut start, magic.len(), 0);
+    read.map_err(|cause| Error::io(file.path(), "read", cause))?;
+    Ok(start == magic)
+}
+
+/// Reads which tensors a file has that is no GGUF file: safetensors, or what PyTorch or NumPy wrote.
+fn read_header(file: &PositionedFile) -> Result<Header> {
+    if starts_with(file, numpy::MAGIC)? {
+        return numpy::read(file);
+    }
+    if !starts_with(file, zip::MAGIC)? {
+        return header::read(file);
+    }
+    let entries = zip::read(file)?;
+    match (torch::is_one(&entries), numpy::is_one(&entries)) {
+        (true, _) => torch::read(file, &entries),
+        (false, true) => numpy::read_archive(file, &entries),
+        (false, false) => Err(Error::UnreadableWeights {
+            path: file.path().to_path_buf(),
+            format: "a zip archive",
+            reason: "it holds neither the `data.pkl` of `torch.save` nor the arrays of `numpy.savez`; give a file of weights"
+                .into(),
+        }),
+    }
 }
 
 /// Why a tensor that the header promises cannot be read.

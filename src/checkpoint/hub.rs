@@ -2,7 +2,8 @@
 //! `huggingface_hub` uses too.
 //!
 //! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json`, the weights
-//! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and, where there are any, the files of its
+//! (`model.safetensors`, or every shard of `model.safetensors.index.json`; only where a repository has neither, as in transformers,
+//! `pytorch_model.bin` or the shards of `pytorch_model.bin.index.json`) and, where there are any, the files of its
 //! tokenizer, chat templates, generation, quantization, adapter and sentence-transformers, and returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
 //! a failed download leaves the last complete snapshot in place.
 //!
@@ -26,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checkpoint::files::{INDEX, SINGLE as WEIGHTS};
+use crate::checkpoint::files::{INDEX, PICKLE, PICKLE_INDEX, SINGLE as WEIGHTS};
 use crate::config::setters;
 use crate::error::{Error, Result};
 
@@ -47,7 +48,7 @@ use remote::Remote;
 
 const CONFIG: &str = "config.json";
 /// Files beside the weights that change what is computed of them; fetched where the repository has them.
-const EXTRAS: [&str; 13] = [
+const EXTRAS: [&str; 14] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -61,7 +62,23 @@ const EXTRAS: [&str; 13] = [
     "quant_config.json",
     "adapter_config.json",
     "adapter_model.safetensors",
+    "adapter_model.bin",
 ];
+
+/// The weights of a checkpoint, whole or by the index of its shards; the first that a repository has are taken.
+const CHECKPOINTS: [[&str; 2]; 2] = [[WEIGHTS, INDEX], [PICKLE, PICKLE_INDEX]];
+
+/// The safetensors file that goes before a file of PyTorch in the same folder.
+fn preferred(name: &str) -> Option<String> {
+    let pairs = [
+        (PICKLE, WEIGHTS),
+        ("adapter_model.bin", "adapter_model.safetensors"),
+    ];
+    pairs.iter().find_map(|(of_torch, safetensors)| {
+        let folder = name.strip_suffix(of_torch)?;
+        (folder.is_empty() || folder.ends_with('/')).then(|| format!("{folder}{safetensors}"))
+    })
+}
 
 /// Whether a file is one of them, or of a family of names of them.
 fn is_extra(name: &str) -> bool {
@@ -77,7 +94,7 @@ const MODULES: &str = "modules.json";
 fn is_of_module(name: &str) -> bool {
     let of_module = |(folder, file): (&str, &str)| {
         let is_numbered = folder.starts_with(|c: char| c.is_ascii_digit());
-        is_numbered && [CONFIG, WEIGHTS].contains(&file)
+        is_numbered && [CONFIG, WEIGHTS, PICKLE].contains(&file)
     };
     name.split_once('/').is_some_and(of_module)
 }
@@ -187,12 +204,13 @@ impl Hub {
     }
 
     /// Downloads the files of a checkpoint that the cache lacks and returns the snapshot directory, which then contains
-    /// `config.json` and either `model.safetensors` or `model.safetensors.index.json` with all its shards.
+    /// `config.json` and either `model.safetensors` or `model.safetensors.index.json` with all its shards, or where the repository
+    /// has neither, `pytorch_model.bin` or its index with all shards.
     ///
     /// # Errors
     ///
     /// [`Error::Hub`] says what failed and what to do: a repository, revision or file that does not exist, a missing or
-    /// refused token, no network, a truncated response, weights in another format than safetensors, or an incomplete
+    /// refused token, no network, a truncated response, weights in another format than these, or an incomplete
     /// offline cache. [`Error::BadIndex`] if the index names a file outside the repository or one that it does not
     /// contain; nothing is fetched then. [`Error::Io`] if the cache cannot be written.
     pub fn download(&self) -> Result<PathBuf> {

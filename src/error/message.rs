@@ -51,6 +51,15 @@ impl fmt::Display for Message<'_> {
                 "{}: not a valid safetensors file: {reason}",
                 path.display()
             ),
+            Error::UnreadableWeights {
+                path,
+                format,
+                reason,
+            } => write!(
+                f,
+                "{}: {format} that cannot be read: {reason}",
+                path.display()
+            ),
             Error::NotGguf { path, reason } => {
                 write!(
                     f,

@@ -38,9 +38,15 @@ fn an_empty_directory_is_named() {
 #[test]
 fn a_directory_with_weights_of_another_format_says_how_to_convert_them() {
     let folder = Folder::new();
-    folder.write("pytorch_model.bin", b"PK\x03\x04");
+    folder.write("tf_model.h5", b"\x89HDF\r\n\x1a\n\0");
     let error = TensorFiles::open(folder.root()).unwrap_err();
-    assert_says(&error, &["only pytorch_model.bin", "convert it"]);
+    assert_says(&error, &["only tf_model.h5", "convert it"]);
+    // What a trainer leaves is no model, whatever it holds.
+    let folder = Folder::new();
+    folder.write("training_args.bin", b"PK\x03\x04");
+    folder.write("optimizer.pt", b"PK\x03\x04");
+    let error = TensorFiles::open(folder.root()).unwrap_err();
+    assert!(matches!(error, Error::NoWeights { .. }), "{error:?}");
 }
 
 #[test]

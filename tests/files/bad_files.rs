@@ -176,22 +176,13 @@ fn other_formats_are_named_with_the_cure() {
     let folder = Folder::new();
     for (name, start, expected) in [
         (
-            "pytorch_model.bin",
-            &b"PK\x03\x04 and more"[..],
-            "save_pretrained",
-        ),
-        (
             "model.pth",
-            b"\x80\x02\x8a\x0al\xfc\x9cF",
-            "safetensors.torch.save_file",
+            &b"\x80\x02\x8a\x0al\xfc\x9cF"[..],
+            "torch.save(torch.load(",
         ),
-        (
-            "renamed.safetensors",
-            b"PK\x03\x04 and more",
-            "PyTorch pickle",
-        ),
+        ("args.bin", b"\x80\x04\x95", "Python pickle"),
         ("tf_model.h5", b"\x89HDF\r\n\x1a\n\0", "HDF5"),
-        ("empty.bin", b"", "PyTorch pickle"),
+        ("empty.bin", b"", "neither a safetensors file"),
         (
             "model.safetensors",
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",

@@ -18,6 +18,8 @@ mod judged_by_safetensors;
 mod numbers;
 #[path = "../shared/said.rs"]
 mod said;
+#[path = "../shared/torch_file.rs"]
+mod torch_file;
 #[path = "../shared/trained.rs"]
 mod trained;
 #[path = "../shared/weights.rs"]
@@ -26,11 +28,13 @@ mod weights;
 mod at_once;
 mod bad_directories;
 mod bad_files;
+mod broken_pickles;
 mod companions;
 mod failed_writes;
 mod faults;
 mod gguf_headers;
 mod gguf_parts;
+mod pickles;
 mod quantizing;
 mod random_damage;
 mod round_trip;

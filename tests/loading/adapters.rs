@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
 use crate::message::message;
+use crate::torch_from_safetensors::convert;
 use crate::weights::{is_present, weights};
 
 /// What PEFT computed with adapters, and the base model.
@@ -222,6 +223,46 @@ fn copy_adapter(name: &str, folder: &Path, change: impl Fn(&mut Value)) {
     let mut json: Value = serde_json::from_str(&text).unwrap();
     change(&mut json);
     fs::write(folder.join(config), json.to_string()).unwrap();
+}
+
+#[test]
+fn an_adapter_in_a_file_of_pytorch_is_that_of_safetensors() {
+    if !is_present("adapters") {
+        return;
+    }
+    let folder = tempdir().unwrap();
+    copy_adapter("classifier", folder.path(), |_| ());
+    let [from, to] =
+        ["safetensors", "bin"].map(|end| folder.path().join(format!("adapter_model.{end}")));
+    convert(&from, &to);
+    let judge = TensorFiles::open(adapter("classifier").join("expected.safetensors")).unwrap();
+    let base = weights("tiny-bert");
+    assert_computes(
+        &open(&base, &[folder.path().to_path_buf()]).unwrap(),
+        &judge,
+    );
+    assert_computes(&open(&base, &[to.clone()]).unwrap(), &judge);
+    // In the place of a model, with it or without.
+    let text = message(open(folder.path(), &[]));
+    assert!(
+        text.contains("an adapter of PEFT without the model"),
+        "{text}"
+    );
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(base.join(file), folder.path().join(file)).unwrap();
+    }
+    convert(
+        &folder.path().join("model.safetensors"),
+        &folder.path().join("pytorch_model.bin"),
+    );
+    let own = json!({"base_model_name_or_path": ""});
+    let path = folder.path().join("adapter_config.json");
+    let mut json: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    json.as_object_mut()
+        .unwrap()
+        .extend(own.as_object().unwrap().clone());
+    fs::write(&path, json.to_string()).unwrap();
+    assert_computes(&open(folder.path(), &[]).unwrap(), &judge);
 }
 
 #[test]

@@ -12,6 +12,10 @@ mod message;
 mod numbers;
 #[path = "../shared/said.rs"]
 mod said;
+#[path = "../shared/torch_file.rs"]
+mod torch_file;
+#[path = "../shared/torch_from_safetensors.rs"]
+mod torch_from_safetensors;
 #[path = "../shared/trained.rs"]
 mod trained;
 #[path = "../shared/weights.rs"]

@@ -6,6 +6,10 @@ mod device;
 mod message;
 #[path = "../shared/reference.rs"]
 mod reference;
+#[path = "../shared/torch_file.rs"]
+mod torch_file;
+#[path = "../shared/torch_from_safetensors.rs"]
+mod torch_from_safetensors;
 #[path = "../shared/weights.rs"]
 mod weights;
 

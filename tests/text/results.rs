@@ -4,7 +4,10 @@ use candle_blocks::Precision;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::text::{Pooling, Scores, TextClassifier, TextEmbedder, TextOptions};
 
-use crate::{message::message, reference::Reference, texts, weights::weights};
+use crate::{
+    folder::changed, message::message, reference::Reference, texts,
+    torch_from_safetensors::convert, weights::weights,
+};
 
 fn results(name: &str) -> Reference {
     Reference::open(&format!("../text/{name}/results"))
@@ -29,6 +32,20 @@ fn vectors_are_those_of_sentence_transformers() {
             results(name).check("prompted", &prompted);
         }
     }
+}
+
+#[test]
+fn modules_in_files_of_pytorch_give_the_same_vectors() {
+    let folder = changed("joined", |folder| {
+        for module in ["", "2_Dense"] {
+            let [from, to] = ["model.safetensors", "pytorch_model.bin"]
+                .map(|name| folder.join(module).join(name));
+            convert(&from, &to);
+        }
+    });
+    let embedder = TextEmbedder::open(folder.path()).unwrap();
+    let vectors = embedder.embed(&texts("joined")).unwrap();
+    results("joined").check("embeddings", &vectors);
 }
 
 #[test]

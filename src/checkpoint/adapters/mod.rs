@@ -1,4 +1,4 @@
-//! Adapters of Hugging Face's PEFT library: `adapter_config.json` and `adapter_model.safetensors`, read with a base model.
+//! Adapters of Hugging Face's PEFT library: `adapter_config.json` and `adapter_model.safetensors` or `.bin`, read with a base model.
 //!
 //! An adapter is made part of the base model's tensors as these are read: `W + alpha/r · B·A`, one tensor at a time. Families and
 //! layers know nothing of it.
@@ -21,13 +21,13 @@ pub(super) use self::apply::{Base, apply};
 use self::config::AdapterConfig;
 pub(crate) use self::experts::{ExpertMatrix, ExpertPart, Reading};
 use crate::checkpoint::CheckpointOptions;
-use crate::checkpoint::files::{TensorFiles, is_named};
+use crate::checkpoint::files::{PICKLE, PICKLE_INDEX, TensorFiles, is_named};
 use crate::error::{Error, Result};
 
 /// The file that says what an adapter is.
 pub(super) const CONFIG: &str = "adapter_config.json";
-/// The file of its tensors.
-pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
+/// The file of its tensors; PEFT reads the first of these that is there.
+const WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
 
 /// An adapter's files.
 #[derive(Debug)]
@@ -59,20 +59,15 @@ impl Adapter {
             ));
         }
         let config = AdapterConfig::open(&config)?;
-        let weights = directory.join(WEIGHTS);
-        if !is_named(&weights) {
-            let found = match directory.join("adapter_model.bin").exists() {
-                true => "only adapter_model.bin, a pickle, which can run code",
-                false => "none",
-            };
-            return Err(Error::NoWeights {
-                path: directory.to_path_buf(),
-                reason: format!(
-                    "{WEIGHTS} should be beside {CONFIG}, but there is {found}; load the adapter in Python and write it with \
-                     `save_pretrained(.., safe_serialization=True)`"
-                ),
-            });
-        }
+        let mut weights = WEIGHTS.iter().map(|name| directory.join(name));
+        let weights = weights.find(|path| is_named(path));
+        let weights = weights.ok_or_else(|| Error::NoWeights {
+            path: directory.to_path_buf(),
+            reason: format!(
+                "{} should be beside {CONFIG}, but there is none; write the adapter with PEFT's `save_pretrained`",
+                WEIGHTS.join(" or ")
+            ),
+        })?;
         Ok(Self {
             directory: directory.to_path_buf(),
             config,
@@ -171,17 +166,18 @@ fn is_in(directory: &Path) -> bool {
 pub(super) fn alone<'p>(path: &'p Path, given: Option<&Path>) -> Option<&'p Path> {
     let is_of = |path: &Path, name: &str| path.file_name().is_some_and(|found| found == name);
     if path.is_file() {
-        let is_one = is_of(path, WEIGHTS) || is_of(path, CONFIG);
+        let is_one = is_of(path, CONFIG) || WEIGHTS.iter().any(|name| is_of(path, name));
         return path.parent().filter(|directory| is_one && is_in(directory));
     }
     if !is_in(path) {
         return None;
     }
     let has_config = given.is_some() || is_named(&path.join("config.json"));
+    let of_torch = |path: &Path| [PICKLE, PICKLE_INDEX].iter().any(|name| is_of(path, name));
     let is_model = |path: &Path| match path.extension().and_then(|end| end.to_str()) {
         Some("gguf") => true,
-        Some("safetensors") => has_config && !is_of(path, WEIGHTS),
-        _ => false,
+        Some("safetensors") => has_config && !is_of(path, WEIGHTS[0]),
+        _ => has_config && of_torch(path),
     };
     let entries = std::fs::read_dir(path).ok()?;
     let has_model = entries.flatten().any(|entry| is_model(&entry.path()));

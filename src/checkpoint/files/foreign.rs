@@ -11,11 +11,15 @@ struct Format(&'static str, &'static str);
 /// How many bytes of a file tell its format.
 pub(super) const START_BYTES: usize = 512;
 
-const PICKLE: Format = Format("a PyTorch pickle", BY_TRANSFORMERS);
+/// A pickle that is followed by bytes, as PyTorch wrote until its version 1.5.
+const LEGACY: Format = Format(
+    "a PyTorch file in the format before PyTorch 1.6",
+    "save it again in Python, with `torch.save(torch.load(file, weights_only=True), file)`",
+);
+const PICKLE: Format = Format("a Python pickle, which can run code", BY_TRANSFORMERS);
 const HDF5: Format = Format("an HDF5 file", BY_TRANSFORMERS);
 const FLAX: Format = Format("a Flax msgpack file", BY_TRANSFORMERS);
 const ONNX: Format = Format("an ONNX file", ORIGINAL);
-const NUMPY: Format = Format("a NumPy file", BY_NUMPY);
 const CTRANSLATE2: Format = Format("a CTranslate2 model", ORIGINAL);
 const GGML: Format = Format(
     "a GGML file, of a format before GGUF",
@@ -30,32 +34,24 @@ const PAGE: Format = Format(
     "an HTML or XML page",
     "a server answered with it instead of the weights, perhaps for want of a login; download them again",
 );
-/// Both `torch.save` and `numpy.savez` write one.
-const ZIP: Format = Format(
-    "a zip archive, such as a PyTorch pickle or an .npz of NumPy",
-    "load it in Python as what wrote it does, `torch.save` or `numpy.savez`, and save its tensors with \
-     `save_file` of safetensors.torch or safetensors.numpy",
-);
 const ARCHIVE: Format = Format("an archive", "unpack it, and open the weights in it");
 const UNKNOWN: Format = Format(
-    "neither a safetensors file nor a PyTorch pickle, in spite of its name",
+    "neither a safetensors file nor one of PyTorch or NumPy, in spite of its name",
     ORIGINAL,
 );
 
 const BY_TRANSFORMERS: &str = "convert it in Python, with `model.save_pretrained(directory)` of transformers \
                                or `safetensors.torch.save_file`";
-const BY_NUMPY: &str =
-    "convert it in Python, with `safetensors.numpy.save_file(dict(numpy.load(file)), name)`";
 const ORIGINAL: &str = "take the checkpoint that it was made from, in safetensors";
 
 /// The first bytes of formats.
 const MAGICS: [(&[u8], Format); 23] = [
+    (b"\x80\x02\x8a\nl\xfc\x9cF", LEGACY),
     (b"\x80\x02", PICKLE),
     (b"\x80\x03", PICKLE),
     (b"\x80\x04", PICKLE),
     (b"\x80\x05", PICKLE),
     (b"\x89HDF", HDF5),
-    (b"\x93NUMPY", NUMPY),
     (b"version https://git-lfs", LFS),
     (b"version ", LFS),
     (b"lmgg", GGML),
@@ -77,8 +73,7 @@ const MAGICS: [(&[u8], Format); 23] = [
 
 /// What the file is and the cure, if its first bytes or its name tell.
 pub(super) fn explain(path: &Path, start: &[u8]) -> Option<String> {
-    let zip = start.starts_with(ZIP_MAGIC).then_some(ZIP);
-    let Format(name, cure) = by_content(start).or(by_extension(path, start)).or(zip)?;
+    let Format(name, cure) = by_content(start).or(by_extension(path))?;
     Some(format!("it is {name}; {cure}"))
 }
 
@@ -96,26 +91,17 @@ pub(super) fn explain_file(path: &Path) -> Option<String> {
 
 /// Whether a file's name is that of weights in another format.
 pub(super) fn is_named_so(path: &Path) -> bool {
-    by_extension(path, &[]).is_some()
+    by_extension(path).is_some()
 }
 
-const ZIP_MAGIC: &[u8] = b"PK\x03\x04";
-
 /// The format of a file of this name, if it is a known one other than safetensors.
-fn by_extension(path: &Path, start: &[u8]) -> Option<Format> {
+fn by_extension(path: &Path) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
-        // Their bytes tell whether they are pickles: others use the same endings.
-        "bin" | "pt" | "pth" | "ckpt" | "pkl" => {
-            match start.is_empty() || start.starts_with(ZIP_MAGIC) {
-                true => PICKLE,
-                false => UNKNOWN,
-            }
-        }
+        "bin" | "pt" | "pth" | "ckpt" | "pkl" | "npz" | "npy" => UNKNOWN,
         "h5" | "hdf5" | "keras" => HDF5,
         "msgpack" => FLAX,
         "onnx" => ONNX,
-        "npz" | "npy" => NUMPY,
         "tflite" | "pb" => TENSORFLOW,
         _ => return None,
     })
@@ -127,9 +113,6 @@ fn by_content(start: &[u8]) -> Option<Format> {
         return Some(*format);
     }
     let at = |from: usize, text: &[u8]| start.get(from..from + text.len()) == Some(text);
-    if start.starts_with(ZIP_MAGIC) {
-        return of_first_file(start);
-    }
     if at(4, b"TFL3") {
         return Some(TENSORFLOW);
     }
@@ -143,19 +126,6 @@ fn by_content(start: &[u8]) -> Option<Format> {
     is_ctranslate2(start)
         .then_some(CTRANSLATE2)
         .or(is_flax(start).then_some(FLAX))
-}
-
-/// A zip archive's format by the name of its first file.
-fn of_first_file(start: &[u8]) -> Option<Format> {
-    let length = usize::from(u16::from_le_bytes(start.get(26..28)?.try_into().ok()?));
-    let name = start.get(30..30 + length)?;
-    if name.ends_with(b"data.pkl")
-        || name.ends_with(b"/version")
-        || name.ends_with(b".format_version")
-    {
-        return Some(PICKLE);
-    }
-    name.ends_with(b".npy").then_some(NUMPY)
 }
 
 /// A version, then the name of a model's specification with its length and a 0.
@@ -190,20 +160,12 @@ mod tests {
     /// The first bytes of published files, or those that the formats' documents give.
     #[test]
     fn a_format_is_told_by_its_bytes_whatever_the_name() {
-        let zip = |name: &str| {
-            let mut bytes = b"PK\x03\x04".to_vec();
-            bytes.resize(26, 0);
-            bytes.extend([name.len() as u8, 0, 0, 0]);
-            bytes.extend(name.as_bytes());
-            bytes
-        };
         let whisper = b"\x06\0\0\0\x0c\0WhisperSpec\0\x03\0\0\0\x94\0\0\0";
         for (bytes, expected) in [
             (&whisper[..], "CTranslate2"),
             (b"\x06\0\0\0\x10\0TransformerSpec\0\x07", "CTranslate2"),
-            (b"\x80\x02\x8a\nl\xfc\x9cF", "PyTorch pickle"),
-            (&zip("archive/data.pkl"), "PyTorch pickle"),
-            (&zip("W1.npy"), "NumPy"),
+            (b"\x80\x02\x8a\nl\xfc\x9cF", "before PyTorch 1.6"),
+            (b"\x80\x04\x95", "Python pickle"),
             (b"lmgg\0\x7d\0\0", "GGML"),
             (b"tjgg\x03\0\0\0", "GGML"),
             (b"\x08\x07\x12\x07pytorch", "ONNX"),

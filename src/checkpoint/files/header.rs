@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo as RawInfo;
@@ -35,6 +36,8 @@ pub(super) struct Entry {
     /// From the start of the file.
     pub(super) offset: u64,
     pub(super) n_bytes: usize,
+    /// Of each dimension, in elements, if the elements do not lie one after another.
+    pub(super) strides: Option<Arc<[usize]>>,
 }
 
 /// Reads and checks a file's header.
@@ -68,6 +71,7 @@ pub(super) fn read(file: &PositionedFile) -> Result<Header> {
         shape: info.shape,
         offset: data_start + info.data_offsets.0 as u64,
         n_bytes: info.data_offsets.1 - info.data_offsets.0,
+        strides: None,
     };
     Ok(Header {
         tensors: raw.tensors.into_iter().map(place).collect(),

@@ -15,6 +15,19 @@ use crate::error::{Error, Result};
 pub(crate) const SINGLE: &str = "model.safetensors";
 /// The list of a sharded checkpoint's files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
+/// The same of a checkpoint that PyTorch wrote.
+pub(crate) const PICKLE: &str = "pytorch_model.bin";
+pub(crate) const PICKLE_INDEX: &str = "pytorch_model.bin.index.json";
+/// Files of PyTorch that stand beside weights: what a trainer left, and an adapter.
+const NO_MODELS: [&str; 7] = [
+    "training_args",
+    "optimizer",
+    "scheduler",
+    "scaler",
+    "rng_state",
+    "adapter_model",
+    "random_states",
+];
 /// As for a header; the index of the largest public checkpoints has a tenth of it.
 const MAX_INDEX_BYTES: u64 = MAX_HEADER_BYTES;
 
@@ -38,16 +51,18 @@ pub(super) fn locate(path: &Path) -> Result<Located> {
     })
 }
 
-/// The single file goes before the index, as in `transformers` (`_get_resolved_checkpoint_files`,
+/// The single file goes before the index, and safetensors before what PyTorch wrote, as in `transformers` (`_get_resolved_checkpoint_files`,
 /// <https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py>), so that
 /// a directory with both gives the same weights here and there.
 fn in_directory(directory: &Path) -> Result<Located> {
     let named = |name: &str| Some(directory.join(name)).filter(|path| is_named(path));
-    if let Some(path) = named(SINGLE) {
-        return Ok(Located::File(path));
-    }
-    if let Some(path) = named(INDEX) {
-        return Ok(Located::Index(path));
+    for (single, index) in [(SINGLE, INDEX), (PICKLE, PICKLE_INDEX)] {
+        if let Some(path) = named(single) {
+            return Ok(Located::File(path));
+        }
+        if let Some(path) = named(index) {
+            return Ok(Located::Index(path));
+        }
     }
     let paths = list(directory).map_err(|source| Error::io(directory, "list", source))?;
     let of_extension = |extension: &str| -> Vec<&PathBuf> {
@@ -64,6 +79,16 @@ fn in_directory(directory: &Path) -> Result<Located> {
     if weights.is_empty() {
         weights = of_extension("gguf");
     }
+    for extension in ["bin", "pt", "pth", "npz", "npy"] {
+        if weights.is_empty() {
+            weights = of_extension(extension);
+            weights.retain(|path| {
+                !NO_MODELS
+                    .iter()
+                    .any(|start| file_name(path).starts_with(start))
+            });
+        }
+    }
     // Which are missing is said where they are opened.
     if let Some(first) = gguf::together(&weights) {
         return Ok(Located::File(first.clone()));
@@ -72,7 +97,8 @@ fn in_directory(directory: &Path) -> Result<Located> {
         [path] => return Ok(Located::File(path.clone())),
         [] => match paths.iter().find(|path| foreign::is_named_so(path)) {
             Some(path) => {
-                let explanation = foreign::explain_file(path).unwrap_or_default();
+                let explanation = foreign::explain_file(path)
+                    .unwrap_or_else(|| "it holds no model's weights".into());
                 format!(
                     "no safetensors file is there, only {}: {explanation}",
                     file_name(path)
@@ -90,11 +116,17 @@ fn in_directory(directory: &Path) -> Result<Located> {
         },
         ref several => {
             let names: Vec<_> = several.iter().map(|path| file_name(path)).collect();
-            if has_extension(several[0], "gguf") {
+            if !has_extension(several[0], "safetensors") {
+                let kind = match has_extension(several[0], "gguf") {
+                    true => "GGUF files are there",
+                    false => {
+                        "files are there, and none is called model.safetensors or pytorch_model.bin"
+                    }
+                };
                 let names = names.join(", ");
                 return Err(Error::NoWeights {
                     path: directory.to_path_buf(),
-                    reason: format!("several GGUF files are there: {names}; open one of them"),
+                    reason: format!("several {kind}: {names}; open one of them"),
                 });
             }
             format!(

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::TensorFiles;
 use super::positioned::PositionedFile;
 
-/// Which of the files, and the first byte in it.
-pub(super) type Place = (usize, u64);
+/// Which of the files, the first byte in it, and how many: tensors of a pickle may share a beginning.
+pub(super) type Place = (usize, u64, usize);
 pub(super) type Bytes = Arc<Vec<u8>>;
 
 /// Bytes of tensors, by their place.
@@ -16,12 +16,13 @@ pub(super) type Bytes = Arc<Vec<u8>>;
 pub(super) struct Memory(Mutex<HashMap<Place, Bytes>>);
 
 impl Memory {
-    /// The `n` bytes of the tensor at a place, which is in `file`.
-    pub fn bytes(&self, file: &PositionedFile, place: Place, n: usize) -> io::Result<Bytes> {
+    /// The bytes of the tensor at a place, which is in `file`.
+    pub fn bytes(&self, file: &PositionedFile, place: Place) -> io::Result<Bytes> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = known.get(&place) {
             return Ok(bytes.clone());
         }
+        let n = place.2;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(n)?;
         file.append(&mut bytes, n, place.1)?;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::{CONFIG, EXTRAS, INDEX, WEIGHTS, Wanted, is_commit, whole};
+use super::{CHECKPOINTS, CONFIG, EXTRAS, Wanted, is_commit, whole};
 use crate::checkpoint::unfinished::TemporaryFile;
 use crate::error::Error;
 
@@ -37,10 +37,14 @@ impl Cache {
             Some(file) => cached(&snapshot, file),
             None => {
                 cached(&snapshot, CONFIG)?;
-                if snapshot.join(WEIGHTS).exists() || !snapshot.join(INDEX).exists() {
-                    cached(&snapshot, WEIGHTS)?;
+                let is_there = |name: &&str| snapshot.join(name).exists();
+                let mut checkpoints = CHECKPOINTS.iter();
+                let held = checkpoints.find(|names| names.iter().any(|name| is_there(&name)));
+                let [single, index] = held.unwrap_or(&CHECKPOINTS[0]);
+                if is_there(&single) || !is_there(&index) {
+                    cached(&snapshot, single)?;
                 } else {
-                    let index = cached(&snapshot, INDEX)?;
+                    let index = cached(&snapshot, index)?;
                     let shards = whole::shards(&index).map_err(|error| error.to_string())?;
                     for shard in shards {
                         cached(&snapshot, &shard)?;

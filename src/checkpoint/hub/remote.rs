@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use super::explain::{Failure, explain_cache, no_file};
 use super::http::Http;
 use super::{
-    CONFIG, Cache, Hub, HubEvent, INDEX, MODULES, WEIGHTS, Wanted, is_commit, is_extra,
-    is_of_module, stays_inside, whole,
+    CHECKPOINTS, CONFIG, Cache, Hub, HubEvent, INDEX, MODULES, PICKLE, WEIGHTS, Wanted, is_commit,
+    is_extra, is_of_module, preferred, stays_inside, whole,
 };
 use crate::error::{Error, abbreviated};
 
@@ -51,9 +51,11 @@ impl<'a> Remote<'a> {
 
     fn fetch_checkpoint(&self) -> crate::error::Result<PathBuf> {
         let holds = |file: &str| self.listing.contains_key(file);
-        if !holds(WEIGHTS) && !holds(INDEX) {
+        let mut checkpoints = CHECKPOINTS.iter();
+        let Some(&[single, index]) = checkpoints.find(|names| names.iter().any(|name| holds(name)))
+        else {
             return Err(self.hub.error(self.other_weights()));
-        }
+        };
         if !holds(CONFIG) {
             return Err(self.hub.error(format!(
                 "{}; fetch the weights alone with `Hub::file` and name their family",
@@ -63,14 +65,17 @@ impl<'a> Remote<'a> {
         // Weights last: an interrupted download then lacks a file that no checkpoint can do without.
         self.fetch_file(CONFIG)?;
         let has_modules = holds(MODULES);
-        let is_wanted = |name: &&String| is_extra(name) || has_modules && is_of_module(name);
+        let is_wanted = |name: &&String| {
+            let is_one = is_extra(name) || has_modules && is_of_module(name);
+            is_one && !preferred(name).is_some_and(|other| holds(&other))
+        };
         for extra in self.listing.keys().filter(is_wanted) {
             self.fetch_file(extra)?;
         }
-        if holds(WEIGHTS) {
-            self.fetch_file(WEIGHTS)?;
+        if holds(single) {
+            self.fetch_file(single)?;
         } else {
-            let index = self.fetch_file(INDEX)?;
+            let index = self.fetch_file(index)?;
             let shards = whole::shards(&index)?;
             if let Some(absent) = shards.iter().find(|shard| !holds(shard)) {
                 return Err(Error::BadIndex {
@@ -167,7 +172,7 @@ impl<'a> Remote<'a> {
         })
     }
 
-    /// What there is instead of safetensors weights, and the way from there.
+    /// What there is instead of weights that are read, and the way from there.
     fn other_weights(&self) -> String {
         let safetensors = self.names(|name| name.ends_with(".safetensors"));
         if !safetensors.is_empty() {
@@ -183,7 +188,7 @@ impl<'a> Remote<'a> {
             return "the repository holds no weights; check its name and revision".into();
         }
         format!(
-            "the repository has no {WEIGHTS} and no {INDEX}, only {others}; this crate reads safetensors: convert the \
+            "the repository has no {WEIGHTS}, no {PICKLE} and no index of one, only {others}; convert the \
              weights (https://huggingface.co/spaces/safetensors/convert, or `save_pretrained` of transformers), or \
              choose a revision that holds them with `Hub::revision`"
         )

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use super::stays_inside;
+use super::{PICKLE_INDEX, stays_inside};
 use crate::checkpoint::files;
 use crate::checkpoint::files::Index;
 use crate::error::{Error, Result};
@@ -25,6 +25,9 @@ pub(super) fn check(path: &Path, listed: Option<u64>) -> std::result::Result<(),
             Error::NotSafetensors { reason, .. } => format!("is not whole: {reason}"),
             other => format!("is not whole: {other}"),
         })?,
+        Some("bin") if is_weights(path) => {
+            files::check_archive(path).map_err(|error| format!("is not whole: {error}"))?;
+        }
         Some("json") => {
             let text = std::fs::read(path).map_err(unreadable)?;
             if !closes(&text) {
@@ -36,19 +39,27 @@ pub(super) fn check(path: &Path, listed: Option<u64>) -> std::result::Result<(),
     Ok(())
 }
 
+/// Whether a file is one that PyTorch wrote of a model or an adapter, by its name. Trainers leave others.
+fn is_weights(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("pytorch_model") || name.starts_with("adapter_model")
+}
+
 /// The names of an index's shards, each once.
 ///
 /// # Errors
-/// As for [`Index::read`]; also if a name is not that of a safetensors file inside the repository.
+/// As for [`Index::read`]; also if a name is not that of a file inside the repository, of the index's own format.
 pub(super) fn shards(index: &Path) -> Result<BTreeSet<String>> {
     let read = Index::read(index.into())?;
-    let is_fit = |shard: &str| stays_inside(shard) && shard.ends_with(".safetensors");
+    let (format, extension) = match index.ends_with(PICKLE_INDEX) {
+        true => ("a PyTorch", ".bin"),
+        false => ("a safetensors", ".safetensors"),
+    };
+    let is_fit = |shard: &str| stays_inside(shard) && shard.ends_with(extension);
     if let Some(shard) = read.names().into_iter().find(|shard| !is_fit(shard)) {
         return Err(Error::BadIndex {
             path: index.into(),
-            reason: format!(
-                "its shard {shard:?} is not a safetensors file; convert the checkpoint"
-            ),
+            reason: format!("its shard {shard:?} is not {format} file; convert the checkpoint"),
         });
     }
     Ok(read.names().into_iter().map(String::from).collect())

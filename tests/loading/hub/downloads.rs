@@ -10,9 +10,9 @@ use candle_blocks::Error;
 use candle_blocks::checkpoint::hub::HubEvent;
 
 use super::{
-    server::Repo,
+    server::{Files, Repo},
     setup::{
-        INDEX, REPO, SHARDS, Setup, WEIGHTS, commit, contents, files_below, only, refusal,
+        INDEX, PICKLE, REPO, SHARDS, Setup, WEIGHTS, commit, contents, files_below, only, refusal,
         safetensors, sharded, single,
     },
 };
@@ -171,15 +171,69 @@ fn names_that_cannot_be_repositories_send_no_request() -> Result<()> {
 }
 
 #[test]
-fn a_repository_with_pickled_weights_only_is_refused_with_the_cure() -> Result<()> {
+fn a_repository_with_foreign_weights_only_is_refused_with_the_cure() -> Result<()> {
     let mut files = single()?;
     files.remove(WEIGHTS);
+    files.remove(PICKLE);
     let setup = Setup::new(files)?;
     let reason = refusal(setup.hub().download())?;
-    for part in ["pytorch_model.bin", "safetensors/convert", "Hub::revision"] {
+    for part in ["onnx/model.onnx", "safetensors/convert", "Hub::revision"] {
         assert!(reason.contains(part), "{reason}");
     }
     assert_eq!(files_below(setup.cache.path())?, Vec::<PathBuf>::new());
+    Ok(())
+}
+
+#[test]
+fn pytorch_s_weights_arrive_where_there_are_no_safetensors() -> Result<()> {
+    let mut files = single()?;
+    files.remove(WEIGHTS);
+    files.insert("modules.json".into(), b"[]".to_vec());
+    files.insert("2_Dense/pytorch_model.bin".into(), vec![1; 64]);
+    files.insert("training_args.bin".into(), vec![1; 64]);
+    let setup = Setup::new(files.clone())?;
+    let expected = only(
+        &files,
+        &[
+            "config.json",
+            "tokenizer.json",
+            "modules.json",
+            "1_Pooling/config.json",
+            "2_Dense/pytorch_model.bin",
+            PICKLE,
+        ],
+    );
+    assert_eq!(contents(&setup.hub().download()?)?, expected);
+    assert_eq!(contents(&setup.offline().download()?)?, expected);
+    Ok(())
+}
+
+#[test]
+fn every_shard_of_pytorch_s_weights_arrives() -> Result<()> {
+    let shards = [
+        "pytorch_model-00001-of-00002.bin",
+        "pytorch_model-00002-of-00002.bin",
+    ];
+    let index = serde_json::json!({"weight_map": {"a": shards[0], "b": shards[1]}});
+    let mut files = Files::from([
+        ("config.json".into(), br#"{"model_type": "gpt2"}"#.to_vec()),
+        (
+            "pytorch_model.bin.index.json".into(),
+            index.to_string().into_bytes(),
+        ),
+    ]);
+    files.extend(shards.map(|shard| (shard.into(), vec![7; 100])));
+    let setup = Setup::new(files.clone())?;
+    assert_eq!(contents(&setup.hub().download()?)?, files);
+    assert_eq!(contents(&setup.offline().download()?)?, files);
+    // An archive that breaks off is not whole, and is not used.
+    files.insert(shards[1].into(), b"PK\x03\x04 and more".to_vec());
+    let setup = Setup::new(files)?;
+    let reason = refusal(setup.hub().download())?;
+    assert!(
+        reason.contains(shards[1]) && reason.contains("not whole"),
+        "{reason}"
+    );
     Ok(())
 }
 

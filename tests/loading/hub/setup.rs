@@ -12,6 +12,7 @@ use super::server::{Files, Repo, Server};
 
 pub const REPO: &str = "owner/tiny";
 pub const WEIGHTS: &str = "model.safetensors";
+pub const PICKLE: &str = "pytorch_model.bin";
 pub const INDEX: &str = "model.safetensors.index.json";
 pub const SHARDS: [&str; 2] = [
     "model-00001-of-00002.safetensors",

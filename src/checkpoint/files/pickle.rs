@@ -1,0 +1,316 @@
+//! A reader of pickles that runs nothing: it knows the instructions that `torch.save` writes, and the few functions of PyTorch that
+//! describe tensors, whose results it computes itself (`torch.rs`). Every other name in a pickle is refused.
+//!
+//! Values are numbers that stand for places in lists, so that nothing is copied when it is named again, nothing is
+//! visited by recursion, and a list that contains itself is a number in its own list. The format is described in
+//! <https://github.com/python/cpython/blob/main/Lib/pickletools.py>.
+
+use std::collections::HashMap;
+
+use super::torch::{Function, Storage, View};
+
+pub(super) type Result<T> = std::result::Result<T, String>;
+
+/// A value of a pickle.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value {
+    None,
+    Bool,
+    Int(i64),
+    Float,
+    /// From this byte of the pickle to that.
+    Text(u32, u32),
+    Function(Function),
+    /// By the place in [`Pickle::lists`]; of a dict, keys and values alternate.
+    Tuple(usize),
+    List(usize),
+    Dict(usize),
+    /// By the place in [`Pickle::storages`].
+    Storage(usize),
+    /// By the place in [`Pickle::views`].
+    Tensor(usize),
+}
+
+impl Value {
+    /// The value's type in Python, for messages.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Bool => "a bool",
+            Self::Int(_) => "an int",
+            Self::Float => "a float",
+            Self::Text(..) => "a str",
+            Self::Function(_) => "a function or class",
+            Self::Tuple(_) => "a tuple",
+            Self::List(_) => "a list",
+            Self::Dict(_) => "a dict",
+            Self::Storage(_) => "a storage",
+            Self::Tensor(_) => "a tensor",
+        }
+    }
+}
+
+/// A pickle as it is read.
+pub(super) struct Pickle<'b> {
+    bytes: &'b [u8],
+    at: usize,
+    stack: Vec<Value>,
+    /// The heights of the stack at its marks.
+    marks: Vec<usize>,
+    memo: HashMap<u32, Value>,
+    pub lists: Vec<Vec<Value>>,
+    pub storages: Vec<Storage>,
+    pub views: Vec<View>,
+    /// The bytes of memory that values may still take.
+    room: usize,
+}
+
+impl<'b> Pickle<'b> {
+    /// Reads a pickle whose values may take about `room` bytes, and returns it with the value that it stands for.
+    pub fn read(bytes: &'b [u8], room: usize) -> Result<(Self, Value)> {
+        let mut pickle = Self {
+            bytes,
+            at: 0,
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            lists: Vec::new(),
+            storages: Vec::new(),
+            views: Vec::new(),
+            room,
+        };
+        loop {
+            let instruction = pickle.array::<1>()?[0];
+            if instruction == b'.' {
+                let value = pickle.pop()?;
+                return Ok((pickle, value));
+            }
+            pickle.run(instruction)?;
+        }
+    }
+
+    /// Accounts for memory that the pickle asks for.
+    pub fn take(&mut self, n_bytes: usize) -> Result<()> {
+        let rest = self.room.checked_sub(n_bytes);
+        self.room = rest.ok_or(
+            "it describes more values than a file of this size has tensors; download it again",
+        )?;
+        Ok(())
+    }
+
+    pub fn text(&self, value: Value) -> Option<&'b str> {
+        match value {
+            Value::Text(start, end) => {
+                std::str::from_utf8(&self.bytes[start as usize..end as usize]).ok()
+            }
+            _ => None,
+        }
+    }
+
+    pub fn new_list(&mut self, values: Vec<Value>) -> Result<usize> {
+        self.take(size_of::<Vec<Value>>() + size_of_val(&values[..]))?;
+        self.lists.push(values);
+        Ok(self.lists.len() - 1)
+    }
+
+    fn run(&mut self, instruction: u8) -> Result<()> {
+        let value = match instruction {
+            0x80 => {
+                return match self.array()? {
+                    [2] => Ok(()),
+                    [protocol] => Err(format!(
+                        "its pickle has protocol {protocol}, expected 2; save it with `torch.save` without `pickle_protocol`"
+                    )),
+                };
+            }
+            b'(' => {
+                self.take(size_of::<usize>())?;
+                self.marks.push(self.stack.len());
+                return Ok(());
+            }
+            b'N' => Value::None,
+            0x88 | 0x89 => Value::Bool,
+            b'K' => Value::Int(u8::from_le_bytes(self.array()?).into()),
+            b'M' => Value::Int(u16::from_le_bytes(self.array()?).into()),
+            b'J' => Value::Int(i32::from_le_bytes(self.array()?).into()),
+            0x8a => self.long()?,
+            b'G' => {
+                self.array::<8>()?;
+                Value::Float
+            }
+            b'X' => self.unicode()?,
+            b'c' => Value::Function(Function::named(self.line()?, self.line()?)?),
+            b')' => Value::Tuple(self.new_list(Vec::new())?),
+            b']' => Value::List(self.new_list(Vec::new())?),
+            b'}' => Value::Dict(self.new_list(Vec::new())?),
+            b't' => self
+                .marked()
+                .and_then(|values| self.new_list(values))
+                .map(Value::Tuple)?,
+            0x85..=0x87 => {
+                let start = self
+                    .stack
+                    .len()
+                    .checked_sub(usize::from(instruction - 0x84));
+                let start = start
+                    .filter(|&start| start >= self.floor())
+                    .ok_or_else(empty)?;
+                let values = self.stack.split_off(start);
+                Value::Tuple(self.new_list(values)?)
+            }
+            b'q' => return self.remember(1),
+            b'r' => return self.remember(4),
+            b'h' | b'j' => self.remembered(if instruction == b'h' { 1 } else { 4 })?,
+            b'a' => {
+                let value = self.pop()?;
+                return self.extend(vec![value]);
+            }
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                return self.extend(vec![key, value]);
+            }
+            b'e' | b'u' => {
+                let values = self.marked()?;
+                return self.extend(values);
+            }
+            b'Q' => {
+                let id = self.pop()?;
+                self.storage(id)?
+            }
+            b'R' => {
+                let (arguments, function) = (self.pop()?, self.pop()?);
+                self.call(function, arguments)?
+            }
+            b'b' => {
+                // The attributes of a dict: `_metadata`, the versions of modules, which change no tensor.
+                let (attributes, object) = (self.pop()?, self.pop()?);
+                match (attributes, object) {
+                    (Value::Dict(_), Value::Dict(_)) => object,
+                    _ => {
+                        let kind = object.kind();
+                        return Err(format!(
+                            "its pickle sets attributes of {kind}, which are not read"
+                        ));
+                    }
+                }
+            }
+            _ => {
+                return Err(format!(
+                    "its pickle has the instruction {instruction:#04x} at byte {}, which `torch.save` does not write for tensors; save \
+                     it again with `torch.save`",
+                    self.at - 1
+                ));
+            }
+        };
+        self.take(size_of::<Value>())?;
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let found = self
+            .bytes
+            .get(self.at..)
+            .and_then(|rest| rest.first_chunk());
+        self.at += N;
+        found.copied().ok_or_else(ends)
+    }
+
+    /// The number of `n` bytes that comes next.
+    fn number(&mut self, n: usize) -> Result<u32> {
+        match n {
+            1 => Ok(self.array::<1>()?[0].into()),
+            _ => Ok(u32::from_le_bytes(self.array()?)),
+        }
+    }
+
+    fn long(&mut self) -> Result<Value> {
+        let n = self.number(1)? as usize;
+        let bytes = self.bytes.get(self.at..self.at + n).ok_or_else(ends)?;
+        self.at += n;
+        let sign = bytes
+            .last()
+            .map_or(0, |last| if last & 0x80 != 0 { 0xff } else { 0 });
+        let mut wide = [sign; 8];
+        let place = wide
+            .get_mut(..n)
+            .ok_or("its pickle has an integer of more than 64 bits")?;
+        place.copy_from_slice(bytes);
+        Ok(Value::Int(i64::from_le_bytes(wide)))
+    }
+
+    fn unicode(&mut self) -> Result<Value> {
+        let n = self.number(4)? as usize;
+        let end = self.at.checked_add(n).ok_or_else(ends)?;
+        let text = self.bytes.get(self.at..end).ok_or_else(ends)?;
+        std::str::from_utf8(text)
+            .map_err(|error| format!("a str of its pickle is not UTF-8: {error}"))?;
+        let value = Value::Text(self.at as u32, end as u32);
+        self.at = end;
+        Ok(value)
+    }
+
+    /// What comes before the next line break.
+    fn line(&mut self) -> Result<&'b str> {
+        const MAX_BYTES: usize = 200;
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let n = rest.iter().take(MAX_BYTES).position(|&byte| byte == b'\n');
+        let n = n.ok_or("its pickle has a name without an end")?;
+        self.at += n + 1;
+        std::str::from_utf8(&rest[..n])
+            .map_err(|error| format!("a name in its pickle is not UTF-8: {error}"))
+    }
+
+    fn pop(&mut self) -> Result<Value> {
+        match self.stack.len() > self.floor() {
+            true => self.stack.pop().ok_or_else(empty),
+            false => Err(empty()),
+        }
+    }
+
+    /// The height of the stack at the last mark, below which only whole marks are taken.
+    fn floor(&self) -> usize {
+        self.marks.last().copied().unwrap_or(0)
+    }
+
+    /// The values since the last mark.
+    fn marked(&mut self) -> Result<Vec<Value>> {
+        let mark = self.marks.pop().ok_or_else(empty)?;
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn remember(&mut self, n: usize) -> Result<()> {
+        let key = self.number(n)?;
+        let value = *self.stack.last().ok_or_else(empty)?;
+        self.take(2 * size_of::<(u32, Value)>())?;
+        self.memo.insert(key, value);
+        Ok(())
+    }
+
+    fn remembered(&mut self, n: usize) -> Result<Value> {
+        let key = self.number(n)?;
+        let value = self.memo.get(&key).copied();
+        value.ok_or_else(|| format!("its pickle names the value {key}, which it has not"))
+    }
+
+    /// Appends values to the list or dict on top of the stack.
+    fn extend(&mut self, values: Vec<Value>) -> Result<()> {
+        self.take(size_of_val(&values[..]))?;
+        match self.stack.last() {
+            Some(Value::List(list)) => self.lists[*list].extend(values),
+            Some(Value::Dict(dict)) if values.len().is_multiple_of(2) => {
+                self.lists[*dict].extend(values)
+            }
+            _ => return Err("its pickle adds values to what is no list or dict".into()),
+        }
+        Ok(())
+    }
+}
+
+fn ends() -> String {
+    "its pickle ends too early: it is cut short or damaged; download it again".into()
+}
+
+fn empty() -> String {
+    "its pickle takes a value where there is none: it is damaged; download it again".into()
+}

@@ -1,0 +1,72 @@
+//! The bytes of a stored tensor, in its own order, piece by piece.
+
+use super::{Storage, TensorFiles, TensorInfo, read_failed};
+use crate::error::{Error, Result};
+
+/// A tensor that is read in pieces: from its file, or if its elements do not lie one after another, from a copy.
+pub(super) struct Pieces<'f> {
+    files: &'f TensorFiles,
+    name: &'f str,
+    info: &'f TensorInfo,
+    copy: Option<Vec<u8>>,
+}
+
+impl<'f> Pieces<'f> {
+    pub fn of(files: &'f TensorFiles, name: &'f str, info: &'f TensorInfo) -> Result<Self> {
+        let is_view = matches!(info.place(), Some((_, _, Some(_))));
+        let copy = match is_view {
+            true => Some(copy(files, name, info)?),
+            false => None,
+        };
+        Ok(Self {
+            files,
+            name,
+            info,
+            copy,
+        })
+    }
+
+    /// Replaces `piece` by the bytes from `start` on, at most `n`.
+    pub fn read(&self, start: usize, n: usize, piece: &mut Vec<u8>) -> Result<()> {
+        piece.clear();
+        let n = n.min(self.info.n_bytes - start);
+        if let Some(copy) = &self.copy {
+            piece.extend_from_slice(&copy[start..start + n]);
+            return Ok(());
+        }
+        let Some((file, offset, _)) = self.info.place() else {
+            return Err(Error::input(self.name, "it is computed, and not in a file"));
+        };
+        let read = self.files.files[file].append(piece, n, offset + start as u64);
+        read.map_err(|source| read_failed(self.name, self.info, source))
+    }
+}
+
+fn copy(files: &TensorFiles, name: &str, info: &TensorInfo) -> Result<Vec<u8>> {
+    let n = info.shape.iter().product();
+    let all = 0..n;
+    let all = std::slice::from_ref(&all);
+    fn bytes<T: bytemuck::Pod>(values: Vec<T>) -> Vec<u8> {
+        bytemuck::cast_slice(&values).to_vec()
+    }
+    Ok(match info.dtype.bitsize() {
+        8 => files.elements::<u8>(name, info, all)?,
+        16 => bytes(files.elements::<u16>(name, info, all)?),
+        32 => bytes(files.elements::<u32>(name, info, all)?),
+        _ => bytes(files.elements::<u64>(name, info, all)?),
+    })
+}
+
+impl TensorInfo {
+    /// Which file a stored tensor is in, its first byte there, and its strides if its elements do not lie one after another.
+    pub(super) fn place(&self) -> Option<(usize, u64, Option<&[usize]>)> {
+        match &self.storage {
+            Storage::Stored {
+                offset,
+                file,
+                strides,
+            } => Some((*file, *offset, strides.as_deref())),
+            Storage::Computed(_) => None,
+        }
+    }
+}

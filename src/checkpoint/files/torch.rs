@@ -1,0 +1,365 @@
+//! Files of `torch.save`: a zip archive whose `data.pkl` is a pickle of a dict of tensors, which are views of storages, and whose
+//! `data/KEY` are the bytes of these storages.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use safetensors::Dtype;
+
+use super::header::{Entry, Header};
+use super::pickle::{Pickle, Result, Value};
+use super::positioned::PositionedFile;
+use super::strided::{is_contiguous, reach};
+use super::zip::{self, Failure, Stored};
+use crate::error;
+
+const FORMAT: &str = "a PyTorch file";
+const PICKLE: &str = "/data.pkl";
+/// The way out of a file that holds more than tensors.
+const CURE: &str = "save the tensors alone, with `torch.save(model.state_dict(), file)` or `safetensors.torch.save_file`";
+/// Memory for the values of a small file's pickle.
+const SMALL_ROOM: u64 = 1 << 20;
+
+/// A function, class or type of PyTorch that pickles of tensors name.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Function {
+    OrderedDict,
+    /// A tensor of the storage's type.
+    Tensor,
+    /// A tensor of a type that is given.
+    TypedTensor,
+    Parameter,
+    /// Calls the function that is given.
+    FromType,
+    /// A class for [`Self::FromType`], which adds attributes alone.
+    Class,
+    /// The type of a tensor.
+    Type(Dtype),
+    /// A storage of elements of this type.
+    Storage(Dtype),
+    /// A storage of bytes, for elements of any type.
+    BytesStorage,
+}
+
+impl Function {
+    /// # Errors
+    /// If tensors need no such name: a pickle that calls it may do anything.
+    pub fn named(module: &str, name: &str) -> Result<Self> {
+        Ok(match (module, name) {
+            ("collections", "OrderedDict") => Self::OrderedDict,
+            ("torch._utils", "_rebuild_tensor_v2") => Self::Tensor,
+            ("torch._utils", "_rebuild_tensor_v3") => Self::TypedTensor,
+            ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => {
+                Self::Parameter
+            }
+            ("torch._tensor", "_rebuild_from_type_v2") => Self::FromType,
+            ("torch", "Tensor") | ("torch.nn.parameter", "Parameter" | "Buffer") => Self::Class,
+            ("torch.storage", "UntypedStorage") => Self::BytesStorage,
+            ("torch", "DoubleStorage") => Self::Storage(Dtype::F64),
+            ("torch", "FloatStorage") => Self::Storage(Dtype::F32),
+            ("torch", "HalfStorage") => Self::Storage(Dtype::F16),
+            ("torch", "BFloat16Storage") => Self::Storage(Dtype::BF16),
+            ("torch", "LongStorage") => Self::Storage(Dtype::I64),
+            ("torch", "IntStorage") => Self::Storage(Dtype::I32),
+            ("torch", "ShortStorage") => Self::Storage(Dtype::I16),
+            ("torch", "CharStorage") => Self::Storage(Dtype::I8),
+            ("torch", "ByteStorage") => Self::Storage(Dtype::U8),
+            ("torch", "BoolStorage") => Self::Storage(Dtype::BOOL),
+            ("torch", "float8_e4m3fn") => Self::Type(Dtype::F8_E4M3),
+            ("torch", "float8_e5m2") => Self::Type(Dtype::F8_E5M2),
+            ("torch", "float8_e8m0fnu") => Self::Type(Dtype::F8_E8M0),
+            ("torch", "uint16") => Self::Type(Dtype::U16),
+            ("torch", "uint32") => Self::Type(Dtype::U32),
+            ("torch", "uint64") => Self::Type(Dtype::U64),
+            _ => {
+                return Err(format!(
+                    "its pickle names \"{module}.{name}\", which no tensor needs, and nothing of a pickle is run here; {CURE}"
+                ));
+            }
+        })
+    }
+}
+
+/// The storage of one or several tensors.
+#[derive(Debug)]
+pub(super) struct Storage {
+    /// The name of its entry.
+    key: (Value, usize),
+    /// `None`: bytes of any type.
+    dtype: Option<Dtype>,
+}
+
+/// A tensor: the elements of a storage by their strides.
+#[derive(Debug)]
+pub(super) struct View {
+    storage: usize,
+    dtype: Dtype,
+    /// Of the first element, in elements.
+    first: usize,
+    shape: Vec<usize>,
+    strides: Vec<usize>,
+}
+
+impl Pickle<'_> {
+    /// The storage of this persistent id: `("storage", type, key, device, number of elements)`.
+    pub fn storage(&mut self, id: Value) -> Result<Value> {
+        let wrong = || {
+            format!(
+                "its pickle refers to {} outside of it, expected a storage",
+                id.kind()
+            )
+        };
+        let Value::Tuple(list) = id else {
+            return Err(wrong());
+        };
+        let [kind, Value::Function(class), key, _, Value::Int(n)] = self.lists[list][..] else {
+            return Err(wrong());
+        };
+        let dtype = match class {
+            Function::Storage(dtype) => Some(dtype),
+            Function::BytesStorage => None,
+            _ => return Err(wrong()),
+        };
+        if self.text(kind) != Some("storage") {
+            return Err(wrong());
+        }
+        let n =
+            usize::try_from(n).map_err(|_| format!("its pickle has a storage of {n} elements"))?;
+        self.take(size_of::<Storage>())?;
+        self.storages.push(Storage {
+            key: (key, n),
+            dtype,
+        });
+        Ok(Value::Storage(self.storages.len() - 1))
+    }
+
+    /// The result of a call, computed here.
+    pub fn call(&mut self, function: Value, arguments: Value) -> Result<Value> {
+        let (mut function, mut arguments) = (function, arguments);
+        if let (Value::Function(Function::FromType), Value::Tuple(list)) = (function, arguments)
+            && let [
+                inner,
+                Value::Function(Function::Class),
+                of_inner @ Value::Tuple(_),
+                _,
+            ] = self.lists[list][..]
+        {
+            (function, arguments) = (inner, of_inner);
+        }
+        let Value::Tuple(list) = arguments else {
+            return Err(format!(
+                "its pickle calls a function with {}, expected a tuple",
+                arguments.kind()
+            ));
+        };
+        let Value::Function(function) = function else {
+            return Err(format!("its pickle calls {}", function.kind()));
+        };
+        // The last argument says whether values are to be negated or conjugated; an empty dict, that they are not.
+        let is_plain = |rest: &[Value]| match rest {
+            [] => true,
+            [Value::Dict(with)] => self.lists[*with].is_empty(),
+            _ => false,
+        };
+        let found = match (function, &self.lists[list][..]) {
+            (Function::OrderedDict, []) => return self.new_list(Vec::new()).map(Value::Dict),
+            (Function::Parameter, [tensor @ Value::Tensor(_), ..]) => return Ok(*tensor),
+            (Function::Tensor, [Value::Storage(of), first, shape, strides, _, _, rest @ ..])
+                if is_plain(rest) =>
+            {
+                let dtype = self.storages[*of].dtype;
+                dtype.map(|dtype| (*of, dtype, [*first, *shape, *strides]))
+            }
+            (Function::TypedTensor, [Value::Storage(of), place @ .., dtype])
+                if place.len() == 5 =>
+            {
+                match dtype {
+                    Value::Function(Function::Type(dtype)) => {
+                        Some((*of, *dtype, [place[0], place[1], place[2]]))
+                    }
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        let (storage, dtype, [first, shape, strides]) = found.ok_or_else(|| {
+            format!(
+                "its pickle calls {function:?} with arguments that make no plain tensor; {CURE}"
+            )
+        })?;
+        let Value::Int(first) = first else {
+            return Err("a tensor of its pickle begins nowhere".into());
+        };
+        let view = View {
+            storage,
+            dtype,
+            first: usize::try_from(first)
+                .map_err(|_| format!("a tensor of its pickle begins at element {first}"))?,
+            shape: self.sizes(shape)?,
+            strides: self.sizes(strides)?,
+        };
+        self.take(size_of::<View>())?;
+        self.views.push(view);
+        Ok(Value::Tensor(self.views.len() - 1))
+    }
+
+    /// A tuple of numbers that are not negative.
+    fn sizes(&mut self, tuple: Value) -> Result<Vec<usize>> {
+        let Value::Tuple(list) = tuple else {
+            return Err(format!(
+                "a tensor of its pickle has {} for sizes or strides, expected a tuple",
+                tuple.kind()
+            ));
+        };
+        // The same tuple may stand in many tensors.
+        self.take(self.lists[list].len() * size_of::<usize>())?;
+        let size = |value: &Value| match value {
+            Value::Int(size) => usize::try_from(*size).ok(),
+            _ => None,
+        };
+        let sizes: Option<Vec<usize>> = self.lists[list].iter().map(size).collect();
+        sizes.ok_or_else(|| "a tensor of its pickle has sizes or strides that are none".into())
+    }
+}
+
+/// Whether an archive is one of `torch.save`.
+pub(super) fn is_one(entries: &BTreeMap<String, Stored>) -> bool {
+    root(entries).is_some()
+}
+
+/// The folder of the archive that holds everything.
+fn root(entries: &BTreeMap<String, Stored>) -> Option<&str> {
+    let roots = entries.keys().filter_map(|name| name.strip_suffix(PICKLE));
+    roots.min_by_key(|root| root.len())
+}
+
+/// Reads what tensors a file has.
+pub(super) fn read(
+    file: &PositionedFile,
+    entries: &BTreeMap<String, Stored>,
+) -> error::Result<Header> {
+    tensors(file, entries).map_err(|failure| failure.of(file, FORMAT))
+}
+
+fn tensors(
+    file: &PositionedFile,
+    entries: &BTreeMap<String, Stored>,
+) -> std::result::Result<Header, Failure> {
+    let root = root(entries).unwrap_or_default();
+    let entry = |name: &str| entries.get(&format!("{root}{name}")).copied();
+    if entry("/constants.pkl").is_some() {
+        return Err(Failure::Content(format!(
+            "it is a TorchScript archive, which holds code; {CURE}"
+        )));
+    }
+    if let Some(order) = entry("/byteorder")
+        && zip::bytes(file, order)? != b"little"
+    {
+        return Err(Failure::Content(format!(
+            "its byteorder is not \"little\"; load it in PyTorch, and {CURE}"
+        )));
+    }
+    let bytes = match entry(PICKLE) {
+        Some(found) => zip::bytes(file, found)?,
+        None => Vec::new(),
+    };
+    let room = file.len().saturating_mul(2).saturating_add(SMALL_ROOM);
+    let (pickle, value) = Pickle::read(&bytes, usize::try_from(room).unwrap_or(usize::MAX))?;
+    let Value::Dict(dict) = value else {
+        return Err(Failure::Content(format!(
+            "it holds {}, expected a dict of tensors; {CURE}",
+            value.kind()
+        )));
+    };
+    let mut names = HashSet::new();
+    let mut tensors = Vec::new();
+    for pair in pickle.lists[dict].chunks_exact(2) {
+        let name = pickle.text(pair[0]);
+        let name = name.ok_or_else(|| {
+            format!(
+                "its dict has {} for a key, expected a name; {CURE}",
+                pair[0].kind()
+            )
+        })?;
+        let Value::Tensor(view) = pair[1] else {
+            let kind = pair[1].kind();
+            return Err(Failure::Content(match pair[1] {
+                Value::Dict(_) => format!(
+                    "its key {name:?} holds a dict, not a tensor, which transformers does not read either; save that dict alone, \
+                     with `torch.save(torch.load(file)[{name:?}], file)`"
+                ),
+                _ => format!("its key {name:?} holds {kind}, expected a tensor; {CURE}"),
+            }));
+        };
+        if !names.insert(name) {
+            return Err(Failure::Content(format!("tensor {name:?} occurs twice")));
+        }
+        let view = &pickle.views[view];
+        let (key, n) = pickle.storages[view.storage].key;
+        let key = pickle.text(key).unwrap_or_default();
+        let stored = entry(&format!("/data/{key}"))
+            .ok_or_else(|| format!("tensor {name:?} lies in the entry data/{key}, which is not there; download it again"))?;
+        let bits = pickle.storages[view.storage]
+            .dtype
+            .map_or(8, |dtype| dtype.bitsize());
+        let n_bytes = n
+            .checked_mul(bits / 8)
+            .filter(|&n_bytes| n_bytes as u64 <= stored.n_bytes);
+        let n_bytes = n_bytes.ok_or_else(|| {
+            format!("the storage of tensor {name:?} should have {n} elements, but its entry data/{key} has {} bytes", stored.n_bytes)
+        })?;
+        tensors.push(
+            placed(name, view, stored.offset, n_bytes)
+                .map_err(|reason| format!("tensor {name:?}: {reason}"))?,
+        );
+    }
+    // As transformers marks the safetensors files that it writes, and wants those marked that it reads.
+    let metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
+    Ok(Header { tensors, metadata })
+}
+
+/// A tensor in a storage of `n_bytes` at byte `offset`.
+fn placed(name: &str, view: &View, offset: u64, n_bytes: usize) -> Result<Entry> {
+    let View {
+        shape,
+        strides,
+        dtype,
+        ..
+    } = view;
+    let size = dtype.bitsize() / 8;
+    if shape.len() != strides.len() {
+        return Err(format!("it has shape {shape:?} and strides {strides:?}"));
+    }
+    // A zero counts as one here, so that no partial product can overflow later.
+    let n = shape
+        .iter()
+        .try_fold(1usize, |n, &dim| n.checked_mul(dim.max(1)));
+    let end = reach(shape, strides).and_then(|reach| view.first.checked_add(reach));
+    let (n, end) = match shape.contains(&0) {
+        true => (n.map(|_| 0), Some(0)),
+        false => (n, end),
+    };
+    let fits = |elements: Option<usize>| {
+        elements
+            .and_then(|n| n.checked_mul(size))
+            .filter(|&n| n <= n_bytes)
+    };
+    fits(end).ok_or_else(|| {
+        format!(
+            "shape {shape:?} with strides {strides:?} ends beyond its storage of {n_bytes} bytes"
+        )
+    })?;
+    let n_taken = fits(n).ok_or_else(|| {
+        format!("shape {shape:?} with strides {strides:?} repeats elements of its storage of {n_bytes} bytes; save its `contiguous()` copy")
+    })?;
+    let is_view = !is_contiguous(shape, strides);
+    let first = if n_taken == 0 { 0 } else { view.first * size };
+    Ok(Entry {
+        name: name.to_string(),
+        dtype: *dtype,
+        shape: shape.clone(),
+        offset: offset + first as u64,
+        n_bytes: n_taken,
+        strides: is_view.then(|| Arc::from(&strides[..])),
+    })
+}

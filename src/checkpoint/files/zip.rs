@@ -1,0 +1,271 @@
+//! The directory of a zip archive: where each of its entries lies. `torch.save` and `numpy.savez` write archives whose entries are
+//! stored as they are, so that a tensor can be read at its place; compressed entries are refused.
+//!
+//! The format is described in <https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT>.
+
+use std::collections::BTreeMap;
+
+use super::MAX_HEADER_BYTES;
+use super::positioned::PositionedFile;
+use crate::error::{Error, Result};
+
+/// The first bytes of an archive, which are those of its first entry.
+pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
+const END: &[u8] = b"PK\x05\x06";
+const END_BYTES: u64 = 22;
+const END_64: &[u8] = b"PK\x06\x06";
+const END_64_BYTES: u64 = 56;
+const LOCATOR_64: &[u8] = b"PK\x06\x07";
+const LOCATOR_64_BYTES: u64 = 20;
+const RECORD: &[u8] = b"PK\x01\x02";
+const RECORD_BYTES: usize = 46;
+const LOCAL_BYTES: u64 = 30;
+/// The longest comment that may follow the end record.
+const MAX_COMMENT_BYTES: u64 = 65_535;
+/// A file that lacks its end, where the directory of an archive lies.
+const CUT: &str = "it is cut short or damaged; download it again";
+
+/// The bytes of a stored entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    /// From the start of the file.
+    pub offset: u64,
+    pub n_bytes: u64,
+}
+
+/// Reads and checks an archive's directory: every entry is stored, inside the file and apart from the others.
+pub(super) fn read(file: &PositionedFile) -> Result<BTreeMap<String, Stored>> {
+    entries(file).map_err(|failure| failure.of(file, "a zip archive"))
+}
+
+/// Why an archive or an entry of it cannot be read.
+pub(super) enum Failure {
+    System(std::io::Error),
+    Content(String),
+}
+
+impl Failure {
+    /// The error about `file`, which is of this format.
+    pub fn of(self, file: &PositionedFile, format: &'static str) -> Error {
+        let path = file.path().to_path_buf();
+        match self {
+            Self::System(cause) => Error::io(path, "read", cause),
+            Self::Content(reason) => Error::UnreadableWeights {
+                path,
+                format,
+                reason,
+            },
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Self::Content(reason)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(cause: std::io::Error) -> Self {
+        Self::System(cause)
+    }
+}
+
+fn entries(file: &PositionedFile) -> std::result::Result<BTreeMap<String, Stored>, Failure> {
+    let (n_entries, directory) = directory(file)?;
+    let bytes = bytes(file, directory)?;
+    let mut found = BTreeMap::new();
+    let mut places = Vec::new();
+    let mut rest = &bytes[..];
+    for _ in 0..n_entries {
+        let record = Fields(rest);
+        let (name, after) = record.name().ok_or_else(cut)?;
+        let flags = record.u16(8).ok_or_else(cut)?;
+        let method = record.u16(10).ok_or_else(cut)?;
+        let Sizes {
+            stored,
+            unpacked,
+            local,
+        } = record.sizes().ok_or_else(cut)?;
+        if method != 0 || flags & 1 != 0 || stored != unpacked {
+            return Err(Failure::Content(format!(
+                "its entry {name:?} is compressed or encrypted, and only stored entries are read; save it again with `torch.save` \
+                 or `numpy.savez`, which store them"
+            )));
+        }
+        // The data follow the entry's own header, whose name and fields may have other lengths than those in the directory.
+        let header = bytes_at(file, local, LOCAL_BYTES, directory.offset)?;
+        let header = Fields(&header);
+        let lengths = header.u16(26).zip(header.u16(28));
+        let (name_bytes, extra_bytes) = lengths
+            .filter(|_| header.0.starts_with(MAGIC))
+            .ok_or_else(cut)?;
+        let offset = local + LOCAL_BYTES + u64::from(name_bytes) + u64::from(extra_bytes);
+        let end = offset
+            .checked_add(stored)
+            .filter(|&end| end <= directory.offset);
+        let end = end.ok_or_else(|| format!("its entry {name:?} should have {stored} bytes from {offset} on, beyond its place: {CUT}"))?;
+        places.push((local, end));
+        let entry = Stored {
+            offset,
+            n_bytes: stored,
+        };
+        if found.insert(name.clone(), entry).is_some() {
+            return Err(Failure::Content(format!("its entry {name:?} occurs twice")));
+        }
+        rest = after;
+    }
+    places.sort_unstable();
+    match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+        Some(pair) => Err(Failure::Content(format!(
+            "two of its entries overlap at byte {}: {CUT}",
+            pair[1].0
+        ))),
+        None => Ok(found),
+    }
+}
+
+/// The number of entries, and where the directory lies.
+fn directory(file: &PositionedFile) -> std::result::Result<(u64, Stored), Failure> {
+    let len = file.len();
+    let tail_bytes = len.min(END_BYTES + MAX_COMMENT_BYTES);
+    let tail = bytes_at(file, len - tail_bytes, tail_bytes, len)?;
+    let is_end = |at: &usize| {
+        let comment = Fields(&tail[*at..]).u16(20).map(usize::from);
+        tail[*at..].starts_with(END) && comment == Some(tail.len() - at - END_BYTES as usize)
+    };
+    let at = (0..(tail.len() + 1).saturating_sub(END_BYTES as usize))
+        .rev()
+        .find(is_end);
+    let at = at.ok_or_else(|| format!("its directory should be at its end, and is not: {CUT}"))?;
+    let end = Fields(&tail[at..]);
+    let of_end = || Some((end.u16(10)?, end.u32(12)?, end.u32(16)?));
+    let (n_entries, n_bytes, offset) = of_end().ok_or_else(cut)?;
+    let end_at = len - tail_bytes + at as u64;
+    let mut found = (u64::from(n_entries), u64::from(n_bytes), u64::from(offset));
+    let mut ends = end_at;
+    // Archives of 4 GB and more have a second end record with wider numbers, and a record that says where.
+    if n_entries == u16::MAX || n_bytes == u32::MAX || offset == u32::MAX {
+        let at = end_at.checked_sub(LOCATOR_64_BYTES).ok_or_else(cut)?;
+        let locator = bytes_at(file, at, LOCATOR_64_BYTES, end_at)?;
+        let at = Fields(&locator)
+            .u64(8)
+            .filter(|_| locator.starts_with(LOCATOR_64));
+        ends = at.ok_or_else(cut)?;
+        let wide = bytes_at(file, ends, END_64_BYTES, end_at)?;
+        let fields = Fields(&wide);
+        let of_end = || Some((fields.u64(32)?, fields.u64(40)?, fields.u64(48)?));
+        found = of_end()
+            .filter(|_| wide.starts_with(END_64))
+            .ok_or_else(cut)?;
+    }
+    let (n_entries, n_bytes, offset) = found;
+    if offset.checked_add(n_bytes).is_none_or(|end| end > ends) {
+        return Err(cut());
+    }
+    Ok((n_entries, Stored { offset, n_bytes }))
+}
+
+/// The bytes of an entry that describes others.
+///
+/// # Errors
+/// If it is larger than descriptions are, or cannot be read.
+pub(super) fn bytes(file: &PositionedFile, entry: Stored) -> std::result::Result<Vec<u8>, Failure> {
+    if entry.n_bytes > MAX_HEADER_BYTES {
+        let n_bytes = entry.n_bytes;
+        return Err(Failure::Content(format!(
+            "what describes its tensors has {n_bytes} bytes; {MAX_HEADER_BYTES} are read"
+        )));
+    }
+    bytes_at(file, entry.offset, entry.n_bytes, file.len())
+}
+
+/// The `n` bytes at a place, all of which lie before `limit`.
+fn bytes_at(
+    file: &PositionedFile,
+    offset: u64,
+    n: u64,
+    limit: u64,
+) -> std::result::Result<Vec<u8>, Failure> {
+    if offset.checked_add(n).is_none_or(|end| end > limit) {
+        return Err(cut());
+    }
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(n as usize)
+        .map_err(std::io::Error::from)?;
+    file.append(&mut bytes, n as usize, offset)?;
+    Ok(bytes)
+}
+
+fn cut() -> Failure {
+    Failure::Content(CUT.into())
+}
+
+/// The sizes of an entry, and where its own header lies.
+struct Sizes {
+    stored: u64,
+    unpacked: u64,
+    local: u64,
+}
+
+/// Little-endian numbers in a record.
+struct Fields<'b>(&'b [u8]);
+
+impl<'b> Fields<'b> {
+    fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.0.get(at..)?.first_chunk().copied()
+    }
+
+    fn u16(&self, at: usize) -> Option<u16> {
+        self.array(at).map(u16::from_le_bytes)
+    }
+
+    fn u32(&self, at: usize) -> Option<u32> {
+        self.array(at).map(u32::from_le_bytes)
+    }
+
+    fn u64(&self, at: usize) -> Option<u64> {
+        self.array(at).map(u64::from_le_bytes)
+    }
+
+    /// The name in a record of the directory, and what follows the record.
+    fn name(&self) -> Option<(String, &'b [u8])> {
+        let lengths = [self.u16(28)?, self.u16(30)?, self.u16(32)?].map(usize::from);
+        let name = self.0.get(RECORD_BYTES..RECORD_BYTES + lengths[0])?;
+        let after = self.0.get(RECORD_BYTES + lengths.iter().sum::<usize>()..)?;
+        let name = self
+            .0
+            .starts_with(RECORD)
+            .then(|| String::from_utf8_lossy(name).into_owned());
+        Some((name?, after))
+    }
+
+    /// The sizes in a record of the directory: those that need more than 32 bits are in a field behind the name.
+    fn sizes(&self) -> Option<Sizes> {
+        let [name, extra] = [self.u16(28)?, self.u16(30)?].map(usize::from);
+        let mut extra = self.0.get(RECORD_BYTES + name..)?.get(..extra)?;
+        let mut wide = Fields(&[]);
+        while extra.len() >= 4 {
+            let (fields, length) = (Fields(extra), usize::from(Fields(extra).u16(2)?));
+            let content = extra.get(4..)?.get(..length)?;
+            if fields.u16(0)? == 1 {
+                wide = Fields(content);
+            }
+            extra = &extra[4 + length..];
+        }
+        let mut n_wide = 0;
+        let mut size = |at: usize| match self.u32(at)? {
+            u32::MAX => {
+                n_wide += 1;
+                wide.u64((n_wide - 1) * 8)
+            }
+            narrow => Some(narrow.into()),
+        };
+        Some(Sizes {
+            unpacked: size(24)?,
+            stored: size(20)?,
+            local: size(42)?,
+        })
+    }
+}
