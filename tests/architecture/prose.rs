@@ -13,6 +13,7 @@ const HELD: &[&str] = &[
     "CHANGELOG.md",
     "docs",
     "weights/README.md",
+    "benches/README.md",
     "src/bin",
 ];
 
