@@ -236,7 +236,7 @@ impl KeyValuePanels {
         }
     }
 
-    /// Drops the positions before `position`. Later ones keep their numbers.
+    /// Drops the positions before `position`. Later ones keep their indices.
     pub fn drop_before(&mut self, position: usize) {
         let start = position.clamp(self.positions.start, self.positions.end);
         let chunk = self.layout.positions;

@@ -29,7 +29,7 @@ use super::primitives::{
     AtomicBool, AtomicUsize, Mutex, has_pool, hint, spawn, thread, thread_local,
 };
 
-/// A step's work, called with task numbers. It borrows from the leader's stack.
+/// A step's work, called with task indices. It borrows from the leader's stack.
 type Work<'a> = &'a (dyn Fn(usize) + Sync);
 
 /// The state that the leader and its helpers share.

@@ -68,7 +68,7 @@ impl TileShapes {
 /// Tile instructions for the calling thread's registers. Holding a value proves that the CPU has them.
 ///
 /// # Safety
-/// Tiles are numbers below [`TILES`]. All methods except `configure`, `shapes` and `release` require that the
+/// A tile is an index below [`TILES`]. All methods except `configure`, `shapes` and `release` require that the
 /// calling thread has configured the tiles that they name, with [`TILE`] words per row. [`RIGHT`] has [`TILE`] rows,
 /// and a product's sums and left operand have equal row counts.
 pub trait Tiles: Copy + Send + Sync + 'static {
