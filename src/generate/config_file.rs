@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{BeamOptions, EarlyStopping, GenerationOptions, Sampling};
+use super::{BeamOptions, EarlyStopping, GenerationOptions, Sampling, SpeechStart, speech};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
@@ -108,10 +108,16 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
     let folder = checkpoint.files().directory();
     let config = ConfigJson::open_named(&folder.join("config.json"))?;
     let path = folder.join("generation_config.json");
+    let model_type = config.as_ref().map(|json| json.text(&["model_type"]));
+    let speaks = model_type.transpose()?.flatten().as_deref() == Some("whisper");
     let mut options = match (ConfigJson::open_named(&path)?, &config) {
         (Some(json), _) => {
             let mut options = read(&json)?;
-            let unread = json.unread(UNCHANGING);
+            if let Some(config) = config.as_ref().filter(|_| speaks) {
+                begin_speech(&mut options, &json, config)?;
+            }
+            let of_speech = if speaks { speech::UNCHANGING } else { &[] };
+            let unread = json.unread(&[UNCHANGING, of_speech].concat());
             if !unread.is_empty() {
                 options.notes.push(format!(
                     "{} says {}, which generation does not follow",
@@ -121,7 +127,14 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
             }
             options
         }
-        (None, Some(config)) => read(&of_config(config)?)?,
+        (None, Some(config)) => {
+            let mut options = read(&of_config(config)?)?;
+            if speaks {
+                let none = ConfigJson::given(&path, Value::Object(serde_json::Map::new()));
+                begin_speech(&mut options, &none, config)?;
+            }
+            options
+        }
         (None, None) => GenerationOptions::default(),
     };
     if let Some(config) = config {
@@ -129,6 +142,18 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
         options.positions = config.optional_size(&keys)?;
     }
     Ok(options)
+}
+
+/// The keys of Whisper, whose `max_length` does not count the tokens that the decoder begins with.
+fn begin_speech(
+    options: &mut GenerationOptions,
+    json: &ConfigJson,
+    config: &ConfigJson,
+) -> Result<()> {
+    options.speech = Some(SpeechStart::read(json, config)?);
+    let length = options.max_length.take();
+    options.max_new_tokens = options.max_new_tokens.or(length);
+    Ok(())
 }
 
 /// A `config.json` with what its decoder's section says of generation.

@@ -1,6 +1,6 @@
 //! A model and when its generation ends.
 
-use super::{CausalDecoder, Choose, Generation, GenerationOptions, StopStrings};
+use super::{CausalDecoder, Choose, Decoder, Generation, GenerationOptions, StopStrings};
 use crate::config::{EmbeddingsConfig, Task, getters};
 use crate::error::{Error, Result};
 use crate::model::{Encoded, Model};
@@ -61,7 +61,8 @@ impl<'m> Generator<'m> {
         choose: C,
     ) -> Result<Generation<CausalDecoder<'m>, C>> {
         self.check_tokens(prompts)?;
-        self.begin(CausalDecoder::new(self.model), prompts, choose)
+        let options = self.options.clone();
+        self.begin(CausalDecoder::new(self.model), prompts, choose, options)
     }
 
     fn begin<C: Choose>(
@@ -69,8 +70,9 @@ impl<'m> Generator<'m> {
         decoder: CausalDecoder<'m>,
         prompts: &[Vec<u32>],
         choose: C,
+        options: GenerationOptions,
     ) -> Result<Generation<CausalDecoder<'m>, C>> {
-        let (stop, options) = (self.stop_strings.clone(), self.options.clone());
+        let stop = self.stop_strings.clone();
         Generation::stopping_at(stop, decoder, prompts, choose, options)
     }
 
@@ -93,7 +95,15 @@ impl<'m> Generator<'m> {
             return Err(Error::input("prompt", reason));
         }
         let decoder = CausalDecoder::new(self.model).attending_to(encoded);
-        self.begin(decoder, prompts, choose)
+        let mut options = self.options.clone();
+        if options.speech.is_some()
+            && let (Some(n), Some(positions)) = (options.max_new_tokens, decoder.max_positions())
+        {
+            // transformers' Whisper leaves its last position to the last new token.
+            let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+            options.max_new_tokens = Some(n.min(positions.saturating_sub(longest)));
+        }
+        self.begin(decoder, prompts, choose, options)
     }
 
     /// Here a token's place is that in its prompt, and not one among padding.

@@ -39,6 +39,7 @@ mod options;
 mod processors;
 mod prompts;
 mod sampler;
+mod speech;
 mod stop_strings;
 
 pub use beams::{BeamOptions, EarlyStopping};
@@ -49,4 +50,5 @@ pub use generator::Generator;
 pub use options::GenerationOptions;
 pub use prompts::prompts;
 pub use sampler::{Sampler, Sampling};
+pub use speech::SpeechStart;
 pub use stop_strings::StopStrings;

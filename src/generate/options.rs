@@ -1,6 +1,6 @@
 //! When generation ends, and which tokens it prefers.
 
-use super::{BeamOptions, Sampling};
+use super::{BeamOptions, Sampling, SpeechStart};
 use crate::checkpoint::Checkpoint;
 use crate::config::{getters, setters};
 use crate::error::Result;
@@ -33,6 +33,9 @@ pub struct GenerationOptions {
     pub padding: Option<u32>,
     /// `decoder_start_token_id`: the token that the decoder behind an encoder begins with; by default `bos_token_id`.
     pub decoder_start: Option<u32>,
+    /// The further tokens of the prompt of Whisper's decoder: `language`, `task`, `lang_to_id`, `task_to_id`,
+    /// `no_timestamps_token_id` and `forced_decoder_ids`.
+    pub speech: Option<SpeechStart>,
     /// `suppress_tokens`: tokens that are never chosen.
     pub suppressed: Vec<u32>,
     /// `begin_suppress_tokens`: tokens that are not chosen first.
@@ -86,6 +89,7 @@ impl Default for GenerationOptions {
             pad_token: None,
             padding: None,
             decoder_start: None,
+            speech: None,
             suppressed: Vec::new(),
             suppressed_first: Vec::new(),
             forced_first: None,

@@ -36,5 +36,6 @@ mod odd_files;
 mod packed;
 mod quantize;
 mod run;
+mod speech;
 mod texts;
 mod two_stacks;

@@ -204,38 +204,32 @@ fn say(
     sampler: Sampler,
     clock: &mut Clock,
 ) -> Result<Generated> {
-    let (read, input) = match &model.encoder().config().embeddings {
+    let input = match &model.encoder().config().embeddings {
         EmbeddingsConfig::Spectrum(_) => {
             let read = required(file, "input_features", "[batch, bands, steps]")?;
             let features = match read.dtype().is_float() {
                 true => &read.to_dtype(dtype)?.to_device(device)?,
                 false => read, // which the model refuses
             };
-            (read, ModelInput::spectrum(features))
+            ModelInput::spectrum(features)
         }
-        _ => {
-            let read = required(file, "input_ids", "[batch, seq]")?;
-            (read, ModelInput::tokens(read))
-        }
+        _ => ModelInput::tokens(required(file, "input_ids", "[batch, seq]")?),
     };
     let input = ModelInput {
         attention_mask: file.attention_mask().cloned(),
         ..input
     };
+    *clock = Clock::start();
+    let encoded = model.encode(&input)?;
     let start = generator.options().decoder_start;
     let prompts = match (file.tensor("decoder_input_ids"), start) {
         (Some(ids), Some(start)) if input.input_ids.is_some() => {
             begun_with(start, prompts(ids, None)?)
         }
         (Some(ids), _) => prompts(ids, None)?,
-        (None, Some(start)) => vec![vec![start]; read.dim(0)?],
-        (None, None) => bail!(
-            "the checkpoint names no decoder_start_token_id; add it to generation_config.json, or decoder_input_ids to the \
-             file"
-        ),
+        (None, _) => generator.beginnings(&encoded)?,
     };
-    *clock = Clock::start();
-    let generation = generator.start_behind(model.encode(&input)?, &prompts, sampler)?;
+    let generation = generator.start_behind(encoded, &prompts, sampler)?;
     all_tokens(generation, generator, clock)
 }
 

@@ -1,0 +1,250 @@
+//! The first tokens of Whisper's decoder: the language, the task and "no timestamps", by keys of `generation_config.json`.
+//!
+//! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/whisper/generation_whisper.py>
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{GenerationOptions, Generator, Sampler};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::config::EmbeddingsConfig;
+use crate::error::{Error, Result};
+use crate::model::Encoded;
+
+/// Keys of Whisper's `generation_config.json` that change no token of audio of one segment: keys of timestamps, of longer audio and
+/// of the temperatures that transformers tries one after another.
+pub(super) const UNCHANGING: &[&str] = &[
+    "compression_ratio_threshold",
+    "condition_on_prev_tokens",
+    "force_unique_generate_call",
+    "forced_decoder_ids", // older than language and task, which go before it
+    "is_multilingual",
+    "lang_to_id",
+    "logprob_threshold",
+    "max_initial_timestamp_index",
+    "prompt_condition_type",
+    "task_to_id",
+];
+
+/// The prompt of a speech decoder after [`GenerationOptions::decoder_start`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpeechStart {
+    /// `lang_to_id`: the model selects the first token among these, if the files name no language.
+    pub languages: Vec<u32>,
+    /// The tokens of the language (unless the model selects it), of the task, and `no_timestamps_token_id`.
+    pub tokens: Vec<u32>,
+}
+
+/// A token of the prompt.
+#[derive(Clone, Copy, PartialEq)]
+enum Said {
+    Token(u32),
+    /// The likeliest language.
+    Detected,
+    Nothing,
+}
+
+impl SpeechStart {
+    /// Reads the keys of `generation_config.json`, and the older key that `config.json` may hold.
+    ///
+    /// # Errors
+    /// If a language or task is not known, or a key asks for times or for the detection of silence.
+    pub(super) fn read(json: &ConfigJson, config: &ConfigJson) -> Result<Self> {
+        refuse(json)?;
+        let languages: Option<BTreeMap<String, u32>> = json.parsed("lang_to_id")?;
+        let tasks: Option<BTreeMap<String, u32>> = json.parsed("task_to_id")?;
+        let (language, task) = (language(json)?, json.text(&["task"])?);
+        let mut said = match (&language, &task) {
+            (None, None) => forced(json, config)?,
+            _ => Vec::new(),
+        };
+        let is_undefined = said.first().is_none_or(|&first| first == Said::Nothing);
+        let first = match (&language, &languages) {
+            (Some(name), known) => Some(Said::Token(language_token(json, name, known.as_ref())?)),
+            (None, Some(_)) if is_undefined => Some(Said::Detected),
+            (None, _) => None,
+        };
+        match (first, said.first_mut()) {
+            (Some(first), Some(place)) => *place = first,
+            (Some(first), None) => said.push(first),
+            (None, _) => {}
+        }
+        match (task.as_deref(), &tasks) {
+            (Some(task), tasks) => said.push(Said::Token(task_token(json, task, tasks.as_ref())?)),
+            (None, Some(tasks)) if language.is_some() => {
+                let has_task = |said: &Said| tasks.values().any(|&id| *said == Said::Token(id));
+                if !said.iter().any(has_task) {
+                    said.push(Said::Token(task_token(json, "transcribe", Some(tasks))?));
+                }
+            }
+            (None, _) => {}
+        }
+        if let Some(id) = json.parsed("no_timestamps_token_id")?.map(Said::Token)
+            && said.last() != Some(&id)
+        {
+            said.push(id);
+        }
+        let token = |said: &Said| match said {
+            Said::Token(id) => Some(*id),
+            Said::Detected | Said::Nothing => None,
+        };
+        let detects = said.contains(&Said::Detected);
+        let languages = languages.filter(|_| detects).unwrap_or_default();
+        Ok(Self {
+            languages: languages.into_values().collect(),
+            tokens: said.iter().filter_map(token).collect(),
+        })
+    }
+}
+
+impl Generator<'_> {
+    /// Returns the decoder's prompt for each sequence of the encoder's output: the token [`GenerationOptions::decoder_start`],
+    /// followed by the tokens of [`GenerationOptions::speech`].
+    ///
+    /// # Errors
+    /// If the checkpoint names no first token, or the model cannot compute the languages' logits.
+    pub fn beginnings(&self, encoded: &Encoded) -> Result<Vec<Vec<u32>>> {
+        let Some(start) = self.options().decoder_start else {
+            let reason = "the checkpoint names no decoder_start_token_id; add it to generation_config.json, or give the \
+                          decoder_input_ids";
+            return Err(Error::InvalidConfig(reason.to_string()));
+        };
+        let mut begun = vec![vec![start]; encoded.hidden_states.dim(0)?];
+        let Some(speech) = &self.options().speech else {
+            return Ok(begun);
+        };
+        if !speech.languages.is_empty() {
+            let detected = self.likeliest(&speech.languages, encoded, &begun)?;
+            for (begun, detected) in begun.iter_mut().zip(detected) {
+                begun.extend(detected);
+            }
+        }
+        for begun in &mut begun {
+            begun.extend(&speech.tokens);
+        }
+        Ok(begun)
+    }
+
+    /// Returns the likeliest of some tokens after each prompt.
+    fn likeliest(
+        &self,
+        tokens: &[u32],
+        encoded: &Encoded,
+        prompts: &[Vec<u32>],
+    ) -> Result<Vec<Vec<u32>>> {
+        let n_tokens = match &self.model().config().embeddings {
+            EmbeddingsConfig::Tokens(embeddings) => embeddings.n_tokens as u32,
+            _ => 0,
+        };
+        let options = GenerationOptions {
+            suppressed: (0..n_tokens).filter(|id| !tokens.contains(id)).collect(),
+            max_new_tokens: Some(1),
+            ..GenerationOptions::default()
+        };
+        let generator = Generator::new(self.model(), options)?;
+        let mut generation = generator.start_behind(encoded.clone(), prompts, Sampler::greedy())?;
+        for step in &mut generation {
+            step?;
+        }
+        Ok(generation.into_tokens())
+    }
+}
+
+/// Refuses keys of timestamps and of the detection of silence.
+fn refuse(json: &ConfigJson) -> Result<()> {
+    let unsupported = |key: &str, what: &str| {
+        let value = json.at(key).unwrap_or(&Value::Null);
+        let reason = format!("{value} asks for {what}, which is not supported; remove the key");
+        Err(json.error(&[key], reason))
+    };
+    if json.flag(&["return_timestamps"], false)? {
+        return unsupported("return_timestamps", "timestamps");
+    }
+    if json.flag(&["return_token_timestamps"], false)? {
+        return unsupported("return_token_timestamps", "timestamps of tokens");
+    }
+    match json.at("no_speech_threshold") {
+        None | Some(Value::Null) => Ok(()),
+        Some(_) => unsupported("no_speech_threshold", "the detection of silence"),
+    }
+}
+
+fn language(json: &ConfigJson) -> Result<Option<String>> {
+    match json.at("language") {
+        Some(Value::Array(_)) => {
+            let reason = "a list has a language for each row of a batch, which is not supported; name one language, or \
+                          remove the key to have it detected";
+            Err(json.error(&["language"], reason.to_string()))
+        }
+        _ => json.text(&["language"]),
+    }
+}
+
+/// The tokens of `forced_decoder_ids`, pairs of a place from 1 on and a token or null.
+fn forced(json: &ConfigJson, config: &ConfigJson) -> Result<Vec<Said>> {
+    const KEY: &str = "forced_decoder_ids";
+    let own: Option<Vec<(usize, Option<u32>)>> = json.parsed(KEY)?;
+    let (file, pairs) = match own {
+        Some(pairs) => (json, pairs),
+        None => (config, config.parsed(KEY)?.unwrap_or_default()),
+    };
+    // A list that begins at another place is passed over, as in transformers.
+    if pairs.first().is_none_or(|&(place, _)| place != 1) {
+        return Ok(Vec::new());
+    }
+    if let Some((expected, (found, _))) = (1..).zip(&pairs).find(|(at, (place, _))| at != place) {
+        let reason = format!("the places go on with {found}, expected {expected}");
+        return Err(file.error(&[KEY], reason));
+    }
+    let said = |(_, token): (usize, Option<u32>)| token.map_or(Said::Nothing, Said::Token);
+    Ok(pairs.into_iter().map(said).collect())
+}
+
+/// The token of a language by its token's text, its code or its name.
+fn language_token(
+    json: &ConfigJson,
+    name: &str,
+    known: Option<&BTreeMap<String, u32>>,
+) -> Result<u32> {
+    let fail = |reason: String| Err(json.error(&["language"], reason));
+    let Some(known) = known else {
+        return fail(format!("found {name:?}, but lang_to_id is missing"));
+    };
+    let lower = name.to_lowercase();
+    if let Some(&id) = known.get(&lower) {
+        return Ok(id);
+    }
+    let Some(code) = code_of(&lower) else {
+        return fail(format!(
+            "found {name:?}, expected a language of Whisper, such as \"english\" or \"en\""
+        ));
+    };
+    match known.get(&format!("<|{code}|>")) {
+        Some(&id) => Ok(id),
+        None => fail(format!("found {name:?}, but lang_to_id has no <|{code}|>")),
+    }
+}
+
+/// The code of a language, by its name or the code itself.
+fn code_of(name: &str) -> Option<&'static str> {
+    let lines = include_str!("languages.txt").lines();
+    let mut lines = lines.filter_map(|line| line.split_once(": "));
+    lines
+        .find(|(code, of)| *code == name || *of == name)
+        .map(|(code, _)| code)
+}
+
+fn task_token(json: &ConfigJson, task: &str, known: Option<&BTreeMap<String, u32>>) -> Result<u32> {
+    if !["transcribe", "translate"].contains(&task) {
+        let reason = format!("found {task:?}, expected \"transcribe\" or \"translate\"");
+        return Err(json.error(&["task"], reason));
+    }
+    match known.and_then(|known| known.get(task)) {
+        Some(&id) => Ok(id),
+        None => Err(json.error(
+            &["task_to_id"],
+            format!("has no token of the task {task:?}"),
+        )),
+    }
+}
