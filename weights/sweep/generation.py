@@ -120,6 +120,14 @@ class Subject:
         start = 1 if self.model.config.is_encoder_decoder else given.shape[1]
         return made[:, start:].tolist()
 
+    def exactly(self, config: dict) -> list[list[int]]:
+        """As `judged`, in float64, for which PyTorch has no product of grouped experts."""
+        self.model.set_experts_implementation("eager")
+        self.model.double()
+        made = self.judged(config)
+        self.model.float()
+        return made
+
     def ours(self, program: str, config: dict) -> tuple[list[list[int]] | None, str]:
         """The program's new tokens, if it makes some, and what it says."""
         (self.folder / "generation_config.json").write_text(json.dumps(config))
@@ -234,9 +242,7 @@ def verdict(subject: Subject, program: str, config: dict, keys: list[str], witho
     notes = "\n".join(line for line in said.splitlines() if line.startswith("note:"))
     if any(key in notes for key in keys) or ("do_sample" in config and "do_sample" in notes):
         return {"verdict": "noted"}
-    subject.model.double()
-    exact = subject.judged(config)
-    subject.model.float()
+    exact = subject.exactly(config)
     kind = "rounding" if ours == exact else "SILENT" if is_ordered else "unordered"
     return {"verdict": kind, "ours": ours, "theirs": theirs, "said": said.strip()}
 
