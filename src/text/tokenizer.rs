@@ -55,6 +55,7 @@ pub struct Tokenizer {
     /// A token that texts may not have.
     fill_token: Option<String>,
     unread_keys: Vec<String>,
+    class_note: Option<String>,
 }
 
 /// What decoding depends on.
@@ -179,6 +180,7 @@ impl Tokenizer {
             decoding: Decoding::of(&inner, config.as_ref(), class.word_end())?,
             fill_token: class.fill_token(config.as_ref())?,
             unread_keys: unread_keys.unwrap_or_default(),
+            class_note: class.note().map(str::to_string),
             inner,
             config,
             folder: Some(directory.to_path_buf()),
@@ -206,6 +208,7 @@ impl Tokenizer {
             decoding: Decoding::of(&inner, None, None)?,
             fill_token: None,
             unread_keys: Vec::new(),
+            class_note: None,
             inner,
             config: Some(ConfigJson::given(&words.path, words.tokenizer_config())),
             folder: None,
@@ -230,15 +233,12 @@ impl Tokenizer {
         &self.unread_keys
     }
 
-    /// A note that names [`Self::unread_keys`], if there are some.
+    /// Notes on [`Self::unread_keys`], and on a class of transformers that may make other tokens.
     pub fn notes(&self) -> Vec<String> {
         let keys = self.unread_keys.join(", ");
-        match keys.is_empty() {
-            true => Vec::new(),
-            false => vec![format!(
-                "tokenizer_config.json has keys that nothing reads here: {keys}"
-            )],
-        }
+        let keys = (!keys.is_empty())
+            .then(|| format!("tokenizer_config.json has keys that nothing reads here: {keys}"));
+        self.class_note.iter().cloned().chain(keys).collect()
     }
 
     /// Where files are that say more than `tokenizer.json`, unless there are none.

@@ -24,14 +24,12 @@ static CLASSES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
 });
 
 /// Classes that follow `tokenizer.json`.
-const AS_WRITTEN: [&str; 7] = [
+const AS_WRITTEN: [&str; 5] = [
     "TokenizersBackend",
     "MistralCommonBackend",
     "PreTrainedTokenizer",
     "PythonBackend",
     "ConvBertTokenizer",
-    "FNetTokenizer",
-    "ParakeetTokenizer",
 ];
 /// Names that transformers knows no class by, so that it follows `tokenizer.json`.
 const NONE: &str = "";
@@ -46,8 +44,8 @@ pub(super) enum TokenizerClass {
         parts: Map<String, Value>,
         keys: BTreeMap<String, Value>,
     },
-    /// By a class whose code is not known here: `tokenizer.json` is followed.
-    Unknown,
+    /// By a class whose code is not known here: `tokenizer.json` is followed. The note says so, if transformers has the class.
+    Unknown { note: Option<String> },
 }
 
 impl TokenizerClass {
@@ -78,12 +76,24 @@ impl TokenizerClass {
         if name == NONE || AS_WRITTEN.contains(&name.as_str()) {
             return Ok(Self::AsWritten);
         }
+        let found = kind_of(inner.get_model());
         let Some(parts) = parts_of(&name) else {
-            return Ok(Self::Unknown);
+            let has_class = lines().any(|(class, _)| class == name);
+            let note = has_class.then(|| {
+                format!(
+                    "tokenizer.json is followed as it is; transformers takes its class {name}, whose tokens may be others"
+                )
+            });
+            return Ok(Self::Unknown { note });
         };
         let kind = parts.get("model").and_then(|model| model["type"].as_str());
-        if kind != Some(kind_of(inner.get_model())) {
-            return Ok(Self::Unknown);
+        if kind != Some(found) {
+            let kind = kind.unwrap_or_default();
+            let note = format!(
+                "tokenizer.json has a {found} model and is followed as it is; transformers takes its class {name}, which makes a \
+                 {kind} model, so that its tokens are others"
+            );
+            return Ok(Self::Unknown { note: Some(note) });
         }
         let mut keys = BTreeMap::new();
         let defaults = parts.get("keys").and_then(Value::as_object);
@@ -148,7 +158,15 @@ impl TokenizerClass {
 
     /// Whether the class's own keys are not read here.
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Unknown)
+        matches!(self, Self::Unknown { .. })
+    }
+
+    /// A sentence on a class of transformers that is not followed.
+    pub fn note(&self) -> Option<&str> {
+        match self {
+            Self::Unknown { note } => note.as_deref(),
+            _ => None,
+        }
     }
 }
 

@@ -53,6 +53,8 @@ fn of_bpe(bpe: &BPE, said: &Value, unknown: Option<&String>) -> Option<BPE> {
     let flag = |key: &str| said[key].as_bool().unwrap_or(false);
     let (fuses, falls_back) = (flag("fuse_unk"), flag("byte_fallback"));
     let is_same = bpe.unk_token.as_ref() == unknown && bpe.fuse_unk == fuses;
+    let suffix = said["end_of_word_suffix"].as_str().unwrap_or_default();
+    let has_suffix = bpe.end_of_word_suffix.as_deref().unwrap_or_default() == suffix;
     // Where all bytes are tokens, no character is unknown.
     let has = |token: String| bpe.token_to_id(&token).is_some();
     let has_all = || match falls_back {
@@ -62,13 +64,14 @@ fn of_bpe(bpe: &BPE, said: &Value, unknown: Option<&String>) -> Option<BPE> {
             .all(|byte| has(byte.into())),
     };
     let is_left = bpe.byte_fallback == falls_back && (is_same || has_all());
-    if is_left && bpe.dropout.is_none() && !bpe.ignore_merges {
+    if is_left && has_suffix && bpe.dropout.is_none() && !bpe.ignore_merges {
         return None;
     }
     let mut bpe = bpe.clone();
     bpe.unk_token = unknown.cloned();
     (bpe.fuse_unk, bpe.byte_fallback) = (fuses, falls_back);
     (bpe.dropout, bpe.ignore_merges) = (None, false);
+    bpe.end_of_word_suffix = Some(suffix.to_string()).filter(|suffix| !suffix.is_empty());
     bpe.clear_cache();
     Some(bpe)
 }
