@@ -25,8 +25,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
-import own_module
-from fixtures import adapters, capture, changed_keys, checkpoint, default_configs, gguf_chat, gguf_files, gguf_words, inputs, manifest, minilm, pickles, quantized, reference, self_test, text, torch_stack, whole
+# Modules that only the committed files need, and with them peft, gguf and others, are imported by the functions below.
+from fixtures import capture, checkpoint, inputs, manifest, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
 from fixtures.families import FAMILIES, Drive, Part, describe, family_of
 
@@ -38,6 +38,9 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f
 
 def write_all(root: Path, minilm_source: Path | None) -> None:
     """Everything that is committed; without MiniLM's checkpoint its directory stays as it is."""
+    import own_module
+    from fixtures import adapters, changed_keys, default_configs, gguf_chat, gguf_files, gguf_words, minilm, pickles, quantized, reference, text
+
     for name, arguments in COMMITTED.items():
         write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
     changed_keys.write(root)
@@ -195,14 +198,20 @@ def main() -> None:
     if args.check:
         check(args.minilm)
     elif args.self_test is not None:
+        from fixtures import self_test
+
         self_test.run(args.self_test or [ROOT / name for name in [*STACKS, "minilm-block0"]])
     elif args.command == "all":
         write_all(ROOT, args.minilm)
         manifest.write(ROOT)
     elif args.command == "changed-keys":
+        from fixtures import changed_keys
+
         changed_keys.write(ROOT)
         manifest.write(ROOT)
     elif args.command == "default-configs":
+        from fixtures import default_configs
+
         default_configs.write(ROOT)
         manifest.write(ROOT)
     elif args.command == "fixture":
