@@ -1,12 +1,12 @@
-//! Answers, or continues, in pieces as they are generated.
+//! Answers a question, or continues a text, and streams the result.
 //!
 //! ```text
 //! cargo run --release --example chat --features text -- Qwen2.5-0.5B-Instruct "Why is the sky blue?"
 //! cargo run --release --example chat --features text
 //! ```
 //!
-//! A model that was made for chats answers by its own chat template; any other continues the text. Without arguments, the
-//! committed model of bytes continues a sentence of the novel that it was trained on.
+//! A model with a chat template answers; any other model continues the text. Without arguments, the committed byte-level
+//! model continues a sentence from its training text.
 
 use std::{env::args, io::Write};
 

@@ -1,10 +1,10 @@
-//! Feed-forwards in five common forms, compared with NumPy's or PyTorch's numbers.
+//! Feed-forwards in five common forms, compared with NumPy's or PyTorch's results.
 //!
 //! ```text
 //! cargo run --release --example feed_forward
 //! ```
 //!
-//! The reference numbers are read from `weights/reference`, which `weights/export.py` made.
+//! `weights/export.py` wrote the reference values in `weights/reference`.
 
 use std::{collections::HashMap, path::Path};
 
@@ -115,7 +115,7 @@ fn parts() -> Result<()> {
     )
 }
 
-/// 5. A fresh feed-forward, and the share of BERT's parameters that belong to feed-forwards.
+/// 5. A fresh feed-forward, and its share among BERT's parameters.
 fn fresh_feed_forward() -> Result<()> {
     println!("5. FeedForward(d_model 384), fresh, and in a real BERT block");
     let parameters = VarMap::new();
@@ -164,7 +164,7 @@ fn fresh_feed_forward() -> Result<()> {
     Ok(())
 }
 
-/// Prints our first values beside those of the reference, and the largest difference.
+/// Prints our first values, the reference's, and the largest difference.
 fn beside(who: &str, ours: &Tensor, reference: &Tensor) -> Result<()> {
     let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     let (ours, theirs) = (values(ours)?, values(reference)?);

@@ -8,8 +8,8 @@
 //!   --changed .0.output.dense.weight --outputs OUT/lora.safetensors
 //! ```
 //!
-//! The task: a sequence is the direction of its topic plus larger noise, and the mean of its outputs should become the
-//! target of that topic.
+//! The task: a sequence is its topic's direction plus larger noise, and the mean over its outputs should become the topic's
+//! target.
 
 use std::{
     collections::HashMap,
@@ -54,8 +54,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Trains every weight of the feed-forwards; everything else is frozen. Returns the losses on unseen sequences before
-/// and after.
+/// Trains every feed-forward weight; everything else is frozen. Returns the losses on unseen sequences before and after.
 pub fn full(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f64)> {
     let task = Task::of(checkpoint)?;
     let frozen = ["*attention*", "*feed_forward_norm*"];
@@ -73,7 +72,7 @@ pub fn full(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f
     Ok(losses)
 }
 
-/// Trains adapters beside the weights of the feed-forwards, and finally merges them into those weights.
+/// Trains adapters for the feed-forward weights, and finally merges them.
 pub fn lora(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f64)> {
     let task = Task::of(checkpoint)?;
     let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
@@ -119,7 +118,7 @@ fn train(
     Ok((before, after))
 }
 
-/// Saves a copy of the checkpoint with the changed weights, and compares what is read back with the trained stack.
+/// Saves a copy of the checkpoint with the changed weights, reads it back, and compares it with the trained stack.
 /// Inputs and outputs go to a file beside the directory, for `weights/check_saved.py`.
 fn save_and_reload(
     checkpoint: &Checkpoint,
@@ -180,7 +179,7 @@ impl Task {
         Ok((x, self.targets.index_select(&topics, 0)?))
     }
 
-    /// The mean squared error between the mean output of a sequence and its target.
+    /// The mean squared error between a sequence's mean output and its target.
     fn loss(&self, stack: &Stack, seed: u64, context: &ForwardContext) -> Result<Tensor> {
         let (x, target) = self.sequences(seed, 4 * N_TOPICS)?;
         let mean = stack.forward_with(&x, context)?.mean(1)?;

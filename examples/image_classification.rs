@@ -1,4 +1,4 @@
-//! The labels of an image: `convert photo.jpg -resize '224x224!' photo.ppm`, then
+//! Classifies an image: `convert photo.jpg -resize '224x224!' photo.ppm`, then
 //!
 //! ```text
 //! cargo run --release --example image_classification -- MODEL_DIR photo.ppm
@@ -18,7 +18,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The labels of a PPM: "P6", width, height and 255, each behind a space or line, then three bytes for each pixel.
+/// Classifies a PPM file: "P6", width, height and 255, each after a space or line break, then three bytes per pixel.
 pub fn ranked(directory: &str, image: &str) -> Result<Vec<(f32, String)>> {
     let bytes = std::fs::read(image).context(image.to_string())?;
     let parts: Vec<&[u8]> = bytes.splitn(5, u8::is_ascii_whitespace).collect();

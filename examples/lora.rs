@@ -1,6 +1,6 @@
 //! Trains low-rank adapters on the blocks of a checkpoint, and saves them for PEFT and merged: `lora DIR OUT [ROLE ..]`.
 //!
-//! The roles are those of linear layers; the default is four that nearly every family has.
+//! Each ROLE is a linear layer's; by default, four that nearly every family has.
 //!
 //! ```sh
 //! cargo run --release --example lora -- weights/tiny-bert OUT

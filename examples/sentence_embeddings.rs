@@ -1,4 +1,4 @@
-//! How similar the lines of a file are to each other. The Python twin is `sentence_embeddings.py`.
+//! Prints how similar the lines in a file are to each other. The Python twin is `sentence_embeddings.py`.
 //!
 //! ```text
 //! cargo run --release --features text --example sentence_embeddings -- MODEL_DIR [FILE]

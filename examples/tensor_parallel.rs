@@ -5,7 +5,7 @@
 //! mpirun -n 2 target/release/examples/tensor_parallel weights/tiny-gpt2
 //! ```
 //!
-//! Every process has half of each block, and all of the output. `docs/parallel.md` says more.
+//! Every process has half of each block, and the whole output. `docs/parallel.md` says more.
 
 use std::{path::Path, sync::Arc};
 
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What this process says.
+/// This process's output.
 pub fn run(ranks: &Arc<dyn Communicator>, directory: impl AsRef<Path>) -> Result<String> {
     let checkpoint = Checkpoint::open(directory)?;
     let loader = checkpoint.loader(DType::F32, &Device::Cpu)?;

@@ -1,45 +1,47 @@
-//! Transformers for [candle](https://github.com/huggingface/candle), from a [`FeedForward`] or
-//! [`TransformerBlock`] to whole models ([`model`]). They
+//! Loads, runs and trains Hugging Face transformer models on [candle](https://github.com/huggingface/candle), from one
+//! [`FeedForward`] or [`TransformerBlock`] to whole models ([`model`]).
 //!
-//! - load from the safetensors checkpoint of any known family, guided by its `config.json` alone, and
-//!   report what became of every tensor ([`Checkpoint`]);
-//! - compute PyTorch's numbers, verified from ids to logits against fixtures exported from PyTorch ([`verify`]);
-//! - run on the CPU with kernels of their own, and can be packed for inference in f32, f16, bf16, int8 or int4
-//!   ([`packed`]); on CUDA and Metal they are composed of candle's operations;
-//! - train: no operation cuts the autograd graph ([`ops`]), and a trained stack is saved to files
-//!   that `transformers` reads ([`Checkpoint::save`]).
+//! - A [`Checkpoint`] loads from safetensors or GGUF files by their `config.json`, and reports the use of every tensor.
+//! - Results equal PyTorch's within a tested bound, from token ids to logits; [`verify`] compares them with fixtures from PyTorch.
+//! - On the CPU, layers run this crate's own kernels, and can be packed for inference in f32, f16, bf16, int8 or int4
+//!   ([`packed`]). On CUDA and Metal, layers are composed of candle's operations; no GPU has run them yet.
+//! - Every parameter gets its gradient ([`ops`]), and transformers loads the saved files ([`Checkpoint::save`]).
+//!
+//! The guides in the repository's `docs/` folder show embeddings, generation, fine-tuning, your own blocks and new model
+//! families step by step.
 //!
 //! # Where to look
 //!
 //! | To … | use |
 //! |---|---|
 //! | load a pretrained model, or its blocks | [`Checkpoint::open`], or `Checkpoint::from_hub` (feature `hub`) |
-//! | run it from token ids, pixels or a spectrum | [`Checkpoint::model`], [`Checkpoint::packed_model`] |
-//! | run an encoder and its decoder, or compare texts and images | [`CheckpointOptions::whole`] |
-//! | make vectors or scores of texts | `text::TextEmbedder` and `text::TextClassifier` (feature `text`) |
-//! | change over from candle-transformers' BERT | [`compat::bert`] |
-//! | load one stack of a model that has two (T5, BART, CLIP) | [`CheckpointOptions::part`] |
-//! | load a family that the crate does not know | [`Family::from_json_file`](checkpoint::scheme::Family::from_json_file) or [`CheckpointOptions::family`] |
+//! | run it on token ids, images or audio features | [`Checkpoint::model`], [`Checkpoint::packed_model`] |
+//! | run an encoder with its decoder, or compare texts and images | [`CheckpointOptions::whole`] |
+//! | compute vectors or scores for texts | `text::TextEmbedder` and `text::TextClassifier` (feature `text`) |
+//! | replace candle-transformers' BERT | [`compat::bert`] |
+//! | load one of the two stacks in T5, BART or CLIP | [`CheckpointOptions::part`] |
+//! | load a model family that is not built in | [`Family::from_json_file`](checkpoint::scheme::Family::from_json_file) or [`CheckpointOptions::family`] |
 //! | load `W1, b1, W2, b2` without a `config.json` | [`PlainFile`] |
 //! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack, with a [`Precision`] |
 //! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
 //! | read the hidden states of every layer | [`Stack::observe`] |
 //! | decode token by token | [`Stack::forward_cached`], [`PackedStack::forward_cached`] |
-//! | continue token ids, greedily or drawn | [`generate::Generator`] |
-//! | continue texts, or answer in a chat (feature `text`) | `text::TextGenerator` |
-//! | build layers into a model of your own | `new(&config, vb)` of every layer; `from_parts(..)` of linear layers, norms, feed-forwards and perceptrons |
-//! | build layers of tensors in memory | `new(&config, vb)` with candle's `VarBuilder::from_tensors` |
+//! | generate token ids, greedily or by sampling | [`generate::Generator`] |
+//! | generate text, or answer in a chat | `text::TextGenerator` (feature `text`) |
+//! | build layers into your own model | `new(&config, vb)` for every layer; `from_parts(..)` for linear layers, norms, feed-forwards and perceptrons |
+//! | build layers from tensors in memory | `new(&config, vb)` with candle's `VarBuilder::from_tensors` |
 //! | reload layers that were saved under this crate's names | `new(&config, vb)` with candle's `VarBuilder::from_mmaped_safetensors` |
 //! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
 //! | train, fine-tune, attach LoRA adapters | [`Checkpoint::trainable`] and [`train`] |
-//! | save what was trained | [`Checkpoint::save`], [`Architecture::save`], [`train::Lora::save_peft`] |
-//! | divide blocks among processes | [`checkpoint::TensorParallel`] |
+//! | save a trained model | [`Checkpoint::save`], [`Architecture::save`], [`train::Lora::save_peft`] |
+//! | divide blocks among processes (tensor parallelism) | [`checkpoint::TensorParallel`] |
 //! | compare with PyTorch | [`trace`] and [`verify`] |
 //!
 //! # Inference
 //!
-//! A whole model reads token ids ([`model`] has an example). By themselves, blocks map hidden states
-//! `[batch, seq, d_model]` to hidden states of the same shape and type, which is that of the layers. Whether attention is causal is part of the model's configuration, so only padding needs a mask:
+//! A whole model reads token ids ([`model`] has an example). A stack of blocks maps hidden states
+//! `[batch, seq, d_model]` to hidden states with the same shape and dtype, the dtype of the layers. The configuration says if
+//! attention is causal, so only padding needs a mask:
 //!
 //! ```
 //! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision};
@@ -67,12 +69,12 @@
 //! ```
 //!
 //! Every layer and packed layer is `Send` and `Sync`: share one among threads by reference or in an
-//! `Arc`. Each caller that decodes has a cache of its own.
+//! `Arc`. Each caller that decodes has its own cache.
 //!
 //! # Decoding
 //!
-//! Prompts of unequal lengths are padded on the left, as in `transformers`. The mask and the positions
-//! given with each call are those of the *new* tokens; the cache remembers the earlier ones.
+//! Pad prompts with unequal lengths on the left, as in `transformers`. Each call gets the mask and the positions of the *new*
+//! tokens; the cache keeps the earlier ones.
 //!
 //! ```
 //! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision};
@@ -83,7 +85,7 @@
 //! let mut cache = stack.new_cache();
 //! let d_model = checkpoint.config().blocks[0].d_model();
 //!
-//! // Prompts of four tokens and of two.
+//! // Prompts with four tokens and with two.
 //! let prompt = Tensor::randn(0f32, 1., (2, 4, d_model), &Device::Cpu)?;
 //! let mask = Tensor::new(&[[1u8, 1, 1, 1], [0, 0, 1, 1]], &Device::Cpu)?;
 //! let positions = Tensor::new(&[[0u32, 1, 2, 3], [0, 0, 0, 1]], &Device::Cpu)?; // for rotary embeddings
@@ -102,7 +104,7 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 //!
-//! # Layers in a model of your own
+//! # Layers in your own model
 //!
 //! ```
 //! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, Linear, LinearConfig, NormConfig};
@@ -148,23 +150,27 @@
 //!
 //! # Errors
 //!
-//! Layers return [`candle_core::Result`], so that they fit into candle code; whatever reads files or
-//! configurations returns this crate's [`Result`], whose [`enum@Error`] says what was expected, what was
-//! found and what to do. `?` converts in both directions.
+//! Layers return [`candle_core::Result`], like other candle code. Functions that read files or configurations return this
+//! crate's [`Result`], whose [`enum@Error`] names the expected value, the found value and the cure. `?` converts in both
+//! directions.
 //!
 //! # Modules
 //!
-//! Each depends only on those before it: [`config`] (plain data), [`device`] (types that one lacks), [`ops`]
-//! (differentiable operations), [`layers`], [`packed`] (the same layers for inference on the CPU), [`checkpoint`]
-//! (files to layers), [`train`] (what training needs besides gradients), [`model`] (embeddings, blocks and heads as one),
-//! [`compat`] (candle-transformers' interface), [`generate`] (the next tokens), `text` (texts to vectors, scores and texts)
-//! and [`trace`] (every stage of a forward pass by name). [`verify`] stands apart: it knows no layer, so it cannot share a
-//! layer's mistakes.
+//! Each module depends only on earlier ones in this list: [`config`] (plain data), [`device`] (dtypes that a device lacks),
+//! [`ops`] (differentiable operations), [`layers`], [`packed`] (the same layers for inference on the CPU), [`checkpoint`]
+//! (files to layers), [`train`] (optimizer, schedules, LoRA), [`model`] (embeddings, blocks and heads together),
+//! [`compat`] (candle-transformers' interface), [`generate`] (generation of token ids), `text` (text to vectors, scores and
+//! text) and [`trace`] (every intermediate result by name). [`verify`] uses no layer, so it cannot repeat a layer's mistake.
 //!
-//! Features: `hub` (downloads from the Hugging Face Hub), `text` (tokenizers and chat templates), `cli` (the program
-//! `candle-blocks`), and candle's `cuda`, `metal`, `accelerate` and `mkl`.
+//! # Features and versions
+//!
+//! `hub` downloads from the Hugging Face Hub, `text` has tokenizers and chat templates, and `cli` builds the program
+//! `candle-blocks`. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
+//!
+//! Use candle through [`candle_core`] and [`candle_nn`], as this crate re-exports them: a release that needs another minor
+//! version of candle is a new minor version of this crate.
 #![deny(missing_docs)]
-// docs.rs marks items with the feature that they need; it sets this flag and has the compiler for it.
+// docs.rs shows which feature an item needs. It sets this flag, and its compiler accepts it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod checkpoint;

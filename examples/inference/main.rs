@@ -1,4 +1,4 @@
-//! The main use of the crate: loads pretrained blocks, runs them, and compares every stage with PyTorch's.
+//! Loads pretrained blocks, runs them, and compares every intermediate result with PyTorch's.
 //!
 //! ```text
 //! cargo run --example inference
@@ -7,7 +7,7 @@
 //!
 //! A debug build optimizes the kernels, but not candle: only a release build times candle's layers beside ours.
 //!
-//! `python weights/export.py fixture` makes a fixture for a checkpoint of your own.
+//! `python weights/export.py fixture` makes a fixture for your own checkpoint.
 
 mod plain_candle;
 
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Whether candle was compiled to be timed.
+/// True if candle was compiled with optimization, so that timing it makes sense.
 const IS_OPTIMIZED: bool = !cfg!(debug_assertions);
 
 /// Times a block against the same weights in candle-nn's layers, alternating between the two.

@@ -15,7 +15,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether to train a model first.
+    /// True to train a model first.
     pub fn is_training(&self) -> bool {
         let paths = [&self.text, &self.resume, &self.out];
         paths.into_iter().any(Option::is_some) || self.steps.is_some()

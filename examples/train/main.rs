@@ -132,7 +132,7 @@ fn finish(training: &Training, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the next process needs to continue, besides the saved state.
+/// Data for the next process to continue, besides the saved state.
 #[derive(Serialize, Deserialize)]
 struct Run {
     text: PathBuf,

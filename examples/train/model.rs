@@ -31,7 +31,7 @@ pub struct Size {
     pub d_model: usize,
     pub n_blocks: usize,
     pub n_heads: usize,
-    /// How many bytes it sees at once.
+    /// The context length in bytes.
     pub context: usize,
 }
 
@@ -72,7 +72,7 @@ pub struct Gpt {
 }
 
 impl Gpt {
-    /// With parameters drawn from a seed, as transformers draws GPT-2's.
+    /// Makes a model with parameters initialized from a seed, as in transformers' GPT-2.
     pub fn fresh(size: Size, seed: u64) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("config.json");
@@ -88,7 +88,7 @@ impl Gpt {
         Self::from_parts(architecture, parts, fresh.parameters())
     }
 
-    /// From a directory that [`Self::save`] wrote.
+    /// Loads a directory that [`Self::save`] wrote.
     pub fn open(directory: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::open(directory)?;
         let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
@@ -136,18 +136,18 @@ impl Gpt {
         self.parameters.clone()
     }
 
-    /// How many bytes it sees at once.
+    /// The context length in bytes.
     pub fn context(&self) -> usize {
         self.position.embeddings().dims()[0]
     }
 
-    /// The number of its parameters.
+    /// Returns the number of parameters.
     pub fn n_parameters(&self) -> usize {
         let sizes = self.parameters.iter().map(|(_, p)| p.elem_count());
         sizes.sum()
     }
 
-    /// The mean of `-ln p` of the byte that follows each, in nats.
+    /// Returns the mean cross entropy of the next bytes, in nats.
     pub fn loss(&self, batch: &Batch, context: &ForwardContext) -> Result<Tensor> {
         let x = self.embed(&batch.inputs, 0)?;
         let hidden = self.stack.forward_with(&x, context)?; // [rows, context, d_model]
@@ -160,7 +160,7 @@ impl Gpt {
         self.stack.new_cache()
     }
 
-    /// The logits of the byte that follows `bytes`, which follow those in the cache.
+    /// Returns the logits for the byte after `bytes`, which continue the bytes in the cache.
     pub fn next(&self, bytes: &[u8], cache: &mut KvCache) -> Result<Vec<f32>> {
         let ids: Vec<u32> = bytes.iter().map(|&byte| byte as u32).collect();
         let ids = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;

@@ -1,4 +1,4 @@
-//! Random numbers that the Python twin draws too.
+//! Random numbers, equal to those in the Python twin.
 
 /// SplitMix64 (Steele, Lea and Flood 2014, <https://doi.org/10.1145/2714064.2660195>): its whole state is a number.
 #[derive(Clone, Debug)]

@@ -7,13 +7,13 @@ use crate::{model::Gpt, random::Random};
 /// How bytes are chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// Below 1 the likely becomes likelier; at 0 only the likeliest is chosen.
+    /// Divides the logits; 0 selects the most likely byte.
     pub temperature: f64,
     pub seed: u64,
 }
 
-/// `n` bytes behind `prompt`, handed to `show` as they come. Each step computes the new byte alone; the cache knows the
-/// others. When the context is full, its later half is read again from the first position on.
+/// Samples `n` bytes after `prompt`, and passes each to `show`. Each step computes the new byte alone; the cache keeps the
+/// others. When the context is full, its later half is read again from position 0.
 pub fn sample(
     model: &Gpt,
     prompt: &[u8],

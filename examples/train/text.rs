@@ -57,14 +57,14 @@ impl Text {
         )
     }
 
-    /// What step `step` trains on: a function of the seed and the step alone, so that a resumed training sees the same.
+    /// Returns the batch for step `step`. It depends only on the seed and the step, so a resumed training gets the same.
     pub fn batch(&self, step: u64, rows: usize) -> Result<Batch> {
         let mut random = Random::seeded(self.seed ^ (step << 32));
         let starts = (0..rows).map(|_| random.below(self.n_trained - self.context));
         self.rows(starts.collect())
     }
 
-    /// What every evaluation looks at.
+    /// Returns the batch for every evaluation.
     pub fn evaluation(&self) -> Result<Batch> {
         let last = self.bytes.len() - self.n_trained - self.context - 1;
         let start = |i: usize| self.n_trained + i * last / (N_EVALUATED - 1);

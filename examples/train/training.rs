@@ -9,7 +9,7 @@ use candle_blocks::{
     train::{AdamW, AdamWConfig, Decay, ParameterGroup, Schedule, loss_value},
 };
 
-/// How a model is trained; `train.py` has the same numbers.
+/// The training settings; `train.py` has the same values.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Steps in all; the learning rate falls to 0 at the last.
@@ -39,7 +39,7 @@ impl Default for Settings {
     }
 }
 
-/// What was measured after some number of steps, in nats per byte.
+/// Losses after some number of steps, in nats per byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Losses {
     pub step: u64,
@@ -90,7 +90,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// Of a model on a text, from the first step.
+    /// Starts to train a model on a text.
     pub fn new(model: Gpt, text: Text, settings: Settings) -> Result<Self> {
         let groups = ParameterGroup::decaying_matrices(model.parameters(), settings.weight_decay);
         let config = AdamWConfig {
@@ -168,7 +168,7 @@ impl Training {
         Ok(loss_value(&loss)?)
     }
 
-    /// What else than parameters and moments the next steps depend on.
+    /// Returns the state, besides parameters and moments, that the next steps need.
     fn notes(&self) -> BTreeMap<String, String> {
         let lines = |lines: Vec<String>| lines.join("\n");
         let text = |(key, value): (&str, String)| (key.to_string(), value);

@@ -15,6 +15,8 @@ const HELD: &[&str] = &[
     "weights/README.md",
     "benches/README.md",
     "src/bin",
+    "examples",
+    "src/lib.rs",
     "kernels",
 ];
 
