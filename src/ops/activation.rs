@@ -1,4 +1,4 @@
-//! Element-wise activations and gates.
+//! Elementwise activations and gates.
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::rows::{self, elements};
@@ -11,24 +11,24 @@ use crate::config::{Activation, GateClamp};
 
 const OP: &str = "activation";
 
-/// Applies an activation to every element.
+/// Applies an activation elementwise.
 ///
-/// The formulas are documented at [`Activation`]; at a kink the gradient is PyTorch's (0 for `relu` at 0).
-/// Equal to `ACT2FN[name](x)` of transformers
+/// The formulas are documented at [`Activation`]. At a kink the gradient is PyTorch's (0 for `relu` at 0). Equal to
+/// `ACT2FN[name](x)` in transformers
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/activations.py>).
 ///
 /// # Shapes
-/// Any; the result has the shape of `x`.
+/// Any. The result has `x`'s shape.
 ///
 /// # Errors
-/// If `x` is not of a float type.
+/// If `x` has no float type.
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     check_float(OP, x)?;
     Value::of(x)?.activate(activation)?.tensor()
 }
 
 impl Value {
-    /// As [`activate`].
+    /// Like [`activate`].
     pub fn activate(&self, activation: Activation) -> Result<Value> {
         if activation == Activation::Identity {
             return Ok(self.clone());
@@ -36,7 +36,7 @@ impl Value {
         on_either!(self, x => Ok(x.activate(activation)?.into()))
     }
 
-    /// `activation(self) · up`: a gate, bounded where there is a clamp.
+    /// Computes the gate `activation(self) · up`, clamped if `clamp` is given.
     pub fn gate(
         &self,
         up: &Value,
@@ -77,7 +77,7 @@ impl Taped<Cpu> {
         let asks = [gate.slot.place, up.slot.place];
         let (of_gate, of_up) = (gate.slot.clone(), up.slot);
         let (gate_data, up) = (gate.data.clone(), up.data);
-        // `d gate = dy · up · f'(gate)`, `d up = dy · f(gate)`, whose activation is computed again.
+        // `d gate = dy · up · f'(gate)`, `d up = dy · f(gate)`, where the activation is recomputed.
         Ok(gate.mapped(y, &asks, move |pass, mut dy| {
             let gate = gate_data.read();
             if of_up.place.is_some() {
@@ -96,7 +96,7 @@ impl Taped<Cpu> {
     }
 }
 
-/// The kernel of an activation.
+/// Returns the kernel for an activation.
 pub(crate) fn activation_kernel(activation: Activation) -> rows::ActivationFunction {
     macro_rules! same_names {
         ($($name:ident)*) => {

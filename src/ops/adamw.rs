@@ -1,4 +1,4 @@
-//! AdamW's steps in place, and the sum of squares of gradients.
+//! In-place AdamW steps, and the gradients' sum of squares.
 
 use std::{cell::RefCell, ops::Range, sync::Arc};
 
@@ -18,14 +18,15 @@ pub(crate) use candle_blocks_kernels::rows::adamw::Update;
 
 const OP: &str = "adamw";
 
-/// The running means of a parameter's gradient and of its square: f64 for f64 parameters, otherwise f32.
+/// A parameter's first and second moments: f64 for f64 parameters, otherwise f32.
 #[derive(Debug)]
 pub(crate) enum Moments {
-    /// Of a parameter on the CPU.
+    /// For a parameter on the CPU.
     F32(Vec<f32>, Vec<f32>),
-    /// Of an f64 parameter on the CPU.
+    /// For an f64 parameter on the CPU.
     F64(Vec<f64>, Vec<f64>),
-    /// Of a parameter on another device: its place in those of all that took their last step together.
+    /// For a parameter on another device: a range in the moments of all parameters that took their last step
+    /// together.
     Shared {
         of: Arc<[Array; 2]>,
         at: Range<usize>,
@@ -33,7 +34,7 @@ pub(crate) enum Moments {
 }
 
 impl Moments {
-    /// The moments before the first step of a parameter that computes on this route.
+    /// Returns the moments before a parameter's first step, for its route.
     pub fn zeros(route: Route, parameter: &Tensor) -> Result<Self> {
         let (n, dtype) = (parameter.elem_count(), moment_dtype(parameter.dtype()));
         Ok(match (route, dtype) {
@@ -46,14 +47,14 @@ impl Moments {
         })
     }
 
-    /// On a device, of one parameter.
+    /// Wraps one parameter's moments on a device.
     fn alone(both: [Array; 2]) -> Self {
         let at = 0..both[0].width();
         let of = Arc::new(both);
         Self::Shared { of, at }
     }
 
-    /// First and second moment in the shape of their parameter.
+    /// Returns first and second moment in their parameter's shape.
     pub fn to_tensors(&self, parameter: &Tensor) -> Result<[Tensor; 2]> {
         fn both<T: WithDType>(first: &[T], second: &[T], of: &Tensor) -> Result<[Tensor; 2]> {
             let tensor = |values| Tensor::from_slice(values, of.shape(), &Device::Cpu);
@@ -81,7 +82,8 @@ impl Moments {
         })
     }
 
-    /// Has them in memory of their own, so that they do not keep that of parameters that step on without this one.
+    /// Copies the moments to separate memory, so that they do not keep alive the moments of parameters that step on
+    /// without this one.
     pub fn leave(&mut self) -> Result<()> {
         if let Self::Shared { of, at } = self {
             *self = Self::alone(own(of, at)?);
@@ -90,7 +92,7 @@ impl Moments {
     }
 }
 
-/// A part of both moments, without what lies around it: a transfer would take that along.
+/// Copies a range in both moments to separate storage, because a transfer would include the whole storage.
 fn own(of: &[Array; 2], at: &Range<usize>) -> Result<[Array; 2]> {
     if at.len() == of[0].width() {
         return Ok(of.clone());
@@ -99,12 +101,12 @@ fn own(of: &[Array; 2], at: &Range<usize>) -> Result<[Array; 2]> {
     Ok([part(&of[0])?, part(&of[1])?])
 }
 
-/// The type of the moments of a parameter.
+/// Returns the moments' type for a parameter type.
 pub(crate) fn moment_dtype(parameter: DType) -> DType {
     wide(parameter)
 }
 
-/// A parameter and what moves it.
+/// A parameter and its update.
 pub(crate) struct Step<'a> {
     pub parameter: &'a Var,
     pub gradient: &'a Tensor,
@@ -112,7 +114,7 @@ pub(crate) struct Step<'a> {
     pub update: Update,
 }
 
-/// Moves parameters and their moments by one step.
+/// Updates parameters and their moments by one step.
 pub(crate) fn adamw(steps: Vec<Step>) -> Result<()> {
     let mut together = Vec::new();
     for step in steps {
@@ -142,8 +144,8 @@ pub(crate) fn adamw(steps: Vec<Step>) -> Result<()> {
     composed::adamw(together, composed::TOGETHER)
 }
 
-/// `Σ x²` over all numbers of tensors on any device. Summed in f64 on the CPU, elsewhere in f32, or f64 for f64; for another
-/// device, the host waits once.
+/// Returns `Σ x²` over all elements in tensors on any device. Sums are in f64 on the CPU, elsewhere in f32, or in
+/// f64 for f64 tensors. The host waits once for other devices.
 pub(crate) fn sum_of_squares(of: &[&Tensor]) -> Result<f64> {
     let (mut sum, mut on_devices) = (0.0, Vec::new());
     for x in of {
@@ -161,7 +163,7 @@ pub(crate) fn sum_of_squares(of: &[&Tensor]) -> Result<f64> {
 
 struct InPlace<'a> {
     update: &'a Update,
-    /// candle takes operations by shared reference.
+    /// candle passes operations by shared reference.
     moments: RefCell<&'a mut Moments>,
 }
 

@@ -1,6 +1,7 @@
-//! A tensor without a graph whose every operation is one of candle's, and is taken down while somebody records.
+//! A tensor without a graph. Every operation is one candle operation, and is recorded in the ledger while a
+//! recording runs.
 //!
-//! This is all that devices without kernels of this crate are asked to do. Views cost nothing and are not taken down.
+//! Devices without this crate's kernels execute these operations only. Views cost nothing and are not recorded.
 
 use std::cell::RefCell;
 
@@ -21,37 +22,37 @@ mod product;
 pub(crate) struct Array(Tensor);
 
 impl Array {
-    /// The numbers of a tensor.
+    /// Wraps a tensor's data.
     pub fn of(tensor: &Tensor) -> Self {
         Self(tensor.detach())
     }
 
-    /// Numbers of the host, rounded there: Metal has no f64.
+    /// Uploads values, after rounding on the host: Metal has no f64.
     pub fn upload(values: Vec<f64>, dims: &[usize], dtype: DType, device: &Device) -> Result<Self> {
         Self::of(&Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(dtype)?).moved_to(device)
     }
 
-    /// Integers of the host.
+    /// Uploads integers.
     pub fn upload_ids<T: WithDType>(ids: Vec<T>, dims: &[usize], device: &Device) -> Result<Self> {
         Self::of(&Tensor::from_vec(ids, dims, &Device::Cpu)?).moved_to(device)
     }
 
-    /// The same numbers on another device.
+    /// Moves the array to another device.
     pub fn moved_to(&self, device: &Device) -> Result<Self> {
         moved(Transfer::Up, &self.0)?;
         self.0.to_device(device).map(Self)
     }
 
-    /// The numbers on the host, for which it waits.
+    /// Downloads the values, and waits for them.
     pub fn download(&self) -> Result<Vec<f64>> {
-        // A view would move all that is around it.
+        // Downloading a view would transfer its whole storage.
         let flat = self.contiguous()?.at_its_beginning()?;
         moved(Transfer::Down, &flat.0)?;
         let host = flat.0.to_device(&Device::Cpu)?.flatten_all()?;
         host.to_dtype(DType::F64)?.to_vec1()
     }
 
-    /// One number everywhere.
+    /// Creates an array filled with one value.
     pub fn filled(value: f64, dims: &[usize], dtype: DType, device: &Device) -> Result<Self> {
         if dims.contains(&0) {
             return Tensor::zeros(dims, dtype, device).map(Self);
@@ -67,7 +68,8 @@ impl Array {
         Ok(Self(filled))
     }
 
-    /// `[1, n]` ones in the type and on the device of `like`. The latest are kept: every bias of a layer asks for the same.
+    /// Returns `[1, n]` ones in `like`'s type and on its device. Recent ones are cached, because every bias in a
+    /// layer needs the same.
     pub fn ones(n: usize, like: &Self) -> Result<Self> {
         const KEPT: usize = 4;
         thread_local! {
@@ -90,27 +92,27 @@ impl Array {
         Ok(ones)
     }
 
-    /// Numbers of `0` in the same type on the same device.
+    /// Returns zeros in the same type on the same device.
     pub fn zeros(&self, dims: &[usize]) -> Result<Self> {
         let zeros = Tensor::zeros(dims, self.dtype(), self.device())?;
         issued("zeros", &[&zeros], None)?;
         Ok(Self(zeros))
     }
 
-    /// One number everywhere, as often as there are numbers here: a single one would be read by strides, which CUDA uploads
-    /// for every operation.
+    /// Returns an array filled with one value, in the same shape. A broadcast scalar would be read with strides,
+    /// which CUDA uploads for every operation.
     pub fn full(&self, value: f64) -> Result<Self> {
         Self::filled(value, self.dims(), self.dtype(), self.device())
     }
 
-    /// Uniform random numbers of `[0, 1)`, in f32.
+    /// Draws uniform random values in `[0, 1)`, in f32.
     pub fn uniform(dims: &[usize], device: &Device) -> Result<Self> {
         let uniform = Tensor::rand(0f32, 1f32, dims, device)?;
         issued("rand_uniform", &[&uniform], None)?;
         Ok(Self(uniform))
     }
 
-    /// Sets a variable of the same shape and type to these numbers, which do not share its storage.
+    /// Copies the values to a variable with the same shape and type.
     pub fn store(&self, variable: &Var) -> Result<()> {
         issued("copy", &[&self.0], None)?;
         variable.set(&self.0)
@@ -128,7 +130,7 @@ impl Array {
         self.0.dims()
     }
 
-    /// The last dimension; 1 of a scalar.
+    /// Returns the last dimension, 1 for a scalar.
     pub fn width(&self) -> usize {
         self.dims().last().copied().unwrap_or(1)
     }
@@ -145,7 +147,7 @@ impl Array {
         self.0.elem_count() == 0
     }
 
-    /// The numbers in other dimensions, copied where they do not lie in order.
+    /// Returns the array in another shape, copied if it is not contiguous.
     pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
         if !self.0.is_contiguous() {
             issued("copy", &[&self.0], None)?;
@@ -153,7 +155,7 @@ impl Array {
         self.0.reshape(dims).map(Self)
     }
 
-    /// A row of numbers for all but the last dimension.
+    /// Flattens all dimensions except the last.
     pub fn rows(&self) -> Result<Self> {
         let (last, before) = self.dims().split_last().unwrap_or((&1, &[]));
         self.reshape(&[before.iter().product(), *last])
@@ -167,7 +169,7 @@ impl Array {
         self.0.transpose(a, b).map(Self)
     }
 
-    /// The numbers in larger dimensions, in which some of them stand for many; nothing is copied.
+    /// Broadcasts to larger dimensions without a copy.
     pub fn broadcast(&self, dims: &[usize]) -> Result<Self> {
         self.0.broadcast_as(dims).map(Self)
     }
@@ -176,7 +178,7 @@ impl Array {
         self.0.unsqueeze(dim).map(Self)
     }
 
-    /// The numbers in order, copied where they are not.
+    /// Returns a contiguous array, copied if necessary.
     pub fn contiguous(&self) -> Result<Self> {
         if !self.0.is_contiguous() {
             issued("copy", &[&self.0], None)?;
@@ -184,7 +186,7 @@ impl Array {
         self.0.contiguous().map(Self)
     }
 
-    /// As it is, or copied to the beginning of a storage of its own; it is in order.
+    /// Returns the contiguous array itself if its storage offset is 0, else a copy.
     pub fn at_its_beginning(&self) -> Result<Self> {
         if self.0.layout().start_offset() == 0 {
             return Ok(self.clone());
@@ -192,14 +194,14 @@ impl Array {
         self.copied()
     }
 
-    /// In a storage of its own; candle's `copy` keeps what lies around a view, and on Metal the storage too.
+    /// Copies to a separate storage. candle's `copy` keeps the data around a view, and on Metal the storage too.
     pub fn copied(&self) -> Result<Self> {
         issued("copy", &[&self.0], None)?;
         self.0.force_contiguous().map(Self)
     }
 }
 
-/// f32 for half types, other types unchanged.
+/// Returns f32 for half types, and other types unchanged.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
@@ -214,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_is_copied_to_the_beginning_of_a_storage_that_holds_nothing_else() {
+    fn a_view_is_copied_to_the_start_of_its_own_storage() {
         let all = Array::upload(vec![1., 2., 3., 4.], &[4], DType::F32, &Device::Cpu).unwrap();
         let copied = all.narrow(0, 1, 2).unwrap().at_its_beginning().unwrap();
         let (storage, layout) = copied.tensor().storage_and_layout();

@@ -1,4 +1,4 @@
-//! `softmax(scale · q·kᵀ + biases)·v` for every head, which keeps nothing for the backward pass but its inputs.
+//! Attention, `softmax(scale · q·kᵀ + biases)·v` for every head, which keeps only its inputs for the backward pass.
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{
@@ -17,49 +17,50 @@ use super::{backward::Pass, numbers::Numbers};
 
 const OP: &str = "attention";
 
-/// How queries, keys and values are combined.
+/// The parameters of an attention call.
 #[derive(Clone, Copy)]
 pub(crate) struct Mixing<'a> {
-    /// Number of sequences.
+    /// Sequence count.
     pub batch: usize,
-    /// Queries of each sequence.
+    /// Queries per sequence.
     pub queries: usize,
-    /// Keys of each sequence.
+    /// Keys per sequence.
     pub keys: usize,
-    /// Heads of the queries: a multiple of `n_kv_heads`; those that share a key/value head are consecutive.
+    /// Query head count, a multiple of `n_kv_heads`. Heads that share a key/value head are consecutive.
     pub n_heads: usize,
-    /// Heads of keys and values.
+    /// Key and value head count.
     pub n_kv_heads: usize,
-    /// Factor on the queries.
+    /// A factor on the queries.
     pub scale: f64,
-    /// Soft bound of the scores: `soft_cap · tanh(score / soft_cap)`.
+    /// A soft cap on the scores: `soft_cap · tanh(score / soft_cap)`.
     pub soft_cap: Option<f64>,
-    /// Added to the scores in this order, each of up to four dimensions that broadcast to
-    /// `[batch, n_heads, queries, keys]`.
+    /// Biases that are added to the scores in this order. Each has up to four dimensions that broadcast to `[batch,
+    /// n_heads, queries, keys]`.
     pub biases: &'a [Tensor],
-    /// Added to the scores before those.
+    /// Relative position scores, which are added before the biases.
     pub relative: Option<Relative<'a>>,
-    /// For each query head a score that joins the softmax of each of its queries and has no value, `[n_heads]`, in the type of
-    /// the queries.
+    /// Attention sinks: for each query head one score that takes part in the softmax but has no value, `[n_heads]`,
+    /// in the queries' type.
     pub sinks: Option<&'a Tensor>,
-    /// What each query sees.
+    /// The keys visible to each query.
     pub visible: &'a Visible<'a>,
-    /// Whether a bias may hide keys with `-inf`.
+    /// True if a bias may hide keys with `-inf`.
     pub has_mask: bool,
-    /// What all attentions of a pass have on a device in common.
+    /// Device constants that all attention layers in a pass share.
     pub constants: &'a Constants,
-    /// Marks `[batch, n_heads, queries, keys]` of what is kept, and the probability of dropping.
+    /// A dropout mask `[batch, n_heads, queries, keys]`, and the dropout probability.
     pub dropout: Option<(&'a Tensor, f64)>,
 }
 
 impl Value {
-    /// `dropout(softmax(cap(scale · q·kᵀ) + biases))·v` per head, of queries `self`.
+    /// Computes `dropout(softmax(cap(scale · q·kᵀ) + biases))·v` per head, for the queries `self`.
     ///
     /// # Shapes
-    /// `self`, `key` and `value` each `[.., seq, heads · head_dim]`; the result is `[.., queries, n_heads · head_dim]`.
+    /// `self`, `key` and `value` are `[.., seq, heads · head_dim]`. The result is `[.., queries, n_heads ·
+    /// head_dim]`.
     ///
     /// # Errors
-    /// If shapes or types do not fit, or for half types: see [`Self::widened`].
+    /// If shapes or types do not match, or for half types: see [`Self::widened`].
     pub fn attend(&self, key: &Value, value: &Value, mixing: &Mixing) -> Result<Value> {
         check([self, key, value], mixing)?;
         on_either!(self, query => {
@@ -70,8 +71,10 @@ impl Value {
     }
 }
 
+/// Checks shapes and types.
+///
 /// # Errors
-/// If shapes or types do not fit.
+/// If shapes or types do not match.
 fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     let Mixing {
         batch,
@@ -120,8 +123,10 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     biases.try_for_each(|bias| check_broadcast(bias.dims(), all))
 }
 
+/// Checks a bias's shape.
+///
 /// # Errors
-/// If what is added to scores does not broadcast to `[batch, n_heads, queries, keys]`.
+/// If it does not broadcast to `[batch, n_heads, queries, keys]`.
 pub(crate) fn check_broadcast(dims: &[usize], to: [usize; 4]) -> Result<()> {
     let fits = |dims: [usize; 4]| dims.iter().zip(to).all(|(&dim, n)| dim == 1 || dim == n);
     if !four(dims).is_some_and(fits) {
@@ -132,14 +137,14 @@ pub(crate) fn check_broadcast(dims: &[usize], to: [usize; 4]) -> Result<()> {
     Ok(())
 }
 
-/// Up to four dimensions, with ones before them.
+/// Returns up to four dimensions, padded with leading ones.
 pub(crate) fn four(dims: &[usize]) -> Option<[usize; 4]> {
     let mut all = [1; 4];
     all[4usize.checked_sub(dims.len())?..].copy_from_slice(dims);
     Some(all)
 }
 
-/// The strides of a contiguous tensor, 0 along the dimensions that are broadcast.
+/// Returns a contiguous tensor's strides, with 0 along broadcast dimensions.
 pub(crate) fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
     let mut stride = 1;
     let mut strides = dims.map(|_| 0);
@@ -212,7 +217,7 @@ impl Taped<Cpu> {
     }
 }
 
-/// The heads of queries, keys or values.
+/// Query, key or value heads.
 struct Operand {
     data: Data,
     slot: Slot,
@@ -235,7 +240,7 @@ struct Attended {
     soft_cap: Option<f64>,
     relative: Option<Terms>,
     biases: Vec<Bias>,
-    /// The numbers, and the place of their gradient.
+    /// The sinks, and the place of their gradient.
     sinks: Option<(Data, Option<usize>)>,
     keep: Option<Tensor>, // [batch, keys]
     reach: Reach,
@@ -312,7 +317,7 @@ impl Attended {
 }
 
 impl Attended {
-    /// Hands the gradients of all that went in to the pass.
+    /// Passes all inputs' gradients to the pass.
     fn backward(&self, pass: &mut Pass<Cpu>, dy: Numbers) -> Result<()> {
         let new = |of: &Operand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
         let (mut dq, mut dk, mut dv) = (new(&self.query)?, new(&self.key)?, new(&self.value)?);

@@ -1,4 +1,4 @@
-//! The backward pass of a tape: its steps in reverse.
+//! The backward pass over a tape: its steps in reverse.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,20 +9,20 @@ use super::graph::Backward;
 use super::ranks::Ranks;
 use super::tape::{Engine, Made, Slot};
 
-/// A tape that ended in one value.
+/// A finished tape.
 pub(super) struct Finished<E: Engine> {
-    /// The place of the value that it ended in, the last of all.
+    /// The place of the tape's output, the last place.
     pub output: usize,
-    /// Tensors that ask for gradients, and their places.
+    /// Tensors that require gradients, and their places.
     pub inputs: Vec<(usize, Tensor)>,
     pub steps: Mutex<Option<Vec<Made<E>>>>,
-    /// Those that computed the steps together, if there are some.
+    /// The ranks that computed the steps together, if any.
     pub ranks: Option<Arc<Ranks>>,
 }
 
 impl<E: Engine> Finished<E> {
-    /// The steps. While gradients are collected they are handed out for good, so that what a step has kept goes when
-    /// it is done.
+    /// Returns the steps. While gradients are collected the steps are moved out, so that a step's saved values are
+    /// freed when it is done.
     fn steps(&self) -> Result<Vec<Made<E>>> {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let steps = match is_collecting() {
@@ -38,10 +38,10 @@ impl<E: Engine> Finished<E> {
     }
 }
 
-/// A backward pass under way: the gradients found so far.
+/// A running backward pass, with the gradients so far.
 pub(crate) struct Pass<E: Engine> {
     pub engine: E,
-    /// By place.
+    /// Gradients by place.
     gradients: Vec<Option<E::Sum>>,
 }
 
@@ -82,7 +82,7 @@ impl<E: Engine> Backward for Finished<E> {
 }
 
 impl<E: Engine> Pass<E> {
-    /// Adds to the gradient of a value, if something asks for it.
+    /// Adds to a value's gradient, if it is required.
     pub fn add(&mut self, slot: &Slot, gradient: E::Output) -> Result<()> {
         match slot.place {
             Some(place) => self.engine.add(&mut self.gradients[place], slot, gradient),
@@ -90,12 +90,12 @@ impl<E: Engine> Pass<E> {
         }
     }
 
-    /// The gradient found so far of the value at a place.
+    /// Returns the gradient so far for the value at a place.
     pub fn sum(&mut self, place: usize) -> &mut Option<E::Sum> {
         &mut self.gradients[place]
     }
 
-    /// Takes the gradient found so far of a whole value: who adds to it while computing the next part puts back the sum.
+    /// Takes the gradient so far for a whole value. A caller that adds to it while computing must put back the sum.
     pub fn take(&mut self, slot: &Slot) -> Option<E::Sum> {
         match slot.is_whole() {
             true => self.gradients[slot.place?].take(),

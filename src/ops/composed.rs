@@ -1,8 +1,9 @@
-//! Tapes whose steps are composed of candle's operations, for devices without kernels of this crate.
+//! Tapes whose steps are composed of candle operations, for devices without this crate's kernels.
 //!
-//! Forward and backward passes are written out, so that candle records no graph of them: its fused operations, which have
-//! no backward pass, serve in training too, and no gradient is added to zeros. f32 and f64 compute in their own type; f16
-//! and bf16 multiply matrices in theirs, and compute and sum everything else in f32.
+//! Forward and backward passes are written out, so that candle records no graph for them. Its fused operations,
+//! which have no backward pass, can therefore be used in training too, and no gradient is added to zeros. f32 and
+//! f64 compute in their own type. f16 and bf16 multiply matrices in their own type, and compute and sum everything
+//! else in f32.
 
 mod activation;
 mod adamw;
@@ -39,19 +40,19 @@ pub(super) use adamw::{TOGETHER, adamw, sum_of_squares};
 pub(crate) use choice::Chooser;
 pub(crate) use grouped::{GroupedLinear, Groups, has_grouped_kernel};
 
-/// Composes steps of candle's operations.
+/// The engine that composes steps from candle operations.
 #[derive(Clone, Copy)]
 pub(crate) struct Composed;
 
-/// The gradients found so far of one value.
+/// The gradient so far for one value.
 pub(crate) enum Sum {
-    /// Of all of it.
+    /// The whole gradient.
     Whole(Array),
-    /// Of some columns each, or some rows, of so many.
+    /// Gradients for ranges of rows or columns, and the total row or column count.
     Parts((Along, usize), Vec<(Range<usize>, Array)>),
 }
 
-/// What parts of a matrix are.
+/// The direction in which a matrix is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Along {
     Rows,
@@ -147,7 +148,7 @@ impl Engine for Composed {
 }
 
 impl Taped<Composed> {
-    /// The numbers of the value, without the columns beside it.
+    /// Returns the value's own columns.
     fn view(&self) -> Result<Array> {
         if self.slot.is_whole() {
             return Ok(self.data.clone());
@@ -157,7 +158,7 @@ impl Taped<Composed> {
     }
 }
 
-/// Adds the gradient of some rows or columns of a matrix, which has so many of them.
+/// Adds the gradient for a range of rows or columns. `of` holds the direction and the total count.
 fn add_part(
     sum: &mut Option<Sum>,
     of: (Along, usize),
@@ -174,7 +175,7 @@ fn add_part(
             Sum::Parts(of, parts)
         }
         Some(Sum::Parts(known, _)) => {
-            bail!("gradients of {of:?} of a value beside those of {known:?}")
+            bail!("a gradient split along {of:?} does not match one split along {known:?}")
         }
         Some(Sum::Whole(sum)) => {
             let all = joined(vec![(range, gradient)], of)?;
@@ -184,7 +185,7 @@ fn add_part(
     Ok(())
 }
 
-/// A matrix of `n` rows or columns from parts that do not overlap; what no part has is 0.
+/// Concatenates disjoint parts to a matrix with `n` rows or columns. Gaps are filled with zeros.
 fn joined(mut parts: Vec<(Range<usize>, Array)>, (along, n): (Along, usize)) -> Result<Array> {
     parts.sort_by_key(|(range, _)| range.start);
     let dim = along as usize;
@@ -197,7 +198,7 @@ fn joined(mut parts: Vec<(Range<usize>, Array)>, (along, n): (Along, usize)) -> 
     };
     for (range, part) in parts {
         if range.start < end {
-            bail!("gradients of {range:?} and of others before {end}");
+            bail!("gradients for {range:?} overlap others that end at {end}");
         }
         if range.start > end {
             all.push(missing(&part, range.start - end)?);
@@ -213,7 +214,7 @@ fn joined(mut parts: Vec<(Range<usize>, Array)>, (along, n): (Along, usize)) -> 
 }
 
 impl Pass<Composed> {
-    /// Adds to the gradient of some of a value's rows, of which it has `n`.
+    /// Adds to the gradient for some rows in a value with `n` rows.
     fn add_rows(
         &mut self,
         place: usize,
@@ -224,13 +225,13 @@ impl Pass<Composed> {
         add_part(self.sum(place), (Along::Rows, n), rows, gradient)
     }
 
-    /// Adds to the gradient of a parameter, in its type, if it asks for one.
+    /// Adds to a parameter's gradient, in the parameter's type, if it is required.
     fn add_parameter(&mut self, place: Option<usize>, gradient: Array) -> Result<()> {
         let width = gradient.width();
         self.add(&Slot::whole(place, width), gradient)
     }
 
-    /// Adds the sums of columns to the gradient of a vector of this type, if it asks for one.
+    /// Adds column sums to a vector's gradient in this type, if it is required.
     fn add_column_sums(
         &mut self,
         of: Option<usize>,
@@ -244,7 +245,7 @@ impl Pass<Composed> {
     }
 }
 
-/// The sum of each column of all rows: a product with ones, which sums in f32, and reads rows as they lie.
+/// Sums each column over all rows, as a product with ones, which sums in f32 and reads rows in place.
 fn column_sums(x: &Array) -> Result<Array> {
     let rows = x.rows()?;
     Array::ones(rows.dims()[0], x)?

@@ -1,4 +1,4 @@
-//! What passes through a stack have on a device in common: masks and tables, made once and read by every layer.
+//! Device constants for a stack's passes: masks and tables that are created once and read by every layer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
@@ -9,24 +9,25 @@ use super::array::Array;
 use super::cpu::{Route, route};
 use super::visible::{Reach, Visible};
 
-/// Masks and tables on devices. Clones share them.
+/// Cached masks and tables on devices. Clones share the cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Constants {
     arrays: Latest<Array>,
     hidden: Latest<Hidden>,
 }
 
-/// What was made last.
+/// A cache for recent values.
 #[derive(Clone, Debug)]
 struct Latest<V>(Arc<Mutex<Vec<(Key, V)>>>);
 
-/// How many are kept, the latest: a pass reads a few.
+/// The maximum number of cached values. A pass reads a few.
 const KEPT: usize = 16;
 
-/// How many numbers they have together, unless the latest alone has more: 64 MB of f32, the masks of four causal passes of 2048.
+/// The maximum element count in the cache, unless the latest value alone is larger: 64 MB in f32, the masks for four
+/// causal passes with 2048 positions.
 const MOST: usize = 16 * 1024 * 1024;
 
-/// Each thread has its own: on CUDA it works on a stream of its own, which waits for no other.
+/// A cache key. Each thread has its own entries: on CUDA a thread works on its own stream, which waits for no other.
 #[derive(Clone, Debug, PartialEq)]
 struct Key {
     what: What,
@@ -35,17 +36,17 @@ struct Key {
     thread: ThreadId,
 }
 
-/// What was made.
+/// The kind of a cached value.
 #[derive(Clone, Debug, PartialEq)]
 enum What {
-    /// What is added to the scores of keys that a query does not see by its position, `[1, 1, queries, keys]`.
+    /// Values added to scores, which hide keys by position, `[1, 1, queries, keys]`.
     ByPosition {
         reach: Reach,
         queries: usize,
         keys: usize,
         lowest: f64,
     },
-    /// The same, and to those of keys that marks drop.
+    /// Values added to scores, which hide keys by position and by the key mask.
     Hidden {
         reach: Reach,
         queries: usize,
@@ -53,7 +54,7 @@ enum What {
         marks: Option<TensorId>,
         has_mask: bool,
     },
-    /// Numbers of a layer's own, told apart by its text.
+    /// A layer's own table, identified by its text.
     Table(String),
 }
 
@@ -64,7 +65,7 @@ impl<V> Default for Latest<V> {
 }
 
 impl<V: Clone + Kept> Latest<V> {
-    /// What belongs to a key, which `make` makes the first time.
+    /// Returns the value for a key. `make` creates it the first time.
     fn get(
         &self,
         what: What,
@@ -94,7 +95,7 @@ impl<V: Clone + Kept> Latest<V> {
     }
 }
 
-/// What stays on a device.
+/// A cached value with a size.
 trait Kept {
     fn elem_count(&self) -> usize;
 }
@@ -112,7 +113,7 @@ impl Kept for Hidden {
 }
 
 impl Constants {
-    /// A tensor of a layer's own, told apart by its text.
+    /// Returns a layer's own table, identified by its text.
     pub fn table(
         &self,
         text: String,
@@ -125,7 +126,7 @@ impl Constants {
         Ok(made?.into_tensor())
     }
 
-    /// `0, 1, 2 ..` in f32, `n` numbers: the first of a table that has as many as a power of two.
+    /// Returns `0, 1, 2 ..` in f32 with `n` elements: the first elements of a table whose length is a power of two.
     pub fn numbers(&self, n: usize, device: &Device) -> Result<Array> {
         let all = n.next_power_of_two();
         let what = What::Table(format!("{all} numbers"));
@@ -136,7 +137,7 @@ impl Constants {
         made?.narrow(0, 0, n)
     }
 
-    /// `[n, n]` in f32: 1 where the column's number is smaller than the row's, else 0.
+    /// Returns an f32 matrix `[n, n]`: 1 where the column index is smaller than the row index, else 0.
     pub fn smaller(&self, n: usize, device: &Device) -> Result<Array> {
         let numbers = self.numbers(n, device)?;
         let what = What::Table(format!("{n} by {n}"));
@@ -146,7 +147,7 @@ impl Constants {
     }
 }
 
-/// Numbers of the host, rounded there and moved to a device: Metal has no f64.
+/// Rounds values on the host and moves them to a device: Metal has no f64.
 pub(crate) fn uploaded(values: &Tensor, dtype: DType, device: &Device) -> Result<Tensor> {
     let rounded = values.to_dtype(dtype)?;
     match route(device) {
@@ -155,27 +156,27 @@ pub(crate) fn uploaded(values: &Tensor, dtype: DType, device: &Device) -> Result
     }
 }
 
-/// Marks (u8) of what to keep, drawn on a device: 1 with probability `1 - p`.
+/// Draws a dropout mask (u8) on a device: 1 with probability `1 - p`.
 pub(crate) fn drawn_on_device(shape: &Shape, device: &Device, p: f64) -> Result<Tensor> {
     let uniform = Array::uniform(shape.dims(), device)?;
     uniform.ge(&uniform.full(p)?).map(Array::into_tensor)
 }
 
-/// What is added to scores `[batch, n_heads, queries, keys]`, so that queries do not see what is hidden.
+/// Values added to scores `[batch, n_heads, queries, keys]`, which hide keys from queries.
 #[derive(Clone, Debug)]
 pub(crate) struct Hidden {
-    /// Broadcasts to the scores; `None` where nothing is hidden.
+    /// Broadcasts to the scores. `None` if nothing is hidden.
     pub added: Option<Array>,
-    /// Whether every query sees a key.
+    /// True if every query sees a key.
     pub all_see: bool,
 }
 
-/// Below every score, and finite: a sum with a score is neither infinite nor seen beside others.
+/// Less than every score, and finite: its sum with a score is neither infinite nor visible beside other scores.
 const LOWEST: f64 = -1e30;
 
 impl Hidden {
-    /// Made once for all layers of a pass that see alike. What else is added to the scores may be a mask, which hides the keys
-    /// that are left.
+    /// Returns the cached mask for all layers in a pass with the same visibility. With `has_mask`, a bias may hide
+    /// the remaining keys.
     pub fn of(
         (visible, has_mask): (&Visible, bool),
         (queries, keys): (usize, usize),
@@ -238,7 +239,7 @@ impl Hidden {
 mod tests {
     use super::*;
 
-    /// How often a table of `n` numbers is made.
+    /// Returns how often a table with `n` elements is created.
     fn made(constants: &Constants, n: usize) -> usize {
         let mut count = 0;
         let table = constants.table(n.to_string(), (DType::U8, &Device::Cpu), || {
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_makes_what_it_asks_for_once() {
+    fn each_thread_creates_a_constant_once() {
         let constants = Constants::default();
         assert_eq!([made(&constants, 5), made(&constants, 5)], [1, 0]);
         let there = constants.clone();
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_where_there_are_many_or_they_are_large() {
+    fn the_oldest_are_dropped_if_there_are_many_or_they_are_large() {
         let constants = Constants::default();
         let all: usize = (1..=KEPT + 1).map(|n| made(&constants, n)).sum();
         assert_eq!(all, KEPT + 1);

@@ -1,14 +1,15 @@
-//! What computations on the CPU run on: this is the one place that asks the environment.
+//! The CPU execution context. Only this module reads the environment.
 
 use std::sync::OnceLock;
 
 use candle_blocks_kernels::{Cpu, threads};
 use candle_core::{Device, Result, bail, utils::get_num_threads};
 
-/// The instruction set that the environment asks for, or else the fastest, and candle's number of threads.
+/// Returns the instruction set that the environment requests, or else the fastest, and candle's thread count.
 ///
 /// # Errors
-/// If the environment asks for an instruction set that is unknown, or that this CPU lacks, or to rehearse what is unknown.
+/// If the environment requests an instruction set that is unknown, or that this CPU lacks, or an unknown device to
+/// emulate.
 pub(crate) fn cpu() -> Result<Cpu> {
     if let Err(reason) = asked_to_rehearse() {
         bail!("{reason}");
@@ -16,19 +17,20 @@ pub(crate) fn cpu() -> Result<Cpu> {
     Cpu::selected(n_threads()).map_err(candle_core::Error::wrap)
 }
 
-/// Runs `work`, between whose steps the threads stay awake.
+/// Runs `work` with threads that stay awake between its steps.
 pub(crate) fn with_team<R>(work: impl FnOnce() -> R) -> R {
     threads::with_team(n_threads(), work)
 }
 
-/// Threads that compute, at most, for each core. More wait for each other: with 1,000 for each, one text takes a minute.
+/// The maximum thread count per core. More threads wait for each other: with 1,000 per core, one text takes a
+/// minute.
 const MOST_PER_CORE: usize = 32;
 
-/// The number of threads that compute on the CPU: candle's [`get_num_threads`], which is the number in `RAYON_NUM_THREADS` or
-/// else that of the cores; but at most 32 for each core. Results have the same bits with any number.
+/// Returns the thread count for the CPU: candle's [`get_num_threads`], which is `RAYON_NUM_THREADS` or else the core
+/// count, but at most 32 per core. Results have the same bits for any thread count.
 ///
-/// candle counts cores anew at every call, by reading `/proc/cpuinfo`, which takes longer than a small product; here they are
-/// counted once.
+/// candle counts cores at every call by reading `/proc/cpuinfo`, which takes longer than a small product. Here they
+/// are counted once.
 pub fn n_threads() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     static MOST: OnceLock<usize> = OnceLock::new();
@@ -43,18 +45,18 @@ pub fn n_threads() -> usize {
     }
 }
 
-/// How layers and operations compute.
+/// The route on which layers and operations compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// By this crate's kernels, with the instruction set that [`isa`] names.
+    /// This crate's kernels, with the instruction set that [`isa`] returns.
     Kernels,
-    /// Composed of candle's own operations.
+    /// Composed from candle's own operations.
     Composed,
 }
 
-/// How everything in [`ops`](crate::ops) and [`layers`](crate::layers) computes on `device`: whatever the dtype, the shapes
-/// and the mode, by kernels on the CPU and composed elsewhere.
+/// Returns the route for everything in [`ops`](crate::ops) and [`layers`](crate::layers) on `device`: kernels on the
+/// CPU, and composed operations elsewhere, for any dtype, shape and mode.
 pub fn route(device: &Device) -> Route {
     match device.is_cpu() && rehearsed().is_none() {
         true => Route::Kernels,
@@ -62,14 +64,14 @@ pub fn route(device: &Device) -> Route {
     }
 }
 
-/// Whose operations a composed step is made of: they differ in what they can do.
+/// The backend for composed steps. Backends support different operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     Cuda,
     Metal,
 }
 
-/// The back end that computes composed steps on a device, or as which the CPU computes them.
+/// Returns the backend for composed steps on a device, or the backend that the CPU emulates.
 pub(crate) fn backend(device: &Device) -> Backend {
     match device {
         Device::Metal(_) => Backend::Metal,
@@ -78,11 +80,11 @@ pub(crate) fn backend(device: &Device) -> Backend {
     }
 }
 
-/// The environment variable that has the CPU compute as another device does, to try that without having it: `cuda` or
+/// The environment variable that makes the CPU compute like another device, to test it without having it: `cuda` or
 /// `metal`.
 const REHEARSE: &str = "CANDLE_BLOCKS_REHEARSE";
 
-/// The back end as which the CPU computes, where the environment asks for that.
+/// Returns the backend that the CPU emulates, from `CANDLE_BLOCKS_REHEARSE`.
 pub(super) fn rehearsed() -> Option<Backend> {
     asked_to_rehearse().clone().ok().flatten()
 }
@@ -97,14 +99,15 @@ fn asked_to_rehearse() -> &'static std::result::Result<Option<Backend>, String> 
     })
 }
 
-/// The name of the instruction set that products on the CPU use: `portable`; `neon`, `neon_dotprod` or
-/// `neon_bf16` (64-bit Arm); `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`, `amx` or `amx_emulated` (x86-64). It is the
-/// fastest that the CPU has, unless the environment variable `CANDLE_BLOCKS_ISA` names one. `neon_dotprod` and `avx512_vnni` have
-/// dot products of int8, `neon_bf16` and `avx512_bf16` of bfloat16 too, and `amx` has tile registers for both (on Linux).
-/// `amx_emulated` gives the bits of `amx` on any CPU with AVX-512, slowly: it is for tests, and never chosen by itself.
+/// Returns the instruction set's name for products on the CPU: `portable`; `neon`, `neon_dotprod` or `neon_bf16`
+/// (64-bit Arm); `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`, `amx` or `amx_emulated` (x86-64). It is the fastest
+/// that the CPU has, unless the environment variable `CANDLE_BLOCKS_ISA` names one. `neon_dotprod` and `avx512_vnni`
+/// have int8 dot products, `neon_bf16` and `avx512_bf16` also bfloat16 dot products, and `amx` has tile registers
+/// for both (on Linux). `amx_emulated` gives `amx`'s bits on any CPU with AVX-512, slowly. It is meant for tests,
+/// and never selected automatically.
 ///
 /// # Errors
-/// If the variable names one that is unknown or that this CPU lacks.
+/// If the variable names an instruction set that is unknown or that this CPU lacks.
 pub fn isa() -> Result<&'static str> {
     cpu().map(|cpu| cpu.isa.name())
 }
@@ -114,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_threads_is_candles() {
+    fn the_thread_count_is_candles() {
         let candles = get_num_threads();
         assert_eq!((n_threads(), n_threads()), (candles, candles));
     }

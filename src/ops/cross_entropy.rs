@@ -1,4 +1,4 @@
-//! The loss of classification, and of language models above all.
+//! Cross-entropy, the loss for classification and language models.
 
 use candle_blocks_kernels::{Cpu, rows::cross_entropy as kernel};
 use candle_core::{DType, Device, Result, Tensor, bail};
@@ -11,22 +11,23 @@ use super::value::{Value, on_either};
 
 const OP: &str = "cross_entropy";
 
-/// The target of a row to ignore, as in PyTorch (`ignore_index`) and transformers.
+/// The target that marks a row to ignore, as in PyTorch (`ignore_index`) and transformers.
 const IGNORE_INDEX: i64 = -100;
 
-/// The mean of `-ln p` of each row's target, where `p` is the softmax of its logits:
+/// Computes the mean over each row's `-ln p`, where `p` is the target's softmax probability:
 /// `torch.nn.functional.cross_entropy(logits, targets)`.
 ///
-/// Rows whose target is -100 are ignored: they do not count in the mean, and get no gradient; [`n_targets`] is the number of
-/// the others. Means of batches with different numbers must not be averaged as they are. On the CPU it is
-/// one pass over the logits on all threads, forward and backward, and nothing of their size is kept.
+/// Rows with target -100 are ignored: they do not count in the mean, and get no gradient. [`n_targets`] returns the
+/// number of other rows. Do not average the means of batches with different target counts without weights. On
+/// the CPU the loss takes one pass over the logits on all threads, forward and backward, and keeps nothing of their
+/// size.
 ///
 /// # Shapes
-/// `logits` `[.., classes]`, `targets` (u32, or i64 where some are -100) `[..]`; the result is a scalar of the
+/// `logits` are `[.., classes]`, `targets` (u32, or i64 if some are -100) are `[..]`. The result is a scalar in the
 /// logits' type.
 ///
 /// # Errors
-/// If shapes or types do not fit, a target is not a class, or no target is left to take the mean of.
+/// If shapes or types do not match, a target is not a class, or all targets are ignored.
 ///
 /// ```
 /// use candle_blocks::ops;
@@ -56,8 +57,9 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     on_either!(Value::of(logits)?, x => x.cross_entropy(classes, counted)?.finish())
 }
 
-/// The number of targets that count in the mean of [`cross_entropy`]: all but -100. Where a batch comes in parts, each part's
-/// gradients are weighted by it ([`Gradients::accumulate_mean`](crate::train::Gradients::accumulate_mean)).
+/// Returns the number of targets that count in [`cross_entropy`]'s mean: all except -100. For a batch in several
+/// parts, weight each part's gradients by it
+/// ([`Gradients::accumulate_mean`](crate::train::Gradients::accumulate_mean)).
 ///
 /// # Errors
 /// If the targets are not u32 or i64.
@@ -92,7 +94,7 @@ impl Taped<Cpu> {
     }
 }
 
-/// Each row's class, or `None` for a row to ignore; checked against the logits.
+/// Returns each row's class, or `None` for a row to ignore, after checking them against the logits.
 fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
     let Some((&n_classes, rows)) = logits.dims().split_last() else {
         bail!("{OP}: the logits are a scalar; expected [.., classes]");
@@ -118,7 +120,7 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
         .collect()
 }
 
-/// The targets on the host.
+/// Returns the targets on the host.
 fn integers(targets: &Tensor) -> Result<Vec<i64>> {
     if !matches!(targets.dtype(), DType::U32 | DType::I64) {
         let dtype = targets.dtype();
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
     use crate::config::Precision;
 
-    /// What other devices compute, run on the CPU.
+    /// Other devices' operations, run on the CPU.
     #[test]
     fn the_composed_loss_and_its_gradient_are_the_kernels() {
         let values: Vec<f64> = (0..7 * 5)

@@ -11,22 +11,22 @@ const OP: &str = "dropout";
 
 /// Divides kept elements by `1 - p`, and sets the others to 0.
 ///
-/// `x / (1 - p)` where `keep` is not 0, else 0; the gradient likewise (Srivastava et al. 2014,
-/// <https://jmlr.org/papers/v15/srivastava14a.html>). It is a true division, so that kept values have the bits
-/// of NumPy's `x * mask / (1 - p)`. Dropped elements are 0 even where `x` is not finite.
+/// The result is `x / (1 - p)` where `keep` is not 0, else 0, and likewise the gradient (Srivastava et al. 2014,
+/// <https://jmlr.org/papers/v15/srivastava14a.html>). It is a true division, so that kept elements have the same
+/// bits as NumPy's `x * mask / (1 - p)`. Dropped elements are 0 even if `x` is not finite.
 ///
 /// # Shapes
-/// `x` and `keep` (u8, 1 = keep) of one shape, any rank; the result has it too.
+/// `x`, `keep` (u8, 1 = keep) and the result have the same shape.
 ///
 /// # Errors
-/// If the shapes differ, `x` is not of a float type, `keep` is not u8, or not `0 <= p < 1`.
+/// If the shapes differ, `x` has no float type, `keep` is not u8, or not `0 <= p < 1`.
 pub fn dropout(x: &Tensor, keep: &Tensor, p: f64) -> Result<Tensor> {
     check_float(OP, x)?;
     Value::of(x)?.dropout(keep, p)?.tensor()
 }
 
 impl Value {
-    /// As [`dropout`].
+    /// Like [`dropout`].
     pub fn dropout(&self, keep: &Tensor, p: f64) -> Result<Value> {
         check(self, keep, p)?;
         on_either!(self, x => Ok(x.dropout(keep, p)?.into()))
@@ -58,7 +58,7 @@ impl Taped<Cpu> {
     }
 }
 
-/// What is kept of a value, and what that is divided by.
+/// A dropout mask, and the divisor for kept elements.
 pub(super) struct Mask {
     /// Contiguous, u8, on the CPU.
     keep: Tensor,
@@ -73,20 +73,20 @@ impl Mask {
         })
     }
 
-    /// Runs `work` with the marks and the divisor.
+    /// Runs `work` with the mask and the divisor.
     pub fn apply<R>(&self, work: impl FnOnce(&[u8], f64) -> R) -> Result<R> {
         with_marks(&self.keep, |keep| work(keep, self.divisor))
     }
 }
 
-/// Runs `work` with the marks of a contiguous tensor of u8.
+/// Runs `work` with the elements in a contiguous u8 tensor.
 ///
 /// # Errors
-/// If it is not on the CPU.
+/// If the tensor is not on the CPU.
 pub(super) fn with_marks<R>(marks: &Tensor, work: impl FnOnce(&[u8]) -> R) -> Result<R> {
     let (storage, layout) = marks.storage_and_layout();
     let Storage::Cpu(CpuStorage::U8(all)) = &*storage else {
-        bail!("marks of {:?}, expected U8 on the CPU", marks.dtype());
+        bail!("the mask is {:?}, expected U8 on the CPU", marks.dtype());
     };
     let marks = all.get(layout.start_offset()..).unwrap_or_default();
     Ok(work(&marks[..layout.shape().elem_count()]))
@@ -109,7 +109,7 @@ fn check(x: &Value, keep: &Tensor, p: f64) -> Result<()> {
     }
     Ok(())
 }
-/// A mask of `n` elements, 1 where a uniform number of ChaCha12's stream is at least `p`, else 0.
+/// Draws a mask with `n` elements: 1 if a uniform value from the ChaCha12 stream is at least `p`, else 0.
 pub(crate) fn draw_mask(stream: ([u8; 32], u128), n: usize, p: f64) -> Result<Vec<u8>> {
     let mut keep = vec![0; n];
     rows::draw_mask(cpu()?, stream, p, &mut keep);

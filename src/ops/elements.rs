@@ -1,4 +1,4 @@
-//! Sums, factors and conversions of values.
+//! Sums, factors and type conversions for values.
 
 use candle_blocks_kernels::{Cpu, rows::elements};
 use candle_core::{DType, Result, Tensor, bail};
@@ -11,7 +11,7 @@ use super::tape::Taped;
 use super::value::{Value, on_either};
 
 impl Value {
-    /// `self + other`, of one shape.
+    /// Computes `self + other`, for equal shapes.
     pub fn add(&self, other: &Value) -> Result<Value> {
         if self.dims() != other.dims() {
             bail!("sum: {:?} and {:?}", self.dims(), other.dims());
@@ -19,7 +19,7 @@ impl Value {
         on_either!(self, x => Ok(x.add(&x.on_tape(other)?)?.into()))
     }
 
-    /// `residual + self`, or `self` where there is none.
+    /// Computes `residual + self`, or returns `self` without a residual.
     pub fn added_to(self, residual: Option<&Value>) -> Result<Value> {
         match residual {
             Some(residual) => residual.add(&self),
@@ -27,31 +27,31 @@ impl Value {
         }
     }
 
-    /// `factor · self`. A factor of 0 gives zeros as gradient, as in PyTorch, and not none.
+    /// Computes `factor · self`. With factor 0 the gradient is zeros rather than `None`, as in PyTorch.
     pub fn scale(&self, factor: f64) -> Result<Value> {
         on_either!(self, x => Ok(x.scale(factor)?.into()))
     }
 
-    /// Each row times a vector, as long as a row, element by element.
+    /// Multiplies each row by a vector, elementwise.
     pub fn multiply_rows(&self, vector: &Tensor) -> Result<Value> {
         self.check_vector(vector)?;
         on_either!(self, x => Ok(x.multiply_rows(vector)?.into()))
     }
 
-    /// `number · self`, of a number `[1]` that gets no gradient.
+    /// Multiplies by `number`, a tensor `[1]` that gets no gradient.
     pub fn scale_by(&self, number: &Tensor) -> Result<Value> {
         let each = number.detach().broadcast_as(self.width())?;
         asked("copy", &each)?;
         self.multiply_rows(&each.contiguous()?)
     }
 
-    /// Each row plus a vector, as long as a row.
+    /// Adds a vector to each row.
     pub fn add_to_rows(&self, vector: &Tensor) -> Result<Value> {
         self.check_vector(vector)?;
         on_either!(self, x => Ok(x.add_to_rows(vector)?.into()))
     }
 
-    /// Of each row the mean of its products with the same row of `other`, as a column.
+    /// Returns, for each row, the mean product with the same row in `other`, as a column.
     pub fn mean_products(&self, other: &Value) -> Result<Value> {
         if self.dims() != other.dims() {
             bail!("mean of products: {:?} and {:?}", self.dims(), other.dims());
@@ -72,17 +72,17 @@ impl Value {
         Ok(())
     }
 
-    /// `min(max(self, low), high)`.
+    /// Computes `min(max(self, low), high)`.
     pub fn clamp(&self, bounds: [f64; 2]) -> Result<Value> {
         on_either!(self, x => Ok(x.clamp(bounds)?.into()))
     }
 
-    /// `self + offset`.
+    /// Computes `self + offset`.
     pub fn shift(&self, offset: f64) -> Result<Value> {
         on_either!(self, x => Ok(x.shift(offset)?.into()))
     }
 
-    /// The value in another type; on the CPU, between f32 and a half type.
+    /// Converts to another type; on the CPU, between f32 and a half type.
     pub fn to_dtype(&self, dtype: DType) -> Result<Value> {
         if self.dtype() == dtype {
             return Ok(self.clone());
@@ -90,14 +90,14 @@ impl Value {
         on_either!(self, x => Ok(x.to_dtype(dtype)?.into()))
     }
 
-    /// Half types as f32, other types unchanged.
+    /// Converts half types to f32, and leaves other types unchanged.
     pub fn widened(&self) -> Result<Value> {
         self.to_dtype(wide(self.dtype()))
     }
 }
 
 impl Taped<Cpu> {
-    /// A copy of its numbers, which are whole.
+    /// Copies the elements. The value must be whole.
     pub(super) fn copy(&self) -> Numbers {
         Numbers::copied(self.data.read().slice())
     }
@@ -134,7 +134,7 @@ impl Taped<Cpu> {
         let (vector, of_vector) = x.parameter(vector)?;
         let mut y = x.copy();
         elements::multiply_rows(x.engine(), y.slice_mut(), vector.read().slice());
-        // The vector's gradient alone reads the rows.
+        // Only the vector's gradient reads the rows.
         let (data, slot) = (of_vector.map(|_| x.data.clone()), x.slot.clone());
         Ok(x.mapped(y, &[slot.place, of_vector], move |pass, mut dy| {
             if let Some(x) = &data {
@@ -229,7 +229,7 @@ impl Taped<Cpu> {
     }
 }
 
-/// `y = Σ x · other / width` of each row, rounded once.
+/// Computes `y = Σ x · other / width` for each row, rounded once.
 fn means<T: Number>(y: &mut [T], x: &[T], other: &[T], width: usize) {
     let rows = x.chunks_exact(width).zip(other.chunks_exact(width));
     for (y, (x, other)) in y.iter_mut().zip(rows) {
@@ -241,7 +241,7 @@ fn means<T: Number>(y: &mut [T], x: &[T], other: &[T], width: usize) {
     }
 }
 
-/// `dx = dy · other / width`, of one `dy` for each row.
+/// Computes `dx = dy · other / width`, with one `dy` per row.
 fn mean_gradients<T: Number>(dx: &mut [T], dy: &[T], other: &[T], width: usize) {
     let rows = dx.chunks_exact_mut(width).zip(other.chunks_exact(width));
     for ((dx, other), dy) in rows.zip(dy) {

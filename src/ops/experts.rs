@@ -1,4 +1,4 @@
-//! What a mixture of experts does between its router and its experts.
+//! Operations between the router and the experts in a mixture.
 
 use std::ops::{AddAssign, Mul, Range};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::tape::{Engine, Slot, Taped};
 use super::value::{Value, on_either};
 use crate::config::Activation;
 
-/// Columns of a matrix, as many of each row: their numbers, one row behind the other.
+/// Column indices in a matrix, with the same count for each row, row by row.
 pub(crate) enum Columns {
     Host(Vec<u32>),
-    /// Known to a device alone.
+    /// Known on a device only.
     Device(Array),
 }
 
 impl Value {
-    /// All numbers on the host, for which a device is waited for.
+    /// Downloads all elements, and waits for the device.
     pub fn on_host(&self) -> Result<Vec<f64>> {
         match self {
             Self::Kernels(x) => Ok(widened(x.whole()?.data.read().slice())),
@@ -29,7 +29,7 @@ impl Value {
         }
     }
 
-    /// Of each of these rows its columns, `n` of each.
+    /// Gathers `n` columns from each row.
     pub fn gather(&self, columns: &Columns, n: usize) -> Result<Value> {
         match (self, columns) {
             (Self::Kernels(x), Columns::Host(columns)) => Ok(x.gather(columns, n)?.into()),
@@ -39,17 +39,20 @@ impl Value {
                 Ok(x.gather(ids)?.into())
             }
             (Self::Composed(x), Columns::Device(ids)) => Ok(x.gather(ids.clone())?.into()),
-            (Self::Kernels(_), Columns::Device(_)) => bail!("columns that a device alone knows"),
+            (Self::Kernels(_), Columns::Device(_)) => {
+                bail!("column indices on a device do not fit a value on the CPU")
+            }
         }
     }
 
-    /// For each list the rows with its numbers, of `[rows, width]`; a row may stand in several.
+    /// Returns, for each list, the rows `[rows, width]` with its indices. A row may occur in several lists.
     pub fn deal_rows(&self, rows: &[Vec<u32>]) -> Result<Vec<Value>> {
         on_either!(self, x => Ok(x.deal_rows(rows)?.into_iter().map(Value::from).collect()))
     }
 
-    /// `Σ weight · row` over the rows of `experts` that belong to a row of this value, in the order of the experts. For each
-    /// expert `places` has the numbers in `weights`, this value's rows by `top_k`, of each of its rows.
+    /// Returns `Σ weight · row` over the experts' rows that belong to each row in this value, in expert order. For
+    /// each expert's rows, `places` holds their indices in `weights`, a matrix with this value's rows and `top_k`
+    /// columns.
     pub fn mixed(
         &self,
         weights: &Value,
@@ -63,7 +66,7 @@ impl Value {
         })
     }
 
-    /// As many ones.
+    /// Returns ones in the same shape.
     pub fn ones(&self) -> Result<Value> {
         let ones = match self {
             Self::Kernels(x) => Tensor::ones(x.dims(), x.dtype(), &Device::Cpu)?,
@@ -74,17 +77,17 @@ impl Value {
         self.beside(&ones)
     }
 
-    /// `sigmoid(gate) · self`, of a gate of one column.
+    /// Computes `sigmoid(gate) · self`, for a gate with one column.
     pub fn gated_rows(&self, gate: &Value) -> Result<Value> {
         self.times_column(&gate.activate(Activation::Sigmoid)?)
     }
 
-    /// Each row times the number of a column.
+    /// Multiplies each row by its element in a column.
     pub fn times_column(&self, column: &Value) -> Result<Value> {
         on_either!(self, x => Ok(x.times_column(&x.on_tape(column)?)?.into()))
     }
 
-    /// This value, with a gradient of 0 for parameters that it does not depend on.
+    /// Returns this value, and gives parameters on which it does not depend a gradient of 0.
     pub fn beside_idle(&self, parameters: &[&Tensor]) -> Result<Value> {
         on_either!(self, x => Ok(x.beside_idle(parameters)?.into()))
     }
@@ -215,7 +218,7 @@ impl Taped<Cpu> {
     }
 }
 
-/// An expert's rows among all: the place of each in the weights, `top_k` for each row of the mixture.
+/// An expert's rows in a mixture: their indices in the weights, `top_k` per row in the mixture.
 struct Among<'a> {
     places: &'a [usize],
     top_k: usize,
@@ -223,13 +226,13 @@ struct Among<'a> {
 }
 
 impl Among<'_> {
-    /// The row of the mixture at a place.
+    /// Returns the mixture's row for a weight index.
     fn row(&self, place: usize) -> Range<usize> {
         let start = place / self.top_k * self.width;
         start..start + self.width
     }
 
-    /// `to += weight · row`
+    /// Computes `to += weight · row`.
     fn add<T: Number + Mul<Output = T> + AddAssign>(
         &self,
         to: &mut [T],
@@ -242,7 +245,7 @@ impl Among<'_> {
         }
     }
 
-    /// `to = weight · dy`
+    /// Computes `to = weight · dy`.
     fn row_gradients<T: Number + Mul<Output = T>>(&self, to: &mut [T], dy: &[T], weights: &[T]) {
         for (to, &place) in to.chunks_exact_mut(self.width.max(1)).zip(self.places) {
             let to = to.iter_mut().zip(&dy[self.row(place)]);
@@ -250,7 +253,7 @@ impl Among<'_> {
         }
     }
 
-    /// `to = Σ dy · row`, rounded once.
+    /// Computes `to = Σ dy · row`, rounded once.
     fn weight_gradients<T: Number>(&self, to: &mut [T], dy: &[T], rows: &[T]) {
         for (row, &place) in rows.chunks_exact(self.width.max(1)).zip(self.places) {
             let products = dy[self.row(place)].iter().zip(row);

@@ -1,8 +1,8 @@
-//! Gradients of parameters on their way from the operations to the optimizer, past candle's store.
+//! Parameter gradients on their way from the operations to the optimizer, bypassing candle's gradient store.
 //!
-//! candle's backward pass adds every gradient to a tensor of zeros that it makes for it: three passes over
-//! freshly allocated memory. While [`collecting`], our operations keep the gradients of variables here instead,
-//! and their memory is recycled for those of the next step.
+//! candle's backward pass adds every gradient to a new tensor of zeros: three passes over freshly allocated memory.
+//! While [`collecting`], our operations keep variables' gradients here instead, and their memory is recycled for the
+//! next step.
 
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
@@ -20,24 +20,24 @@ pub(crate) struct Collected(Arc<Place>);
 #[derive(Debug)]
 enum Place {
     Plain(Tensor),
-    /// In recycled memory; nobody else holds its storage.
+    /// In recycled memory. Nobody else holds its storage.
     Lent(Tensor),
 }
 
 impl Collected {
-    /// A gradient in a tensor that others may hold too.
+    /// Wraps a gradient tensor that others may hold too.
     pub fn plain(tensor: Tensor) -> Self {
         Self(Arc::new(Place::Plain(tensor)))
     }
 
-    /// The gradient, to be read only while `self` lives: with its last clone, its memory may be recycled.
+    /// Returns the gradient. Read it only while `self` lives: its memory may be recycled with the last clone.
     pub fn tensor(&self) -> &Tensor {
         match &*self.0 {
             Place::Plain(tensor) | Place::Lent(tensor) => tensor,
         }
     }
 
-    /// The sum of this gradient and another.
+    /// Adds another gradient.
     pub fn plus(&self, other: &Tensor) -> Result<Self> {
         if route(other.device()) == Route::Composed {
             issued("add", &[self.tensor(), other], None)?;
@@ -45,7 +45,7 @@ impl Collected {
         Ok(Self::plain((self.tensor() + other)?.detach()))
     }
 
-    /// This gradient, multiplied.
+    /// Multiplies the gradient by a factor.
     pub fn scaled(&self, factor: f64) -> Result<Tensor> {
         let x = self.tensor();
         match route(x.device()) {
@@ -69,7 +69,7 @@ impl Drop for Place {
     }
 }
 
-/// Moves the vector out of a storage that is about to be dropped, back to the pool.
+/// Moves the vector from a storage that is about to be dropped back to the pool.
 struct GiveBack;
 
 impl InplaceOp1 for GiveBack {
@@ -87,7 +87,7 @@ thread_local! {
     static COLLECTED: RefCell<Option<HashMap<TensorId, Collected>>> = const { RefCell::new(None) };
 }
 
-/// Runs a backward pass; returns with its result the gradients of variables that went past candle's store.
+/// Runs a backward pass. Returns its result, and the variables' gradients that bypassed candle's store.
 pub(crate) fn collecting<R>(
     backward: impl FnOnce() -> Result<R>,
 ) -> Result<(R, HashMap<TensorId, Collected>)> {
@@ -106,7 +106,7 @@ pub(crate) fn collecting<R>(
     Ok((result, found))
 }
 
-/// As [`handed_over`], of a tensor on a device.
+/// Like [`handed_over`], for a tensor on a device.
 pub fn handed_over_from_device(gradient: Tensor, of: &Tensor) -> Result<Option<Tensor>> {
     if !is_collected(of) {
         return Ok(Some(gradient));
@@ -114,7 +114,7 @@ pub fn handed_over_from_device(gradient: Tensor, of: &Tensor) -> Result<Option<T
     collect(Collected::plain(gradient), of)
 }
 
-/// Hands over the gradient of a tensor: returns it for candle, or `None` if it is collected.
+/// Hands over a tensor's gradient: returns it for candle, or `None` if it is collected.
 pub fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
     if !is_collected(of) {
         return gradient.into_tensor(of.shape()).map(Some);
@@ -123,12 +123,12 @@ pub fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
     collect(Collected(Arc::new(Place::Lent(lent))), of)
 }
 
-/// Whether this thread is in [`collecting`].
+/// Returns whether this thread is in [`collecting`].
 pub fn is_collecting() -> bool {
     COLLECTED.with_borrow(Option::is_some)
 }
 
-/// Whether the gradient of a tensor goes past candle's store.
+/// Returns whether a tensor's gradient bypasses candle's store.
 fn is_collected(of: &Tensor) -> bool {
     of.is_variable() && is_collecting()
 }

@@ -1,10 +1,9 @@
-//! An operation of any number of tensors as nodes of candle's graph, whose operations have at most three
-//! arguments.
+//! Operations with any number of inputs in candle's graph, whose own operations have at most three arguments.
 //!
-//! A chain of nodes runs through the tracked inputs, one node for each, and the operation is behind the
-//! last. In the backward pass candle therefore reaches the operation first, which computes all gradients at
-//! once; each node of the chain then hands out the gradient of its input. The chain's tensors have no elements, so that no
-//! device computes anything for it.
+//! A chain of nodes runs through the tracked inputs, one node per input, and the operation follows the last one. In
+//! the backward pass candle therefore reaches the operation first, which computes all gradients at once. Each node
+//! in the chain then returns its input's gradient. The chain's tensors have no elements, so that no device computes
+//! anything for it.
 //!
 //! ```text
 //! [] → Input(a) → Input(b) → .. → Output → result          forward
@@ -24,10 +23,10 @@ use candle_core::{
 
 use super::ledger::asked;
 
-/// The name of these operations in candle's graph.
+/// The operations' name in candle's graph.
 const NAME: &str = "tape";
 
-/// The forward pass of an operation of two tensors, the same on every device.
+/// The forward pass for an operation with two tensors, the same on every device.
 macro_rules! every_device {
     ($a:pat, $la:pat, $b:pat, $lb:pat => $result:expr) => {
         every_device!(cpu_fwd, CpuStorage, $a, $la, $b, $lb, $result);
@@ -47,17 +46,17 @@ macro_rules! every_device {
     };
 }
 
-/// How the gradients of such an operation are computed.
+/// Computes an operation's gradients.
 pub trait Backward: Send + Sync + 'static {
-    /// The gradients of all inputs for the cotangent of the result; `None` for inputs that need none.
+    /// Returns all inputs' gradients, given the result's gradient. `None` for inputs that need none.
     fn backward(&self, cotangent: &Tensor) -> Result<Vec<Option<Tensor>>>;
 }
 
-/// The result of an operation, computed in advance.
+/// An operation's precomputed result.
 pub enum Computed {
-    /// On the CPU; the forward pass moves it out.
+    /// On the CPU. The forward pass moves it out.
     Moved(Mutex<Option<(CpuStorage, Shape)>>),
-    /// Without a graph, on any device; the forward pass copies it.
+    /// Without a graph, on any device. The forward pass copies it.
     Copied(Tensor),
 }
 
@@ -67,7 +66,7 @@ impl Computed {
     }
 }
 
-/// The result of an operation on these inputs, as a tensor whose cotangent goes to `backward`.
+/// Returns the result of an operation on these inputs, as a tensor whose gradient is passed to `backward`.
 pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) -> Result<Tensor> {
     let found = Found::default();
     let device = match &result {
@@ -103,19 +102,19 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
     }
 }
 
-/// A copy of a contiguous tensor's storage, of which it is the beginning.
+/// Copies a contiguous tensor's storage, which must start with the tensor.
 fn copied<S: BackendStorage>(storage: &S, layout: &Layout) -> Result<(S, Shape)> {
     if !layout.is_contiguous() || layout.start_offset() != 0 {
-        bail!("{NAME}: a result that is a view");
+        bail!("{NAME}: the result is a view");
     }
     Ok((storage.try_clone(layout)?, layout.shape().clone()))
 }
 
-/// The gradients on their way from the operation to the inputs' nodes, of each thread whose backward pass is between
-/// the two: any number of passes may go over one graph at once.
+/// Gradients on their way from the operation to the inputs' nodes, for each thread whose backward pass is between
+/// the two. Several passes may run over one graph concurrently.
 type Found = Arc<Mutex<HashMap<ThreadId, Vec<Option<Tensor>>>>>;
 
-/// A node of the chain, which hands out the gradient of one input.
+/// A node in the chain, which returns one input's gradient.
 struct Input {
     index: usize,
     found: Found,
@@ -141,7 +140,7 @@ impl CustomOp2 for Input {
         let before = before.track_op().then(|| grad.clone());
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = thread::current().id();
-        // Nothing is left where nobody else needs a gradient, or all others were collected elsewhere.
+        // Empty if no other input needs a gradient, or all others were collected.
         let gradients = found.get_mut(&thread);
         let gradient = gradients.and_then(|gradients| gradients[self.index].take());
         if let Some(gradients) = found.get(&thread)
@@ -157,9 +156,9 @@ impl CustomOp2 for Input {
     }
 }
 
-/// The node of the operation itself.
+/// The operation's own node.
 struct Output {
-    /// Moved out by the forward pass; nothing where it copies.
+    /// Moved out by the forward pass. `None` if it copies.
     result: Mutex<Option<(CpuStorage, Shape)>>,
     backward: Box<dyn Backward>,
     found: Found,
@@ -202,7 +201,7 @@ impl CustomOp2 for Output {
 }
 
 impl Output {
-    /// Computes all gradients, which the chain's nodes hand out; of the chain itself it is 0.
+    /// Computes all gradients, which the chain's nodes return. The chain's own gradient is 0.
     fn of_chain(&self, chain: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let gradients = self.backward.backward(grad)?;
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// `Σ k · input_k`, of scalars.
+    /// `Σ k · input_k` for scalars.
     struct Weighted(Vec<Tensor>);
 
     impl Backward for Weighted {
@@ -242,7 +241,7 @@ mod tests {
         let vars: Vec<Var> = (0..6)
             .map(|i| Var::new(f64::from(i) + 0.5, &Device::Cpu).unwrap())
             .collect();
-        // A constant, variables, a variable twice, and what was computed of one.
+        // A constant, variables, a variable twice, and a value computed from one.
         let inputs = [
             vars[0].detach(),
             vars[1].as_tensor().clone(),
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_passes_of_several_threads_at_once_do_not_mix() {
+    fn concurrent_backward_passes_do_not_mix() {
         let (x, y) = (
             Var::new(3.0, &Device::Cpu).unwrap(),
             Var::new(5.0, &Device::Cpu).unwrap(),
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn of_constants_it_is_a_constant() {
+    fn an_operation_on_constants_is_a_constant() {
         let inputs = [1.0, 2.0].map(|x| Tensor::new(x, &Device::Cpu).unwrap());
         assert!(!weighted(&inputs).track_op());
     }

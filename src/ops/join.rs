@@ -1,4 +1,4 @@
-//! Heads side by side with others, or with one that they share.
+//! Concatenation of heads with other heads, or with one shared head.
 
 use candle_blocks_kernels::{Cpu, threads};
 use candle_core::{DType, Result, bail};
@@ -11,13 +11,13 @@ use super::value::{Value, on_either};
 const OP: &str = "join";
 
 impl Value {
-    /// Each head with the same head of `other` behind its own dimensions, or with the one that all share.
+    /// Concatenates each head with the same head in `other`, or with the one that all share.
     ///
     /// # Shapes
-    /// `self` `[rows, heads, a]` and `other` `[rows, heads or 1, b]`, to `[rows, heads, a + b]`.
+    /// `self` `[rows, heads, a]` and `other` `[rows, heads or 1, b]` give `[rows, heads, a + b]`.
     ///
     /// # Errors
-    /// If shapes or types do not fit, or for half types: see [`Self::widened`].
+    /// If shapes or types do not match, or for half types: see [`Self::widened`].
     pub fn joined(&self, other: &Value) -> Result<Value> {
         let fits = match (self.dims(), other.dims()) {
             (&[rows, heads, _], &[of_rows, others, _]) => {
@@ -75,7 +75,7 @@ impl Taped<Cpu> {
     }
 }
 
-/// Some columns of rows of `width` numbers, of which each `share` rows are summed.
+/// Returns some columns from rows with `width` elements, summed over each `share` rows.
 fn columns(of: &Numbers, width: usize, first: usize, n: usize, share: usize) -> Result<Numbers> {
     let mut sums = Numbers::zeros(of.dtype(), of.len() / width.max(1) / share.max(1) * n)?;
     same_type!(sums.slice_mut(), of.slice(), |sums, of| {

@@ -1,4 +1,4 @@
-//! Tapes whose steps are computed by the kernels: numbers in recycled memory.
+//! Tapes whose steps are computed by the kernels, with values in recycled memory.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::graph::Computed;
 use super::tape::{Engine, Slot, Taped};
 use super::{gradients::handed_over, numbers::Numbers, value::Value};
 
-/// Numbers that a step reads.
+/// Values that a step reads.
 #[derive(Clone)]
 pub(crate) enum Data {
     Numbers(Arc<Numbers>),
-    /// A contiguous tensor, or a matrix of any strides.
+    /// A contiguous tensor, or a matrix with any strides.
     Tensor(Tensor),
 }
 
@@ -124,7 +124,7 @@ impl Engine for Cpu {
     }
 }
 
-/// Runs `$body` with mutable and shared slices of one type.
+/// Runs `$body` with a mutable and a shared slice of one type.
 macro_rules! same_type {
     ($to:expr, $from:expr, |$a:ident, $b:ident| $body:expr) => {
         match ($to, $from) {
@@ -146,7 +146,7 @@ macro_rules! same_type {
 }
 pub(super) use same_type;
 
-/// As `same_type`, with two shared slices.
+/// Like `same_type`, with two shared slices.
 macro_rules! same_types {
     ($to:expr, $from:expr, $with:expr, |$a:ident, $b:ident, $c:ident| $body:expr) => {{
         use candle_blocks_kernels::{Slice, SliceMut};
@@ -161,13 +161,13 @@ macro_rules! same_types {
 }
 pub(super) use same_types;
 
-/// Numbers that nobody else reads as a rule.
+/// Returns the values, copied only if somebody else still reads them.
 fn own(numbers: Arc<Numbers>) -> Numbers {
     Arc::try_unwrap(numbers).unwrap_or_else(|shared| Numbers::copied(shared.slice()))
 }
 
 impl Taped<Cpu> {
-    /// A parameter of a step on this value's tape: its numbers, and the place of its gradient.
+    /// Returns a step's parameter on this value's tape: its values, and its gradient's place.
     pub fn parameter(&self, tensor: &Tensor) -> Result<(Data, Option<usize>)> {
         let readable = match tensor.rank() {
             2 => tensor.clone(),
@@ -178,12 +178,12 @@ impl Taped<Cpu> {
 }
 
 impl Pass<Cpu> {
-    /// Adds to the gradient of a parameter, if it asks for one.
+    /// Adds to a parameter's gradient, if it is required.
     pub fn add_parameter(&mut self, place: Option<usize>, gradient: Numbers) -> Result<()> {
         self.add(&Slot::whole(place, gradient.len()), gradient)
     }
 
-    /// Adds the sums of columns, of which there are `width`, to the gradient of a vector, if it asks for one.
+    /// Adds column sums, for `width` columns, to a vector's gradient, if it is required.
     pub fn add_column_sums(
         &mut self,
         of: Option<usize>,
@@ -212,13 +212,13 @@ impl Data {
 }
 
 impl Reading<'_> {
-    /// All numbers, of which a tensor's begin at its first one.
+    /// Returns all values. A tensor's values start at its first element.
     pub fn slice(&self) -> Slice<'_> {
         match self {
             Self::Numbers(numbers) => numbers.slice(),
             Self::Tensor(storage, layout) => {
                 let all = storage_slice(storage);
-                // A view without elements may begin behind the last one.
+                // A view without elements may begin after the last one.
                 let start = layout.start_offset().min(all.len());
                 let end = match layout.is_contiguous() {
                     true => (start + layout.shape().elem_count()).min(all.len()),
@@ -229,7 +229,7 @@ impl Reading<'_> {
         }
     }
 
-    /// A matrix of any strides, as a parameter may be; `shape` is that of numbers without a layout.
+    /// Returns a matrix with any strides, as a parameter may have. `shape` applies to values without a layout.
     pub fn matrix(&self, shape: (usize, usize)) -> Matrix<'_> {
         let strides = match self {
             Self::Tensor(_, layout) if layout.dims().len() == 2 => {
@@ -241,7 +241,7 @@ impl Reading<'_> {
     }
 }
 
-/// The numbers of a tensor's storage, which is on the CPU and of a float type: a tape takes no others.
+/// Returns a tensor's storage, which is a CPU float storage: a tape accepts no others.
 fn storage_slice(storage: &Storage) -> Slice<'_> {
     use candle_core::CpuStorage::*;
     match storage {
@@ -253,7 +253,7 @@ fn storage_slice(storage: &Storage) -> Slice<'_> {
     }
 }
 
-/// Copies some columns of rows of `width` numbers.
+/// Copies some columns from rows with `width` elements.
 fn copy_columns(from: Slice, width: usize, columns: Range<usize>, to: &mut Numbers) {
     use candle_blocks_kernels::SliceMut::*;
     fn copy<T: Copy>(from: &[T], width: usize, columns: Range<usize>, to: &mut [T]) {

@@ -1,4 +1,4 @@
-//! The largest numbers of each row alone.
+//! Activation sparsity: keeps only each row's largest elements.
 
 use std::f64::consts::SQRT_2;
 
@@ -11,25 +11,25 @@ use super::tape::Taped;
 use super::value::{Value, on_either};
 
 impl Value {
-    /// `max(x - mean - z · deviation, 0)` over each row, with the [`quantile`] z of a share of zeros: transformers'
-    /// `Gemma3nTextMLP._gaussian_topk`
+    /// Computes `max(x - mean - z · deviation, 0)` over each row, where z is the [`quantile`] for a share of zeros:
+    /// transformers' `Gemma3nTextMLP._gaussian_topk`
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>).
     pub fn largest(&self, share: f64) -> Result<Value> {
         on_either!(self, x => Ok(x.largest(quantile(share))?.into()))
     }
 }
 
-/// What a number distributed normally is below with a probability.
+/// Returns the standard normal quantile: the value below which a normal variable is with this probability.
 pub(crate) fn quantile(probability: f64) -> f64 {
     SQRT_2 * erf_inv(2.0 * probability - 1.0)
 }
 
-/// Takes from each number what is `z` deviations above the row's mean, and makes what is below 0.
+/// Subtracts `mean + z · deviation` from a row's elements, and clamps negative results to 0.
 pub(crate) fn keep_largest<T: Number>(row: &mut [T], z: f64) {
     let (mean, deviation) = mean_and_deviation(row);
     for x in row {
         let above = x.wide() - mean - z * deviation;
-        *x = T::rounded(if above <= 0.0 { 0.0 } else { above }); // NaN stays
+        *x = T::rounded(if above <= 0.0 { 0.0 } else { above }); // NaN is preserved
     }
 }
 
@@ -71,8 +71,8 @@ impl Taped<Cpu> {
     }
 }
 
-/// With the sum S over what is kept: `dx = dy where kept - S / n · (1 + z · (x - mean) / deviation)`; where nothing deviates, the
-/// last term is 0, as PyTorch's.
+/// With S the sum over kept elements: `dx = dy if kept - S / n · (1 + z · (x - mean) / deviation)`. If the deviation
+/// is 0, the last term is 0, as in PyTorch.
 fn gradient<T: Number>(dx: &mut [T], dy: &[T], x: &[T], z: f64) {
     let (mean, deviation) = mean_and_deviation(x);
     let of_kept = |dy: &T, x: &T| match x.wide() - mean - z * deviation <= 0.0 {
@@ -93,7 +93,7 @@ mod tests {
     use super::quantile;
 
     #[test]
-    fn quantiles_are_those_of_tables() {
+    fn quantiles_equal_published_tables() {
         // The first two are Wichura's test values (1988, algorithm AS 241).
         for (probability, expected) in [
             (0.25, -0.674_489_750_196_081_7),

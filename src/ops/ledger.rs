@@ -1,4 +1,4 @@
-//! What devices are asked to do: every operation of candle's that the composed form issues, where somebody records.
+//! A recorder for device operations: every candle operation that composed steps issue, while a recording runs.
 
 use std::cell::RefCell;
 
@@ -8,21 +8,21 @@ use super::cpu::{Route, rehearsed, route};
 
 mod table;
 
-/// Something that a device was asked to do.
+/// An operation that a device was asked to run.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Operation {
-    /// candle's name of it, or `upload` and `download` for a transfer.
+    /// candle's name for it, or `upload` and `download` for a transfer.
     pub name: &'static str,
-    /// The types of its operands: `f32`, `u8:f32`; of a conversion `f32->bf16`.
+    /// The operands' types: `f32`, `u8:f32`; for a conversion `f32->bf16`.
     pub types: String,
-    /// The dimensions and strides of its operands; of a result, where there are none.
+    /// The operands' dimensions and strides, or the result's if there are no operands.
     pub layouts: Vec<(Vec<usize>, Vec<usize>)>,
     /// Bytes moved between host and device.
     pub bytes: usize,
 }
 
-/// The direction of a transfer.
+/// A transfer's direction.
 #[derive(Clone, Copy)]
 pub(crate) enum Transfer {
     Up,
@@ -34,8 +34,8 @@ thread_local! {
     static LEDGER: RefCell<Option<Vec<Operation>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`; returns with its result what this thread asked devices to do: on CUDA and Metal, or where the environment
-/// variable `CANDLE_BLOCKS_REHEARSE` has the CPU compute as they do.
+/// Runs `work`. Returns its result, and the operations that this thread issued to devices: on CUDA and Metal, or on
+/// the CPU if the environment variable `CANDLE_BLOCKS_REHEARSE` makes it emulate them.
 pub fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Operation>) {
     /// Ends the recording, also in a panic.
     struct Ending;
@@ -52,13 +52,13 @@ pub fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Operation>) {
     (result, operations)
 }
 
-/// Takes down an operation on these operands, and the type that it converts them to.
+/// Records an operation on these operands, and the type to which it converts them.
 ///
 /// # Errors
-/// In a rehearsal, if the device's back end lacks it.
+/// In an emulation, if the device's backend lacks the operation.
 pub(crate) fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>) -> Result<()> {
     take_down(|| {
-        // Equal types once: `u8:f32` of a choice between two.
+        // Equal types once: `u8:f32` for a selection between two.
         let mut types: Vec<&str> = operands.iter().map(|of| of.dtype().as_str()).collect();
         types.dedup();
         Operation {
@@ -76,8 +76,7 @@ pub(crate) fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>
     })
 }
 
-/// Takes down what candle is asked for outside of [`Array`](super::array::Array), where layers are composed; errors as for
-/// [`issued`].
+/// Records a candle operation outside [`Array`](super::array::Array), in composed layers. Errors as for [`issued`].
 pub(crate) fn asked(name: &'static str, of: &Tensor) -> Result<()> {
     match route(of.device()) {
         Route::Kernels => Ok(()),
@@ -85,7 +84,7 @@ pub(crate) fn asked(name: &'static str, of: &Tensor) -> Result<()> {
     }
 }
 
-/// Takes down a transfer; errors as for [`issued`].
+/// Records a transfer. Errors as for [`issued`].
 pub(crate) fn moved(direction: Transfer, tensor: &Tensor) -> Result<()> {
     take_down(|| Operation {
         name: match direction {

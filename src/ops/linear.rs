@@ -1,4 +1,4 @@
-//! `y = x·Wᵀ + b` with its three gradients.
+//! Linear layers, `y = x·Wᵀ + b`, with their three gradients.
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::products::{Added, Matrix, multiply, multiply_rounded};
@@ -14,24 +14,23 @@ const OP: &str = "linear";
 
 /// Maps the last dimension: `torch.nn.functional.linear(x, weight, bias)`.
 ///
-/// On the CPU the order of addition is fixed: a row's bits depend on that row, the weight, the bias and the
-/// instruction set ([`super::isa`]), and on nothing else. f16 and bf16 are widened to f32 once per call, and
-/// the result is rounded once.
+/// On the CPU the summation order is fixed: a row's bits depend only on that row, the weight, the bias and the
+/// instruction set ([`super::isa`]). f16 and bf16 are widened to f32 once per call, and the result is rounded once.
 ///
 /// # Shapes
-/// `x` `[.., d_in]` of any rank from 1, `weight` `[d_out, d_in]`, `bias` `[d_out]`; the result is
-/// `[.., d_out]`. Any of them may be a view. Without rows the result is empty; where `d_in` is 0 it is the bias.
+/// `x` is `[.., d_in]` with rank 1 or more, `weight` is `[d_out, d_in]`, `bias` is `[d_out]`. The result is `[..,
+/// d_out]`. All may be views. Without rows the result is empty. If `d_in` is 0, the result is the bias.
 ///
 /// # Errors
-/// If shapes or types do not fit, or the environment asks for an instruction set that is unknown or that this
-/// CPU lacks.
+/// If shapes or types do not match, or the environment requests an instruction set that is unknown or that this CPU
+/// lacks.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     check_float(OP, x)?;
     Value::of(x)?.linear(weight, bias, None)?.tensor()
 }
 
 impl Value {
-    /// As [`linear()`], with `residual`, in the shape of the result, added to it.
+    /// Like [`linear()`], plus `residual`, which has the result's shape.
     pub fn linear(
         &self,
         weight: impl Into<Weight>,
@@ -60,7 +59,7 @@ impl Taped<Cpu> {
         if let Some(residual) = residual
             && is_half(self.dtype())
         {
-            // A half type rounds the product before it is added.
+            // A half type rounds the product before the addition.
             return residual.add(&self.linear(weight, bias, None)?);
         }
         let (d_out, d_in) = weight.dims2()?;
@@ -73,7 +72,7 @@ impl Taped<Cpu> {
             *last = d_out;
         }
         if residual.as_ref().is_some_and(|r| r.dims() != dims) {
-            bail!("{OP}: a residual of another shape than {dims:?}");
+            bail!("{OP}: the residual's shape differs from {dims:?}");
         }
         let rows = x.rows();
         let multiply = match x.precision() {
@@ -102,9 +101,9 @@ impl Taped<Cpu> {
             of_bias,
             of_residual.as_ref().and_then(|slot| slot.place),
         ];
-        // The weight's gradient alone reads the input.
+        // Only the weight's gradient reads the input.
         let (data, of_x) = (of_weight.map(|_| x.data.clone()), x.slot.clone());
-        // `dx = dy·W`, `dW = dyᵀ·x`, and the sum of `dy` over the rows; the residual's gradient is `dy`.
+        // `dx = dy·W`, `dW = dyᵀ·x`, and `dy` summed over the rows. The residual's gradient is `dy`.
         Ok(x.computed((y, dims), &asks, move |pass, dy| {
             let dtype = dy.dtype();
             let of_dy = || Matrix::new(dy.slice(), (rows, d_out), (d_out, 1));

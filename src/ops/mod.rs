@@ -1,18 +1,18 @@
-//! Differentiable fused operations: those that candle has only without a backward pass, or not at all.
+//! Differentiable fused operations that candle lacks, or has only without a backward pass.
 //!
-//! On the CPU each is one pass over the data, forward and backward, by the kernels of `candle-blocks-kernels`; a layer's
-//! steps become one node of candle's graph. On other devices the same function is composed of candle's own operations.
-//! The choice depends on the input's device and on nothing else ([`route`]): a transposed, narrowed or broadcast input
-//! gives the values and the gradients of its contiguous copy.
+//! On the CPU each operation is one pass over the data, forward and backward, in the kernels of
+//! `candle-blocks-kernels`. A layer's steps become one node in candle's graph. On other devices the same function is
+//! composed from candle's own operations. Only the input's device decides ([`route`]): a transposed, narrowed or
+//! broadcast input gives the same values and gradients as its contiguous copy.
 //!
-//! f32 and f64 compute in their own type, with statistics and long sums in f64; f16 and bf16 compute and sum in
-//! f32, and are rounded at the end. On the CPU a row's bits depend neither on the other rows nor on the number
-//! of threads. Second derivatives are not supported.
+//! f32 and f64 compute in their own type, with statistics and long sums in f64. f16 and bf16 compute and sum in f32,
+//! and are rounded at the end. On the CPU a row's bits depend neither on the other rows nor on the thread count.
+//! Second derivatives are not supported.
 //!
-//! Matrix products on the CPU ([`linear()`]) use the fastest instruction set that it has. The environment
-//! variable `CANDLE_BLOCKS_ISA` (`portable`, `neon`, `neon_dotprod`, `neon_bf16`, `avx2`, `avx512`, `avx512_vnni`,
-//! `avx512_bf16`, `amx`, `amx_emulated`) forces another one, and [`isa`] tells which is used. Bits may differ between
-//! instruction sets; within one they do not.
+//! Matrix products on the CPU ([`linear()`]) use the fastest available instruction set. The environment variable
+//! `CANDLE_BLOCKS_ISA` (`portable`, `neon`, `neon_dotprod`, `neon_bf16`, `avx2`, `avx512`, `avx512_vnni`,
+//! `avx512_bf16`, `amx`, `amx_emulated`) forces another one, and [`isa`] returns the one in use. Bits may differ
+//! between instruction sets, but not within one.
 //!
 //! ```
 //! use candle_blocks::{Activation, NormConfig, ops};

@@ -1,4 +1,4 @@
-//! The loss of regression, and of a student that learns a teacher's numbers.
+//! Mean squared error, the loss for regression and distillation.
 
 use candle_blocks_kernels::{Cpu, rows::squared_error as kernel};
 use candle_core::{Result, Tensor, bail};
@@ -9,16 +9,16 @@ use super::value::{Value, on_either};
 
 const OP: &str = "mse";
 
-/// The mean of `(x - target)²`: `torch.nn.functional.mse_loss(x, target)`.
+/// Computes the mean of `(x - target)²`: `torch.nn.functional.mse_loss(x, target)`.
 ///
-/// On the CPU it is one pass over both on all threads, forward and backward, and nothing of their size is kept; candle's own
-/// operations are six.
+/// On the CPU it takes one pass over both tensors on all threads, forward and backward, and keeps nothing of their
+/// size. candle's own version takes six operations.
 ///
 /// # Shapes
-/// `x` and `target` of one shape, type and device; the result is a scalar of their type.
+/// `x` and `target` have the same shape, type and device. The result is a scalar in their type.
 ///
 /// # Errors
-/// If shapes, types or devices do not fit, or there is no number to take the mean of.
+/// If shapes, types or devices do not match, or there are no elements.
 ///
 /// ```
 /// use candle_blocks::ops;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use crate::{config::Precision, ops::Route};
 
-    /// What other devices compute, run on the CPU.
+    /// Other devices' operations, run on the CPU.
     #[test]
     fn the_composed_loss_and_its_gradients_are_the_kernels() {
         let numbers = |seed: f64| -> Vec<f64> {

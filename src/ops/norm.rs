@@ -11,25 +11,22 @@ use crate::config::{NormConfig, NormKind, NormWeight};
 
 const OP: &str = "norm";
 
-/// Normalises over the last dimension.
+/// Normalizes over the last dimension.
 ///
 /// LayerNorm: `(x - mean(x)) / √(var(x) + eps) · weight + bias` (Ba et al. 2016,
-/// <https://arxiv.org/abs/1607.06450>), equal to
-/// `torch.nn.functional.layer_norm(x, (d,), weight, bias, eps)`. RMSNorm:
-/// `x / √(mean(x²) + eps) · weight` (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>),
-/// equal to `torch.nn.functional.rms_norm(x, (d,), weight, eps)`. With [`NormWeight::OnePlus`] the
-/// factor is `1 + weight`.
+/// <https://arxiv.org/abs/1607.06450>), equal to `torch.nn.functional.layer_norm(x, (d,), weight, bias, eps)`.
+/// RMSNorm: `x / √(mean(x²) + eps) · weight` (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>), equal to
+/// `torch.nn.functional.rms_norm(x, (d,), weight, eps)`. With [`NormWeight::OnePlus`] the factor is `1 + weight`.
 ///
-/// f16 and bf16 are computed in f32 and rounded once, except for RMSNorm with a plain weight: there the
-/// normalised value is rounded before it is multiplied, as in transformers
+/// f16 and bf16 are computed in f32 and rounded once, except for RMSNorm with a plain weight: there the normalized
+/// value is rounded before the multiplication, as in transformers
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>).
 ///
 /// # Shapes
-/// `x` `[.., d_model]`, `weight` and `bias` `[d_model]`; the result has the shape of `x`.
+/// `x` is `[.., d_model]`, `weight` and `bias` are `[d_model]`. The result has `x`'s shape.
 ///
 /// # Errors
-/// If a shape does not fit, if the types differ or are not float, or if the presence of the bias
-/// contradicts `config.bias`.
+/// If a shape does not match, types differ or are not float, or the bias contradicts `config.bias`.
 pub fn norm(
     x: &Tensor,
     weight: &Tensor,
@@ -41,7 +38,7 @@ pub fn norm(
 }
 
 impl Value {
-    /// As [`norm()`].
+    /// Like [`norm()`].
     pub fn norm(
         &self,
         weight: &Tensor,
@@ -117,7 +114,7 @@ fn check(x: &Value, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig)
     }
 }
 
-/// The kernel of a norm's configuration.
+/// Returns the kernel for a norm configuration.
 pub(crate) fn norm_kernel(config: &NormConfig) -> Norm {
     Norm {
         statistic: match config.kind {

@@ -1,16 +1,16 @@
-//! Numbers of any float type in recycled memory: the values and gradients of a tape.
+//! Values in any float type, in recycled memory: a tape's values and gradients.
 
 use candle_blocks_kernels::memory::{Buffer, Recycled};
 use candle_blocks_kernels::{Slice, SliceMut};
 use candle_core::{CpuStorage, DType, Device, Result, Shape, Tensor, bail};
 use half::{bf16, f16};
 
-/// A type of numbers.
+/// A float type.
 pub trait Number: Copy {
-    /// The nearest number; f16 and bf16 through f32, as the kernels round.
+    /// Rounds to the nearest value. f16 and bf16 round through f32, like the kernels.
     fn rounded(value: f64) -> Self;
 
-    /// The same number; exact.
+    /// Converts to f64, exactly.
     fn wide(self) -> f64;
 }
 
@@ -36,7 +36,7 @@ number! {
     bf16: value => bf16::from_f32(value as f32), of => of.into();
 }
 
-/// Numbers of any type as f64.
+/// Converts values in any type to f64.
 pub fn widened(numbers: Slice) -> Vec<f64> {
     fn wide<T: Number>(numbers: &[T]) -> Vec<f64> {
         numbers.iter().map(|number| number.wide()).collect()
@@ -49,7 +49,7 @@ pub fn widened(numbers: Slice) -> Vec<f64> {
     }
 }
 
-/// Owned numbers.
+/// An owned buffer in any float type.
 pub enum Numbers {
     F32(Buffer<f32>),
     F64(Buffer<f64>),
@@ -57,7 +57,7 @@ pub enum Numbers {
     Bf16(Buffer<bf16>),
 }
 
-/// Runs `$body` with `$buffer` bound to the buffer of whichever type, and makes it that type again.
+/// Runs `$body` with `$buffer` bound to the buffer in any type.
 macro_rules! map_buffer {
     ($numbers:expr, $buffer:ident => $body:expr) => {
         match $numbers {
@@ -70,10 +70,10 @@ macro_rules! map_buffer {
 }
 
 impl Numbers {
-    /// `len` numbers of unspecified value.
+    /// Creates a buffer with `len` elements and unspecified contents.
     ///
     /// # Errors
-    /// If the type is not a float that this crate computes with.
+    /// If the type is not a float that this crate supports.
     pub fn new(dtype: DType, len: usize) -> Result<Self> {
         Ok(match dtype {
             DType::F32 => Self::F32(Buffer::new(len)),
@@ -84,7 +84,7 @@ impl Numbers {
         })
     }
 
-    /// `len` zeros; errors as for [`Self::new`].
+    /// Creates a buffer with `len` zeros. Errors as for [`Self::new`].
     pub fn zeros(dtype: DType, len: usize) -> Result<Self> {
         let mut zeros = Self::new(dtype, len)?;
         match zeros.slice_mut() {
@@ -96,7 +96,7 @@ impl Numbers {
         Ok(zeros)
     }
 
-    /// A copy of a slice.
+    /// Copies a slice.
     pub fn copied(from: Slice) -> Self {
         match from {
             Slice::F32(numbers) => Self::F32(Buffer::copied(numbers)),
@@ -106,14 +106,14 @@ impl Numbers {
         }
     }
 
-    /// One number, rounded; errors as for [`Self::new`].
+    /// Creates a buffer with one rounded value. Errors as for [`Self::new`].
     pub fn of_scalar(dtype: DType, value: f64) -> Result<Self> {
         let mut one = Self::new(dtype, 1)?;
         map_buffer!(&mut one, buffer => buffer[0] = Number::rounded(value));
         Ok(one)
     }
 
-    /// The first number.
+    /// Returns the first value.
     pub fn scalar(&self) -> f64 {
         map_buffer!(self, buffer => buffer[0].wide())
     }
@@ -139,7 +139,7 @@ impl Numbers {
         map_buffer!(self, buffer => SliceMut::from(&mut buffer[..]))
     }
 
-    /// Its memory as candle's, for good.
+    /// Converts to candle's storage. The memory is not recycled.
     pub fn into_storage(self) -> CpuStorage {
         match self {
             Self::F32(buffer) => CpuStorage::F32(buffer.into_vec()),
@@ -149,19 +149,19 @@ impl Numbers {
         }
     }
 
-    /// A tensor of these numbers, for good.
+    /// Converts to a tensor. The memory is not recycled.
     pub fn into_tensor(self, shape: impl Into<Shape>) -> Result<Tensor> {
         let shape = shape.into();
         map_buffer!(self, buffer => Tensor::from_vec(buffer.into_vec(), shape, &Device::Cpu))
     }
 
-    /// A tensor of these numbers, on loan: [`give_back`] must follow.
+    /// Converts to a tensor as a loan: [`give_back`] must follow.
     pub fn into_lent_tensor(self, shape: &Shape) -> Result<Tensor> {
         map_buffer!(self, buffer => Tensor::from_vec(buffer.into_lent(), shape, &Device::Cpu))
     }
 }
 
-/// Takes back the memory of a tensor from [`Numbers::into_lent_tensor`].
+/// Returns a tensor's memory from [`Numbers::into_lent_tensor`] to the pool.
 pub fn give_back(storage: &mut CpuStorage) {
     fn give<T: Recycled>(numbers: &mut Vec<T>) {
         candle_blocks_kernels::memory::give_back(std::mem::take(numbers));

@@ -15,7 +15,7 @@ use crate::config::Precision;
 const OP: &str = "linear";
 
 impl Value {
-    /// The product with a packed weight, in f32 for every type of input, plus an f32 `bias` and a `residual`.
+    /// Multiplies by a packed weight, in f32 for every input type, and adds an f32 `bias` and a `residual`.
     pub(super) fn packed_linear(
         &self,
         weight: &Packed,

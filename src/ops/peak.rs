@@ -1,4 +1,4 @@
-//! The ceiling that products on the CPU are measured against.
+//! The CPU's peak speed, an upper bound for products.
 
 use candle_blocks_kernels::products::{WeightFormat, peak};
 use candle_core::Result;
@@ -6,15 +6,16 @@ use candle_core::Result;
 use super::cpu::cpu;
 use crate::config::{GroupSize, Precision};
 
-/// The most operations per second that `threads` threads of this CPU reach with the instruction set that
-/// [`isa`](super::isa) names: multiplications and additions (a fused one counts as two) between registers
-/// alone, in the number format that a packed layer of this precision multiplies.
+/// Measures the peak speed in operations per second that `threads` threads reach with the instruction set that
+/// [`isa`](super::isa) returns: multiplications and additions (a fused one counts as two) between registers, in the
+/// number format that a packed layer with this precision multiplies.
 ///
-/// Measures for about 20 ms. No matrix product can be faster, except on `neon_bf16`, whose products of matrices do up to
-/// twice what its dot products do, which are measured; a benchmark's share of this says how close it comes.
+/// The measurement takes about 20 ms. No matrix product can be faster, except on `neon_bf16`: its matrix products
+/// reach up to twice the speed of its dot products, which are measured. A benchmark can report its share of this
+/// peak.
 ///
 /// # Errors
-/// If the environment asks for an instruction set that is unknown, or that this CPU lacks.
+/// If the environment requests an instruction set that is unknown, or that this CPU lacks.
 pub fn peak_flops(precision: Precision, threads: usize) -> Result<f64> {
     Ok(peak(
         cpu()?.on(threads),
@@ -22,7 +23,7 @@ pub fn peak_flops(precision: Precision, threads: usize) -> Result<f64> {
     ))
 }
 
-/// The kernels' format of weights in a precision; `None`, if the weights' file has it.
+/// Returns the kernels' weight format for a precision. `None` if the weights' file determines it.
 pub(crate) fn weight_format(precision: Precision) -> Option<WeightFormat> {
     Some(match precision {
         Precision::F32 => WeightFormat::F32,
@@ -34,7 +35,7 @@ pub(crate) fn weight_format(precision: Precision) -> Option<WeightFormat> {
             GroupSize::Of64 => WeightFormat::Int4By64,
             GroupSize::Of128 => WeightFormat::Int4By128,
         },
-        // Bytes times bytes, whatever these are made of.
+        // Bytes times bytes, for any stored format.
         Precision::AsStored => return None,
     })
 }

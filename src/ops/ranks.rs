@@ -4,9 +4,9 @@
 //! x → split_among → a rank's rows of the first weights → its columns of the last → summed_over → y
 //! ```
 //!
-//! Forward, the first does nothing and the second sums over the ranks; backward it is the other way round: *f* and *g* of
-//! Megatron-LM (Shoeybi et al. 2019, <https://arxiv.org/abs/1909.08053>, section 3). A parameter of which several ranks have the
-//! same rows gets the sum of their gradients where the tape ends.
+//! Forward, the first operation does nothing and the second sums over the ranks. Backward, it is the other way
+//! round: *f* and *g* in Megatron-LM (Shoeybi et al. 2019, <https://arxiv.org/abs/1909.08053>, section 3). If
+//! several ranks have the same rows of a parameter, its gradients are summed where the tape ends.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ pub(crate) struct Ranks {
     partial: Vec<Partial>,
 }
 
-/// A parameter of which other ranks have the same rows too: each finds a part of their gradient.
+/// A parameter whose rows other ranks have too. Each rank finds a part of their gradient.
 #[derive(Clone, Debug)]
 pub(crate) struct Partial {
     pub id: TensorId,
-    /// How many elements all ranks' rows have together.
+    /// Element count over all ranks' rows.
     pub n_whole: usize,
-    /// Those of this rank.
+    /// This rank's elements.
     pub own: Range<usize>,
 }
 
@@ -51,7 +51,7 @@ impl Ranks {
         E::cotangent(&self.communicator.sum(&E::tensor(data, dims)?)?)
     }
 
-    /// The whole gradient of a tensor, of what this rank has found.
+    /// Returns a tensor's whole gradient, given this rank's part.
     pub(super) fn whole<E: Engine>(
         &self,
         gradient: E::Output,
@@ -72,12 +72,12 @@ impl Ranks {
 }
 
 impl Value {
-    /// The value as each rank's part of a layer reads it: the gradients that they find are summed.
+    /// Returns the value for each rank's part of a layer. The ranks' gradients are summed.
     pub fn split_among(&self, ranks: &Arc<Ranks>) -> Result<Value> {
         on_either!(self, x => Ok(x.split_among(ranks)?.into()))
     }
 
-    /// The sum of what the ranks have made; its gradient is that of each.
+    /// Sums the ranks' results. Each rank's gradient is the sum's gradient.
     pub fn summed_over(&self, ranks: &Ranks) -> Result<Value> {
         on_either!(self, x => Ok(x.summed_over(ranks)?.into()))
     }

@@ -1,4 +1,4 @@
-//! A table's rows in the order of queries and keys.
+//! Relative position bias: looks up a table's rows by query and key.
 
 use candle_blocks_kernels::Cpu;
 use candle_core::{Result, Tensor};
@@ -9,25 +9,25 @@ use super::numbers::Numbers;
 use super::tape::Taped;
 use super::value::{Value, on_either};
 
-/// Which row of a table `[n_buckets, n_heads]` each key of each query gets.
+/// The row in a table `[n_buckets, n_heads]` for each query and key.
 pub(crate) struct Buckets<'a> {
     pub queries: usize,
     pub keys: usize,
-    /// The row of a query and a key, by their numbers.
+    /// Returns the row for a query and a key, given their indices.
     pub of: &'a dyn Fn(usize, usize) -> u32,
-    /// Tells one such map from another.
+    /// Identifies the map.
     pub name: String,
 }
 
 impl Buckets<'_> {
-    /// The row of each pair of query and key.
+    /// Returns the row for each query-key pair.
     pub(super) fn all(&self) -> Vec<u32> {
         let rows = (0..self.queries).flat_map(|query| (0..self.keys).map(move |key| (query, key)));
         rows.map(|(query, key)| (self.of)(query, key)).collect()
     }
 }
 
-/// `[1, n_heads, queries, keys]` of a table's numbers; the table gets its gradient.
+/// Returns the bias `[1, n_heads, queries, keys]` from a table. The table gets a gradient.
 pub(crate) fn relative_bias(
     table: &Tensor,
     buckets: &Buckets,

@@ -1,4 +1,4 @@
-//! What the distances of keys from queries add to the scores of an attention: products of contents and positions.
+//! Relative position scores in disentangled attention: products between contents and positions.
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{ContentOf, HeadRows, RelativeScores};
@@ -13,21 +13,21 @@ use super::value::Value;
 
 const OP: &str = "relative scores";
 
-/// Added to the scores of disentangled attention: `scale · (q · keys[row]ᵀ + k · queries[row]ᵀ)` per head, with the row of the
-/// distance of query and key.
+/// Position scores for disentangled attention: `scale · (q · keys[row]ᵀ + k · queries[row]ᵀ)` per head, where `row`
+/// depends on the distance between query and key.
 #[derive(Clone, Copy)]
 pub(crate) struct Relative<'a> {
-    /// What queries meet, `[rows, n_heads · head_dim]`.
+    /// The position keys that queries are multiplied by, `[rows, n_heads · head_dim]`.
     pub keys: Option<&'a Value>,
-    /// What keys meet.
+    /// The position queries that keys are multiplied by.
     pub queries: Option<&'a Value>,
-    /// The row of the tables for the distances `query - key` from `1 - seq` to `seq - 1`.
+    /// The tables' row for each distance `query - key`, from `1 - seq` to `seq - 1`.
     pub rows: &'a [u32],
-    /// Tells one such map from another.
+    /// Identifies the map.
     pub name: &'a str,
 }
 
-/// A content and the table of positions that it meets.
+/// A content, and the position table that it is multiplied by.
 pub(super) struct Term<V> {
     pub content: V,
     pub of: ContentOf,
@@ -35,8 +35,10 @@ pub(super) struct Term<V> {
 }
 
 impl<'a> Relative<'a> {
+    /// Checks shapes and types.
+    ///
     /// # Errors
-    /// If shapes or types do not fit queries of this width and type.
+    /// If they do not match queries with this width and type.
     pub(super) fn check(&self, query: &Value, mixing: &Mixing) -> Result<()> {
         let (seq, rows) = (mixing.queries, self.rows);
         let last = rows.iter().max().map_or(0, |&last| last as usize + 1);
@@ -61,7 +63,7 @@ impl<'a> Relative<'a> {
         }
     }
 
-    /// The terms of queries and keys on a tape.
+    /// Returns the terms for queries and keys on a tape.
     pub(super) fn terms<E: Engine>(
         &self,
         query: &Taped<E>,
@@ -85,13 +87,13 @@ impl<'a> Relative<'a> {
 }
 
 impl<E: Engine> Term<Taped<E>> {
-    /// The places of their gradients.
+    /// Returns the gradients' places.
     pub(super) fn asks(&self) -> [Option<usize>; 2] {
         [self.content.slot.place, self.table.slot.place]
     }
 }
 
-/// Rows of heads that a step reads.
+/// Rows with heads that a step reads.
 struct Heads {
     data: Data,
     slot: Slot,
@@ -120,7 +122,7 @@ impl Heads {
     }
 }
 
-/// The terms that an attention keeps in place of their scores, which each of its passes computes.
+/// The terms that an attention keeps rather than their scores, which each pass recomputes.
 pub(super) struct Terms {
     terms: Vec<Term<Heads>>,
     batch: usize,
@@ -149,18 +151,18 @@ impl Terms {
         }
     }
 
-    /// As a bias of the scores.
+    /// Returns the strides of the scores as a bias.
     pub fn strides(&self) -> [usize; 4] {
         let of_head = self.seq * self.seq;
         [self.n_heads * of_head, of_head, self.seq, 1]
     }
 
-    /// Zeros `[batch, n_heads, seq, seq]`.
+    /// Returns zeros `[batch, n_heads, seq, seq]`.
     pub fn zeros(&self) -> Result<Numbers> {
         Numbers::zeros(self.dtype, self.batch * self.strides()[0])
     }
 
-    /// The scores, `[batch, n_heads, seq, seq]`.
+    /// Computes the scores, `[batch, n_heads, seq, seq]`.
     pub fn scores(&self, cpu: Cpu) -> Result<Numbers> {
         let mut scores = self.zeros()?;
         for term in &self.terms {
@@ -169,7 +171,7 @@ impl Terms {
         Ok(scores)
     }
 
-    /// Hands the gradients of contents and tables to the pass, for that of the scores.
+    /// Adds the contents' and tables' gradients to the pass, given the scores' gradient.
     pub fn backward(&self, pass: &mut Pass<Cpu>, dscores: &Numbers) -> Result<()> {
         for term in &self.terms {
             let numbers =

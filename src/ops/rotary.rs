@@ -11,15 +11,15 @@ use crate::config::RotaryPairing;
 
 const OP: &str = "rotate";
 
-/// Rotates the first `2·pairs` dimensions of every head, pair by pair: `(a, b)` becomes
-/// `(a cos - b sin, b cos + a sin)` (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
+/// Rotates the first `2·pairs` dimensions in every head, pair by pair: `(a, b)` becomes `(a cos - b sin, b cos + a
+/// sin)` (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
 ///
 /// # Shapes
-/// `x` `[batch, n_heads, seq, head_dim]`, `cos` and `sin` `[batch or 1, seq, pairs]`; the result has the shape
-/// of `x`. The tables get no gradient.
+/// `x` is `[batch, n_heads, seq, head_dim]`, `cos` and `sin` are `[batch or 1, seq, pairs]`. The result has `x`'s
+/// shape. The tables get no gradient.
 ///
 /// # Errors
-/// If the shapes or types do not fit.
+/// If shapes or types do not match.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Tensor> {
     check_float(OP, x)?;
     if x.rank() != 4 {
@@ -31,7 +31,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) ->
 }
 
 impl Value {
-    /// As [`rotate()`], for `[batch, seq, n_heads, head_dim]`.
+    /// Like [`rotate()`], for `[batch, seq, n_heads, head_dim]`.
     pub fn rotate(&self, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Value> {
         let [batch, seq, _, head_dim] = *self.dims() else {
             let found = self.dims();
@@ -82,7 +82,7 @@ impl Taped<Cpu> {
             rotation.apply(x.engine(), x.data.read().slice(), y.slice_mut());
         });
         let slot = x.slot.clone();
-        // The transpose of a rotation is the rotation by the opposite angle.
+        // The transposed rotation is the rotation by the negative angle.
         Ok(x.mapped(y, &[slot.place], move |pass, dy| {
             let mut dx = Numbers::new(dy.dtype(), dy.len())?;
             turn.with(Direction::Back, |rotation| {
@@ -96,9 +96,9 @@ impl Taped<Cpu> {
 struct Turn {
     cos: Data,
     sin: Data,
-    /// Tables: one for all sequences, or one for each.
+    /// Table count: one for all sequences, or one for each.
     tables: usize,
-    /// Positions, heads, dimensions of a head, pairs.
+    /// Positions, heads, dimensions per head, pairs.
     sizes: [usize; 4],
     pairing: Pairing,
 }

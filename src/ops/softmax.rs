@@ -10,15 +10,15 @@ use super::value::{Value, on_either};
 
 const OP: &str = "softmax";
 
-/// Softmax over the last dimension: `exp(x - max) / Σ exp(x - max)`.
+/// Computes the softmax over the last dimension: `exp(x - max) / Σ exp(x - max)`.
 ///
-/// Equal to `torch.softmax(x, -1)`, except that a row of nothing but `-inf` gives zeros and not NaN.
+/// Equal to `torch.softmax(x, -1)`, except that a row with only `-inf` gives zeros rather than NaN.
 ///
 /// # Shapes
-/// `x` `[.., n]`, any rank from 1; the result has the shape of `x`.
+/// `x` is `[.., n]` with rank 1 or more. The result has `x`'s shape.
 ///
 /// # Errors
-/// If `x` is not of a float type, or is a scalar.
+/// If `x` has no float type, or is a scalar.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     check_float(OP, x)?;
     if x.rank() == 0 {
@@ -27,30 +27,30 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     Value::of(x)?.softmax(Scores::Any)?.tensor()
 }
 
-/// What a softmax may be asked of.
+/// A guarantee about a softmax's input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scores {
     /// A row may be all `-inf`.
     Any,
-    /// Each row has a finite number: candle's fused operation will do.
+    /// Each row has a finite element, so that candle's fused operation can be used.
     Finite,
 }
 
 impl Value {
-    /// As [`softmax`].
+    /// Like [`softmax`].
     pub fn softmax(&self, scores: Scores) -> Result<Value> {
         on_either!(self, x => Ok(x.softmax(scores)?.into()))
     }
 }
 
 impl Value {
-    /// Each number divided by the sum of its row.
+    /// Divides each element by its row's sum.
     pub fn shares(&self) -> Result<Value> {
         on_either!(self, x => Ok(x.shares()?.into()))
     }
 }
 
-/// `x / Σ x` of each row, in place, with the sum in f64.
+/// Computes `x / Σ x` for each row, in place, with the sum in f64.
 fn divide_by_sums<T: Number>(rows: &mut [T], width: usize, sums: &mut Vec<f64>) {
     for row in rows.chunks_exact_mut(width.max(1)) {
         let sum: f64 = row.iter().map(|x| x.wide()).sum();
@@ -59,7 +59,7 @@ fn divide_by_sums<T: Number>(rows: &mut [T], width: usize, sums: &mut Vec<f64>) 
     }
 }
 
-/// `(dy - Σ dy · y) / Σ x` of each row, in place of `dy`.
+/// Computes `(dy - Σ dy · y) / Σ x` for each row, in place of `dy`.
 fn share_gradients<T: Number>(y: &[T], dy: &mut [T], width: usize, sums: &[f64]) {
     let rows = y
         .chunks_exact(width.max(1))

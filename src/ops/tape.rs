@@ -1,16 +1,16 @@
-//! The steps that a layer takes, which become one node of candle's graph.
+//! A tape: a layer's steps, which become one node in candle's graph.
 //!
-//! Between two nodes candle adds each gradient to a tensor of zeros that it makes for it, and every tensor is newly
-//! allocated. On a tape, gradients are added in a product's epilogue or not at all, and a value lives only as long as a
-//! later step or the backward pass reads it.
+//! Between two nodes candle adds each gradient to a new tensor of zeros, and every tensor is newly allocated. On a
+//! tape, gradients are added in a product's epilogue or not at all, and a value lives only as long as a later step
+//! or the backward pass reads it.
 //!
 //! ```text
 //! tensor → Value::of → step → step → step → Value::tensor → tensor, one node of the graph
 //!                       ↑       ↑ parameters
 //! ```
 //!
-//! Every step is computed at once, by an [`Engine`]. What its backward pass needs is recorded, if anything that went into it
-//! asks for a gradient: a [`Step`], with the place of the value that it made. The backward pass takes the steps in reverse.
+//! An [`Engine`] computes every step at once. If any input requires a gradient, the step's backward pass is
+//! recorded: a [`Step`], with its result's place. The backward pass runs the steps in reverse.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -25,63 +25,65 @@ use super::ranks::Ranks;
 use super::value::Value;
 use crate::config::Precision;
 
-/// What computes the steps of a tape.
+/// Computes a tape's steps.
 pub(crate) trait Engine: Copy + Send + Sync + 'static {
-    /// Numbers that a step reads, kept for as long as its backward pass may read them too.
+    /// Values that a step reads. They live as long as its backward pass may read them too.
     type Data: Clone + Send + Sync;
-    /// Numbers that a step computes: a value, or a gradient.
+    /// Values that a step computes: a value, or a gradient.
     type Output: Into<Self::Data>;
-    /// The gradients found so far of one value.
+    /// The gradient so far for one value.
     type Sum;
 
+    /// Creates the engine.
+    ///
     /// # Errors
-    /// If the environment asks for what is not there.
+    /// If the environment requests an unavailable instruction set or device.
     fn new() -> Result<Self>;
 
-    /// The numbers of a tensor of a float type.
+    /// Wraps a float tensor's data.
     fn data(tensor: &Tensor) -> Result<Self::Data>;
 
     fn dtype(data: &Self::Data) -> DType;
 
-    /// The numbers of a whole value in other dimensions.
+    /// Returns a whole value's data in other dimensions.
     fn reshaped(data: Self::Data, dims: &[usize]) -> Result<Self::Data>;
 
-    /// A copy of a value's numbers without the columns beside it.
+    /// Copies a value's own columns.
     fn copied(of: &Taped<Self>) -> Result<Self::Output>;
 
-    /// A value on a tape of this engine, if it is one.
+    /// Returns the value if it is on a tape of this engine.
     fn of(value: &Value) -> Option<&Taped<Self>>;
 
-    /// The tensor of values without a gradient.
+    /// Returns a tensor for a value without a gradient.
     fn tensor(data: Self::Data, dims: &[usize]) -> Result<Tensor>;
 
-    /// The result of a tape for candle's graph.
+    /// Returns a tape's result for candle's graph.
     fn result(data: Self::Data, dims: &[usize]) -> Result<Computed>;
 
-    /// Zeros of these dimensions, in the type and on the device of other numbers.
+    /// Returns zeros with these dimensions, in `like`'s type and on its device.
     fn zeros(like: &Self::Output, dims: &[usize]) -> Result<Self::Output>;
 
-    /// The gradient of the value that a tape ended in.
+    /// Returns the gradient for the tape's output.
     fn cotangent(tensor: &Tensor) -> Result<Self::Output>;
 
-    /// Adds to the gradient of a value.
+    /// Adds to a value's gradient.
     fn add(self, sum: &mut Option<Self::Sum>, to: &Slot, gradient: Self::Output) -> Result<()>;
 
-    /// The gradient of a whole value of these dimensions.
+    /// Returns the gradient for a whole value with these dimensions.
     fn total(sum: Self::Sum, dims: &[usize]) -> Result<Self::Output>;
 
-    /// Hands over the gradient of a tensor: returns it for candle, or `None` if it is collected.
+    /// Hands over a tensor's gradient: returns it for candle, or `None` if it is collected.
     fn handed_over(gradient: Self::Output, of: &Tensor) -> Result<Option<Tensor>>;
 
-    /// Runs the steps of a backward pass.
+    /// Runs a backward pass's steps.
     fn working<R>(work: impl FnOnce() -> R) -> R;
 }
 
-/// A value on a tape: rows of numbers, or some columns of them.
+/// A value on a tape: rows, or some columns of them.
 pub(crate) struct Taped<E: Engine> {
     tape: Rc<Tape<E>>,
     pub slot: Slot,
-    /// All columns of the rows.
+    /// All columns in the rows.
     pub data: E::Data,
     dims: Vec<usize>,
 }
@@ -97,37 +99,37 @@ impl<E: Engine> Clone for Taped<E> {
     }
 }
 
-/// Where the gradient of a value goes: to some columns of the gradient of all of its rows.
+/// The destination for a value's gradient: some columns in the gradient for all its rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    /// The rows' place on the tape; `None` if nothing asks for their gradient.
+    /// The rows' place on the tape, or `None` if no gradient is required.
     pub place: Option<usize>,
-    /// Columns of the rows.
+    /// Columns in the rows.
     pub width: usize,
-    /// Those that are the value.
+    /// The columns that are the value.
     pub columns: Range<usize>,
 }
 
-/// The backward pass of what made one value: hands the gradients of what went in to the pass, given that of the value.
+/// The backward pass for one step: adds the inputs' gradients to the pass, given the result's gradient.
 pub(crate) type Step<E> = dyn Fn(&mut Pass<E>, <E as Engine>::Output) -> Result<()> + Send + Sync;
 
-/// A step with what it made: the value's place and dimensions.
+/// A step, with its result's place and dimensions.
 pub(crate) type Made<E> = (usize, Vec<usize>, Arc<Step<E>>);
 
-/// The steps so far. Places are numbered in the order in which their values came to the tape.
+/// The steps so far. Places are numbered in the order in which values came to the tape.
 struct Tape<E: Engine> {
     engine: E,
-    /// Of the products of linear layers.
+    /// The precision for linear layers' products.
     precision: Precision,
     record: RefCell<Record<E>>,
 }
 
 struct Record<E: Engine> {
     n_places: usize,
-    /// Tensors that ask for a gradient, with their places.
+    /// Tensors that require a gradient, with their places.
     inputs: Vec<(usize, Tensor)>,
     steps: Vec<Made<E>>,
-    /// Those that compute the steps together, if there are some.
+    /// The ranks that compute the steps together, if any.
     ranks: Option<Arc<Ranks>>,
 }
 
@@ -139,7 +141,7 @@ impl<E: Engine> Record<E> {
 }
 
 impl<E: Engine> Tape<E> {
-    /// The place of a tensor's gradient; `None` if it asks for none.
+    /// Returns the place for a tensor's gradient, or `None` if it requires none.
     fn place(&self, tensor: &Tensor) -> Option<usize> {
         if !tensor.track_op() {
             return None;
@@ -156,7 +158,7 @@ impl<E: Engine> Tape<E> {
 }
 
 impl Slot {
-    /// All columns.
+    /// Returns a slot with all columns.
     pub fn whole(place: Option<usize>, width: usize) -> Self {
         Self {
             place,
@@ -171,7 +173,7 @@ impl Slot {
 }
 
 impl<E: Engine> Taped<E> {
-    /// The first value of a new tape, whose linear layers multiply in a precision.
+    /// Starts a tape with its first value. Linear layers on it multiply in `precision`.
     pub fn begin(tensor: &Tensor, precision: Precision) -> Result<Self> {
         let record = Record {
             n_places: 0,
@@ -198,12 +200,12 @@ impl<E: Engine> Taped<E> {
         })
     }
 
-    /// The value of another tensor on the same tape.
+    /// Returns another tensor as a value on the same tape.
     pub fn beside(&self, tensor: &Tensor) -> Result<Self> {
         Self::value(&self.tape, tensor)
     }
 
-    /// Another value on this one's tape: itself, or its tensor's value.
+    /// Returns another value on this one's tape: itself, or its tensor as a new value.
     pub fn on_tape(&self, other: &Value) -> Result<Self> {
         match E::of(other) {
             Some(other) if Rc::ptr_eq(&self.tape, &other.tape) => Ok(other.clone()),
@@ -211,7 +213,7 @@ impl<E: Engine> Taped<E> {
         }
     }
 
-    /// The place of a parameter's gradient.
+    /// Returns the place for a parameter's gradient.
     pub fn place(&self, parameter: &Tensor) -> Option<usize> {
         self.tape.place(parameter)
     }
@@ -232,7 +234,7 @@ impl<E: Engine> Taped<E> {
         E::dtype(&self.data)
     }
 
-    /// The number of rows.
+    /// Returns the row count.
     pub fn rows(&self) -> usize {
         let last = self.dims.len().saturating_sub(1);
         self.dims[..last].iter().product()
@@ -242,7 +244,7 @@ impl<E: Engine> Taped<E> {
         self.dims.iter().product()
     }
 
-    /// The value in other dimensions.
+    /// Returns the value in other dimensions.
     pub fn reshape(&self, dims: Vec<usize>) -> Result<Self> {
         let mut value = self.whole()?;
         if dims.iter().product::<usize>() != value.elem_count() {
@@ -255,7 +257,7 @@ impl<E: Engine> Taped<E> {
         Ok(value)
     }
 
-    /// Some columns of the last dimension; nothing is copied.
+    /// Returns some columns in the last dimension, without a copy.
     pub fn columns(&self, columns: Range<usize>) -> Self {
         let mut value = self.clone();
         let (first, n) = (value.slot.columns.start, columns.len());
@@ -266,8 +268,8 @@ impl<E: Engine> Taped<E> {
         value
     }
 
-    /// The value of these results of values and parameters with gradients at these places. If there are any, `step` is
-    /// recorded, their backward pass.
+    /// Wraps a step's result as a value. `asks` holds the places for the inputs' gradients. If there are any, `step`
+    /// is recorded as their backward pass.
     pub fn computed(
         &self,
         (data, dims): (impl Into<E::Data>, Vec<usize>),
@@ -289,7 +291,7 @@ impl<E: Engine> Taped<E> {
         }
     }
 
-    /// As [`Self::computed`], of results in this value's dimensions.
+    /// Like [`Self::computed`], for a result with this value's dimensions.
     pub fn mapped(
         &self,
         data: impl Into<E::Data>,
@@ -299,7 +301,7 @@ impl<E: Engine> Taped<E> {
         self.computed((data, self.dims.clone()), asks, step)
     }
 
-    /// The value without other columns beside it.
+    /// Returns the value without other columns beside it.
     pub fn whole(&self) -> Result<Self> {
         if self.slot.is_whole() {
             return Ok(self.clone());
@@ -309,7 +311,7 @@ impl<E: Engine> Taped<E> {
         Ok(self.mapped(copy, &[slot.place], move |pass, dy| pass.add(&slot, dy)))
     }
 
-    /// Notes the ranks that compute the next steps together.
+    /// Sets the ranks that compute the next steps together.
     pub fn divide(&self, ranks: &Arc<Ranks>) {
         self.tape.record.borrow_mut().ranks = Some(ranks.clone());
     }
@@ -343,7 +345,7 @@ impl<E: Engine> Taped<E> {
     }
 }
 
-/// Checks that the type of a tensor is a float.
+/// Checks that a tensor has a float type.
 pub(crate) fn check_float(op: &str, x: &Tensor) -> Result<()> {
     match x.dtype() {
         DType::F32 | DType::F64 | DType::F16 | DType::BF16 => Ok(()),

@@ -1,4 +1,4 @@
-//! Values on their way through a layer.
+//! Values within a layer.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use super::cpu::{Route, route, with_team};
 use super::tape::Taped;
 use crate::config::Precision;
 
-/// A value on its way through a layer, computed by kernels or composed of candle's operations.
+/// A value within a layer, computed by kernels or composed from candle operations.
 #[derive(Clone)]
 pub(crate) enum Value {
     Kernels(Taped<Cpu>),
     Composed(Taped<Composed>),
 }
 
-/// What `$body` makes of the value, whoever computes it.
+/// Evaluates `$body` for the value on either route.
 macro_rules! on_either {
     ($value:expr, $x:ident => $body:expr) => {
         match $value {
@@ -42,20 +42,20 @@ impl From<Taped<Composed>> for Value {
 }
 
 impl Value {
-    /// The value of a tensor, which begins a tape.
+    /// Converts a tensor to a value, which starts a tape.
     ///
     /// # Errors
-    /// If it is not of a float type, or the environment asks for an instruction set that this CPU lacks.
+    /// If the tensor has no float type, or the environment requests an instruction set that this CPU lacks.
     pub fn of(tensor: &Tensor) -> Result<Self> {
         Self::multiplied_in(Precision::F32, tensor)
     }
 
-    /// As [`Self::of`], of a tape whose linear layers multiply in a precision.
+    /// Like [`Self::of`], for a tape whose linear layers multiply in a precision.
     pub fn multiplied_in(precision: Precision, tensor: &Tensor) -> Result<Self> {
         Self::on(route(tensor.device()), precision, tensor)
     }
 
-    /// As [`Self::multiplied_in`], computed in a given way.
+    /// Like [`Self::multiplied_in`], on a given route.
     pub(super) fn on(route: Route, precision: Precision, tensor: &Tensor) -> Result<Self> {
         Ok(match route {
             Route::Kernels => Self::Kernels(Taped::begin(tensor, precision)?),
@@ -63,20 +63,20 @@ impl Value {
         })
     }
 
-    /// Of the products of its tape's linear layers.
+    /// Returns the precision for linear layers' products on its tape.
     pub fn precision(&self) -> Precision {
         on_either!(self, of => of.precision())
     }
 
-    /// What `layer` makes of a tensor, computed on a tape by threads that stay awake between its steps.
+    /// Applies `layer` to a tensor, on a tape, with threads that stay awake between its steps.
     ///
     /// # Errors
-    /// As for [`Self::of`], and those of `layer`.
+    /// Same as for [`Self::of`], and `layer`'s errors.
     pub fn through(x: &Tensor, layer: impl FnOnce(&Value) -> Result<Value>) -> Result<Tensor> {
         Self::through_in(Precision::F32, x, layer)
     }
 
-    /// As [`Self::through`], of a tape whose linear layers multiply in a precision.
+    /// Like [`Self::through`], for a tape whose linear layers multiply in a precision.
     pub fn through_in(
         precision: Precision,
         x: &Tensor,
@@ -89,7 +89,7 @@ impl Value {
         }
     }
 
-    /// Another tensor beside this value, on the same tape.
+    /// Returns another tensor as a value on the same tape.
     pub fn beside(&self, tensor: &Tensor) -> Result<Self> {
         on_either!(self, of => Ok(of.beside(tensor)?.into()))
     }
@@ -98,7 +98,7 @@ impl Value {
         on_either!(self, of => of.dims())
     }
 
-    /// The last dimension; 1 of a scalar.
+    /// Returns the last dimension, 1 for a scalar.
     pub fn width(&self) -> usize {
         self.dims().last().copied().unwrap_or(1)
     }
@@ -107,7 +107,7 @@ impl Value {
         on_either!(self, of => of.dtype())
     }
 
-    /// The type of its sums and tables: f32 for half types.
+    /// Returns the type for its sums and tables: f32 for half types.
     pub fn sum_type(&self) -> DType {
         wide(self.dtype())
     }
@@ -119,22 +119,22 @@ impl Value {
         }
     }
 
-    /// Whether something asks for its gradient.
+    /// Returns whether its gradient is required.
     pub fn is_tracked(&self) -> bool {
         on_either!(self, of => of.slot.place.is_some())
     }
 
-    /// The value in other dimensions.
+    /// Returns the value in other dimensions.
     pub fn reshape(&self, dims: Vec<usize>) -> Result<Self> {
         on_either!(self, of => Ok(of.reshape(dims)?.into()))
     }
 
-    /// Some columns of the last dimension; nothing is copied.
+    /// Returns some columns in the last dimension, without a copy.
     pub fn columns(&self, columns: Range<usize>) -> Self {
         on_either!(self, of => of.columns(columns).into())
     }
 
-    /// The tensor of this value: where it has a gradient, a node of candle's graph.
+    /// Converts the value to a tensor. If it has a gradient, the tensor is a node in candle's graph.
     pub fn tensor(self) -> Result<Tensor> {
         on_either!(self, of => of.finish())
     }

@@ -1,4 +1,4 @@
-//! Which keys a query sees.
+//! The keys visible to a query.
 
 use std::ops::Range;
 
@@ -6,20 +6,20 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::{config::Visibility, device::is_one};
 
-/// Which keys each query may see. The default is all of them.
+/// The keys visible to each query. By default all keys are visible.
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a> {
-    /// `[batch, keys]`, u8, 1 for a key that is kept; `None` keeps all.
+    /// A key mask `[batch, keys]`, u8, 1 for a visible key. `None` keeps all.
     pub keep: Option<&'a Tensor>,
-    /// The same marks on the host; given where `keep` is.
+    /// The same key mask on the host. Required together with `keep`.
     pub on_host: Option<&'a Tensor>,
-    /// Whether queries see later keys.
+    /// Causal or bidirectional visibility.
     pub visibility: Visibility,
-    /// A sliding window. Causal: the last `window` keys, the query's own included. Bidirectional: the keys at
-    /// most `window` positions away. The same as transformers' `sliding_window`
+    /// A sliding window. Causal: the last `window` keys, including the query's own. Bidirectional: the keys at most
+    /// `window` positions away. The same as transformers' `sliding_window`
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/masking_utils.py>).
     pub window: Option<usize>,
-    /// The position of the first query among the keys: the number of keys in the cache before it.
+    /// The first query's position among the keys: the key count in the cache before it.
     pub first_query: usize,
 }
 
@@ -36,7 +36,7 @@ impl Default for Visible<'_> {
 }
 
 impl Visible<'_> {
-    /// Whether each of these queries sees a key.
+    /// Returns whether each query sees a key.
     pub(crate) fn all_see(&self, queries: usize, keys: usize) -> Result<bool> {
         let reach = Reach::of(self);
         let Some(marks) = self.on_host else {
@@ -57,7 +57,7 @@ impl Visible<'_> {
     }
 }
 
-/// Checks that marks `[batch, keys]` fit, and are on the device.
+/// Checks that a key mask `[batch, keys]` has the right shape and device.
 pub(super) fn check_keep(
     visible: &Visible,
     device: &Device,
@@ -96,7 +96,7 @@ impl Reach {
         }
     }
 
-    /// Of `keys` keys, those that query number `query` sees.
+    /// Returns the range of keys, out of `keys`, visible to query number `query`.
     pub(crate) fn range(self, query: usize, keys: usize) -> Range<usize> {
         let position = self.first_query.saturating_add(query);
         let after = |distance: usize| position.saturating_add(distance).min(keys);
@@ -118,7 +118,7 @@ impl Reach {
 mod tests {
     use super::*;
 
-    /// Which keys the queries 0 to 2 behind `first_query` cached keys see of 6.
+    /// Returns the keys, out of 6, visible to queries 0 to 2 after `first_query` cached keys.
     fn seen(
         visibility: Visibility,
         window: Option<usize>,
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_behind_the_last_key_see_no_wrong_range() {
+    fn positions_after_the_last_key_see_no_wrong_range() {
         let reach = Reach {
             visibility: Visibility::Causal,
             window: Some(2),

@@ -1,4 +1,4 @@
-//! The weight of a linear layer: a tensor, or a frozen matrix that is kept in another form than its numbers.
+//! The weight of a linear layer: a tensor, or a frozen matrix in quantized or packed form.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,22 +15,22 @@ use super::kernels::Data;
 use super::numbers::{Number, Numbers};
 use crate::error::Error;
 
-/// A matrix of a checkpoint that is not kept as a tensor: quantized values with scales.
+/// A checkpoint's quantized matrix: quantized values with scales.
 pub(crate) trait StoredMatrix: fmt::Debug + Send + Sync {
-    /// The dequantized elements of some rows, row after row.
+    /// Dequantizes rows, and returns them one after the other.
     fn rows(&self, rows: Range<usize>) -> Result<Vec<f32>>;
 
-    /// Whether dequantizing some rows takes as long as dequantizing all.
+    /// True if dequantizing some rows takes as long as dequantizing all.
     fn comes_whole(&self) -> bool;
 
-    /// The format and the order of inputs in which the quantized values can be packed; `None`, if only the dequantized
-    /// elements can.
+    /// Returns the format and the input order for packing the quantized values, or `None` if only dequantized
+    /// elements can be packed.
     fn coding(&self) -> Option<(QuantizedFormat, Option<&Arc<[u32]>>)>;
 
-    /// The quantized values of some rows in that format.
+    /// Returns the quantized values of some rows, in the format from [`Self::coding`].
     fn coded_rows(&self, rows: Range<usize>) -> Result<QuantizedWeightRows>;
 
-    /// An error that names the tensor.
+    /// Returns an error that names the tensor.
     fn error(&self, reason: String) -> Error;
 }
 
@@ -38,9 +38,9 @@ pub(crate) trait StoredMatrix: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) enum Weight {
     Dense(Tensor),
-    /// Quantized in the form of its file.
+    /// Quantized as in the checkpoint.
     Stored(Arc<Stored>),
-    /// In the order in which the kernels read it: for inference on the CPU.
+    /// Packed for the kernels: for inference on the CPU.
     Packed(Packed),
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Weight {
 #[derive(Clone)]
 pub(crate) struct Packed(pub Arc<PackedWeight>);
 
-/// A frozen weight, of which no dense copy is kept: every product asks for its numbers anew.
+/// A frozen weight that stays quantized in memory. Each product dequantizes it again.
 #[derive(Debug)]
 pub(crate) struct Stored {
     matrix: Arc<dyn StoredMatrix>,
@@ -94,7 +94,7 @@ impl Weight {
         }
     }
 
-    /// The tensor that it is, unless it is kept in another form.
+    /// Returns the tensor, or `None` if the weight is quantized or packed.
     pub fn dense(&self) -> Option<&Tensor> {
         match self {
             Self::Dense(weight) => Some(weight),
@@ -102,7 +102,7 @@ impl Weight {
         }
     }
 
-    /// It as a tensor, which is made where there is none.
+    /// Returns the weight as a tensor, dequantized or unpacked if necessary.
     pub fn tensor(&self) -> Result<Tensor> {
         match self {
             Self::Dense(weight) => Ok(weight.clone()),
@@ -114,7 +114,7 @@ impl Weight {
         }
     }
 
-    /// The same without its gradient.
+    /// Detaches the weight from its gradient.
     pub fn detached(&self) -> Self {
         match self {
             Self::Dense(weight) => Self::Dense(weight.detach()),
@@ -122,7 +122,7 @@ impl Weight {
         }
     }
 
-    /// Its numbers for one product of the kernels.
+    /// Returns the elements for a product with the kernels.
     pub fn data(&self) -> Result<Data> {
         match self {
             Self::Dense(weight) => Ok(Data::Tensor(weight.clone())),
@@ -131,14 +131,14 @@ impl Weight {
         }
     }
 
-    /// Its numbers for one product on its device.
+    /// Returns the elements for a product on the weight's device.
     pub fn array(&self) -> Result<Array> {
         self.tensor().map(|weight| Array::of(&weight))
     }
 }
 
 impl Packed {
-    /// Some rows of the weight, rounded to its format, `[rows, d_in]` in f32.
+    /// Returns rows `[rows, d_in]` in f32, rounded to the packed format.
     pub fn rows(&self, numbers: &[u32]) -> Result<Tensor> {
         let d_in = self.0.d_in();
         let mut rows = vec![0f32; numbers.len() * d_in];
@@ -158,7 +158,7 @@ impl fmt::Debug for Packed {
     }
 }
 
-/// Numbers that are computed at a time: their codes and scales take a multiple of that beside them.
+/// Elements to dequantize at a time, to bound the temporary memory for their quantized values and scales.
 const PANEL: usize = 1 << 20;
 
 impl Stored {
@@ -176,17 +176,17 @@ impl Stored {
         }))
     }
 
-    /// `[d_out, d_in]`.
+    /// Returns `[d_out, d_in]`.
     pub fn dims(&self) -> (usize, usize) {
         self.dims
     }
 
-    /// The matrix that products dequantize, or that is packed.
+    /// Returns the quantized matrix.
     pub fn matrix(&self) -> &Arc<dyn StoredMatrix> {
         &self.matrix
     }
 
-    /// All numbers, rounded to its type, by all threads.
+    /// Dequantizes all elements with all threads, rounded to the weight's type.
     fn numbers(&self) -> Result<Numbers> {
         let ((d_out, d_in), threads) = (self.dims, cpu()?.threads);
         let mut numbers = Numbers::new(self.dtype, d_out * d_in)?;
@@ -230,7 +230,7 @@ impl Stored {
             .map_or(Ok(()), Err)
     }
 
-    /// Computed on the host, and moved to its device.
+    /// Dequantizes on the CPU, and copies the result to the weight's device.
     fn tensor(&self) -> Result<Tensor> {
         let host = self.numbers()?.into_tensor(self.dims)?;
         uploaded(&host, self.dtype, &self.device)
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::ops::Value;
 
-    /// Numbers that say where they are, of which a row may be damaged.
+    /// A matrix whose elements are their indices, and with an optional row that fails.
     #[derive(Debug)]
     struct Counted {
         d_in: usize,
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn panels_of_any_size_make_the_whole() {
-        // One row and several in a panel, more panels than one, and none.
+        // One row and several per panel; several panels, one, and none.
         for dims in [
             (0, 3),
             (3, 0),

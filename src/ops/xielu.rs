@@ -1,4 +1,4 @@
-//! xIELU, an activation with learned numbers.
+//! xIELU, an activation with trained parameters.
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::rows::{ActivationFunction, Xielu, elements};
@@ -8,20 +8,20 @@ use super::numbers::{Numbers, widened};
 use super::tape::Taped;
 use super::value::{Value, on_either};
 
-/// The numbers of an xIELU, each in a tensor of one. The first two have gradients.
+/// xIELU's parameters, each a tensor with one element. The first two have gradients.
 #[derive(Clone, Copy)]
 pub(crate) struct XieluNumbers<'a> {
-    /// The curvature of the positive side before its softplus.
+    /// The curvature on the positive side, before softplus.
     pub positive: &'a Tensor,
-    /// That of the negative side, which is `slope` more behind its softplus.
+    /// The curvature on the negative side, before softplus, to which `slope` is added.
     pub negative: &'a Tensor,
     pub slope: &'a Tensor,
     pub knee: &'a Tensor,
 }
 
 impl Value {
-    /// `softplus(positive) · x² + slope · x` where x is positive, else
-    /// `(slope + softplus(negative)) · (exp(min(x, knee)) - 1 - x) + slope · x`.
+    /// Computes `softplus(positive) · x² + slope · x` if x is positive, else `(slope + softplus(negative)) ·
+    /// (exp(min(x, knee)) - 1 - x) + slope · x`.
     pub fn xielu(&self, numbers: XieluNumbers) -> Result<Value> {
         on_either!(self, x => Ok(x.xielu(numbers)?.into()))
     }
@@ -31,7 +31,7 @@ impl Taped<Cpu> {
     fn xielu(&self, numbers: XieluNumbers) -> Result<Self> {
         let x = self.whole()?;
         let asks = [numbers.positive, numbers.negative].map(|number| x.place(number));
-        // Where a number grows, its softplus does by its sigmoid.
+        // The derivative of softplus is the sigmoid.
         let sigmoids = [scalar(numbers.positive)?, scalar(numbers.negative)?].map(sigmoid);
         let function = xielu_kernel(numbers)?;
         let kernel = ActivationFunction::Xielu(function);
@@ -58,7 +58,7 @@ impl Taped<Cpu> {
     }
 }
 
-/// The kernel of an xIELU with these numbers.
+/// Returns the kernel for an xIELU with these parameters.
 pub(crate) fn xielu_kernel(numbers: XieluNumbers) -> Result<Xielu> {
     let slope = scalar(numbers.slope)?;
     Ok(Xielu {

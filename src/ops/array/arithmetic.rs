@@ -1,11 +1,11 @@
-//! Operations element by element, and sums of rows.
+//! Elementwise operations, and row sums.
 
 use candle_core::{D, DType, Result, Tensor};
 
 use super::{Array, wide};
 use crate::ops::ledger::issued;
 
-/// Operations of one operand, each a kernel of every back end.
+/// Operations with one operand, each a kernel in every backend.
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident => $operation:expr;)*) => {
         impl Array {
@@ -31,7 +31,7 @@ unary! {
     tanh => Tensor::tanh;
 }
 
-/// Operations of two operands that broadcast.
+/// Operations with two operands that broadcast.
 macro_rules! binary {
     ($($name:ident => $operation:expr;)*) => {
         impl Array {
@@ -84,7 +84,7 @@ impl Array {
         operation(&self.0, &other.0).map(Self)
     }
 
-    /// `factor · self + offset`.
+    /// Computes `factor · self + offset`.
     pub fn affine(&self, factor: f64, offset: f64) -> Result<Self> {
         if (factor, offset) == (1.0, 0.0) {
             return Ok(self.clone());
@@ -103,12 +103,12 @@ impl Array {
         self.0.to_dtype(dtype).map(Self)
     }
 
-    /// Half types as f32, other types unchanged.
+    /// Converts half types to f32, and leaves other types unchanged.
     pub fn widened(&self) -> Result<Self> {
         self.to_dtype(wide(self.dtype()))
     }
 
-    /// `if_kept` where these marks of u8 are not 0, elsewhere `other`; all of one shape.
+    /// Returns `if_kept` where this u8 mask is not 0, else `other`. All shapes are equal.
     pub fn select(&self, if_kept: &Self, other: &Self) -> Result<Self> {
         if if_kept.is_empty() {
             return Ok(if_kept.clone());
@@ -117,7 +117,7 @@ impl Array {
         self.0.where_cond(&if_kept.0, &other.0).map(Self)
     }
 
-    /// The sum over a dimension, which stays with length 1.
+    /// Sums over a dimension, which stays with length 1.
     pub fn sum(&self, dim: usize) -> Result<Self> {
         if self.is_empty() {
             let mut dims = self.dims().to_vec();
@@ -128,26 +128,26 @@ impl Array {
         self.0.sum_keepdim(dim).map(Self)
     }
 
-    /// `min(self, limit)`; candle's own drops NaN on CUDA.
+    /// Computes `min(self, limit)`. candle's own version drops NaN on CUDA.
     pub fn at_most(&self, limit: f64) -> Result<Self> {
         let limits = self.full(limit)?;
         self.gt(&limits)?.select(&limits, self)
     }
 
-    /// `max(self, limit)`.
+    /// Computes `max(self, limit)`.
     pub fn at_least(&self, limit: f64) -> Result<Self> {
         let limits = self.full(limit)?;
         self.lt(&limits)?.select(&limits, self)
     }
 
-    /// The largest number of each row, as a row of one. Without columns there is none.
+    /// Returns each row's largest element, as a row with one element. Fails without columns.
     pub fn max(&self) -> Result<Self> {
         issued("max", &[&self.0], None)?;
         self.0.max_keepdim(D::Minus1).map(Self)
     }
 }
 
-/// candle's `gelu_erf`, in a rehearsal with CUDA's digits: the CPU's are lost in `1 + erf`.
+/// candle's `gelu_erf`. When emulating CUDA, uses CUDA's precision: the CPU version cancels in `1 + erf`.
 fn exact_gelu(x: &Tensor) -> Result<Tensor> {
     match x.device().is_cpu() {
         true => x.to_dtype(DType::F64)?.gelu_erf()?.to_dtype(x.dtype()),

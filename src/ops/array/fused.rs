@@ -1,18 +1,18 @@
-//! Operations of rows that candle has fused.
+//! Row-wise operations that candle provides as fused kernels.
 
 use candle_core::Result;
 
 use super::Array;
 
 impl Array {
-    /// Softmax over the last dimension, of which no row is all `-inf`.
+    /// Computes the softmax over the last dimension. No row may be all `-inf`.
     pub fn softmax(&self) -> Result<Self> {
         self.contiguous()?
             .elementwise("softmax_last_dim", candle_nn::ops::softmax_last_dim)
     }
 
-    /// LayerNorm over the last dimension of f32 whose mean is nearly 0: candle takes the variance for the mean of
-    /// squares less the square of the mean.
+    /// Computes LayerNorm over the last dimension in f32, for a mean near 0: candle computes the variance as the
+    /// mean square minus the squared mean.
     pub fn layer_norm(&self, weight: &Self, bias: &Self, eps: f64) -> Result<Self> {
         let (weight, bias) = (weight.contiguous()?, bias.contiguous()?);
         self.contiguous()?.elementwise("layer_norm", |x| {
@@ -20,7 +20,7 @@ impl Array {
         })
     }
 
-    /// RMSNorm over the last dimension of f32.
+    /// Computes RMSNorm over the last dimension in f32.
     pub fn rms_norm(&self, weight: &Self, eps: f64) -> Result<Self> {
         let weight = weight.contiguous()?;
         self.contiguous()?.elementwise("rms_norm", |x| {
@@ -28,7 +28,7 @@ impl Array {
         })
     }
 
-    /// Rotates the halves of `[batch, seq, heads, 2 · pairs]` against each other.
+    /// Rotates the halves in `[batch, seq, heads, 2 · pairs]` against each other.
     pub fn rope_halves(&self, cos: &Self, sin: &Self) -> Result<Self> {
         let (cos, sin) = (cos.contiguous()?, sin.contiguous()?);
         self.contiguous()?.elementwise("rope_thd", |x| {
@@ -36,7 +36,7 @@ impl Array {
         })
     }
 
-    /// Rotates neighbors of `[batch, heads, seq, 2 · pairs]` against each other.
+    /// Rotates adjacent elements in `[batch, heads, seq, 2 · pairs]` against each other.
     pub fn rope_neighbors(&self, cos: &Self, sin: &Self) -> Result<Self> {
         let (cos, sin) = (cos.contiguous()?, sin.contiguous()?);
         self.contiguous()?.elementwise("rope_i", |x| {

@@ -1,4 +1,4 @@
-//! Rows and columns by their numbers, and parts put together.
+//! Row and column lookup by index, and concatenation.
 
 use candle_core::{D, Result, Tensor};
 
@@ -6,7 +6,7 @@ use super::Array;
 use crate::ops::ledger::issued;
 
 impl Array {
-    /// Of the rows of this matrix, those with these numbers (u32).
+    /// Selects this matrix's rows with these indices (u32).
     pub fn select_rows(&self, ids: &Self) -> Result<Self> {
         let n_ids = ids.dims()[0];
         if n_ids == 0 || self.is_empty() {
@@ -17,18 +17,18 @@ impl Array {
         table.0.index_select(&ids.0, 0).map(Self)
     }
 
-    /// This matrix with rows added, each to that of its number (u32).
+    /// Returns this matrix plus `rows`, each added to the row with its index (u32).
     pub fn add_rows(&self, ids: &Self, rows: &Self) -> Result<Self> {
         if rows.is_empty() {
             return Ok(self.clone());
         }
-        // CUDA takes no view that begins later.
+        // CUDA does not support a view with an offset.
         let (x, rows) = (self.contiguous()?.at_its_beginning()?, rows.contiguous()?);
         issued("index_add", &[&ids.0, &x.0, &rows.0], None)?;
         x.0.index_add(&ids.0, &rows.0, 0).map(Self)
     }
 
-    /// Of each row the columns with its numbers (u32).
+    /// Selects, in each row, the columns with its indices (u32).
     pub fn gather(&self, ids: &Self) -> Result<Self> {
         if ids.is_empty() {
             return self.narrow(0, 0, 0)?.reshape(ids.dims());
@@ -38,7 +38,7 @@ impl Array {
         x.0.gather(&ids.0, D::Minus1).map(Self)
     }
 
-    /// This matrix with `source` added, each column to that of its number (u32) in the row.
+    /// Returns this matrix plus `source`, each column added to the column with its index (u32) in the row.
     pub fn scatter_add(&self, ids: &Self, source: &Self) -> Result<Self> {
         if ids.is_empty() {
             return Ok(self.clone());
@@ -48,17 +48,18 @@ impl Array {
         x.0.scatter_add(&ids.0, &source.0, D::Minus1).map(Self)
     }
 
-    /// Of each row the numbers (u32) of its columns, the smallest first; of equals in any order. Up to [`Self::SORTED`] of them.
+    /// Returns each row's column indices (u32) sorted by value, smallest first, with equal values in any order.
+    /// Supports up to [`Self::SORTED`] columns.
     pub fn argsort(&self) -> Result<Self> {
         let x = self.contiguous()?;
         issued("argsort", &[&x.0], None)?;
         x.0.arg_sort_last_dim(true).map(Self)
     }
 
-    /// The most columns that both back ends sort.
+    /// The maximum column count that both backends sort.
     pub const SORTED: usize = 1024;
 
-    /// Arrays one behind the other along a dimension.
+    /// Concatenates arrays along a dimension.
     pub fn cat(parts: &[Self], dim: usize) -> Result<Self> {
         if let [part] = parts {
             return Ok(part.clone());

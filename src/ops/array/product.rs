@@ -8,7 +8,8 @@ use super::Array;
 use crate::ops::{cpu::cpu, kernels::Data, ledger::issued, numbers::Numbers};
 
 impl Array {
-    /// The matrix product of the last two dimensions; those before must be the same. Sums are in f32, or f64 for f64.
+    /// Multiplies matrices in the last two dimensions. Leading dimensions must be equal. Sums are in f32, or f64 for
+    /// f64.
     pub fn matmul(&self, other: &Self) -> Result<Self> {
         let (a, b) = (self.for_product()?, other.for_product()?);
         let rank = a.dims().len();
@@ -24,24 +25,24 @@ impl Array {
         }
     }
 
-    /// Of each row the product with the weight of its expert, of `[experts, d_out, d_in]`: candle's `moe_gemm`. `places` are the
-    /// numbers of the rows in the order of their experts, and `experts` those experts. Sums are in f32.
+    /// Multiplies each row by its expert's weight in `[experts, d_out, d_in]`: candle's `moe_gemm`. `places` holds
+    /// the row indices sorted by expert, and `experts` their experts. Sums are in f32.
     ///
-    /// candle's kernel asks for f16 or bf16 on CUDA, and `d_in` a multiple of 8.
+    /// candle's kernel requires f16 or bf16 on CUDA, and `d_in` a multiple of 8.
     pub fn matmul_by_expert(&self, weights: &Self, places: &Self, experts: &Self) -> Result<Self> {
         // It reads whole storages.
         let x = self.contiguous()?.at_its_beginning()?;
         issued("moe_gemm", &[&x.0, &weights.0], None)?;
         match x.device().is_cpu() {
             true => rehearsed_by_expert(&x.0, &weights.0, &places.0, &experts.0),
-            // As for few rows: its form for many waits for the device.
+            // The variant for few rows, because the one for many rows waits for the device.
             false => moe_gemm(&x.0, &weights.0, &None, &places.0, &experts.0, 1, false),
         }
         .map(Self)
     }
 
-    /// As it is, where both back ends' products read its strides: each matrix in order or transposed, one behind the
-    /// other; else a copy in order.
+    /// Returns the array itself, if both backends' products support its strides: contiguous or transposed matrices,
+    /// one after the other. Otherwise returns a contiguous copy.
     fn for_product(&self) -> Result<Self> {
         let (dims, strides) = (self.dims(), self.0.stride());
         let rank = dims.len();
@@ -63,8 +64,8 @@ impl Array {
     }
 }
 
-/// The product in a rehearsal, by this crate's kernels: candle's CPU has none of bfloat16, and adds up f32 in one chain, whose
-/// error is many times that of parallel sums.
+/// Computes the product in an emulation, with this crate's kernels: candle's CPU backend has no bfloat16 product,
+/// and sums f32 in one chain, whose error is far larger than that of parallel sums.
 fn rehearsed_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() > 2 {
         let each = (0..a.dim(0)?).map(|i| rehearsed_product(&a.get(i)?, &b.get(i)?));
@@ -80,7 +81,7 @@ fn rehearsed_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     y.into_tensor((rows, columns))
 }
 
-/// [`Array::matmul_by_expert`] in a rehearsal.
+/// [`Array::matmul_by_expert`] in an emulation.
 fn rehearsed_by_expert(
     x: &Tensor,
     weights: &Tensor,

@@ -1,4 +1,4 @@
-//! Activations and their slopes; gates.
+//! Activations and their slopes, and gates.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
@@ -47,7 +47,7 @@ impl Taped<Composed> {
     }
 }
 
-/// The activation of numbers in f32 or f64.
+/// Computes the activation in f32 or f64.
 fn value(x: &Array, activation: Activation) -> Result<Array> {
     match activation {
         Activation::Gelu => gelu(x),
@@ -72,9 +72,9 @@ fn value(x: &Array, activation: Activation) -> Result<Array> {
     }
 }
 
-/// The activation's derivative.
+/// Computes the activation's derivative.
 fn slope(x: &Array, activation: Activation) -> Result<Array> {
-    // `s(a·x) · (1 + a·x · (1 - s(a·x)))`, of `x · s(a·x)`
+    // `s(a·x) · (1 + a·x · (1 - s(a·x)))`, the derivative of `x · s(a·x)`
     let of_swish = |a: f64| {
         let ax = x.affine(a, 0.0)?;
         let s = ax.sigmoid()?;
@@ -141,7 +141,7 @@ const CUBIC: f64 = 0.044715;
 /// `√(2/π)`
 const TANH_SCALE: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 
-/// `tanh(√(2/π) · (x + 0.044715 x³))`; candle's own `gelu` has fewer digits of both.
+/// Computes `tanh(√(2/π) · (x + 0.044715 x³))`. candle's own `gelu` uses fewer digits for both constants.
 fn tanh_of_cubic(x: &Array) -> Result<Array> {
     x.sqr()?
         .affine(CUBIC * TANH_SCALE, TANH_SCALE)?
@@ -156,7 +156,7 @@ fn gelu(x: &Array) -> Result<Array> {
     }
 }
 
-/// `Φ(x) + x · φ(x)`.
+/// Computes `Φ(x) + x · φ(x)`.
 fn gelu_slope(x: &Array) -> Result<Array> {
     let bell = x
         .sqr()?
@@ -166,14 +166,15 @@ fn gelu_slope(x: &Array) -> Result<Array> {
     normal_cdf(x)?.add(&bell.mul(x)?)
 }
 
-/// `Φ(x) = (1 + erf(x / √2)) / 2`.
+/// Computes `Φ(x) = (1 + erf(x / √2)) / 2`.
 fn normal_cdf(x: &Array) -> Result<Array> {
     match (backend(x.device()), x.dtype()) {
         (Backend::Metal, DType::F32) => {}
         _ => return x.affine(FRAC_1_SQRT_2, 0.0)?.erf()?.affine(0.5, 0.5),
     }
-    // Metal's `erf` has an error of 1.5e-7, and its `exp` one more. This is `erfc(z) = t · exp(-z² + p(t))` with
-    // `t = 1 / (1 + z/2)`, whose relative error is below 1.2e-7 everywhere (Press et al., Numerical Recipes in C, 6.2).
+    // Metal's `erf` has an error of 1.5e-7, and its `exp` adds another. This is `erfc(z) = t · exp(-z² + p(t))` with
+    // `t = 1 / (1 + z/2)`, whose relative error is below 1.2e-7 everywhere (Press et al., Numerical Recipes in C,
+    // 6.2).
     let z = x.abs()?.affine(FRAC_1_SQRT_2, 0.0)?;
     let t = x.full(1.0)?.div(&z.affine(0.5, 1.0)?)?;
     let [last, before @ ..] = ERFC;
@@ -186,7 +187,7 @@ fn normal_cdf(x: &Array) -> Result<Array> {
     negative.select(&half, &half.affine(-1.0, 1.0)?)
 }
 
-/// The coefficients of `p`, of the highest power first.
+/// `p`'s coefficients, highest power first.
 const ERFC: [f64; 10] = [
     0.17087277,
     -0.82215223,
@@ -204,7 +205,7 @@ fn laplace_argument(x: &Array) -> Result<Array> {
     x.affine(1.0 / LAPLACE_WIDTH, -LAPLACE_CENTER / LAPLACE_WIDTH)
 }
 
-/// `tanh(ln(1 + eˣ)) = n / (n + 2)` with `n = e²ˣ + 2eˣ`; for positive x both are divided by `e²ˣ`.
+/// Computes `tanh(ln(1 + eˣ)) = n / (n + 2)` with `n = e²ˣ + 2eˣ`. For positive x both are divided by `e²ˣ`.
 fn tanh_of_softplus(x: &Array) -> Result<Array> {
     let positive = x.gt(&x.full(0.0)?)?;
     let e = x.abs()?.affine(-1.0, 0.0)?.exp()?;
@@ -214,7 +215,7 @@ fn tanh_of_softplus(x: &Array) -> Result<Array> {
     n.div(&n.add(&rest)?)
 }
 
-/// `exp(x/2)` below -40, `√x` above 20, `√ln(1 + exp(x))` between.
+/// Computes `exp(x/2)` below -40, `√x` above 20, and `√ln(1 + exp(x))` between.
 fn sqrt_softplus(x: &Array) -> Result<Array> {
     let (low, high) = (x.lt(&x.full(-40.0)?)?, x.gt(&x.full(20.0)?)?);
     let exponential = x.affine(0.5, 0.0)?.exp()?;

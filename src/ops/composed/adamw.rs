@@ -1,8 +1,8 @@
-//! AdamW's steps, and the sum of squares of gradients, for many parameters at once.
+//! AdamW steps, and the gradients' sum of squares, for many parameters at once.
 //!
-//! Parameters are many and most are small, and a device takes as long to be asked as to compute on a small one. So those that
-//! take the same step are moved as one array: each is copied to it, with its gradient, and back, and all the
-//! rest is asked for once.
+//! There are many parameters, and most are small. Launching an operation on a small one takes a device as long as
+//! computing it. Parameters that take the same step are therefore updated as one array: each is copied to it, with
+//! its gradient, and back, and everything else is launched once.
 
 use std::sync::Arc;
 
@@ -11,11 +11,12 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::Array;
 use crate::ops::adamw::{Moments, Step};
 
-/// The most numbers that are put together; a larger tensor stays alone. A step holds about eight arrays of that length beside
-/// the moments, half a gigabyte in f32. Each operation then moves some 200 MB, beside which its launch is nothing.
+/// The maximum element count in one array. A larger tensor stays alone. A step holds about eight arrays with this
+/// length besides the moments, half a gigabyte in f32. Each operation then moves about 200 MB, beside which its
+/// launch is negligible.
 pub(in crate::ops) const TOGETHER: usize = 16 * 1024 * 1024;
 
-/// Moves parameters and their moments by one step, at most so many numbers together.
+/// Updates parameters and their moments by one step, with at most `most` elements in one array.
 pub(in crate::ops) fn adamw(steps: Vec<Step>, most: usize) -> Result<()> {
     let kind = |step: &Step| {
         let (dtype, location) = (step.parameter.dtype(), step.parameter.device().location());
@@ -27,7 +28,7 @@ pub(in crate::ops) fn adamw(steps: Vec<Step>, most: usize) -> Result<()> {
         .try_for_each(step_together)
 }
 
-/// Items in groups of one kind, of at most so many numbers each, or of one item.
+/// Groups items with the same key, with at most `most` elements per group, or one item.
 fn put_together<T, K: PartialEq>(
     items: impl IntoIterator<Item = T>,
     most: usize,
@@ -48,13 +49,13 @@ fn put_together<T, K: PartialEq>(
     groups.into_iter().map(|(.., group)| group).collect()
 }
 
-/// The numbers of tensors one behind the other.
+/// Concatenates flattened tensors.
 fn flat<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Array> {
     let flat = |x: &Tensor| Array::of(x).reshape(&[x.elem_count()]);
     Array::cat(&tensors.map(flat).collect::<Result<Vec<_>>>()?, 0)
 }
 
-/// The moments of all, one behind the other: as the last step left them, if it moved the same parameters.
+/// Returns all moments, concatenated: the last step's arrays, if it updated the same parameters.
 fn moments(of: &[Step]) -> Result<[Array; 2]> {
     let mut parts = Vec::with_capacity(of.len());
     for step in of {
@@ -82,11 +83,11 @@ fn moments(of: &[Step]) -> Result<[Array; 2]> {
     Ok([joined(0)?, joined(1)?])
 }
 
-/// Moves parameters of one type, of which all take the same step.
+/// Updates parameters with the same type that all take the same step.
 fn step_together(steps: Vec<Step>) -> Result<()> {
     let update = steps[0].update;
     let [first, second] = moments(&steps)?;
-    // Factors are put together, and applied in the moments' type: candle rounds them to that of the array.
+    // Factors are combined, and applied in the moments' type: candle rounds them to the array's type.
     let [first, second] = {
         let gradient = flat(steps.iter().map(|step| step.gradient))?.widened()?;
         let of_first = (1.0 - update.beta1) * update.gradient_scale;
@@ -121,13 +122,13 @@ fn step_together(steps: Vec<Step>) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of a row that are summed at first: a device sums a row by one group of threads, however long it is.
+/// Elements per row in the first summation. A device sums a row with one thread group, however long it is.
 const ROW: usize = 4096;
 
-/// Squares of numbers so much smaller can be added up in f32, whatever the numbers.
+/// A factor by which squares of any values can be summed in f32.
 const SMALLER: f64 = 1.0 / (1u128 << 90) as f64;
 
-/// `Σ x²` over all numbers of tensors, put together by at most so many.
+/// Returns `Σ x²` over all tensors, with at most `most` elements in one array.
 pub(in crate::ops) fn sum_of_squares(tensors: &[&Tensor], most: usize) -> Result<f64> {
     let sum = scaled_sum(tensors, 1.0, most)?;
     match sum.is_finite() {
@@ -136,7 +137,7 @@ pub(in crate::ops) fn sum_of_squares(tensors: &[&Tensor], most: usize) -> Result
     }
 }
 
-/// `Σ (scale · x)²`; one transfer for each device.
+/// Returns `Σ (scale · x)²`, with one transfer per device.
 fn scaled_sum(tensors: &[&Tensor], scale: f64, most: usize) -> Result<f64> {
     let tensors = tensors.iter().filter(|x| x.elem_count() > 0);
     let kind = |x: &&&Tensor| ((x.dtype(), x.device().location()), x.elem_count());
@@ -160,7 +161,7 @@ fn scaled_sum(tensors: &[&Tensor], scale: f64, most: usize) -> Result<f64> {
     }
     let mut total = 0.0;
     for sums in put_together(sums, usize::MAX, |sum| (sum.device().location(), 1)) {
-        // A device that has both types has the conversion.
+        // A device with both types has the conversion.
         let has_f64 = sums.iter().any(|sum| sum.dtype() == DType::F64);
         let dtype = if has_f64 { DType::F64 } else { DType::F32 };
         let sums = sums.iter().map(|sum| sum.to_dtype(dtype));

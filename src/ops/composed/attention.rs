@@ -1,4 +1,4 @@
-//! Attention, of which the backward pass computes the probabilities again.
+//! Attention whose backward pass recomputes the probabilities.
 
 use candle_core::Result;
 
@@ -97,7 +97,7 @@ impl Heads {
         let head_dim = columns.len() / heads;
         let fits = width % head_dim == 0 && columns.start % head_dim == 0;
         let heads_in_rows = match fits {
-            // Heads beside them are left where they are.
+            // Heads next to each other stay in place.
             true => of
                 .data
                 .reshape(&[batch, seq, width / head_dim, head_dim])?
@@ -125,8 +125,8 @@ struct Attention {
 }
 
 impl Attention {
-    /// The probabilities `[batch, n_heads, queries, keys]` before dropout, with those of the sinks as one more key behind the
-    /// others, and what the soft cap's `tanh` was.
+    /// Returns the probabilities `[batch, n_heads, queries, keys]` before dropout, with the sinks as an additional
+    /// last key, and the soft cap's `tanh`.
     fn probabilities(&self) -> Result<(Array, Option<Array>)> {
         let key = &self.key.data;
         let scores = self
@@ -161,7 +161,7 @@ impl Attention {
         Ok((softmax(&scores, scores_are)?, bent))
     }
 
-    /// Those of the keys alone.
+    /// Returns the probabilities for keys only.
     fn of_keys(&self, p: &Array) -> Result<Array> {
         match &self.sinks {
             None => Ok(p.clone()),
@@ -174,14 +174,15 @@ impl Attention {
         [query[0], query[1], query[2], key[2]]
     }
 
-    /// The heads that share a key/value head as more rows of one, `[batch, n_kv_heads, heads · queries, ..]`.
+    /// Stacks the heads that share a key/value head as more rows in one head, `[batch, n_kv_heads, heads · queries,
+    /// ..]`.
     fn stacked(&self, x: &Array) -> Result<Array> {
         let (dims, n_kv_heads) = (x.dims(), self.key.data.dims()[1]);
         let rows = dims[1] / n_kv_heads * dims[2];
         x.reshape(&[dims[0], n_kv_heads, rows, dims[3]])
     }
 
-    /// The heads that share a key/value head as more rows of one, of probabilities after dropout.
+    /// Stacks probabilities after dropout, for heads that share a key/value head.
     fn kept(&self, p: &Array) -> Result<Array> {
         match &self.dropout {
             Some((keep, divisor)) => self.stacked(&dropped(p, keep, *divisor)?),
@@ -196,7 +197,7 @@ impl Attention {
         mixed.reshape(&[batch, n_heads, queries, mixed.width()])
     }
 
-    /// From heads to rows: `[batch, seq, heads · head_dim]`.
+    /// Converts heads to rows: `[batch, seq, heads · head_dim]`.
     fn in_rows(&self, heads: Array) -> Result<Array> {
         let [batch, n, seq, head_dim] = four(heads.dims()).unwrap_or_default();
         heads.transpose(1, 2)?.reshape(&[batch, seq, n * head_dim])
@@ -253,7 +254,7 @@ impl Attention {
     }
 }
 
-/// The sum over the dimensions along which an array of `dims` was broadcast.
+/// Sums over the dimensions along which an array with `dims` was broadcast.
 fn summed_to(x: &Array, dims: &[usize]) -> Result<Array> {
     let mut sum = x.clone();
     for (dim, n) in four(dims).unwrap_or_default().into_iter().enumerate() {

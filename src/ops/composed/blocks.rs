@@ -1,11 +1,12 @@
-//! Choices of experts dealt to blocks of one size, each of one expert, by operations whose sizes depend on how many choices and
-//! experts there are, and not on who chose what: so nothing waits for the device.
+//! Distribution of expert choices to blocks with equal sizes, each for one expert. The operations' sizes depend only
+//! on the number of choices and experts, not on the choices themselves, so that the host never waits for the device.
 //!
-//! The choices of an expert fill as many blocks as they take, in the order of rows, and leave places empty in the last one.
-//! Blocks of `⌈choices / experts⌉` places are at most twice as many as there are experts.
+//! An expert's choices fill as many blocks as they need, in row order, and leave places empty in the last block.
+//! With `⌈choices / experts⌉` places per block, there are at most twice as many blocks as experts.
 //!
-//! All numbers are whole ones of f32 below `2²⁴`. What is multiplied as a matrix stays exact where candle is told to round
-//! factors to TF32: these are ones, and counts of a chunk or of blocks, below `2¹¹` for a million choices among a thousand experts.
+//! All values are integers in f32 below `2²⁴`. Matrix products stay exact even if candle rounds factors to TF32: the
+//! factors are ones, and counts in a chunk or over blocks, below `2¹¹` for a million choices among a thousand
+//! experts.
 
 use candle_core::{DType, Result};
 
@@ -15,26 +16,26 @@ use crate::ops::constants::Constants;
 /// Choices in blocks.
 #[derive(Clone)]
 pub(crate) struct Blocks {
-    /// The expert of each block, `[blocks]`.
+    /// Each block's expert, `[blocks]`.
     pub experts: Array,
-    /// Places of a block.
+    /// Places per block.
     pub size: usize,
-    /// Where choices lie; `None` where each is a block by itself, in the order of rows.
+    /// The choices' order, or `None` if each choice is a separate block, in row order.
     order: Option<Order>,
 }
 
 #[derive(Clone)]
 struct Order {
-    /// The choice at each place; at empty ones the first.
+    /// The choice at each place. Empty places hold the first choice.
     choices: Array,
-    /// Marks (u8) of the places that are not empty, `[places, 1]`.
+    /// A mask (u8) for places that are not empty, `[places, 1]`.
     filled: Array,
-    /// The place of each choice.
+    /// Each choice's place.
     places: Array,
 }
 
 impl Blocks {
-    /// Of choices among so many experts, `[choices]` of u32, one at least.
+    /// Distributes choices among `n_experts` experts, `[choices]` in u32, at least one.
     pub fn of(choices: &Array, n_experts: usize, constants: &Constants) -> Result<Self> {
         let n = choices.dims()[0];
         let size = n.div_ceil(n_experts);
@@ -53,7 +54,8 @@ impl Blocks {
         let smaller = |n: usize| constants.smaller(n, device);
         let column = |of: &Array| of.reshape(&[of.tensor().elem_count(), 1]);
 
-        // What comes before a choice is counted by chunks and within its chunk, of about as many choices as there are chunks.
+        // Earlier choices are counted by chunk and within the chunk. There are about as many chunks as choices per
+        // chunk.
         let root = n.isqrt();
         let divides = |chunk: &usize| n.is_multiple_of(*chunk);
         let chunk = (root..=2 * root).find(divides).unwrap_or(root);
@@ -80,22 +82,22 @@ impl Blocks {
         let ends = ends.reshape(&[n_chunks, n_experts])?;
         let counts = ends.narrow(0, n_chunks - 1, 1)?; // [1, n_experts]
 
-        // `⌈count / size⌉`, by half a place within what is rounded down.
+        // `⌈count / size⌉`, offset by half a place because it is rounded down.
         let step = 1.0 / size as f64;
         let n_of = counts.affine(step, 1.0 - 0.5 * step)?.floor()?;
         let first = n_of.matmul(&smaller(n_experts)?.transpose(0, 1)?)?; // [1, n_experts]
         let first_place = first.affine(size as f64, 0.0)?;
-        // Blocks behind those of all experts count as the last one's.
+        // Blocks after all experts' blocks count as the last expert's.
         let last = first.add(&n_of)?.narrow(1, 0, n_experts - 1)?;
         let expert = last.le(&column(&numbers(n_blocks)?)?)?;
         let expert = expert.to_dtype(DType::F32)?.sum(1)?; // [n_blocks, 1]
         let experts = expert.reshape(&[n_blocks])?.to_dtype(DType::U32)?;
 
-        // The number of each place among the choices of its expert, `[n_blocks, size]`.
+        // Each place's index among its expert's choices, `[n_blocks, size]`.
         let of_expert = column(&first_place)?.select_rows(&experts)?;
         let number = numbers(n_blocks * size)?.reshape(&[n_blocks, size])?;
         let number = number.sub(&of_expert)?;
-        // Its choice lies behind all chunks that end before it, and there behind as many as do not count it.
+        // Its choice is after all chunks that end before it, and within its chunk after those that do not count it.
         let ends = ends.transpose(0, 1)?.select_rows(&experts)?; // [n_blocks, n_chunks]
         let filled = column(&number.lt(&ends.narrow(1, n_chunks - 1, 1)?)?)?;
         let ends = ends.narrow(1, 0, n_chunks - 1)?.unsqueeze(1)?;
@@ -127,7 +129,7 @@ impl Blocks {
         })
     }
 
-    /// Rows of choices brought to their places; empty ones are zeros.
+    /// Moves choices' rows to their places. Empty places are zeros.
     pub fn dealt(&self, rows: &Array) -> Result<Array> {
         let Some(order) = &self.order else {
             return Ok(rows.clone());
@@ -137,7 +139,7 @@ impl Blocks {
         order.filled.broadcast(dealt.dims())?.select(&dealt, &zeros)
     }
 
-    /// The rows of choices from their places.
+    /// Returns choices' rows from their places.
     pub fn collected(&self, rows: &Array) -> Result<Array> {
         match &self.order {
             Some(order) => rows.select_rows(&order.places),
@@ -153,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// The places of choices, and the expert of each block that has one, by counting.
+    /// Computes the choices' places, and each used block's expert, by counting.
     fn expected(choices: &[u32], n_experts: usize, size: usize) -> (Vec<usize>, Vec<u32>) {
         let (mut places, mut experts) = (vec![0; choices.len()], Vec::new());
         for expert in 0..n_experts as u32 {
@@ -187,7 +189,7 @@ mod tests {
             (1024, 128),
             (3000, 60),
         ] {
-            // By chance, all the first, all the last, and most one.
+            // Random choices, all the first, all the last, and most one.
             for draw in 0..4 {
                 let mut drawn = |_| match draw {
                     0 => rng.random_range(0..n_experts as u32),

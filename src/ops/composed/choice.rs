@@ -1,4 +1,4 @@
-//! The experts that rows choose, chosen by the device.
+//! Expert selection on the device.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -6,15 +6,15 @@ use super::Array;
 use crate::config::{ExpertGroups, RoutingConfig};
 use crate::ops::{composed::Composed, experts::Columns, tape::Engine, value::Value};
 
-/// What a router's choice is made with on a device.
+/// Constants for expert selection on a device.
 #[derive(Clone, Debug)]
 pub(crate) struct Chooser {
-    /// `[experts, experts]` marks of u8: whether the column's expert stands before the row's.
+    /// A mask `[experts, experts]` in u8: whether the column's expert precedes the row's.
     before: Array,
 }
 
 impl Chooser {
-    /// Among how many experts: what candle sorts.
+    /// The maximum expert count, limited by candle's sort.
     pub const MOST: usize = Array::SORTED;
 
     pub fn new(n_experts: usize, device: &Device) -> Result<Self> {
@@ -23,8 +23,8 @@ impl Chooser {
         Array::upload_ids(marks.collect(), &dims, device).map(|before| Self { before })
     }
 
-    /// For each row of scores `[rows, experts]` the `top_k` largest, as the host chooses them
-    /// (`layers::routing::choose_experts`): of equals the first, and of the best groups where there are any.
+    /// Returns, for each row of scores `[rows, experts]`, the `top_k` largest, with the host's tie-breaking
+    /// (`layers::routing::choose_experts`): the first among equals, and from the best groups if there are groups.
     pub fn choose(
         &self,
         scores: &Value,
@@ -46,7 +46,7 @@ impl Chooser {
         Ok(Columns::Device(chosen))
     }
 
-    /// How many of a row's numbers come before each: larger ones, and equal ones to the left.
+    /// Counts how many elements in the row precede each: larger ones, and equal ones to the left.
     fn ranks(&self, of: &Array) -> Result<Array> {
         let (n, last) = (of.width(), of.dims().len() - 1);
         let (each, other) = (of.unsqueeze(last + 1)?, of.unsqueeze(last)?);
@@ -59,7 +59,7 @@ impl Chooser {
         ranks.reshape(of.dims())
     }
 
-    /// The scores, with `-inf` for those outside of the best groups.
+    /// Returns the scores, with `-inf` for those outside the best groups.
     fn of_best_groups(&self, scores: &Array, groups: &ExpertGroups) -> Result<Array> {
         let (rows, n) = (scores.dims()[0], scores.width());
         let members = scores.reshape(&[rows, groups.n_groups, n / groups.n_groups])?;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::{config::Precision, ops::Route};
 
-    /// The numbers of the largest, of equals the first.
+    /// Returns the largest elements' indices, the first among equals.
     fn largest(of: &[f32], n: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..of.len()).collect();
         all.sort_by(|&a, &b| of[b].total_cmp(&of[a]));
@@ -92,7 +92,7 @@ mod tests {
         all
     }
 
-    /// As [`Chooser::choose`], of one row.
+    /// Like [`Chooser::choose`], for one row.
     fn expected(scores: &[f32], correction: &[f32], config: &RoutingConfig) -> Vec<u32> {
         let sums = scores.iter().zip(correction).map(|(a, b)| a + b);
         let mut sums: Vec<f32> = sums.collect();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_are_chosen_and_of_equals_the_first() {
+    fn the_largest_are_chosen_and_the_first_among_equals() {
         let mut rng = chacha20::ChaCha12Rng::seed_from_u64(14);
         let group = |n_groups, top_groups, judged_by| ExpertGroups {
             n_groups,
@@ -132,7 +132,7 @@ mod tests {
         ];
         for (n, top_k, groups) in cases {
             for levels in [3, 1 << 20] {
-                // Eighths, so that sums are exact; with few levels most are equal.
+                // Eighths, so that sums are exact. With few levels most are equal.
                 let rows = 5;
                 let mut drawn = |count: usize| -> Vec<f32> {
                     let all = (0..count).map(|_| rng.random_range(0..levels) as f32 / 8.0);

@@ -1,4 +1,4 @@
-//! The mean loss of rows of logits.
+//! Mean cross-entropy over rows of logits.
 
 use candle_core::Result;
 
@@ -7,7 +7,7 @@ use super::{Array, Composed, Taped};
 use crate::ops::softmax::Scores;
 
 impl Taped<Composed> {
-    /// The mean loss of rows of logits, of which `counted` have a class.
+    /// Computes the mean loss over rows of logits, `counted` of which have a class.
     pub(in crate::ops) fn cross_entropy(
         &self,
         classes: Vec<Option<usize>>,

@@ -82,7 +82,7 @@ impl Taped<Composed> {
         };
         let within = y.clone();
         Ok(self.mapped(y, &[slot.place], move |pass, dy| {
-            // Where the value is what came in, the limits included, as in PyTorch.
+            // True for unclamped values, including the limits, as in PyTorch.
             let kept = within.eq(&x)?;
             pass.add(
                 &slot,
@@ -108,7 +108,7 @@ impl Taped<Composed> {
     }
 }
 
-/// What is kept divided by `divisor`, and 0 elsewhere; a true division, which candle's `/` by a number is not.
+/// Divides kept elements by `divisor`, and sets the others to 0. A true division, unlike candle's `/` by a number.
 pub(super) fn dropped(x: &Array, keep: &Array, divisor: f64) -> Result<Array> {
     let wide = x.contiguous()?.widened()?;
     let kept = wide.div(&wide.full(divisor)?)?;

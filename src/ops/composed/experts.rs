@@ -1,11 +1,11 @@
-//! Rows dealt to experts, and mixed again.
+//! Distribution of rows to experts, and their mixture.
 
 use candle_core::Result;
 
 use super::{Array, Composed, Taped};
 
 impl Taped<Composed> {
-    /// Of each row the columns with its numbers, `[rows, n]`.
+    /// Gathers columns from each row, `[rows, n]`.
     pub(in crate::ops) fn gather(&self, ids: Array) -> Result<Self> {
         let dims = ids.dims().to_vec();
         let (slot, of_all) = (self.slot.clone(), self.dims().to_vec());
@@ -25,7 +25,7 @@ impl Taped<Composed> {
             (dealt, vec![n_all, width]),
             &[slot.place],
             move |pass, dy| {
-                // In f32: a half type would stop growing.
+                // In f32, because a half type would stop growing.
                 let wide = dy.widened()?;
                 let sum = wide.zeros(&[n_rows, width])?.add_rows(&ids, &wide)?;
                 pass.add(&slot, sum.to_dtype(dy.dtype())?)
@@ -54,7 +54,7 @@ impl Taped<Composed> {
         top_k: usize,
     ) -> Result<Self> {
         let (n_rows, width) = (self.rows(), self.slot.width);
-        // The experts' rows one behind the other, and where each place's row lies among them.
+        // The experts' concatenated rows, and the index for each place's row.
         let order: Vec<u32> = experts
             .iter()
             .flat_map(|(_, places)| places.iter().map(|&place| place as u32))

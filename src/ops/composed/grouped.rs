@@ -1,4 +1,4 @@
-//! Rows multiplied with the weights of their experts, where only the device knows which expert a row has chosen.
+//! Grouped linear layers for experts, when only the device knows which expert a row has selected.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -8,15 +8,16 @@ use crate::ops::constants::Constants;
 use crate::ops::cpu::{Backend, Route, backend, route};
 use crate::ops::{experts::Columns, tape::Slot, value::Value};
 
-/// Whether candle has a kernel that multiplies rows of this type with weights `[experts, d_out, d_in]` of their experts.
+/// Returns whether candle has a kernel that multiplies rows in this type by their experts' weights `[experts, d_out,
+/// d_in]`.
 pub(crate) fn has_grouped_kernel(d_in: usize, (dtype, device): (DType, &Device)) -> bool {
     let is_cuda = route(device) == Route::Composed && backend(device) == Backend::Cuda;
     let is_half = matches!(dtype, DType::F16 | DType::BF16);
-    // It reads eight numbers at a time.
+    // It reads eight elements at a time.
     is_cuda && is_half && d_in > 0 && d_in.is_multiple_of(8)
 }
 
-/// The linear layers of experts, one behind the other.
+/// The experts' linear layers, stacked.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupedLinear {
     /// `[experts, d_out, d_in]`
@@ -26,7 +27,7 @@ pub(crate) struct GroupedLinear {
 }
 
 impl GroupedLinear {
-    /// Copies weights `[d_out, d_in]` and biases `[d_out]`, which must all have one shape.
+    /// Stacks weights `[d_out, d_in]` and biases `[d_out]`, which must all have equal shapes.
     pub fn new(weights: &[&Tensor], biases: Option<&[&Tensor]>) -> Result<Self> {
         let stacked = |all: &[&Tensor]| -> Result<Array> {
             let parts = all.iter().map(|one| Array::of(one).unsqueeze(0));
@@ -39,31 +40,31 @@ impl GroupedLinear {
         })
     }
 
-    /// A view of the weight of one of them.
+    /// Returns a view on one expert's weight.
     pub fn weight(&self, expert: usize) -> Result<Tensor> {
         self.weights.tensor().get(expert)
     }
 }
 
-/// The experts of choices, and how rows are brought to them.
+/// The experts for all choices, and the method that moves rows to them.
 #[derive(Clone)]
 pub(crate) enum Groups {
-    /// To candle's kernel, which reads rows where they lie.
+    /// candle's kernel, which reads rows in place.
     Kernel {
         experts: Array,
-        /// The choices in the order of their experts, and these.
+        /// The choices sorted by expert, and their experts.
         places: Array,
         in_order: Array,
     },
-    /// To blocks, whose weights are copied for one product.
+    /// Blocks, whose weights are copied for one product.
     Blocks(Blocks),
 }
 
 impl Groups {
-    /// How many choices candle's kernel takes: as many as candle sorts.
+    /// The maximum choice count for candle's kernel, limited by candle's sort.
     pub const MOST_FOR_KERNEL: usize = Array::SORTED;
 
-    /// Of choices among so many experts.
+    /// Groups choices among `n_experts` experts.
     pub fn of(
         choices: &Columns,
         n_experts: usize,
@@ -71,7 +72,7 @@ impl Groups {
         constants: &Constants,
     ) -> Result<Self> {
         let Columns::Device(choices) = choices else {
-            bail!("experts that the host knows, where a device is asked for its own");
+            bail!("experts on the host do not fit a selection on a device");
         };
         let n = choices.tensor().elem_count();
         let experts = choices.reshape(&[n])?;
@@ -87,7 +88,7 @@ impl Groups {
         })
     }
 
-    /// A row for each choice brought to its place.
+    /// Moves one row per choice to its place.
     fn dealt(&self, rows: &Array) -> Result<Array> {
         match self {
             Self::Kernel { .. } => Ok(rows.clone()),
@@ -104,12 +105,12 @@ impl Groups {
 }
 
 impl Value {
-    /// Each row of a matrix so many times, one behind the other.
+    /// Repeats each row `times` times, consecutively.
     pub fn repeated(&self, times: usize) -> Result<Value> {
         Ok(composed(self)?.repeated(times)?.into())
     }
 
-    /// A row for each choice brought to its place.
+    /// Moves one row per choice to its place.
     pub fn dealt(&self, groups: &Groups) -> Result<Value> {
         let back = groups.clone();
         let dealt = |x: &Array| groups.dealt(x);
@@ -117,7 +118,7 @@ impl Value {
         Ok(x.into())
     }
 
-    /// The rows of choices from their places.
+    /// Returns choices' rows from their places.
     pub fn collected(&self, groups: &Groups) -> Result<Value> {
         let back = groups.clone();
         let collected = |x: &Array| groups.collected(x);
@@ -125,8 +126,8 @@ impl Value {
         Ok(x.into())
     }
 
-    /// Each row through the linear layer of its expert, `layers` one behind the other: of each expert the weight
-    /// `[d_out, d_in]` and the bias `[d_out]`, in this order.
+    /// Applies each row's expert, a linear layer. `layers` holds each expert's weight `[d_out, d_in]` and bias
+    /// `[d_out]`, in this order.
     pub fn grouped_linear(
         &self,
         linear: &GroupedLinear,
@@ -145,7 +146,7 @@ impl Value {
         Ok(y.into())
     }
 
-    /// `Σ weight · row` over as many rows as a row `[rows, n]` of this matrix has weights. Sums are in f32.
+    /// Computes `Σ weight · row` over `n` rows for each row `[rows, n]` in this matrix. Sums are in f32.
     pub fn weighted_sums(&self, rows: &Value) -> Result<Value> {
         let weights = composed(self)?;
         Ok(weights.weighted_sums(&weights.on_tape(rows)?)?.into())
@@ -155,7 +156,7 @@ impl Value {
 fn composed(value: &Value) -> Result<&Taped<Composed>> {
     match value {
         Value::Composed(x) => Ok(x),
-        Value::Kernels(_) => bail!("a product by experts of the kernels"),
+        Value::Kernels(_) => bail!("a grouped product does not support values on the CPU"),
     }
 }
 
@@ -167,14 +168,14 @@ impl Taped<Composed> {
         let dims = vec![rows * times, width];
         let all = all.reshape(&dims)?;
         Ok(self.computed((all, dims), &[slot.place], move |pass, dy| {
-            // In f32: a half type would round every sum.
+            // In f32, because a half type would round every sum.
             let sums = dy.reshape(&[rows, times, width])?.widened()?.sum(1)?;
             let sums = sums.reshape(&[rows, width])?.to_dtype(dy.dtype())?;
             pass.add(&slot, sums)
         }))
     }
 
-    /// Rows brought elsewhere, and their gradients back.
+    /// Moves rows, and their gradients back.
     fn moved(
         &self,
         there: impl Fn(&Array) -> Result<Array>,
@@ -224,7 +225,7 @@ impl Taped<Composed> {
             Precision::Bf16 => DType::BF16,
             _ => dtype,
         };
-        // Of each block the weight of its expert: a copy, which nobody keeps.
+        // Copies the expert's weight for each block. The copy is temporary.
         let of_blocks = move |experts: &Array| -> Result<Array> {
             let all = weights.reshape(&[n_experts, d_out * d_in])?;
             let chosen = all.select_rows(experts)?.to_dtype(factors)?;
@@ -245,13 +246,14 @@ impl Taped<Composed> {
         let of_biases: Vec<_> = layers.iter().map(|(_, bias)| place(*bias)).collect();
         let asked = |places: &[Option<usize>]| places.iter().flatten().next().copied();
         let (ask_weights, ask_biases) = (asked(&of_weights), asked(&of_biases));
-        // The weights' gradients alone read the input.
+        // Only the weights' gradients read the input.
         let x = ask_weights.map(|_| x);
         let asks = [slot.place, ask_weights, ask_biases];
         Ok(self.computed((y, dims), &asks, move |pass, dy| {
             let dy = dy.reshape(&[n_blocks, size, d_out])?;
             let of_dy = dy.to_dtype(factors)?;
-            // What blocks have found, added up for each expert: of those without blocks 0, as transformers' gradients are.
+            // The blocks' results, summed for each expert. Experts without blocks get 0, like transformers'
+            // gradients.
             let mut by_expert = |of_blocks: Array, places: &[Option<usize>], dims: &[usize]| {
                 let of_blocks = of_blocks.widened()?;
                 let width = dims.iter().product();

@@ -1,4 +1,4 @@
-//! Heads side by side with others.
+//! Concatenation of heads.
 
 use candle_core::Result;
 

@@ -1,4 +1,4 @@
-//! The largest numbers of each row alone.
+//! Activation sparsity: keeps only each row's largest elements.
 
 use candle_core::Result;
 
@@ -15,12 +15,12 @@ impl Taped<Composed> {
         let deviation = mean(&centered.sqr()?)?.sqrt()?;
         let above = centered.sub(&deviation.affine(z, 0.0)?)?;
         let zeros = above.zeros(above.dims())?;
-        let is_below = above.le(&zeros)?; // NaN is not
+        let is_below = above.le(&zeros)?; // false for NaN
         let y = is_below.select(&zeros, &above)?.to_dtype(dtype)?;
         Ok(self.mapped(y, &[slot.place], move |pass, dy| {
             let kept = is_below.select(&zeros, &dy.widened()?.contiguous()?)?;
             let share = mean(&kept)?;
-            // Where nothing deviates, what is divided is 0.
+            // If the deviation is 0, the numerator is 0.
             let unit = centered.div(&deviation.at_least(f64::from(f32::MIN_POSITIVE))?)?;
             let of_statistics = unit.affine(z, 1.0)?.mul(&share)?;
             pass.add(&slot, kept.sub(&of_statistics)?.to_dtype(dtype)?)

@@ -1,4 +1,4 @@
-//! `y = x·Wᵀ + b`.
+//! Linear layers, `y = x·Wᵀ + b`.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -19,7 +19,7 @@ impl Taped<Composed> {
         if let Some(last) = dims.last_mut() {
             *last = weight.dims2()?.0;
         }
-        // What is multiplied, and what the results are: f32 may be multiplied in bf16.
+        // The operand type and the result type: f32 may be multiplied in bf16.
         let dtype = self.dtype();
         let factors = match self.precision() {
             Precision::Bf16 => DType::BF16,
@@ -28,15 +28,15 @@ impl Taped<Composed> {
         let x = self.view()?.rows()?.to_dtype(factors)?;
         let factor = weight.array()?.to_dtype(factors)?;
         let mut y = x.matmul(&factor.transpose(0, 1)?)?.to_dtype(dtype)?;
-        // Of a weight in another form nothing is kept: it is made again.
+        // A weight in a stored form is not kept, but dequantized again.
         let factor = weight.dense().map(|_| factor);
         if let Some(bias) = bias {
             y = y.add(&Array::of(bias))?;
         }
-        // The weight's gradient alone reads the input.
+        // Only the weight's gradient reads the input.
         let (slot, x) = (self.slot.clone(), of_weight.map(|_| x));
         let asks = [slot.place, of_weight, of_bias];
-        // `dx = dy·W`, `dW = dyᵀ·x`, and the sum of `dy` over the rows.
+        // `dx = dy·W`, `dW = dyᵀ·x`, and `dy` summed over the rows.
         let y = self.computed((y.reshape(&dims)?, dims), &asks, move |pass, dy| {
             let dy = dy.rows()?;
             let of_dy = dy.to_dtype(factors)?;

@@ -1,4 +1,4 @@
-//! The mean of squared differences.
+//! Mean squared error.
 
 use candle_core::Result;
 

@@ -34,7 +34,7 @@ impl Taped<Composed> {
             if slot.place.is_none() {
                 return Ok(());
             }
-            // `dx = (g - mean(g) - n · mean(g · n)) / deviation` with `g = dy · gain`; RMSNorm has no mean of `g`.
+            // `dx = (g - mean(g) - n · mean(g · n)) / deviation` with `g = dy · gain`. RMSNorm has no `mean(g)`.
             let g = dy.mul(&norm.gain)?;
             let along = normal.mul(&mean(&g.mul(&normal)?)?)?;
             let centered = match norm.config.kind {
@@ -47,10 +47,10 @@ impl Taped<Composed> {
     }
 }
 
-/// What a norm does to rows, and its gain in f32 or f64.
+/// A norm's kind, and its gain in f32 or f64.
 struct Norm {
     config: NormConfig,
-    /// The type of the rows.
+    /// The rows' type.
     dtype: DType,
     gain: Array,
 }
@@ -63,9 +63,9 @@ impl Norm {
         let (wide, eps) = (x.widened()?, self.config.eps);
         let is_half = self.dtype != wide.dtype();
         let y = match (self.config.kind, self.config.weight) {
-            // candle computes norms of f64 in f32.
+            // candle computes f64 norms in f32.
             _ if wide.dtype() == DType::F64 => added(self.normal(&wide)?.0.mul(&self.gain)?, bias)?,
-            // A plain RMSNorm rounds half types before it multiplies.
+            // A plain RMSNorm rounds half types before the multiplication.
             (NormKind::RmsNorm, NormWeight::Plain) if is_half => {
                 let rounded = self.normal(&wide)?.0.to_dtype(self.dtype)?;
                 added(rounded.widened()?.mul(&self.gain)?, bias)?
@@ -80,7 +80,7 @@ impl Norm {
         y.to_dtype(self.dtype)
     }
 
-    /// Rows before the gain, and what they were divided by.
+    /// Returns rows before the gain, and their divisors.
     fn normal(&self, wide: &Array) -> Result<(Array, Array)> {
         let centered = match self.config.kind {
             // Twice, because the first mean is rounded.
@@ -94,7 +94,7 @@ impl Norm {
     }
 }
 
-/// The factor on normal rows, in f32 or f64.
+/// Returns the gain on normalized rows, in f32 or f64.
 fn gain(weight: &Array, config: &NormConfig) -> Result<Array> {
     let weight = weight.widened()?;
     match config.weight {
@@ -114,7 +114,7 @@ fn centered(x: &Array) -> Result<Array> {
     x.sub(&mean(x)?)
 }
 
-/// The mean of each row.
+/// Returns each row's mean.
 fn mean(x: &Array) -> Result<Array> {
     x.sum(x.dims().len() - 1)?
         .affine(1.0 / x.width() as f64, 0.0)

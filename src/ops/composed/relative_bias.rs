@@ -1,4 +1,4 @@
-//! A table's rows in the order of queries and keys.
+//! Relative position bias: looks up a table's rows by query and key.
 
 use candle_core::{Device, Result, Tensor};
 
@@ -28,8 +28,8 @@ impl Taped<Composed> {
             .reshape(&dims)?;
         let slot = self.slot.clone();
         Ok(self.computed((y, dims), &[slot.place], move |pass, dy| {
-            // `[n_heads, pairs]` times ones where a pair has its bucket, which sums in f32; adding row by row would take
-            // one thread for each head.
+            // `[n_heads, pairs]` times a one-hot matrix for the pairs' buckets, which sums in f32. Adding row by row
+            // would take one thread per head.
             let numbers = (0..n_buckets as u32).collect();
             let numbers = Array::upload_ids(numbers, &[1, n_buckets], dy.device())?;
             let has = ids

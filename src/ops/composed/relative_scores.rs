@@ -1,4 +1,4 @@
-//! What the distances of keys from queries add to scores: products of contents and positions, gathered by distance.
+//! Relative position scores: products between contents and positions, gathered by distance.
 
 use candle_blocks_kernels::attention::ContentOf;
 use candle_core::{DType, Device, Result, Tensor};
@@ -14,7 +14,7 @@ struct Sorted {
     content: (Array, Slot),
     of: ContentOf,
     table: (Array, Slot),
-    /// The rows of the table for each row of content of a sequence, `[seq, seq]`.
+    /// The table's rows for each content row in a sequence, `[seq, seq]`.
     ids: Array,
 }
 
@@ -97,7 +97,7 @@ impl Sorted {
         }
     }
 
-    /// Of content and table, sorted by head, for that of the scores.
+    /// Computes the content's and the table's gradients, sorted by head, given the scores' gradient.
     fn gradients(
         &self,
         [batch, n_heads, seq]: [usize; 3],
@@ -121,7 +121,7 @@ impl Sorted {
         Ok((dproducts.matmul(table)?, dtable))
     }
 
-    /// The numbers for so many sequences one below the other.
+    /// Returns the row indices for `n` stacked sequences.
     fn ids_of(&self, n: usize) -> Result<Array> {
         let seq = self.ids.width();
         let all = self.ids.zeros(&[n, seq, seq])?.add(&self.ids)?;
@@ -129,14 +129,14 @@ impl Sorted {
     }
 }
 
-/// Rows `[.., n_heads · head_dim]` as `[n_heads, rows, head_dim]`.
+/// Converts rows `[.., n_heads · head_dim]` to `[n_heads, rows, head_dim]`.
 fn by_head(x: &Array, n_heads: usize) -> Result<Array> {
     let rows = x.rows()?;
     let dims = [rows.dims()[0], n_heads, rows.width() / n_heads];
     rows.reshape(&dims)?.transpose(0, 1)?.contiguous()
 }
 
-/// Which row of the table each row of content takes for each of the others.
+/// Returns the table row that each content row uses for each other row.
 fn ids(of: ContentOf, relative: &Relative, mixing: &Mixing, device: &Device) -> Result<Array> {
     let (seq, rows) = (mixing.queries, relative.rows);
     let text = format!("distances {of:?} {seq} {}", relative.name);

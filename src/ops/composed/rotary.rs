@@ -1,4 +1,4 @@
-//! Rotary positions.
+//! Rotary position embedding.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -19,14 +19,14 @@ impl Taped<Composed> {
             rotated(&x.widened()?, &cos, sin, pairing)?.to_dtype(dtype)
         };
         let y = turned(&self.view()?, &sin)?;
-        // The transpose of a rotation is the rotation by the opposite angle.
+        // The transposed rotation is the rotation by the negative angle.
         Ok(self.mapped(y, &[slot.place], move |pass, dy| {
             pass.add(&slot, turned(&dy, &sin.affine(-1.0, 0.0)?)?)
         }))
     }
 }
 
-/// `x` `[batch, seq, heads, head_dim]` with its first `2 · pairs` dimensions turned.
+/// Rotates the first `2 · pairs` dimensions in `x` `[batch, seq, heads, head_dim]`.
 fn rotated(x: &Array, cos: &Array, sin: &Array, pairing: RotaryPairing) -> Result<Array> {
     let turns = 2 * cos.width();
     let rest = x.width() - turns;
@@ -39,7 +39,7 @@ fn rotated(x: &Array, cos: &Array, sin: &Array, pairing: RotaryPairing) -> Resul
         _ => Ok(table.clone()),
     };
     let turned = match (pairing, x.dtype()) {
-        // candle's kernels of f64 are not everywhere.
+        // candle lacks f64 kernels on some devices.
         (_, DType::F64) => by_parts(&turning, cos, sin, pairing)?,
         (RotaryPairing::Halves, _) => turning.rope_halves(&of_all(cos)?, &of_all(sin)?)?,
         (RotaryPairing::Interleaved, _) => {
@@ -55,7 +55,7 @@ fn rotated(x: &Array, cos: &Array, sin: &Array, pairing: RotaryPairing) -> Resul
     }
 }
 
-/// `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
+/// Computes `(a cos - b sin, b cos + a sin)` for `(a, b)`.
 fn by_parts(x: &Array, cos: &Array, sin: &Array, pairing: RotaryPairing) -> Result<Array> {
     let pairs = cos.width();
     let (cos, sin) = (cos.unsqueeze(2)?, sin.unsqueeze(2)?); // [batch or 1, seq, 1, pairs]

@@ -35,7 +35,7 @@ impl Taped<Composed> {
     }
 }
 
-/// Softmax over the last dimension; a row of nothing but `-inf` gives zeros.
+/// Computes the softmax over the last dimension. A row with only `-inf` gives zeros.
 pub(super) fn softmax(x: &Array, scores: Scores) -> Result<Array> {
     if x.is_empty() {
         return Ok(x.clone()); // candle has no maximum over no elements
@@ -51,7 +51,7 @@ pub(super) fn softmax(x: &Array, scores: Scores) -> Result<Array> {
     e.div(&total.eq(&zeros)?.select(&total.full(1.0)?, &total)?)
 }
 
-/// `y · (dy - Σ y · dy)`.
+/// Computes `y · (dy - Σ y · dy)`.
 pub(super) fn slope(y: &Array, dy: &Array) -> Result<Array> {
     if y.is_empty() {
         return Ok(y.clone());

@@ -1,4 +1,4 @@
-//! The composed operations, run on the CPU, against the fused ones: values, and every gradient.
+//! Composed operations on the CPU compared with the kernels: values, and every gradient.
 
 use std::{f64::consts::TAU, slice};
 
@@ -9,7 +9,7 @@ use crate::config::{Activation, NormConfig, NormWeight, Precision, RotaryPairing
 use crate::ops::constants::Constants;
 use crate::ops::{self, Mixing, Relative, Route, Scores, Value, Visible, XieluNumbers};
 
-/// The value of a tensor as other devices compute, on the CPU.
+/// Returns a tensor as a composed value on the CPU.
 fn on(x: &Tensor) -> Value {
     Value::on(Route::Composed, Precision::F32, x).unwrap()
 }
@@ -37,7 +37,7 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
     wide.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// The value of `f`, and the gradients of `vars` for a cotangent without symmetry.
+/// Returns `f`'s value, and the gradients for `vars` with an asymmetric output gradient.
 fn value_and_gradients(
     vars: &[Var],
     dtype: DType,
@@ -59,7 +59,7 @@ const TYPES: [(DType, f64); 4] = [
     (DType::F16, half::f16::EPSILON.to_f64_const()),
 ];
 
-/// Compares both paths: in f64 to its precision, in f32 and the half types to theirs.
+/// Compares both routes: in f64 to its precision, in f32 and the half types to theirs.
 fn compare(
     types: &[(DType, f64)],
     name: &str,
@@ -75,7 +75,7 @@ fn compare(
             let (a, b) = (numbers(a), numbers(b));
             let size = a.iter().fold(1.0, |m: f64, v| m.max(v.abs()));
             for (i, (a, b)) in a.iter().zip(&b).enumerate() {
-                // A dozen roundings on either side, relative to the largest number.
+                // A dozen roundings on either side, relative to the largest value.
                 let allowed = 24.0 * epsilon * size;
                 assert!(
                     (a - b).abs() <= allowed,
@@ -207,7 +207,7 @@ fn softmax_agrees() {
 fn rotations_agree() {
     let tables = [7, 8].map(|seed| random(&[2, 3, 2], 0.0, 1.0, seed).detach());
     for pairing in [RotaryPairing::Halves, RotaryPairing::Interleaved] {
-        // Four of five dimensions turn, of four heads.
+        // Four out of five dimensions rotate, in four heads.
         let x = random(&[2, 4, 3, 5], 0.0, 1.0, 9);
         let table = |i: usize, x: &Tensor| tables[i].to_dtype(x.dtype());
         compare(
@@ -247,7 +247,7 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
             }
         }
     }
-    // Four heads on two of keys and values, of 3 columns each; biases of two shapes.
+    // Four heads share two key/value heads, with 3 columns each; biases with two shapes.
     let vars = [
         random(&[batch, queries, 12], 0.0, 1.0, 1),
         random(&[batch, keys, 6], 0.0, 1.0, 2),
@@ -329,7 +329,7 @@ fn joined_heads_agree_and_are_both_one_behind_the_other() {
             random(&[4, 3, 7], 0.0, 1.0, 1),
             random(&[4, heads, 2], 0.0, 1.0, 2),
         ];
-        // Some columns of each.
+        // Some columns in each.
         let join = |x: Value, other: Value| x.columns(1..6).joined(&other)?.tensor();
         let fused = |a: &[Tensor]| {
             let x = Value::of(&a[0])?;
@@ -353,7 +353,7 @@ fn joined_heads_agree_and_are_both_one_behind_the_other() {
 #[test]
 fn the_largest_of_each_row_agree() {
     for share in [0.3, 0.95] {
-        // A row of equal numbers has no deviation.
+        // A row with equal elements has deviation 0.
         let x = [random(&[5, 33], 0.4, 2.0, 7), random(&[5, 1], 0.4, 1.0, 8)];
         let x = x.map(|x| Var::from_tensor(&x.broadcast_as((5, 33)).unwrap()).unwrap());
         for x in x {
@@ -368,7 +368,7 @@ fn the_largest_of_each_row_agree() {
 fn means_of_products_agree_and_columns_multiply_some_columns() {
     let shapes = [[4, 9], [4, 7], [4, 3]];
     let vars = [0, 1, 2].map(|i| random(&shapes[i], 0.3, 1.0, i as u64));
-    // Some columns of each.
+    // Some columns in each.
     let means = |x: Value, other: Value, factors: Value| {
         let (x, other) = (x.columns(1..6), other.columns(2..7));
         let means = x.mean_products(&other)?;
@@ -401,7 +401,7 @@ fn scores_by_distance_agree() {
     let (batch, seq, n_rows) = (2, 5, 4);
     let rows: Vec<u32> = (0..2 * seq as u32 - 1).map(|d| (d / 2).min(3)).collect();
     let (constants, visible) = (Constants::default(), Visible::default());
-    // Queries, keys and values are columns of one value, as behind a fused projection.
+    // Queries, keys and values are columns in one value, as after a fused projection.
     let vars = [
         random(&[batch, seq, 18], 0.0, 1.0, 1),
         random(&[n_rows, 6], 0.0, 1.0, 2),

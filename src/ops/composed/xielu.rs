@@ -1,4 +1,4 @@
-//! xIELU, whose numbers stay on their device.
+//! xIELU, whose parameters stay on their device.
 
 use candle_core::Result;
 
@@ -47,11 +47,11 @@ impl Taped<Composed> {
     }
 }
 
-/// What the factors of the positive and the negative side are on: `x²` and 0, or 0 and `exp(min(x, knee)) - 1 - x`.
+/// Returns the factors for the positive and the negative side: `x²` and 0, or 0 and `exp(min(x, knee)) - 1 - x`.
 fn sides(x: &Array, knee: &Array) -> Result<[Array; 2]> {
     let zeros = x.zeros(x.dims())?;
     let low = x.lt(knee)?.select(x, &zeros.add(knee)?)?;
-    // `exp(x) - 1` without its cancellation.
+    // `exp(x) - 1` without cancellation.
     let less_one = low
         .affine(0.5, 0.0)?
         .tanh()?
@@ -63,7 +63,7 @@ fn sides(x: &Array, knee: &Array) -> Result<[Array; 2]> {
     ])
 }
 
-/// `max(x, 0) + ln(1 + exp(-|x|))`.
+/// Computes `max(x, 0) + ln(1 + exp(-|x|))`.
 fn softplus(x: &Array) -> Result<Array> {
     // `ln(1 + e)` as `ln(u) + (e - (u - 1)) / u` with `u = 1 + e` rounded.
     let e = x.abs()?.affine(-1.0, 0.0)?.exp()?;

@@ -1,4 +1,4 @@
-//! What candle's back ends compute, from a table that was read from their sources.
+//! The operations that candle's backends support, from a table that was read from their sources.
 
 use std::{collections::HashMap, sync::OnceLock};
 
@@ -7,10 +7,10 @@ use candle_core::{Result, bail};
 use super::Operation;
 use crate::ops::cpu::Backend;
 
-/// Written for one version of candle: a test demands that it is read again for another.
+/// Written for one candle version. A test requires that it is read again for another.
 const TABLE: &str = include_str!("candle-0.11.1.txt");
 
-/// Whether each back end has an operation, and where its sources say so.
+/// An operation's verdict for each backend, and the place in the backend's sources.
 struct Line {
     verdicts: [&'static str; 2],
     places: [&'static str; 2],
@@ -39,11 +39,13 @@ fn lines() -> &'static HashMap<(&'static str, &'static str), Line> {
     })
 }
 
+/// Checks an operation.
+///
 /// # Errors
-/// If the back end does not have the operation, or not for these operands, or the table does not say.
+/// If the backend does not have the operation, or not for these operands, or the table lacks it.
 pub(super) fn check(operation: &Operation, backend: Backend) -> Result<()> {
     let (name, types) = (operation.name, operation.types.as_str());
-    // Numbers and conditions may be of the type of the values.
+    // Indices and conditions may have the values' type.
     let alike = format!("{types}:{types}");
     let known = |types| lines().get(&(name, types));
     let Some(line) = known(types).or_else(|| known(&alike)) else {
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_of_the_candle_that_is_built() {
+    fn the_table_matches_the_candle_version_in_use() {
         let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock");
         let lock = std::fs::read_to_string(lock).unwrap();
         for name in ["candle-core", "candle-nn"] {

@@ -1,8 +1,8 @@
-//! Ranks that compute one model together: processes, or threads of one.
+//! Ranks that compute one model together: processes, or threads in one process.
 //!
-//! A [`Communicator`] is what tensor parallel blocks ask of them: [`TensorParallel`](crate::checkpoint::TensorParallel) loads a rank's part
-//! of every block, whose forward and backward passes sum over the ranks. `docs/parallel.md` in the repository says what is
-//! split, and what it costs.
+//! Tensor parallel blocks communicate through a [`Communicator`].
+//! [`TensorParallel`](crate::checkpoint::TensorParallel) loads a rank's part of every block, whose forward and
+//! backward passes sum over the ranks. `docs/parallel.md` in the repository describes what is split, and the cost.
 
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -16,32 +16,32 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 pub use self::mpi::Mpi;
 pub use threads::Threads;
 
-/// One of several ranks, and its way to the others. All ranks make the same calls in the same order, each with slices of
-/// the same length.
+/// Connects a rank to the other ranks. All ranks must make the same calls in the same order, each with slices of
+/// equal length.
 pub trait Communicator: fmt::Debug + Send + Sync {
-    /// Which of the ranks this is, from 0.
+    /// Returns this rank's index, from 0.
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// Returns the rank count.
     fn size(&self) -> usize;
 
-    /// Replaces the values by their sums over all ranks, which get the same bits.
+    /// Replaces the values by their sums over all ranks. All ranks get the same bits.
     ///
     /// # Errors
-    /// If another rank is gone.
+    /// If another rank has ended.
     fn all_reduce_sum(&self, values: &mut [f32]) -> Result<()>;
 
-    /// Fills `all`, which is `size` times as long, with the parts of all ranks in their order.
+    /// Fills `all`, which is `size` times as long as `part`, with all ranks' parts in rank order.
     ///
     /// # Errors
-    /// As for [`Self::all_reduce_sum`].
+    /// Same as for [`Self::all_reduce_sum`].
     fn all_gather(&self, part: &[f32], all: &mut [f32]) -> Result<()>;
 
-    /// As [`Self::all_reduce_sum`], of a tensor of f32 on any device; by way of the host, unless the communicator knows a
-    /// shorter one.
+    /// Like [`Self::all_reduce_sum`], for an f32 tensor on any device. Goes through the host, unless the
+    /// communicator has a shorter way.
     ///
     /// # Errors
-    /// As for [`Self::all_reduce_sum`]; also if it is of another type.
+    /// Same as for [`Self::all_reduce_sum`], and if the tensor has another type.
     fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
         sum_by_host(self, tensor)
     }

@@ -1,4 +1,4 @@
-//! Ranks that are processes of an MPI job.
+//! Ranks that are processes in an MPI job.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -12,26 +12,25 @@ use mpi::traits::CommunicatorCollectives as _;
 
 use super::Communicator;
 
-/// The most values of one message: MPI counts them in 32 bits.
+/// The maximum value count in one message: MPI counts in 32 bits.
 const MOST: usize = 1 << 24;
 
-/// A rank that is a process of an MPI job, as `mpirun -n 2 program` starts them.
+/// A rank that is a process in an MPI job, as started by `mpirun -n 2 program`.
 ///
-/// It sums with `MPI_Allreduce`, whose order is the library's. An error of MPI ends all processes of the job. So does
-/// [`std::process::exit`] with a status other than 0, by which a process gives up; one that drops its communicator instead
-/// waits for the others.
+/// Sums use `MPI_Allreduce`, whose order the library defines. An MPI error ends all processes in the job. So does
+/// [`std::process::exit`] with a nonzero status. A process that drops its communicator instead waits for the others.
 pub struct Mpi {
     rank: usize,
     size: usize,
-    /// Ended when dropped; and MPI is called by one thread at a time.
+    /// Ended when dropped. Only one thread at a time calls MPI.
     universe: Mutex<Universe>,
 }
 
 impl Mpi {
-    /// Initializes MPI, which a process can do once.
+    /// Initializes MPI. A process can do this once.
     ///
     /// # Errors
-    /// If it was initialized before, or its library cannot be called from several threads in turn.
+    /// If MPI was initialized before, or its library does not support calls from several threads in turn.
     pub fn new() -> Result<Self> {
         let Some((universe, threading)) = mpi::initialize_with_threading(Threading::Serialized)
         else {

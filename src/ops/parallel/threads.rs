@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process.
+//! Ranks that are threads in one process.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use candle_core::{Result, bail};
 
 use super::Communicator;
 
-/// A rank that is a thread of this process, for tests: sums are taken in the order of ranks.
+/// A rank that is a thread in this process, for tests. Sums are computed in rank order.
 ///
 /// ```
 /// use candle_blocks::ops::parallel::{Communicator, Threads};
@@ -29,7 +29,7 @@ pub struct Threads {
     meeting: Arc<Meeting>,
 }
 
-/// Where the ranks wait for each other.
+/// The place where the ranks wait for each other.
 #[derive(Debug)]
 struct Meeting {
     size: usize,
@@ -39,18 +39,18 @@ struct Meeting {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What each rank has brought; handed out when all are there.
+    /// Each rank's contribution, exchanged when all are there.
     brought: Vec<Option<Vec<f32>>>,
-    /// What all brought the last time.
+    /// All contributions in the last exchange.
     all: Arc<Vec<Vec<f32>>>,
-    /// How many times all were there.
+    /// The number of exchanges so far.
     n_meetings: usize,
-    /// Whether a rank is gone, for which nobody must wait.
+    /// True once a rank has ended: the others must not wait for it.
     is_over: bool,
 }
 
 impl Threads {
-    /// So many ranks, one for each thread. When one of them is dropped, the others' calls return errors.
+    /// Creates `size` ranks, one per thread. When one is dropped, the others' calls return errors.
     pub fn ranks(size: usize) -> Vec<Self> {
         let state = State {
             brought: vec![None; size],
@@ -68,7 +68,7 @@ impl Threads {
         (0..size).map(rank).collect()
     }
 
-    /// What all ranks have brought.
+    /// Returns all ranks' contributions.
     fn exchanged(&self, values: &[f32]) -> Result<Arc<Vec<Vec<f32>>>> {
         let meeting = &self.meeting;
         let mut state = meeting.state();
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_for_a_rank_that_is_gone() {
+    fn no_rank_waits_for_one_that_has_ended() {
         let mut ranks = Threads::ranks(2);
         drop(ranks.pop());
         let error = ranks[0].all_reduce_sum(&mut [1.0]).unwrap_err();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_disagree_about_the_length_are_all_told() {
+    fn ranks_that_disagree_about_the_length_all_get_an_error() {
         let errors = std::thread::scope(|scope| {
             let ranks: Vec<_> = Threads::ranks(2)
                 .into_iter()

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{Activation, NormConfig};
 use crate::ops::{self, Route};
 
-/// A float that differs from element to element.
+/// Returns a float tensor whose elements all differ.
 fn variable(dims: &[usize], salt: f64, dtype: DType) -> Var {
     let n = dims.iter().product::<usize>();
     let values: Vec<f64> = (0..n)
@@ -19,7 +19,7 @@ fn values(t: &Tensor) -> Vec<f64> {
     t.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// A loss whose gradient differs from element to element.
+/// Returns a loss whose gradient differs for each element.
 fn loss(y: &Tensor) -> Tensor {
     let weights: Vec<f64> = (0..y.elem_count())
         .map(|i| (i as f64 * 1.7).cos())
@@ -31,10 +31,10 @@ fn loss(y: &Tensor) -> Tensor {
         .unwrap()
 }
 
-/// The variables of a small network.
+/// A small network's variables.
 struct Parts {
     x: Var,
-    /// Of a projection to 6 columns, and of one back; the first stands twice.
+    /// A projection to 6 columns, and one back. The first is used twice.
     weights: [Var; 2],
     bias: Var,
     gain: Var,
@@ -60,7 +60,7 @@ impl Parts {
         ]
     }
 
-    /// On one tape: the input is read four times, a weight twice, and columns of one value are read by themselves.
+    /// On one tape: the input is read four times, a weight twice, and one value's columns separately.
     fn taped(&self, route: Route) -> Result<Tensor> {
         let x = Value::on(route, Precision::F32, &self.x)?;
         let normal = x.norm(&self.gain, None, &config())?;
@@ -106,12 +106,12 @@ fn a_tape_gives_the_values_of_its_steps_one_by_one_and_their_gradients() {
             assert!((a - b).abs() <= 4.0 * epsilon, "{a} {b}");
         }
         let (ours, theirs) = (loss(&taped), loss(&expected).backward().unwrap());
-        // Before the activations are given back.
+        // Before the activations are freed.
         let directly = ours.backward().unwrap();
         let (rest, collected) = ops::collecting(|| ours.backward()).unwrap();
         for var in parts.all() {
             let expected = values(theirs.get(var).unwrap());
-            // Past candle's store or in it.
+            // With and without candle's gradient store.
             assert!(rest.get(var).is_none());
             for found in [collected[&var.id()].tensor(), directly.get(var).unwrap()] {
                 for (a, b) in values(found).iter().zip(&expected) {

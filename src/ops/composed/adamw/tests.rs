@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use super::*;
 use crate::ops::{self, Route, Update};
 
-/// Numbers without a pattern.
+/// Returns values without a pattern.
 fn numbers(dims: &[usize], around: f64, start: usize) -> Tensor {
     let n: usize = dims.iter().product();
     let values = (0..n).map(|i| around + ((i + 1) as f64 * 0.7 + start as f64 * 1.3).sin());
@@ -16,12 +16,12 @@ fn values(of: &Tensor) -> Vec<f64> {
     wide.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Parameters of every kind of size, some without a number, and the groups that they are in.
+/// Parameters with every kind of size, some empty, and their groups.
 const PARAMETERS: [(&[usize], usize); 8] = [
     (&[5, 12], 0),
     (&[0, 3], 0),
     (&[7], 1),
-    (&[33, 3], 0), // more than are put together
+    (&[33, 3], 0), // more than fit one array
     (&[], 1),
     (&[12], 1),
     (&[3, 0], 1),
@@ -38,10 +38,10 @@ const UPDATE: Update = Update {
     gradient_scale: 1.0,
 };
 
-/// The most numbers put together here.
+/// The maximum element count in one array here.
 const MOST: usize = 64;
 
-/// Takes the same steps on a route; returns parameters and moments.
+/// Takes the same steps on a route, and returns parameters and moments.
 fn after_steps(route: Route, dtype: DType) -> Vec<Tensor> {
     let parameters: Vec<Var> = (PARAMETERS.iter().enumerate())
         .map(|(i, (dims, _))| {
@@ -55,7 +55,7 @@ fn after_steps(route: Route, dtype: DType) -> Vec<Tensor> {
     for n in 0..6 {
         let gradients: Vec<Tensor> = (parameters.iter().enumerate())
             .map(|(i, parameter)| {
-                // Not in order, where there are two dimensions.
+                // Not contiguous, if there are two dimensions.
                 let dims: Vec<usize> = parameter.dims().iter().rev().copied().collect();
                 let gradient = numbers(&dims, 0.1, 10 * n + i).to_dtype(dtype).unwrap();
                 match dims.len() {
@@ -108,11 +108,11 @@ fn after_steps(route: Route, dtype: DType) -> Vec<Tensor> {
 }
 
 #[test]
-fn steps_are_those_of_the_kernels() {
+fn steps_equal_the_kernels() {
     for (dtype, allowed, of_halves) in [
         (DType::F64, 1e-14, 0.0),
         (DType::F32, 1e-6, 0.0),
-        // A number between two of the type may be rounded to either.
+        // A value between two representable ones may be rounded to either.
         (DType::F16, 1e-6, f16::EPSILON.to_f64()),
         (DType::BF16, 1e-6, bf16::EPSILON.to_f64()),
     ] {
@@ -133,7 +133,7 @@ fn steps_are_those_of_the_kernels() {
 }
 
 #[test]
-fn a_parameter_left_behind_keeps_no_moments_but_its_own() {
+fn a_parameter_without_a_step_keeps_only_its_own_moments() {
     let parameters = [3, 4].map(|n| Var::zeros(n, DType::F32, &Device::Cpu).unwrap());
     let gradients = [3, 4].map(|n| numbers(&[n], 0.0, n).to_dtype(DType::F32).unwrap());
     let mut moments = [0, 1].map(|i| Moments::zeros(Route::Composed, &parameters[i]).unwrap());
@@ -184,7 +184,7 @@ fn squares_add_up_around_the_length_of_a_row_whatever_is_put_together() {
 }
 
 #[test]
-fn types_that_are_trained_together_have_one_sum() {
+fn types_trained_together_have_one_sum() {
     let tensors = [DType::F64, DType::F32, DType::BF16].map(|dtype| {
         Tensor::full(3f32, 4, &Device::Cpu)
             .unwrap()
@@ -200,7 +200,7 @@ fn types_that_are_trained_together_have_one_sum() {
 }
 
 #[test]
-fn numbers_whose_squares_overflow_have_a_norm_and_only_nan_and_infinity_have_none() {
+fn values_whose_squares_overflow_have_a_norm_and_only_nan_and_infinity_have_none() {
     let sum = |values: &[f32]| {
         let x = Tensor::new(values, &Device::Cpu).unwrap();
         sum_of_squares(&[&x], MOST).unwrap()
