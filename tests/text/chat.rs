@@ -35,7 +35,7 @@ fn conversations_are_written_as_transformers_writes_them() {
     let said = header["__metadata__"].as_object().unwrap();
     let cases: Vec<(&String, Value)> = said
         .iter()
-        .filter(|(_, case)| case.as_str().unwrap().starts_with('{'))
+        .filter(|(name, case)| *name != "snippets" && case.as_str().unwrap().starts_with('{'))
         .map(|(name, case)| (name, serde_json::from_str(case.as_str().unwrap()).unwrap()))
         .collect();
     assert_eq!(cases.len(), 14);
@@ -80,6 +80,94 @@ fn a_file_of_its_own_goes_before_the_configuration() {
         .render(&messages, true)
         .unwrap();
     assert_eq!(text, "new text");
+}
+
+#[test]
+fn the_template_of_a_processor_goes_before_the_tokenizers() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let folder = tokenizer_with(&json!({"chat_template": "tokenizer"}));
+    let steps = [
+        ("tokenizer_config.json", None, "tokenizer"),
+        ("chat_template.jinja", Some("file"), "file"),
+        (
+            "chat_template.json",
+            Some(r#"{"chat_template": "legacy"}"#),
+            "legacy",
+        ),
+        (
+            "processor_config.json",
+            Some(r#"{"chat_template": null}"#),
+            "legacy",
+        ),
+        (
+            "processor_config.json",
+            Some(r#"{"chat_template": "processor"}"#),
+            "processor",
+        ),
+    ];
+    for (name, text, expected) in steps {
+        if let Some(text) = text {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let rendered = template(folder.path())
+            .unwrap()
+            .render(&[Message::user("")], true);
+        assert_eq!(rendered.unwrap(), expected, "{name}");
+    }
+    fs::write(folder.path().join("processor_config.json"), "{}").unwrap();
+    fs::write(
+        folder.path().join("chat_template.json"),
+        r#"{"chat_template": 1}"#,
+    )
+    .unwrap();
+    let error = template(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("chat_template.json") && error.contains("a template"),
+        "{error}"
+    );
+}
+
+#[test]
+fn constructs_of_jinja2_are_rendered_as_there_or_refused_by_name() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let bytes = fs::read(weights("reference/chat.safetensors")).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let snippets = header["__metadata__"]["snippets"].as_str().unwrap();
+    let snippets: Value = serde_json::from_str(snippets).unwrap();
+    let folder = tokenizer_with(&json!({}));
+    let (mut n_equal, mut n_refused) = (0, 0);
+    for case in snippets["cases"].as_array().unwrap() {
+        let [source, expected] = [&case[0], &case[1]].map(|text| text.as_str());
+        let source = source.unwrap();
+        fs::write(folder.path().join("chat_template.jinja"), source).unwrap();
+        let messages = [Message::user("Hi"), Message::assistant("Yes")];
+        let template = template(folder.path()).unwrap();
+        match template.render_with(&messages, true, &snippets["variables"]) {
+            Ok(text) => {
+                assert_eq!(Some(text.as_str()), expected, "{source}");
+                n_equal += 1;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                let is_named =
+                    ["not supported", "unable to calculate"].map(|words| error.contains(words));
+                assert!(
+                    is_named.contains(&true) || expected.is_none(),
+                    "{source}: {error}"
+                );
+                n_refused += 1;
+            }
+        }
+    }
+    assert!(
+        n_equal > 90 && n_refused > 60,
+        "{n_equal} equal, {n_refused} refused"
+    );
 }
 
 #[test]

@@ -22,7 +22,7 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 
 ROOT = Path(__file__).resolve().parents[1]
 # What errors say of what Jinja2 has and this crate does not.
-REFUSALS = ("not supported",)
+REFUSALS = ("not supported", "unable to calculate")
 
 VARIABLES = {
     "s": " Hello wOrld, it's \"é\" \n", "e": "", "w": "one two  three", "ab": "a,b,,c", "num": "-42", "html": "<b>a & 'b'</b>", "nl": "a\nb\n\nc\r\nd",

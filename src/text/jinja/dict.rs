@@ -11,7 +11,7 @@ use minijinja::{Error, ErrorKind, State};
 use super::python::repr;
 
 /// Methods of a dictionary that a template may call: its environment is immutable.
-const METHODS: [&str; 5] = ["get", "items", "keys", "values", "copy"];
+pub(super) const METHODS: [&str; 5] = ["get", "items", "keys", "values", "copy"];
 /// Methods that the sandbox of Jinja2 hides.
 const HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
@@ -86,7 +86,7 @@ impl Object for Method {
 
 /// What `keys()`, `values()` and `items()` return: iterable, without indices.
 #[derive(Debug)]
-struct View {
+pub(super) struct View {
     name: &'static str,
     items: Vec<Value>,
 }

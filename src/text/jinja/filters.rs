@@ -1,25 +1,23 @@
 //! Filters and tests of Jinja2 that minijinja lacks, or that differ there.
 
-use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, filters};
 
 use super::arguments::Arguments;
 use super::json::{Style, json};
-use super::python::{self, text};
-use super::source::PERCENT;
+use super::objects::Range;
+use super::operators::integer;
+use super::python::{self, is_named, is_own, text};
 use super::strings::{lines, string_method};
+use super::{failed, unsupported};
 
 /// A filter: its value, and the arguments in parentheses.
 type Filter = fn(&Value, &[Value]) -> Result<Value, Error>;
 
 const FILTERS: [(&str, Filter); 13] = [
-    ("center", |value, args| {
-        string_method(
-            &text(value),
-            "center",
-            if args.is_empty() { &[] } else { args },
-        )
+    ("center", |value, args| match args {
+        [] => string_method(&text(value), "center", &[80.into()]),
+        args => string_method(&text(value), "center", args),
     }),
     ("default", default),
     ("d", default),
@@ -49,46 +47,71 @@ const FILTERS: [(&str, Filter); 13] = [
     }),
 ];
 
+/// Filters of Jinja2 that this crate does not have, and filters of minijinja alone.
+const UNSUPPORTED: &str = "attr filesizeformat format pprint random striptags truncate urlencode urlize wordwrap xmlattr bool chain \
+    lines split zip";
+
 /// Adds the filters and tests to an environment.
 pub(super) fn add(environment: &mut Environment) {
     for (name, filter) in FILTERS {
-        environment.add_filter(
-            name,
-            move |value: &Value, args: Rest<minijinja::value::ValueOrKwargs>| {
-                filter(value, &args.into_values())
-            },
-        );
+        environment.add_filter(name, move |value: &Value, args: Rest<ValueOrKwargs>| {
+            let result = filter(value, &args.into_values())?;
+            Ok::<_, Error>(
+                match value.is_safe() && ["center", "indent"].contains(&name) {
+                    true => Value::from_safe_string(text(&result)),
+                    false => result,
+                },
+            )
+        });
     }
-    environment.add_filter(PERCENT, |format: &str, values: &Value| {
-        percent(format, values)
+    for name in UNSUPPORTED.split(' ') {
+        environment.add_filter(name, move |_: &Value, _: Rest<ValueOrKwargs>| {
+            Err::<Value, _>(unsupported(format!("the filter {name}")))
+        });
+    }
+    for name in ["filter", "test"] {
+        environment.add_test(name, move |_: &Value| {
+            Err::<bool, _>(unsupported(format!("the test {name}")))
+        });
+    }
+    let round = |value: Value, n: Option<i32>, method: Option<&str>, named: Kwargs| {
+        let by_method = method.is_some() || named.has("method");
+        match value.is_integer() || value.kind() == ValueKind::Bool {
+            true if by_method => Err(unsupported("round() of an integer by a method")),
+            true if value.kind() == ValueKind::Bool => Ok(i64::from(value.is_true()).into()),
+            _ => filters::round(value, n, method, named),
+        }
+    };
+    environment.add_filter("round", round);
+    environment.add_test("iterable", |value: &Value| {
+        !value.is_none() && (is_own(value) || value.try_iter().is_ok())
     });
-    environment.add_test("iterable", |value: &Value| is_iterable(value));
-    environment.add_test("sequence", |value: &Value| {
-        let kinds = [
-            ValueKind::String,
-            ValueKind::Seq,
-            ValueKind::Map,
-            ValueKind::Undefined,
-        ];
-        kinds.contains(&value.kind())
-            || (value.kind() == ValueKind::Iterable && value.len().is_some())
+    environment.add_test("mapping", |value: &Value| {
+        value.kind() == ValueKind::Map && !is_named(value, "::Namespace")
+    });
+    environment.add_test("sequence", |value: &Value| match value.kind() {
+        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined => true,
+        ValueKind::Iterable => !is_own(value) || value.downcast_object_ref::<Range>().is_some(),
+        _ => false,
     });
     environment.add_test("callable", |value: &Value| {
-        value.kind() == ValueKind::Plain || format!("{value:?}").starts_with("<macro")
+        let is_plain = matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined);
+        is_plain || is_named(value, "::Macro")
     });
-}
-
-fn is_iterable(value: &Value) -> bool {
-    !value.is_none() && value.try_iter().is_ok()
-}
-
-/// Returns Python's `format % values`.
-fn percent(template: &str, values: &Value) -> Result<Value, Error> {
-    let values = match values.is_tuple() {
-        true => values.try_iter()?.collect(),
-        false => vec![values.clone()],
-    };
-    Ok(format(FormatStyle::Printf, template, &values)?.into())
+    for (name, method) in [("lower", "islower"), ("upper", "isupper")] {
+        environment.add_test(name, move |value: &Value| {
+            string_method(&text(value), method, &[])
+        });
+    }
+    for (name, rest) in [("even", 0), ("odd", 1)] {
+        environment.add_test(name, move |value: &Value| match integer(value) {
+            Some(n) => Ok(n.rem_euclid(2) == rest),
+            None => Err(unsupported(format!(
+                "the test {name} of a {}",
+                value.kind()
+            ))),
+        });
+    }
 }
 
 fn tojson(value: &Value, args: &[Value]) -> Result<Value, Error> {
@@ -142,7 +165,7 @@ fn escape(value: &Value, _: &[Value]) -> Result<Value, Error> {
 }
 
 /// Escapes as MarkupSafe does.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {
@@ -159,6 +182,9 @@ fn escaped(text: &str) -> String {
 
 fn indent(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new("indent", args, &["width", "first", "blank"])?;
+    if value.as_str().is_none() {
+        return Err(failed("indent() of a value that is no string"));
+    }
     let indention = match arguments.value(0, "width") {
         Some(width) if width.as_str().is_some() => text(&width),
         Some(_) => {
@@ -193,15 +219,24 @@ fn join(value: &Value, args: &[Value]) -> Result<Value, Error> {
         found.map(|item| text(&item))
     };
     let items = value.try_iter()?.map(item).collect::<Result<Vec<_>, _>>()?;
-    let between = arguments
-        .value(0, "d")
-        .map_or(String::new(), |between| text(&between));
+    let between = match args.first() {
+        Some(first) if first.is_none() => text(first),
+        _ => text(&arguments.value(0, "d").unwrap_or_default()),
+    };
     Ok(items.join(&between).into())
+}
+
+fn check_defined(value: &Value, filter: &str) -> Result<(), Error> {
+    match value.is_undefined() {
+        true => Err(failed(format!("{filter}() of an undefined value"))),
+        false => Ok(()),
+    }
 }
 
 /// Returns the whole number that Python's `int` makes of a value, or the default.
 fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new("int", args, &["default", "base"])?;
+    check_defined(value, "int")?;
     let default = || Ok(arguments.value(0, "default").unwrap_or_else(|| 0.into()));
     if let Some(x) = python::is_float(value) {
         return match x.is_finite() {
@@ -217,10 +252,14 @@ fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
         };
     };
     let base = arguments.integer(1, "base")?.unwrap_or(10);
-    let text = text.trim().replace('_', "");
+    let is_other = |c: char| c == '_' || (!c.is_ascii() && c.is_numeric());
+    if !(2..=36).contains(&base) || text.contains(is_other) {
+        return Err(unsupported("int() of such digits, or of this base,"));
+    }
+    let text = text.trim();
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
-        None => (1, text.strip_prefix('+').unwrap_or(&text)),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
     };
     let prefixes = match base {
         16 => ["0x", "0X"],
@@ -232,10 +271,7 @@ fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
         .iter()
         .find_map(|prefix| digits.strip_prefix(prefix))
         .unwrap_or(digits);
-    let base = u32::try_from(base)
-        .ok()
-        .filter(|base| (2..=36).contains(base))
-        .unwrap_or(10);
+    let base = u32::try_from(base).unwrap_or(10);
     let is_number = !digits.starts_with(['+', '-']);
     match i128::from_str_radix(digits, base)
         .ok()
@@ -252,8 +288,12 @@ fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
 
 fn float(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new("float", args, &["default"])?;
+    check_defined(value, "float")?;
     let number = match (value.as_str(), value.kind()) {
-        (Some(text), _) => text.trim().replace('_', "").parse().ok(),
+        (Some(text), _) if text.contains('_') => {
+            return Err(unsupported("float() of an underscore"));
+        }
+        (Some(text), _) => text.trim().parse().ok(),
         (None, ValueKind::Number) => f64::try_from(value.clone()).ok(),
         (None, ValueKind::Bool) => Some(if value.is_true() { 1.0 } else { 0.0 }),
         _ => None,

@@ -7,13 +7,16 @@ mod clock;
 mod dict;
 mod filters;
 mod json;
+mod objects;
+mod operators;
 mod python;
+mod rewrite;
+mod selections;
 mod source;
 mod strings;
 
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, escape_formatter};
+use minijinja::{Environment, Error, ErrorKind, State};
 
 pub(in crate::text) use dict::python_value;
 
@@ -29,16 +32,9 @@ pub(in crate::text) fn environment(
     source: &str,
 ) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()?;
-    environment.set_syntax(syntax);
+    environment.set_syntax(rewrite::syntax()?);
     environment.set_fuel(Some(MOST_STEPS));
-    environment.set_formatter(|out, state, value| match state.auto_escape() {
-        AutoEscape::None => Ok(out.write_str(&python::text(value)).map_err(Error::from)?),
-        _ => escape_formatter(out, state, value),
-    });
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&python::text(value))?));
     environment.set_unknown_method_callback(method);
     environment.remove_global("debug");
     environment.add_function("raise_exception", |reason: &Value| {
@@ -46,16 +42,24 @@ pub(in crate::text) fn environment(
     });
     environment.add_function("strftime_now", |format: &str| clock::strftime_now(format));
     filters::add(&mut environment);
+    operators::add(&mut environment);
+    selections::add(&mut environment);
     let source =
         source::rewritten(source).map_err(|reason| Error::new(ErrorKind::SyntaxError, reason))?;
-    environment.add_template_owned(name, source)?;
+    environment.add_template_owned(name, rewrite::rewritten(&source)?)?;
     Ok(environment)
 }
 
 /// Calls a method of a value of Python's types.
 fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     match value.kind() {
+        ValueKind::String if value.is_safe() => {
+            Err(unsupported(format!("the method {name} of a safe string")))
+        }
         ValueKind::String => strings::string_method(value.as_str().unwrap_or_default(), name, args),
+        ValueKind::Number | ValueKind::Bool if rewrite::has(operators::ATTRIBUTES, name) => {
+            Err(unsupported(format!("the method {name} of a number")))
+        }
         ValueKind::Map => dict::method(value, name, args),
         ValueKind::Seq | ValueKind::Iterable => strings::list_method(value, name, args),
         _ => Err(ErrorKind::UnknownMethod.into()),
@@ -64,4 +68,9 @@ fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Va
 
 fn failed(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason.into())
+}
+
+/// Refuses what Jinja2 renders and this module does not.
+fn unsupported(construct: impl std::fmt::Display) -> Error {
+    failed(format!("{construct} is not supported"))
 }

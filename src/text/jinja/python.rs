@@ -3,6 +3,30 @@
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
+use super::dict::View;
+use super::objects::{Generator, Range};
+
+/// An entry of each namespace, which no template can name.
+pub(super) const HIDDEN_ENTRY: &str = "\0";
+
+/// Whether the value is one of minijinja's objects of a type with this name.
+pub(super) fn is_named(value: &Value, name: &str) -> bool {
+    let object = value.as_object();
+    object.is_some_and(|object| object.type_name().ends_with(name))
+}
+
+/// Whether the value has items, and is no list.
+pub(super) fn is_own(value: &Value) -> bool {
+    let is_view = value.downcast_object_ref::<View>().is_some();
+    let is_generator = value.downcast_object_ref::<Generator>().is_some();
+    is_view || is_generator || value.downcast_object_ref::<Range>().is_some()
+}
+
+/// Whether the value is a list or a tuple.
+pub(super) fn is_list(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && !is_own(value)
+}
+
 /// Returns the number if the value is a float, also if it is a whole number.
 pub(super) fn is_float(value: &Value) -> Option<f64> {
     let is_float = value.kind() == ValueKind::Number && !value.is_integer();
@@ -33,19 +57,36 @@ pub(super) fn repr(value: &Value) -> String {
     match value.kind() {
         ValueKind::Undefined => "Undefined".to_string(),
         ValueKind::Number => is_float(value).map_or_else(|| value.to_string(), float),
+        ValueKind::String if value.is_safe() => {
+            format!("Markup({})", string(value.as_str().unwrap_or_default()))
+        }
         ValueKind::String => string(value.as_str().unwrap_or_default()),
-        ValueKind::Seq if value.is_tuple() => match items(value).as_slice() {
-            [one] => format!("({one},)"),
-            items => format!("({})", items.join(", ")),
-        },
-        ValueKind::Seq => format!("[{}]", items(value).join(", ")),
+        _ if is_own(value) => value.to_string(),
+        ValueKind::Seq if value.is_tuple() || is_named(value, "::GroupTuple") => {
+            match items(value).as_slice() {
+                [one] => format!("({one},)"),
+                items => format!("({})", items.join(", ")),
+            }
+        }
+        ValueKind::Seq | ValueKind::Iterable => format!("[{}]", items(value).join(", ")),
+        ValueKind::Map if is_named(value, "::Macro") => {
+            format!(
+                "<Macro {}>",
+                repr(&value.get_attr("name").unwrap_or_default())
+            )
+        }
         ValueKind::Map => {
             let keys = value.try_iter().into_iter().flatten();
+            let keys = keys.filter(|key| key.as_str() != Some(HIDDEN_ENTRY));
             let pair = |key: Value| {
                 let value = value.get_item(&key).unwrap_or_default();
                 format!("{}: {}", repr(&key), repr(&value))
             };
-            format!("{{{}}}", keys.map(pair).collect::<Vec<_>>().join(", "))
+            let pairs = format!("{{{}}}", keys.map(pair).collect::<Vec<_>>().join(", "));
+            match is_named(value, "::Namespace") {
+                true => format!("<Namespace {pairs}>"),
+                false => pairs,
+            }
         }
         _ => value.to_string(),
     }

@@ -1,18 +1,23 @@
 //! The source of a template, rewritten where minijinja reads another language than Jinja2 does.
 
-/// The function that stands for Python's `format % values`.
-pub(super) const PERCENT: &str = "python_percent";
-
 /// Rewrites a template of transformers into one that minijinja reads in the same way:
 ///
 /// - Line ends become `\n`, also inside strings, as Jinja2's lexer makes them.
 /// - `{% generation %}` becomes `{% with %}`: to a renderer, the tag of transformers is a scope.
 /// - Escapes of string literals are resolved as Python does.
-/// - `'format' % values` becomes a call, because minijinja's operator takes numbers only.
 ///
 /// # Errors
-/// If a string has an escape that is not valid in Python.
+/// If a string has an escape that is not valid in Python, or the template has a character that is not supported.
 pub(super) fn rewritten(source: &str) -> Result<String, String> {
+    // Python takes some for white space, and rewrite.rs one for a mark.
+    if let Some(c) = source
+        .chars()
+        .find(|c| matches!(c, '\x02' | '\x1c'..='\x1f'))
+    {
+        return Err(format!(
+            "the character {c:?} in a template is not supported"
+        ));
+    }
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
     let mut rest = source.as_str();
@@ -28,6 +33,17 @@ pub(super) fn rewritten(source: &str) -> Result<String, String> {
         let length = if tag.starts_with("{#") {
             tag.find("#}").map(|end| end + 2)
         } else if tag.starts_with("{%") && keyword(tag) == "raw" {
+            let start = tag.find("%}").map_or(tag.len(), |end| end + 2);
+            // minijinja leaves out a line end there, and Jinja2 does not.
+            if tag[start..].starts_with('\n') && !tag[..start].ends_with("-%}") {
+                out.push_str(&tag[..start]);
+                out.push('\n');
+                rest = &tag[start..];
+                let length = end_of_raw(tag).map_or(rest.len(), |length| length - start);
+                out.push_str(&rest[..length]);
+                rest = &rest[length..];
+                continue;
+            }
             end_of_raw(tag)
         } else {
             None
@@ -43,7 +59,7 @@ pub(super) fn rewritten(source: &str) -> Result<String, String> {
         match (tokens[0].as_str(), keyword(tag)) {
             ("{%", "generation") => rename(&mut tokens, "generation", "with"),
             ("{%", "endgeneration") => rename(&mut tokens, "endgeneration", "endwith"),
-            _ => percent_to_call(&mut tokens),
+            _ => {}
         }
         out.extend(tokens);
         rest = &tag[length..];
@@ -139,13 +155,14 @@ fn string_length(text: &str, quote: char) -> Option<usize> {
 }
 
 /// Writes a literal that both Jinja2 and minijinja read as `text`.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let mut literal = String::from("'");
     for c in text.chars() {
         match c {
             '\\' => literal.push_str("\\\\"),
             '\'' => literal.push_str("\\'"),
             '\r' => literal.push_str("\\r"),
+            '\n' => literal.push_str("\\n"),
             c => literal.push(c),
         }
     }
@@ -187,7 +204,14 @@ fn unescaped(text: &str) -> Result<String, String> {
                         .into(),
                 );
             }
-            other => out.extend(['\\', other]),
+            other if other.is_ascii() => out.extend(['\\', other]),
+            other => {
+                out += &match other as u32 {
+                    code @ ..0x100 => format!("\\x{code:02x}"),
+                    code @ ..0x10000 => format!("\\u{code:04x}"),
+                    code => format!("\\U{code:08x}"),
+                }
+            }
         }
     }
     Ok(out)
@@ -231,62 +255,4 @@ fn character(digits: &str, radix: u32) -> Result<char, String> {
             "a string has the escape of a character {digits} that does not exist"
         )),
     }
-}
-
-/// Replaces `'format' % operand` by `'format' | python_percent(operand)`.
-fn percent_to_call(tokens: &mut Vec<String>) {
-    // From the back, so that an operand is rewritten before the call that takes it.
-    for at in (1..tokens.len()).rev() {
-        if tokens[at] != "%" {
-            continue;
-        }
-        let before = |at: usize| (0..at).rev().find(|&i| !tokens[i].trim().is_empty());
-        let Some(format) = before(at).filter(|&i| tokens[i].starts_with('\'')) else {
-            continue;
-        };
-        let binds_tighter = |token: &str| ["*", "/", "//", "%", "**"].contains(&token);
-        if before(format).is_some_and(|i| binds_tighter(&tokens[i])) {
-            continue;
-        }
-        let end = end_of_operand(tokens, at + 1);
-        tokens.insert(end, ")".to_string());
-        tokens[at] = format!("| {PERCENT}(");
-    }
-}
-
-/// Returns the end of the operand that begins at a token: signs, a value, and its attributes, items, calls and filters.
-fn end_of_operand(tokens: &[String], from: usize) -> usize {
-    let next = |at: usize| (at..tokens.len()).find(|&i| !tokens[i].trim().is_empty());
-    let mut at = from;
-    while let Some(i) = next(at).filter(|&i| ["-", "+"].contains(&tokens[i].as_str())) {
-        at = i + 1;
-    }
-    let Some(value) = next(at) else { return at };
-    let mut end = match tokens[value].as_str() {
-        "(" | "[" | "{" => end_of_group(tokens, value),
-        _ => value + 1,
-    };
-    while let Some(i) = next(end) {
-        end = match tokens[i].as_str() {
-            "." | "|" => next(i + 1).map_or(tokens.len(), |name| name + 1),
-            "(" | "[" => end_of_group(tokens, i),
-            _ => break,
-        };
-    }
-    end
-}
-
-fn end_of_group(tokens: &[String], from: usize) -> usize {
-    let mut depth = 0;
-    for (at, token) in tokens.iter().enumerate().skip(from) {
-        match token.as_str() {
-            "(" | "[" | "{" => depth += 1,
-            ")" | "]" | "}" => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return at + 1;
-        }
-    }
-    tokens.len()
 }

@@ -1,11 +1,14 @@
 //! The methods of Python's strings and lists.
 
-use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Tuple, Value};
-use minijinja::{Error, ErrorKind};
+use minijinja::formatting::FormatStyle;
+use minijinja::value::{Tuple, Value, from_args};
+use minijinja::{Error, ErrorKind, filters};
 
 use super::arguments::Arguments;
+use super::operators::formatted;
 use super::python::is_printable;
+use super::rewrite::has;
+use super::{failed, unsupported};
 
 /// A padded string of more bytes than this is an attack.
 const MOST_CHARACTERS: usize = 1_000_000;
@@ -60,18 +63,26 @@ pub(super) fn string_method(s: &str, name: &str, args: &[Value]) -> Result<Value
     };
     const WINDOW: &[&str] = &["sub", "start", "end"];
     let none = || with(&[]).map(drop);
+    if let Some(c) = s
+        .chars()
+        .find(|c| has(BY_CHARACTER, name) && !is_common(*c))
+    {
+        return Err(unsupported(format!("{name}() of the character {c:?}")));
+    }
     Ok(match name {
         "upper" => none().map(|()| s.to_uppercase())?.into(),
         "lower" => none().map(|()| s.to_lowercase())?.into(),
-        "casefold" => none().map(|()| s.to_lowercase().replace('ß', "ss"))?.into(),
+        "casefold" => none().map(|()| s.to_lowercase())?.into(),
         "swapcase" => none()
             .map(|()| s.chars().map(swapped).collect::<String>())?
             .into(),
         "title" => none().map(|()| title(s))?.into(),
-        "capitalize" => none().map(|()| capitalized(s))?.into(),
+        "capitalize" => none().and_then(|()| capitalized(s))?,
         "isalpha" => none().map(|()| all(char::is_alphabetic))?.into(),
         "isalnum" => none().map(|()| all(char::is_alphanumeric))?.into(),
-        "isdigit" | "isnumeric" | "isdecimal" => none().map(|()| all(char::is_numeric))?.into(),
+        "isdigit" | "isnumeric" | "isdecimal" => {
+            none().map(|()| all(|c| c.is_ascii_digit()))?.into()
+        }
         "isspace" => none().map(|()| all(is_space))?.into(),
         "isascii" => none().map(|()| s.is_ascii())?.into(),
         "isprintable" => none().map(|()| s.chars().all(is_printable))?.into(),
@@ -159,7 +170,7 @@ pub(super) fn string_method(s: &str, name: &str, args: &[Value]) -> Result<Value
             });
             texts.collect::<Result<Vec<_>, _>>()?.join(s).into()
         }
-        "format" => format(FormatStyle::StrFormat, s, args)?.into(),
+        "format" => formatted(FormatStyle::StrFormat, s, args.to_vec())?,
         "ljust" | "rjust" | "center" => {
             let arguments = with(&["width", "fillchar"])?;
             let width = arguments.integer(0, "width")?.unwrap_or_default();
@@ -186,6 +197,9 @@ pub(super) fn string_method(s: &str, name: &str, args: &[Value]) -> Result<Value
         "expandtabs" => {
             let size = with(&["tabsize"])?.integer(0, "tabsize")?.unwrap_or(8);
             expanded(s, usize::try_from(size).unwrap_or(0).min(MOST_CHARACTERS)).into()
+        }
+        _ if has("encode format_map isidentifier maketrans translate", name) => {
+            return Err(unsupported(format!("the method {name}")));
         }
         _ => return Err(ErrorKind::UnknownMethod.into()),
     })
@@ -333,12 +347,22 @@ fn swapped(c: char) -> String {
     }
 }
 
-fn capitalized(s: &str) -> String {
-    let mut chars = s.chars();
-    let first: String = chars
-        .next()
-        .map_or(String::new(), |c| c.to_uppercase().collect());
-    first + &chars.as_str().to_lowercase()
+/// Returns the string with a title letter at its start, as minijinja's filter finds it.
+fn capitalized(s: &str) -> Result<Value, Error> {
+    Ok(filters::capitalize(from_args::<(_,)>(&[s.into()])?.0))
+}
+
+/// Methods that look at the properties of each character, of which Python and Rust have different tables.
+const BY_CHARACTER: &str =
+    "casefold isalnum isalpha isdecimal isdigit isnumeric istitle swapcase title";
+
+/// Whether the tables agree on a character: not on digits beyond ASCII, ligatures, or letters of which one case is two letters.
+fn is_common(c: char) -> bool {
+    let is_plain = c.to_uppercase().len() == 1
+        && !matches!(c, 'ı' | 'ſ' | 'ς' | 'Σ' | 'µ' | 'Ǆ'..='ǌ' | 'Ǳ'..='ǳ');
+    let is_known = matches!(c, '\0'..='ɏ' | 'Ά'..='ώ' | 'Ѐ'..='ҁ' | 'ぁ'..='ゖ' | '가'..='힣');
+    let has_property = c.is_alphabetic() || c.is_numeric();
+    c.is_ascii() || !has_property || (is_plain && is_known && !c.is_numeric())
 }
 
 /// Returns the text with a capital at the start of each run of letters.
@@ -350,7 +374,7 @@ fn title(s: &str) -> String {
             true => out.extend(c.to_lowercase()),
             false => out.extend(c.to_uppercase()),
         }
-        is_inside = c.is_alphabetic();
+        is_inside = c.is_lowercase() || c.is_uppercase();
     }
     out
 }
@@ -392,8 +416,4 @@ fn expanded(s: &str, size: usize) -> String {
         }
     }
     out
-}
-
-fn failed(reason: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, reason.into())
 }

@@ -1,0 +1,135 @@
+//! Objects of Python that minijinja lacks.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use minijinja::Error;
+use minijinja::value::{Enumerator, Object, ObjectRepr, Value};
+
+use super::{failed, unsupported};
+
+/// Items that can be read once. A generator is true, whatever it has, and has no length.
+#[derive(Debug)]
+pub(super) struct Generator(Arc<Mutex<std::vec::IntoIter<Value>>>);
+
+impl Generator {
+    pub fn value(items: Vec<Value>) -> Value {
+        Value::from_object(Self(Arc::new(Mutex::new(items.into_iter()))))
+    }
+}
+
+fn locked(items: &Mutex<std::vec::IntoIter<Value>>) -> MutexGuard<'_, std::vec::IntoIter<Value>> {
+    items.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Object for Generator {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
+        Some(Value::UNDEFINED) // so that no index reads the items
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        let items = self.0.clone();
+        Enumerator::Iter(Box::new(std::iter::from_fn(move || locked(&items).next())))
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        None
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        true
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<generator object>")
+    }
+}
+
+/// Returns the items of a loop: a generator has a length there. A loop that may end early leaves items in the generator, which
+/// are refused then.
+pub(super) fn iterated(value: Value, may_end_early: bool) -> Result<Value, Error> {
+    let Some(generator) = value.downcast_object_ref::<Generator>() else {
+        return match value.is_none() {
+            true => Err(failed("'NoneType' object is not iterable")),
+            false => Ok(value),
+        };
+    };
+    let mut items = locked(&generator.0);
+    let all: Vec<Value> = items.by_ref().collect();
+    if may_end_early && !all.is_empty() {
+        let refused = unsupported("reading a generator behind a loop with {% break %}");
+        *items = vec![Value::from(refused)].into_iter();
+    }
+    Ok(all.into())
+}
+
+/// Python's `range`.
+#[derive(Debug)]
+pub(super) struct Range([i64; 3]);
+
+impl Range {
+    /// Returns `range(start, stop, step)`, or `range(start)`.
+    ///
+    /// # Errors
+    /// If the step is zero, or there are more items than Jinja2's sandbox allows.
+    pub fn value(start: i64, stop: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
+        let (start, stop) = stop.map_or((0, start), |stop| (start, stop));
+        let range = Self([start, stop, step.unwrap_or(1)]);
+        match step == Some(0) || range.len() > 100_000 {
+            true => Err(failed("range() has a step of 0, or more than 100000 items")),
+            false => Ok(Value::from_object(range)),
+        }
+    }
+
+    fn len(&self) -> i128 {
+        let [start, stop, step] = self.0.map(i128::from);
+        ((stop - start + step - step.signum()) / step).max(0)
+    }
+}
+
+impl Object for Range {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        let [start, _, step] = self.0;
+        let items = 0..self.len() as usize;
+        Enumerator::RevIter(Box::new(
+            items.map(move |n| Value::from(start + n as i64 * step)),
+        ))
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [start, stop, 1] => write!(f, "range({start}, {stop})"),
+            [start, stop, step] => write!(f, "range({start}, {stop}, {step})"),
+        }
+    }
+}
+
+/// An undefined argument of a macro: the parameter's default does not replace it.
+#[derive(Debug)]
+struct Given;
+
+impl Object for Given {}
+
+/// Returns the argument that a macro is given.
+pub(super) fn given(value: Value) -> Value {
+    match value.is_undefined() {
+        true => Value::from_object(Given),
+        false => value,
+    }
+}
+
+/// Returns the value of an argument that a macro was [`given`].
+pub(super) fn taken(value: Value) -> Value {
+    match value.downcast_object_ref::<Given>() {
+        Some(_) => Value::UNDEFINED,
+        None => value,
+    }
+}
