@@ -6,10 +6,11 @@ use super::{Checkpoint, CheckpointOptions};
 use crate::error::Result;
 
 /// What may lie beside a GGUF file that says the same of itself.
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "chat_template.json",
     "generation_config.json",
 ];
 

@@ -48,12 +48,14 @@ use remote::Remote;
 
 const CONFIG: &str = "config.json";
 /// Files beside the weights that change what is computed of them; fetched where the repository has them.
-const EXTRAS: [&str; 14] = [
+const EXTRAS: [&str; 16] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
+    "processor_config.json",
     "generation_config.json",
     MODULES,
     "config_sentence_transformers.json",

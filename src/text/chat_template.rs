@@ -13,6 +13,7 @@ use super::continued::{continued, marked};
 use super::conversation::{Conversation, ConversationEnd};
 use super::jinja::{self, python_value};
 use super::tokenizer_config::SPECIAL_TOKENS;
+use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{is_named, read_limited};
 use crate::error::{Error, Result};
 
@@ -25,8 +26,9 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// The template for conversations without tools, or for all.
 const DEFAULT: &str = "default";
 
-/// The chat templates of a checkpoint: Jinja in `chat_template.jinja` and `additional_chat_templates/`, or in
-/// `tokenizer_config.json` under `chat_template`; or in a GGUF file.
+/// The chat templates of a checkpoint, of the first of these that has any: `processor_config.json` or `chat_template.json` under
+/// the key `chat_template`, the files `chat_template.jinja` and `additional_chat_templates/*.jinja`, and
+/// `tokenizer_config.json` under `chat_template`; or those of a GGUF file.
 ///
 /// Templates are run as transformers' `apply_chat_template` runs them, with Jinja2's and Python's rules for values and their texts.
 #[derive(Debug)]
@@ -72,7 +74,10 @@ impl ChatTemplate {
     pub fn of(tokenizer: &Tokenizer) -> Result<Self> {
         let config = tokenizer.config();
         let (mut sources, mut path) = match tokenizer.folder() {
-            Some(folder) => (in_files(folder)?, folder.join("chat_template.jinja")),
+            Some(folder) => match of_processor(folder)? {
+                Some(sources) => (sources, folder.join(OF_PROCESSOR[1])),
+                None => (in_files(folder)?, folder.join("chat_template.jinja")),
+            },
             None => (BTreeMap::new(), tokenizer.path().to_path_buf()),
         };
         if let Some(config) = config.filter(|_| sources.is_empty()) {
@@ -227,6 +232,22 @@ impl ChatTemplate {
         let template = environment.get_template(DEFAULT).map_err(fail)?;
         template.render(Value::from_pairs(values)).map_err(fail)
     }
+}
+
+/// Files of a processor that hold a chat template under `chat_template`. They go before the tokenizer's, as in transformers.
+const OF_PROCESSOR: [&str; 2] = ["processor_config.json", "chat_template.json"];
+
+/// Reads the templates of a processor, if its files have any.
+fn of_processor(directory: &Path) -> Result<Option<BTreeMap<String, Source>>> {
+    let paths = OF_PROCESSOR.map(|name| directory.join(name));
+    for path in paths.into_iter().filter(|path| is_named(path)) {
+        let json = ConfigJson::open(&path)?;
+        if let Some(templates) = json.templates("chat_template")? {
+            let source = |(name, text)| (name, Source::new(&path, text));
+            return Ok(Some(templates.into_iter().map(source).collect()));
+        }
+    }
+    Ok(None)
 }
 
 /// Reads `chat_template.jinja` and the files in `additional_chat_templates/`.
