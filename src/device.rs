@@ -1,10 +1,10 @@
-//! Types that a device lacks, and whether two handles are of one device.
+//! Device checks: which float types a device supports, and whether two handles are for the same device.
 
 use candle_core::{DType, Device, DeviceLocation};
 
 use crate::error::{Error, Result};
 
-/// Checks that layers of a type can compute on a device.
+/// Checks that a device supports a type for layers.
 ///
 /// ```
 /// use candle_blocks::{candle_core::{DType, Device}, device::check_dtype};
@@ -26,7 +26,7 @@ pub fn check_dtype(dtype: DType, device: &Device) -> Result<()> {
     }
 }
 
-/// Why layers of a type cannot compute there.
+/// Returns the reason why a device does not support a type for layers.
 fn lacks(
     location: DeviceLocation,
     compute_capability: Option<(i32, i32)>,
@@ -46,7 +46,7 @@ fn lacks(
     }
 }
 
-/// Of an NVIDIA GPU.
+/// Returns an NVIDIA GPU's compute capability.
 #[cfg(feature = "cuda")]
 fn compute_capability(device: &Device) -> candle_core::Result<Option<(i32, i32)>> {
     use candle_core::cuda::WrapErr;
@@ -57,13 +57,14 @@ fn compute_capability(device: &Device) -> candle_core::Result<Option<(i32, i32)>
     stream.context().compute_capability().w().map(Some)
 }
 
-/// No GPU without candle's feature.
+/// Without the `cuda` feature there is no GPU.
 #[cfg(not(feature = "cuda"))]
 fn compute_capability(_: &Device) -> candle_core::Result<Option<(i32, i32)>> {
     Ok(None)
 }
 
-/// Whether candle computes with tensors of both: any handles of one NVIDIA GPU, but on Metal only the same one.
+/// Tells whether candle computes with tensors from both devices: all handles to one NVIDIA GPU, but on Metal only
+/// the same handle.
 pub(crate) fn is_one(a: &Device, b: &Device) -> bool {
     match (a, b) {
         (Device::Metal(_), Device::Metal(_)) => a.same_device(b),

@@ -1,4 +1,4 @@
-//! The activation functions of feed-forwards, under the names of transformers' `ACT2FN`.
+//! Activation functions, with their names in transformers' `ACT2FN`.
 
 use std::{fmt, str::FromStr};
 
@@ -8,9 +8,9 @@ use crate::error::Error;
 
 /// An element-wise activation function.
 ///
-/// Names are those of transformers' `ACT2FN`
-/// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/activations.py>):
-/// `"gelu"` is always the exact form, with erf.
+/// Its name is the name in transformers' `ACT2FN`
+/// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/activations.py>). `"gelu"` is always
+/// the exact form, with erf.
 ///
 /// ```
 /// use candle_blocks::Activation;
@@ -57,7 +57,7 @@ pub enum Activation {
     Identity,
 }
 
-/// Names and what they mean; an activation is written with its first name.
+/// The names for each activation. Serialization uses the first.
 const NAMES: &[(&str, Activation)] = &[
     ("gelu", Activation::Gelu),
     ("gelu_python", Activation::Gelu),
@@ -84,7 +84,7 @@ const NAMES: &[(&str, Activation)] = &[
 ];
 
 impl Activation {
-    /// All activations, each once.
+    /// Returns all activations, each once.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for &(_, activation) in NAMES {
@@ -95,7 +95,7 @@ impl Activation {
         all
     }
 
-    /// The name that a `config.json` gives it.
+    /// Returns the name in a `config.json`.
     pub fn name(self) -> &'static str {
         NAMES
             .iter()

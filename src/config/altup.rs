@@ -1,22 +1,24 @@
-//! The configuration of alternating updates: several streams of hidden states, of which a block computes one.
+//! The configuration of alternating updates: several streams of hidden states, with one active stream per block.
 
 use serde::{Deserialize, Serialize};
 
 use super::size;
 use crate::error::{Error, Result};
 
-/// Alternating updates (AltUp, Baykal et al. 2023, <https://arxiv.org/abs/2301.13310>), as in Gemma 3n: a block predicts all
-/// streams from all, computes what follows the active one, and corrects each by what that differs from its prediction.
+/// Alternating updates (AltUp, Baykal et al. 2023, <https://arxiv.org/abs/2301.13310>), as in Gemma 3n: a block
+/// predicts each stream from all streams, computes its layers on the active one, and corrects each prediction by the
+/// difference between output and prediction.
 ///
-/// Of the streams `x_i` and the coefficients `c(x) = tanh(router(norm(x) / d_model))`, the prediction is
-/// `p_i = x_i + Σ_j prediction(c(x_active))_ij · x_j` and, of the block's output `y` for `p_active`, the stream
-/// `p_i + (1 + correction(c(y))_i) · (y - p_active)`. What the block makes of its [own input](super::LayerInputConfig) and the
-/// active stream times a learned vector is added to all streams but the first.
+/// Let `x_i` be the streams and `c(x) = tanh(router(norm(x) / d_model))` the coefficients. The prediction is `p_i =
+/// x_i + Σ_j prediction(c(x_active))_ij · x_j`. With the block's output `y` for `p_active`, the corrected stream is
+/// `p_i + (1 + correction(c(y))_i) · (y - p_active)`. The result of the block's [per-layer
+/// input](super::LayerInputConfig) and the active stream times a learned vector is added to all streams except the
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AltUpConfig {
-    /// The number of streams. They lie side by side: rows have `n_streams · d_model` columns.
+    /// The stream count. Streams are concatenated: rows have `n_streams · d_model` columns.
     pub n_streams: usize,
-    /// The one that the block computes.
+    /// The index of the active stream.
     pub active: usize,
 }
 

@@ -8,38 +8,38 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Which keys a query may see.
+/// The keys visible to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Visibility {
-    /// All positions (encoders).
+    /// Every query sees all positions (encoders).
     Bidirectional,
-    /// Itself and earlier positions (decoders).
+    /// A query sees itself and earlier positions (decoders).
     Causal,
 }
 
-/// Which of the four attention projections have a bias.
+/// The biases of the four attention projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct AttentionBias {
-    /// Query projection.
+    /// The query projection has a bias.
     pub query: bool,
-    /// Key projection.
+    /// The key projection has a bias.
     pub key: bool,
-    /// Value projection.
+    /// The value projection has a bias.
     pub value: bool,
-    /// Output projection.
+    /// The output projection has a bias.
     pub output: bool,
 }
 
 impl AttentionBias {
-    /// All four have a bias.
+    /// All four projections have a bias.
     pub const ALL: Self = Self::new(true, true);
-    /// None has a bias.
+    /// No projection has a bias.
     pub const NONE: Self = Self::new(false, false);
 
-    /// Sets whether query, key and value have a bias, and whether the output has one.
+    /// Sets `query`, `key` and `value` to `inputs`, and `output` to `output`.
     pub const fn new(inputs: bool, output: bool) -> Self {
         Self {
             query: inputs,
@@ -50,32 +50,32 @@ impl AttentionBias {
     }
 }
 
-/// The span of a row that a query or key norm normalises.
+/// The dimensions that a query or key norm covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueryKeyNormSpan {
-    /// Each head separately, all heads sharing one weight (Qwen 3, Gemma 3).
+    /// Each head alone, with one weight for all heads (Qwen 3, Gemma 3).
     Head,
-    /// Each head separately, each with its own weight (Cohere, StableLM).
+    /// Each head alone, with its own weight (Cohere, StableLM).
     EachHead,
     /// All heads together (OLMo 2).
     Whole,
 }
 
-/// Norms of queries and keys.
+/// Query and key norms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryKeyNorm {
-    /// The norm; its width is set by `span`.
+    /// The norm. `span` sets its width.
     pub norm: NormConfig,
-    /// The span that it normalises.
+    /// The dimensions that the norm covers.
     pub span: QueryKeyNormSpan,
-    /// Whether it comes after the rotary embedding (HunYuan), and not before.
+    /// Applies the norm after the rotary embedding (HunYuan) instead of before.
     #[serde(default)]
     pub after_rotation: bool,
 }
 
 impl QueryKeyNorm {
-    /// A norm of the given span, before the rotary embedding.
+    /// Returns a norm over `span`, before the rotary embedding.
     pub fn new(norm: NormConfig, span: QueryKeyNormSpan) -> Self {
         Self {
             norm,
@@ -84,7 +84,7 @@ impl QueryKeyNorm {
         }
     }
 
-    /// Puts it after the rotary embedding.
+    /// Applies the norm after the rotary embedding.
     pub fn after_rotation(mut self) -> Self {
         self.after_rotation = true;
         self
@@ -95,65 +95,66 @@ impl QueryKeyNorm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct AttentionConfig {
-    /// Width of the input and the output.
+    /// The width of the input and the output.
     pub d_model: usize,
-    /// Width of the vectors that keys and values are computed from: `d_model`, except in cross-attention.
+    /// The width of the key and value source: `d_model`, except in cross-attention.
     pub d_memory: usize,
-    /// Number of query heads.
+    /// The number of query heads.
     pub n_heads: usize,
-    /// Number of key/value heads; each serves `n_heads / n_kv_heads` query heads.
+    /// The number of key/value heads. Each serves `n_heads / n_kv_heads` query heads.
     pub n_kv_heads: usize,
-    /// Width of a head's query and key, and of its value unless [`Self::latent`] sets another.
+    /// The width of each head's query and key, and of its value unless [`Self::latent`] sets another.
     pub head_dim: usize,
-    /// Factor on the scores before the softmax.
+    /// The factor on the scores before the softmax.
     pub scale: f64,
-    /// Which keys a query may see.
+    /// The keys visible to a query.
     pub visibility: Visibility,
-    /// The sliding window `w`, if any: causal attention sees the last `w` keys, its own position included; bidirectional
-    /// attention sees the keys at most `w` positions away (transformers' `sliding_window`).
+    /// The sliding window `w` (transformers' `sliding_window`). Causal attention sees the last `w` keys, including
+    /// the query's own position. Bidirectional attention sees the keys at most `w` positions away.
     pub window: Option<usize>,
-    /// The length of the chunks that causal attention stays in, if any: a query sees the keys of its own chunk up to itself. The
-    /// first chunk begins behind the padding on the left (Llama 4's `attention_chunk_size`; transformers'
-    /// `chunked_causal_mask_function`, <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/masking_utils.py>).
+    /// The chunk length for causal attention in chunks: a query sees the keys in its own chunk up to its position.
+    /// The first chunk begins after left padding (Llama 4's `attention_chunk_size`; transformers'
+    /// `chunked_causal_mask_function`,
+    /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/masking_utils.py>).
     #[serde(default)]
     pub chunk: Option<usize>,
     /// Rotary embedding or position bias.
     pub position: Position,
-    /// Norms of queries and keys, if any.
+    /// Query and key norms.
     pub query_key_norm: Option<QueryKeyNorm>,
-    /// The latent that keys and values are made from, if any; then `bias.key` is that of its projection, and `bias.query`
-    /// that of the first projection of queries.
+    /// Multi-head latent attention. `bias.key` then means the bias in the key/value latent's projection, and
+    /// `bias.query` the bias in the first query projection.
     #[serde(default)]
     pub latent: Option<LatentConfig>,
-    /// The earlier layer whose keys and values the queries attend to, in the place of own ones, if any; in self-attention alone
-    /// (Gemma 3n and 4; transformers' `num_kv_shared_layers`). A cache keeps those of that layer alone.
+    /// The earlier layer that provides keys and values in place of the layer's own, in self-attention only (Gemma 3n
+    /// and 4; transformers' `num_kv_shared_layers`). A cache stores only that layer's keys and values.
     #[serde(default)]
     pub shared_keys: Option<usize>,
-    /// Whether values are the projected keys, before what is done to these (Gemma 4's `attention_k_eq_v`).
+    /// Takes the projected keys, before norm and rotation, for values (Gemma 4's `attention_k_eq_v`).
     #[serde(default)]
     pub values_are_keys: bool,
-    /// Divides the value of each head by its root mean square, `√(mean(v²) + eps)`, with this `eps`, if any (Gemma 3n and 4).
+    /// The `eps` for an RMSNorm without weight on each head's value, `v / √(mean(v²) + eps)` (Gemma 3n and 4).
     #[serde(default)]
     pub value_norm: Option<f64>,
-    /// A factor on queries that grows with their position, if any; in self-attention alone.
+    /// A query factor that grows with the position, in self-attention only.
     #[serde(default)]
     pub temperature: Option<PositionTemperature>,
-    /// Scores become `cap · tanh(score / cap)` (Gemma 2).
+    /// The soft cap on scores: `cap · tanh(score / cap)` (Gemma 2).
     pub soft_cap: Option<f64>,
-    /// Whether each query head has a sink: a learned score that joins the softmax of each of its queries and has no value, so that
-    /// the weights of the keys add up to less than 1 (gpt-oss; Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>).
+    /// Adds a sink to each query head: a learned score without a value that takes part in the softmax, so that the
+    /// weights of the keys add up to less than 1 (gpt-oss; Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>).
     #[serde(default)]
     pub sinks: bool,
-    /// Queries, keys and values are clamped to `±clip` (MPT, OLMo).
+    /// The bound for queries, keys and values, which are clamped to `±clip` (MPT, OLMo).
     pub clip: Option<f64>,
-    /// Which projections have a bias.
+    /// The projection biases.
     pub bias: AttentionBias,
-    /// Probability of dropping an attention weight in training.
+    /// The dropout probability for attention weights.
     pub dropout: f64,
 }
 
 impl AttentionConfig {
-    /// Bidirectional attention with biases, `head_dim = d_model / n_heads`, scale `1/√head_dim`, no dropout.
+    /// Returns bidirectional attention with biases, `head_dim = d_model / n_heads`, scale `1/√head_dim`, no dropout.
     ///
     /// # Errors
     /// If `n_heads` is zero or does not divide `d_model`.
@@ -168,7 +169,7 @@ impl AttentionConfig {
         Ok(Self::with_head_dim(d_model, n_heads, d_model / n_heads))
     }
 
-    /// Like [`Self::new`], but with heads whose widths need not add up to `d_model`.
+    /// Like [`Self::new`], with any head width: `n_heads · head_dim` may differ from `d_model`.
     pub fn with_head_dim(d_model: usize, n_heads: usize, head_dim: usize) -> Self {
         Self {
             d_model,
@@ -196,41 +197,42 @@ impl AttentionConfig {
     }
 
     setters! {
-        /// Computes keys and values from vectors of width `d_memory` (cross-attention).
+        /// Sets the width of the key and value source (cross-attention).
         with_memory(d_memory: usize) => d_memory = d_memory;
-        /// Sets the number of key/value heads, which divides that of query heads (grouped-query or multi-query attention).
+        /// Sets the number of key/value heads, a divisor of the number of query heads (grouped-query or multi-query
+        /// attention).
         with_kv_heads(n_kv_heads: usize) => n_kv_heads = n_kv_heads;
-        /// Sets which keys a query may see.
+        /// Sets the keys visible to a query.
         with_visibility(visibility: Visibility) => visibility = visibility;
         /// Sets the sliding window, or removes it.
         with_window(window: Option<usize>) => window = window;
-        /// Sets the length of the chunks that causal attention stays in, or removes them.
+        /// Sets the chunk length for causal attention in chunks, or removes the chunks.
         with_chunk(chunk: Option<usize>) => chunk = chunk;
         /// Sets the rotary embedding or position bias.
         with_position(position: Position) => position = position;
-        /// Sets the norms of queries and keys, or removes them.
+        /// Sets the query and key norms, or removes them.
         with_query_key_norm(norm: Option<QueryKeyNorm>) => query_key_norm = norm;
-        /// Sets the latent that keys and values are made from, or removes it.
+        /// Sets the configuration of latent attention, or removes it.
         with_latent(latent: Option<LatentConfig>) => latent = latent;
-        /// Sets the earlier layer whose keys and values the queries attend to, or lets the layer have its own.
+        /// Sets the earlier layer that provides keys and values, or gives the layer its own.
         with_shared_keys(layer: Option<usize>) => shared_keys = layer;
-        /// Sets whether values are the projected keys.
+        /// Sets whether the projected keys are also the values.
         with_values_as_keys(are_keys: bool) => values_are_keys = are_keys;
-        /// Sets the `eps` of the norm of each head's value, or removes the norm.
+        /// Sets the `eps` for the norm on each head's value, or removes the norm.
         with_value_norm(eps: Option<f64>) => value_norm = eps;
-        /// Sets the temperature by position, or removes it; `head_dim` is even then.
+        /// Sets the temperature by position, or removes it. `head_dim` must then be even.
         with_temperature(temperature: Option<PositionTemperature>) => temperature = temperature;
         /// Sets the soft cap on the scores, or removes it.
         with_soft_cap(cap: Option<f64>) => soft_cap = cap;
         /// Sets whether each query head has a sink.
         with_sinks(sinks: bool) => sinks = sinks;
-        /// Sets the bound that queries, keys and values are clamped to, or removes it.
+        /// Sets the bound for queries, keys and values, or removes it.
         with_clip(clip: Option<f64>) => clip = clip;
-        /// Sets which projections have a bias.
+        /// Sets the projection biases.
         with_bias(bias: AttentionBias) => bias = bias;
         /// Sets the factor on the scores.
         with_scale(scale: f64) => scale = scale;
-        /// Sets the dropout probability of the attention weights.
+        /// Sets the dropout probability for attention weights.
         with_dropout(p: f64) => dropout = p;
     }
 
@@ -239,35 +241,35 @@ impl AttentionConfig {
         self.with_visibility(Visibility::Causal)
     }
 
-    /// The width of all query heads together.
+    /// Returns the width of all query heads together.
     pub fn query_width(&self) -> usize {
         self.n_heads * self.head_dim
     }
 
-    /// The width of all key heads together, and of all value heads unless [`Self::latent`] sets another.
+    /// Returns the width of all key heads together, and of all value heads unless [`Self::latent`] sets another.
     pub fn key_width(&self) -> usize {
         self.n_kv_heads * self.head_dim
     }
 
-    /// The norm of one head's value.
+    /// Returns the norm for a head's value.
     pub(crate) fn norm_of_values(&self, eps: f64) -> NormConfig {
         NormConfig::rms_norm(self.value_dim(), eps).with_weight(NormWeight::Absent)
     }
 
-    /// The width of one head's value.
+    /// Returns the width of a head's value.
     pub fn value_dim(&self) -> usize {
         self.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
 
-    /// The width of all heads' results together, which the output projection reads.
+    /// Returns the width of all heads' results together, the output projection's input.
     pub fn mixed_width(&self) -> usize {
         self.n_heads * self.value_dim()
     }
 
-    /// Checks sizes, divisibility, probabilities, and that every factor is finite.
+    /// Checks sizes, divisibility and probabilities, and that every factor is finite.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
+    /// [`Error::InvalidConfig`] names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
         size("d_model", self.d_model)?;
         size("d_memory", self.d_memory)?;
@@ -334,7 +336,7 @@ impl AttentionConfig {
             }
         }
         if self.sinks && matches!(self.position, Position::Alibi(_)) {
-            // Which a softmax of keys alone would not notice.
+            // In a softmax over the keys alone, an equal shift in all scores cancels out.
             let reason = "a sink beside linear biases, which count from the last key, would depend on the length";
             return Err(Error::InvalidConfig(reason.to_string()));
         }

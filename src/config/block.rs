@@ -1,4 +1,4 @@
-//! The configuration of blocks: their sublayers, norms and residual connections.
+//! The configuration of blocks: sublayers, norms and residual connections.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Where a sublayer applies its norm.
+/// The position of a sublayer's norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -25,13 +25,13 @@ pub enum NormPlacement {
     None,
 }
 
-/// What the output of a sublayer is added to.
+/// The residual: the value that a sublayer's output is added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResidualSource {
     /// The sublayer's input.
     Input,
-    /// The sublayer's normalised input (BLOOM's `apply_residual_connection_post_layernorm`).
+    /// The sublayer's normalized input (BLOOM's `apply_residual_connection_post_layernorm`).
     Normalized,
 }
 
@@ -39,22 +39,22 @@ pub enum ResidualSource {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct ResidualConfig {
-    /// What the output of a sublayer is added to.
+    /// The residual that a sublayer's output is added to.
     pub source: ResidualSource,
-    /// Factor on the output of a sublayer (Granite's `residual_multiplier`).
+    /// The factor on a sublayer's output (Granite's `residual_multiplier`).
     pub multiplier: f64,
-    /// Whether the output of a sublayer is multiplied by a learned vector, layer scale (Touvron et al. 2021,
+    /// Multiplies a sublayer's output by a learned vector: layer scale (Touvron et al. 2021,
     /// <https://arxiv.org/abs/2103.17239>).
     pub layer_scale: bool,
-    /// Dropout probability of the attention's output.
+    /// The dropout probability for the attention's output.
     pub attention_dropout: f64,
-    /// Dropout probability of the feed-forward's output.
+    /// The dropout probability for the feed-forward's output.
     pub feed_forward_dropout: f64,
-    /// Dropout probability of the sum of a parallel block's two branches (Falcon).
+    /// The dropout probability for the sum of a parallel block's two branches (Falcon).
     #[serde(default)]
     pub parallel_dropout: f64,
-    /// Probability of dropping the whole output of a sublayer for a sample in training (drop path or stochastic depth,
-    /// Huang et al. 2016, <https://arxiv.org/abs/1603.09382>).
+    /// The probability of dropping a sublayer's whole output for a sample in training (drop path or stochastic
+    /// depth, Huang et al. 2016, <https://arxiv.org/abs/1603.09382>).
     #[serde(default)]
     pub drop_path: f64,
 }
@@ -73,64 +73,65 @@ impl Default for ResidualConfig {
     }
 }
 
-/// Whether the two branches of a parallel block share one norm.
+/// The norms in a parallel block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParallelNorm {
-    /// One norm for both (GPT-J, Phi, Falcon 7B, Cohere).
+    /// One norm for both branches (GPT-J, Phi, Falcon 7B, Cohere).
     Shared,
-    /// One norm each (GPT-NeoX, Falcon 40B).
+    /// One norm per branch (GPT-NeoX, Falcon 40B).
     Separate,
 }
 
-/// Whether attention and feed-forward run in sequence or in parallel.
+/// The order of attention and feed-forward: in sequence or in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Topology {
-    /// The feed-forward takes the output of the attention sublayer.
+    /// The feed-forward takes the attention sublayer's output.
     Sequential,
-    /// Both take the normalised input of the block, and their outputs are added to it together.
+    /// Both take the block's normalized input, and both outputs are added to it.
     Parallel(ParallelNorm),
 }
 
-/// The configuration of a transformer block: attention and feed-forward, each a residual sublayer.
+/// The configuration of a transformer block: attention and feed-forward, each with a residual connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct BlockConfig {
     /// Self-attention.
     pub attention: AttentionConfig,
-    /// Cross-attention to an encoder's output, between the two other sublayers.
+    /// Cross-attention to an encoder's output, between self-attention and feed-forward.
     pub cross_attention: Option<AttentionConfig>,
     /// The feed-forward.
     pub feed_forward: FeedForwardConfig,
-    /// The kind of norm of every sublayer.
+    /// The norm for every sublayer.
     pub norm: NormConfig,
-    /// Where the attention sublayers apply their norms.
+    /// The position of the norm in attention sublayers.
     pub attention_placement: NormPlacement,
-    /// Where the feed-forward sublayer applies its norm.
+    /// The position of the norm in the feed-forward sublayer.
     pub feed_forward_placement: NormPlacement,
-    /// Whether the sublayers run in sequence or in parallel.
+    /// Sequential or parallel sublayers.
     pub topology: Topology,
     /// The residual connections.
     pub residual: ResidualConfig,
-    /// What follows the feed-forward, if the block has an input for itself.
+    /// The per-layer input, used after the feed-forward.
     #[serde(default)]
     pub layer_input: Option<LayerInputConfig>,
-    /// Whether the block's output is multiplied by a number of the checkpoint, which is not trained (Gemma 4's `layer_scalar`).
+    /// Multiplies the block's output by a scalar from the checkpoint that is not trained (Gemma 4's `layer_scalar`).
     #[serde(default)]
     pub output_scale: bool,
-    /// The rank of what the normalised input adds to the attention sublayer's output (LAuReL, Menghani et al. 2024,
-    /// <https://arxiv.org/abs/2411.07501>): of the normalised input `n`, `(y + n + norm(up(down(n)))) / √2` (Gemma 3n).
+    /// The rank for LAuReL (Menghani et al. 2024, <https://arxiv.org/abs/2411.07501>), a low-rank branch beside the
+    /// attention sublayer: with the normalized input `n` and the attention's output `y`, `(y + n +
+    /// norm(up(down(n)))) / √2` (Gemma 3n).
     #[serde(default)]
     pub laurel_rank: Option<usize>,
-    /// The streams of hidden states, of which the block computes one.
+    /// The streams of alternating updates.
     #[serde(default)]
     pub altup: Option<AltUpConfig>,
 }
 
 impl BlockConfig {
-    /// A sequential block of the given parts, with every norm at `placement` and without dropout.
+    /// Returns a sequential block with every norm at `placement` and without dropout.
     pub fn new(
         attention: AttentionConfig,
         feed_forward: FeedForwardConfig,
@@ -156,28 +157,28 @@ impl BlockConfig {
     setters! {
         /// Adds cross-attention to an encoder's output.
         with_cross_attention(attention: AttentionConfig) => cross_attention = Some(attention);
-        /// Sets whether the sublayers run in sequence or in parallel.
+        /// Sets sequential or parallel sublayers.
         with_topology(topology: Topology) => topology = topology;
         /// Sets the residual connections.
         with_residual(residual: ResidualConfig) => residual = residual;
-        /// Sets what follows the feed-forward, if the block has an input for itself.
+        /// Sets the per-layer input, or removes it.
         with_layer_input(input: Option<LayerInputConfig>) => layer_input = input;
-        /// Sets whether the output is multiplied by a number that is not trained.
+        /// Sets whether the output is multiplied by a scalar that is not trained.
         with_output_scale(scale: bool) => output_scale = scale;
-        /// Sets the rank of what the normalised input adds to the attention sublayer's output.
+        /// Sets the rank for LAuReL, or removes the branch.
         with_laurel_rank(rank: Option<usize>) => laurel_rank = rank;
-        /// Sets the streams of hidden states.
+        /// Sets the streams of alternating updates, or removes them.
         with_altup(altup: Option<AltUpConfig>) => altup = altup;
     }
 
-    /// Sets the dropout probability of the output of every sublayer.
+    /// Sets the dropout probability for every sublayer's output.
     pub fn with_residual_dropout(mut self, p: f64) -> Self {
         self.residual.attention_dropout = p;
         self.residual.feed_forward_dropout = p;
         self
     }
 
-    /// The width of the input and the output.
+    /// Returns the width of the input and the output.
     pub fn d_model(&self) -> usize {
         self.attention.d_model
     }
@@ -185,7 +186,7 @@ impl BlockConfig {
     /// Checks each part, and that all parts have the same width.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
+    /// [`Error::InvalidConfig`] names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
         self.attention.validate()?;
         self.feed_forward.validate()?;
@@ -240,7 +241,7 @@ impl BlockConfig {
         Ok(())
     }
 
-    /// Checks what stands beside the usual branches.
+    /// Checks the settings for LAuReL, alternating updates and the per-layer input.
     fn validate_streams(&self) -> Result<()> {
         let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
         if let Some(rank) = self.laurel_rank {

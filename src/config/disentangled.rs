@@ -5,49 +5,50 @@ use serde::{Deserialize, Serialize};
 use super::{AttentionConfig, NormConfig, Visibility, probability, size};
 use crate::error::{Error, Result};
 
-/// Disentangled attention (He et al. 2020, <https://arxiv.org/abs/2006.03654>): besides the contents of query and key, the
-/// content of either meets an embedding of their distance, `scale · (q·k + q·P_k[row] + k·P_q[row])`, with a row for
-/// `query - key`. All blocks of a stack share the table of these embeddings ([`RelativeEmbeddingsConfig`]); each projects it to
-/// positions `P_k` and `P_q`.
+/// Disentangled attention (He et al. 2020, <https://arxiv.org/abs/2006.03654>): scores are a sum over content and
+/// relative position, `scale · (q·k + q·P_k[row] + k·P_q[row])`, with a row for `query - key`. All blocks in a stack
+/// share a table of relative embeddings ([`RelativeEmbeddingsConfig`]). Each block projects it to the positions
+/// `P_k` and `P_q`.
 ///
 /// transformers' `DisentangledSelfAttention`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deberta_v2/modeling_deberta_v2.py>
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct DisentangledConfig {
-    /// Half the rows of the table: how many distances of either direction have a row, or how many buckets of them. Those
-    /// further away share the last.
+    /// Half the table's row count: the number of distances, or buckets of distances, with a row in each direction.
+    /// Larger distances share the last row.
     pub span: usize,
-    /// Where given, distances beyond half the span share buckets by their logarithm, and this is the first of the last
-    /// one's (`max_relative_positions` beside `position_buckets`).
+    /// The distance at which the last logarithmic bucket begins: with it, distances above half the span share
+    /// buckets (`max_relative_positions` together with `position_buckets`).
     pub max_distance: Option<usize>,
-    /// Whether the content of queries meets positions, `q·P_k`: transformers' `c2p`.
+    /// Adds the query-to-position term `q·P_k`, transformers' `c2p`.
     pub content_to_position: bool,
-    /// Whether the content of keys meets positions, `k·P_q`: transformers' `p2c`.
+    /// Adds the key-to-position term `k·P_q`, transformers' `p2c`.
     pub position_to_content: bool,
-    /// What projects the embeddings of distances.
+    /// The projections for relative embeddings.
     pub projections: PositionProjections,
-    /// Dropout probability of these embeddings, drawn in each block.
+    /// The dropout probability for relative embeddings, drawn in each block.
     pub dropout: f64,
 }
 
-/// What projects the embeddings of distances to positions.
+/// The projections from relative embeddings to positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionProjections {
-    /// The attention's own projections of keys and queries (DeBERTa v3).
+    /// The attention's own key and query projections (DeBERTa v3).
     Shared,
-    /// Projections of their own.
+    /// Separate projections.
     Own {
-        /// Whether that of `P_k` has a bias.
+        /// The projection to `P_k` has a bias.
         key_bias: bool,
-        /// Whether that of `P_q` has one.
+        /// The projection to `P_q` has a bias.
         query_bias: bool,
     },
 }
 
 impl DisentangledConfig {
-    /// Both terms, with a row for each distance below `span`, projections shared with the content and no dropout.
+    /// Returns a configuration with both terms, a row for each distance below `span`, the attention's own
+    /// projections and no dropout.
     pub fn new(span: usize) -> Self {
         Self {
             span,
@@ -59,8 +60,8 @@ impl DisentangledConfig {
         }
     }
 
-    /// The row of the table for a query so many positions behind a key: transformers' `make_log_bucket_position`, within the
-    /// span.
+    /// Returns the table's row for `distance = query - key`, within the span: transformers'
+    /// `make_log_bucket_position`.
     pub fn row(&self, distance: i64) -> usize {
         let span = self.span as i64;
         let bucket = match self.max_distance {
@@ -70,7 +71,7 @@ impl DisentangledConfig {
         bucket.saturating_add(span).clamp(0, 2 * span - 1) as usize
     }
 
-    /// Checks the settings, and that the attention is one of a sequence to all of itself.
+    /// Checks the settings, and that the attention is bidirectional self-attention.
     pub(super) fn validate(&self, attention: &AttentionConfig) -> Result<()> {
         let failed = |reason: String| Err(Error::InvalidConfig(reason));
         size("the span of relative embeddings", self.span)?;
@@ -106,30 +107,30 @@ impl DisentangledConfig {
     }
 }
 
-/// Distances up to `exact` as they are, and those beyond by their logarithm.
+/// Returns a distance up to `exact` unchanged, and the logarithmic bucket for a larger one.
 fn bucket(distance: i64, exact: i64, max: usize) -> i64 {
     let far = distance.unsigned_abs();
     if far <= exact as u64 {
         return distance;
     }
-    // In f32, as there, for the same bucket at the edges.
+    // In f32 as in transformers, for the same bucket at the edges.
     let log = (far as f32 / exact as f32).ln();
     let most = ((max as f64 - 1.0) / exact as f64) as f32;
     let beyond = (log / most.ln() * (exact - 1) as f32).ceil() as i64;
     (beyond + exact) * distance.signum()
 }
 
-/// The configuration of the table of embeddings of distances that the blocks of a stack share.
+/// The configuration of the table of relative embeddings, which all blocks in a stack share.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelativeEmbeddingsConfig {
-    /// Rows of the table: twice the span of [`DisentangledConfig`].
+    /// The table's row count: twice the span in [`DisentangledConfig`].
     pub n_rows: usize,
-    /// The norm of each row, if any (`norm_rel_ebd`).
+    /// The norm over each row (`norm_rel_ebd`).
     pub norm: Option<NormConfig>,
 }
 
 impl RelativeEmbeddingsConfig {
-    /// Checks the norm, and that a block reads as many rows.
+    /// Checks the norm, and that the blocks' span matches the row count.
     pub(super) fn validate(&self, disentangled: &DisentangledConfig, d_model: usize) -> Result<()> {
         if let Some(norm) = &self.norm {
             norm.validate()?;

@@ -1,4 +1,4 @@
-//! The configuration of what makes hidden states of tokens, images or sounds.
+//! The configuration of embeddings for tokens, images and audio.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,93 +8,93 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// What makes the hidden states that go into the first block.
+/// The embeddings: the hidden states for the first block.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EmbeddingsConfig {
-    /// Of token ids.
+    /// Token embeddings.
     Tokens(TokenEmbeddingsConfig),
-    /// Of the pixels of an image.
+    /// Patch embeddings for an image.
     Patches(PatchEmbeddingsConfig),
-    /// Of the spectrum of a sound.
+    /// Embeddings for an audio spectrum.
     Spectrum(SpectrumEmbeddingsConfig),
 }
 
-/// The embeddings of token ids: `dropout(norm(scale · word + type + position))`, each part but the first optional.
+/// Token embeddings: `dropout(norm(scale · word + type + position))`. Each part except the words is optional.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct TokenEmbeddingsConfig {
-    /// The number of tokens.
+    /// The vocabulary size.
     pub n_tokens: usize,
-    /// Width of the table of words.
+    /// The word table's width.
     pub width: usize,
-    /// Width of the blocks.
+    /// The blocks' width.
     pub d_model: usize,
-    /// The token whose row of the table is not trained: `padding_idx` of PyTorch's `nn.Embedding`. It still gets a gradient
+    /// The token whose row is not trained: `padding_idx` in PyTorch's `nn.Embedding`. The row still gets a gradient
     /// from a head that shares the table.
     #[serde(default)]
     pub padding: Option<u32>,
-    /// Factor on the embedding of a word (Gemma, BART's `scale_embedding`, Granite).
+    /// The factor on word embeddings (Gemma, BART's `scale_embedding`, Granite).
     pub scale: f64,
-    /// The table of positions, if there is one.
+    /// The position table.
     pub positions: Option<PositionTableConfig>,
-    /// The number of token types (segments), if they have a table.
+    /// The number of token types (segments), with a table for them.
     pub n_types: Option<usize>,
-    /// The number of tasks, if they have a table; every token has the first (ERNIE).
+    /// The number of tasks, with a table for them. Every token has task 0 (ERNIE).
     #[serde(default)]
     pub n_tasks: Option<usize>,
-    /// What becomes of the words where some are hidden behind a token for that (ESM).
+    /// The scaling of word embeddings when some tokens are masked (ESM).
     #[serde(default)]
     pub token_dropout: Option<TokenDropout>,
-    /// Whether the sum is 0 where the mask drops a token (ESM).
+    /// Sets the sum to 0 at positions that the attention mask drops (ESM).
     #[serde(default)]
     pub blank_padding: bool,
-    /// The norm of the sum.
+    /// The norm over the sum.
     pub norm: Option<NormConfig>,
-    /// Whether the norm is of the words alone, before anything is added (Blenderbot Small's decoder).
+    /// Applies the norm to the words before anything is added (Blenderbot Small's decoder).
     #[serde(default)]
     pub norm_of_words: bool,
-    /// The table of words that the inputs of layers are made of, if these have some.
+    /// The table for per-layer inputs.
     #[serde(default)]
     pub layer_inputs: Option<LayerInputTable>,
-    /// The map from the tables' width to that of the blocks, where the two differ.
+    /// The projection from the table's width to the blocks' width.
     pub projection: Option<EmbeddingProjection>,
-    /// Dropout probability of the sum.
+    /// The dropout probability for the sum.
     pub dropout: f64,
 }
 
-/// Words behind the mask's token are 0, as if by a dropout, and all others are scaled by `(1 - usual) / (1 - share)`, where
-/// `share` of a sequence's tokens are hidden.
+/// Embeddings at mask tokens become 0, like in dropout, and all others are scaled by `(1 - usual) / (1 - share)`,
+/// where `share` is the share of mask tokens in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenDropout {
-    /// The token that hides a word.
+    /// The mask token.
     pub token: u32,
-    /// The share that was hidden in training.
+    /// The share of mask tokens in training.
     pub usual: f64,
 }
 
-/// A map from the width of a table of words to that of the blocks.
+/// A projection from the word table's width to the blocks' width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmbeddingProjection {
-    /// What is projected.
+    /// The embeddings to project.
     pub of: Projected,
-    /// Whether it has a bias.
+    /// The projection has a bias.
     pub bias: bool,
 }
 
-/// What an [`EmbeddingProjection`] projects.
+/// The input for an [`EmbeddingProjection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Projected {
-    /// The words alone, before positions are added; the blocks' output is mapped back to their width (OPT).
+    /// The words, before positions are added. The blocks' output is projected back to their width (OPT).
     Words,
-    /// The sum behind its norm (ALBERT, ELECTRA).
+    /// The sum, after its norm (ALBERT, ELECTRA).
     Sum,
 }
 
 impl TokenEmbeddingsConfig {
-    /// The embeddings of words alone.
+    /// Returns embeddings with a word table only.
     pub fn new(n_tokens: usize, d_model: usize) -> Self {
         Self {
             n_tokens,
@@ -116,33 +116,33 @@ impl TokenEmbeddingsConfig {
     }
 
     setters! {
-        /// Sets the width of the table of words.
+        /// Sets the word table's width.
         with_width(width: usize) => width = width;
         /// Sets the token whose row is not trained.
         with_padding(padding: u32) => padding = Some(padding);
-        /// Sets the factor on the embedding of a word.
+        /// Sets the factor on word embeddings.
         with_scale(scale: f64) => scale = scale;
         /// Sets the number of token types.
         with_types(n_types: usize) => n_types = Some(n_types);
         /// Sets the number of tasks.
         with_tasks(n_tasks: usize) => n_tasks = Some(n_tasks);
-        /// Sets what becomes of the words where some are hidden.
+        /// Sets the scaling of word embeddings when some tokens are masked.
         with_token_dropout(dropout: TokenDropout) => token_dropout = Some(dropout);
-        /// Sets whether the sum is 0 where the mask drops a token.
+        /// Sets whether the sum is 0 at positions that the attention mask drops.
         with_blank_padding(blank: bool) => blank_padding = blank;
-        /// Sets the norm of the sum.
+        /// Sets the norm over the sum.
         with_norm(norm: NormConfig) => norm = Some(norm);
-        /// Sets whether the norm is of the words alone.
+        /// Sets whether the norm covers only the words.
         with_norm_of_words(of_words: bool) => norm_of_words = of_words;
-        /// Sets the table of words that the inputs of layers are made of.
+        /// Sets the table for per-layer inputs.
         with_layer_inputs(table: LayerInputTable) => layer_inputs = Some(table);
-        /// Sets the map to the width of the blocks.
+        /// Sets the projection to the blocks' width.
         with_projection(projection: EmbeddingProjection) => projection = Some(projection);
         /// Sets the dropout probability.
         with_dropout(dropout: f64) => dropout = dropout;
     }
 
-    /// Adds a table of positions, counted over all tokens from row 0.
+    /// Adds a position table that counts all tokens from row 0.
     pub fn with_positions(self, n_rows: usize) -> Self {
         self.with_position_table(PositionTableConfig {
             n_rows,
@@ -152,13 +152,13 @@ impl TokenEmbeddingsConfig {
         })
     }
 
-    /// Adds a table of positions.
+    /// Adds a position table.
     pub fn with_position_table(mut self, table: PositionTableConfig) -> Self {
         self.positions = Some(table);
         self
     }
 
-    /// Width of the sum of the tables.
+    /// Returns the width of the sum.
     pub(crate) fn sum_width(&self) -> usize {
         match self.projection {
             Some(projection) if projection.of == Projected::Words => self.d_model,
@@ -203,16 +203,16 @@ impl TokenEmbeddingsConfig {
     }
 }
 
-/// The embeddings of a sound's log-mel spectrum: two convolutions over time, each with a GELU, and positions (Whisper).
+/// Embeddings for an audio log-mel spectrum: two convolutions over time, each with a GELU, and positions (Whisper).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpectrumEmbeddingsConfig {
-    /// Bands of the spectrum.
+    /// The number of mel bands.
     pub n_mels: usize,
-    /// Width of the blocks.
+    /// The blocks' width.
     pub d_model: usize,
-    /// Positions, half as many as time steps.
+    /// The number of positions, half the number of time steps.
     pub n_positions: usize,
-    /// Dropout probability of the sum.
+    /// The dropout probability for the sum.
     pub dropout: f64,
 }
 
@@ -223,7 +223,7 @@ impl From<TokenEmbeddingsConfig> for EmbeddingsConfig {
 }
 
 impl EmbeddingsConfig {
-    /// Width of the hidden states that it makes.
+    /// Returns the hidden states' width.
     pub fn d_model(&self) -> usize {
         match self {
             Self::Tokens(config) => config.d_model,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Activation, XieluConfig, finite, positive, probability, setters, size};
 use crate::error::{Error, Result};
 
-/// Whether a feed-forward is gated.
+/// A plain or gated feed-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,12 +16,12 @@ pub enum FeedForwardForm {
     Gated,
 }
 
-/// Bounds of a gated unit: `act(min(gate, limit)) · (min(max(up, -limit), limit) + offset)` (gpt-oss).
+/// Bounds for a gated unit: `act(min(gate, limit)) · (min(max(up, -limit), limit) + offset)` (gpt-oss).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GateClamp {
     /// The bound.
     pub limit: f64,
-    /// What is added to `up` behind it.
+    /// The offset added to the clamped `up`.
     pub offset: f64,
 }
 
@@ -29,135 +29,137 @@ pub struct GateClamp {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct FeedForwardConfig {
-    /// Width of the input and the output.
+    /// The width of the input and the output.
     pub d_model: usize,
-    /// Width of the hidden layer.
+    /// The width of the hidden layer.
     pub d_ff: usize,
     /// The activation function.
     pub activation: Activation,
     /// An xIELU in place of the activation function.
     #[serde(default)]
     pub xielu: Option<XieluConfig>,
-    /// Whether it is plain or gated.
+    /// Plain or gated.
     pub form: FeedForwardForm,
-    /// Bounds of gate and `up`, of a gated one.
+    /// Bounds for `gate` and `up` in a gated unit.
     #[serde(default)]
     pub clamp: Option<GateClamp>,
-    /// Of a gated one, the share of the gate's outputs that become 0 before the activation function, if they are distributed
-    /// normally: `max(gate - mean - z · deviation, 0)` over each row, with the quantile `z` of that share (Gemma 3n).
+    /// The share of gate outputs that become 0 before the activation function, for normally distributed outputs:
+    /// `max(gate - mean - z · deviation, 0)` over each row, with the quantile `z` for the share (Gemma 3n).
     #[serde(default)]
     pub sparsity: Option<f64>,
-    /// Whether `up` (and `gate`) have a bias.
+    /// `up` (and `gate`) have a bias.
     pub up_bias: bool,
-    /// Whether `down` has a bias.
+    /// `down` has a bias.
     pub down_bias: bool,
-    /// Dropout probability of the hidden activations, after the activation function.
+    /// The dropout probability for hidden activations, after the activation function.
     pub dropout: f64,
-    /// The mixture of experts that consists of such networks; `None` for a single network.
+    /// The mixture of experts, each with this configuration. `None` for a single network.
     pub experts: Option<ExpertsConfig>,
 }
 
-/// How the router's numbers become scores of experts.
+/// The function from router logits to expert scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RoutingScores {
-    /// The softmax over all experts (Mixtral).
+    /// Softmax over all experts (Mixtral).
     Softmax,
-    /// The sigmoid of each (DeepSeek-V3).
+    /// Sigmoid (DeepSeek-V3).
     Sigmoid,
-    /// They are the scores.
+    /// Identity.
     Logits,
 }
 
-/// How the scores of the chosen experts become weights of their outputs.
+/// The function from the chosen experts' scores to the weights of their outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoutingWeights {
-    /// They are the scores.
+    /// The scores are the weights.
     Scores,
-    /// Divided by their sum, so that those of the chosen experts add up to 1.
+    /// The scores are divided by their sum, so that the weights add up to 1.
     Renormalized,
-    /// The experts are chosen one after another. The weight of each is its share in the softmax over those not chosen before it
-    /// whose scores s are near the best of them, b: `(b - s) / max(|s|, b) <= tolerance`. In training each is drawn from that
-    /// softmax, and counts a third in three of four cases where it is not the best, which its gradient does not (sparse mixer,
-    /// Liu et al. 2024, <https://arxiv.org/abs/2409.12136>; transformers' `sparsemixer`). Of [`RoutingScores::Logits`].
+    /// The router chooses one expert after another (sparse mixer, Liu et al. 2024,
+    /// <https://arxiv.org/abs/2409.12136>; transformers' `sparsemixer`). An expert's weight is its share in the
+    /// softmax over the experts not chosen before it and with a score `s` close to the best score `b`: `(b - s) /
+    /// max(|s|, b) <= tolerance`. In training each expert is drawn from that softmax; if it is not the best one, its
+    /// weight counts a third in three out of four cases, but not in its gradient. Requires
+    /// [`RoutingScores::Logits`].
     AmongNear {
-        /// Which scores are near.
+        /// The largest relative difference to the best score.
         tolerance: f64,
     },
 }
 
-/// Experts in groups of equal size, of which only those in the best groups can be chosen (DeepSeek-V2 and V3).
+/// Experts in groups with equal sizes. Only experts in the best groups can be chosen (DeepSeek-V2 and V3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertGroups {
-    /// Number of groups; it divides that of the experts.
+    /// The number of groups, a divisor of the number of experts.
     pub n_groups: usize,
-    /// Number of groups that each position chooses from.
+    /// The number of groups to choose per position.
     pub top_groups: usize,
-    /// How many of a group's largest scores are summed to judge it.
+    /// The number of largest scores whose sum ranks a group.
     pub judged_by: usize,
 }
 
-/// How each position chooses its experts, and weights their outputs.
+/// The choice of experts for each position, and their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoutingConfig {
-    /// Number of experts that each position uses.
+    /// The number of experts per position.
     pub top_k: usize,
-    /// How the router's numbers become scores.
+    /// The function from router logits to scores.
     pub scores: RoutingScores,
-    /// How the scores of those chosen become weights.
+    /// The function from the chosen experts' scores to weights.
     pub weights: RoutingWeights,
-    /// Factor on the weights.
+    /// The factor on the weights.
     pub scale: f64,
-    /// The groups that are chosen first, if any.
+    /// The expert groups, chosen before the experts.
     pub groups: Option<ExpertGroups>,
 }
 
-/// What is multiplied by the weight of a chosen expert.
+/// The operand that is multiplied by a chosen expert's weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Weighted {
-    /// Its output.
+    /// The expert's output.
     #[default]
     Outputs,
-    /// Its input (Llama 4).
+    /// The expert's input (Llama 4).
     Inputs,
 }
 
-/// An expert that every position uses, of the same form as the others.
+/// A shared expert for all positions, with the same form as the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedExpertConfig {
-    /// Its hidden width.
+    /// The hidden width.
     pub d_ff: usize,
-    /// Whether its output is multiplied by the sigmoid of a gate.
+    /// Multiplies the output by a gate's sigmoid.
     pub gate: bool,
 }
 
 /// The configuration of a mixture of experts in place of a single feed-forward (Shazeer et al. 2017,
-/// <https://arxiv.org/abs/1701.06538>). The sizes of the feed-forward are those of each expert.
+/// <https://arxiv.org/abs/1701.06538>). Each expert has the feed-forward's sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct ExpertsConfig {
-    /// Number of experts.
+    /// The number of experts.
     pub n_experts: usize,
-    /// How each position chooses among them.
+    /// The choice of experts for each position.
     pub routing: RoutingConfig,
-    /// Whether the router has a bias.
+    /// The router has a bias.
     #[serde(default)]
     pub router_bias: bool,
-    /// Whether each expert has a number that is added to its score for the choice alone, which balances their use and has no
-    /// gradient (Wang et al. 2024, <https://arxiv.org/abs/2408.15664>).
+    /// Adds a bias to each expert's score for the choice only, which balances the load and has no gradient (Wang et
+    /// al. 2024, <https://arxiv.org/abs/2408.15664>).
     pub correction: bool,
-    /// What the weights multiply.
+    /// The operand that is multiplied by the weights.
     #[serde(default)]
     pub weighted: Weighted,
-    /// The expert that every position uses, if any.
+    /// The shared expert.
     pub shared: Option<SharedExpertConfig>,
 }
 
 impl RoutingConfig {
-    /// Each position uses `top_k` experts, weighted by the softmax over all.
+    /// Returns a routing to `top_k` experts per position, weighted by the softmax over all experts.
     pub fn new(top_k: usize) -> Self {
         Self {
             top_k,
@@ -168,7 +170,7 @@ impl RoutingConfig {
         }
     }
 
-    /// The same, with weights that add up to 1.
+    /// Like [`Self::new`], with weights that add up to 1.
     pub fn renormalized(top_k: usize) -> Self {
         Self {
             weights: RoutingWeights::Renormalized,
@@ -177,7 +179,7 @@ impl RoutingConfig {
     }
 
     /// # Errors
-    /// If it cannot choose among so many experts.
+    /// If the settings do not fit `n_experts`.
     pub(crate) fn check(&self, n_experts: usize) -> Result<()> {
         let fail = |reason: String| Err(Error::InvalidConfig(reason));
         let top_k = self.top_k;
@@ -227,7 +229,7 @@ impl RoutingConfig {
 }
 
 impl ExpertsConfig {
-    /// So many experts without a shared one.
+    /// Returns a mixture without a shared expert.
     pub fn new(n_experts: usize, routing: RoutingConfig) -> Self {
         Self {
             n_experts,
@@ -242,17 +244,17 @@ impl ExpertsConfig {
     setters! {
         /// Sets whether the router has a bias.
         with_router_bias(bias: bool) => router_bias = bias;
-        /// Sets whether each expert has a number that corrects its score for the choice.
+        /// Sets whether each expert has a score bias for the choice.
         with_correction(correction: bool) => correction = correction;
-        /// Sets what the weights of experts multiply.
+        /// Sets the operand that is multiplied by the experts' weights.
         with_weighted(weighted: Weighted) => weighted = weighted;
-        /// Sets the expert that every position uses, or removes it.
+        /// Sets the shared expert, or removes it.
         with_shared(shared: Option<SharedExpertConfig>) => shared = shared;
     }
 }
 
 impl FeedForwardConfig {
-    /// A plain feed-forward, `down(gelu(up(x)))`, with biases, `d_ff = 4 * d_model` and no dropout.
+    /// Returns a plain feed-forward, `down(gelu(up(x)))`, with biases, `d_ff = 4 * d_model` and no dropout.
     pub fn new(d_model: usize) -> Self {
         Self {
             d_model,
@@ -276,15 +278,15 @@ impl FeedForwardConfig {
         with_activation(activation: Activation) => activation = activation;
         /// Puts an xIELU in place of the activation function, or removes it.
         with_xielu(xielu: Option<XieluConfig>) => xielu = xielu;
-        /// Sets whether it is plain or gated.
+        /// Sets a plain or gated form.
         with_form(form: FeedForwardForm) => form = form;
-        /// Sets bounds of gate and `up`, or removes them.
+        /// Sets bounds for `gate` and `up`, or removes them.
         with_clamp(clamp: Option<GateClamp>) => clamp = clamp;
-        /// Sets the share of the gate's outputs that become 0, or removes it.
+        /// Sets the share of gate outputs that become 0, or removes it.
         with_sparsity(sparsity: Option<f64>) => sparsity = sparsity;
-        /// Sets the dropout probability of the hidden activations.
+        /// Sets the dropout probability for hidden activations.
         with_dropout(p: f64) => dropout = p;
-        /// Makes it a mixture of experts of this form, or a single network.
+        /// Sets a mixture of experts, or a single network.
         with_experts(experts: Option<ExpertsConfig>) => experts = experts;
     }
 
@@ -297,7 +299,7 @@ impl FeedForwardConfig {
     /// Checks sizes and probabilities.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
+    /// [`Error::InvalidConfig`] names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
         size("d_model", self.d_model)?;
         size("d_ff", self.d_ff)?;

@@ -1,10 +1,10 @@
-//! The distributions of fresh parameters.
+//! The distributions for new parameters.
 
 use serde::{Deserialize, Serialize};
 
 use super::pattern::matches;
 
-/// The distribution of one fresh parameter.
+/// The distribution for a new parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -14,16 +14,16 @@ pub enum Draw {
     Layer,
     /// `torch.nn.Linear`'s default: weight and bias uniform in `±1/√d_in`.
     TorchLinear,
-    /// The same value everywhere.
+    /// A constant.
     Constant(f64),
     /// Normal with mean 0.
     Normal {
-        /// Standard deviation.
+        /// The standard deviation.
         deviation: f64,
     },
-    /// Normal with mean 0, redrawn outside `±cut`; the resulting deviation is a little smaller than the given one.
+    /// Normal with mean 0, redrawn outside `±cut`. The resulting deviation is slightly smaller than `deviation`.
     TruncatedNormal {
-        /// Standard deviation before the cut.
+        /// The standard deviation before the cut.
         deviation: f64,
         /// The largest absolute value.
         cut: f64,
@@ -33,14 +33,15 @@ pub enum Draw {
         /// The largest absolute value.
         bound: f64,
     },
-    /// Not drawn: sines of each position, then cosines, of wavelengths from 2π to 20,000π (Whisper's table of positions).
+    /// Not random: sines, then cosines for each position, with wavelengths from 2π to 20,000π (Whisper's position
+    /// table).
     Sinusoids,
-    /// Not drawn: sines and cosines of the column of each patch of a square image, then of its row, of wavelengths from 2π to
-    /// 20,000π, behind zeros for the token in front (ViT-MAE).
+    /// Not random: sines and cosines for each patch's column in a square image, then for its row, with wavelengths
+    /// from 2π to 20,000π, after zeros for the class token (ViT-MAE).
     PatchSinusoids,
 }
 
-/// The distribution of every fresh parameter of a model: a list of patterns over roles, of which the last match counts.
+/// The distributions for a model's new parameters: a list of patterns over roles. The last match counts.
 ///
 /// ```
 /// use candle_blocks::config::{Draw, Initialization};
@@ -55,15 +56,15 @@ pub enum Draw {
 #[must_use]
 pub struct Initialization {
     rules: Vec<(String, Draw)>,
-    /// Rows of tables, by role, that are 0.
+    /// Table rows that are 0, by role.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     zero_rows: Vec<(String, usize)>,
-    /// Roles that are not trained: patterns.
+    /// Patterns for roles that are not trained.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     untrained: Vec<String>,
 }
 
-/// Parameters that begin with the same numbers in every scheme.
+/// Parameters that start with the same values in every scheme.
 const NEUTRAL: [&str; 6] = [
     "*norm*",
     "*_layer_scale.weight",
@@ -74,18 +75,18 @@ const NEUTRAL: [&str; 6] = [
 ];
 
 impl Initialization {
-    /// Every layer's own default: see [`Draw::Layer`].
+    /// Returns every layer's own default: see [`Draw::Layer`].
     pub fn layers() -> Self {
         Self::default()
     }
 
-    /// The defaults of PyTorch's `nn.Linear` and `nn.LayerNorm`.
+    /// Returns the defaults in PyTorch's `nn.Linear` and `nn.LayerNorm`.
     pub fn torch() -> Self {
         let all = Self::default().with("*", Draw::TorchLinear);
         all.with("*sinks.weight", Draw::Layer).with_neutral()
     }
 
-    /// Normal weights with the given standard deviation, biases 0, norms the identity: transformers'
+    /// Returns normal weights with this standard deviation, biases 0 and norms the identity: transformers'
     /// `PreTrainedModel._init_weights`
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_utils.py>).
     pub fn normal(deviation: f64) -> Self {
@@ -95,8 +96,8 @@ impl Initialization {
             .with_neutral()
     }
 
-    /// GPT-2's initialization: like [`Self::normal`], but the projections that write to the residual stream are divided by
-    /// the square root of their number, two per block (Radford et al. 2019, section 2.3).
+    /// Returns GPT-2's initialization: like [`Self::normal`], but the two projections per block that write to the
+    /// residual stream are divided by the square root of their total number (Radford et al. 2019, section 2.3).
     pub fn gpt2(deviation: f64, n_blocks: usize) -> Self {
         let deviation_of_residual = deviation / (2.0 * n_blocks as f64).sqrt();
         let residual = Draw::Normal {
@@ -113,19 +114,20 @@ impl Initialization {
         self
     }
 
-    /// Sets a row of a role's table to 0, as PyTorch does for the `padding_idx` of an embedding.
+    /// Sets a row in a role's table to 0, as PyTorch does for an embedding's `padding_idx`.
     pub fn with_zero_row(mut self, role: &str, row: usize) -> Self {
         self.zero_rows.push((role.to_string(), row));
         self
     }
 
-    /// Makes the roles that match `pattern` constants, which get no gradient: buffers of PyTorch.
+    /// Makes the roles that match `pattern` constants without a gradient, like buffers in PyTorch.
     pub fn with_untrained(mut self, pattern: &str) -> Self {
         self.untrained.push(pattern.to_string());
         self
     }
 
-    /// Draws the roles that begin with `part` and a dot as `other` does those without: the second of two stacks.
+    /// Draws each role with the prefix `part` and a dot from `other`'s distribution for the role without the prefix:
+    /// the second stack in a model with two.
     pub fn with_part(mut self, part: &str, other: Self) -> Self {
         let of_part = |pattern: &str| format!("{part}.{pattern}");
         self = self.with(&of_part("*"), Draw::Layer);
@@ -146,18 +148,18 @@ impl Initialization {
             .fold(self, |all, pattern| all.with(pattern, Draw::Layer))
     }
 
-    /// The distribution for the parameter of a role.
+    /// Returns the distribution for a role's parameter.
     pub fn draw(&self, role: &str) -> Draw {
         let rule = self.rules.iter().rev().find(|(p, _)| matches(p, role));
         rule.map_or(Draw::Layer, |&(_, draw)| draw)
     }
 
-    /// Whether the parameter of a role gets a gradient.
+    /// Tells whether a role's parameter gets a gradient.
     pub fn is_trained(&self, role: &str) -> bool {
         !self.untrained.iter().any(|pattern| matches(pattern, role))
     }
 
-    /// The rows of a role's table that are 0.
+    /// Returns the zero rows in a role's table.
     pub fn zero_rows(&self, role: &str) -> impl Iterator<Item = usize> {
         let of_role = self
             .zero_rows

@@ -1,12 +1,12 @@
-//! The configuration of attention whose keys and values are made from a latent.
+//! The configuration of multi-head latent attention.
 
 use serde::{Deserialize, Serialize};
 
 use super::{AttentionConfig, NormConfig, Position, size};
 use crate::error::{Error, Result};
 
-/// How multi-head latent attention makes queries, keys and values (DeepSeek-AI 2024, DeepSeek-V2,
-/// <https://arxiv.org/abs/2405.04434>). With `[ , ]` for vectors one behind the other and `R` for the rotation by position:
+/// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, <https://arxiv.org/abs/2405.04434>). `[ , ]`
+/// concatenates vectors, and `R` is the rotary embedding:
 ///
 /// ```text
 /// [c', k']   = latent(x)            c = norm(c')      what a cache keeps: c and R(k'), whatever the number of heads
@@ -16,25 +16,26 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatentConfig {
-    /// Width of the latent of queries, or none: then the input itself is projected.
+    /// The width of the query latent. `None` projects the input to queries directly.
     pub query_rank: Option<usize>,
-    /// Width of the latent of keys and values, `c`.
+    /// The width of the key/value latent `c`.
     pub rank: usize,
-    /// Dimensions of a query and a key that turn by position, the last ones of the head; all heads share the key's, `k'`.
+    /// The number of rotated dimensions in a query and a key, the last ones in the head. All heads share the key's,
+    /// `k'`.
     pub rotary_dim: usize,
-    /// Width of a head's value.
+    /// The width of a head's value.
     pub value_dim: usize,
-    /// The norm of both latents; its width is set by theirs.
+    /// The norm for both latents. The latents set its width.
     pub norm: NormConfig,
 }
 
 impl LatentConfig {
-    /// The numbers that a cache keeps of a position.
+    /// Returns the number of elements that a cache stores per position.
     pub fn kept_width(&self) -> usize {
         self.rank + self.rotary_dim
     }
 
-    /// The norm of a latent of this width.
+    /// Returns the norm for a latent with this width.
     pub(crate) fn norm_of(&self, d_model: usize) -> NormConfig {
         NormConfig {
             d_model,
@@ -42,7 +43,7 @@ impl LatentConfig {
         }
     }
 
-    /// Checks that it is the latent of this attention.
+    /// Checks the settings against the attention's.
     pub(super) fn validate(&self, of: &AttentionConfig) -> Result<()> {
         let fail = |reason: String| Err(Error::InvalidConfig(format!("latent attention {reason}")));
         size("the rank of keys and values", self.rank)?;

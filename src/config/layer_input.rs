@@ -1,20 +1,20 @@
-//! The configuration of inputs that each layer of a stack has for itself: per-layer embeddings.
+//! The configuration of per-layer inputs (per-layer embeddings).
 
 use serde::{Deserialize, Serialize};
 
 use super::{Activation, finite, size};
 use crate::error::Result;
 
-/// What a block does with an input that it has for itself: behind the feed-forward, `x + norm(output(act(gate(x)) · input))`
+/// A block's per-layer input, which the block uses after the feed-forward: `x + norm(output(act(gate(x)) · input))`
 /// (Gemma 3n and 4; transformers' `Gemma4TextDecoderLayer`,
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>).
 ///
-/// A stack makes the inputs of its layers: [`StackConfig::layer_inputs`](crate::StackConfig::layer_inputs).
+/// The stack computes the inputs: [`StackConfig::layer_inputs`](crate::StackConfig::layer_inputs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerInputConfig {
-    /// Width of the input.
+    /// The width of the input.
     pub width: usize,
-    /// The activation of the gate.
+    /// The gate's activation function.
     pub activation: Activation,
 }
 
@@ -24,19 +24,19 @@ impl LayerInputConfig {
     }
 }
 
-/// The table of words that the inputs of layers are made of: a row has a part for each layer.
+/// The word table for per-layer inputs. A row has a part for each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerInputTable {
-    /// The number of tokens. Those beyond have the row of the first.
+    /// The vocabulary size. Larger token ids use row 0.
     pub n_tokens: usize,
-    /// Width of a row: that of one input times the number of layers.
+    /// The row width: the width of an input times the layer count.
     pub width: usize,
-    /// Factor on the rows.
+    /// The factor on the rows.
     pub scale: f64,
 }
 
 impl LayerInputTable {
-    /// The table of inputs of this width for so many layers, scaled by `√width` as Gemma's is.
+    /// Returns the table for inputs of this width for `n_layers` layers, scaled by `√width` as in Gemma.
     pub fn new(n_tokens: usize, n_layers: usize, width: usize) -> Self {
         Self {
             n_tokens,

@@ -1,4 +1,4 @@
-//! The configuration of linear layers, and of perceptrons made of them.
+//! The configuration of linear layers and multi-layer perceptrons.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,17 +8,17 @@ use super::Activation;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct LinearConfig {
-    /// Width of the input.
+    /// The width of the input.
     pub d_in: usize,
-    /// Width of the output.
+    /// The width of the output.
     pub d_out: usize,
-    /// Whether it has a bias.
+    /// The layer has a bias.
     pub bias: bool,
-    /// The distribution of fresh parameters.
+    /// The distribution for new parameters.
     pub init: LinearInit,
 }
 
-/// The distribution of a linear layer's fresh parameters. It has no effect on loaded ones.
+/// The distribution for a linear layer's new parameters. Loaded parameters ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -29,13 +29,13 @@ pub enum LinearInit {
     KaimingNormal,
     /// Weight normal with deviation `gain · √(2/(d_in + d_out))` (Glorot and Bengio 2010), bias zero.
     XavierNormal {
-        /// Factor on the deviation.
+        /// The factor on the deviation.
         gain: f64,
     },
 }
 
 impl LinearConfig {
-    /// A layer with a bias, and `torch.nn.Linear`'s fresh parameters.
+    /// Returns a layer with a bias, and with `torch.nn.Linear`'s distribution.
     pub fn new(d_in: usize, d_out: usize) -> Self {
         Self {
             d_in,
@@ -45,13 +45,13 @@ impl LinearConfig {
         }
     }
 
-    /// Sets whether it has a bias.
+    /// Sets whether the layer has a bias.
     pub fn with_bias(mut self, bias: bool) -> Self {
         self.bias = bias;
         self
     }
 
-    /// Sets the distribution of fresh parameters.
+    /// Sets the distribution for new parameters.
     pub fn with_init(mut self, init: LinearInit) -> Self {
         self.init = init;
         self
@@ -61,8 +61,8 @@ impl LinearConfig {
 /// The configuration of a multi-layer perceptron.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MlpConfig {
-    /// Widths of the input, of each hidden layer and of the output.
+    /// The widths of the input, each hidden layer and the output.
     pub widths: Vec<usize>,
-    /// The activation after each layer but the last.
+    /// The activation function after each layer except the last.
     pub activation: Activation,
 }

@@ -7,70 +7,70 @@ use serde::{Deserialize, Serialize};
 use super::{BlockConfig, EmbeddingsConfig, Projected, ReadoutConfig, StackConfig, setters};
 use crate::error::{Error, Result};
 
-/// A whole model: what makes hidden states of its input, the blocks, and what is read from their output.
+/// The configuration of a whole model: embeddings, blocks, pooler and head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct ModelConfig {
-    /// What goes into the first block.
+    /// The embeddings.
     pub embeddings: EmbeddingsConfig,
-    /// The blocks and the norm behind them.
+    /// The blocks and the final norm.
     pub stack: StackConfig,
-    /// The pooler, if there is one.
+    /// The pooler.
     pub pooler: Option<ReadoutConfig>,
-    /// The head, if there is one.
+    /// The head.
     pub head: Option<HeadConfig>,
 }
 
-/// A head and what it is for.
+/// A head and its task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeadConfig {
-    /// What it is for.
+    /// The task.
     pub task: Task,
-    /// What it computes.
+    /// The head's layers.
     pub readout: ReadoutConfig,
 }
 
-/// How two stacks of one checkpoint make one model.
+/// The connection between two stacks in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Joint {
     /// The decoder attends to the encoder's output (BART, T5, Whisper).
     Memory {
-        /// The token before the first, where the decoder reads the encoder's tokens.
+        /// The decoder's first token, if the decoder input is the encoder's tokens shifted right.
         start_token: Option<u32>,
     },
-    /// A text and an image are compared: `exp(weight) · cos + bias` (CLIP, SigLIP).
+    /// The score between a text and an image is `exp(weight) · cos + bias` (CLIP, SigLIP).
     Similarity {
-        /// Whether it has a bias.
+        /// The score has a bias.
         bias: bool,
     },
 }
 
-/// What the head of a model is for: transformers' `..For<Task>`.
+/// The task of a head: transformers' `..For<Task>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Task {
     /// The next token.
     CausalLm,
-    /// The tokens behind a mask.
+    /// The masked tokens.
     MaskedLm,
     /// A label for each text.
     SequenceClassification,
     /// A label for each token.
     TokenClassification,
-    /// Where an answer begins and ends.
+    /// The start and the end of an answer.
     QuestionAnswering,
-    /// Whether one text follows another, or not.
+    /// Tells whether one text follows another.
     NextSentence,
-    /// How well a text fits, beside others: one of several choices, each a row of the batch.
+    /// A score for each of several choices, which are rows in the batch.
     MultipleChoice,
-    /// Which tokens were replaced (ELECTRA's discriminator).
+    /// Tells which tokens were replaced (ELECTRA's discriminator).
     ReplacedTokens,
     /// A label for each image.
     ImageClassification,
-    /// A vector that texts and images have in common.
+    /// A joint embedding for texts and images.
     Projection,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for Task {
 }
 
 impl ModelConfig {
-    /// A model without pooler and head.
+    /// Returns a model without pooler and head.
     pub fn new(embeddings: EmbeddingsConfig, stack: StackConfig) -> Self {
         Self {
             embeddings,
@@ -98,13 +98,13 @@ impl ModelConfig {
         with_head(head: HeadConfig) => head = Some(head);
     }
 
-    /// Width of the last hidden state: that of the words where the blocks' output is mapped back to it, otherwise that of the
-    /// blocks.
+    /// Returns the width of the last hidden state: the words' width if the blocks' output is projected back to it,
+    /// otherwise the blocks' width.
     pub fn output_width(&self) -> usize {
         self.words_behind().unwrap_or(self.embeddings.d_model())
     }
 
-    /// The width of the words that the blocks' output is mapped back to, if it is.
+    /// Returns the words' width if the blocks' output is projected back to it.
     pub(crate) fn words_behind(&self) -> Option<usize> {
         let EmbeddingsConfig::Tokens(tokens) = &self.embeddings else {
             return None;
@@ -113,7 +113,7 @@ impl ModelConfig {
         (projection.of == Projected::Words).then_some(tokens.width)
     }
 
-    /// Checks the parts, and that they fit together.
+    /// Checks the parts, and that their widths match.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if a size is out of range or two widths differ.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{expect, setters, size};
 use crate::error::Result;
 
-/// The kind of normalisation.
+/// The kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub enum NormKind {
     RmsNorm,
 }
 
-/// How a norm applies its stored weight.
+/// The use of a norm's stored weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -29,24 +29,24 @@ pub enum NormWeight {
     Absent,
 }
 
-/// The configuration of a normalisation over the last dimension.
+/// The configuration of a norm over the last dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct NormConfig {
     /// LayerNorm or RMSNorm.
     pub kind: NormKind,
-    /// Width of the last dimension.
+    /// The width of the last dimension.
     pub d_model: usize,
-    /// Added to the variance (or mean square) before the square root.
+    /// The constant added to the variance (or mean square) before the square root.
     pub eps: f64,
-    /// Whether it has an additive bias.
+    /// The norm has an additive bias.
     pub bias: bool,
-    /// How the weight is applied.
+    /// The use of the weight.
     pub weight: NormWeight,
 }
 
 impl NormConfig {
-    /// LayerNorm with weight and bias, as `torch.nn.LayerNorm(d_model, eps)`.
+    /// Returns a LayerNorm with weight and bias, like `torch.nn.LayerNorm(d_model, eps)`.
     pub fn layer_norm(d_model: usize, eps: f64) -> Self {
         Self {
             kind: NormKind::LayerNorm,
@@ -57,7 +57,7 @@ impl NormConfig {
         }
     }
 
-    /// RMSNorm with weight and no bias, as `torch.nn.RMSNorm(d_model, eps)`.
+    /// Returns an RMSNorm with weight and no bias, like `torch.nn.RMSNorm(d_model, eps)`.
     pub fn rms_norm(d_model: usize, eps: f64) -> Self {
         Self {
             kind: NormKind::RmsNorm,
@@ -67,9 +67,9 @@ impl NormConfig {
     }
 
     setters! {
-        /// Sets whether it has an additive bias.
+        /// Sets whether the norm has an additive bias.
         with_bias(bias: bool) => bias = bias;
-        /// Sets how the weight is applied.
+        /// Sets the use of the weight.
         with_weight(weight: NormWeight) => weight = weight;
     }
 
@@ -82,7 +82,7 @@ impl NormConfig {
         self.validate_eps()
     }
 
-    /// Checks eps alone, where something else sets the width.
+    /// Checks only eps, for a norm whose width is set elsewhere.
     pub(super) fn validate_eps(&self) -> Result<()> {
         let fits = self.eps.is_finite() && self.eps >= 0.0;
         let kind = "a small number that is not negative";

@@ -1,76 +1,76 @@
-//! The configuration of the embeddings of an image's patches.
+//! The configuration of patch embeddings for images.
 
 use serde::{Deserialize, Serialize};
 
 use super::{NormConfig, probability, size};
 use crate::error::{Error, Result};
 
-/// The embeddings of an image: a linear map of each patch, special tokens in front, and positions.
+/// Patch embeddings: a linear map over each patch, special tokens before the patches, and positions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct PatchEmbeddingsConfig {
-    /// Channels of the image.
+    /// The number of channels in the image.
     pub n_channels: usize,
-    /// Height and width of the images that it was trained with; where these were of any size, those of the smallest.
+    /// Height and width of the images in training, or their smallest size.
     pub image_size: [usize; 2],
     /// Height and width of a patch.
     pub patch_size: [usize; 2],
-    /// How many frames of a video a patch spans, if it has a dimension of time (Qwen2-VL); an image is all of them.
+    /// The number of video frames in a patch with a time dimension (Qwen2-VL). An image is repeated for all frames.
     #[serde(default)]
     pub frames: Option<usize>,
-    /// The patches of a square window of so many down and across follow each other, window by window, both in rows (Qwen2-VL);
-    /// 1 for patches in rows.
+    /// The window size in patches: patches in a square window are consecutive, and windows and the patches in each
+    /// are in row order (Qwen2-VL). 1 for all patches in row order.
     #[serde(default = "one")]
     pub window: usize,
-    /// Width of the blocks.
+    /// The blocks' width.
     pub d_model: usize,
-    /// Whether the map of patches has a bias.
+    /// The linear map has a bias.
     pub bias: bool,
-    /// Whether a token for the whole image stands in front.
+    /// Adds a class token before the patches.
     pub class_token: bool,
-    /// Whether a second such token, for distillation, follows it (DeiT).
+    /// Adds a distillation token after the class token (DeiT).
     pub distillation_token: bool,
-    /// The number of further tokens behind those, which have no positions (DINOv2's registers).
+    /// The number of register tokens, which have no positions, after the other special tokens (DINOv2).
     pub n_registers: usize,
-    /// Whether there is a table of positions; without, the blocks turn queries and keys (DINOv3).
+    /// Adds a position table. Without it, the blocks apply a rotary embedding (DINOv3).
     pub positions: bool,
-    /// How positions for an image of another size are interpolated.
+    /// The interpolation of positions for other image sizes.
     pub resizing: Resizing,
-    /// The order of a patch's pixels in its map.
+    /// The order of a patch's pixels in the linear map.
     #[serde(default)]
     pub pixels: PixelOrder,
-    /// The norm of the sum (CLIP).
+    /// The norm over the sum (CLIP).
     pub norm: Option<NormConfig>,
-    /// Dropout probability of the sum.
+    /// The dropout probability for the sum.
     pub dropout: f64,
 }
 
-/// How positions for an image of another size are interpolated: PyTorch's `interpolate(align_corners=False)`.
+/// The interpolation of positions for other image sizes: PyTorch's `interpolate(align_corners=False)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Resizing {
     /// `mode="bicubic"`.
     Cubic,
-    /// `mode="bicubic", antialias=True`: smoothed where the image is smaller (DINOv2 with registers).
+    /// `mode="bicubic", antialias=True`: smoothed when downsampling (DINOv2 with registers).
     SmoothCubic,
     /// `mode="bilinear", antialias=True` (SigLIP 2).
     SmoothLinear,
 }
 
-/// The order of a patch's pixels in its map.
+/// The order of a patch's pixels in the linear map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PixelOrder {
-    /// A convolution's weight, `[d_model, n_channels, height, width]`.
+    /// Channel by channel, a convolution's weight `[d_model, n_channels, height, width]`.
     #[default]
     ChannelByChannel,
-    /// All channels of each pixel, `[d_model, height * width * n_channels]` (SigLIP 2).
+    /// Pixel by pixel, `[d_model, height * width * n_channels]` (SigLIP 2).
     PixelByPixel,
 }
 
 impl PatchEmbeddingsConfig {
-    /// Patches of a square image of three channels, with a bias and a token for the whole image.
+    /// Returns patch embeddings for a square image with three channels, with a bias and a class token.
     pub fn new(image_size: usize, patch_size: usize, d_model: usize) -> Self {
         Self {
             n_channels: 3,
@@ -91,17 +91,17 @@ impl PatchEmbeddingsConfig {
         }
     }
 
-    /// Patches of the images that it was trained with, down and across.
+    /// Returns the patch counts, down and across, for the images in training.
     pub fn grid(&self) -> [usize; 2] {
         [0, 1].map(|i| self.image_size[i] / self.patch_size[i].max(1))
     }
 
-    /// Tokens with positions in front of the patches.
+    /// Returns the number of tokens with positions before the patches.
     pub(crate) fn n_special(&self) -> usize {
         usize::from(self.class_token) + usize::from(self.distillation_token)
     }
 
-    /// Tokens in front of the patches.
+    /// Returns the number of tokens before the patches.
     pub fn n_front(&self) -> usize {
         self.n_special() + self.n_registers
     }

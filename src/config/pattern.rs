@@ -1,8 +1,8 @@
-//! Patterns over names, in which `*` stands for any text.
+//! Patterns for names, where `*` stands for any text.
 
 use crate::error::{Error, Result};
 
-/// Refuses patterns of which one matches none of `roles`, since it would silently have no effect.
+/// Refuses patterns if one matches none of the `roles`, since it would silently have no effect.
 pub(crate) fn each_matches<'r>(
     patterns: &[impl AsRef<str>],
     roles: impl Iterator<Item = &'r str> + Clone,
@@ -21,7 +21,7 @@ pub(crate) fn each_matches<'r>(
     Ok(())
 }
 
-/// Whether `name` matches `pattern`, in which `*` stands for any text.
+/// Tells whether `name` matches `pattern`, where `*` stands for any text.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {

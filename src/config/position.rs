@@ -5,19 +5,20 @@ use serde::{Deserialize, Serialize};
 use super::{AttentionConfig, DisentangledConfig, RotaryAxes, finite, positive, setters, size};
 use crate::error::{Error, Result};
 
-/// The position embedding of an attention.
+/// The position embedding in an attention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Position {
-    /// None: positions are part of the input embeddings, or the stack adds a relative bias to the scores.
+    /// No position embedding: positions are part of the input embeddings, or the stack adds a relative bias to the
+    /// scores.
     #[default]
     None,
-    /// Rotary embedding of queries and keys (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
+    /// A rotary embedding for queries and keys (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
     Rotary(RotaryConfig),
     /// ALiBi: scores that decrease linearly with distance (Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
     Alibi(AlibiConfig),
-    /// Disentangled attention: scores of contents and embeddings of distances, in a stack that has these.
+    /// Disentangled attention: scores between contents and relative embeddings, which the stack provides.
     Disentangled(DisentangledConfig),
 }
 
@@ -38,7 +39,7 @@ impl Position {
     }
 }
 
-/// Which two dimensions of a head are rotated together.
+/// The two dimensions in a head that are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RotaryPairing {
@@ -52,24 +53,24 @@ pub enum RotaryPairing {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct RotaryConfig {
-    /// How many dimensions of each head are rotated; the rest pass through.
+    /// The number of rotated dimensions per head. The other dimensions are unchanged.
     pub dim: usize,
     /// The base of the frequencies, `rope_theta`.
     pub theta: f64,
-    /// Which dimensions are rotated together.
+    /// The dimensions that are rotated together.
     pub pairing: RotaryPairing,
-    /// How the frequencies are scaled for longer contexts.
+    /// The scaling of frequencies for longer contexts.
     pub scaling: RotaryScaling,
-    /// The number of dimensions that the frequencies are computed for, if not `dim`: see [`Self::rounded_up`].
+    /// The dimension count for computing the frequencies, if not `dim`: see [`Self::rounded_up`].
     #[serde(default)]
     pub frequency_dim: Option<usize>,
-    /// What the angles are multiples of, if not a token's position.
+    /// The coordinates for the angles, if not a token's position.
     #[serde(default)]
     pub axes: Option<RotaryAxes>,
 }
 
 impl RotaryConfig {
-    /// Rotates all of `dim` dimensions, paired by halves, without scaling.
+    /// Returns a rotary embedding for `dim` dimensions, paired by halves, without scaling.
     pub fn new(dim: usize, theta: f64) -> Self {
         Self {
             dim,
@@ -82,15 +83,15 @@ impl RotaryConfig {
     }
 
     setters! {
-        /// Sets which dimensions are rotated together.
+        /// Sets the dimensions that are rotated together.
         with_pairing(pairing: RotaryPairing) => pairing = pairing;
         /// Sets the scaling.
         with_scaling(scaling: RotaryScaling) => scaling = scaling;
-        /// Sets what the angles are multiples of.
+        /// Sets the coordinates for the angles.
         with_axes(axes: RotaryAxes) => axes = Some(axes);
     }
 
-    /// Instead of an odd number of dimensions, rotates the next even number of them with the frequencies of the odd one, as
+    /// Rounds an odd number of dimensions up to the next even number, with the odd number's frequencies, as
     /// transformers does in GPT-NeoX and Phi-3.
     pub fn rounded_up(mut self) -> Self {
         if !self.dim.is_multiple_of(2) {
@@ -100,7 +101,7 @@ impl RotaryConfig {
         self
     }
 
-    /// Checks that the angles of every position are finite, and that they turn at most a whole head.
+    /// Checks that the angles are finite for every position, and that `dim` is at most the head's width.
     fn validate(&self, head_dim: usize) -> Result<()> {
         if self.dim > head_dim || !self.dim.is_multiple_of(2) {
             return Err(Error::InvalidConfig(format!(
@@ -128,7 +129,7 @@ impl RotaryConfig {
     }
 }
 
-/// How rotary frequencies are scaled for longer contexts: the scalings of transformers' `ROPE_INIT_FUNCTIONS`
+/// The scaling of rotary frequencies for longer contexts, as in transformers' `ROPE_INIT_FUNCTIONS`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_rope_utils.py>).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -141,11 +142,11 @@ pub enum RotaryScaling {
         /// The divisor.
         factor: f64,
     },
-    /// The first pairs alone turn, by the frequencies of the whole head (Gemma 4).
+    /// Only the first pairs are rotated, with the frequencies for the whole head (Gemma 4).
     Proportional {
-        /// The number of pairs that turn.
+        /// The number of rotated pairs.
         n_turning: usize,
-        /// The divisor of every frequency.
+        /// The divisor for every frequency.
         factor: f64,
     },
     /// Dynamic NTK: the base grows with the sequence length beyond `max_positions`.
@@ -158,43 +159,43 @@ pub enum RotaryScaling {
     /// YaRN: low frequencies divided by `factor`, high ones kept, with a ramp between
     /// (Peng et al. 2023, <https://arxiv.org/abs/2309.00071>).
     Yarn {
-        /// The divisor of low frequencies.
+        /// The divisor for low frequencies.
         factor: f64,
-        /// Factor on cosine and sine.
+        /// The factor on cosine and sine.
         attention_factor: f64,
-        /// Rotations above which a frequency is kept.
+        /// The number of rotations above which a frequency is kept.
         beta_fast: f64,
-        /// Rotations below which a frequency is divided.
+        /// The number of rotations below which a frequency is divided.
         beta_slow: f64,
-        /// Length of the original context.
+        /// The original context length.
         original_positions: usize,
-        /// Whether the ramp's ends are rounded outwards to whole dimensions.
+        /// Rounds the ramp's ends outwards to whole dimensions.
         truncate: bool,
     },
     /// Llama 3's scaling: by the wavelength relative to the original context, with a smooth transition.
     Llama3 {
-        /// The divisor of low frequencies.
+        /// The divisor for low frequencies.
         factor: f64,
         /// Wavelengths above `original / low_freq_factor` are divided.
         low_freq_factor: f64,
         /// Wavelengths below `original / high_freq_factor` are kept.
         high_freq_factor: f64,
-        /// Length of the original context.
+        /// The original context length.
         original_positions: usize,
     },
     /// LongRoPE: one divisor per frequency, with one list for short and one for long sequences
     /// (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>).
     LongRope {
-        /// Divisors up to `original_positions`.
+        /// Divisors for lengths up to `original_positions`.
         short_factor: Vec<f64>,
-        /// Divisors beyond that length.
+        /// Divisors for longer sequences.
         long_factor: Vec<f64>,
-        /// Factor on cosine and sine.
+        /// The factor on cosine and sine.
         attention_factor: f64,
-        /// That of long sequences, if it is another.
+        /// The factor on cosine and sine for long sequences, if different.
         #[serde(default)]
         long_attention_factor: Option<f64>,
-        /// Length of the original context.
+        /// The original context length.
         original_positions: usize,
     },
 }
@@ -296,29 +297,29 @@ impl RotaryScaling {
     }
 }
 
-/// The order of ALiBi's slopes over heads whose number is not a power of two.
+/// The order of ALiBi slopes for a head count that is not a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlibiSlopes {
-    /// The slopes of the next lower power of two, then every other slope of twice as many heads; distances do not count
-    /// positions that the mask drops (BLOOM, Falcon).
+    /// The slopes for the next lower power of two, then every other slope for twice as many heads. Distances do not
+    /// count positions that the mask drops (BLOOM, Falcon).
     Appended,
-    /// Every other slope of the next higher power of two, then the rest, starting at `2^(-max/n)`; distances count every
-    /// position (MPT).
+    /// Every other slope for the next higher power of two, then the rest, starting at `2^(-max/n)`. Distances count
+    /// every position (MPT).
     Interleaved {
-        /// The exponent of the smallest slope.
+        /// The smallest slope's exponent.
         max: f64,
     },
 }
 
-/// What the bias is rounded to, independently of the dtype of the layer.
+/// The rounding of the bias, independent of the layer's dtype.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlibiRounding {
-    /// Only to the dtype of the scores.
+    /// Rounds only to the scores' dtype.
     #[default]
     None,
-    /// bfloat16: slopes, positions and their products, as transformers does for Falcon.
+    /// Rounds slopes, positions and their products to bfloat16, as transformers does for Falcon.
     Bf16,
 }
 
@@ -327,9 +328,9 @@ pub enum AlibiRounding {
 pub struct AlibiConfig {
     /// The order of the slopes.
     pub slopes: AlibiSlopes,
-    /// Factor on the bias; Falcon scales it together with the scores.
+    /// The factor on the bias. Falcon scales it together with the scores.
     pub scale: f64,
-    /// What the bias is rounded to before it is scaled.
+    /// The rounding of the bias, before the factor.
     #[serde(default)]
     pub rounding: AlibiRounding,
 }

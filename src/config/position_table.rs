@@ -1,60 +1,60 @@
-//! The configuration of vectors for positions that are added to words.
+//! The configuration of position tables, whose rows are added to word embeddings.
 
 use serde::{Deserialize, Serialize};
 
-/// The configuration of a table with a vector for each position.
+/// The configuration of a table with a row for each position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PositionTableConfig {
-    /// Rows of the table.
+    /// The row count.
     pub n_rows: usize,
-    /// The row of the first position.
+    /// The first position's row.
     pub first_row: usize,
-    /// Which tokens are counted.
+    /// The tokens that count as positions.
     pub counted: Counted,
-    /// What a row is.
+    /// Learned or computed rows.
     #[serde(default)]
     pub vectors: PositionVectors,
 }
 
-/// What the row of a position is.
+/// Learned or computed rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PositionVectors {
-    /// A learned vector.
+    /// Learned rows.
     #[default]
     Learned,
-    /// The sines of the position times `10000^(-i / n)`, then its cosines, where `i` counts to the half of the width; nothing is
-    /// stored. A token that is not counted has zeros.
+    /// The sines of the position times `10000^(-i / n)`, then its cosines, with `i` from 0 to half the width.
+    /// Nothing is stored. A token that is not counted has zeros.
     Sines(LastFrequency),
 }
 
-/// What the frequencies of sines and cosines end with.
+/// The last frequency for sines and cosines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LastFrequency {
-    /// The one before 1/10000: `n` is the half of the width (Marian, Pegasus).
+    /// The last frequency is the one before 1/10000: `n` is half the width (Marian, Pegasus).
     Before,
-    /// 1/10000: `n` is one less (M2M100, XGLM).
+    /// The last frequency is 1/10000: `n` is half the width minus 1 (M2M100, XGLM).
     Reached,
 }
 
 impl PositionTableConfig {
-    /// How many tokens can be counted.
+    /// Returns the largest number of counted tokens.
     pub fn n_positions(&self) -> usize {
         self.n_rows.saturating_sub(self.first_row)
     }
 }
 
-/// Which tokens the rows of a position table are counted over.
+/// The tokens that a position table counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Counted {
-    /// All of them, padding included (BERT, GPT-2).
+    /// All tokens, including padding (BERT, GPT-2).
     All,
-    /// Those that the mask keeps; the others have the row before the first (OPT).
+    /// Tokens that the mask keeps. The others have the row before the first (OPT).
     Kept,
-    /// Those with another id than this; the others have the row before the first (RoBERTa).
+    /// Tokens with an id other than this. The others have the row before the first (RoBERTa).
     Except(u32),
 }

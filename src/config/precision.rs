@@ -1,63 +1,64 @@
-//! The number formats of packed weights.
+//! The number formats for packed weights.
 
 use serde::{Deserialize, Serialize};
 
-/// The number format in which a packed layer stores and multiplies its weights; or, of
-/// [`ForwardContext::with_precision`](crate::ForwardContext::with_precision), in which a trainable layer multiplies. Everything
-/// between the products is computed in f32, including the softmax of attention.
+/// The number format in which a packed layer stores and multiplies its weights, or, in
+/// [`ForwardContext::with_precision`](crate::ForwardContext::with_precision), in which a trainable layer multiplies.
+/// Everything between the products is computed in f32, including the softmax in attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Precision {
-    /// f32: the results of the original layer up to rounding.
+    /// f32: the original layer's results up to rounding.
     #[default]
     F32,
-    /// IEEE half precision for the weights, f32 for the rows that they are multiplied with and for attention: half the
-    /// memory of [`Self::F32`], and its bits wherever the weights are half precision already. Other weights are rounded,
-    /// by 2⁻¹¹ of their size at most (those below 2⁻¹⁴ by 2⁻²⁵); what is beyond ±65504 is refused where it is packed.
+    /// IEEE half precision for the weights, f32 for the rows that they are multiplied with and for attention: half
+    /// the memory of [`Self::F32`], and the same bits if the weights are already in half precision. Other weights
+    /// are rounded, with a relative error of at most 2⁻¹¹ (below 2⁻¹⁴ an absolute error of 2⁻²⁵). Packing refuses
+    /// weights beyond ±65504.
     F16,
-    /// bf16 for the weights and the rows that they are multiplied with: half the memory, and twice the speed where the
-    /// CPU has an instruction for it. Attention also multiplies queries, keys, weights and values in bf16, and a cache
-    /// stores its keys and values in it. The error of a product is about 2⁻⁹ of the typical size of its terms.
+    /// bf16 for the weights and the rows that they are multiplied with: half the memory, and twice the speed if the
+    /// CPU has an instruction for it. Attention also multiplies queries, keys, weights and values in bf16, and a
+    /// cache stores keys and values in bf16. A product's error is about 2⁻⁹ times the typical size of its terms.
     Bf16,
-    /// int8 for the weights and, quantised on the fly, for the rows that they are multiplied with: a quarter of the
-    /// memory. Each group of 128 weights of an output, and each group of 128 numbers of a row, has its own scale. The error
-    /// of a weight is at most 1/252 of the largest in its group; that of a number in a row at most 1/508 of the span of its
-    /// group, zero included. Attention computes as with [`Self::Bf16`].
+    /// int8 for the weights and, quantized on the fly, for the rows that they are multiplied with: a quarter of the
+    /// memory. Each group of 128 weights for an output has its own scale, and so has each group of 128 elements in a
+    /// row. The error for a weight is at most 1/252 of its group's largest; the error for an element in a row is at
+    /// most 1/508 of its group's range, zero included. Attention computes like with [`Self::Bf16`].
     Int8,
-    /// Codes of 4 bits for the weights, in groups that each have a scale and a minimum in f16: 4 + 32 / group bits for a weight,
-    /// half the memory of [`Self::Int8`] or less. Scale and minimum are searched for the least squared error. A row is
-    /// quantised on the fly, with a scale for each group of its numbers. Normally distributed weights err by
-    /// 7.3 % of their deviation in groups of 32, by 8.4 % in those of 64, and by 9.3 % in those of 128. What is beyond
-    /// ±65504 is refused where it is packed; attention computes as with [`Self::Bf16`].
+    /// 4-bit quantized values for the weights, in groups with a scale and a minimum in f16: 4 + 32 / group bits per
+    /// weight, at most half the memory of [`Self::Int8`]. Packing searches for the scale and minimum with the least
+    /// squared error. Rows are quantized on the fly, with a scale for each group. For normally distributed weights
+    /// the error is 7.3 % of their deviation in groups of 32, 8.4 % in groups of 64, and 9.3 % in groups of 128.
+    /// Packing refuses weights beyond ±65504. Attention computes like with [`Self::Bf16`].
     Int4 {
-        /// How many weights of an output share a scale and a minimum.
+        /// The number of weights for an output that share a scale and a minimum.
         group: GroupSize,
     },
-    /// The codes of a quantised file, packed as they are: of 4, 5, 6 or 8 bits, with the file's own scales and zero points
-    /// or minima, so that weights are exactly the file's, at its size. Rows are quantised on the fly, with a scale for each
-    /// group of their numbers. What is not quantised in the file is packed in bf16, f16 or f32, the first that holds
-    /// all numbers of a weight; attention computes as with [`Self::Bf16`].
+    /// A quantized file's values, packed unchanged: 4, 5, 6 or 8 bits, with the file's scales and zero points or
+    /// minima. Weights equal the file's exactly, and take as much memory. Rows are quantized on the fly, with a
+    /// scale for each group. Weights that the file does not quantize are packed in bf16, f16 or f32: the first that
+    /// represents all elements exactly. Attention computes like with [`Self::Bf16`].
     ///
-    /// For checkpoints: a layer in memory has no codes, and refuses it. So do files whose weights are not quantised, or in
-    /// ways that are no scale times a code with an offset.
+    /// Only for checkpoints. A layer in memory returns an error, since it has no quantized values. So do files
+    /// without quantized weights, or with quantized values that are not multiplied by a scale with an offset.
     AsStored,
 }
 
 impl Precision {
-    /// [`Self::Int4`] in groups of the usual size, 64.
+    /// [`Self::Int4`] in groups of the default size, 64.
     pub const INT4: Self = Self::Int4 {
         group: GroupSize::Of64,
     };
 }
 
-/// How many consecutive weights of an output share what is stored beside their codes: of more, fewer bits; of fewer, smaller
-/// errors.
+/// The number of consecutive weights for an output that share a scale and a minimum. Larger groups take less memory,
+/// smaller groups have smaller errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "usize", into = "usize")]
 #[non_exhaustive]
 pub enum GroupSize {
-    /// 32 weights, and so 5 bits for each of them in [`Precision::Int4`].
+    /// 32 weights: 5 bits per weight in [`Precision::Int4`].
     Of32,
     /// 64 weights: 4.5 bits.
     #[default]
@@ -80,7 +81,7 @@ impl TryFrom<usize> for GroupSize {
     type Error = String;
 
     /// # Errors
-    /// If there are no groups of this size.
+    /// If there is no such group size.
     fn try_from(size: usize) -> Result<Self, String> {
         match size {
             32 => Ok(Self::Of32),

@@ -8,10 +8,11 @@ use super::{
 use crate::error::{Error, Result};
 
 impl StackConfig {
-    /// What rank `rank` of `size` has of the stack. Embeddings, norms and routers, and which keys are seen, are as of the whole.
+    /// Returns the part for rank `rank` out of `size`. Embeddings, norms, routers and visible keys are the whole
+    /// stack's.
     ///
     /// # Errors
-    /// If the ranks do not divide heads or hidden columns, or a block has what cannot be divided.
+    /// If the ranks do not divide heads or hidden columns, or a block has a part that cannot be divided.
     pub(crate) fn part_of(&self, rank: usize, size: usize) -> Result<Self> {
         let mut part = self.clone();
         for (i, block) in part.blocks.iter_mut().enumerate() {
@@ -59,11 +60,11 @@ impl AttentionConfig {
         let n_kv_heads = self.n_kv_heads;
         let range = rank_range(n_kv_heads, rank, size);
         if n_kv_heads >= size {
-            // Query heads with the key head that they share.
+            // Query heads with their common key head.
             self.n_heads = self.n_heads / n_kv_heads * range.len();
             self.n_kv_heads = range.len();
         } else if size.is_multiple_of(n_kv_heads) && self.n_heads.is_multiple_of(size) {
-            // Several ranks have the same key head.
+            // Several ranks compute the same key head.
             self.n_heads /= size;
             self.n_kv_heads = 1;
         } else {
@@ -79,7 +80,7 @@ impl AttentionConfig {
 }
 
 impl FeedForwardConfig {
-    /// The hidden layer of a network, or of each expert.
+    /// Divides the hidden layer in a network or in each expert.
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
         if self.sparsity.is_some() {
             return Err("it has sparsity, which is of all hidden columns together".to_string());
@@ -100,7 +101,7 @@ impl FeedForwardConfig {
     }
 }
 
-/// Which of `n` items rank `rank` of `size` has: as many as the others, or one more or fewer.
+/// Returns the range of items, out of `n`, for rank `rank` out of `size`. Ranges differ in length by at most 1.
 pub(crate) fn rank_range(n: usize, rank: usize, size: usize) -> Range<usize> {
     n * rank / size..n * (rank + 1) / size
 }

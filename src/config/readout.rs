@@ -1,4 +1,4 @@
-//! The configuration of what is read from the output of the blocks: poolers and heads.
+//! The configuration of poolers and heads, the readouts from the blocks' output.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,70 +7,71 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// A pooler or a head: some positions of the blocks' output, a layer that transforms them, and a linear map to the
-/// output; the last two are optional.
+/// A pooler or a head: selects positions in the blocks' output, and applies an optional layer and an optional linear
+/// map to the output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct ReadoutConfig {
-    /// What is read.
+    /// The positions to read.
     pub reads: Reads,
     /// The layer before the output.
     pub transform: Option<TransformConfig>,
     /// The linear map to the output.
     pub output: Option<OutputConfig>,
-    /// Dropout probability before the transformation.
+    /// The dropout probability before the layer.
     pub dropout: f64,
 }
 
-/// Which positions of the blocks' output a readout takes.
+/// The positions that a readout takes from the blocks' output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reads {
     /// Every position, `[batch, seq, d]`.
     Each,
-    /// The first, `[batch, d]`.
+    /// The first position, `[batch, d]`.
     First,
-    /// The last.
+    /// The last position.
     Last,
-    /// The last whose token has another id than the padding's (GPT-2, Llama); the last where there is no padding, and a mask
-    /// that hides it is then refused.
+    /// The last position whose token is not padding (GPT-2, Llama). Without padding, the last position; a mask that
+    /// hides it is then an error.
     LastExcept(Option<u32>),
-    /// The first whose token has this id, or the first position if none has (CLIP).
+    /// The first position whose token has this id, or the first position if there is none (CLIP).
     FirstOf(u32),
-    /// The last whose token has this id (BART, T5).
+    /// The last position whose token has this id (BART, T5).
     LastOf(u32),
-    /// The one whose token has the highest id (CLIP's older files).
+    /// The position with the highest token id (CLIP's older files).
     Highest,
     /// The mean over the positions that the mask keeps (ModernBERT).
     Mean,
-    /// The mean over those behind this many (CLIP).
+    /// The mean over the positions after this many (CLIP).
     MeanBehind(usize),
-    /// The mean over the positions that the mask keeps of what the transformation makes of each (EuroBERT).
+    /// The mean over the positions that the mask keeps, after the layer (EuroBERT).
     MeanTransformed,
-    /// The first beside the mean over those behind it, `[batch, 2 d]` (DINOv2).
+    /// The first position, concatenated with the mean over later ones, `[batch, 2 d]` (DINOv2).
     FirstAndMean {
-        /// Positions in front of those of the mean.
+        /// The number of positions before the mean's.
         skipped: usize,
     },
-    /// The first two, each through an output map of its own; the output is the mean of both (DeiT's teacher).
+    /// The first two positions, each with its own output map. The output is the mean over both (DeiT with its
+    /// teacher).
     FirstTwo,
-    /// Windows of so many positions that follow each other, each of which is normalised, side by side:
-    /// `[batch, seq / positions, positions * d]` (Qwen2-VL).
+    /// Windows of consecutive positions, each normalized, concatenated: `[batch, seq / positions, positions * d]`
+    /// (Qwen2-VL).
     Windows {
-        /// Positions of a window.
+        /// The number of positions in a window.
         positions: usize,
-        /// The norm of each.
+        /// The norm for each position.
         norm: NormConfig,
     },
-    /// What a learned query sees of all positions (SigLIP).
+    /// Attention from a learned query to all positions (SigLIP).
     Attended(Box<AttentionPoolConfig>),
-    /// What the pooler made.
+    /// The pooler's output.
     Pooled,
 }
 
-/// The configuration of a pooling by attention: a learned query attends to all positions; `x + feed_forward(norm(x))` of
-/// what it sees.
+/// The configuration of attention pooling: a learned query attends to all positions. The result `x` becomes `x +
+/// feed_forward(norm(x))`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionPoolConfig {
     /// The attention.
@@ -85,20 +86,20 @@ pub struct AttentionPoolConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct TransformConfig {
-    /// The linear layer's width and whether it has a bias; without it, only activation and norm are applied.
+    /// The linear layer's width and bias. Without it, only activation and norm are applied.
     pub linear: Option<TransformLinear>,
-    /// The activation.
+    /// The activation function.
     pub activation: Activation,
     /// The norm.
     pub norm: Option<NormConfig>,
 }
 
-/// The linear layer of a [`TransformConfig`].
+/// The linear layer in a [`TransformConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransformLinear {
-    /// Width of its output.
+    /// The output width.
     pub d_out: usize,
-    /// Whether it has a bias.
+    /// The layer has a bias.
     pub bias: bool,
 }
 
@@ -106,44 +107,44 @@ pub struct TransformLinear {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct OutputConfig {
-    /// Width of the output: the number of tokens or labels.
+    /// The output width: the number of tokens or labels.
     pub n_out: usize,
-    /// Whether the output has a dimension of that width, or is a number without one.
+    /// The output's form: a vector or a scalar.
     pub form: OutputForm,
-    /// Where its weight comes from.
+    /// The source of the weight.
     pub weight: OutputWeight,
-    /// Whether it has a bias.
+    /// The map has a bias.
     pub bias: bool,
-    /// Factor on the output (Cohere's `logit_scale`).
+    /// The factor on the output (Cohere's `logit_scale`).
     pub scale: f64,
-    /// `cap · tanh(x / cap)` of the output (Gemma 2).
+    /// The soft cap on the output: `cap · tanh(x / cap)` (Gemma 2).
     pub soft_cap: Option<f64>,
-    /// Dropout probability of its input.
+    /// The dropout probability for the input.
     pub dropout: f64,
 }
 
-/// Whether a head's output is a vector.
+/// The form of a head's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputForm {
     /// A vector, `[.., n_out]`.
     Vector,
-    /// A number, `[..]`, where `n_out` is 1 (ELECTRA's discriminator).
+    /// A scalar, `[..]`, with `n_out = 1` (ELECTRA's discriminator).
     Number,
 }
 
-/// Where the weight of a head's output comes from.
+/// The source of an output weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputWeight {
-    /// It is the head's own.
+    /// A separate weight.
     Own,
-    /// It is the table of words (tied embeddings).
+    /// The word table (tied embeddings).
     Words,
 }
 
 impl ReadoutConfig {
-    /// Reads these positions as they are.
+    /// Returns a readout that selects positions and nothing else.
     pub fn new(reads: Reads) -> Self {
         Self {
             reads,
@@ -158,11 +159,11 @@ impl ReadoutConfig {
         with_transform(transform: TransformConfig) => transform = Some(transform);
         /// Sets the linear map to the output.
         with_output(output: OutputConfig) => output = Some(output);
-        /// Sets the dropout probability before the transformation.
+        /// Sets the dropout probability before the layer.
         with_dropout(dropout: f64) => dropout = dropout;
     }
 
-    /// Checks sizes and numbers.
+    /// Checks sizes and values.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if one is out of range.
@@ -202,7 +203,7 @@ impl ReadoutConfig {
 }
 
 impl TransformConfig {
-    /// A linear layer to this width, with a bias, and an activation.
+    /// Returns a linear layer to this width, with a bias, and an activation.
     pub fn new(d_out: usize, activation: Activation) -> Self {
         Self {
             linear: Some(TransformLinear { d_out, bias: true }),
@@ -211,7 +212,7 @@ impl TransformConfig {
         }
     }
 
-    /// A norm alone.
+    /// Returns a norm without a linear layer.
     pub fn norm(norm: NormConfig) -> Self {
         Self {
             linear: None,
@@ -233,7 +234,7 @@ impl TransformConfig {
 }
 
 impl OutputConfig {
-    /// A map of its own to this width, without a bias.
+    /// Returns a map to this width, with a separate weight and no bias.
     pub fn new(n_out: usize) -> Self {
         Self {
             n_out,
@@ -246,7 +247,7 @@ impl OutputConfig {
         }
     }
 
-    /// A map of its own to a single number, with a bias.
+    /// Returns a map to a scalar, with a separate weight and a bias.
     pub fn number() -> Self {
         Self {
             form: OutputForm::Number,
@@ -256,15 +257,15 @@ impl OutputConfig {
     }
 
     setters! {
-        /// Sets where its weight comes from.
+        /// Sets the source of the weight.
         with_weight(weight: OutputWeight) => weight = weight;
-        /// Sets whether it has a bias.
+        /// Sets whether the map has a bias.
         with_bias(bias: bool) => bias = bias;
         /// Sets the factor on the output.
         with_scale(scale: f64) => scale = scale;
         /// Sets the soft cap.
         with_soft_cap(soft_cap: Option<f64>) => soft_cap = soft_cap;
-        /// Sets the dropout probability of its input.
+        /// Sets the dropout probability for the input.
         with_dropout(dropout: f64) => dropout = dropout;
     }
 }

@@ -5,32 +5,32 @@ use serde::{Deserialize, Serialize};
 use super::{AttentionConfig, Visibility, size};
 use crate::error::{Error, Result};
 
-/// Which blocks of a stack share a table of the learned relative position bias.
+/// The blocks in a stack that share a table for the learned relative position bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RelativeBiasSpan {
-    /// All of them (T5, MPNet).
+    /// All blocks share one table (T5, MPNet).
     #[default]
     Stack,
-    /// Each block has its own (UMT5, Chung et al. 2023, <https://arxiv.org/abs/2304.09151>).
+    /// Each block has its own table (UMT5, Chung et al. 2023, <https://arxiv.org/abs/2304.09151>).
     Block,
 }
 
-/// The configuration of a learned relative position bias: one value per head and bucket of distances (Raffel et al. 2019,
-/// <https://arxiv.org/abs/1910.10683>).
+/// The configuration of a learned relative position bias: a value for each head and bucket of distances (Raffel et
+/// al. 2019, <https://arxiv.org/abs/1910.10683>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelativeBiasConfig {
-    /// The number of buckets: rows of the table.
+    /// The number of buckets, the table's rows.
     pub n_buckets: usize,
-    /// The distance from which all positions share the last bucket.
+    /// The distance at which the last bucket begins.
     pub max_distance: usize,
-    /// The number of heads: columns of the table.
+    /// The number of heads, the table's columns.
     pub n_heads: usize,
 }
 
 impl RelativeBiasConfig {
-    /// Checks the buckets, and that there is one column per head of `attention`.
+    /// Checks the buckets, and that there is a column for each of the attention's heads.
     pub(super) fn validate(&self, attention: &AttentionConfig) -> Result<()> {
         if self.n_heads != attention.n_heads {
             return Err(Error::InvalidConfig(format!(
@@ -55,7 +55,7 @@ impl RelativeBiasConfig {
         Ok(())
     }
 
-    /// Buckets for one direction: bidirectional attention has as many again for the other.
+    /// Returns the bucket count for one direction. Bidirectional attention has equally many for the other.
     pub(crate) fn n_one_sided(&self, visibility: Visibility) -> usize {
         match visibility {
             Visibility::Bidirectional => self.n_buckets / 2,
@@ -63,7 +63,7 @@ impl RelativeBiasConfig {
         }
     }
 
-    /// How many of them are a single distance.
+    /// Returns the number of buckets with a single distance, in one direction.
     pub(crate) fn n_exact(&self, visibility: Visibility) -> usize {
         self.n_one_sided(visibility) / 2
     }

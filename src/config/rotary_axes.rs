@@ -1,48 +1,48 @@
-//! Rotary embeddings whose angles come from several coordinates: of an image's patches, and of tokens among images.
+//! Rotary embeddings with several coordinates: for patches in an image, and for tokens among images.
 
 use serde::{Deserialize, Serialize};
 
 use super::{RotaryConfig, RotaryScaling, size};
 use crate::error::{Error, Result};
 
-/// What the angles of a rotary embedding are multiples of, where it is not the position of a token.
+/// The coordinates for a rotary embedding's angles, in place of a token's position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RotaryAxes {
-    /// The row and the column of a patch.
+    /// A patch's row and column.
     Patches(PatchAxes),
-    /// The time, the row and the column of a token.
+    /// A token's time, row and column.
     Tokens(TokenAxes),
 }
 
-/// Positions of three numbers for each token, time, row and column (multimodal rotary positions, Wang et al. 2024,
-/// <https://arxiv.org/abs/2409.12191>): pair `i` turns by `position[axis(i)] · frequency[i]`. The three are equal in a text, whose
-/// tokens then turn as by any rotary embedding; [`ForwardContext::with_position_ids`](crate::ForwardContext::with_position_ids)
-/// takes others.
+/// Three coordinates for each token: time, row and column (multimodal rotary positions, Wang et al. 2024,
+/// <https://arxiv.org/abs/2409.12191>). Pair `i` is rotated by `position[axis(i)] · frequency[i]`. In a text the
+/// three are equal, which gives a normal rotary embedding;
+/// [`ForwardContext::with_position_ids`](crate::ForwardContext::with_position_ids) sets others.
 ///
 /// transformers' `Qwen2VLRotaryEmbedding` and `Qwen3VLTextRotaryEmbedding`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3_vl/modeling_qwen3_vl.py>
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenAxes {
-    /// How many pairs turn by time, row and column (`mrope_section`).
+    /// The number of pairs rotated by time, row and column (`mrope_section`).
     pub pairs: [usize; 3],
-    /// Which these are.
+    /// The order of the pairs.
     pub order: AxesOrder,
 }
 
-/// Which pairs of dimensions turn by which number of a position.
+/// The order of pairs in time, row and column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AxesOrder {
-    /// Those by time, then those by row, then those by column (Qwen2-VL).
+    /// All time pairs first, then row pairs, then column pairs (Qwen2-VL).
     Sections,
-    /// By turns, until there are as many by row and by column as said; all others by time (Qwen3-VL).
+    /// Interleaved, until the row and column pairs are used up. The remaining pairs are time pairs (Qwen3-VL).
     Interleaved,
 }
 
 impl TokenAxes {
-    /// Which number of a position this pair turns by.
+    /// Returns the coordinate that rotates a pair.
     pub(crate) fn axis(&self, pair: usize) -> usize {
         let [time, down, _] = self.pairs;
         match self.order {
@@ -67,37 +67,38 @@ impl TokenAxes {
     }
 }
 
-/// The row and the column of an image's patch as angles: the first half of the pairs turn by `row · frequency`, the second by
-/// `column · frequency`, each with the frequencies of half as many dimensions.
+/// Angles from a patch's row and column in an image: the first half of the pairs is rotated by `row · frequency`,
+/// the second half by `column · frequency`, each with the frequencies for half the dimensions.
 ///
 /// transformers' `DINOv3ViTRopePositionEmbedding` and `Qwen2VLVisionRotaryEmbedding`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov3_vit/modeling_dinov3_vit.py>
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_vl/modeling_qwen2_vl.py>
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatchAxes {
-    /// Tokens in front of the patches, which do not turn.
+    /// The number of tokens before the patches, which are not rotated.
     pub n_front: usize,
-    /// Patches down and across, where [`ForwardContext::with_patches`](crate::ForwardContext::with_patches) does not say
-    /// others.
+    /// The patch counts, down and across, unless
+    /// [`ForwardContext::with_patches`](crate::ForwardContext::with_patches) sets others.
     pub grid: [usize; 2],
-    /// What a row and a column are as numbers.
+    /// The scale of rows and columns.
     #[serde(default)]
     pub coordinates: PatchCoordinates,
-    /// The patches of a square window of so many down and across follow each other, window by window, both in rows; 1 for
-    /// patches in rows. At the lower and right edge windows are smaller where they do not fill the grid.
+    /// The window size in patches: patches in a square window are consecutive, and windows and the patches in each
+    /// are in row order. 1 for all patches in row order. Windows at the lower and right edge are smaller if they do
+    /// not fill the grid.
     #[serde(default = "one")]
     pub window: usize,
-    /// Whether the model it stands for moves and scales the coordinates at random in training, which this crate does not: such
-    /// a block refuses to train.
+    /// Set if the original model shifts and scales the coordinates at random in training. This crate does not, so
+    /// the block refuses to train.
     pub random_in_training: bool,
 }
 
-/// What the row and the column of a patch are as numbers.
+/// The coordinate of a patch's row or column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PatchCoordinates {
-    /// Row `i` of `n` is `2π · (2(i + 1/2)/n - 1)`, its center between the image's edges at `-2π` and `2π`, so that an image of
-    /// any size spans the same angles; columns likewise (DINOv3).
+    /// Row `i` out of `n` is `2π · (2(i + 1/2)/n - 1)`, its center between the image's edges at `-2π` and `2π`: an
+    /// image of any size spans the same angles. Columns likewise (DINOv3).
     #[default]
     Centers,
     /// Counted from 0 (Qwen2-VL).
@@ -109,7 +110,7 @@ fn one() -> usize {
 }
 
 impl PatchAxes {
-    /// Rows and columns of the patches of a grid, in their order.
+    /// Returns the row and column of each patch in a grid, in patch order.
     pub(crate) fn places(&self, [down, across]: [usize; 2]) -> Vec<[usize; 2]> {
         let window = self.window;
         let starts = |n: usize| (0..n).step_by(window);
@@ -146,7 +147,7 @@ impl PatchAxes {
 mod tests {
     use super::*;
 
-    /// transformers 5.23's `get_vision_position_ids([[1, 2, 4]], 2)`; and a grid that windows do not fill, in smaller ones.
+    /// transformers 5.23's `get_vision_position_ids([[1, 2, 4]], 2)`, and a grid that windows do not fill.
     #[test]
     fn patches_follow_each_other_window_by_window() {
         let places = |window, grid| {
@@ -185,7 +186,8 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// transformers 5.23's `recomposition_frequencies` of `[[0, ..], [1, ..], [2, ..]]`, in Qwen2-VL and in Qwen3-VL.
+    /// transformers 5.23's `recomposition_frequencies` for `[[0, ..], [1, ..], [2, ..]]`, in Qwen2-VL and in
+    /// Qwen3-VL.
     #[test]
     fn pairs_turn_by_the_numbers_that_transformers_gives_them() {
         assert_axes(AxesOrder::Sections, [3, 2, 1], &[0, 0, 0, 1, 1, 2]);

@@ -1,6 +1,6 @@
-//! Tables of methods that set one thing and hand the value on, or that hand one thing out.
+//! Macros for builder methods and getters.
 
-/// Each line is a method: `with_window(window: Option<usize>) => window = window;`.
+/// Each line is a builder method: `with_window(window: Option<usize>) => window = window;`.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident($argument:ident: $type:ty) => $($field:ident).+ = $value:expr;)*) => {
         $(
@@ -13,7 +13,7 @@ macro_rules! setters {
     };
 }
 
-/// Each line is a method: `weight(&self) -> &Tensor => &self.weight;`.
+/// Each line is a getter: `weight(&self) -> &Tensor => &self.weight;`.
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident(&$this:ident) -> $type:ty => $value:expr;)*) => {
         $(

@@ -1,4 +1,4 @@
-//! The configuration of stacks: their blocks, and what these share.
+//! The configuration of stacks: blocks and their shared parts.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,39 +8,40 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// The configuration of a stack: a sequence of blocks and the parts that they share.
+/// The configuration of a stack: a sequence of blocks and their shared parts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct StackConfig {
     /// The distinct blocks.
     pub blocks: Vec<BlockConfig>,
-    /// The index of the block that runs at each layer; ALBERT runs one block many times. Every block runs at least once.
+    /// For each layer, the index of its block. ALBERT runs one block many times. Every block must run at least once.
     pub layers: Vec<usize>,
-    /// The norm after the last block, if any.
+    /// The norm after the last block.
     pub final_norm: Option<NormConfig>,
-    /// The learned relative position bias, if any.
+    /// The learned relative position bias.
     pub relative_bias: Option<RelativeBiasConfig>,
-    /// Which blocks share a table of it.
+    /// The blocks that share a table for the relative position bias.
     #[serde(default)]
     pub relative_bias_span: RelativeBiasSpan,
-    /// The table of embeddings of distances that all blocks of disentangled attention share.
+    /// The table of relative embeddings, shared by all blocks with disentangled attention.
     #[serde(default)]
     pub relative_embeddings: Option<RelativeEmbeddingsConfig>,
-    /// The norm of the inputs that layers have for themselves, where they have some, as wide as one. Of the stack's input `x` and
-    /// the layer's part `w` of its words' rows, an input is `(norm(projection(x) / √d_model) + w) / √2`, or the norm alone where
-    /// no words are given (Gemma 3n and 4).
+    /// The norm for per-layer inputs, with the width of one input. Let `x` be the stack's input and `w` the layer's
+    /// part of the word rows. The layer's input is then `(norm(projection(x) / √d_model) + w) / √2`, or only the
+    /// norm if no words are given (Gemma 3n and 4).
     #[serde(default)]
     pub layer_inputs: Option<NormConfig>,
-    /// Probability of skipping a whole layer in training (LayerDrop, Fan et al. 2019, <https://arxiv.org/abs/1909.11556>).
+    /// The probability of skipping a whole layer in training (LayerDrop, Fan et al. 2019,
+    /// <https://arxiv.org/abs/1909.11556>).
     #[serde(default)]
     pub layer_drop: f64,
-    /// Dropout probability of the stack's output, after the final norm (T5).
+    /// The dropout probability for the stack's output, after the final norm (T5).
     #[serde(default)]
     pub output_dropout: f64,
 }
 
 impl StackConfig {
-    /// A stack of blocks that run once each, in order.
+    /// Returns a stack that runs each block once, in order.
     pub fn new(blocks: Vec<BlockConfig>, final_norm: Option<NormConfig>) -> Self {
         Self {
             layers: (0..blocks.len()).collect(),
@@ -55,12 +56,12 @@ impl StackConfig {
         }
     }
 
-    /// A stack of `n_blocks` blocks of the same configuration.
+    /// Returns a stack of `n_blocks` blocks with the same configuration.
     pub fn uniform(block: BlockConfig, n_blocks: usize, final_norm: Option<NormConfig>) -> Self {
         Self::new(vec![block; n_blocks], final_norm)
     }
 
-    /// Changes each block's configuration by a function of its index.
+    /// Changes each block's configuration with a function that takes its index.
     pub fn with_each(mut self, mut change: impl FnMut(usize, &mut BlockConfig)) -> Self {
         for (i, block) in self.blocks.iter_mut().enumerate() {
             change(i, block);
@@ -68,8 +69,8 @@ impl StackConfig {
         self
     }
 
-    /// Lets the last `n` layers attend to the keys and values of the last layer before them that has as many heads as they, of the
-    /// same width, and shows the same keys. Where there is none, [`Self::validate`] fails.
+    /// Lets the last `n` layers attend to an earlier layer's keys and values: the last layer before them with the
+    /// same head count, head width and visible keys. If there is none, [`Self::validate`] fails.
     pub fn with_shared_keys(self, n: usize) -> Self {
         let own = self.blocks.len().saturating_sub(n);
         let kind = |of: &AttentionConfig| {
@@ -95,7 +96,8 @@ impl StackConfig {
         })
     }
 
-    /// Makes the attention of every block causal, and lets a copy of it attend to all of an encoder's output.
+    /// Makes every block's attention causal, and adds cross-attention with the same configuration over an encoder's
+    /// whole output.
     pub(crate) fn into_decoder(self) -> Self {
         self.with_each(|_, block| {
             block.attention.visibility = Visibility::Bidirectional;
@@ -105,19 +107,19 @@ impl StackConfig {
     }
 
     setters! {
-        /// Sets the index of the block that runs at each layer.
+        /// Sets the index of each layer's block.
         with_layers(layers: Vec<usize>) => layers = layers;
         /// Sets the relative position bias.
         with_relative_bias(bias: RelativeBiasConfig) => relative_bias = Some(bias);
-        /// Sets which blocks share a table of the relative position bias; otherwise all do.
+        /// Sets the blocks that share a table for the relative position bias. By default all do.
         with_relative_bias_span(span: RelativeBiasSpan) => relative_bias_span = span;
-        /// Sets the table of embeddings of distances that blocks of disentangled attention share.
+        /// Sets the table of relative embeddings for blocks with disentangled attention.
         with_relative_embeddings(table: RelativeEmbeddingsConfig) => relative_embeddings = Some(table);
-        /// Sets the norm of the inputs that layers have for themselves.
+        /// Sets the norm for per-layer inputs.
         with_layer_inputs(norm: Option<NormConfig>) => layer_inputs = norm;
         /// Sets the probability of skipping a layer in training.
         with_layer_drop(p: f64) => layer_drop = p;
-        /// Sets the dropout probability of the output.
+        /// Sets the dropout probability for the output.
         with_output_dropout(p: f64) => output_dropout = p;
     }
 
@@ -128,11 +130,11 @@ impl StackConfig {
         self.with_each(|i, block| block.residual.drop_path = rate * i as f64 / last as f64)
     }
 
-    /// Checks every block, the final norm, the relative bias, that every layer runs a block that exists, and that every
-    /// block runs.
+    /// Checks every block, the final norm, the relative bias, that every layer runs an existing block, and that
+    /// every block runs.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
+    /// [`Error::InvalidConfig`] names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
         self.blocks.iter().try_for_each(BlockConfig::validate)?;
         self.final_norm.iter().try_for_each(NormConfig::validate)?;
@@ -166,10 +168,10 @@ impl StackConfig {
         check_layers(self.blocks.len(), &self.layers)
     }
 
-    /// The streams that all blocks have.
+    /// Returns the alternating updates' configuration, which all blocks share.
     ///
     /// # Errors
-    /// If blocks have different ones.
+    /// If blocks have different configurations.
     pub(crate) fn altup(&self) -> Result<Option<AltUpConfig>> {
         let mut each = self.blocks.iter().map(|block| block.altup);
         let first = each.next().flatten();
@@ -181,7 +183,7 @@ impl StackConfig {
         }
     }
 
-    /// Checks that all blocks read an input as wide as the norm of inputs, or none where there is none.
+    /// Checks that all blocks read a per-layer input with the norm's width, or none without a norm.
     fn validate_layer_inputs(&self) -> Result<()> {
         self.layer_inputs
             .iter()
@@ -197,7 +199,7 @@ impl StackConfig {
         }
     }
 
-    /// Checks that there is a table for the blocks of disentangled attention, and for none without them.
+    /// Checks that the stack has a table of relative embeddings if and only if blocks have disentangled attention.
     fn validate_relative_embeddings(&self) -> Result<()> {
         let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
         let mut is_read = false;
@@ -224,8 +226,8 @@ impl StackConfig {
     }
 }
 
-/// Refuses layers that run no block, and blocks that no layer runs: their parameters would be loaded, reported as used
-/// and trained, and change nothing.
+/// Refuses layers that run no block, and blocks that no layer runs: their parameters would be loaded, reported as
+/// used and trained, without effect.
 fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
     if let Some(block) = layers.iter().find(|&&block| block >= n_blocks) {
         return Err(Error::InvalidConfig(format!(
@@ -240,7 +242,7 @@ fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
     }
 }
 
-/// Refuses layers that attend to keys which no earlier one has, or not as their own queries do.
+/// Refuses layers that attend to the keys of a later layer, or of one with other heads or visible keys.
 fn check_shared_keys(attentions: &[&AttentionConfig], layers: &[usize]) -> Result<()> {
     let failed = |reason: String| Err(Error::InvalidConfig(reason));
     for (layer, own) in attentions.iter().enumerate() {

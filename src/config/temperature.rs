@@ -1,34 +1,34 @@
-//! A factor on queries that grows with their position.
+//! A query factor that grows with the position.
 
 use serde::{Deserialize, Serialize};
 
 use super::{finite, size};
 use crate::error::Result;
 
-/// What a temperature calls a position.
+/// The definition of a position for a temperature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TemperatureBy {
-    /// The position of the context, as for a rotation.
+    /// The context's position, like in a rotary embedding.
     #[default]
     Position,
-    /// The place among all tokens, padding included (Llama 4).
+    /// The index among all tokens, including padding (Llama 4).
     Place,
 }
 
-/// A temperature of the softmax by position: after their rotation and norm, queries at position `p` are multiplied by
-/// `1 + beta·ln(1 + ⌊(p + offset) / interval⌋)`, so that attention does not flatten over long contexts (Nakanishi 2025,
+/// A softmax temperature by position: after their rotation and norm, queries at position `p` are multiplied by `1 +
+/// beta·ln(1 + ⌊(p + offset) / interval⌋)`, so that attention does not flatten over long contexts (Nakanishi 2025,
 /// <https://arxiv.org/abs/2501.19399>). transformers' `get_llama_4_attn_scale`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ministral3/modeling_ministral3.py>.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PositionTemperature {
-    /// How fast the factor grows.
+    /// The growth rate.
     pub beta: f64,
-    /// How many positions share a factor; that of the first ones is 1.
+    /// The number of positions that share a factor. The first interval's factor is 1.
     pub interval: usize,
-    /// Added to positions before they are counted in intervals: Llama 4 counts from 1.
+    /// The offset added to positions. Llama 4 counts from 1.
     pub offset: usize,
-    /// What a position is.
+    /// The definition of a position.
     #[serde(default)]
     pub by: TemperatureBy,
 }
@@ -39,7 +39,7 @@ impl PositionTemperature {
         size("the interval of the temperature by position", self.interval)
     }
 
-    /// The factor on queries at a position.
+    /// Returns the query factor at a position.
     pub(crate) fn factor(&self, position: u32) -> f64 {
         let intervals = (position as usize).saturating_add(self.offset) / self.interval;
         1.0 + self.beta * (intervals as f64).ln_1p()

@@ -1,27 +1,28 @@
-//! The numbers of xIELU, an activation that learns two of them.
+//! The initial values for xIELU, an activation function with two learned parameters.
 
 use serde::{Deserialize, Serialize};
 
 use super::{finite, positive};
 use crate::error::Result;
 
-/// The numbers that an xIELU begins with: `positive · x² + slope · x` where x is positive, else
-/// `negative · (exp(min(x, knee)) - 1 - x) + slope · x` (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; transformers'
-/// `XIELUActivation`). Each network learns the first two, as `ln(exp(positive) - 1)` and `ln(exp(negative - slope) - 1)`.
+/// The initial values for an xIELU: `positive · x² + slope · x` where x is positive, else `negative · (exp(min(x,
+/// knee)) - 1 - x) + slope · x` (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; transformers'
+/// `XIELUActivation`). Each network learns the first two, as `ln(exp(positive) - 1)` and `ln(exp(negative - slope) -
+/// 1)`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct XieluConfig {
-    /// The curvature of the positive side.
+    /// The curvature for positive x.
     pub positive: f64,
-    /// The factor on the negative side, larger than `slope`.
+    /// The factor for negative x, larger than `slope`.
     pub negative: f64,
-    /// The slope of both sides towards 0.
+    /// The slope on both sides of 0.
     pub slope: f64,
-    /// Where the exponential ends, just below 0.
+    /// The end of the exponential, just below 0.
     pub knee: f64,
 }
 
 impl Default for XieluConfig {
-    /// Those of transformers.
+    /// Returns transformers' defaults.
     fn default() -> Self {
         Self {
             positive: 0.8,
