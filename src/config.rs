@@ -1,8 +1,8 @@
 //! Configurations: plain data that describes layers, without tensors or files.
 //!
-//! Required settings are arguments of `new`; all others default to those of PyTorch's module and have a
-//! `with_…` method. [`BlockConfig::validate`] checks that the parts fit together. Every configuration can be
-//! serialized with serde.
+//! Required settings are arguments of `new`. All others have the default from PyTorch's module, and a `with_…`
+//! method. [`BlockConfig::validate`] checks that the parts fit together. Every configuration can be serialized with
+//! serde.
 
 use crate::error::{Error, Result};
 
@@ -74,11 +74,11 @@ pub(crate) use pattern::{each_matches, matches};
 pub(crate) use rank_part::rank_range;
 pub(crate) use setters::{getters, setters};
 
-/// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
-/// published layers have some hundred thousand features.
+/// The largest size: products over two sizes, and three such products together, do not overflow. The widest
+/// published layers have a few hundred thousand features.
 pub(crate) const MAX_SIZE: usize = 1 << 30;
 
-/// Refuses 0, and sizes beyond [`MAX_SIZE`].
+/// Refuses 0, and sizes above [`MAX_SIZE`].
 fn size(name: &str, value: usize) -> Result<()> {
     match value {
         0 => Err(Error::InvalidConfig(format!("{name} is 0"))),
@@ -94,7 +94,7 @@ fn finite(name: &str, value: f64) -> Result<()> {
     expect(name, value, value.is_finite(), "a finite number")
 }
 
-/// Refuses NaN, infinity, 0 and negative numbers.
+/// Refuses NaN, infinity, 0 and negative values.
 fn positive(name: &str, value: f64) -> Result<()> {
     let is_positive = value.is_finite() && value > 0.0;
     expect(name, value, is_positive, "a positive number")

@@ -15,10 +15,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The original:
-//! <https://github.com/huggingface/candle/blob/0.11.1/candle-transformers/src/models/bert.rs>. Two things differ. In f32 on
-//! the CPU the weights are packed, and what a mask of rank 2 says is padding is not computed: those rows of the output are
-//! zeros. Weights that are variables are not packed, and receive their gradients.
+//! The original: <https://github.com/huggingface/candle/blob/0.11.1/candle-transformers/src/models/bert.rs>. There
+//! are two differences. In f32 on the CPU the weights are packed, and rows that a mask with rank 2 marks as padding
+//! are not computed: those rows in the output are zeros. Variables are not packed, and get their gradients.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
@@ -33,31 +32,31 @@ use crate::config::{
 use crate::layers::{AttentionMask, ForwardContext, Stack, TokenEmbeddings, Tokens};
 use crate::packed::PackedStack;
 
-/// The type of the weights in the original's examples.
+/// The weights' type in the original's examples.
 pub const DTYPE: DType = DType::F32;
 
-/// The activation of the feed-forward.
+/// The feed-forward's activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HiddenAct {
-    /// With erf.
+    /// GELU with erf.
     Gelu,
-    /// With tanh.
+    /// GELU with tanh.
     GeluApproximate,
-    /// `max(x, 0)`.
+    /// ReLU, `max(x, 0)`.
     Relu,
 }
 
-/// How positions are told.
+/// The position embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum PositionEmbeddingType {
-    /// By a table.
+    /// A learned table.
     #[default]
     Absolute,
 }
 
-/// The keys of a BERT's `config.json`.
+/// The keys in BERT's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[allow(missing_docs)] // they are named as in the file
 pub struct Config {
@@ -82,7 +81,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// BERT-base.
+    /// Returns the configuration for BERT-base.
     fn default() -> Self {
         Self {
             vocab_size: 30522,
@@ -137,7 +136,7 @@ impl Config {
 pub struct BertModel {
     embeddings: TokenEmbeddings,
     blocks: Blocks,
-    /// Where it computes.
+    /// The device of the weights.
     pub device: Device,
 }
 
@@ -148,10 +147,11 @@ enum Blocks {
 }
 
 impl BertModel {
-    /// Gets the weights from `vb` by BERT's names, which may begin with `bert.` or with the configuration's `model_type`.
+    /// Loads the weights from `vb` by BERT's names, optionally prefixed with `bert.` or the configuration's
+    /// `model_type`.
     ///
     /// # Errors
-    /// If one is missing or has another shape.
+    /// If a weight is missing or has the wrong shape.
     pub fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
         let vb = prefixed(vb, config);
         let (dtype, device) = (vb.dtype(), vb.device().clone());
@@ -175,14 +175,14 @@ impl BertModel {
         })
     }
 
-    /// The last hidden states, `[batch, seq, hidden_size]`.
+    /// Returns the last hidden states, `[batch, seq, hidden_size]`.
     ///
     /// # Shapes
-    /// `input_ids` and `token_type_ids` `[batch, seq]`; the mask `[batch, seq]` or `[batch, seq, seq]`, of any number type, with
-    /// 1 where a token is seen.
+    /// `input_ids` and `token_type_ids` are `[batch, seq]`. The mask is `[batch, seq]` or `[batch, seq, seq]`, in
+    /// any integer or float type, with 1 for visible tokens.
     ///
     /// # Errors
-    /// If a shape is another, or an id or position is beyond its table.
+    /// If a shape does not match, or an id or position is out of range.
     pub fn forward(
         &self,
         input_ids: &Tensor,
@@ -206,7 +206,7 @@ impl BertModel {
     }
 }
 
-/// Marks of keys, or numbers to add: the original adds the least number times what is missing to 1.
+/// Returns a key mask, or else an additive mask: the original adds `(1 - mask) · f32::MIN` to the scores.
 fn attention_mask_of(mask: &Tensor, dtype: DType) -> Result<AttentionMask> {
     let mask = match mask.rank() {
         2 => match AttentionMask::padding(mask) {
@@ -224,7 +224,7 @@ fn attention_mask_of(mask: &Tensor, dtype: DType) -> Result<AttentionMask> {
     Ok(AttentionMask::none().with_additive(added))
 }
 
-/// The builder below the prefix under which the weights are; below none if they are nowhere, as fresh ones.
+/// Returns the builder with the weights' prefix, or without a prefix if there are no weights, as for a new model.
 fn prefixed<'v>(vb: VarBuilder<'v>, config: &Config) -> VarBuilder<'v> {
     let prefixes = ["", "bert"].into_iter().chain(config.model_type.as_deref());
     let below = |prefix| match prefix {
@@ -235,7 +235,7 @@ fn prefixed<'v>(vb: VarBuilder<'v>, config: &Config) -> VarBuilder<'v> {
     prefixes.map(below).find(holds).unwrap_or(vb.clone())
 }
 
-/// Answers requests for roles from a builder that has BERT's names.
+/// Finds a role's tensor in a builder with BERT's names.
 struct BertNames<'v> {
     vb: VarBuilder<'v>,
     family: Family,
@@ -243,7 +243,8 @@ struct BertNames<'v> {
 }
 
 impl BertNames<'_> {
-    /// The name that the builder has, of those that BERTs have (`LayerNorm.weight`, or `.gamma`); the first if it has none.
+    /// Returns the first of the role's BERT names (`LayerNorm.weight`, or `.gamma`) that is in the builder, or else
+    /// the first name.
     fn name(&self, role: &str, shape: &Shape) -> Result<String> {
         let names = names_on_disk(&self.family, &self.stack, role, shape.dims())?;
         let held = names.iter().find(|name| self.vb.contains_tensor(name));

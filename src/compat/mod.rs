@@ -1,3 +1,4 @@
-//! The interfaces of candle-transformers 0.11, on this crate's layers: to change over is one `use` line.
+//! The interfaces of candle-transformers 0.11, implemented with this crate's layers. To switch, change the `use`
+//! line.
 
 pub mod bert;

@@ -10,15 +10,15 @@ use crate::checkpoint::{Checkpoint, Loader};
 use crate::error::{Error, Result};
 use crate::layers::has_gradient;
 
-/// Like [`run`](super::run), followed by the gradients of every parameter, under its name and in its layout on disk.
+/// Like [`run`](super::run), with the gradient for every parameter, under its name and in its layout on disk.
 ///
-/// Of blocks: for the gradient `grad_output` of the last block's output, with those of the inputs. Of a whole model: for the
-/// gradient `grad_output` of its `last_hidden_state`, `grad_logits` of its logits, or both; parameters on which these do
-/// not depend have none.
+/// For blocks the backward pass starts from `grad_output`, the gradient for the last block's output, and also
+/// computes the inputs' gradients. For a whole model it starts from `grad_output` for `last_hidden_state`,
+/// `grad_logits` for the logits, or both. Parameters that do not affect these have no gradient.
 ///
 /// # Errors
-/// As for [`run`](super::run); also if the gradient to start from is missing or has another shape, or a parameter of the
-/// blocks gets none.
+/// Same as for [`run`](super::run), and if the initial gradient is missing or has the wrong shape, or a parameter in
+/// the blocks gets no gradient.
 pub fn run_backward(
     checkpoint: &Checkpoint,
     input: &TraceInput,
@@ -74,7 +74,8 @@ fn through_blocks(
         stages.push((format!("grads.{name}"), gradient(name, memory)?));
     }
     let mut by_role = HashMap::new();
-    // Of several streams, the last block's active one is the output: what makes the others has no gradient.
+    // With several streams, the last block's active stream is the output: parameters for the other streams get no
+    // gradient.
     let has_streams = stack.shared.streams.is_some();
     for (role, variable) in loader.parameters() {
         let is_idle = has_streams && gradients.get(&variable).is_none();
@@ -86,7 +87,7 @@ fn through_blocks(
     Ok(stages)
 }
 
-/// What `grad_logits` may be the gradient of: the first of these that a model gives.
+/// The outputs that `grad_logits` may belong to. The model's first one counts.
 const HEADS: [&str; 5] = [
     "logits",
     "logits_per_image",
@@ -132,7 +133,7 @@ fn through_model(checkpoint: &Checkpoint, loader: &Loader, input: &TraceInput) -
     Ok(stages)
 }
 
-/// A gradient to start from, which has the shape of what it is of.
+/// Returns the initial gradient for an output, after checking its shape.
 fn cotangent<'t>(
     given: &'t Option<Tensor>,
     name: &str,

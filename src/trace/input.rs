@@ -1,4 +1,4 @@
-//! The input of a traced run.
+//! The input for a traced run.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -6,25 +6,25 @@ use crate::error::{Error, Result};
 use crate::layers::{ForwardContext, Marked};
 use crate::model::ModelInput;
 
-/// The input of a traced run.
+/// The input for a traced run.
 #[derive(Clone, Debug)]
 pub struct TraceInput {
-    /// Input of block 0, `[batch, seq, d_model]`, if only the blocks run.
+    /// The input to block 0, `[batch, seq, d_model]`, if only the blocks run.
     pub hidden_states: Option<Tensor>,
-    /// What goes with it; or what the whole model reads.
+    /// The other inputs to the blocks, or the whole model's input.
     pub model: ModelInput,
-    /// The gradient from which the backward pass starts: of the last block's output, or of a whole model's
+    /// The gradient that starts the backward pass: for the last block's output, or for a whole model's
     /// `last_hidden_state`.
     pub grad_output: Option<Tensor>,
-    /// The gradient of a whole model's logits; where it has none, of its pooler's output.
+    /// The gradient for a whole model's logits, or for its pooler's output if it has no logits.
     pub grad_logits: Option<Tensor>,
 }
 
 impl TraceInput {
-    /// Collects the input from the tensors of a fixture, which `tensor` returns by name.
+    /// Collects the input from a fixture's tensors, which `tensor` returns by name.
     ///
     /// # Errors
-    /// If there is nothing to start from.
+    /// If the fixture has no input for the blocks or the model.
     pub fn new(tensor: impl Fn(&str) -> Option<Tensor>) -> Result<Self> {
         let hidden_states = tensor("hidden_states");
         let model = ModelInput {
@@ -60,7 +60,7 @@ impl TraceInput {
         })
     }
 
-    /// Checks the hidden states against the width of the stack, and builds the context of a forward pass.
+    /// Checks the hidden states against the stack's width, and returns the context for a forward pass.
     pub(super) fn context(
         &self,
         hidden_states: &Tensor,
@@ -106,9 +106,9 @@ impl TraceInput {
         model.context(hidden_states.device())
     }
 
-    /// The input in the given type on the given device.
+    /// Returns the input converted to a type and copied to a device.
     pub(super) fn moved(&self, dtype: DType, device: &Device) -> Result<Self> {
-        // By way of the CPU, which converts every type.
+        // Through the CPU, which converts every type.
         let move_ = |t: &Tensor| {
             let t = t.to_device(&Device::Cpu)?.to_dtype(dtype)?;
             t.to_device(device)

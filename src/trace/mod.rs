@@ -1,17 +1,17 @@
-//! Runs a checkpoint and returns its intermediate results under the names that fixtures use.
+//! Runs a checkpoint and returns its intermediate results under the names in fixtures.
 //!
-//! From `hidden_states` only the blocks run; from `input_ids`, `pixel_values` or `input_features` the whole model, which
-//! also gives `embeddings`, and `pooler_output` and `logits` where the checkpoint has them.
+//! With `hidden_states` only the blocks run. With `input_ids`, `pixel_values` or `input_features` the whole model
+//! runs and also returns `embeddings`, and `pooler_output` and `logits` if the checkpoint has them.
 //!
-//! Of a checkpoint that was opened as a [`whole`](crate::CheckpointOptions::whole), both stacks run. From `input_ids` or
-//! `input_features` and `decoder_input_ids`, an encoder's stages are `encoder.embeddings`, `encoder.layers.{i}.*` and
-//! `encoder_last_hidden_state`, and its decoder's have the plain names. From `input_ids` and `pixel_values`, those of the
-//! text tower have the plain names and those of the vision tower begin with `vision.`; `text_embeds`, `image_embeds` and
+//! Both stacks run in a checkpoint opened with [`whole`](crate::CheckpointOptions::whole). With `input_ids` or
+//! `input_features` and `decoder_input_ids`, the encoder's stages are `encoder.embeddings`, `encoder.layers.{i}.*`
+//! and `encoder_last_hidden_state`, and the decoder's have no prefix. With `input_ids` and `pixel_values`, the text
+//! tower's stages have no prefix and the vision tower's have the prefix `vision.`; `text_embeds`, `image_embeds` and
 //! `logits_per_image` compare the two.
 //!
-//! The names are `layers.{i}.feed_forward.input` and `.output` (of the feed-forward alone, before dropout,
-//! residual and norm), `layers.{i}.output`, `last_hidden_state`, `grads.hidden_states` and
-//! `grads.<tensor name on disk>`. Together with [`verify`](crate::verify) this compares a checkpoint with PyTorch:
+//! The other names are `layers.{i}.feed_forward.input` and `.output` (for the feed-forward alone, before dropout,
+//! residual and norm), `layers.{i}.output`, `last_hidden_state`, `grads.hidden_states` and `grads.<tensor name on
+//! disk>`. Together with [`verify`](crate::verify) this module compares a checkpoint with PyTorch:
 //!
 //! ```
 //! use candle_blocks::{Checkpoint, candle_core::{DType, Device}, trace, verify};

@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::layers::{BlockStages, Embeddings, ForwardContext};
 use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq, TwoTowers};
 
-/// What a run gave, by name and in order.
+/// The stages of a run with their names, in order.
 pub(super) type Stages = Vec<(String, Tensor)>;
 
-/// Loads a checkpoint in the given dtype on the given device, runs it, and returns every stage in order.
+/// Loads a checkpoint in `dtype` on `device`, runs it, and returns every stage in order.
 ///
 /// # Errors
 /// If the checkpoint cannot be loaded, or the input does not fit the stack or model, is empty, or contains a malformed
@@ -34,10 +34,10 @@ pub fn run(
     })
 }
 
-/// Like [`run`], with the weights packed for the CPU; `dtype` is that of input and output.
+/// Like [`run`], with weights packed for the CPU. `dtype` is the type for input and output.
 ///
 /// # Errors
-/// As for [`run`]; also if `dtype` is f64.
+/// Same as for [`run`], and if `dtype` is f64.
 pub fn run_packed(
     checkpoint: &Checkpoint,
     input: &TraceInput,
@@ -56,7 +56,7 @@ pub fn run_packed(
     })
 }
 
-/// The stages of a stack of the given configuration, which `observe` holds.
+/// Returns a stack's stages, which `observe` computes.
 pub(super) fn of_blocks(
     config: &StackConfig,
     input: &TraceInput,
@@ -74,7 +74,7 @@ pub(super) fn of_blocks(
     Ok(stages)
 }
 
-/// The stages of a whole model, of one stack or two, packed if so asked.
+/// Returns the stages of a whole model, with one stack or two, packed if requested.
 pub(super) fn of_whole(
     loader: &Loader,
     input: &ModelInput,
@@ -119,7 +119,7 @@ fn of_seq2seq(model: &Seq2Seq, input: &ModelInput) -> Result<Stages> {
     Ok(stages)
 }
 
-/// Of both towers where both have an input, otherwise of one as a model of its own.
+/// Returns both towers' stages if both have an input, otherwise one tower's stages as a single model.
 fn of_towers(towers: &TwoTowers, input: &ModelInput) -> Result<Stages> {
     match (&input.input_ids, &input.pixel_values) {
         (Some(_), None) => return of_model(towers.text(), input),
@@ -141,7 +141,7 @@ fn of_towers(towers: &TwoTowers, input: &ModelInput) -> Result<Stages> {
     Ok(stages)
 }
 
-/// The stages of one stack but for its head, under names that begin with `start`.
+/// Returns the stages of a stack except its head, with names prefixed by `start`.
 fn of_stack(model: &Model, input: &ModelInput, start: &str) -> Result<(Stages, ModelOutput)> {
     if input.position_ids.is_some() && !model.reads_positions() {
         let reason = "the model reads no positions; leave them out";

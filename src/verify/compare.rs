@@ -9,7 +9,7 @@ use super::pair::Pair;
 use super::peers::Peers;
 use super::tolerance::{Precisions, Tolerance, epsilon};
 
-/// Compares tensors with PyTorch's; it knows which rows count and in which precision the run was computed.
+/// Compares tensors with PyTorch's. Holds the rows to compare and the precision of the run.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct Comparer<'a> {
@@ -18,38 +18,38 @@ pub struct Comparer<'a> {
 }
 
 impl<'a> Comparer<'a> {
-    /// Compares all rows, at the precision of each tensor's dtype.
+    /// Returns a comparer for all rows, at the precision of each tensor's dtype.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Leaves out the rows that a mask drops, in every tensor that begins with the mask's `[batch, seq]`,
-    /// except gradients of parameters.
+    /// Leaves out the rows that a mask drops, in every tensor that begins with the mask's `[batch, seq]`, except
+    /// parameter gradients.
     pub fn with_kept(mut self, rows: &'a KeptRows) -> Self {
         self.kept = Some(rows);
         self
     }
 
-    /// States the least precise dtype that the run rounds to, such as `BF16` for weights packed to bf16 under `F32`
-    /// activations. A tensor of a less precise dtype is then a failure.
+    /// Sets the least precise dtype that the run rounds to, such as `BF16` for weights packed to bf16 with `F32`
+    /// activations. A tensor with a less precise dtype is then a failure.
     pub fn with_precision(mut self, precision: DType) -> Self {
         self.precision = Some(precision);
         self
     }
 
-    /// The rows that count, if not all do.
+    /// Returns the rows to compare, or `None` for all.
     pub(super) fn kept(&self) -> Option<&'a KeptRows> {
         self.kept
     }
 
-    /// Compares one tensor of any floating-point dtype, on any device and in any layout.
+    /// Compares one tensor with any floating-point dtype, on any device and in any layout.
     ///
-    /// Whatever is wrong with `ours` gives a failed [`Comparison`], not an error.
+    /// Any fault in `ours` gives a failed [`Comparison`], not an error.
     pub fn compare(&self, name: &str, ours: &Tensor, expected: &Expected) -> Comparison {
         self.compare_among(None, name, ours, expected)
     }
 
-    /// As [`Self::compare`], beside its peers, a fixture's other gradients.
+    /// Like [`Self::compare`], together with the fixture's other gradients.
     pub(super) fn compare_among(
         &self,
         peers: Option<Peers>,
@@ -88,7 +88,7 @@ impl<'a> Comparer<'a> {
             return Err(Outcome::NothingCompared);
         }
         let torch: Vec<f64> = finite.iter().map(|pair| pair.torch).collect();
-        // A twin of a double-precision value holds the same number, and says nothing about its error.
+        // A double-precision value equals its twin, which shows nothing about the value's error.
         let tolerance = if expected.exact().is_some() && expected.value().dtype() != DType::F64 {
             let exact: Vec<f64> = finite.iter().map(|pair| pair.truth).collect();
             Tolerance::from_twin(&torch, &exact, precisions, peers)
@@ -124,12 +124,12 @@ impl<'a> Comparer<'a> {
                 run
             }
         };
-        // `Expected` holds floating types only; were it otherwise, the strictest epsilon is the safe one.
+        // `Expected` holds only floating types. For any other type the smallest epsilon is the safe choice.
         let fixture = epsilon(fixture).unwrap_or(f64::EPSILON);
         Ok(Precisions { fixture, run })
     }
 
-    /// The elements of the rows that count, ours beside PyTorch's.
+    /// Returns the elements in the rows to compare, ours with PyTorch's.
     fn pairs(
         &self,
         name: &str,
@@ -141,7 +141,7 @@ impl<'a> Comparer<'a> {
             Some(exact) => Some(elements(exact)?),
             None => None,
         };
-        // All three have the shape checked before, so that no index can be out of range.
+        // All three have the shape checked before, so no index is out of range.
         let pair = |(index, ours): (usize, f64)| Pair {
             index,
             ours,

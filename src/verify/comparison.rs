@@ -1,4 +1,4 @@
-//! The result of comparing one tensor: the outcome, the errors, and where the largest is.
+//! The result of comparing a tensor: the outcome, the errors, and the position of the largest error.
 
 use serde::Serialize;
 
@@ -12,9 +12,9 @@ use super::tolerance::{Tolerance, largest, median};
 #[serde(rename_all = "snake_case", tag = "result")]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Passed: neither an element nor the median is beyond the tolerance.
+    /// Passed: no element and not the median is beyond the tolerance.
     WithinTolerance,
-    /// At least one element is beyond the tolerance, or is infinite or NaN where PyTorch's is not.
+    /// At least one element is beyond the tolerance, or is infinite or NaN and PyTorch's is not.
     BeyondTolerance,
     /// No single element is beyond the tolerance, but the median error is: a small error everywhere.
     TypicallyBeyondTolerance,
@@ -25,7 +25,7 @@ pub enum Outcome {
         /// Our shape.
         found: Vec<usize>,
     },
-    /// Our tensor is not of a floating-point dtype, or is of a less precise one than the run states.
+    /// Our tensor has no floating-point dtype, or a less precise one than the run states.
     WrongDType {
         /// The expected dtype.
         expected: String,
@@ -34,14 +34,14 @@ pub enum Outcome {
     },
     /// The run did not produce the tensor.
     Missing,
-    /// There is no finite element to compare: the tensor is empty, the mask drops all of it, or PyTorch's
-    /// result is entirely infinite or NaN.
+    /// No finite element to compare: the tensor is empty, the mask drops all elements, or PyTorch's whole result is
+    /// infinite or NaN.
     NothingCompared,
-    /// The tolerance is as large as the values, so that a tensor of zeros would pass.
+    /// The tolerance is as large as the values: a tensor of zeros would pass.
     ToleranceTooWide,
-    /// A tensor could not be read, for example from a device that failed.
+    /// A tensor could not be read, for example from a failed device.
     Unreadable {
-        /// What candle reports.
+        /// candle's error message.
         reason: String,
     },
 }
@@ -49,21 +49,21 @@ pub enum Outcome {
 /// The element with the largest error.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worst {
-    /// Its index, one number per dimension.
+    /// The index, one integer per dimension.
     pub index: Vec<usize>,
     /// Our value.
     #[serde(serialize_with = "json_float::number")]
     pub ours: f64,
-    /// The expected value: that of the f64 twin, or PyTorch's own if there is no twin or the result is not finite.
+    /// The expected value: the f64 twin's, or PyTorch's own if there is no twin or the result is not finite.
     #[serde(serialize_with = "json_float::number")]
     pub expected: f64,
 }
 
-/// The result of comparing one tensor with PyTorch's.
+/// The result of comparing a tensor with PyTorch's.
 ///
-/// Errors are distances from the f64 twin, or from PyTorch's own result if there is none. If nothing could
-/// be compared ([`Outcome::ShapeMismatch`] and those after it), the errors are infinite and the counts
-/// zero. In JSON, `inf` and `NaN` are strings, and `null` means that there is no such number.
+/// Errors are distances from the f64 twin, or from PyTorch's own result if there is none. If there was nothing to
+/// compare ([`Outcome::ShapeMismatch`] and later variants), the errors are infinite and the counts zero. In JSON,
+/// `inf` and `NaN` are strings, and `null` is a missing value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Comparison {
@@ -76,7 +76,7 @@ pub struct Comparison {
     /// The largest absolute error.
     #[serde(serialize_with = "json_float::number")]
     pub max_abs: f64,
-    /// The largest relative error of an element that is not 0.
+    /// The largest relative error, over the elements that are not 0.
     #[serde(serialize_with = "json_float::number")]
     pub max_rel: f64,
     /// The median absolute error.
@@ -84,30 +84,30 @@ pub struct Comparison {
     pub typical_abs: f64,
     /// The element with the largest error.
     pub worst: Option<Worst>,
-    /// The largest error divided by PyTorch's own; only with a twin.
+    /// The largest error divided by PyTorch's own, if there is a twin.
     #[serde(serialize_with = "json_float::option")]
     pub ratio: Option<f64>,
     /// The bounds and PyTorch's own errors.
     pub tolerance: Option<Tolerance>,
-    /// The error divided by its bound, for the largest or the median error, whichever is greater. Above 1 it is
-    /// a failure.
+    /// The error divided by its bound, for the largest or the median error, whichever is greater. Above 1 the
+    /// comparison fails.
     #[serde(serialize_with = "json_float::number")]
     pub share_used: f64,
     /// The number of elements beyond the bound on the largest error.
     pub n_mismatched: usize,
-    /// The number of elements that were compared, finite or not.
+    /// The number of compared elements, finite or not.
     pub n_compared: usize,
-    /// The number of these for which PyTorch's result is infinite or NaN, so that ours had to be the same.
+    /// The number of compared elements for which PyTorch's result is infinite or NaN, and ours had to be the same.
     pub n_non_finite: usize,
 }
 
 impl Comparison {
-    /// Whether the tensor agrees with PyTorch's.
+    /// Tells whether the tensor agrees with PyTorch's.
     pub fn passed(&self) -> bool {
         self.outcome == Outcome::WithinTolerance
     }
 
-    /// The comparison of a tensor that the run did not produce.
+    /// Returns the comparison for a tensor that the run did not produce.
     pub(super) fn missing(name: &str, expected: &Expected) -> Self {
         Self::without_numbers(name, expected, Outcome::Missing)
     }
@@ -176,7 +176,7 @@ impl Comparison {
     }
 }
 
-/// `part / whole`, where nothing of nothing is 0 and something of nothing is infinite.
+/// Returns `part / whole`, with 0 for 0/0 and infinity for other divisions by 0.
 fn share(part: f64, whole: f64) -> f64 {
     if part == 0.0 { 0.0 } else { part / whole }
 }
@@ -186,13 +186,13 @@ fn max_rel(pairs: &[Pair], errors: &[f64]) -> f64 {
         .iter()
         .zip(errors)
         .filter(|(pair, _)| pair.target() != 0.0)
-        // An infinity that ours lacks is an infinite error over an infinite value: NaN, ranked largest.
+        // An infinity missing in ours is an infinite error over an infinite value: NaN, ranked largest.
         .map(|(pair, &error)| share(error, pair.target().abs()))
         .collect();
     largest(&relative)
 }
 
-/// A row-major place as one number per dimension.
+/// Converts a row-major index to one index per dimension.
 fn unravel(mut place: usize, dims: &[usize]) -> Vec<usize> {
     let mut index = vec![0; dims.len()];
     for (i, &dim) in index.iter_mut().zip(dims).rev() {

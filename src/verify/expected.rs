@@ -1,5 +1,4 @@
-//! What PyTorch computed for one tensor: in its working precision and, if the fixture has it, in double
-//! precision.
+//! PyTorch's result for a tensor: in its working precision and, if the fixture has it, in double precision.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -7,7 +6,7 @@ use crate::error::{Error, Result};
 
 use super::tolerance::epsilon;
 
-/// PyTorch's result for one tensor and its double-precision twin, which counts as exact.
+/// PyTorch's result for a tensor, with its double-precision twin, which counts as exact.
 #[derive(Clone, Debug)]
 pub struct Expected {
     value: Tensor,
@@ -16,21 +15,20 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Takes a result of PyTorch with its optional `f64` twin.
+    /// Takes PyTorch's result and an optional `f64` twin.
     ///
     /// # Shapes
-    /// Any shape; the twin has that of the value.
+    /// Any shape. The twin has the value's shape.
     ///
     /// # Errors
-    /// If the value is not of a floating-point dtype, or the twin is not `f64`, has a different shape, or is
-    /// infinite or NaN where the value is finite (PyTorch's error would then be infinite, and anything would
-    /// pass).
+    /// If the value has no floating-point dtype, or the twin is not `f64`, has a different shape, or is infinite or
+    /// NaN where the value is finite (PyTorch's error would then be infinite, and anything would pass).
     pub fn new(value: Tensor, exact: Option<Tensor>) -> Result<Self> {
         Self::of_rows(value, exact, None)
     }
 
-    /// As [`Self::new`], of which only some rows count: for each whether it does, and the elements in one. The
-    /// twin may hold anything in the others: in float64, transformers gives NaN where nothing can be seen.
+    /// Like [`Self::new`], where only some rows count: `rows` says which, and the row length. The twin may have any
+    /// value in the other rows: in float64, transformers returns NaN for a query that sees no key.
     pub(super) fn of_rows(
         value: Tensor,
         exact: Option<Tensor>,
@@ -52,24 +50,24 @@ impl Expected {
         })
     }
 
-    /// Sets the number of blocks that the value has passed through, forward and backward; by default 1. It
-    /// only matters without a twin: see [`super::Tolerance`].
+    /// Sets the number of blocks that the value has passed through, forward and backward. The default is 1. Only
+    /// used without a twin: see [`super::Tolerance`].
     pub fn with_depth(mut self, depth: usize) -> Self {
         self.depth = depth.max(1);
         self
     }
 
-    /// PyTorch's result in its working precision.
+    /// Returns PyTorch's result in its working precision.
     pub fn value(&self) -> &Tensor {
         &self.value
     }
 
-    /// PyTorch's result in double precision, if any.
+    /// Returns PyTorch's result in double precision, if any.
     pub fn exact(&self) -> Option<&Tensor> {
         self.exact.as_ref()
     }
 
-    /// The number of blocks that the value has passed through.
+    /// Returns the number of blocks that the value has passed through.
     pub fn depth(&self) -> usize {
         self.depth
     }
@@ -101,7 +99,7 @@ fn check_twin(value: &Tensor, exact: &Tensor, rows: Option<(&[bool], usize)>) ->
     Ok(())
 }
 
-/// A tensor's elements in row-major order, widened to `f64`, from any device and layout.
+/// Returns a tensor's elements in row-major order, converted to `f64`, from any device and layout.
 pub(super) fn elements(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
     tensor
         .to_device(&Device::Cpu)?

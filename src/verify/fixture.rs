@@ -1,22 +1,22 @@
-//! A fixture: the safetensors file in which PyTorch recorded the input of a run and all its stages.
+//! A fixture: the safetensors file in which PyTorch recorded a run's input and all its stages.
 //!
-//! | name | what it is |
+//! | name | content |
 //! |---|---|
 //! | `hidden_states` | input of block 0, `[batch, seq, d_model]`, if only the blocks ran |
 //! | `attention_mask` | `[batch, seq]`, 1 = keep, 0 = drop |
-//! | `input_ids`, `pixel_values`, `input_features` | what a whole model read; without `hidden_states` one of them is required |
+//! | `input_ids`, `pixel_values`, `input_features` | a whole model's input; without `hidden_states` one of them is required |
 //! | `token_type_ids`, `position_ids` | `[batch, seq]`, integers |
-//! | `decoder_input_ids`, `decoder_attention_mask` | `[batch, decoder_seq]`: what the decoder read beside its encoder |
+//! | `decoder_input_ids`, `decoder_attention_mask` | `[batch, decoder_seq]`: the decoder's input |
 //! | `embeddings` | input of block 0, made by the model |
-//! | `layers.{i}.feed_forward.input`, `.output` | of the feed-forward alone: before dropout, residual and norm |
+//! | `layers.{i}.feed_forward.input`, `.output` | the feed-forward's input and output, before dropout, residual and norm |
 //! | `layers.{i}.output` | output of block `i` |
 //! | `last_hidden_state` | output of the stack, after its final norm |
-//! | `pooler_output`, `logits` | what a whole model's pooler and head made of it |
-//! | `encoder.…`, `encoder_last_hidden_state` | the same stages of an encoder, where the others are its decoder's |
-//! | `vision.…` | the same stages of a vision tower, where the others are a text tower's |
-//! | `text_embeds`, `image_embeds`, `logits_per_image` | vectors of texts and images, and how alike they are |
-//! | `grad_output` | gradient of the last block's output, or of a whole model's `last_hidden_state` |
-//! | `grad_logits` | gradient of a whole model's logits, or else of the first of `logits_per_image`, `text_embeds`, `image_embeds` |
+//! | `pooler_output`, `logits` | a whole model's pooler and head outputs |
+//! | `encoder.…`, `encoder_last_hidden_state` | an encoder's stages; the others are then its decoder's |
+//! | `vision.…` | a vision tower's stages; the others are then a text tower's |
+//! | `text_embeds`, `image_embeds`, `logits_per_image` | text and image vectors, and their similarity |
+//! | `grad_output` | gradient for the last block's output, or for a whole model's `last_hidden_state` |
+//! | `grad_logits` | gradient for a whole model's logits, or else for the first among `logits_per_image`, `text_embeds`, `image_embeds` |
 //! | `grads.hidden_states`, `grads.{name on disk}` | gradients |
 //! | any floating-point tensor with `.f64` appended | the same, computed in double precision |
 
@@ -35,7 +35,7 @@ use super::kept_rows::KeptRows;
 use super::names;
 use crate::error::{Error, Result};
 
-/// A run that PyTorch computed, read into CPU tensors and validated.
+/// A run recorded by PyTorch, read into CPU tensors and validated.
 #[derive(Clone, Debug)]
 pub struct Fixture {
     path: PathBuf,
@@ -53,18 +53,18 @@ impl Fixture {
     ///
     /// # Errors
     /// - [`Error::Io`], [`Error::NotSafetensors`]: the file cannot be read or is in another format.
-    /// - [`Error::MissingTensor`]: there is nothing to start from.
-    /// - [`Error::UnsupportedDType`]: a tensor that must be of a floating-point dtype is not.
-    /// - [`Error::InvalidFixture`]: a tensor is empty, of the wrong shape, or otherwise invalid, such as a
-    ///   mask that drops every row.
+    /// - [`Error::MissingTensor`]: the file has no input for a run.
+    /// - [`Error::UnsupportedDType`]: a tensor that must have a floating-point dtype has another one.
+    /// - [`Error::InvalidFixture`]: a tensor is empty, has the wrong shape, or is otherwise invalid, such as a mask
+    ///   that drops every row.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::read(path.as_ref(), |_, _| true)
     }
 
-    /// Reads and validates only what a run starts from; everything else in the file is ignored, whatever it is.
+    /// Reads and validates only a run's inputs, and ignores everything else in the file.
     ///
     /// # Errors
-    /// As [`Self::open`], about the inputs.
+    /// Same as for [`Self::open`], for the inputs.
     pub fn open_input(path: impl AsRef<Path>) -> Result<Self> {
         Self::read(path.as_ref(), names::starts_a_run)
     }
@@ -105,65 +105,65 @@ impl Fixture {
         })
     }
 
-    /// The path of the file.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The metadata in the header of the file: family, versions, seed and whatever else the exporter wrote.
+    /// Returns the metadata in the file's header: family, versions, seed and the exporter's other entries.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
-    /// The input of block 0, `[batch, seq, d_model]`, in the dtype of the file; `None` if a whole model ran.
+    /// Returns the input to block 0, `[batch, seq, d_model]`, in the file's dtype; `None` for a whole model's run.
     pub fn hidden_states(&self) -> Option<&Tensor> {
         self.hidden_states.as_ref()
     }
 
-    /// The dtype in which PyTorch computed.
+    /// Returns the dtype in which PyTorch computed.
     pub fn dtype(&self) -> DType {
         let first = self.stages.first().map(|(_, expected)| expected.value());
         let of = self.hidden_states.as_ref().or(first);
         of.map_or(DType::F32, Tensor::dtype)
     }
 
-    /// The attention mask as `u8` `[batch, seq]`, 1 = keep, 0 = drop, whatever its dtype in the file.
+    /// Returns the attention mask as `u8` `[batch, seq]`, 1 = keep, 0 = drop, converted from any dtype in the file.
     pub fn attention_mask(&self) -> Option<&Tensor> {
         self.attention_mask.as_ref().map(|(mask, _)| mask)
     }
 
-    /// The rows that are compared; `None` without a mask, when all are.
+    /// Returns the rows to compare; `None` without a mask, for all rows.
     pub fn kept_rows(&self) -> Option<&KeptRows> {
         self.attention_mask.as_ref().map(|(_, rows)| rows)
     }
 
-    /// The token ids of the input, `[batch, seq]`, if recorded.
+    /// Returns the input's token ids, `[batch, seq]`, if recorded.
     pub fn input_ids(&self) -> Option<&Tensor> {
         self.tensor("input_ids")
     }
 
-    /// The gradient of the last block's output, `[batch, seq, d_model]`, from which the backward pass starts.
+    /// Returns the gradient for the last block's output, `[batch, seq, d_model]`, which starts the backward pass.
     pub fn grad_output(&self) -> Option<&Tensor> {
         self.tensor("grad_output")
     }
 
-    /// Any tensor of the file by name.
+    /// Returns any tensor in the file by name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
     }
 
-    /// The results of the forward pass with their names, in order of execution.
+    /// Returns the forward pass's results with their names, in execution order.
     pub fn stages(&self) -> &[(String, Expected)] {
         &self.stages
     }
 
-    /// The gradients with their names (`grads.…`): those of parameters sorted by name, with numbers by value,
-    /// and last that of the input.
+    /// Returns the gradients with their names (`grads.…`): parameter gradients sorted by name, with digits compared
+    /// by value, then the input's gradient.
     pub fn gradients(&self) -> &[(String, Expected)] {
         &self.gradients
     }
 
-    /// The names that are neither an input, a stage, a gradient nor a twin; they are not compared.
+    /// Returns the names that are neither an input, a stage, a gradient nor a twin. They are not compared.
     pub fn unknown(&self) -> &[String] {
         &self.unknown
     }

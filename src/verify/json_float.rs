@@ -1,6 +1,6 @@
-//! Floats in JSON. JSON has no infinity and no NaN, and an error may be either: they are written as
-//! the strings `"inf"`, `"-inf"` and `"NaN"`, which Python's and Rust's number parsers read back.
-//! (`null` is kept for what does not exist, such as PyTorch's error without an f64 twin.)
+//! Floats in JSON. JSON has no infinity and no NaN, and an error may be either: they are written as the strings
+//! `"inf"`, `"-inf"` and `"NaN"`, which Python's and Rust's float parsers accept. (`null` is a missing value, such
+//! as PyTorch's error without an f64 twin.)
 
 use serde::{Serialize, Serializer};
 
@@ -13,7 +13,7 @@ pub(super) fn number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok,
     }
 }
 
-/// Serializes a float that may not exist.
+/// Serializes an optional float.
 pub(super) fn option<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Number(#[serde(serialize_with = "number")] f64);

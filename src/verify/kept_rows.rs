@@ -1,4 +1,4 @@
-//! The rows that are compared: those that the attention mask keeps.
+//! The rows to compare, which the attention mask keeps.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -8,8 +8,7 @@ use super::names;
 
 /// The rows `[batch, seq]` that an attention mask keeps.
 ///
-/// The results in padded rows are meaningless and differ between correct implementations, so they are not
-/// compared.
+/// Results in padding rows are meaningless and differ between correct implementations, so they are not compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptRows {
     batch: usize,
@@ -21,11 +20,10 @@ impl KeptRows {
     /// Reads a mask of zeros (drop) and ones (keep).
     ///
     /// # Shapes
-    /// `mask` is `[batch, seq]`, of any integer or floating-point dtype.
+    /// `mask` is `[batch, seq]`, in any integer or floating-point dtype.
     ///
-    /// # Errors
-    /// If the mask has another rank, or contains anything but 0 and 1 (for example an additive mask of zeros
-    /// and large negative numbers).
+    /// If the mask has another rank, or contains values other than 0 and 1 (for example an additive mask with zeros
+    /// and large negative values).
     pub fn from_mask(mask: &Tensor) -> Result<Self> {
         let &[batch, seq] = mask.dims() else {
             return Err(Error::input(
@@ -57,15 +55,15 @@ impl KeptRows {
         Ok(Self { batch, seq, keep })
     }
 
-    /// The number of rows that are kept.
+    /// Returns the number of kept rows.
     pub fn count(&self) -> usize {
         self.keep.iter().filter(|&&kept| kept).count()
     }
 
-    /// The mask as a `u8` tensor `[batch, seq]` of zeros and ones, on the CPU.
+    /// Returns the mask as a `u8` tensor `[batch, seq]` with zeros and ones, on the CPU.
     ///
     /// # Errors
-    /// If candle reports one.
+    /// If candle returns one.
     pub fn to_mask(&self) -> Result<Tensor> {
         let mask: Vec<u8> = self.keep.iter().map(|&kept| u8::from(kept)).collect();
         Ok(Tensor::from_vec(
@@ -75,8 +73,8 @@ impl KeptRows {
         )?)
     }
 
-    /// For each row of a named tensor whether it is kept, and the elements in one row; `None` if the
-    /// mask does not apply to that tensor and all of it counts.
+    /// Returns a flag per row in a named tensor, true for kept rows, and the row length; `None` if the mask does not
+    /// apply to the tensor and all its elements count.
     pub(super) fn rows_of(&self, name: &str, dims: &[usize]) -> Option<(&[bool], usize)> {
         let &[batch, seq, ref row @ ..] = dims else {
             return None;

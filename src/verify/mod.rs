@@ -1,14 +1,15 @@
-//! Comparing a run with PyTorch: reads a fixture that PyTorch wrote, compares every tensor with it, and
-//! reports where the first block diverges.
+//! Compares a run with PyTorch: reads a fixture that PyTorch wrote, compares every tensor with it, and reports the
+//! first block that diverges.
 //!
-//! This module knows tensors and names but no layers, so it cannot share a layer's mistake. Tests, examples
+//! This module works with tensors and names and has no layers, so it cannot share a layer's mistake. Tests, examples
 //! and the command line all use it. [`trace`](crate::trace) produces the tensors to compare.
 //!
-//! - [`Fixture`] is the file: input, mask, output gradient, and what PyTorch computed at every stage.
-//! - [`Tolerance`] is how far a result may be from the exact one; it is derived from PyTorch's own error.
+//! - [`Fixture`] is the file: input, mask, output gradient, and PyTorch's results at every stage.
+//! - [`Tolerance`] is the allowed distance between a result and the exact one. It is derived from PyTorch's own
+//!   error.
 //! - [`Comparer`] compares one tensor ([`Comparison`]) or a whole run ([`Report`]).
 //!
-//! The example of [`trace`](crate::trace) compares a checkpoint with its fixture.
+//! The example in [`trace`](crate::trace) compares a checkpoint with its fixture.
 
 mod compare;
 mod comparison;
@@ -34,9 +35,9 @@ pub use kept_rows::KeptRows;
 pub use report::{Report, Scope};
 pub use tolerance::{Basis, Tolerance};
 
-/// Compares one tensor with what PyTorch computed, at the precision of its dtype.
+/// Compares a tensor with PyTorch's result, at the precision of its dtype.
 ///
-/// Use [`Comparer`] where the arithmetic was less precise than the dtype of the result.
+/// Use [`Comparer`] if the arithmetic was less precise than the result's dtype.
 pub fn compare(
     name: &str,
     ours: &Tensor,
@@ -50,10 +51,10 @@ pub fn compare(
     comparer.compare(name, ours, expected)
 }
 
-/// Compares a run with a fixture: every stage, and every gradient if there are any in both.
+/// Compares a run with a fixture: every stage, and every gradient if both have gradients.
 ///
-/// A stage of the fixture that the run did not produce is a failure; tensors that are not in the fixture
-/// are ignored. To require gradients, use [`Comparer::verify`] with [`Scope::ForwardAndBackward`].
+/// A fixture's stage that the run did not produce is a failure. Tensors that are not in the fixture are ignored. To
+/// require gradients, use [`Comparer::verify`] with [`Scope::ForwardAndBackward`].
 pub fn verify(fixture: &Fixture, produced: &HashMap<String, Tensor>) -> Report {
     let was_backward = produced.keys().any(|name| names::is_gradient(name));
     let scope = if was_backward && !fixture.gradients().is_empty() {

@@ -1,13 +1,13 @@
-//! The names that a fixture gives its tensors, and the order in which a run produces them.
+//! The names of a fixture's tensors, and the order in which a run produces them.
 
 /// The suffix of a tensor's double-precision twin.
 pub(super) const TWIN: &str = ".f64";
 /// The prefix of every gradient.
 const GRADIENT: &str = "grads.";
-/// The gradient of the input; the only gradient that has one row per token.
+/// The input's gradient, the only gradient with one row per token.
 pub(super) const INPUT_GRADIENT: &str = "grads.hidden_states";
 
-/// What a whole model reads.
+/// A whole model's inputs.
 pub(super) const WHOLE: [&str; 4] = [
     "input_ids",
     "pixel_values",
@@ -15,48 +15,48 @@ pub(super) const WHOLE: [&str; 4] = [
     "decoder_input_ids",
 ];
 
-/// Where in a run a tensor comes into being. The derived order is the order of execution.
+/// The point in a run that produces a tensor. The derived order is the execution order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stage {
     stack: Stack,
     at: At,
 }
 
-/// Which stack of a model a tensor comes from, in order of execution.
+/// The stack in a model that produces a tensor, in execution order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stack {
-    /// An encoder that runs before the decoder.
+    /// An encoder, which runs before the decoder.
     Encoder,
-    /// The only one; of two, the decoder or the text tower.
+    /// The only stack; with two, the decoder or the text tower.
     Own,
-    /// The vision tower beside that of texts.
+    /// The vision tower.
     Vision,
-    /// Both.
+    /// Both stacks.
     Both,
 }
 
-/// Where in a stack a tensor comes into being, in order of execution.
+/// The point in a stack that produces a tensor, in execution order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum At {
-    /// The input of block 0, made by the model.
+    /// The input to block 0, computed by the model.
     Embeddings,
-    /// A tensor of block `layer`.
+    /// A tensor in block `layer`.
     Block { layer: usize, point: Point },
-    /// The output of the whole stack, behind its last norm.
+    /// The whole stack's output, after its final norm.
     LastHiddenState,
-    /// What the pooler makes of it.
+    /// The pooler's output.
     PoolerOutput,
-    /// What the head makes of it.
+    /// The head's output.
     Logits,
-    /// Of a text, in the space that texts and images have in common.
+    /// A text's vector in the space shared by texts and images.
     TextEmbeds,
-    /// Of an image.
+    /// An image's vector in that space.
     ImageEmbeds,
-    /// How alike images and texts are.
+    /// The similarities between images and texts.
     LogitsPerImage,
 }
 
-/// Where in a block a tensor comes into being, in order of execution.
+/// The point in a block that produces a tensor, in execution order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Point {
     FeedForwardInput,
@@ -65,7 +65,7 @@ pub(super) enum Point {
 }
 
 impl Stage {
-    /// Reads a stage's name; `None` for any other name.
+    /// Parses a stage's name; `None` for any other name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let both = |at| Some((Stack::Both, at));
         let of_two = match name {
@@ -83,12 +83,12 @@ impl Stage {
             .or(of_stack(Stack::Vision, "vision."))
             .unwrap_or((Stack::Own, name));
         let at = At::parse(name)?;
-        // It has a name of its own.
+        // The encoder's last hidden state has its own name.
         let is_spelt_otherwise = (stack, at) == (Stack::Encoder, At::LastHiddenState);
         (!is_spelt_otherwise).then_some(Self { stack, at })
     }
 
-    /// The number of its block; `None` behind all blocks.
+    /// Returns the block index, or `None` after all blocks.
     pub(super) fn layer(self) -> Option<usize> {
         match self.at {
             At::Block { layer, .. } => Some(layer),
@@ -108,7 +108,7 @@ impl At {
         }
         let (number, point) = name.strip_prefix("layers.")?.split_once('.')?;
         let layer: usize = number.parse().ok()?;
-        // "01" and "+1" also parse; taking them would give block 1 two names.
+        // "01" and "+1" also parse; accepting them would give block 1 two names.
         if layer.to_string() != number {
             return None;
         }
@@ -122,29 +122,29 @@ impl At {
     }
 }
 
-/// Whether a name is that of a gradient.
+/// Tells whether a name is a gradient's.
 pub(super) fn is_gradient(name: &str) -> bool {
     name.starts_with(GRADIENT)
 }
 
-/// What a run starts from.
+/// The input that a run starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// The input of block 0.
+    /// The input to block 0.
     Blocks,
-    /// The input of a whole model.
+    /// A whole model's input.
     Model,
 }
 
-/// Whether a name is that of an input, rather than a result.
+/// Tells whether a name is an input's, rather than a result's.
 pub(super) fn is_input(name: &str) -> bool {
     [Start::Blocks, Start::Model]
         .iter()
         .any(|&start| starts_a_run(name, start))
 }
 
-/// Whether a name is that of a tensor which such a run reads; beside the input of block 0, that of the model only says
-/// where it came from.
+/// Tells whether such a run reads the tensor with this name. If the input to block 0 is present, the model's input
+/// is not read: it only documents the origin.
 pub(super) fn starts_a_run(name: &str, start: Start) -> bool {
     match name {
         "hidden_states"
@@ -158,9 +158,9 @@ pub(super) fn starts_a_run(name: &str, start: Start) -> bool {
     }
 }
 
-/// Whether a tensor has one row per token, so that a mask applies to it.
+/// Tells whether a tensor has one row per token, so that a mask applies to it.
 ///
-/// A parameter's gradient sums over all rows, even where its shape happens to begin like the mask's.
+/// A parameter gradient sums over all rows, even if its shape happens to begin like the mask's.
 pub(super) fn is_per_token(name: &str) -> bool {
     match Stage::parse(name) {
         Some(Stage {
@@ -174,18 +174,18 @@ pub(super) fn is_per_token(name: &str) -> bool {
     }
 }
 
-/// What orders names as a reader would: runs of digits by their number, so that layer 2 precedes layer 10.
+/// Returns a key for sorting names naturally: digits compare by value, so that layer 2 precedes layer 10.
 pub(super) fn natural_key(name: &str) -> impl Ord + use<> {
     let (mut parts, mut rest) = (Vec::new(), name);
     while let Some(first) = rest.chars().next() {
         let n_digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        // Without zeros in front the longer number is the larger.
+        // Without leading zeros the longer digit string is the larger number.
         let number = rest[..n_digits].trim_start_matches('0').to_string();
         let character = if n_digits > 0 { '0' } else { first };
         parts.push((character, number.len(), number));
         rest = &rest[n_digits.max(first.len_utf8())..];
     }
-    (parts, name.to_string()) // equal but for leading zeros: any fixed order will do
+    (parts, name.to_string()) // equal except for leading zeros: in any fixed order
 }
 
 #[cfg(test)]

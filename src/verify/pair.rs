@@ -1,18 +1,18 @@
-//! One element of ours, PyTorch's, and the truth.
+//! An element in our tensor, in PyTorch's, and its exact value.
 
-/// One element that counts.
+/// A compared element.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
-    /// Its place in row-major order.
+    /// Its row-major index.
     pub index: usize,
     pub ours: f64,
     pub torch: f64,
-    /// The twin's value where there is a twin, PyTorch's own otherwise.
+    /// The twin's value if there is a twin, otherwise PyTorch's own.
     pub truth: f64,
 }
 
 impl Pair {
-    /// What ours should be: where PyTorch's own result is infinite or NaN, exactly that.
+    /// Returns the expected value: PyTorch's own result if that is infinite or NaN, otherwise the exact value.
     pub fn target(&self) -> f64 {
         if self.torch.is_finite() {
             self.truth
@@ -21,7 +21,7 @@ impl Pair {
         }
     }
 
-    /// The distance from the target: infinite for NaN, and for an infinity that is not expected.
+    /// Returns the distance from the target: infinite for NaN, and for an unexpected infinity.
     pub fn error(&self) -> f64 {
         let target = self.target();
         if self.ours == target || (self.ours.is_nan() && target.is_nan()) {

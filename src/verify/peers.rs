@@ -1,33 +1,34 @@
-//! PyTorch's error in a gradient, judged beside its peers, the fixture's other gradients.
+//! PyTorch's error in a gradient, compared with the errors in the fixture's other gradients, its peers.
 //!
-//! In the gradient of one small parameter PyTorch's largest error is a matter of luck: its own two
-//! attention paths differ there by up to ten times. Its error relative to the gradient's largest value,
-//! over all gradients of a run, is not.
+//! In a small parameter's gradient PyTorch's largest error depends on chance: PyTorch's own two attention
+//! implementations differ there by up to ten times. Its error relative to the gradient's largest value, averaged
+//! over all gradients in a run, does not.
 
 use super::expected::{Expected, elements};
 use super::kept_rows::KeptRows;
 use super::tolerance::{largest, median};
 
-/// What the peers of a gradient, the others of its fixture, say of how far it may err.
+/// A bound on a gradient's error from its peers, the fixture's other gradients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peers {
-    /// The mean over all gradients of PyTorch's largest error over the largest value.
+    /// The mean over all gradients: PyTorch's largest error divided by the largest value.
     pub worst: f64,
-    /// The mean over all gradients of PyTorch's median error over the median value.
+    /// The mean over all gradients: PyTorch's median error divided by the median value.
     pub typical: f64,
-    /// The largest value among the gradients of this one's module: its scale, where it is itself noise.
+    /// The largest value among the gradients in the same module: the scale for a gradient that is itself noise.
     pub scale: f64,
 }
 
-/// One gradient of PyTorch's.
+/// A gradient computed by PyTorch.
 struct Gradient<'f> {
     module: &'f str,
     largest: f64,
-    /// Its largest error over its largest value, and its median error over its median value; `None` without a twin.
+    /// The largest error divided by the largest value, and the median error divided by the median value; `None`
+    /// without a twin.
     errors: Option<(f64, f64)>,
 }
 
-/// What the peers of each gradient say, in their order.
+/// Returns each gradient's peers, in order.
 pub(super) fn peers(gradients: &[(String, Expected)], kept: Option<&KeptRows>) -> Vec<Peers> {
     let known: Vec<Gradient> = gradients
         .iter()
@@ -66,7 +67,7 @@ fn gradient<'f>(
         .map(|i| ((torch[i] - exact[i]).abs(), exact[i].abs()))
         .unzip();
     let (error, value) = (largest(&errors), largest(&values));
-    // What is noise itself says nothing of the others.
+    // A gradient that is noise says nothing about the others.
     let is_noise = !(error < value && value.is_finite());
     let relative = |error: f64, value: f64| {
         if is_noise || value == 0.0 {
@@ -86,7 +87,7 @@ fn gradient<'f>(
     })
 }
 
-/// A parameter's name without its last part.
+/// Returns a parameter's name without its last part.
 fn module(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(module, _)| module)
 }

@@ -1,4 +1,4 @@
-//! Comparing a whole run with a fixture: every stage in order of execution, and the first that diverges.
+//! Compares a whole run with a fixture: every stage in execution order, and the first one that diverges.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,37 +16,37 @@ use super::names;
 use super::peers::peers;
 use super::tolerance::Basis;
 
-/// Which tensors of a fixture a run must produce.
+/// The fixture's tensors that a run must produce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Every stage; gradients are listed as not compared.
+    /// Every stage. Gradients are listed as not compared.
     Forward,
     /// Every stage and every gradient.
     ForwardAndBackward,
 }
 
-/// The comparisons of a whole run. `Display` prints them as a table with a verdict.
+/// The comparisons for a whole run. `Display` prints them as a table with a verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct Report {
-    /// Whether there was something to compare and all of it agrees with PyTorch.
+    /// True if there was something to compare and all tensors agree with PyTorch.
     pub passed: bool,
-    /// The first tensor, in order of execution, that does not agree: the cause is there or just before.
+    /// The first tensor, in execution order, that does not agree: the cause is there or just before.
     pub first_divergence: Option<String>,
-    /// The comparisons of stages in order of execution, then those of gradients.
+    /// The stages' comparisons in execution order, then the gradients'.
     pub comparisons: Vec<Comparison>,
-    /// The results in the fixture that were not compared: gradients in a forward run, and names that are
-    /// neither a stage nor a gradient.
+    /// The fixture's results that were not compared: gradients in a forward run, and names that are neither a stage
+    /// nor a gradient.
     pub not_compared: Vec<String>,
 }
 
 impl Comparer<'_> {
-    /// Compares a whole run with a fixture, in the rows that the fixture's mask keeps (or those set by
+    /// Compares a whole run with a fixture, in the rows that the fixture's mask keeps (or the rows from
     /// [`Comparer::with_kept`]).
     ///
-    /// A tensor that the scope requires and the run did not produce is a failure, and so is a fixture without gradients
-    /// where the scope requires them; tensors that are not in the fixture are ignored.
+    /// Fails for a tensor that the scope requires and the run did not produce, and for a fixture without gradients
+    /// if the scope requires them. Tensors that are not in the fixture are ignored.
     pub fn verify(
         &self,
         fixture: &Fixture,
@@ -84,7 +84,7 @@ impl Comparer<'_> {
     }
 }
 
-/// A table of all comparisons, what is wrong with each that failed, and the verdict.
+/// Prints a table of all comparisons, the fault in each failed one, and the verdict.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_table(f, &self.comparisons)?;
@@ -115,7 +115,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Names that a user may have misspelt in full; gradients, of which a model has hundreds, as a count.
+/// Returns the names in full, since a user may have misspelt them, but only the count for gradients: a model has
+/// hundreds.
 fn summary(not_compared: &[String]) -> String {
     let (gradients, mut parts): (Vec<String>, Vec<String>) = not_compared
         .iter()
@@ -155,7 +156,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, comparisons: &[Comparison]) -> fmt::R
         for (cell, width) in numbers.iter().zip(&widths[1..]) {
             write!(f, "  {cell:>width$}")?;
         }
-        // The last column is not padded, so that no line ends in blanks.
+        // The last column is not padded, so that lines have no trailing blanks.
         writeln!(f, "{}{verdict}", if verdict.is_empty() { "" } else { "  " })?;
     }
     Ok(())
@@ -186,7 +187,7 @@ fn cells(comparison: &Comparison) -> [String; HEADER.len()] {
     ]
 }
 
-/// What is wrong, in words; `None` if nothing is.
+/// Returns a failed comparison's fault in words, or `None` if it passed.
 fn fault(comparison: &Comparison) -> Option<String> {
     let Comparison {
         n_mismatched,

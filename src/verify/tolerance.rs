@@ -1,24 +1,24 @@
-//! How far from the truth a result may be, derived from PyTorch's own error: [`Tolerance`] has the rules, and
-//! `docs/tolerance.md` the reasons and measurements behind their numbers.
+//! The allowed error, derived from PyTorch's own error. [`Tolerance`] has the rules, and `docs/tolerance.md`
+//! explains them with measurements.
 //!
-//! Everything is relative to the tensor itself: there is no absolute floor under which small values would pass unseen. A
-//! bound that a tensor of all zeros would pass proves nothing, and is refused, unless the tensor already is pure rounding
-//! noise in PyTorch's own precision, such as the gradient of a key bias.
+//! All bounds are relative to the tensor itself: there is no absolute floor below which small values would always
+//! pass. A bound that a tensor of zeros would pass proves nothing, and is refused, unless the tensor is pure
+//! rounding noise in PyTorch's own precision, such as a key bias's gradient.
 
 use candle_core::DType;
 use serde::Serialize;
 
 use super::{json_float, peers::Peers};
 
-/// How much larger than PyTorch's error ours may be.
+/// The allowed ratio between our error and PyTorch's.
 const ALLOWED_RATIO: f64 = 2.0;
-/// The twin's own error, where the run is as precise as the twin.
+/// The ratio to the twin's own error, for a run as precise as the twin.
 const RATIO_OF_TWIN: f64 = 1.0;
 /// Half an ulp for each of the eight operations between a block's last sum and its output.
 const ALLOWED_ULPS: f64 = 8.0 * 0.5;
 /// Sums over half types accumulate in f32.
 const COARSEST_SUM: f64 = f32::EPSILON as f64;
-/// Ours and PyTorch's.
+/// Our side and PyTorch's.
 const N_ERRING_SIDES: f64 = 2.0;
 
 /// The basis of a tolerance.
@@ -26,15 +26,15 @@ const N_ERRING_SIDES: f64 = 2.0;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Basis {
-    /// PyTorch's measured error in the precision of the run.
+    /// PyTorch's measured error in the run's precision.
     TorchError,
-    /// PyTorch's measured error in another precision, scaled by the ratio of the machine epsilons.
+    /// PyTorch's measured error in another precision, scaled by the ratio between the machine epsilons.
     ScaledTorchError,
-    /// A model of the growth of rounding errors, for want of an f64 twin.
+    /// A model for the growth of rounding errors, used without an f64 twin.
     GrowthModel,
 }
 
-/// The bounds on the error of one tensor, and PyTorch's own errors that they are derived from.
+/// The bounds on a tensor's error, and PyTorch's own errors as their basis.
 ///
 /// The largest error must not exceed `worst`, and the median error must not exceed `typical`:
 ///
@@ -43,12 +43,12 @@ pub enum Basis {
 /// median|ours - exact|  <=  2 · median|torch - exact|  +  4 ε · median|exact|
 /// ```
 ///
-/// where `exact` is PyTorch's f64 result. If the run has another precision than the fixture, PyTorch's errors
-/// are scaled by the ratio of the machine epsilons. Without a twin, the bound on the largest error comes from a
-/// model of how rounding errors grow: `2 · (√n · depth · ε_sum + 4 · √depth · ε) · max|torch|`, where n is the
-/// longest dimension, depth the number of blocks passed, ε the coarser of the run's and the fixture's, and ε_sum the same
-/// but never coarser than f32. Where a whole fixture is compared, PyTorch's error in a gradient counts as no less, relative
-/// to its size, than the mean over all gradients.
+/// Here `exact` is PyTorch's f64 result. If the run has another precision than the fixture, PyTorch's errors are
+/// scaled by the ratio between the machine epsilons. Without a twin, the bound on the largest error comes from a
+/// model for the growth of rounding errors: `2 · (√n · depth · ε_sum + 4 · √depth · ε) · max|torch|`, where n is the
+/// longest dimension, depth the number of blocks passed, ε the coarser of the run's and the fixture's epsilon, and
+/// ε_sum the same but never coarser than f32. When a whole fixture is compared, PyTorch's error in a gradient counts
+/// as at least the mean over all gradients, relative to the gradient's size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tolerance {
     /// The basis of the bounds.
@@ -56,29 +56,29 @@ pub struct Tolerance {
     /// The bound on the largest error.
     #[serde(serialize_with = "json_float::number")]
     pub worst: f64,
-    /// The bound on the median error; only with a twin.
+    /// The bound on the median error, if there is a twin.
     #[serde(serialize_with = "json_float::option")]
     pub typical: Option<f64>,
-    /// PyTorch's largest error, scaled to the precision of the run; only with a twin.
+    /// PyTorch's largest error, scaled to the run's precision, if there is a twin.
     #[serde(serialize_with = "json_float::option")]
     pub torch_error: Option<f64>,
-    /// PyTorch's median error, scaled to the precision of the run; only with a twin.
+    /// PyTorch's median error, scaled to the run's precision, if there is a twin.
     #[serde(serialize_with = "json_float::option")]
     pub torch_typical: Option<f64>,
 }
 
-/// The precisions that meet in a comparison, as machine epsilons.
+/// The precisions in a comparison, as machine epsilons.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Precisions {
-    /// Of the type that PyTorch's result is stored in.
+    /// The epsilon of PyTorch's result type.
     pub fixture: f64,
-    /// Of the coarsest type that our run rounded to.
+    /// The epsilon of the coarsest type in our run.
     pub run: f64,
 }
 
 impl Tolerance {
-    /// From PyTorch's results and their exact twins, all finite, element by element; `None` if the bounds
-    /// are too wide to prove anything.
+    /// Derives the bounds from PyTorch's results and their exact twins, all finite, element by element. Returns
+    /// `None` if the bounds are too wide to prove anything.
     pub(super) fn from_twin(
         torch: &[f64],
         exact: &[f64],
@@ -118,7 +118,7 @@ impl Tolerance {
         };
         let zeros_pass = |(worst, typical): (f64, f64)| worst >= max && typical >= middle;
         let (worst, typical) = at(precisions.run, allowed_worst, allowed_typical);
-        // By PyTorch's error in this tensor: its peers' must not make noise of a gradient that is none.
+        // Uses PyTorch's error in this tensor: its peers' errors must not turn a normal gradient into noise.
         let is_noise_in_pytorch = zeros_pass(at(precisions.fixture, torch_worst, torch_typical));
         if zeros_pass((worst, typical)) && !is_noise_in_pytorch {
             return None;
@@ -137,9 +137,9 @@ impl Tolerance {
         })
     }
 
-    /// From PyTorch's results alone, all finite, of a tensor whose longest dimension is `length` and
-    /// which has passed through `depth` blocks, among a fixture's gradients; `None` if the bound is
-    /// too wide to prove anything.
+    /// Derives the bounds from PyTorch's finite results alone, for a tensor whose longest dimension is `length` and
+    /// that has passed through `depth` blocks, among a fixture's gradients. Returns `None` if the bound is too wide
+    /// to prove anything.
     pub(super) fn from_model(
         torch: &[f64],
         precisions: Precisions,
@@ -155,7 +155,7 @@ impl Tolerance {
             let stores = ALLOWED_ULPS * depth.sqrt() * epsilon;
             N_ERRING_SIDES * (sums + stores)
         };
-        // In half precision a small gradient that is none would count as noise as well.
+        // In half precision a small but normal gradient would also count as noise.
         let is_noise = |scale: &f64| {
             precisions.fixture <= COARSEST_SUM && max <= growth(precisions.fixture) * scale
         };
@@ -171,7 +171,7 @@ impl Tolerance {
     }
 }
 
-/// The machine epsilon of a floating type that layers compute in: the gap between 1 and the next value.
+/// Returns the machine epsilon of a floating type for layers: the gap between 1 and the next value.
 pub(super) fn epsilon(dtype: DType) -> Option<f64> {
     match dtype {
         DType::BF16 => Some(half::bf16::EPSILON.to_f64()),
@@ -182,14 +182,14 @@ pub(super) fn epsilon(dtype: DType) -> Option<f64> {
     }
 }
 
-/// The unit in the last place of `magnitude`, in a type with this epsilon and no smallest exponent.
+/// Returns the unit in the last place at `magnitude`, in a type with this epsilon and no smallest exponent.
 ///
 /// Subnormals are left out on purpose: their fixed spacing would be an absolute floor.
 fn ulp(magnitude: f64, epsilon: f64) -> f64 {
     if magnitude == 0.0 {
         return 0.0;
     }
-    // `log2` may round up to the next whole number just below a power of two.
+    // `log2` may round up to the next integer just below a power of two.
     let mut power = magnitude.log2().floor().exp2();
     if power > magnitude {
         power /= 2.0;
@@ -197,13 +197,13 @@ fn ulp(magnitude: f64, epsilon: f64) -> f64 {
     epsilon * power
 }
 
-/// The largest of some non-negative numbers; NaN, should there be one, counts as infinite.
+/// Returns the largest non-negative value. NaN counts as infinite.
 pub(super) fn largest(values: &[f64]) -> f64 {
     let rank = |&v: &f64| if v.is_nan() { f64::INFINITY } else { v };
     values.iter().map(rank).fold(0.0, f64::max)
 }
 
-/// The median (the upper one of an even count); 0 of nothing.
+/// Returns the median (the upper one for an even count), or 0 for no values.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     if values.is_empty() {
         return 0.0;

@@ -59,15 +59,15 @@ fn bounds_that_zeros_would_pass_are_refused() {
         run: half::bf16::EPSILON.to_f64(),
         ..F32
     };
-    // PyTorch lost 9 of 23 bits; scaled to bf16 that is more than there are.
+    // PyTorch lost 9 of 23 bits; scaled to bf16 that is more bits than it has.
     let exact = [1.0, -1.0, 1.0];
     let torch = exact.map(|e| e * (1.0 + 512.0 * F32.fixture));
     assert!(Tolerance::from_twin(&torch, &exact, F32, None).is_some());
     assert_eq!(Tolerance::from_twin(&torch, &exact, in_bf16, None), None);
-    // Noise in f32 already: the bound is that noise.
+    // Noise in f32 already: the bound is as large as the noise.
     let noise = Tolerance::from_twin(&[1e-9, -2e-9], &[1e-18, 1e-18], F32, None).unwrap();
     assert!(noise.worst < 5e-9, "{noise:?}");
-    // Without a twin, a model of astronomical depth.
+    // Without a twin, with an unrealistic depth.
     assert!(Tolerance::from_model(&exact, in_bf16, 768, 48, None).is_some());
     assert_eq!(
         Tolerance::from_model(&exact, F32, 768, usize::MAX, None),
