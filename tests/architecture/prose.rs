@@ -15,6 +15,7 @@ const HELD: &[&str] = &[
     "weights/README.md",
     "benches/README.md",
     "src/bin",
+    "src/ops",
     "examples",
     "src/lib.rs",
     "kernels",
