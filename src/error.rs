@@ -1,8 +1,8 @@
-//! The crate's error type: every variant names the culprit (file, tensor, key), what was expected,
-//! what was found, and how to fix it.
+//! The crate's error type: every variant names the culprit (file, tensor, key), the expected value,
+//! the value found, and the cure.
 //!
-//! Layers return [`candle_core::Result`] so that they fit into candle code; everything that touches
-//! files or configurations returns [`Result`]. `?` converts in both directions.
+//! Layers return [`candle_core::Result`], like other candle code; functions that read
+//! files or configurations return [`Result`]. `?` converts in both directions.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ pub(crate) use message::{abbreviated, listed};
 /// Layers return [`candle_core::Result`] instead; `?` converts between the two in both directions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything that can go wrong with a user's files, configuration or input. The message says what was expected,
-/// what was found, and how to fix it.
+/// Errors in a user's files, configuration or input. The message names the expected value, the value found, and the
+/// cure.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,29 +26,29 @@ pub enum Error {
     Io {
         /// The path concerned.
         path: PathBuf,
-        /// What was attempted, as a verb: "open", "read", "write".
+        /// The attempted operation, as a verb: "open", "read", "write".
         action: &'static str,
         /// The system's own error. (Not called `source`: the message holds it, and would be followed by it.)
         cause: std::io::Error,
     },
 
-    /// There is no memory for what is loaded.
+    /// There is not enough memory to load a file.
     OutOfMemory {
-        /// The file, or the directory of a sharded checkpoint; empty for what was in memory before.
+        /// The file, or the directory of a sharded checkpoint; empty if the data was in memory already.
         path: PathBuf,
-        /// How many bytes are needed: of all that is loaded, as far as that can be told beforehand, or of a part.
+        /// The number of bytes needed, for the whole load if that is known beforehand, or for a part.
         needed: u64,
-        /// How many there may be, where that is known.
+        /// The number of bytes allowed, if known.
         allowed: Option<u64>,
-        /// What allows no more.
+        /// The limit that was reached.
         limit: String,
     },
 
-    /// A directory contains no weights, or several files of which it is unclear which are meant.
+    /// A directory contains no weights, or several files without a clear choice.
     NoWeights {
         /// The directory.
         path: PathBuf,
-        /// What is there instead, and how to fix it.
+        /// The contents found instead, and the cure.
         reason: String,
     },
 
@@ -56,7 +56,7 @@ pub enum Error {
     NotSafetensors {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
 
@@ -66,15 +66,15 @@ pub enum Error {
         path: PathBuf,
         /// The format, such as "a PyTorch file".
         format: &'static str,
-        /// What is wrong with it, and how to fix it.
+        /// The fault, and the cure.
         reason: String,
     },
 
-    /// A GGUF file is damaged, is one of several that are not all there, or holds what is not read.
+    /// A GGUF file is damaged, is one of several parts that are not all there, or has contents that are not supported.
     NotGguf {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and how to fix it.
+        /// The fault, and the cure.
         reason: String,
     },
 
@@ -82,7 +82,7 @@ pub enum Error {
     MalformedJson {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
 
@@ -90,13 +90,13 @@ pub enum Error {
     UnexpectedJson {
         /// The file.
         path: PathBuf,
-        /// What was expected, and how to fix it.
+        /// The expected form, and the cure.
         reason: String,
     },
 
     /// No `config.json` was found beside the weights.
     MissingConfig {
-        /// Where it was expected.
+        /// The path at which it was expected.
         path: PathBuf,
     },
 
@@ -106,7 +106,7 @@ pub enum Error {
         path: PathBuf,
         /// The key, or the aliases tried, as `"a" or "b"`.
         key: String,
-        /// What is wrong, and what is expected.
+        /// The fault, and the expected value.
         reason: String,
     },
 
@@ -116,8 +116,8 @@ pub enum Error {
         path: PathBuf,
         /// The `model_type` found.
         model_type: String,
-        /// What a model type of transformers has that the crate lacks, as in "has state-space layers, which .."; `None` if it is
-        /// none of them.
+        /// The feature that this model type of transformers needs and the crate lacks, as in "has state-space layers .."; `None`
+        /// if transformers does not have the type.
         lacks: Option<&'static str>,
         /// The known names nearest to it.
         nearest: Vec<String>,
@@ -135,15 +135,15 @@ pub enum Error {
     Tokenizer {
         /// The `tokenizer.json`.
         path: PathBuf,
-        /// What is wrong, and how to fix it.
+        /// The fault, and the cure.
         reason: String,
     },
 
     /// One of several texts cannot be read.
     Text {
-        /// Which, counted from 0.
+        /// Its index.
         index: usize,
-        /// What is wrong with it, and how to fix it.
+        /// The fault, and the cure.
         reason: String,
     },
 
@@ -208,7 +208,7 @@ pub enum Error {
     BadIndex {
         /// The index file.
         path: PathBuf,
-        /// What is wrong with which shard, and how to fix it.
+        /// The shard, its fault, and the cure.
         reason: String,
     },
 
@@ -216,7 +216,7 @@ pub enum Error {
     InvalidInput {
         /// The input's name, such as `attention_mask`.
         input: String,
-        /// What is wrong: what was expected and what was found.
+        /// The fault: the expected value and the value found.
         reason: String,
     },
 
@@ -226,7 +226,7 @@ pub enum Error {
         path: PathBuf,
         /// The tensor's name in it.
         tensor: String,
-        /// What is wrong: what was expected and what was found.
+        /// The fault: the expected value and the value found.
         reason: String,
     },
 
@@ -234,7 +234,7 @@ pub enum Error {
     Hub {
         /// The repository, as `owner/name@revision`.
         repo: String,
-        /// What went wrong, and how to fix it.
+        /// The fault, and the cure.
         reason: String,
     },
 
@@ -256,7 +256,7 @@ impl Error {
         }
     }
 
-    /// For a path that is a directory, a device or a pipe where a safetensors file is expected.
+    /// Makes the error for a path that is a directory, a device or a pipe instead of a safetensors file.
     pub(crate) fn irregular(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         if path.is_dir() {
@@ -268,7 +268,7 @@ impl Error {
         }
     }
 
-    /// An [`Error::NotSafetensors`] for a damaged file.
+    /// Makes an [`Error::NotSafetensors`] for a damaged file.
     pub(crate) fn damaged(path: impl Into<PathBuf>, reason: impl Display) -> Self {
         Self::NotSafetensors {
             path: path.into(),
@@ -276,7 +276,7 @@ impl Error {
         }
     }
 
-    /// An [`Error::InvalidInput`] for the named input.
+    /// Makes an [`Error::InvalidInput`] for the named input.
     pub(crate) fn input(input: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::InvalidInput {
             input: input.into(),
@@ -308,7 +308,7 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// Puts the error into an [`io::Error`](std::io::Error), the only variant of candle's that gives it back.
+/// Wraps the error in an [`io::Error`](std::io::Error), the only candle variant that returns it.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {

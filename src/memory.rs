@@ -1,4 +1,4 @@
-//! Whether a process may have the memory that loading takes: an error says so before the system ends the process.
+//! Checks the memory that loading takes, so that an error comes before the system ends the process.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use candle_blocks_kernels::memory;
 use crate::error::{Error, Result};
 
 thread_local! {
-    /// What this thread loads, which is not known where its parts are packed.
+    /// The path that this thread loads, which code for packing does not know.
     static LOADED: RefCell<PathBuf> = RefCell::default();
 }
 
-/// Does the work of loading from a file or directory, which errors then name.
+/// Runs a load from a file or directory, which errors then name.
 pub(crate) fn loading<T>(path: &Path, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T> {
     let before = LOADED.replace(path.to_path_buf());
     let result = work();
@@ -34,7 +34,7 @@ pub(crate) fn check_next(n_bytes: usize) -> Result<()> {
     }
 }
 
-/// That the system refused to give memory.
+/// Returns the error for an allocation that the system refused.
 pub(crate) fn refused(path: &Path, n_bytes: usize) -> Error {
     let of_process = limits().into_iter().filter(|limit| limit.is_of_process);
     let room = of_process.map(|limit| (limit.most.saturating_sub(limit.held), limit.name));
@@ -48,7 +48,7 @@ pub(crate) fn refused(path: &Path, n_bytes: usize) -> Error {
 }
 
 /// # Errors
-/// If `needed` bytes cannot all be there at one time, however much of what the process holds is used again.
+/// If `needed` bytes exceed a limit, even if the allocator reuses all memory that the process holds.
 pub(crate) fn check_all(path: &Path, needed: u64) -> Result<()> {
     let room = limits()
         .into_iter()
@@ -64,17 +64,17 @@ pub(crate) fn check_all(path: &Path, needed: u64) -> Result<()> {
     }
 }
 
-/// How many bytes there may be.
+/// A limit on the number of bytes.
 #[derive(Debug, PartialEq)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))] // elsewhere none is known
 struct Limit {
     name: &'static str,
     most: u64,
-    /// Whether it is the process's own, and refuses memory when it is asked for instead of when it is written to.
+    /// True for the process's own limit, which refuses an allocation when it is made instead of when it is written.
     is_of_process: bool,
-    /// What the process has.
+    /// The bytes that the process has.
     held: u64,
-    /// The part of it that its allocator cannot hand out again, at least.
+    /// The part that its allocator cannot reuse, at least.
     fixed: u64,
 }
 
@@ -94,10 +94,10 @@ mod linux {
 
     use super::Limit;
 
-    /// Of a process, what its allocator does not hand out again: stacks, tables, the program's own data.
+    /// Memory in a process that its allocator does not reuse: stacks, tables, the program's own data.
     const OWN: u64 = 4 << 20;
 
-    /// Those that the files of the system tell, which are below `root`.
+    /// Reads the limits from the system's files, which are below `root`.
     pub(super) fn limits(root: &Path) -> Vec<Limit> {
         let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let status = text("proc/self/status");
@@ -146,7 +146,7 @@ mod linux {
             .collect()
     }
 
-    /// The least limit of a control group and those around it, as a line of `/proc/self/cgroup` names it.
+    /// Returns the smallest limit of a control group and its parents, from a line in `/proc/self/cgroup`.
     fn of_group(root: &Path, line: &str) -> Option<u64> {
         let mut parts = line.splitn(3, ':');
         let (number, kinds, group) = (parts.next()?, parts.next()?, parts.next()?);
@@ -163,7 +163,7 @@ mod linux {
         limits.min()
     }
 
-    /// A line of `/proc/self/status` or `/proc/meminfo`, in bytes.
+    /// Returns a line in `/proc/self/status` or `/proc/meminfo`, in bytes.
     fn kib(text: &str, key: &str) -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(key))?;
         let kib: u64 = line.split_whitespace().next()?.parse().ok()?;

@@ -1,10 +1,10 @@
-//! Text from a file, fit for a terminal: what could hide a line, forge one or reverse it is written out.
+//! Escapes text from a file for a terminal: characters that could hide, forge or reverse a line.
 //!
 //! The program includes this file too.
 
 use std::fmt::{self, Display, Write};
 
-/// What is displayed, with `\n`, `\u{1b}` and the like in place of such characters.
+/// Displays a value with `\n`, `\u{1b}` and the like in place of such characters.
 pub(crate) struct Escaped<T>(pub T);
 
 impl<T: Display> Display for Escaped<T> {
@@ -27,8 +27,8 @@ impl Write for Escaping<'_, '_> {
     }
 }
 
-/// Whether a terminal would act on a character instead of showing it: control characters, Unicode's ends of lines and
-/// its marks for the direction of writing.
+/// Returns whether a terminal would act on a character instead of showing it: control characters, Unicode's line and
+/// paragraph separators, and its directional formatting characters.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,10 +1,10 @@
-//! What an error says.
+//! Error messages.
 
 use std::fmt;
 
 use super::{Error, escape::Escaped};
 
-/// What it says may be a file's: names of tensors, values of keys.
+/// Messages may contain text from files, such as tensor names and key values, so it is escaped.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Escaped(Message(self)))
@@ -181,7 +181,7 @@ impl fmt::Display for Message<'_> {
     }
 }
 
-/// A half-sentence that lists `names`; nothing if there are none.
+/// Returns a clause that lists `names`; an empty string if there are none.
 pub(crate) fn listed(what: &str, names: &[String]) -> String {
     match names {
         [] => String::new(),
@@ -189,7 +189,7 @@ pub(crate) fn listed(what: &str, names: &[String]) -> String {
     }
 }
 
-/// candle's message without the backtrace that it carries where `RUST_BACKTRACE` is set.
+/// Returns candle's message without the backtrace that it carries if `RUST_BACKTRACE` is set.
 fn without_backtrace(error: &candle_core::Error) -> String {
     use candle_core::Error as Candle;
     match error {
@@ -202,7 +202,7 @@ fn without_backtrace(error: &candle_core::Error) -> String {
     }
 }
 
-/// The first eight names, and how many more there are.
+/// Returns the first eight names, and how many others there are.
 pub(crate) fn abbreviated(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let mut text = names[..names.len().min(SHOWN)].join(", ");
