@@ -1,4 +1,5 @@
-//! One case of `device.py` on one device: checked against the CPU, counted, timed. Prints a line of JSON.
+//! Runs one case for `device.py` on a device: compares the results with the CPU's, counts transfers, measures times.
+//! Prints a line of JSON.
 
 use std::{collections::HashMap, env, hint::black_box, time::Instant};
 
@@ -27,11 +28,12 @@ struct Case {
     batch: usize,
     seq: usize,
     dtype: String,
-    /// How far a result may be from the CPU's in f32: root mean square of the difference over that of the result.
+    /// The largest allowed distance from the CPU's f32 result: the difference's root mean square divided by the
+    /// result's.
     tolerance: f64,
-    /// Calls before those that are timed.
+    /// Warm-up calls.
     warm: usize,
-    /// The least number of timed calls, for at least so many seconds.
+    /// The least number of timed calls, which take at least `seconds`.
     least: usize,
     seconds: f64,
 }
@@ -39,9 +41,9 @@ struct Case {
 #[derive(Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
 enum Op {
-    /// Of all positions at once.
+    /// All positions at once.
     Forward,
-    /// Of one position behind `seq` others.
+    /// A single position after `seq` others.
     Decode,
     /// Forward, backward, clipping and AdamW.
     Train,
@@ -54,18 +56,18 @@ enum Family {
     Llama,
 }
 
-/// What is timed.
+/// The timed function.
 type Call = Box<dyn FnMut() -> Result<Tensor>>;
 
-/// The results of so many first calls are compared with the CPU's.
+/// The number of first calls whose results are compared with the CPU's.
 const CHECKED: usize = 3;
-/// A decoder takes so many tokens before it starts over, so that as many more than `seq` positions are seen.
+/// The number of tokens that a decoder takes before it starts over, after `seq` positions.
 const TOKENS: usize = 16;
 const SEED: u64 = 1;
 
 fn main() -> Result<()> {
     let Some(case) = env::args().nth(1).filter(|case| case.starts_with('{')) else {
-        // `cargo bench` runs every bench there is.
+        // `cargo bench` runs every bench.
         eprintln!("one case of a report on a device; run benches/device.py");
         return Ok(());
     };
@@ -83,7 +85,7 @@ fn main() -> Result<()> {
     let mut deviation = 0f64;
     for expected in &expected {
         let found = distance(&call()?, expected)?;
-        // NaN and infinity are in no range.
+        // NaN and infinity are not in the range.
         ensure!(
             (0.0..=case.tolerance).contains(&found),
             "wrong: {found:.1e} away from the CPU's result in f32, {:.1e} allowed",
@@ -115,7 +117,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The time of each call, between whose ends the device had nothing else to do.
+/// Returns the time for each call. The device is idle before and after.
 fn times(case: &Case, device: &Device, call: &mut Call) -> Result<Vec<f64>> {
     let mut ms = Vec::new();
     let begin = Instant::now();
@@ -130,8 +132,8 @@ fn times(case: &Case, device: &Device, call: &mut Call) -> Result<Vec<f64>> {
     Ok(ms)
 }
 
-/// A layer on the device, and what the kernels make of the same numbers on the CPU in f32: they are not what a rehearsal
-/// computes with either.
+/// Returns a call for a layer on the device, and the CPU kernels' f32 results for the same values. A rehearsal on
+/// the CPU uses other code for both.
 fn inference(case: &Case, device: &Device) -> Result<(Call, Vec<Tensor>)> {
     let dtype = match case.dtype.as_str() {
         "f32" => DType::F32,
@@ -193,7 +195,8 @@ fn inference(case: &Case, device: &Device) -> Result<(Call, Vec<Tensor>)> {
     Ok((call, expected))
 }
 
-/// Steps on the device, and the first losses of the same steps on the CPU. A rehearsal compares them with its own.
+/// Returns a training step on the device, and the first losses for the same steps on the CPU. A rehearsal compares
+/// the steps with themselves.
 fn training(case: &Case, device: &Device) -> Result<(Call, Vec<Tensor>)> {
     ensure!(case.dtype == "f32", "training is measured in f32 only");
     let (x, target) = (
@@ -224,7 +227,7 @@ fn training(case: &Case, device: &Device) -> Result<(Call, Vec<Tensor>)> {
     Ok((steps(device)?, expected))
 }
 
-/// One layer of the family.
+/// Returns the configuration for a layer in the family.
 fn config(case: &Case) -> Result<StackConfig> {
     let attention = AttentionConfig::new(case.d_model, case.n_heads)?;
     let feed_forward = FeedForwardConfig::new(case.d_model).with_d_ff(case.d_ff);
@@ -253,18 +256,18 @@ fn config(case: &Case) -> Result<StackConfig> {
     Ok(StackConfig::uniform(block, 1, None))
 }
 
-/// PyTorch's, but for norms, whose weights of 1 and biases of 0 would show no mistake.
+/// PyTorch's initialization except for norms, whose weights of 1 and biases of 0 would hide mistakes.
 fn initialization() -> Initialization {
     Initialization::torch().with("*norm*", Draw::Uniform { bound: 1.0 })
 }
 
-/// `[batch, seq, d_model]` in f32 on the CPU.
+/// Returns `[batch, seq, d_model]` in f32 on the CPU.
 fn hidden_states(case: &Case, seq: usize) -> Result<Tensor> {
     let shape = (case.batch, seq, case.d_model);
     Ok(Tensor::randn(0f32, 1., shape, &Device::Cpu)?)
 }
 
-/// The root mean square of the difference over that of `expected`, computed on the host.
+/// Returns the difference's root mean square divided by `expected`'s, computed on the CPU.
 fn distance(y: &Tensor, expected: &Tensor) -> Result<f64> {
     let numbers = |of: &Tensor| -> Result<Vec<f64>> {
         let of = of.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
@@ -282,7 +285,7 @@ fn distance(y: &Tensor, expected: &Tensor) -> Result<f64> {
     Ok((error / squares(&mut expected.iter().copied())).sqrt())
 }
 
-/// The memory that the device holds for this process, which only Metal tells.
+/// Returns the device memory allocated by this process, which only Metal reports.
 fn held_mb(device: &Device) -> Option<f64> {
     match device {
         #[cfg(feature = "metal")]

@@ -1,8 +1,8 @@
-//! Blocks divided among MPI's processes: memory, time per token and per batch, and what a sum over the ranks takes.
+//! Blocks divided among MPI processes: memory, time per token and per batch, and the time for a sum over all ranks.
 //!
 //! ```sh
 //! cargo build --release --features mpi --bench parallel   # target/release/deps/parallel-…
-//! parallel write DIR                                      # fresh blocks of a llama of half a billion parameters
+//! parallel write DIR                                      # new Llama blocks with half a billion parameters
 //! RAYON_NUM_THREADS=2 parallel run DIR bf16
 //! RAYON_NUM_THREADS=1 mpirun -n 2 parallel run DIR bf16
 //! mpirun -n 2 parallel sums
@@ -20,7 +20,7 @@ use candle_blocks::{
 };
 use serde_json::json;
 
-/// Positions of a batch, and before the tokens that are timed.
+/// The positions in a batch, and the positions before the timed tokens.
 const BATCH: usize = 256;
 const PROMPT: usize = 32;
 
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Qwen2.5-0.5B's sizes, without its biases and words.
+/// Qwen2.5-0.5B's sizes, without biases and embeddings.
 fn write(directory: &Path) -> Result<()> {
     let config = json!({
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
@@ -102,7 +102,7 @@ fn per_token(stack: &PackedStack, input: &impl Fn(usize) -> Result<Tensor>) -> R
     })
 }
 
-/// The least and the median time of so many calls, in milliseconds.
+/// Returns the minimum and the median time over `n` calls, in milliseconds.
 fn times(n: usize, mut call: impl FnMut() -> Result<()>) -> Result<[f64; 2]> {
     call()?;
     let mut times = Vec::with_capacity(n);
@@ -115,7 +115,7 @@ fn times(n: usize, mut call: impl FnMut() -> Result<()>) -> Result<[f64; 2]> {
     Ok([times[0], times[n / 2]].map(|seconds| 1e3 * seconds))
 }
 
-/// The most memory that this process had, so far.
+/// Returns this process's peak memory so far.
 fn peak_bytes() -> Result<f64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"));
@@ -126,7 +126,7 @@ fn peak_bytes() -> Result<f64> {
             .parse::<f64>()?)
 }
 
-/// Times sums of more and more values.
+/// Measures the time for sums over increasing value counts.
 fn sums(mpi: &Mpi) -> Result<()> {
     for n in [1, 896, 4096, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22] {
         let mut values = vec![1f32; n];

@@ -1,4 +1,4 @@
-//! This crate as a peer among others: `run.py` starts it and asks.
+//! This crate's worker for the comparison with other libraries, started and controlled by `run.py`.
 
 mod protocol;
 mod whole;
@@ -16,12 +16,12 @@ use candle_blocks::{
 use candle_core::{DType, Device, Module, ModuleT, Tensor};
 use protocol::{Case, Run, Simply, Steps, Task, serve};
 
-/// What the worker's argument says.
+/// The worker's command-line argument.
 #[derive(Clone, Copy)]
 enum Form {
-    /// Packed to the case's precision.
+    /// Layers packed to the case's precision.
     Packed,
-    /// The trainable layers, in f32.
+    /// Trainable layers, in f32.
     Plain,
 }
 
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
         Some("packed") => Form::Packed,
         Some("plain") => Form::Plain,
         _ => {
-            // `cargo bench` runs every bench there is.
+            // `cargo bench` runs every bench.
             eprintln!("a worker of the comparison with other libraries; run benches/peers/run.py");
             return Ok(());
         }
@@ -56,7 +56,7 @@ fn precision(name: &str) -> Result<Precision> {
         "f16" => Precision::F16,
         "bf16" => Precision::Bf16,
         "int8" => Precision::Int8,
-        // As the others round.
+        // The same group size as the other libraries.
         "int4" => Precision::Int4 {
             group: GroupSize::Of128,
         },
@@ -196,7 +196,7 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
     }))
 }
 
-/// One position more, each time behind the same ones.
+/// The next position, with the same cache in each run.
 struct PackedStep {
     stack: PackedStack,
     context: ForwardContext,
@@ -222,7 +222,7 @@ impl Run for PackedStep {
     }
 }
 
-/// One position more, each time behind the same ones.
+/// The next position, with the same cache in each run.
 struct Step {
     stack: Stack,
     context: ForwardContext,

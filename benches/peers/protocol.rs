@@ -1,6 +1,6 @@
-//! The driver's lines of JSON, answered one line each; `worker.py` says what they are.
+//! Answers the driver's lines of JSON with one line each. `worker.py` documents the protocol.
 //!
-//! Shared by this crate's worker and candle's, so that the two are measured in one way.
+//! This crate's worker and candle's worker share this file, so that both are measured in the same way.
 
 use std::{
     collections::HashMap,
@@ -15,80 +15,80 @@ use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Tensor, safetensors};
 use serde_json::{Value, json};
 
-/// What is to be computed, and on what.
+/// The layers or model to run, with their input.
 pub enum Task {
     Layers(Case),
     Texts(Texts),
     Generation(Generation),
 }
 
-/// Layers, and hidden states for them.
+/// Layers, and hidden states as their input.
 pub struct Case {
     pub op: String,
     pub precision: String,
     pub checkpoint: PathBuf,
-    /// `[batch, seq, d_model]`
+    /// `[batch, seq, d_model]`.
     pub x: Tensor,
     /// `[batch, seq]`, 1 = keep.
     pub mask: Option<Tensor>,
-    /// `[batch, 1, d_model]`, behind `x`.
+    /// `[batch, 1, d_model]`, after `x`.
     pub step: Option<Tensor>,
     pub training: Option<Training>,
 }
 
-/// Texts that become vectors.
+/// Texts to embed.
 pub struct Texts {
     pub precision: String,
     pub checkpoint: PathBuf,
     pub texts: Vec<String>,
 }
 
-/// Prompts that are continued by the likeliest tokens.
+/// Prompts for greedy generation.
 pub struct Generation {
     pub precision: String,
     pub checkpoint: PathBuf,
-    /// The checkpoint in the codes of the precision.
+    /// The checkpoint, quantized to the precision.
     pub file: Option<PathBuf>,
     pub prompts: Vec<Vec<u32>>,
     pub new_tokens: usize,
 }
 
-/// What a step of training has beside its input.
+/// The settings for a training step, except its input.
 pub struct Training {
-    /// In the shape of the output, which is to come near it by mean squares.
+    /// The target in the output's shape, for a mean squared error loss.
     pub target: Tensor,
     pub learning_rate: f64,
     pub weight_decay: f64,
-    /// The file of the adapters that are trained, or else all weights are.
+    /// The file with the adapters to train, or `None` to train all weights.
     pub adapters: Option<PathBuf>,
-    /// Steps whose losses are compared before any is timed, without dropout.
+    /// The number of steps without dropout whose losses are compared before the timed steps.
     pub plain_steps: u64,
-    /// Those with dropout that follow. If there are any, the timed steps have dropout as well.
+    /// The number of steps with dropout that follow. If there are any, the timed steps have dropout as well.
     pub dropout_steps: u64,
 }
 
-/// A case, ready to be computed again and again.
+/// A case that can be computed repeatedly.
 pub trait Run {
-    /// What comes before each time and is not measured.
+    /// Prepares a run, without being timed.
     fn prepare(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// What is measured.
+    /// Runs the timed computation.
     fn compute(&mut self) -> Result<Tensor>;
 
-    /// What is compared with the reference.
+    /// Computes the values that are compared with the reference.
     fn check(&mut self) -> Result<Tensor> {
         self.prepare()?;
         self.compute()
     }
 
-    /// What the result is: `output`, or `last_logits`.
+    /// Returns the result's name: `output`, or `last_logits`.
     fn result(&self) -> &'static str {
         "output"
     }
 
-    /// Of a generation, the milliseconds to its first token.
+    /// Returns the milliseconds to a generation's first token.
     fn first_ms(&self) -> Option<f64> {
         None
     }
@@ -103,7 +103,7 @@ impl<F: FnMut() -> candle_core::Result<Tensor>> Run for Simply<F> {
     }
 }
 
-/// Steps of training; each gives its loss. `step` is told whether to drop.
+/// Training steps, which return their losses. `step` takes whether to apply dropout.
 pub struct Steps<F> {
     pub step: F,
     pub plain_steps: u64,
@@ -126,7 +126,7 @@ impl<F: FnMut(bool) -> Result<Tensor>> Run for Steps<F> {
     }
 }
 
-/// Answers until the driver closes the pipe. `load` makes a case ready.
+/// Answers commands until the driver closes the pipe. `load` prepares a case.
 pub fn serve(
     name: &str,
     version: &str,
@@ -139,12 +139,12 @@ pub fn serve(
         let command: Value = serde_json::from_str(&line?)?;
         let answer = match command["do"].as_str() {
             Some("load") => {
-                current = None; // its memory first
+                current = None; // frees its memory first
                 task(&command).and_then(|task| {
                     let is_layers = matches!(task, Task::Layers(_));
                     current = Some(load(task)?);
                     if is_layers {
-                        forget_peak(); // a whole model's is that of loading as well
+                        forget_peak(); // a whole model's peak includes loading
                     }
                     Ok(json!({"settings": settings}))
                 })
@@ -253,7 +253,7 @@ fn times(run: &mut dyn Run, warm: u64, count: u64) -> Result<Value> {
     Ok(json!({"ms": ms, "first_ms": first_ms, "peak_mb": peak_mb()}))
 }
 
-/// Has the system count the most resident memory anew; where it cannot, the peak is that of the whole process.
+/// Resets the system's count of peak resident memory. If that fails, the peak is the whole process's.
 fn forget_peak() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }

@@ -1,4 +1,4 @@
-//! Whole models of this crate: texts to vectors, and generation.
+//! This crate's whole models: text embeddings, and generation.
 
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ pub fn generation(task: Generation) -> Result<Box<dyn Run>> {
     }))
 }
 
-/// The same prompts each time, with an empty cache.
+/// The same prompts in each run, with an empty cache.
 struct Generating {
     model: Model,
     task: Generation,

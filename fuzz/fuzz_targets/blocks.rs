@@ -1,4 +1,4 @@
-//! Blocks of any configuration: packed, cached, padded, watched and in half types they are one function.
+//! Blocks with any configuration: packed, cached, padded, observed and in half types they compute the same function.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ use drawn::{
     properties::{self, Property},
 };
 
-/// Without those of gradients, whose differences a search would lead to kinks.
+/// All properties except gradients: a search would lead to kinks, where their differences are large.
 const PROPERTIES: [Property; 6] = [
     properties::a_packed_stack_is_its_layers,
     properties::padding_is_zero_in_what_a_packed_stack_returns,

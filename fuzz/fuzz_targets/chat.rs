@@ -1,4 +1,4 @@
-//! The chat template of a checkpoint: the `tokenizer_config.json`, and a `chat_template.jinja`.
+//! A checkpoint's chat template: the `tokenizer_config.json`, and a `chat_template.jinja`.
 
 #![no_main]
 

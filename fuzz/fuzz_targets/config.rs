@@ -1,4 +1,4 @@
-//! The `config.json` of any family, without weights.
+//! A `config.json` for any family, without weights.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A fixture: what PyTorch computed.
+//! A fixture: PyTorch's results.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Names of repositories, revisions and files, and a cache that lacks them.
+//! Repository, revision and file names, with an empty cache.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A safetensors file: accepted exactly when the `safetensors` crate accepts it, and read alike.
+//! A safetensors file: accepted exactly when the `safetensors` crate accepts it, with the same tensors.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The small files of sentence-transformers and of a tokenizer, beside a checkpoint.
+//! The small files for sentence-transformers and a tokenizer, next to a checkpoint.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use std::fs;
 use candle_blocks::text::TextEmbedder;
 use candle_blocks_fuzz::{Folder, files, said};
 
-/// What each input has, in this order; the rest is the checkpoint's own.
+/// The files in each input, in this order. All others are the checkpoint's own.
 const NAMES: [&str; 5] = [
     "modules.json",
     "1_Pooling/config.json",

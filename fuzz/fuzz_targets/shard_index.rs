@@ -1,4 +1,4 @@
-//! The index of a checkpoint in shards, beside two of them.
+//! The index of a sharded checkpoint, next to two shards.
 
 #![no_main]
 

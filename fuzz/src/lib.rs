@@ -1,4 +1,4 @@
-//! What the targets share: the tests' directory, and what may be said of its files.
+//! Functions that all targets share: the tests' temporary directory, and checks on error messages.
 
 use candle_blocks::{
     Checkpoint,
@@ -11,12 +11,12 @@ pub mod hostile;
 
 pub use hostile::Folder;
 
-/// What stands between the files of one input.
+/// The separator between an input's files.
 const BORDER: &[u8] = b"\n--8<--\n";
-/// More bytes of tensors than any seed has.
+/// More tensor bytes than any seed has.
 const LARGE: usize = 1 << 24;
 
-/// The files of one input.
+/// Splits an input into its files.
 pub fn files(data: &[u8]) -> Vec<&[u8]> {
     let mut files = vec![];
     let mut rest = data;
@@ -28,7 +28,7 @@ pub fn files(data: &[u8]) -> Vec<&[u8]> {
     files
 }
 
-/// Whether it went well. An error may contain a file's text, but nothing that a terminal would act on.
+/// Returns the value, or `None` for an error. The error may contain text from a file, but no control characters.
 pub fn said<T>(result: candle_blocks::Result<T>) -> Option<T> {
     let error = match result {
         Ok(found) => return Some(found),
@@ -41,7 +41,7 @@ pub fn said<T>(result: candle_blocks::Result<T>) -> Option<T> {
     None
 }
 
-/// A checkpoint is read to the end: its tensors one by one, its blocks, and the model.
+/// Reads a whole checkpoint: all tensors, its blocks, and the model.
 pub fn read(checkpoint: Checkpoint) {
     every_tensor(checkpoint.files());
     let n_bytes = |files: &TensorFiles| {
@@ -54,7 +54,7 @@ pub fn read(checkpoint: Checkpoint) {
     }
 }
 
-/// Every tensor is read or refused.
+/// Reads every tensor. Errors are allowed.
 pub fn every_tensor(files: &TensorFiles) {
     for name in files.names() {
         if let Some(tensor) = said(files.read(name)) {

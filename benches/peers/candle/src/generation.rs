@@ -1,4 +1,4 @@
-//! Generation by candle-transformers' Llama of quantised files.
+//! Generation with candle-transformers' Llama for quantized files.
 
 use std::{fs::File, io::BufReader, time::Instant};
 
@@ -22,7 +22,7 @@ pub fn load(task: Generation) -> Result<Box<dyn Run>> {
     }))
 }
 
-/// The same prompt each time, with an empty cache.
+/// The same prompt in each run, with an empty cache.
 struct Generating {
     model: ModelWeights,
     task: Generation,

@@ -1,4 +1,4 @@
-//! candle as it is without this crate: candle-nn's layers, and candle-transformers' BERT and Llamas.
+//! candle without this crate: candle-nn's layers, and candle-transformers' BERT and Llamas.
 
 mod generation;
 #[path = "../../protocol.rs"]
@@ -85,7 +85,7 @@ fn load(case: Case) -> Result<Box<dyn Run>> {
     })
 }
 
-/// `[batch, 1, 1, seq]`, 0 where a key is kept; as candle-transformers' BertModel makes it.
+/// Returns `[batch, 1, 1, seq]`, 0 for a visible key, like candle-transformers' BertModel.
 fn additive(case: &Case, dtype: DType) -> Result<Tensor> {
     let (batch, seq, _) = case.x.dims3()?;
     let keep = match &case.mask {
@@ -97,7 +97,7 @@ fn additive(case: &Case, dtype: DType) -> Result<Tensor> {
     Ok((dropped * f64::from(f32::MIN))?.to_dtype(dtype)?)
 }
 
-/// BERT's sublayer.
+/// BERT's feed-forward sublayer.
 struct FeedForward {
     up: Linear,
     down: Linear,
@@ -120,7 +120,7 @@ impl FeedForward {
     }
 }
 
-/// Positions behind those of a cache that is the same each time.
+/// Positions after a cache with the same content in each run.
 struct Decoder {
     llama: Llama,
     start: Cache,

@@ -1,4 +1,5 @@
-//! Texts to vectors by candle-transformers' BERT: batches of texts of similar lengths, the mean over tokens, unit length.
+//! Text embeddings with candle-transformers' BERT: batches of texts with similar lengths, the mean over tokens, unit
+//! length.
 
 use anyhow::{Error, Result, bail};
 use candle_core::{D, DType, Device, Tensor};
@@ -9,7 +10,7 @@ use tokenizers::{Encoding, PaddingParams, Tokenizer, TruncationParams};
 
 use crate::protocol::{Run, Texts};
 
-/// As sentence-transformers batches.
+/// The batch size in sentence-transformers.
 const BATCH: usize = 32;
 
 pub fn load(task: Texts) -> Result<Box<dyn Run>> {
@@ -65,7 +66,7 @@ impl Run for Embedder {
 }
 
 impl Embedder {
-    /// `[texts, d_model]`
+    /// Returns `[texts, d_model]`.
     fn batch(&self, indices: &[usize]) -> Result<Tensor> {
         let texts: Vec<&str> = indices.iter().map(|&i| self.texts[i].as_str()).collect();
         let encodings = self

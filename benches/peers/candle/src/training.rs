@@ -1,7 +1,7 @@
-//! A step of training with candle alone.
+//! A training step with candle alone.
 //!
-//! candle-transformers' BERT cannot be trained: its norms and softmax are candle-nn's fused ones, which return no
-//! gradient. So these are the same layers from candle-nn's differentiable functions.
+//! candle-transformers' BERT cannot be trained: its norms and softmax are candle-nn's fused operations, which return
+//! no gradient. These are the same layers with candle-nn's differentiable functions.
 
 use anyhow::{Context, Result, bail};
 use candle_core::{D, DType, Device, Module, Tensor};
@@ -54,7 +54,7 @@ pub fn load(case: Case, config: Value) -> Result<Box<dyn Run>> {
     }))
 }
 
-/// candle-nn's norm, of which only the slow form returns a gradient.
+/// candle-nn's norm. Only its slow form returns a gradient.
 struct Norm {
     weight: Tensor,
     bias: Tensor,
