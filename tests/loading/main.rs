@@ -43,4 +43,5 @@ mod quantization_config;
 mod quantized;
 mod report;
 mod roles;
+mod texts_alone;
 mod unread_keys;

@@ -66,6 +66,20 @@ impl Checkpoint {
             names = (self.family.new_names)(&self.family.keys.seen(&json)?)?;
         }
         let has_head = matches!(&self.plan.model, Some(model) if model.head.is_some());
+        // A class of texts alone, of which the files describe a larger model.
+        let of_texts = "model.";
+        let is_of_texts = class
+            .as_ref()
+            .is_some_and(|class| class.ends_with("ForCausalLM"));
+        let mut prefixes = self.family.prefixes.iter();
+        let has_several = self
+            .family
+            .prefixes
+            .iter()
+            .any(|p| p == "model.language_model.");
+        if is_of_texts && has_several && prefixes.any(|prefix| prefix == of_texts) {
+            return Ok(of_texts);
+        }
         let kind = match (class, has_head) {
             (Some(class), _) => Kind::of(&class),
             (None, true) => Kind::Headed,

@@ -13,7 +13,8 @@ pub(super) fn families() -> Vec<Family> {
     let beside = |table: Family| {
         let others = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];
         beside_images(table)
-            .prefixes(&["model.language_model.", "language_model.", ""])
+            // The third is of the class of texts alone.
+            .prefixes(&["model.language_model.", "language_model.", "model.", ""])
             .outside(&others)
             .outside(&["*vision_embedder.*"])
     };
