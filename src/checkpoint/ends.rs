@@ -297,14 +297,12 @@ pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)
 
 /// Whether the class in `architectures` has a head that the family does not know.
 pub(super) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
-    // Of two stacks, the other may have it.
-    if family.part.is_some() {
-        return Ok(false);
-    }
     let classes = json.texts(&["architectures"])?.unwrap_or_default();
     let has_known = match tasks(json)? {
-        Some(Some(task)) => family.has_head(task),
-        _ => classes.iter().all(|class| !class.contains("For")),
+        // Of two stacks, the other may have it.
+        Some(Some(task)) => family.part.is_some() || family.has_head(task),
+        // Of the latter the side of texts loads, and not what compares it with images.
+        _ => (classes.iter()).all(|class| !class.contains("For") && class != "Siglip2Model"),
     };
     Ok(!has_known)
 }

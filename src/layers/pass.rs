@@ -307,7 +307,7 @@ impl<'c> Pass<'c> {
     pub fn memory(&self) -> Result<PassMemory<'c>> {
         let Some(memory) = self.context.memory() else {
             bail!(
-                "cross-attention: no encoder_hidden_states given; see ForwardContext::with_memory"
+                "cross-attention: no encoder_hidden_states given; name them in the input, or in a call by ForwardContext::with_memory"
             )
         };
         let (batch, keys) = batch_and_seq(memory.hidden_states.dims())?;
