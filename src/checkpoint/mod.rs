@@ -53,7 +53,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::checkpoint::adapters::Adapter;
+use crate::checkpoint::adapters::{Adapter, Brought};
 use crate::checkpoint::architecture::located;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
@@ -210,7 +210,7 @@ impl CheckpointOptions {
         let adapters = self.adapters_beside(&files)?;
         let mut json = ConfigJson::open_named(&config_path)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
-        let mut applied = Vec::new();
+        let (mut applied, mut brought) = (Vec::new(), Vec::new());
         if let Some(json) = &mut json {
             quantized::dequantize(json, &mut files)?;
             gguf::translate(json.value(), &mut files)?;
@@ -218,11 +218,21 @@ impl CheckpointOptions {
                 let plan = Plan::new(&family, &config, Some(json), &files);
                 let plan = plan.map_err(|error| located(error, &config_path))?;
                 let base = adapters::Base::new(&family, &config, &plan);
-                applied = adapters::apply(adapters, &base, json, &mut files)?;
+                (applied, brought) = adapters::apply(adapters, &base, json, &mut files)?;
             }
         }
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let mut plan = plan.map_err(|error| located(error, &config_path))?;
+        // Of two stacks, the other may have it.
+        let is_whole = plan.model.is_some() && family.part.is_none();
+        let is_placed = |brought: &Brought| {
+            plan.sources
+                .iter()
+                .any(|s| s.names().any(|n| n == brought.name))
+        };
+        if let Some(lost) = brought.into_iter().find(|b| is_whole && !is_placed(b)) {
+            return Err(lost.error);
+        }
         if let (Some(json), Some(_)) = (&json, &plan.model)
             && files.gguf().is_none()
         {

@@ -398,6 +398,7 @@ fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
             "model.layers.0.mlp.down_proj is to have no adapter",
         ),
         ("target_modules", Value::Null, "a list of its own"),
+        ("target_modules", json!([]), "is to have no adapter"),
         (
             "exclude_modules",
             json!(".*down_proj"),
@@ -473,6 +474,8 @@ fn adapters_of_single_experts_are_refused_where_joining_them_changes_their_scale
         open(&base, &[folder.path().to_path_buf()])
     };
     assert_eq!(of("r", json!(2)).unwrap().report().adapters.len(), 1);
+    let all = message(of("target_modules", json!("all-linear")));
+    assert!(all.contains("target_modules"), "{all}");
     for (key, value) in [
         ("use_rslora", json!(true)),
         ("alpha_pattern", json!({"w1": 3})),
@@ -480,6 +483,29 @@ fn adapters_of_single_experts_are_refused_where_joining_them_changes_their_scale
         let said = message(of(key, value));
         assert!(said.contains(key) && said.contains(module), "{said}");
     }
+}
+
+#[test]
+fn a_head_that_no_class_has_is_refused_by_the_task() {
+    if !is_present("adapters") {
+        return;
+    }
+    let folder = tempdir().unwrap();
+    let with = |task: Value, saved: Value| {
+        copy_adapter("classifier", folder.path(), |json| {
+            json["task_type"] = task.clone();
+            json["modules_to_save"] = saved.clone();
+        });
+        open(&weights("tiny-bert"), &[folder.path().to_path_buf()])
+    };
+    let said = message(with(Value::Null, json!(["classifier"])));
+    for part in ["task_type", "auto_mapping", "classifier."] {
+        assert!(said.contains(part), "{said}");
+    }
+    // PEFT's class for the task saves its head, whatever the list says.
+    let checkpoint = with(json!("SEQ_CLS"), Value::Null).unwrap();
+    let judge = TensorFiles::open(adapter("classifier").join("expected.safetensors")).unwrap();
+    assert_computes(&checkpoint, &judge);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::checkpoint::plan::{Plan, names_on_disk};
 use crate::checkpoint::report::AppliedAdapter;
 use crate::checkpoint::scheme::Family;
 use crate::config::{OutputWeight, StackConfig, Task};
-use crate::error::{Result, listed};
+use crate::error::{Error, Result, listed};
 
 /// The head's weight, where the files have it as the table of words alone.
 struct Tied {
@@ -27,7 +27,7 @@ struct Tied {
 
 /// What the files are before any adapter is applied.
 pub(in crate::checkpoint) struct Base<'b> {
-    family: &'b Family,
+    pub(super) family: &'b Family,
     /// The families of all stacks of such files.
     siblings: Vec<&'b Family>,
     config: &'b StackConfig,
@@ -84,7 +84,7 @@ impl<'b> Base<'b> {
 
 /// Adapters as they are applied.
 pub(super) struct Application<'b> {
-    base: &'b Base<'b>,
+    pub(super) base: &'b Base<'b>,
     pub(super) names: Names<'b>,
     tied: Option<Tied>,
     pub(super) changes: BTreeMap<String, Vec<Placed>>,
@@ -93,6 +93,14 @@ pub(super) struct Application<'b> {
     /// The class of an adapter that brought tensors, and how many labels its head has.
     class: Option<String>,
     n_labels: Option<usize>,
+    brought: Vec<Brought>,
+}
+
+/// A tensor of an adapter that the base model lacks.
+pub(in crate::checkpoint) struct Brought {
+    pub name: String,
+    /// The error if the class has no place for it either.
+    pub error: Error,
 }
 
 /// Makes adapters part of the tensors of `files`, one after the other, and `json` the configuration of the model with them.
@@ -104,7 +112,7 @@ pub(in crate::checkpoint) fn apply(
     base: &Base,
     json: &mut ConfigJson,
     files: &mut TensorFiles,
-) -> Result<Vec<AppliedAdapter>> {
+) -> Result<(Vec<AppliedAdapter>, Vec<Brought>)> {
     if adapters.len() > 1
         && let Some(with_biases) = adapters.iter().find(|adapter| adapter.config.has_biases)
     {
@@ -121,6 +129,7 @@ pub(in crate::checkpoint) fn apply(
         before: BTreeSet::new(),
         class: None,
         n_labels: None,
+        brought: Vec::new(),
     };
     let mut applied = Vec::new();
     for adapter in adapters {
@@ -155,7 +164,7 @@ pub(in crate::checkpoint) fn apply(
     if value != *json.value() {
         *json = json.with_value(value, BTreeMap::new());
     }
-    Ok(applied)
+    Ok((applied, application.brought))
 }
 
 impl Application<'_> {
@@ -167,6 +176,7 @@ impl Application<'_> {
         files: &mut TensorFiles,
     ) -> Result<Vec<String>> {
         let mut names = Vec::new();
+        self.check_all_linear(config)?;
         let (saved, in_place) = {
             let (mut saved, mut in_place) = (Vec::new(), Vec::new());
             for (name, part) in tensors.whole {
@@ -242,6 +252,16 @@ impl Application<'_> {
         else {
             self.note_head(name, &part, config)?;
             self.class = self.class.take().or(config.class()?);
+            let reason = format!(
+                "with {} of {}, neither it nor architectures in the model's config.json names a class that has {name}; name \
+                 the task, or the class by base_model_class in auto_mapping",
+                config.json.at("task_type").unwrap_or(&Value::Null),
+                part.info.path.display()
+            );
+            self.brought.push(Brought {
+                name: name.to_string(),
+                error: config.json.error(&["task_type"], reason),
+            });
             files.put(name.to_string(), part.info);
             return Ok(name.to_string());
         };
@@ -364,7 +384,8 @@ impl Application<'_> {
                 }
                 None => false,
             };
-            if let Some(key) = config.leaves_out(module, is_table || is_output)? {
+            let is_linear = !is_table && !is_output && first.info.shape.len() == 2;
+            if let Some(key) = config.leaves_out(module, is_linear)? {
                 return Err(first.error(format!(
                     "by {key} in {}, {module} is to have no adapter, so that PEFT ignores this tensor; correct one of the \
                      two files",
@@ -375,14 +396,8 @@ impl Application<'_> {
         if is_table {
             self.untie(&place.name, config, files);
         }
-        if self.names.is_stacked(&place.name)
-            && let Some(key) = config.changes_when_joined(module)?
-        {
-            let reason = format!(
-                "transformers 5 joins {module} with other experts, and PEFT then scales its adapter in another way than it was \
-                 trained; merge it in Python, with transformers 4, by `merge_and_unload()`"
-            );
-            return Err(config.json.error(&[key], reason));
+        if !target.is_bare {
+            self.check_single(module, &place.name, config)?;
         }
         let rank = config.rank(target.key())?;
         if a.info.shape.first() != Some(&rank) {
@@ -456,8 +471,21 @@ impl Application<'_> {
             before
                 .is_some_and(|before| name.is_empty() || before.is_empty() || before.ends_with('.'))
         };
-        let rows = config.tokens.iter().find(is_of);
-        let rows = rows.map(|(_, rows)| rows.clone()).unwrap_or_default();
+        let key = "trainable_token_indices";
+        let Some((_, rows)) = config.tokens.iter().find(is_of) else {
+            let reason = format!("it has no rows of {module}, which {} replaces", part.name);
+            return Err(config.json.error(&[key], reason));
+        };
+        let rows = rows.clone();
+        if part.info.shape.first() != Some(&rows.len()) {
+            let reason = format!(
+                "it has {} rows of {module}, and {} is {:?}",
+                rows.len(),
+                part.name,
+                part.info.shape
+            );
+            return Err(config.json.error(&[key], reason));
+        }
         part.check_shape(&[rows.len(), table.get(1).copied().unwrap_or(0)])?;
         Ok(Change::Rows { part, rows })
     }

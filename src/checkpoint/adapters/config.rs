@@ -138,7 +138,7 @@ impl AdapterConfig {
             has_biases: bias != "none" || json.flag(&["lora_bias"], false)?,
             keeps_ties: json.flag(&["ensure_weight_tying"], false)?,
             fan_in_fan_out: json.flag(&["fan_in_fan_out"], false)?,
-            modules_to_save: texts("modules_to_save")?,
+            modules_to_save: [texts("modules_to_save")?, heads(&json)?].concat(),
             targets,
             parameters: json.texts(&["target_parameters"])?.unwrap_or_default(),
             excluded: self::targets(&json, "exclude_modules")?,
@@ -243,9 +243,14 @@ impl AdapterConfig {
         Ok(found.unwrap_or(otherwise))
     }
 
-    /// Returns the key by which a module is to have no adapter: PEFT's `check_target_module_exists`. The table of words and
-    /// the output are no linear layers to `"all-linear"`.
-    pub fn leaves_out(&self, module: &str, is_end: bool) -> Result<Option<&'static str>> {
+    /// Whether `target_modules` is `"all-linear"`.
+    pub fn takes_all_linear(&self) -> bool {
+        matches!(self.targets, Some(Targets::AllLinear))
+    }
+
+    /// Returns the key by which a module is to have no adapter: PEFT's `check_target_module_exists`. To `"all-linear"`
+    /// embeddings, convolutions and the output are no linear layers.
+    pub fn leaves_out(&self, module: &str, is_linear: bool) -> Result<Option<&'static str>> {
         if let Some(excluded) = &self.excluded
             && self.picks("exclude_modules", excluded, module)?
         {
@@ -260,7 +265,7 @@ impl AdapterConfig {
                           adapter";
             return Err(self.json.error(&[key], reason));
         };
-        if (is_end && matches!(targets, Targets::AllLinear)) || !self.picks(key, targets, module)? {
+        if (!is_linear && self.takes_all_linear()) || !self.picks(key, targets, module)? {
             return Ok(Some("target_modules (and no entry of target_parameters)"));
         }
         let (Some(layers), Targets::Names(names)) = (&self.layers, targets) else {
@@ -314,6 +319,17 @@ impl AdapterConfig {
     }
 }
 
+/// The modules that PEFT's class for a task saves, whatever `modules_to_save` says.
+fn heads(json: &ConfigJson) -> Result<Vec<String>> {
+    let task = json.text(&["task_type"])?.unwrap_or_default();
+    let names: &[&str] = match task.as_str() {
+        "SEQ_CLS" | "TOKEN_CLS" => &["classifier", "score"],
+        "QUESTION_ANS" => &["qa_outputs"],
+        _ => &[],
+    };
+    Ok(names.iter().map(ToString::to_string).collect())
+}
+
 /// Whether a value turns something on.
 fn is_set(value: &Value) -> bool {
     match value {
@@ -357,10 +373,7 @@ fn targets(json: &ConfigJson, key: &str) -> Result<Option<Targets>> {
             Some(Targets::Pattern(pattern.clone()))
         }
         Some(Value::String(_)) => None,
-        _ => {
-            let names = json.texts(&[key])?.filter(|names| !names.is_empty());
-            names.map(Targets::Names)
-        }
+        _ => json.texts(&[key])?.map(Targets::Names),
     })
 }
 

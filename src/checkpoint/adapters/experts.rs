@@ -34,6 +34,16 @@ struct Stacked {
     /// The feed-forward's name in a block of the class.
     feed_forward: &'static str,
     reading: Reading,
+    single: Single,
+}
+
+/// The adapters of single experts, which are modules in transformers 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Single {
+    /// PEFT ignores them.
+    Ignored,
+    /// PEFT joins those of all experts, and takes modules of these names beside the experts for experts.
+    Joined(&'static [&'static str]),
 }
 
 const STACKED: &[Stacked] = &[
@@ -47,28 +57,39 @@ const STACKED: &[Stacked] = &[
             "flex_olmo",
             "glm4_moe",
             "glm4_moe_lite",
-            "gpt_oss",
             "hunyuan_v1_moe",
-            "minimax_m2",
-            "mixtral",
             "olmoe",
-            "phimoe",
             "qwen2_moe",
             "qwen3_moe",
             "solar_open",
         ],
         feed_forward: "mlp",
         reading: Reading::AsTheyLie,
+        single: Single::Joined(&["gate_proj", "up_proj", "down_proj"]),
+    },
+    Stacked {
+        families: &["minimax_m2", "mixtral"],
+        feed_forward: "mlp",
+        reading: Reading::AsTheyLie,
+        single: Single::Joined(&[]),
+    },
+    Stacked {
+        families: &["gpt_oss", "phimoe"],
+        feed_forward: "mlp",
+        reading: Reading::AsTheyLie,
+        single: Single::Ignored,
     },
     Stacked {
         families: &["granitemoe", "granitemoeshared", "granitemoe_swa"],
         feed_forward: "block_sparse_moe",
         reading: Reading::AsTheyLie,
+        single: Single::Ignored,
     },
     Stacked {
         families: &["llama4_text"],
         feed_forward: "feed_forward",
         reading: Reading::Exchanged,
+        single: Single::Ignored,
     },
 ];
 
@@ -79,9 +100,9 @@ impl Stacked {
     }
 }
 
-/// Whether the classes of a family stack their experts.
-pub(crate) fn are_stacked(family: &Family) -> bool {
-    Stacked::of(family).is_some()
+/// Returns how PEFT takes adapters of single experts, if the classes of a family stack them.
+pub(super) fn single(family: &Family) -> Option<Single> {
+    Stacked::of(family).map(|known| known.single)
 }
 
 /// A matrix of an expert, and the parameter of the class that it is a part of.
@@ -164,6 +185,6 @@ impl Checkpoint {
 
     /// Whether the class stacks experts, so that PEFT moves what `target_modules` says of feed-forwards to `target_parameters`.
     pub(crate) fn stacks_experts(&self) -> bool {
-        are_stacked(&self.family)
+        Stacked::of(&self.family).is_some()
     }
 }

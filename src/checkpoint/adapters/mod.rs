@@ -17,7 +17,7 @@ mod tensors;
 
 use std::path::{Path, PathBuf};
 
-pub(super) use self::apply::{Base, apply};
+pub(super) use self::apply::{Base, Brought, apply};
 use self::config::AdapterConfig;
 pub(crate) use self::experts::{ExpertMatrix, ExpertPart, Reading};
 use crate::checkpoint::CheckpointOptions;

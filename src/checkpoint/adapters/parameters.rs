@@ -5,7 +5,7 @@
 
 use super::apply::Application;
 use super::config::AdapterConfig;
-use super::experts::ExpertMatrix;
+use super::experts::{self, ExpertMatrix, Single};
 use super::merged::{Change, Lies, Placed};
 use super::stacked::ExpertFactors;
 use super::tensors::Low;
@@ -85,6 +85,50 @@ impl Application<'_> {
             weight: weight.to_string(),
             is_bare: true,
         })
+    }
+
+    /// Checks that PEFT takes the adapter of a module of transformers 4, of a single expert or beside experts, for what it is.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub(super) fn check_single(
+        &self,
+        module: &str,
+        on_disk: &str,
+        config: &AdapterConfig,
+    ) -> Result<()> {
+        let Some(single) = experts::single(self.base.family) else {
+            return Ok(());
+        };
+        let is_expert = self.names.is_stacked(on_disk);
+        let changed = match single {
+            Single::Joined(_) if is_expert => config.changes_when_joined(module)?,
+            Single::Ignored if is_expert => Some("target_modules"),
+            Single::Joined(names) if names.iter().any(|name| module.ends_with(name)) => {
+                Some("target_modules")
+            }
+            _ => None,
+        };
+        let Some(key) = changed else { return Ok(()) };
+        let reason = format!(
+            "transformers 5 stacks experts, and with it PEFT does something else with the adapter of {module} than it was \
+             trained for; merge it in Python, with transformers 4, by `merge_and_unload()`"
+        );
+        Err(config.json.error(&[key], reason))
+    }
+
+    /// Checks that `"all-linear"` says by itself which layers have an adapter.
+    ///
+    /// # Errors
+    /// If PEFT adds experts to them, or looks for the biases of others elsewhere.
+    pub(super) fn check_all_linear(&self, config: &AdapterConfig) -> Result<()> {
+        let has_more = config.has_biases || experts::single(self.base.family).is_some();
+        if !(config.takes_all_linear() && has_more) {
+            return Ok(());
+        }
+        let reason = "of a mixture of experts or with biases, PEFT makes more of \"all-linear\" than the adapter has tensors of; \
+                      list the modules of the adapter, as PEFT's `save_pretrained` does";
+        Err(config.json.error(&["target_modules"], reason))
     }
 
     /// Adds the adapter of a parameter that stacks the matrices of all experts.
