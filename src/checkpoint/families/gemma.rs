@@ -6,7 +6,7 @@
 
 use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
-use super::text_side::of_text;
+use super::text_side::of_text_or_alone;
 
 pub(super) fn families() -> Vec<Family> {
     vec![
@@ -14,15 +14,7 @@ pub(super) fn families() -> Vec<Family> {
         sandwich_table("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
         sandwich_table("gemma3_text", gemma3),
         sandwich_table("vaultgemma", vaultgemma).default_of("final_logit_softcapping", 30.0),
-        of_text(sandwich_table("gemma3", beside_images))
-            // `model.` of the class of texts alone.
-            .prefixes(&[
-                "language_model.model.",
-                "model.language_model.",
-                "model.",
-                "",
-            ])
-            .head(Task::CausalLm, causal_lm),
+        of_text_or_alone(sandwich_table("gemma3", beside_images)).head(Task::CausalLm, causal_lm),
     ]
 }
 

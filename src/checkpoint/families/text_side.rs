@@ -28,6 +28,16 @@ pub(super) fn of_text(family: Family) -> Family {
         .new_names(|_| Ok(&["language_model.lm_head.*"]))
 }
 
+/// The same of a model whose class of texts alone writes the larger model's config.json: there, `model.` is before the names.
+pub(super) fn of_text_or_alone(family: Family) -> Family {
+    of_text(family).prefixes(&[
+        "language_model.model.",
+        "model.language_model.",
+        "model.",
+        "",
+    ])
+}
+
 /// The table of a decoder beside what makes embeddings of images. Older files of some describe it in the place of the whole.
 pub(super) fn beside_images(family: Family) -> Family {
     family
