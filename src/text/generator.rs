@@ -36,6 +36,8 @@ pub struct TextGenerator<'m> {
     template: OnceLock<Arc<ChatTemplate>>,
     options: GenerationOptions,
     stop_strings: Vec<String>,
+    /// `prefix` of `config.json`, which transformers' `TextGenerationPipeline` puts in front of a text.
+    prefix: String,
 }
 
 /// A prompt as tokens.
@@ -57,12 +59,17 @@ impl<'m> TextGenerator<'m> {
         }
         let options = GenerationOptions::of(checkpoint)?.of_text();
         Generator::new(model, options.clone())?;
+        let prefix = match checkpoint.config_json()? {
+            Some(json) => json.text(&["prefix"])?,
+            None => None,
+        };
         Ok(Self {
             model,
             tokenizer,
             template: OnceLock::new(),
             options,
             stop_strings: Vec::new(),
+            prefix: prefix.unwrap_or_default(),
         })
     }
 
@@ -86,12 +93,15 @@ impl<'m> TextGenerator<'m> {
         options(&self) -> &GenerationOptions => &self.options;
     }
 
-    /// A text as a prompt, with the special tokens that the tokenizer puts in front.
+    /// A text as a prompt, with the `prefix` of `config.json` and the special tokens that the tokenizer puts in front.
     ///
     /// # Errors
     /// If the tokenizer fails.
     pub fn prompt(&self, text: &str) -> Result<Prompt> {
-        let ids = self.tokenizer.encode(text)?.ids;
+        let ids = self
+            .tokenizer
+            .encode(&format!("{}{text}", self.prefix))?
+            .ids;
         Ok(Prompt { ids })
     }
 

@@ -72,6 +72,36 @@ fn a_character_comes_with_the_last_of_its_bytes() {
     assert_eq!(pieces, ["a", "é", "→", "𝄞", "\u{fffd}z"]);
 }
 
+/// As transformers' `TextGenerationPipeline` does; `prefix` is a key of every configuration.
+#[test]
+fn the_prefix_of_a_configuration_comes_before_a_text() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["model.safetensors", "tokenizer.json"] {
+        let from = weights("tiny-gpt-text").join(name);
+        std::fs::copy(from, folder.path().join(name)).unwrap();
+    }
+    let config = std::fs::read(weights("tiny-gpt-text").join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["prefix"] = "She was ".into();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let generated = |checkpoint: &Checkpoint, text: &str| {
+        let model = checkpoint.packed_model(Precision::F32).unwrap();
+        let generator = TextGenerator::new(checkpoint, &model).unwrap();
+        let options = generator.options().clone().with_max_new_tokens(8);
+        let generator = generator.with_options(options);
+        let prompt = generator.prompt(text).unwrap().ids;
+        (prompt, generator.generate(text, Sampler::greedy()).unwrap())
+    };
+    let plain = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
+    let prefixed = Checkpoint::open(folder.path()).unwrap();
+    let expected = generated(&plain, "She was not");
+    assert_eq!(generated(&prefixed, "not"), expected);
+    assert_ne!(generated(&plain, "not"), expected);
+}
+
 #[test]
 fn a_text_ends_before_a_stop_string() {
     let Some(checkpoint) = checkpoint() else {
