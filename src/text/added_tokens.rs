@@ -22,7 +22,7 @@ const LISTS: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 pub(super) struct AddedTokens {
     /// The tokens, in the order in which they get ids.
     pub all: Vec<AddedToken>,
-    /// The special tokens that have a name, such as `unk_token`.
+    /// The special tokens that have a name, such as `unk_token`, or `image_token` of one model.
     pub named: BTreeMap<String, String>,
 }
 
@@ -55,9 +55,14 @@ pub(super) fn added_tokens(
                 None => Ok(Vec::new()),
             }
         };
-        for (key, value) in open("special_tokens_map.json")? {
+        for (key, new) in open("special_tokens_map.json")? {
+            let known = value(&keys, LISTS[0]).filter(|_| key == LISTS[0]);
+            let new = match known.and_then(|known| joined(&known, &new)) {
+                Some(both) => both,
+                None => new,
+            };
             keys.retain(|(known, _)| *known != key);
-            keys.push((key, value));
+            keys.push((key, new));
         }
         let special = special(&keys);
         for (content, id) in open("added_tokens.json")? {
@@ -75,11 +80,7 @@ pub(super) fn added_tokens(
     if !keys.iter().any(|(key, _)| LISTS.contains(&key.as_str())) {
         keys.push((LISTS[0].to_string(), class.further_tokens().into()));
     }
-    let named = SPECIAL_TOKENS.iter().filter_map(|name| {
-        let token = token(&value(&keys, name)?, Special::Always)?;
-        Some((name.to_string(), token.content))
-    });
-    let named = named.collect();
+    let named = named(&keys);
     let special = special(&keys);
     let mut all: Vec<AddedToken> = Vec::new();
     for (_, mut token) in listed {
@@ -122,6 +123,33 @@ fn value(keys: &[(String, Value)], name: &str) -> Option<Value> {
     found
         .map(|(_, value)| value.clone())
         .filter(|value| !value.is_none())
+}
+
+/// Two lists as one; `None` unless both are lists.
+fn joined(known: &Value, new: &Value) -> Option<Value> {
+    let is_list = |list: &Value| list.kind() == ValueKind::Seq;
+    if !is_list(known) || !is_list(new) {
+        return None;
+    }
+    let mut all: Vec<Value> = known.try_iter().ok()?.collect();
+    for token in new.try_iter().ok()? {
+        if !all.contains(&token) {
+            all.push(token);
+        }
+    }
+    Some(all.into())
+}
+
+/// The special tokens by their names: those of keys that end with `_token`, and those in an object of further tokens.
+fn named(keys: &[(String, Value)]) -> BTreeMap<String, String> {
+    let further = value(keys, LISTS[0]).map(|tokens| entries(&tokens));
+    let further = further.unwrap_or_default();
+    let own = keys.iter().filter(|(name, _)| name.ends_with("_token"));
+    let named = own.chain(&further).filter_map(|(name, value)| {
+        let token = token(value, Special::Always)?;
+        Some((name.clone(), token.content))
+    });
+    named.collect()
 }
 
 /// Returns the special tokens that keys name, as transformers 5 finds them.

@@ -12,7 +12,6 @@ use super::Tokenizer;
 use super::continued::{continued, marked};
 use super::conversation::{Conversation, ConversationEnd};
 use super::jinja::{self, python_value};
-use super::tokenizer_config::SPECIAL_TOKENS;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{is_named, read_limited};
 use crate::error::{Error, Result};
@@ -36,7 +35,7 @@ pub struct ChatTemplate {
     sources: BTreeMap<String, Source>,
     /// The file that has no template, for messages.
     path: PathBuf,
-    special_tokens: Vec<(&'static str, String)>,
+    special_tokens: BTreeMap<String, String>,
 }
 
 /// A template as it was read.
@@ -99,12 +98,10 @@ impl ChatTemplate {
             };
             return Err(malformed(&path, reason.to_string()));
         }
-        let special = |name: &'static str| Some((name, config?.special_token(name).ok()??));
-        let special_tokens = SPECIAL_TOKENS.into_iter().filter_map(special).collect();
         Ok(Self {
             sources,
             path,
-            special_tokens,
+            special_tokens: tokenizer.named_tokens().clone(),
         })
     }
 
@@ -222,7 +219,7 @@ impl ChatTemplate {
         let mut variables: Vec<(String, Value)> =
             vec![("tools".into(), ().into()), ("documents".into(), ().into())];
         let special = self.special_tokens.iter();
-        variables.extend(special.map(|(name, token)| (name.to_string(), token.as_str().into())));
+        variables.extend(special.map(|(name, token)| (name.clone(), token.as_str().into())));
         variables.push(("add_generation_prompt".into(), add_generation_prompt.into()));
         variables.extend(further);
         variables.push(("messages".into(), Value::from(all)));

@@ -1,5 +1,6 @@
 //! The tokenizer of a checkpoint.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -12,7 +13,7 @@ use tokenizers::{
 use super::TruncationStrategy;
 use super::added_tokens::added_tokens;
 use super::tokenizer_class::TokenizerClass;
-use super::tokenizer_config::{cleaned, unread};
+use super::tokenizer_config::{SPECIAL_TOKENS, cleaned, unread};
 use super::truncation::Limit;
 use crate::Checkpoint;
 use crate::checkpoint::Words;
@@ -55,6 +56,7 @@ pub struct Tokenizer {
     /// A token that texts may not have.
     fill_token: Option<String>,
     unread_keys: Vec<String>,
+    named_tokens: BTreeMap<String, String>,
     class_note: Option<String>,
 }
 
@@ -141,11 +143,17 @@ impl Tokenizer {
             reason,
         };
         if !is_named(&path) {
-            let reason = format!(
-                "missing; copy it from the model's repository, or write it with `python -c 'import transformers as t, \
-                 sys; t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {}`",
-                directory.display()
-            );
+            let reason = match TokenizerClass::in_python(directory) {
+                Some(class) => format!(
+                    "missing, and transformers' {class} writes none; build it of the class's own files with the tokenizers package, \
+                     or give the model token ids"
+                ),
+                None => format!(
+                    "missing; copy it from the model's repository, or write it with `python -c 'import transformers as t, \
+                     sys; t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {}`",
+                    directory.display()
+                ),
+            };
             return Err(fail(reason));
         }
         let bytes = read_limited(&path, MAX_BYTES, "tokenizer.json")?;
@@ -181,6 +189,7 @@ impl Tokenizer {
             fill_token: class.fill_token(config.as_ref())?,
             unread_keys: unread_keys.unwrap_or_default(),
             class_note: class.note().map(str::to_string),
+            named_tokens: tokens.named,
             inner,
             config,
             folder: Some(directory.to_path_buf()),
@@ -204,13 +213,19 @@ impl Tokenizer {
 
     fn of_words(words: Words) -> Result<Self> {
         let inner = super::gguf::tokenizer(&words)?;
+        let config = ConfigJson::given(&words.path, words.tokenizer_config());
+        let named = SPECIAL_TOKENS.iter().filter_map(|name| {
+            let token = config.special_token(name).ok()??;
+            Some((name.to_string(), token))
+        });
         Ok(Self {
+            named_tokens: named.collect(),
             decoding: Decoding::of(&inner, None, None)?,
             fill_token: None,
             unread_keys: Vec::new(),
             class_note: None,
             inner,
-            config: Some(ConfigJson::given(&words.path, words.tokenizer_config())),
+            config: Some(config),
             folder: None,
             path: words.path,
             limit: None,
@@ -244,6 +259,11 @@ impl Tokenizer {
     /// Where files are that say more than `tokenizer.json`, unless there are none.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
+    }
+
+    /// The special tokens by their names, such as `bos_token`, which chat templates read.
+    pub(super) fn named_tokens(&self) -> &BTreeMap<String, String> {
+        &self.named_tokens
     }
 
     /// The number of tokens that the model may have at most by `tokenizer_config.json`.

@@ -31,6 +31,9 @@ const AS_WRITTEN: [&str; 5] = [
     "PythonBackend",
     "ConvBertTokenizer",
 ];
+/// Entries of the list that are no classes: model types and Python classes.
+const MISTAKEN: &str = "mistaken";
+const IN_PYTHON: &str = "in Python";
 /// Names that transformers knows no class by, so that it follows `tokenizer.json`.
 const NONE: &str = "";
 
@@ -58,21 +61,7 @@ impl TokenizerClass {
         config: Option<&ConfigJson>,
         inner: &tokenizers::Tokenizer,
     ) -> Result<Self> {
-        // Its own reader tells what is wrong with it.
-        let model = ConfigJson::open(&directory.join("config.json")).ok();
-        let named = |file: Option<&ConfigJson>, key: &str| match file {
-            Some(file) => file.text(&[key]).unwrap_or_default(),
-            None => None,
-        };
-        let model_type = named(model.as_ref(), "model_type");
-        let class = match config {
-            Some(config) => config.text(&["tokenizer_class"])?,
-            None => None,
-        };
-        let class = class.or_else(|| named(model.as_ref(), "tokenizer_class"));
-        let name = chosen(class.as_deref(), model_type.as_deref(), || {
-            is_byte_level(inner)
-        });
+        let name = name_of(directory, config, || is_byte_level(inner))?;
         if name == NONE || AS_WRITTEN.contains(&name.as_str()) {
             return Ok(Self::AsWritten);
         }
@@ -108,6 +97,13 @@ impl TokenizerClass {
             keys.insert(key.clone(), said.unwrap_or_else(|| default.clone()));
         }
         Ok(Self::Built { parts, keys })
+    }
+
+    /// Returns the class for the files in a directory without a `tokenizer.json`, if it is one of transformers that writes none.
+    pub fn in_python(directory: &Path) -> Option<String> {
+        let config = ConfigJson::open_named(&directory.join("tokenizer_config.json")).ok()?;
+        let name = name_of(directory, config.as_ref(), || false).ok()?;
+        types_of(IN_PYTHON).any(|one| one == name).then_some(name)
     }
 
     /// The special tokens that a class names where the files do not: those with the names that all classes know, then its own in
@@ -182,6 +178,31 @@ fn number_of_tokens(config: &ConfigJson, key: &str) -> Result<Option<Value>> {
     }
 }
 
+/// The name of the class for the files in a directory; empty if there is none.
+fn name_of(
+    directory: &Path,
+    config: Option<&ConfigJson>,
+    is_byte_level: impl FnOnce() -> bool,
+) -> Result<String> {
+    // Its own reader tells what is wrong with it.
+    let model = ConfigJson::open(&directory.join("config.json")).ok();
+    let named = |file: Option<&ConfigJson>, key: &str| match file {
+        Some(file) => file.text(&[key]).unwrap_or_default(),
+        None => None,
+    };
+    let model_type = named(model.as_ref(), "model_type");
+    let class = match config {
+        Some(config) => config.text(&["tokenizer_class"])?,
+        None => None,
+    };
+    let class = class.or_else(|| named(model.as_ref(), "tokenizer_class"));
+    Ok(chosen(
+        class.as_deref(),
+        model_type.as_deref(),
+        is_byte_level,
+    ))
+}
+
 /// The name of the class for a file that names `class` and a model of a type; empty if there is none.
 fn chosen(
     class: Option<&str>,
@@ -190,7 +211,7 @@ fn chosen(
 ) -> String {
     let slow = |name: &str| name.strip_suffix("Fast").unwrap_or(name).to_string();
     let registered = model_type.and_then(registered);
-    let is_mistaken = model_type.is_some_and(|name| types_of("mistaken").any(|one| one == name));
+    let is_mistaken = model_type.is_some_and(|name| types_of(MISTAKEN).any(|one| one == name));
     let is_generic = |name: &str| AS_WRITTEN.contains(&name);
     let Some(class) = class.map(slow) else {
         return registered.unwrap_or(NONE).to_string();
@@ -220,7 +241,7 @@ fn types_of(class: &str) -> impl Iterator<Item = &'static str> {
 
 /// The class that transformers registers for a model type.
 fn registered(model_type: &str) -> Option<&'static str> {
-    let mut classes = lines().filter(|(name, _)| *name != "mistaken");
+    let mut classes = lines().filter(|(name, _)| ![MISTAKEN, IN_PYTHON].contains(name));
     let found = classes.find(|(_, types)| types.split(' ').any(|one| one == model_type));
     found.map(|(name, _)| name)
 }

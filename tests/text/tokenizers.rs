@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use candle_blocks::text::Tokenizer;
-use serde_json::Value;
+use candle_blocks::text::{ChatTemplate, Tokenizer};
+use serde_json::{Map, Value};
 
 use crate::weights::weights;
 
@@ -84,6 +84,12 @@ fn tokens_and_texts(path: &Path) -> usize {
             continue;
         }
         n_cases += 1;
+        if let Some(named) = case["named"].as_object() {
+            let (found, expected) = in_template(folder.path(), &tokenizer, named);
+            if found != expected {
+                wrong.push(format!("{name}: {found}, expected {expected}"));
+            }
+        }
         let results = case["results"].as_array().unwrap();
         let mut encoded = Vec::new();
         if case["limit"].is_null() {
@@ -185,6 +191,48 @@ fn a_text_that_is_to_be_filled_in_is_refused_by_name() {
             }
         }
     }
+}
+
+/// transformers' class for a model of this type writes no `tokenizer.json`.
+#[test]
+fn a_missing_tokenizer_is_refused_with_a_cure_that_its_class_has() {
+    for (model_type, words) in [
+        ("marian", ["MarianTokenizer", "writes none"]),
+        ("esm", ["EsmTokenizer", "writes none"]),
+        ("bert", ["save_pretrained", "missing"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write(
+            folder.path(),
+            "config.json",
+            &serde_json::json!({"model_type": model_type}),
+        );
+        let error = Tokenizer::open(folder.path()).unwrap_err().to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+}
+
+/// The special tokens that a chat template reads by their names, and those of transformers.
+fn in_template(
+    folder: &Path,
+    tokenizer: &Tokenizer,
+    named: &Map<String, Value>,
+) -> (String, String) {
+    let standard =
+        ["bos", "eos", "unk", "sep", "pad", "cls", "mask"].map(|name| format!("{name}_token"));
+    let names = standard
+        .iter()
+        .chain(named.keys().filter(|name| !standard.contains(name)));
+    let (mut template, mut expected) = (String::new(), String::new());
+    for name in names {
+        let token = named.get(name).map_or("", |token| token.as_str().unwrap());
+        template.push_str(&format!("{name} {{{{ {name} }}}}|"));
+        expected.push_str(&format!("{name} {token}|"));
+    }
+    fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    let template = ChatTemplate::of(tokenizer).unwrap();
+    let message = [serde_json::json!({"role": "user", "content": ""})];
+    (template.render(&message, false).unwrap(), expected)
 }
 
 #[test]
