@@ -1,4 +1,4 @@
-//! The AdamW optimiser over groups of named parameters.
+//! The AdamW optimizer over groups of named parameters.
 
 use std::collections::HashSet;
 
@@ -13,21 +13,21 @@ use crate::{
     train::{Gradients, ParameterGroup, parameters::NONE_TO_TRAIN},
 };
 
-/// The hyperparameters of [`AdamW`], except for the weight decay, which belongs to its groups.
+/// The hyperparameters for [`AdamW`], except the weight decay, which belongs to the groups.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamWConfig {
     /// The learning rate.
     pub learning_rate: f64,
-    /// Decay rate of the first moment, the running mean of the gradient.
+    /// The decay rate for the first moment, the gradient's running mean.
     pub beta1: f64,
-    /// Decay rate of the second moment, the running mean of its square.
+    /// The decay rate for the second moment, the running mean of its square.
     pub beta2: f64,
-    /// Added to the square root of the second moment.
+    /// The value added to the square root of the second moment.
     pub eps: f64,
 }
 
 impl Default for AdamWConfig {
-    /// The defaults of `torch.optim.AdamW`: 1e-3, 0.9, 0.999, 1e-8.
+    /// Returns the defaults of `torch.optim.AdamW`: 1e-3, 0.9, 0.999, 1e-8.
     fn default() -> Self {
         Self {
             learning_rate: 1e-3,
@@ -58,37 +58,37 @@ impl AdamWConfig {
     }
 }
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>): the steps of
+/// Adam with decoupled weight decay (Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>): equals
 /// `torch.optim.AdamW` up to rounding.
 ///
-/// On the CPU a step is one parallel pass over each parameter, its gradient and its two moments. On another device all
-/// parameters of a group and type are moved together, and the host waits once, for the norm of the gradients. The moments of
-/// f16 and bf16 parameters are f32. A parameter without a gradient in a step stays as it is, including its step count.
+/// On the CPU, a step is one parallel pass over each parameter, its gradient and its two moments. On another device, all
+/// parameters with the same group and dtype are updated together, and the host waits once, for the gradient norm. f16 and
+/// bf16 parameters have f32 moments. A parameter without a gradient stays unchanged, and so does its step count.
 ///
 /// The [module](crate::train) shows it in a loop.
 #[derive(Debug)]
 pub struct AdamW {
     pub(super) parameters: Parameters,
-    /// What it knows about each of them, in their order.
+    /// The state for each parameter, in order.
     pub(super) states: Vec<State>,
     config: AdamWConfig,
     pub(super) n_updates: u64,
-    /// Steps of training take the same memory again and again.
+    /// Keeps the memory that each training step reuses.
     _keeper: MemoryKeeper,
 }
 
-/// What the optimiser knows about a parameter.
+/// The optimizer state for a parameter.
 #[derive(Debug)]
 pub(super) struct State {
     pub moments: Moments,
-    /// How many updates it had.
+    /// The number of updates.
     pub step: u64,
     weight_decay: f64,
     learning_rate_scale: f64,
 }
 
 impl AdamW {
-    /// Creates an optimiser for the given groups of parameters.
+    /// Makes an optimizer for the given groups of parameters.
     ///
     /// # Errors
     /// If there is no parameter at all, one is given twice (under one role or two) or is not of a floating-point dtype,
@@ -151,21 +151,21 @@ impl AdamW {
         self.n_updates
     }
 
-    /// The parameters that it trains, with their roles.
+    /// Returns the trained parameters with their roles.
     pub fn parameters(&self) -> Parameters {
         self.parameters.clone()
     }
 
-    /// Runs the backward pass of `loss`, of which there is only one, and returns the gradients of the parameters; see
+    /// Runs the backward pass for `loss` and returns the parameters' gradients. A loss has only one such pass; see
     /// [`Gradients::backward`].
     ///
     /// # Errors
-    /// If the backward pass fails, or it is the second of this loss.
+    /// If the backward pass fails, or it is the second for this loss.
     pub fn backward(&self, loss: &Tensor) -> Result<Gradients> {
         Gradients::backward(&self.parameters, loss)
     }
 
-    /// Takes the gradients of the parameters from candle's `GradStore`, for a backward pass run as `loss.backward()`.
+    /// Takes the parameters' gradients from candle's `GradStore`, after `loss.backward()`.
     pub fn gradients(&self, store: &GradStore) -> Gradients {
         Gradients::of(&self.parameters, store)
     }
@@ -173,9 +173,9 @@ impl AdamW {
     /// Updates every parameter that has a gradient by one step, with `factor` times the learning rate.
     ///
     /// # Errors
-    /// If a gradient contains NaN or infinity, there are no gradients, one belongs to a parameter that this optimiser
-    /// does not train or has another shape or dtype, or the learning rate is negative, NaN or infinite. No parameter has
-    /// changed then.
+    /// If a gradient contains NaN or infinity, there are no gradients, one belongs to a parameter that this optimizer
+    /// does not train or has another shape or dtype, or the learning rate is negative, NaN or infinite. In each case no
+    /// parameter has changed.
     pub fn update(&mut self, gradients: &Gradients, factor: f64) -> Result<()> {
         ops::with_team(|| self.update_all(gradients, factor))
     }
@@ -228,16 +228,16 @@ impl AdamW {
         Ok(())
     }
 
-    /// Where the parameter of a role stands, which must be one that this gradient belongs to.
+    /// Returns the index of a role's parameter, and checks that the gradient belongs to it.
     fn position_of(&self, role: &str, gradient: &Tensor) -> Result<usize> {
         let position = self.parameters.place(role).ok_or_else(|| {
-            let reason = "its gradient is given, but it is in none of the optimiser's groups";
+            let reason = "its gradient is given, but it is in none of the optimizer's groups";
             Error::input(role, reason)
         })?;
         let (_, variable) = &self.parameters[position];
         if gradient.dims() != variable.dims() || gradient.dtype() != variable.dtype() {
             let reason = format!(
-                "its gradient is {:?} {:?}, but it is {:?} {:?}; take the gradients of the parameters of this optimiser",
+                "its gradient is {:?} {:?}, but it is {:?} {:?}; take the gradients of the parameters of this optimizer",
                 gradient.dtype(),
                 gradient.dims(),
                 variable.dtype(),
@@ -249,7 +249,7 @@ impl AdamW {
     }
 }
 
-/// candle's own interface: a single group without weight decay, whose parameters are named by position.
+/// candle's optimizer interface: a single group without weight decay, with parameters named by position.
 impl Optimizer for AdamW {
     type Config = AdamWConfig;
 
@@ -273,7 +273,7 @@ impl Optimizer for AdamW {
     }
 }
 
-/// The value of a loss as a number.
+/// Returns a loss as a float.
 ///
 /// # Errors
 /// If it is not a scalar, or is NaN or infinite, so that no step should be taken.

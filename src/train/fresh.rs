@@ -1,4 +1,4 @@
-//! Fresh parameters drawn from a seed.
+//! Fresh parameters, initialized from a seed.
 
 use std::collections::HashMap;
 use std::f64::consts::TAU;
@@ -14,14 +14,13 @@ use crate::config::{Draw, Initialization, StackConfig};
 use crate::device::{check_dtype, is_one};
 use crate::layers::{Stack, torch_bound};
 
-/// By how much longer than 2π the longest wave of a table of sines is.
+/// The longest wavelength in a sinusoidal table, divided by 2π.
 const MAX_TIMESCALE: f64 = 10_000.0;
 
 /// Creates fresh parameters, as variables, for the layers that request them.
 ///
-/// Each is drawn from its own random stream, determined by the seed and the role of the parameter: the same seed gives
-/// the same values whatever the order, the device and the number of threads, and adding a block does not change the
-/// others.
+/// Each parameter has its own random stream, determined by the seed and the role: the same seed gives the same values for
+/// any order, device and number of threads, and a new block does not change the others.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, config::Initialization};
@@ -49,12 +48,12 @@ pub struct Fresh {
 #[derive(Debug, Default)]
 struct Made {
     parameters: Parameters,
-    /// `d_in` of each linear layer made so far, by its role: a bias does not show it.
+    /// `d_in` for each linear layer made so far, by role, since a bias does not show it.
     inputs: HashMap<String, usize>,
 }
 
 impl Fresh {
-    /// Creates a source of parameters of the given dtype on the given device. Values are computed in f64 and rounded once.
+    /// Makes a source for parameters with the given dtype on the given device. Values are computed in f64 and rounded once.
     pub fn new(initialization: Initialization, seed: u64, dtype: DType, device: &Device) -> Self {
         Self {
             initialization,
@@ -65,12 +64,12 @@ impl Fresh {
         }
     }
 
-    /// A `VarBuilder` for layers of any kind. A name that is requested again is the same variable.
+    /// Returns a `VarBuilder` for any layer. A repeated name returns the same variable.
     pub fn var_builder(&self) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(self.clone()), self.dtype, self.device.clone())
     }
 
-    /// Creates a stack of the given configuration.
+    /// Makes a stack with the given configuration.
     ///
     /// # Errors
     /// If the configuration is invalid, or [`check_dtype`] refuses the type on the device.
@@ -79,12 +78,12 @@ impl Fresh {
         Ok(Stack::new(config, self.var_builder())?)
     }
 
-    /// The variables created so far with their roles, in the order in which layers requested them.
+    /// Returns the variables created so far with their roles, in the order in which layers requested them.
     pub fn parameters(&self) -> Parameters {
         self.made().parameters.clone()
     }
 
-    /// The tensor for a layer, through which a gradient reaches the variable if it is trained.
+    /// Returns the tensor for a layer; gradients reach the variable through it.
     fn handed_out(&self, role: &str, variable: &Var) -> Tensor {
         match self.initialization.is_trained(role) {
             true => variable.as_tensor().clone(),
@@ -181,7 +180,7 @@ impl SimpleBackend for Fresh {
     }
 }
 
-/// Whether there is such a distribution; of one of NaN, no number would ever lie within the cut.
+/// Checks the distribution's parameters; with NaN, no value would ever lie within the bounds.
 fn is_distribution(draw: Draw) -> bool {
     match draw {
         Draw::Normal { deviation: width }
@@ -197,7 +196,7 @@ fn is_distribution(draw: Draw) -> bool {
     }
 }
 
-/// What a layer's hint to candle means, around which mean.
+/// Returns the distribution for a layer's candle `Init` hint, with its mean.
 fn hinted(hint: Init, shape: &Shape) -> (Draw, f64) {
     let draw = match hint {
         Init::Const(value) => Draw::Constant(value),
@@ -223,7 +222,7 @@ fn hinted(hint: Init, shape: &Shape) -> (Draw, f64) {
     (draw, 0.0)
 }
 
-/// One value of a distribution.
+/// Samples one value from a distribution.
 fn sample(draw: Draw, stream: &mut ChaCha12Rng) -> f64 {
     match draw {
         Draw::Constant(value) => value,
@@ -241,7 +240,7 @@ fn sample(draw: Draw, stream: &mut ChaCha12Rng) -> f64 {
     }
 }
 
-/// A table of positions, each with sines in front and cosines behind (transformers' `sinusoids` of Whisper).
+/// Returns a table of positions, each with sines first and cosines second (`sinusoids` in transformers' Whisper).
 fn sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
     let (n_positions, width) = match *shape.dims() {
         [n_positions, width] if width % 2 == 0 && width > 2 => (n_positions, width),
@@ -259,8 +258,8 @@ fn sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
     Ok((0..n_positions).flat_map(row).collect())
 }
 
-/// A table of the patches of a square image, behind a row of zeros: each with sines and cosines of its column, then of its row
-/// (transformers' `build_2d_sinusoidal_position_embedding`, whose halves ViT-MAE swaps).
+/// Returns a table for the patches in a square image, after a row of zeros: sines and cosines for the column, then for the
+/// row (transformers' `build_2d_sinusoidal_position_embedding`, whose halves ViT-MAE swaps).
 fn patch_sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
     let side = |n_rows: usize| (n_rows.max(1) - 1).isqrt();
     let (side, width) = match *shape.dims() {
@@ -285,13 +284,13 @@ fn patch_sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
     Ok(std::iter::repeat_n(0.0, width).chain(patches).collect())
 }
 
-/// Box and Muller's transformation, through `libm` for the same bits on every platform.
+/// The Box-Muller transform, through `libm` for the same bits on every platform.
 fn normal(stream: &mut ChaCha12Rng) -> f64 {
     let radius = (-2.0 * libm::log(1.0 - stream.random::<f64>())).sqrt();
     radius * libm::cos(TAU * stream.random::<f64>())
 }
 
-/// FNV-1a: fixed for all time, which the standard library's hash is not.
+/// The FNV-1a hash, which never changes, unlike the standard library's hash.
 fn digest(role: &str) -> u64 {
     role.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

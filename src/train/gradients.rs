@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::ops;
 use crate::ops::Collected;
 
-/// The gradients of named parameters, in the order of the parameters.
+/// Gradients for named parameters, in the parameters' order.
 ///
 /// ```
 /// use candle_blocks::train::Gradients;
@@ -32,19 +32,19 @@ use crate::ops::Collected;
 #[must_use]
 pub struct Gradients {
     by_role: ByRole<Collected>,
-    /// What every gradient is to be multiplied by: the optimiser does it on its way.
+    /// A factor for every gradient, which the optimizer applies.
     scale: f64,
-    /// The norm before `scale`, once it is known.
+    /// The norm before `scale`, once known.
     norm: OnceLock<f64>,
-    /// The number of targets whose mean they are, as far as [`Self::accumulate_mean`] was told.
+    /// The number of targets in the mean, from [`Self::accumulate_mean`].
     n_targets: usize,
 }
 
-/// torch's `clip_grad_norm_` adds it to the norm that it divides by.
+/// The value that torch's `clip_grad_norm_` adds to the norm before it divides.
 const CLIP_EPS: f64 = 1e-6;
 
 impl Default for Gradients {
-    /// No gradients yet.
+    /// Makes an empty collection.
     fn default() -> Self {
         Self {
             by_role: ByRole::default(),
@@ -56,20 +56,19 @@ impl Default for Gradients {
 }
 
 impl Gradients {
-    /// Takes the gradients of the given parameters from candle's `GradStore`, as far as the backward pass reached them.
+    /// Takes the given parameters' gradients from candle's `GradStore`, if the backward pass reached them.
     pub fn of(parameters: &[(String, Var)], store: &GradStore) -> Self {
         Self::collect(parameters, |variable| store.get(variable).cloned())
     }
 
-    /// Runs the backward pass of `loss` and returns the gradients of the given parameters: `loss.backward()` and
-    /// [`Self::of`] in one, but faster, since gradients do not go through candle's store. The loss is to be a scalar:
-    /// candle takes several numbers for their sum.
+    /// Runs the backward pass for `loss` and returns the given parameters' gradients, like `loss.backward()` followed by
+    /// [`Self::of`], but faster, since gradients do not go through candle's store. The loss should be a scalar; candle
+    /// takes the sum over several elements.
     ///
-    /// What the layers have kept for it goes as it is used, as in PyTorch: gradients take the place of activations, and `loss`
-    /// has no second backward pass.
+    /// Activations are freed as the pass uses them, as in PyTorch, so `loss` has no second backward pass.
     ///
     /// # Errors
-    /// If the backward pass fails, or it is the second of this loss.
+    /// If the backward pass fails, or it is the second for this loss.
     pub fn backward(parameters: &[(String, Var)], loss: &Tensor) -> Result<Self> {
         let (store, collected) = ops::collecting(|| loss.backward())?;
         let mut by_role = ByRole::default();
@@ -89,7 +88,7 @@ impl Gradients {
         })
     }
 
-    /// Those of the given parameters that `find` has.
+    /// Collects the given parameters' gradients that `find` returns.
     pub(super) fn collect(
         parameters: &[(String, Var)],
         find: impl Fn(&Var) -> Option<Tensor>,
@@ -104,7 +103,7 @@ impl Gradients {
         }
     }
 
-    /// The gradient of a role, clipped and scaled; `None` if no backward pass reached it.
+    /// Returns a role's gradient, clipped and scaled; `None` if no backward pass reached it.
     ///
     /// # Errors
     /// If candle cannot scale it.
@@ -114,19 +113,19 @@ impl Gradients {
         Ok(scaled.transpose()?)
     }
 
-    /// The roles that have a gradient.
+    /// Returns the roles that have a gradient.
     pub fn roles(&self) -> impl Iterator<Item = &str> {
         self.by_role.iter().map(|(role, _)| role.as_str())
     }
 
-    /// Whether there are no gradients.
+    /// Returns whether there are no gradients.
     pub fn is_empty(&self) -> bool {
         self.by_role.is_empty()
     }
 
-    /// Takes the gradients of the next micro-batch, whose loss is the mean over `n_targets` targets, so that these are then
-    /// those of the mean over all targets so far: of one big batch. For [`ops::cross_entropy`](crate::ops::cross_entropy),
-    /// [`ops::n_targets`](crate::ops::n_targets) gives the number. A micro-batch of no target changes nothing.
+    /// Adds the gradients of the next micro-batch, whose loss is the mean over `n_targets` targets. The result is the gradient
+    /// for one large batch: the mean over all targets so far. For [`ops::cross_entropy`](crate::ops::cross_entropy),
+    /// [`ops::n_targets`](crate::ops::n_targets) returns the number. A micro-batch without targets changes nothing.
     ///
     /// ```no_run
     /// # use candle_blocks::{ops, train::Gradients, candle_core::Tensor, Parameters};
@@ -142,7 +141,7 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// As for [`Self::accumulate`].
+    /// The errors of [`Self::accumulate`].
     pub fn accumulate_mean(&mut self, mut other: Self, n_targets: usize) -> Result<()> {
         if n_targets == 0 {
             return Ok(());
@@ -154,8 +153,8 @@ impl Gradients {
         self.accumulate(other)
     }
 
-    /// Adds the gradients of another backward pass. The sum of `n` micro-batches, scaled by `1 / n`, is the gradient of one
-    /// big batch only if each has as many targets: otherwise use [`Self::accumulate_mean`].
+    /// Adds the gradients from another backward pass. The sum over `n` micro-batches, scaled by `1 / n`, equals the gradient
+    /// for one large batch only if all have the same number of targets; otherwise use [`Self::accumulate_mean`].
     ///
     /// # Errors
     /// If a role has gradients of different shapes or dtypes.
@@ -191,12 +190,11 @@ impl Gradients {
         self.scale *= factor;
     }
 
-    /// The global norm of all gradients, `√Σ g²`: summed in f64 on the CPU, elsewhere in their type and at least f32, with one
-    /// transfer.
+    /// Returns the global norm over all gradients, `√Σ g²`: summed in f64 on the CPU, elsewhere in their dtype and at least
+    /// f32, with one transfer.
     ///
     /// # Errors
-    /// If a gradient contains NaN or infinity; the message names the first such parameter. Also if they were scaled by
-    /// one.
+    /// If a gradient contains NaN or infinity, where the message names the first such parameter, or the scale does.
     pub fn norm(&self) -> Result<f64> {
         if !self.scale.is_finite() {
             let reason = format!(
@@ -221,11 +219,11 @@ impl Gradients {
         Ok(self.norm.get_or_init(|| squares.sqrt()) * self.scale.abs())
     }
 
-    /// As [`Self::norm`], of the gradients of all ranks, which [`Self::norm`] and [`Self::clip_norm`] then take too: once all are
-    /// accumulated, and before they are clipped or an optimizer takes them.
+    /// Returns the norm over all ranks' gradients, which [`Self::norm`] and [`Self::clip_norm`] then also use. Call it after
+    /// the last accumulation, and before clipping and the optimizer's update.
     ///
     /// # Errors
-    /// As for [`Self::norm`], on every rank; also if the ranks cannot be reached.
+    /// The errors of [`Self::norm`], on every rank; also if the ranks cannot be reached.
     pub fn norm_among(&mut self, parallel: &TensorParallel) -> Result<f64> {
         let mut squares = 0.0;
         for (role, gradient) in &self.by_role {
@@ -242,11 +240,11 @@ impl Gradients {
         self.norm()
     }
 
-    /// Scales the gradients down to a global norm of at most `max_norm` and returns the norm before, as
+    /// Scales the gradients down to a global norm of at most `max_norm` and returns the norm before, like
     /// `torch.nn.utils.clip_grad_norm_(parameters, max_norm)`.
     ///
     /// # Errors
-    /// As for [`Self::norm`]; also if `max_norm` is not positive.
+    /// The errors of [`Self::norm`]; also if `max_norm` is not positive.
     pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64> {
         if max_norm.is_nan() || max_norm <= 0.0 {
             let reason = format!("it is {max_norm}, expected a positive number");
@@ -257,7 +255,7 @@ impl Gradients {
         Ok(norm)
     }
 
-    /// Every gradient before the common factor, and the factor.
+    /// Returns every gradient before the common factor, and the factor.
     pub(super) fn unscaled(&self) -> (&[(String, Collected)], f64) {
         (&self.by_role, self.scale)
     }

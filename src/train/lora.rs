@@ -1,4 +1,4 @@
-//! Low-rank adapters (LoRA) on selected linear layers of a stack.
+//! Low-rank adapters (LoRA) on selected linear layers in a stack.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -15,23 +15,23 @@ use crate::{
     train::Fresh,
 };
 
-/// The configuration of low-rank adapters: which linear layers get one, and how large it is.
+/// The configuration of low-rank adapters: their layers, rank and scale.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct LoraConfig {
     /// The rank of the adapters.
     pub rank: usize,
-    /// The outputs of the adapters are multiplied by `alpha / rank`.
+    /// The adapters' outputs are multiplied by `alpha / rank`.
     pub alpha: f64,
-    /// Dropout probability of their input.
+    /// The dropout probability on their input.
     pub dropout: f64,
-    /// Patterns over the roles of linear layers, inside every block (`attention.query`, `feed_forward.*`) or in the whole
+    /// Patterns for the roles of linear layers, inside every block (`attention.query`, `feed_forward.*`) or in the whole
     /// stack (`blocks.0.*`).
     pub targets: Vec<String>,
 }
 
 impl LoraConfig {
-    /// Adapters on the layers that match one of the patterns, without dropout.
+    /// Makes a configuration for the layers that match one of the patterns, without dropout.
     pub fn new(rank: usize, alpha: f64, targets: &[&str]) -> Self {
         Self {
             rank,
@@ -41,7 +41,7 @@ impl LoraConfig {
         }
     }
 
-    /// Sets the dropout probability of the adapters' input.
+    /// Sets the dropout probability on the adapters' input.
     pub fn with_dropout(mut self, p: f64) -> Self {
         self.dropout = p;
         self
@@ -53,19 +53,19 @@ impl LoraConfig {
     }
 }
 
-/// `local` of a role `blocks.{i}.local`.
+/// Returns `local` from a role `blocks.{i}.local`.
 fn local(role: &str) -> &str {
     role.splitn(3, '.').nth(2).unwrap_or(role)
 }
 
-/// The LoRA adapters of a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` instead of `y = x·Wᵀ + b`, where only
+/// LoRA adapters on a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` instead of `y = x·Wᵀ + b`, where only
 /// `A` and `B` are trained (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
 ///
-/// A quantised checkpoint opened by [`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized) stays
-/// quantised under them.
+/// A quantized checkpoint opened with [`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized) stays
+/// quantized under them.
 ///
-/// As in PEFT, `A` starts Kaiming-uniform (`±1/√d_in`) and `B` zero, so that nothing changes before the first step; and the
-/// adapters of a stack in f16 or bf16 are f32, since a step of training may be too small for half types.
+/// In PEFT and here, `A` starts Kaiming-uniform (`±1/√d_in`) and `B` zero, so nothing changes before the first step. Adapters
+/// on a stack in f16 or bf16 are f32, since a training step may be too small for half types.
 ///
 /// ```no_run
 /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
@@ -87,13 +87,13 @@ pub struct Lora {
     parameters: Parameters,
 }
 
-/// The key of a file's metadata that holds the configuration.
+/// The metadata key for the configuration in a file.
 const CONFIG: &str = "lora";
 
 impl Lora {
-    /// Adds an adapter to every linear layer of the stack that the configuration selects. The weights of those layers
-    /// get no gradients from then on. To freeze everything else as well, load the stack without variables
-    /// ([`Checkpoint::stack`](crate::Checkpoint::stack)); otherwise give the optimiser what else is to be trained.
+    /// Adds an adapter to every linear layer in the stack that the configuration selects. From then on, the weights of these
+    /// layers get no gradients. To freeze everything else as well, load the stack without variables
+    /// ([`Checkpoint::stack`](crate::Checkpoint::stack)); otherwise give the optimizer the other variables to train.
     ///
     /// # Errors
     /// If a pattern matches no linear layer, the rank is 0, another number is out of range, or a layer already has an
@@ -140,7 +140,7 @@ impl Lora {
         &self.config
     }
 
-    /// The variables `<role>.lora_a.weight` `[rank, d_in]` and `<role>.lora_b.weight` `[d_out, rank]`.
+    /// Returns the variables `<role>.lora_a.weight` `[rank, d_in]` and `<role>.lora_b.weight` `[d_out, rank]`.
     pub fn parameters(&self) -> Parameters {
         self.parameters.clone()
     }
@@ -149,7 +149,7 @@ impl Lora {
     /// roles, for [`Checkpoint::save`](crate::Checkpoint::save).
     ///
     /// # Errors
-    /// If these adapters are not in the stack, or a weight is kept quantised.
+    /// If these adapters are not in the stack, or a weight is quantized.
     pub fn merge(&self, stack: &mut Stack) -> Result<Vec<(String, Tensor)>> {
         let mut merged = Vec::new();
         for (role, linear) in stack
@@ -197,7 +197,7 @@ impl Lora {
         write_safetensors(path, &tensors, Some(metadata))
     }
 
-    /// Attaches the adapters from a file that [`Self::save`] wrote to a stack of the same shape.
+    /// Attaches the adapters from a file that [`Self::save`] wrote to a stack with the same shape.
     ///
     /// # Errors
     /// If the file is not one of these or does not fit the stack, which then has no adapters.
@@ -230,8 +230,8 @@ impl Lora {
     }
 }
 
-/// Checks that a file has the adapters that the configuration gives the stack, and no others: before memory is taken
-/// for them, of which a damaged configuration could ask for any amount.
+/// Checks that a file has exactly the adapters that the configuration gives the stack, before memory is allocated for them,
+/// since a damaged configuration could request any amount.
 fn check_shapes(
     stack: &mut Stack,
     config: &LoraConfig,
@@ -263,7 +263,7 @@ fn check_shapes(
     }
 }
 
-/// A linear layer with a fresh adapter, and the adapter's variables.
+/// Returns a linear layer with a fresh adapter, and the adapter's variables.
 fn adapt(
     linear: &Linear,
     role: &str,

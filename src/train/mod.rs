@@ -1,5 +1,5 @@
-//! What training needs besides gradients: fresh parameters, an optimiser over named parameters, learning rate
-//! schedules, a file to resume from, LoRA adapters and activation checkpointing.
+//! Training: fresh parameters, an optimizer over named parameters, learning rate schedules, a file to resume from, LoRA
+//! adapters and activation checkpointing.
 //!
 //! A training loop takes its variables from [`Checkpoint::trainable`](crate::Checkpoint::trainable), [`Fresh`] or
 //! [`Lora`], puts them into [`ParameterGroup`]s for [`AdamW`], and calls [`AdamW::backward`],

@@ -1,10 +1,10 @@
-//! Selecting named parameters and putting them into groups.
+//! Selects named parameters and groups them.
 
 use crate::checkpoint::Parameters;
 use crate::config::{each_matches, matches};
 use crate::error::{Error, Result};
 
-/// Which of these is missing cannot be told from an empty list.
+/// The error for an empty list, which has no parameter to name.
 pub(super) const NONE_TO_TRAIN: &str = "there is none to train; a loader lists the variables that were made so far, so \
     load the layers first (`loader.stack()`), by a loader of `Checkpoint::trainable`, and freeze fewer";
 
@@ -44,12 +44,12 @@ pub struct ParameterGroup {
     pub parameters: Parameters,
     /// The weight decay: each step subtracts this fraction, times the learning rate, of each parameter.
     pub weight_decay: f64,
-    /// Factor on the learning rate of the optimizer.
+    /// A factor on the optimizer's learning rate.
     pub learning_rate_scale: f64,
 }
 
 impl ParameterGroup {
-    /// A group with the given weight decay and the learning rate of the optimizer.
+    /// Makes a group with the given weight decay and the optimizer's learning rate.
     pub fn new(parameters: impl Into<Parameters>, weight_decay: f64) -> Self {
         Self {
             parameters: parameters.into(),
@@ -58,7 +58,7 @@ impl ParameterGroup {
         }
     }
 
-    /// Sets the factor on the learning rate of the optimizer.
+    /// Sets the factor on the optimizer's learning rate.
     pub fn with_learning_rate_scale(mut self, factor: f64) -> Self {
         self.learning_rate_scale = factor;
         self

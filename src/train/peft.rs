@@ -1,9 +1,9 @@
-//! Saves adapters as files of Hugging Face's PEFT library.
+//! Saves adapters as files for Hugging Face's PEFT library.
 //!
-//! Where a tensor on disk is one role's weight, the role's adapter goes out as it is. A part of a fused tensor (GPT-2's query)
-//! is no module in transformers, so the adapters of all parts become one of the whole: their `A` one below the other, and a
-//! `B` that is zero where an adapter's columns meet the features of other parts. Its rank is the sum of theirs; PEFT takes
-//! rank and alpha per module, so that `alpha / rank` stays what it was.
+//! If a tensor on disk is one role's weight, the role's adapter is written unchanged. A part in a fused tensor (GPT-2's query)
+//! is not a module in transformers, so the adapters for all parts become one adapter for the fused tensor: their `A` stacked,
+//! and a `B` that is zero where an adapter's columns meet the features of other parts. The ranks add up; PEFT has a rank
+//! and an alpha for each module, so `alpha / rank` stays the same.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -16,24 +16,23 @@ use crate::checkpoint::{Checkpoint, Conversion, UsedTensor};
 use crate::error::{Error, Result};
 use crate::train::Lora;
 
-/// What PEFT puts in front of every module's name.
+/// PEFT's prefix for every module name.
 const PREFIX: &str = "base_model.model.";
 
 impl Lora {
     /// Writes `adapter_model.safetensors` and `adapter_config.json` to a directory, from which PEFT's
     /// `PeftModel.from_pretrained` adds them to the model that `checkpoint` was opened from.
     ///
-    /// Modules have the names of the class that `config.json` names in `architectures`, which PEFT goes by; without one, those of
-    /// the base model, or of a model with a head if the files hold one.
+    /// Modules are named as in the class that `architectures` in `config.json` names, which PEFT uses; without it, as in the
+    /// base model, or as in a model with a head if the files have one.
     ///
-    /// Adapters of parts of a fused tensor (GPT-2's query and value) become one adapter of the whole tensor, whose rank is
-    /// the sum of theirs and which computes the same. Further training in PEFT would not keep its zeros. The same holds of
-    /// gates and ups of a mixture's experts: classes of transformers 5 stack all experts in one parameter, which PEFT adapts
-    /// by `target_parameters`. PEFT has no dropout there, and goes on with a `lora_dropout` of 0.
+    /// Adapters for parts of a fused tensor (GPT-2's query and value) become one equivalent adapter for the fused tensor, with
+    /// the sum of their ranks. Further training in PEFT would not keep its zeros. The same is true for gate and up in a mixture
+    /// of experts: transformers 5 stacks all experts in one parameter, which PEFT adapts with `target_parameters`. PEFT has no
+    /// dropout there, and continues with `lora_dropout` 0.
     ///
     /// # Errors
-    /// If the weight of an adapted layer is neither a matrix of this checkpoint nor part of one, or a file cannot be
-    /// written.
+    /// If an adapted layer's weight is neither a matrix in this checkpoint nor a part of one, or a file cannot be written.
     pub fn save_peft(&self, checkpoint: &Checkpoint, directory: impl AsRef<Path>) -> Result<()> {
         let directory = directory.as_ref();
         let config = self.config();
@@ -148,7 +147,7 @@ impl Lora {
         })
     }
 
-    /// `A` and `B` by the role of the layer.
+    /// `A` and `B` by the layer's role.
     fn adapters(&self) -> HashMap<String, [Tensor; 2]> {
         let parameters = self.parameters();
         let find = |name: String| {
@@ -170,7 +169,7 @@ fn weight_of(role: &str) -> Option<&str> {
     role.strip_suffix(".weight")
 }
 
-/// The adapters of a fused tensor's parts as one of the whole, taken out of `adapters`; `None` if the tensor is no matrix.
+/// Merges the adapters for a fused tensor's parts, taken out of `adapters`, into one; `None` if the tensor is not a matrix.
 fn fused(
     checkpoint: &Checkpoint,
     used: &UsedTensor,

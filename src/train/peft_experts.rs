@@ -1,4 +1,4 @@
-//! The adapters of a mixture's experts, as PEFT has them of a parameter that stacks all experts.
+//! Converts adapters on experts to PEFT's form, which adapts one parameter with all experts stacked.
 //!
 //! PEFT reads `A` as `[n_experts, rank, d_in]` and `B` as `[d_out, rank, n_experts]`:
 //! <https://github.com/huggingface/peft/blob/v0.21.2/src/peft/tuners/lora/layer.py>, `ParamWrapper`.
@@ -14,14 +14,14 @@ use crate::error::Result;
 pub(super) struct Stack {
     /// The parameter's name in the class.
     pub parameter: String,
-    /// The module's name, with PEFT's name of what it wraps where another parameter's wrapper is around this one.
+    /// The module's name, with PEFT's suffix for a wrapped module if another parameter's wrapper is around this one.
     pub wrapper: String,
-    /// The number of adapters of an expert that are one here.
+    /// The number of adapters in an expert that are merged here.
     pub n_adapted: usize,
     pub factors: [Tensor; 2],
 }
 
-/// Takes the adapters of stacked experts out of `adapters`, of this rank.
+/// Takes the adapters on stacked experts, with this rank, out of `adapters`.
 pub(super) fn stacked(
     checkpoint: &Checkpoint,
     adapters: &mut HashMap<String, [Tensor; 2]>,
@@ -48,13 +48,14 @@ pub(super) fn stacked(
     Ok(stacks)
 }
 
-/// The role of a matrix's layer.
+/// Returns the role of a matrix's layer.
 fn layer<'m>(matrix: &'m ExpertMatrix) -> &'m str {
     let role = matrix.source.role.as_str();
     role.strip_suffix(".weight").unwrap_or(role)
 }
 
-/// The factors of all experts as PEFT's two, and how many adapters of an expert are one in them. What is not adapted is zero.
+/// Returns all experts' factors as PEFT's two tensors, and the number of merged adapters in an expert. Factors without an
+/// adapter are zero.
 fn joined(
     matrices: &[ExpertMatrix],
     adapters: &mut HashMap<String, [Tensor; 2]>,

@@ -18,22 +18,21 @@ use crate::train::Gradients;
 pub struct Recomputed {
     /// The loss, without a graph.
     pub loss: Tensor,
-    /// The gradients of the given parameters.
+    /// The given parameters' gradients.
     pub gradients: Gradients,
 }
 
-/// Activation checkpointing: computes the loss of a stack's output and its gradients, recomputing the activations of
-/// each block instead of keeping them (Chen et al. 2016, <https://arxiv.org/abs/1604.06174>; `torch.utils.checkpoint`
+/// Activation checkpointing: computes the loss on a stack's output and its gradients, and recomputes each block's activations
+/// instead of keeping them (Chen et al. 2016, <https://arxiv.org/abs/1604.06174>; `torch.utils.checkpoint`
 /// around every block).
 ///
-/// Equals `loss(&stack.forward_with(x, context)?)?.backward()?`, with the same additions in the same order but for what layers
-/// share, and, with dropout on, the same masks. Its peak memory is the input of every block and the activations of one; its cost is a
-/// second forward pass through all blocks but the last. Twelve blocks of BERT-base's size at 8 x 128 positions took
-/// 239 MB for activations instead of 1,060, and 1.1 to 1.2 times the time (2 cores of an AMD Zen 4, busy with other
-/// work).
+/// Equals `loss(&stack.forward_with(x, context)?)?.backward()?`, with the same order of additions (except in shared
+/// layers) and, with dropout, the same masks. Its peak memory is every block's input plus one block's activations; it costs a
+/// second forward pass through all blocks except the last. Twelve BERT-base blocks at 8 x 128 positions took
+/// 239 MB for activations instead of 1,060, and 1.1 to 1.2 times as long (2 busy cores of an AMD Zen 4).
 ///
-/// `parameters` are all variables whose gradients are wanted, including those that `x`, an encoder output in the
-/// context, or the loss depend on.
+/// `parameters` are all variables that need gradients, including variables on which `x`, an encoder output in the context, or
+/// the loss depend.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, config::Initialization};
@@ -52,8 +51,8 @@ pub struct Recomputed {
 /// ```
 ///
 /// # Errors
-/// If the forward pass or the loss fails, the loss does not depend on the stack, or dropout is on and a layer draws
-/// from candle's own generator, which cannot repeat its masks.
+/// If the forward pass or the loss fails, the loss does not depend on the stack, or dropout is on and a layer uses
+/// candle's own generator, which cannot repeat its masks.
 pub fn backward_recomputing(
     stack: &Stack,
     x: &Tensor,
@@ -156,12 +155,12 @@ pub fn backward_recomputing(
     Ok(Recomputed { loss, gradients })
 }
 
-/// The gradients of what `y` depends on, for the cotangent of `y`.
+/// Returns the gradients of the inputs of `y`, given the gradient of `y`.
 fn pulled_back(y: &Tensor, cotangent: &Tensor) -> Result<GradStore> {
     Ok((y * cotangent)?.sum_all()?.backward()?)
 }
 
-/// Each stream once that a layer with dropout draws from.
+/// Returns each random stream that a dropout layer uses, once.
 fn sources(stack: &Stack) -> Vec<DropoutSource> {
     let mut sources: Vec<DropoutSource> = Vec::new();
     let in_blocks = stack.blocks().iter().flat_map(Visit::dropouts);
@@ -174,15 +173,15 @@ fn sources(stack: &Stack) -> Vec<DropoutSource> {
     sources
 }
 
-/// The context of every block, cut off from what it was computed of: else each block's backward pass would go
-/// through the encoder and the position bias again.
+/// The context for every block, detached from its graph: otherwise each block's backward pass would run through the encoder
+/// and the position bias again.
 struct Shared {
     context: ForwardContext,
-    /// The inputs that layers have for themselves.
+    /// The per-layer inputs.
     inputs: Option<Tensor>,
-    /// The keys and values that layers share with later ones: of each layer, with their number.
+    /// The keys and values that layers share with later ones, with the layer's index.
     keys: Vec<(usize, [Var; 2], usize)>,
-    /// What was cut off, and what stands in its place.
+    /// The detached tensors, and the leaves in their place.
     leaves: Vec<(Tensor, Var)>,
 }
 
@@ -224,7 +223,7 @@ impl Shared {
         })
     }
 
-    /// The output of a layer, with the keys and values that it shares with later ones.
+    /// Returns a layer's output, with the keys and values that it shares with later ones.
     fn forward(
         &self,
         stack: &Stack,
@@ -246,7 +245,7 @@ impl Shared {
         Ok((y, pass.shared_of(layer)))
     }
 
-    /// Cuts off what a layer shares.
+    /// Detaches the keys and values that a layer shares.
     fn keep(&mut self, layer: usize, keys: Option<KeysAndValues>) -> Result<()> {
         if let Some(KeysAndValues { key, value, keys }) = keys {
             let [key, value] = [key, value].map(|of| Var::from_tensor(&of.tensor()?.detach()));
@@ -255,7 +254,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The gradients of what a layer shares, which no earlier layer reads.
+    /// Returns the gradients of a layer's shared keys and values, which no earlier layer reads.
     fn take(&mut self, layer: usize, sums: &mut Sums) -> Option<[Option<Tensor>; 2]> {
         let at = self.keys.iter().position(|(of, ..)| *of == layer)?;
         let (_, leaves, _) = self.keys.remove(at);

@@ -1,4 +1,4 @@
-//! Saving the state of a training and resuming from it.
+//! Saves the state of a training run, and resumes from it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -11,18 +11,18 @@ use crate::error::{Error, Result};
 use crate::ops::{Moments, moment_dtype};
 use crate::train::AdamW;
 
-/// The file's own mark, so that no other safetensors file is taken for one.
+/// The metadata key that distinguishes these files from other safetensors files.
 const FORMAT: (&str, &str) = ("training_state", "1");
-/// How many updates were made.
+/// The key for the number of updates.
 const N_UPDATES: &str = "n_updates";
-/// What stands before the caller's keys.
+/// The prefix for the caller's keys.
 const NOTE: &str = "note.";
 
 const PARTS: [&str; 3] = ["value", "first_moment", "second_moment"];
 
 impl AdamW {
-    /// Writes the parameters, moments and step counts to a safetensors file, atomically, together with `notes` of your
-    /// own (the epoch, [`DropoutSource::position`](crate::DropoutSource::position) ...).
+    /// Writes the parameters, moments and step counts to a safetensors file, atomically, together with your own `notes` (the
+    /// epoch, [`DropoutSource::position`](crate::DropoutSource::position) ...).
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -48,8 +48,8 @@ impl AdamW {
     /// The training then continues with the same bits as if it had never stopped.
     ///
     /// # Errors
-    /// If the file is not one of these, or has other parameters, shapes or dtypes than this optimiser; the message
-    /// names the first. Nothing has changed then.
+    /// If the file is of another kind, or has other parameters, shapes or dtypes than this optimizer; the message names the
+    /// first. In each case nothing has changed.
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<BTreeMap<String, String>> {
         let path = path.as_ref();
         let file = StateFile {
@@ -75,7 +75,7 @@ impl AdamW {
             let other = file.files.names().find(|name| !is_known(name));
             let other = other.unwrap_or("more tensors");
             return Err(file.error(format!(
-                "it holds {other}, which this optimiser does not train; give it the same parameters"
+                "it holds {other}, which this optimizer does not train; give it the same parameters"
             )));
         }
         let own = self.parameters.iter().zip(&mut self.states);
@@ -113,7 +113,7 @@ impl StateFile<'_> {
         })
     }
 
-    /// Value, moments and count of one parameter.
+    /// Reads one parameter's value, moments and count.
     fn read(&self, role: &str, variable: &Var) -> Result<(Tensor, Moments, u64)> {
         let moment = moment_dtype(variable.dtype());
         let dtypes = [variable.dtype(), moment, moment];
@@ -122,7 +122,7 @@ impl StateFile<'_> {
             let name = format!("{part}.{role}");
             if !self.files.contains(&name) {
                 return Err(self.error(format!(
-                    "it holds no {name}; it was saved by an optimiser of other parameters: resume with those"
+                    "it holds no {name}; it was saved by an optimizer of other parameters: resume with those"
                 )));
             }
             let tensor = self.files.read(&name)?;

@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
-/// How the learning rate changes after the warm-up.
+/// The change in the learning rate after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -41,7 +41,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule of `total` steps, of which the first `warm_up` are the warm-up. Beyond `total` the last value stays.
+    /// Makes a schedule for `total` steps, beginning with `warm_up` steps of warm-up. After `total`, the last value stays.
     pub fn new(decay: Decay, warm_up: u64, total: u64) -> Self {
         Self {
             decay,
@@ -50,7 +50,7 @@ impl Schedule {
         }
     }
 
-    /// The factor for a step, counted from 0.
+    /// Returns the factor for a step, counted from 0.
     pub fn factor(&self, step: u64) -> f64 {
         let (step, warm_up, total) = (step as f64, self.warm_up as f64, self.total as f64);
         if step < warm_up {

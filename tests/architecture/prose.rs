@@ -35,6 +35,7 @@ const HELD: &[&str] = &[
     "src/memory.rs",
     "src/ops",
     "src/trace",
+    "src/train",
     "src/verify",
 ];
 
