@@ -27,7 +27,8 @@ pub struct ConversationArgs {
     /// A JSON file with a list of documents, for the chat template.
     #[arg(long, value_name = "FILE")]
     documents: Option<PathBuf>,
-    /// A variable for the chat template, such as enable_thinking=false; may be given several times.
+    /// A variable for the chat template, such as enable_thinking=false or add_generation_prompt=false; may be given several
+    /// times.
     #[arg(long, value_name = "NAME=JSON")]
     template_var: Vec<String>,
     /// The chat template to use, if the checkpoint has several. [default: tool_use if there are tools, otherwise default]

@@ -7,7 +7,7 @@ use super::arguments::Arguments;
 use super::json::{Style, json};
 use super::objects::Range;
 use super::operators::integer;
-use super::python::{self, is_named, is_own, text};
+use super::python::{self, is_named, is_object, is_own, text};
 use super::strings::{lines, string_method};
 use super::{failed, unsupported};
 
@@ -84,12 +84,17 @@ pub(super) fn add(environment: &mut Environment) {
     };
     environment.add_filter("round", round);
     environment.add_test("iterable", |value: &Value| {
-        !value.is_none() && (is_own(value) || value.try_iter().is_ok())
+        let is_loop = is_named(value, "::Loop");
+        is_loop
+            || (!value.is_none()
+                && !is_object(value)
+                && (is_own(value) || value.try_iter().is_ok()))
     });
     environment.add_test("mapping", |value: &Value| {
-        value.kind() == ValueKind::Map && !is_named(value, "::Namespace")
+        value.kind() == ValueKind::Map && !is_object(value)
     });
     environment.add_test("sequence", |value: &Value| match value.kind() {
+        _ if is_object(value) => false,
         ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined => true,
         ValueKind::Iterable => !is_own(value) || value.downcast_object_ref::<Range>().is_some(),
         _ => false,
@@ -226,6 +231,11 @@ fn join(value: &Value, args: &[Value]) -> Result<Value, Error> {
     Ok(items.join(&between).into())
 }
 
+/// Whether Python reads a character in a number that Rust does not.
+fn is_other(c: char) -> bool {
+    c == '_' || (!c.is_ascii() && c.is_numeric())
+}
+
 fn check_defined(value: &Value, filter: &str) -> Result<(), Error> {
     match value.is_undefined() {
         true => Err(failed(format!("{filter}() of an undefined value"))),
@@ -252,7 +262,6 @@ fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
         };
     };
     let base = arguments.integer(1, "base")?.unwrap_or(10);
-    let is_other = |c: char| c == '_' || (!c.is_ascii() && c.is_numeric());
     if !(2..=36).contains(&base) || text.contains(is_other) {
         return Err(unsupported("int() of such digits, or of this base,"));
     }
@@ -290,8 +299,8 @@ fn float(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new("float", args, &["default"])?;
     check_defined(value, "float")?;
     let number = match (value.as_str(), value.kind()) {
-        (Some(text), _) if text.contains('_') => {
-            return Err(unsupported("float() of an underscore"));
+        (Some(text), _) if text.contains(is_other) => {
+            return Err(unsupported("float() of such digits"));
         }
         (Some(text), _) => text.trim().parse().ok(),
         (None, ValueKind::Number) => f64::try_from(value.clone()).ok(),

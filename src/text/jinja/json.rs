@@ -5,7 +5,7 @@ use std::fmt::Write;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::python::{float, is_float};
+use super::python::{float, is_float, is_object};
 
 /// The arguments of `json.dumps`.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ fn write(out: &mut String, value: &Value, style: &Style, level: usize) -> Result
                 write(out, item, style, level + 1)
             })?;
         }
-        ValueKind::Map => {
+        ValueKind::Map if !is_object(value) => {
             let mut keys: Vec<Value> = value.try_iter()?.collect();
             if style.sorts_keys {
                 keys.sort();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use minijinja::Error;
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value};
 
+use super::python::is_named;
 use super::{failed, unsupported};
 
 /// Items that can be read once. A generator is true, whatever it has, and has no length.
@@ -49,19 +50,22 @@ impl Object for Generator {
     }
 }
 
-/// Returns the items of a loop: a generator has a length there. A loop that may end early leaves items in the generator, which
-/// are refused then.
-pub(super) fn iterated(value: Value, may_end_early: bool) -> Result<Value, Error> {
+/// Returns the items of a loop: a generator and a string have a length there. How many items the loop leaves in a generator is
+/// not known, so that they are refused from then on.
+pub(super) fn iterated(value: Value) -> Result<Value, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(text.chars().map(|c| c.to_string()).collect());
+    }
     let Some(generator) = value.downcast_object_ref::<Generator>() else {
-        return match value.is_none() {
-            true => Err(failed("'NoneType' object is not iterable")),
+        return match value.is_none() || is_named(&value, "::Namespace") {
+            true => Err(failed("None and namespaces are not iterable")),
             false => Ok(value),
         };
     };
     let mut items = locked(&generator.0);
     let all: Vec<Value> = items.by_ref().collect();
-    if may_end_early && !all.is_empty() {
-        let refused = unsupported("reading a generator behind a loop with {% break %}");
+    if !all.is_empty() {
+        let refused = unsupported("reading a generator in or behind a loop over it");
         *items = vec![Value::from(refused)].into_iter();
     }
     Ok(all.into())

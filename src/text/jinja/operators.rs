@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, functions};
 
 use super::filters::escaped;
 use super::objects::{Generator, Range, given, iterated, taken};
-use super::python::{HIDDEN_ENTRY, float, is_float, is_list, is_own, text};
+use super::python::{HIDDEN_ENTRY, is_float, is_list, is_own, text};
 use super::rewrite::has;
 use super::{failed, unsupported};
 
@@ -104,6 +104,9 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_function("namespace", |args: Rest<ValueOrKwargs>| {
         let entry = Value::from_pairs([(HIDDEN_ENTRY, true)]);
         let all = args.into_values();
+        if all.iter().any(|value| value.kind() != ValueKind::Map) {
+            return Err(unsupported("namespace() of a value that is no mapping"));
+        }
         let merged = minijinja::value::merge_maps(all.into_iter().chain([entry]));
         functions::namespace(Some(from_args::<(ValueOrKwargs,)>(&[merged])?.0))
     });
@@ -205,12 +208,24 @@ pub(super) fn formatted(
     let plain = template.replace("%%", "");
     let has_only_texts = match style {
         FormatStyle::Printf => plain.matches('%').count() == plain.matches("%s").count(),
-        FormatStyle::StrFormat => !template.contains(':'),
+        FormatStyle::StrFormat => !template.contains(['[', ':', '.', '!']),
+    };
+    // minijinja pads by bytes, and writes floats with other exponents.
+    let is_odd = |value: &Value| {
+        let has_exponent = |text: &str| text.contains("e+") || text.contains("e-");
+        match (value.kind(), text(value)) {
+            (ValueKind::Number | ValueKind::Map, text) => has_exponent(&text) || !text.is_ascii(),
+            (_, text) => !text.is_ascii() || is_own(value),
+        }
     };
     for value in &mut values {
-        match is_float(value).is_some_and(|x| float(x).contains('e')) {
-            _ if has_only_texts && !value.is_kwargs() => *value = text(value).into(),
-            true => return Err(unsupported("a format of so small or large a float")),
+        match has_only_texts && !value.is_kwargs() {
+            true => *value = text(value).into(),
+            false if is_odd(value) && !has_only_texts => {
+                return Err(unsupported(format!(
+                    "the format {template:?} of this value"
+                )));
+            }
             false => {}
         }
     }
@@ -221,8 +236,8 @@ pub(super) fn formatted(
 /// Compares two values as Python does, which has no order of values of different types.
 fn compare(a: &Value, operator: &str, b: &Value) -> Result<bool, Error> {
     let test: fn(Ordering) -> bool = match operator {
-        "==" => return Ok(a == b),
-        "!=" => return Ok(a != b),
+        "==" => return Ok(is_own(a) == is_own(b) && a == b),
+        "!=" => return Ok(is_own(a) != is_own(b) || a != b),
         "in" => return contains(b, a),
         "not in" => return contains(b, a).map(|is_in| !is_in),
         "<" => Ordering::is_lt,

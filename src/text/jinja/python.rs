@@ -15,6 +15,13 @@ pub(super) fn is_named(value: &Value, name: &str) -> bool {
     object.is_some_and(|object| object.type_name().ends_with(name))
 }
 
+/// Whether the value is a mapping to minijinja, and none to Python.
+pub(super) fn is_object(value: &Value) -> bool {
+    ["::Namespace", "::Loop", "::Macro"]
+        .iter()
+        .any(|name| is_named(value, name))
+}
+
 /// Whether the value has items, and is no list.
 pub(super) fn is_own(value: &Value) -> bool {
     let is_view = value.downcast_object_ref::<View>().is_some();
@@ -69,6 +76,10 @@ pub(super) fn repr(value: &Value) -> String {
             }
         }
         ValueKind::Seq | ValueKind::Iterable => format!("[{}]", items(value).join(", ")),
+        ValueKind::Map if is_named(value, "::Loop") => {
+            let of = |name: &str| text(&value.get_attr(name).unwrap_or_default());
+            format!("<LoopContext {}/{}>", of("index"), of("length"))
+        }
         ValueKind::Map if is_named(value, "::Macro") => {
             format!(
                 "<Macro {}>",

@@ -115,9 +115,6 @@ impl<'a> Writer<'a> {
             }
             Stmt::EmitExpr(emit) => {
                 self.begin("\x02{ ", &emit.expr);
-                if name(&emit.expr) == Some("loop") && !self.assigned.contains("loop") {
-                    return Err(unsupported("the text of `loop`"));
-                }
                 let expr = self.expr(&emit.expr)?;
                 self.out += &format!("{expr} }}\x03");
             }
@@ -129,11 +126,9 @@ impl<'a> Writer<'a> {
                     None => String::new(),
                 };
                 let recursive = if node.recursive { " recursive" } else { "" };
-                let has_break = has_break(&node.body);
                 self.begin("\x02% for ", &node.iter);
-                self.out += &format!(
-                    "{target} in python_iterated({items}, {has_break}){filter}{recursive} %\x03"
-                );
+                self.out +=
+                    &format!("{target} in python_iterated({items}){filter}{recursive} %\x03");
                 self.body(&node.body, Around::Loop)?;
                 if !node.else_body.is_empty() {
                     self.tag("else");
@@ -300,11 +295,15 @@ impl<'a> Writer<'a> {
             },
             Expr::BinOp(node) => {
                 let (a, b) = (self.expr(&node.left)?, self.expr(&node.right)?);
+                let is_const = [&node.left, &node.right].map(|side| matches!(side, Expr::Const(_)));
+                let is_const = is_const.contains(&true);
                 match node.op {
                     BinOpKind::ScAnd => format!("({a} and {b})"),
                     BinOpKind::ScOr => format!("({a} or {b})"),
-                    BinOpKind::Eq => format!("({a} == {b})"),
-                    BinOpKind::Ne => format!("({a} != {b})"),
+                    BinOpKind::Eq if is_const => format!("({a} == {b})"),
+                    BinOpKind::Ne if is_const => format!("({a} != {b})"),
+                    BinOpKind::Eq => format!("python_compare({a}, '==', {b})"),
+                    BinOpKind::Ne => format!("python_compare({a}, '!=', {b})"),
                     BinOpKind::Lt => format!("python_compare({a}, '<', {b})"),
                     BinOpKind::Lte => format!("python_compare({a}, '<=', {b})"),
                     BinOpKind::Gt => format!("python_compare({a}, '>', {b})"),
@@ -408,7 +407,8 @@ impl<'a> Writer<'a> {
             ),
             callee => (
                 self.expr(callee)?,
-                !name(callee).is_some_and(|name| has(FUNCTIONS, name)),
+                !name(callee)
+                    .is_some_and(|name| has(FUNCTIONS, name) && !self.macros.contains(name)),
             ),
         };
         match call.args.is_empty() {
@@ -428,6 +428,9 @@ impl<'a> Writer<'a> {
             all.push(match arg {
                 CallArg::Pos(expr) => given(self.expr(expr)?),
                 CallArg::Kwarg(name, expr) => format!("{name}={}", given(self.expr(expr)?)),
+                CallArg::PosSplat(_) | CallArg::KwargSplat(_) if is_macro => {
+                    return Err(unsupported("`*` or `**` before an argument of a macro"));
+                }
                 CallArg::PosSplat(expr) => format!("*{}", self.expr(expr)?),
                 CallArg::KwargSplat(expr) => format!("**{}", self.expr(expr)?),
             });
@@ -478,13 +481,4 @@ fn name<'a>(expr: &Expr<'a>) -> Option<&'a str> {
         Expr::Var(var) => Some(var.id),
         _ => None,
     }
-}
-
-/// Whether a loop with this body may end early.
-fn has_break(body: &[Stmt]) -> bool {
-    body.iter().any(|stmt| match stmt {
-        Stmt::Break(_) => true,
-        Stmt::IfCond(node) => has_break(&node.true_body) || has_break(&node.false_body),
-        _ => false,
-    })
 }
