@@ -18,6 +18,7 @@ mod changes;
 mod chat;
 mod folder;
 mod generation;
+mod gguf_cuts;
 mod gguf_words;
 mod minilm;
 mod refused;

@@ -63,7 +63,7 @@ impl Words {
             .filter_map(|special| self.id(special))
             .collect();
         stops.extend(self.filled());
-        stops.extend(ENDS.iter().filter_map(|text| self.find(text)));
+        stops.extend(ENDS.iter().filter_map(|text| self.found(text)));
         let has = |stops: &[u32], text: &str| self.find(text).is_some_and(|id| stops.contains(&id));
         stops.retain({
             let among = stops.clone();
@@ -78,6 +78,17 @@ impl Words {
         stops
     }
 
+    /// The token of a text that is no word of the language: none that a merge makes, as Qwen's `</s>`, which is an HTML tag.
+    ///
+    /// Added tokens are never made by merges. llama.cpp takes every `</s>` for an end.
+    fn found(&self, text: &str) -> Option<u32> {
+        let id = self.find(text)?;
+        let is_normal = self.types.get(id as usize) == Some(&TokenType::Normal);
+        let is_made =
+            |merge: &String| merge.len() == text.len() + 1 && merge.replacen(' ', "", 1) == text;
+        (!(is_normal && self.merges.iter().any(is_made))).then_some(id)
+    }
+
     /// Whether `<|end|>` ends what a model says: in gpt-oss and Solar Open it ends a part of it.
     fn ends_a_turn(&self, has: impl Fn(&str) -> bool) -> bool {
         let calls = has("<|call|>") || has("<|calls|>");
@@ -86,7 +97,7 @@ impl Words {
 
     fn filled(&self) -> impl Iterator<Item = u32> {
         FILLED.into_iter().filter_map(|(key, texts)| {
-            let by_text = || texts.iter().find_map(|text| self.find(text));
+            let by_text = || texts.iter().find_map(|text| self.found(text));
             self.numbered(key).or_else(by_text)
         })
     }
@@ -101,7 +112,7 @@ impl Words {
         };
         let filled = FILLED.iter().flat_map(|(_, texts)| texts.iter());
         for text in ENDS.iter().chain(filled) {
-            set(self.find(text), TokenType::Control);
+            set(self.found(text), TokenType::Control);
         }
         for text in SHOWN {
             set(self.find(text), TokenType::UserDefined);

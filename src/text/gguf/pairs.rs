@@ -39,7 +39,11 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
             .into_iter()
             .all(|word| known.contains_key(&word[..]))
     };
-    let merges = merges.into_iter().filter(is_known).collect();
+    let breaks = match pre.is(Also::WholeBreaks) {
+        true => line_breaks(&known),
+        false => Vec::new(),
+    };
+    let merges = merges.into_iter().filter(is_known).chain(breaks).collect();
     let unknown = words.id(Special::Unknown).and_then(|id| words.text(id));
     let mut model = BPE::builder()
         .vocab_and_merges(vocabulary.into_iter().collect::<Vocab>(), merges)
@@ -107,6 +111,18 @@ pub(super) fn with_normalizer(
     let normalizer = part::<tokenizers::NormalizerWrapper>(words, described)?;
     let set = tokenizer.with_normalizer(Some(normalizer));
     set.map(drop).map_err(|error| failed(words, error))
+}
+
+/// All pairs of line breaks, the shortest first, so that each run of them that is a token becomes that.
+fn line_breaks(known: &HashMap<&str, u32>) -> Vec<(String, String)> {
+    let breaks = |n: usize| "\n".repeat(n);
+    let n_most = (1..)
+        .take_while(|&n| known.contains_key(&breaks(n)[..]))
+        .count();
+    let pairs = (2..=n_most).flat_map(|n| (1..n).map(move |first| (first, n - first)));
+    pairs
+        .map(|(one, other)| (breaks(one), breaks(other)))
+        .collect()
 }
 
 /// Pairs in their order. The first of a pair may begin with a space.

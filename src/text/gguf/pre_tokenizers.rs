@@ -3,7 +3,7 @@
 //! Patterns are those of the tokenizers' own files where llama.cpp rewrote one for its engine. What a file cannot say and its
 //! tokenizer.json does, such as composed characters, goes by the name.
 
-use Also::{Begun, Composed, Marked, Separated, WholeWords};
+use Also::{Begun, Composed, Marked, Separated, WholeBreaks, WholeWords};
 
 /// How a tokenizer cuts texts before pairs are merged, and what else its name says.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,8 @@ pub(super) enum Also {
     Composed,
     /// Words are spelled in characters, with spaces marked, and not in GPT-2's signs for bytes.
     Marked,
+    /// Line breaks beside each other are one token if the model has it, whatever its merges are.
+    WholeBreaks,
 }
 
 impl PreTokenizer {
@@ -158,11 +160,8 @@ const TABLE: &[PreTokenizer] = &[
         &[LLAMA_3],
         &[WholeWords, Begun],
     ),
-    of(
-        &["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"],
-        &[LLAMA_3],
-        &[],
-    ),
+    of(&["dbrx", "smaug-bpe", "chatglm-bpe"], &[LLAMA_3], &[]),
+    of(&["glm4", "glm5"], &[LLAMA_3], &[WholeWords]),
     of(&["qwen2", "f2llmv2"], &[QWEN_2], &[Composed]),
     of(
         &[
@@ -260,7 +259,7 @@ const TABLE: &[PreTokenizer] = &[
     of(
         &["gemma4", "granite-embed-multi-311m"],
         &[LINES],
-        &[Marked, Begun],
+        &[Marked, Begun, WholeBreaks],
     ),
     of(&["sarvam-moe"], &[LINES], &[Marked]),
 ];
