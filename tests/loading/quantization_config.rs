@@ -155,7 +155,9 @@ fn bits_of_an_mlx_module_that_do_not_fit_its_tensors_are_named() {
         |config| drop(config.as_object_mut().unwrap().remove(module)),
         message,
     );
-    assert_says(&said, &[module, "4 bits", "groups of 32", "an entry for"]);
+    let own = format!("give quantization.{module}");
+    let all = ["quantization.bits = 4", "quantization.group_size = 32"];
+    assert_says(&said, &[&own, all[0], all[1]]);
     assert!(!said.contains("belong"), "{said}");
     assert_refused(
         "quantized/mlx",

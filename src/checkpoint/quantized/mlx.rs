@@ -58,16 +58,21 @@ impl Mlx {
         );
         codes.check_dtype(&[Dtype::U32])?;
         let (n_rows, n_words) = codes.dims2()?;
-        let Setting { bits, group_size } = self.modules.get(&name).copied().unwrap_or(self.default);
+        let own = self.modules.get(&name);
+        let Setting { bits, group_size } = own.copied().unwrap_or(self.default);
         let columns = n_words.saturating_mul(32) / bits;
         let n_groups = columns.div_ceil(group_size);
         let is_whole = n_words.saturating_mul(32) == columns * bits;
         for part in [&scales, &offsets] {
             if !is_whole || part.info.shape != [n_rows, n_groups] {
                 let found = &part.info.shape;
+                let key = match own {
+                    Some(_) => format!("quantization.{name}"),
+                    None => "quantization".to_string(),
+                };
                 return Err(codes.error(format!(
-                    "{bits} bits in groups of {group_size}, as `quantization` says of {name}, do not fit {n_words} words of a row \
-                     and {} of shape {found:?}; add an entry for {name} with its bits and group_size",
+                    "{key}.bits = {bits} and {key}.group_size = {group_size} in config.json do not fit {n_words} words of a \
+                     row and {} of shape {found:?}; give quantization.{name} the bits and group_size of this module",
                     part.name
                 )));
             }
