@@ -150,12 +150,13 @@ impl<'p> ExpertMatrix<'p> {
     /// The rows of the parameter's matrix that are this one, if each lies as `[d_out, d_in]`, and how many it has.
     pub fn outputs(&self) -> (Vec<Range<usize>>, usize) {
         let n = self.source.shape.first().copied().unwrap_or(0);
+        let one = |range: Range<usize>| std::iter::once(range).collect();
         match (&self.source.features, self.source.item, self.part) {
             // A parameter that is the same on disk.
             (Some(features), Some(_), _) => (features.ranges.clone(), features.total),
-            (_, _, ExpertPart::Down) => (vec![0..n], n),
-            (_, _, ExpertPart::Gate) => (vec![0..n], 2 * n),
-            (_, _, ExpertPart::Up) => (vec![n..2 * n], 2 * n),
+            (_, _, ExpertPart::Down) => (one(0..n), n),
+            (_, _, ExpertPart::Gate) => (one(0..n), 2 * n),
+            (_, _, ExpertPart::Up) => (one(n..2 * n), 2 * n),
         }
     }
 }
