@@ -8,6 +8,8 @@ use candle_blocks::{
 
 #[path = "../../tests/shared/hostile.rs"]
 pub mod hostile;
+#[path = "../../tests/shared/torch_file.rs"]
+pub mod torch_file;
 
 pub use hostile::Folder;
 

@@ -241,7 +241,7 @@ fn an_adapter_in_a_file_of_pytorch_is_that_of_safetensors() {
         &open(&base, &[folder.path().to_path_buf()]).unwrap(),
         &judge,
     );
-    assert_computes(&open(&base, &[to.clone()]).unwrap(), &judge);
+    assert_computes(&open(&base, std::slice::from_ref(&to)).unwrap(), &judge);
     // In the place of a model, with it or without.
     let text = message(open(folder.path(), &[]));
     assert!(

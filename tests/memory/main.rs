@@ -8,6 +8,12 @@ mod small;
 #[cfg(target_os = "linux")]
 #[path = "../shared/synthetic.rs"]
 mod synthetic;
+#[cfg(target_os = "linux")]
+#[path = "../shared/torch_file.rs"]
+mod torch_file;
+#[cfg(target_os = "linux")]
+#[path = "../shared/torch_from_safetensors.rs"]
+mod torch_from_safetensors;
 
 #[cfg(target_os = "linux")]
 mod codes;
@@ -16,6 +22,8 @@ mod counted;
 mod limits;
 #[cfg(target_os = "linux")]
 mod loading;
+#[cfg(target_os = "linux")]
+mod pickles;
 #[cfg(target_os = "linux")]
 mod quantized_lora;
 #[cfg(target_os = "linux")]

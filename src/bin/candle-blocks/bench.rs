@@ -24,7 +24,7 @@ pub struct Args {
     /// The layers to measure.
     #[arg(long, value_enum)]
     op: Op,
-    /// With --op model, the checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
+    /// With --op model, the checkpoint: a directory, a .safetensors, .gguf or .bin file, or a .index.json.
     #[arg(long, value_name = "PATH")]
     model: Option<std::path::PathBuf>,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
+    /// The checkpoint: a directory, a .safetensors, .gguf or .bin file, or a .index.json.
     path: Option<PathBuf>,
     #[command(flatten)]
     source: SourceArgs,

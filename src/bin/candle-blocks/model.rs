@@ -19,7 +19,7 @@ use crate::texts::TextArgs;
 /// The checkpoint to load.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// The checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
+    /// The checkpoint: a directory, a .safetensors, .gguf or .bin file, or a .index.json.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     #[command(flatten)]

@@ -170,16 +170,14 @@ impl Pickle<'_> {
                 let dtype = self.storages[*of].dtype;
                 dtype.map(|dtype| (*of, dtype, [*first, *shape, *strides]))
             }
-            (Function::TypedTensor, [Value::Storage(of), place @ .., dtype])
-                if place.len() == 5 =>
-            {
-                match dtype {
-                    Value::Function(Function::Type(dtype)) => {
-                        Some((*of, *dtype, [place[0], place[1], place[2]]))
-                    }
-                    _ => None,
-                }
-            }
+            (
+                Function::TypedTensor,
+                [
+                    Value::Storage(of),
+                    place @ ..,
+                    Value::Function(Function::Type(dtype)),
+                ],
+            ) if place.len() == 5 => Some((*of, *dtype, [place[0], place[1], place[2]])),
             _ => None,
         };
         let (storage, dtype, [first, shape, strides]) = found.ok_or_else(|| {

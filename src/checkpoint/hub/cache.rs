@@ -37,11 +37,11 @@ impl Cache {
             Some(file) => cached(&snapshot, file),
             None => {
                 cached(&snapshot, CONFIG)?;
-                let is_there = |name: &&str| snapshot.join(name).exists();
+                let is_there = |name: &str| snapshot.join(name).exists();
                 let mut checkpoints = CHECKPOINTS.iter();
-                let held = checkpoints.find(|names| names.iter().any(|name| is_there(&name)));
+                let held = checkpoints.find(|names| names.iter().any(|name| is_there(name)));
                 let [single, index] = held.unwrap_or(&CHECKPOINTS[0]);
-                if is_there(&single) || !is_there(&index) {
+                if is_there(single) || !is_there(index) {
                     cached(&snapshot, single)?;
                 } else {
                     let index = cached(&snapshot, index)?;
