@@ -44,8 +44,8 @@ pub fn threads_for(elements: usize, threads: usize) -> usize {
     threads_worth(elements.saturating_mul(WORK_PER_ELEMENT), threads)
 }
 
-/// Calls `work(start, chunk)` for each chunk of `chunk` elements in `out`, in parallel like [`for_tasks`]. The last
-/// chunk may be shorter.
+/// Calls `work(start, chunk)` for each chunk of `chunk` elements in `out`, in parallel. The last chunk may be
+/// shorter.
 pub fn for_chunks<T: Send>(
     threads: usize,
     out: &mut [T],

@@ -77,7 +77,7 @@ pub fn max<R: Real>(values: &[R]) -> R {
     combine(lanes, larger)
 }
 
-/// Merges the upper half the lanes into the lower half until one lane remains.
+/// Merges the upper half of the lanes into the lower half until one lane remains.
 // Not inlined: its halving pattern would determine how the compiler vectorizes the loops before it.
 #[inline(never)]
 fn combine<R: Real>(mut lanes: [R; LANES], merge: impl Fn(R, R) -> R) -> R {
