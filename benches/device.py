@@ -1,5 +1,5 @@
-"""Is this crate right on a GPU, and how fast? Runs the device tests, measures a few layers beside PyTorch where that can
-be imported, and writes a report to attach to an issue. benches/README.md says how.
+"""Checks results and measures speed on a GPU. Runs the device tests, measures a few layers, with PyTorch for
+comparison if it is installed, and writes a report to attach to an issue. benches/README.md explains the report.
 
     python3 benches/device.py cuda
     python3 benches/device.py metal
@@ -33,7 +33,7 @@ import machine
 import workers
 
 PROGRAMS = ["layers", "training", "inference", "conformance"]
-# As in the comparison on the CPU: root mean square of the error over that of the result.
+# Same as in the comparison on the CPU: root mean square of the error divided by the result's.
 TOLERANCE = {"f32": 1e-5, "bf16": 0.05}
 MODELS = {
     "bert-base": {"family": "bert", "d_model": 768, "n_heads": 12, "n_kv_heads": 12, "d_ff": 3072},
@@ -43,14 +43,14 @@ SMALL = {
     "bert-base": {"family": "bert", "d_model": 96, "n_heads": 4, "n_kv_heads": 4, "d_ff": 384},
     "llama-8b": {"family": "llama", "d_model": 128, "n_heads": 8, "n_kv_heads": 2, "d_ff": 448},
 }
-# Operation, model, batch, sequence (of a decoder's step: positions before it), types.
+# Operation, model, batch, sequence (for a decoder's step: the positions before it), types.
 CASES = [
     ("forward", "bert-base", 32, 128, ["bf16", "f32"]),
     ("forward", "llama-8b", 1, 2048, ["bf16", "f32"]),
     ("decode", "llama-8b", 1, 512, ["bf16", "f32"]),
     ("train", "bert-base", 8, 128, ["f32"]),
 ]
-# What changes results or times, if it is set.
+# Environment variables that change results or times.
 VARIABLES = re.compile(r"CANDLE_|CUDA_|CUBLAS_|NVIDIA_TF32|NVCC_|PYTORCH_|TORCH|RAYON_|OMP_NUM|MKL_NUM|RUSTFLAGS|CARGO_PROFILE|METAL_|MTL_")
 
 
@@ -69,7 +69,7 @@ def main():
     started = time.monotonic()
 
     def step(text: str):
-        """What was found stays if the rest fails."""
+        """Saves the record so far, in case a later step fails."""
         options.out.write_text(report.markdown(record))
         print(f"[{(time.monotonic() - started) / 60:.0f} min] {text}", flush=True)
 
@@ -137,7 +137,7 @@ def describe(device: str) -> dict[str, str]:
 
 
 def said(*command) -> str:
-    """What a command prints; nothing where there is none, or it fails."""
+    """Returns a command's output, or nothing if the command is missing or fails."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         return done.stdout.strip() if done.returncode == 0 else ""
@@ -149,19 +149,19 @@ def smi(*query: str) -> str:
 
 
 def gpu() -> str:
-    """The GPU that programs call their first, as nvidia-smi calls it."""
+    """Returns the name in nvidia-smi of the first GPU visible to programs."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
 
 
 def environment(**changes: str) -> dict[str, str]:
-    # Without the order, the fastest of several GPUs would be the first, and not nvidia-smi's.
+    # Without this order the first of several GPUs would be the fastest, which may not be nvidia-smi's first.
     kept = {name: value for name, value in os.environ.items() if name != "CANDLE_BLOCKS_REHEARSE"}
     return kept | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | changes
 
 
 def run(command: list[str], variables: dict[str, str], patience: float, log=None) -> tuple[str | None, str, str]:
-    """Runs a command to its end; returns what went wrong, and what it printed if that goes to no log. One that takes too
-    long is ended with all that it started."""
+    """Runs a command, and returns its error and its output, unless the output goes to a log. After the time limit the
+    command and all its child processes are killed."""
     pipe = log or subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     try:
@@ -185,7 +185,7 @@ def features(device: str) -> list[str]:
 
 
 def tested(program: str, options) -> dict:
-    """One program of tests on the device. Its whole output is kept beside the report."""
+    """Runs one test program on the device. Its whole output is stored next to the report."""
     command = ["cargo", "test", "--release", *features(options.device), "--test", program]
     path = options.out.with_name(f"{options.out.stem}-{program}.txt")
     begin = time.monotonic()
@@ -195,7 +195,7 @@ def tested(program: str, options) -> dict:
 
 
 def read_tests(program: str, text: str, error: str | None) -> dict:
-    """Counts, what failed, and what was left out, from the output of a test program."""
+    """Returns the counts, failures and ignored tests in a test program's output."""
     result = {"program": program, "passed": 0, "failed": 0, "ignored": 0, "failures": {}, "error": None}
     result["left_out"] = sorted(set(re.findall(r"LEFT OUT: (.+)", text)))
     counts = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", text, re.MULTILINE)
@@ -228,7 +228,7 @@ def cases(options) -> list[dict]:
 
 
 def measure(record: dict, options, step):
-    """Each case by this crate, then by PyTorch, each in a process of its own."""
+    """Measures each case with this crate, then with PyTorch, each in a separate process."""
     peers = {}
     try:
         cargo = ["bench", "--bench", "device", "--no-run", *features(options.device)]
@@ -251,9 +251,9 @@ def measure(record: dict, options, step):
         entry = {"name": case["name"]}
         record["cases"].append(entry)
         for peer, command in peers.items():
-            # On the CPU the layers are composed as they are on a GPU, so that this is tried and counted.
+            # On the CPU the layers are composed like on a GPU, to test and count the same operations.
             rehearse = {"CANDLE_BLOCKS_REHEARSE": "cuda"} if options.device == "cpu" and peer == "ours" else {}
-            variables = environment(RUST_BACKTRACE="0", **rehearse)  # an error alone says enough
+            variables = environment(RUST_BACKTRACE="0", **rehearse)  # an error without a backtrace
             with Memory(options.device) as memory:
                 found = answer([*command, json.dumps(case)], variables, options.patience)
             entry[peer] = found | {"sampled_mb": memory.peak_mb()}
@@ -261,18 +261,18 @@ def measure(record: dict, options, step):
 
 
 def answer(command: list[str], variables: dict[str, str], patience: float) -> dict:
-    """The last line that a process prints, which is JSON, or why there is none."""
+    """Returns a process's last line, which is JSON, or its error."""
     error, out, err = run(command, variables, patience)
     with contextlib.suppress(ValueError, IndexError):
         return json.loads(out.strip().splitlines()[-1])
-    # Rust's last words are an error with its causes, or a panic's; Python's are one line.
+    # Rust prints an error with its causes, or a panic message; Python prints one line.
     words = re.search(r"^(Error: |thread .* panicked).*", err, re.MULTILINE | re.DOTALL)
     words = words[0] if words else err.strip().rpartition("\n")[2]
     return {"error": f"{' '.join(words.split()).removeprefix('Error: ')[:400]} ({error or 'no answer'})"}
 
 
 class Memory:
-    """nvidia-smi's used memory of the whole GPU, every 20 ms beside another process."""
+    """Samples the memory used on the whole GPU with nvidia-smi every 20 ms while another process runs."""
 
     def __init__(self, device: str):
         self.process, self.samples, self.first = None, [], threading.Event()
@@ -301,7 +301,7 @@ class Memory:
             self.process.stdout.close()
 
     def peak_mb(self) -> float | None:
-        """Above what was used before the process began."""
+        """Returns the peak minus the memory used before the process started."""
         return max(self.samples) - self.samples[0] if self.samples else None
 
 

@@ -1,4 +1,4 @@
-"""One case of `device.py` in PyTorch: `device_pytorch.py eager|compiled CASE`, and `about` to ask for its version."""
+"""Runs one of `device.py`'s cases in PyTorch: `device_pytorch.py eager|compiled CASE`. `about` prints the version."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 def main(mode: str, case: dict):
     try:
         found = measured(mode, case)
-    except Exception as error:  # the driver notes it and goes on
+    except Exception as error:  # the driver records it and continues
         text = str(error).strip() or type(error).__name__
         found = {"error": text.splitlines()[0][:300]}
     print(json.dumps(found))
@@ -52,7 +52,7 @@ def measured(mode: str, case: dict) -> dict:
 
 
 def prepared(case: dict, device, compiled):
-    """The case as a function, of the modules that the comparison on the CPU measures, with drawn weights."""
+    """Returns the case as a function, with the modules from the comparison on the CPU and random weights."""
     import modules
 
     d_model, d_ff, n_heads = case["d_model"], case["d_ff"], case["n_heads"]
@@ -80,7 +80,7 @@ def prepared(case: dict, device, compiled):
         config = {"model_type": "llama", "hidden_size": d_model, "num_attention_heads": n_heads, "num_hidden_layers": 1}
         config |= {"num_key_value_heads": case["n_kv_heads"], "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
         network = modules.Decoder(Drawn(config, llama), case["seq"])
-        network.final_norm = torch.nn.Identity()  # a layer alone
+        network.final_norm = torch.nn.Identity()  # a single layer
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[case["dtype"]]
     network = network.to(dtype).to(device)
     x, target = (torch.randn(case["batch"], case["seq"], d_model).to(dtype).to(device) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What `device.py` found, as Markdown."""
+"""Converts `device.py`'s record to Markdown."""
 
 import statistics
 
@@ -11,13 +11,13 @@ def median(entry: dict, peer: str) -> float | None:
 
 
 def ratio(entry: dict, peer: str) -> float | None:
-    """Its time over ours: above 1 this crate is faster."""
+    """Returns the peer's time divided by ours: above 1 this crate is faster."""
     theirs, ours = median(entry, peer), median(entry, "ours")
     return theirs / ours if theirs and ours else None
 
 
 def line(entry: dict) -> str:
-    """A case in a line, for whoever waits."""
+    """Returns a case in one line, to show progress."""
     times = [f"{title} {number(median(entry, peer))} ms" for peer, title in PEERS.items() if peer in entry]
     return f"{entry['name']}: {', '.join(times)}"
 
@@ -31,7 +31,7 @@ def number(value: float | None) -> str:
 
 
 def failures(record: dict) -> list[str]:
-    """What is wrong with this crate here."""
+    """Returns this crate's failures on the device."""
     found = [f"{test['program']}: {name}" for test in record["tests"] for name in test["failures"]]
     found += [f"{test['program']}: no result" for test in record["tests"] if test["error"]]
     found += [f"{entry['name']}: {entry['ours']['error']}" for entry in record["cases"] if "error" in entry.get("ours", {})]
@@ -39,7 +39,7 @@ def failures(record: dict) -> list[str]:
 
 
 def left_out(record: dict) -> list[str]:
-    """Lines, each once."""
+    """Returns the distinct lines for parts that were left out."""
     found = list(record["left_out"])
     for test in record["tests"]:
         found += [f"{text} (tests: {test['program']})" for text in test["left_out"][:4]]

@@ -1,4 +1,4 @@
-"""The report on a device from canned results, without cargo, a GPU or PyTorch: `python3 benches/test_device.py`."""
+"""Tests the device report with canned results, without cargo, a GPU or PyTorch: `python3 benches/test_device.py`."""
 
 import argparse
 import os
@@ -96,7 +96,7 @@ class Processes(unittest.TestCase):
 
 
 class Machine(unittest.TestCase):
-    """With programs in place of those of a driver and of a Mac, which print what those print."""
+    """Uses fake programs that print the same output as a driver's or a Mac's."""
 
     def on(self, **programs: str):
         folder = tempfile.TemporaryDirectory()

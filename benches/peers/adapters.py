@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA) in plain PyTorch, which compute what PEFT's do."""
+"""Low-rank adapters (LoRA) in plain PyTorch, equal to PEFT's."""
 
 import json
 
@@ -9,7 +9,7 @@ import modules
 
 
 class Adapted(nn.Module):
-    """`W x + b + scale * B A dropout(x)`, of which A and B are trained."""
+    """`W x + b + scale * B A dropout(x)`, where A and B are trained."""
 
     def __init__(self, base: nn.Linear, a: Tensor, b: Tensor, config: dict):
         super().__init__()
@@ -24,7 +24,7 @@ class Adapted(nn.Module):
 
 
 class Projections(nn.Module):
-    """Query, key and value [batch, n_heads, seq, head_dim], each from a product of its own."""
+    """Query, key and value [batch, n_heads, seq, head_dim], each from a separate product."""
 
     def __init__(self, parts: list[nn.Module], n_heads: int):
         super().__init__()
@@ -35,7 +35,7 @@ class Projections(nn.Module):
 
 
 def attach(network: modules.BertEncoder, path: str):
-    """Gives the network, whose weights are frozen, the adapters of a file."""
+    """Adds a file's adapters to the network, whose weights are frozen."""
     with safe_open(path, "pt") as file:
         config = json.loads(file.metadata()["lora"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}

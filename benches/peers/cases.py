@@ -1,4 +1,4 @@
-"""What is measured: models as data, and the shapes they are run on."""
+"""The measured models and shapes."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes of a checkpoint with random weights; of one that exists, only its directory."""
+    """The sizes for a checkpoint with random weights, or the directory of an existing one."""
 
     family: str
     d_model: int = 0
@@ -14,9 +14,9 @@ class Model:
     n_heads: int = 0
     n_kv_heads: int = 0
     n_layers: int = 1
-    spread: float = 0.02  # standard deviation of the weights
-    vocabulary: int = 0  # of a whole model; a stack alone has none
-    on_grid: bool = False  # weights that codes of 4 bits in groups of 128 hold without loss, whoever makes them
+    spread: float = 0.02  # the weights' standard deviation
+    vocabulary: int = 0  # for a whole model; 0 for a stack
+    on_grid: bool = False  # weights that 4-bit values in groups of 128 represent exactly, with any quantizer
     directory: Path | None = None
 
     @property
@@ -26,15 +26,15 @@ class Model:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table. `rows` of a feed-forward are its batch; its sequences have length 1."""
+    """One line in the table. A feed-forward's `rows` are its batch; its sequences have length 1."""
 
-    op: str  # feed_forward, encoder, prefill, step, train_step; of whole models texts, generation
+    op: str  # feed_forward, encoder, prefill, step, train_step; for whole models texts, generation
     model: str
     batch: int
     seq: int
-    precision: str  # f32, f16, bf16, int8, int4; of a generation from a file of codes their type, as q4_0
-    # An encoder's batch can be "padded"; a training has "dropout", or trains adapters, "lora", with dropout as well. Texts
-    # can have a "cold" start. A generation is one case and two lines, "first" and "next".
+    precision: str  # f32, f16, bf16, int8, int4; for generation from a quantized file the type, such as q4_0
+    # "padded" for an encoder's batch. "dropout" for training with dropout, "lora" for training adapters, also with
+    # dropout. "cold" for texts with a cold start. A generation is one case and two lines, "first" and "next".
     variant: str = ""
 
     @property
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def shape(self) -> str:
-        """What differs within a table: rows of a feed-forward, batch x sequence elsewhere."""
+        """The case's shape in its table: a feed-forward's rows, otherwise batch x sequence."""
         if self.op == "feed_forward":
             return str(self.batch)
         return f"{self.batch}x{self.seq} {self.variant}".rstrip()
@@ -55,14 +55,14 @@ class Case:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is of a model with its embeddings and head, from text or tokens."""
+        """True for a model with embeddings and head, which takes text or tokens."""
         return self.op in ("texts", "generation")
 
     def as_dict(self) -> dict:
         return asdict(self) | {"id": self.id, "shape": self.shape}
 
 
-# Widths of feed-forwards: one layer of a BERT with these sizes.
+# Feed-forward widths: one layer in a BERT with these sizes.
 WIDTHS = {
     "384x1536": Model("bert", 384, 1536, 6),
     "768x3072": Model("bert", 768, 3072, 12),
@@ -77,8 +77,9 @@ DECODERS = {
     "llama-gqa": Model("llama", 1024, 2816, 16, 4, 12),
 }
 CONTEXT = 512
-# What is trained: forward, backward and AdamW. Weights are spread until attention prefers some positions, as trained
-# attention does: to drop a few of many equal weights changes so little that the check would not miss it.
+# Training cases: forward, backward and AdamW. The weights are scaled up until attention prefers some positions, like
+# trained attention: with nearly equal weights, missing dropout would change so little that the check would not
+# notice.
 TRAINED = {
     "bert-block": Model("bert", 768, 3072, 12, n_layers=1, spread=0.05),
     "bert-6-blocks": Model("bert", 768, 3072, 12, n_layers=6, spread=0.05),
@@ -86,7 +87,7 @@ TRAINED = {
     "llama-block": Model("llama", 768, 2048, 12, 4, n_layers=1, spread=0.05),
     "minilm": Model("bert", 384, 1536, 12, n_layers=6, spread=0.07),
 }
-TRAININGS = [  # model and variant; a Llama drops nothing
+TRAININGS = [  # model and variant; Llama has no dropout
     ("bert-block", ""),
     ("bert-block", "dropout"),
     ("bert-6-blocks", ""),
@@ -97,20 +98,20 @@ TRAININGS = [  # model and variant; a Llama drops nothing
 ]
 TRAINED_SHAPE = (8, 128)
 LEARNING_RATE, WEIGHT_DECAY = 1e-4, 0.01
-LORA_LEARNING_RATE = 1e-3  # of so few parameters; with less a loss moves too little to show a fault
-# Before any step is timed the losses of the first are compared one by one, without dropout, then the mean loss of others
-# with dropout, if there is any.
+LORA_LEARNING_RATE = 1e-3  # for few parameters; with a lower rate the loss changes too little to show a mistake
+# Before the timed steps, the first losses are compared one by one, without dropout, then the mean loss over others
+# with dropout, if any.
 PLAIN_STEPS, DROPOUT_STEPS = 4, 20
-# On the layers that PEFT picks in a BERT.
+# For the layers that PEFT chooses in BERT.
 LORA = {"rank": 8, "alpha": 16.0, "dropout": 0.1, "targets": ["attention.query", "attention.value"]}
 
-# Whole models. GPT-2 small, and the shape of Llamas of half a billion parameters; heads are the embeddings. A GPT-2 with
-# smaller weights repeats its first token, whatever the prompt.
+# Whole models. GPT-2 small, and Llamas with half a billion parameters; embeddings and head are tied. GPT-2 with
+# smaller weights repeats its first token for any prompt.
 GENERATORS = {
     "gpt2-lm": Model("gpt2", 768, 3072, 12, 12, 12, spread=0.05, vocabulary=50257),
     "llama-0.5b": Model("llama", 896, 4864, 14, 2, 24, vocabulary=151936),
 }
-# In files of codes, whose blocks of 256 divide these widths.
+# For quantized files, whose blocks of 256 divide these widths.
 CODED = {
     "llama-0.1b": Model("llama", 768, 2560, 12, 4, 12, vocabulary=49152),
     "llama-0.5b-wide": Model("llama", 1024, 4096, 16, 4, 24, vocabulary=128256),
@@ -118,13 +119,13 @@ CODED = {
 CODES = ["q8_0", "q4_0", "q4_k", "q6_k"]
 ON_GRID = {f"{name}-grid": replace(model, on_grid=True) for name, model in CODED.items()}
 GENERATION_BATCHES = [1, 8]
-NEW_TOKENS = 33  # the first, and 32 behind it
-TEXTS, TEXT_LENGTH = 200, 256  # how many, and the most tokens of one: as many as MiniLM takes
+NEW_TOKENS = 33  # the first, and 32 after it
+TEXTS, TEXT_LENGTH = 200, 256  # the number of texts, and the most tokens per text: MiniLM's maximum
 COLD_TEXT, COLD_LENGTH = "The first text of a cold start.", 10
 
 
 def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[dict[str, Model], list[Case]]:
-    """Models by name, and cases in the order in which they are run: those of a model together."""
+    """Returns the models by name, and the cases in execution order, grouped by model."""
     models = WIDTHS | ENCODERS | DECODERS | TRAINED | GENERATORS | CODED | ON_GRID
     encoders = list(ENCODERS)
     if minilm is not None:
@@ -143,7 +144,7 @@ def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[
         cases += [Case("feed_forward", width, n, 1, precision) for width in widths for n in rows]
         for model in encoders:
             cases += [Case("encoder", model, b, s, precision) for b, s in shapes]
-            # One sequence by itself needs no padding.
+            # A single sequence needs no padding.
             cases += [Case("encoder", model, b, s, precision, "padded") for b, s in shapes if b > 1]
         for model in DECODERS:
             cases += [Case(op, model, 1, CONTEXT, precision) for op in ("prefill", "step")]
@@ -165,5 +166,5 @@ def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[
 
 
 def selected(cases: list[Case], patterns: list[str]) -> list[Case]:
-    """Those whose id holds any of the patterns; all if there is none."""
+    """Returns the cases whose id contains any of the patterns, or all without patterns."""
     return [case for case in cases if not patterns or any(pattern in case.id for pattern in patterns)]

@@ -1,4 +1,4 @@
-"""Checkpoints with seeded random weights, inputs for them, and what transformers makes of those in float64."""
+"""Checkpoints with seeded random weights, their inputs, and transformers' results in float64."""
 
 import gc
 from pathlib import Path
@@ -12,11 +12,11 @@ import training
 import whole
 from cases import CONTEXT, Case, Model
 
-STACK_VOCABULARY = 32  # embeddings are no part of a stack; files stay small
+STACK_VOCABULARY = 32  # a stack has no embeddings; keeps files small
 
 
 def write_checkpoint(model: Model, folder: Path) -> Path:
-    """A directory as `save_pretrained` leaves it; weights spread as in a trained model."""
+    """Writes a directory like `save_pretrained`, with weights as spread out as in a trained model."""
     if model.directory is not None:
         return model.directory.resolve()
     if not (folder / "model.safetensors").exists():
@@ -24,8 +24,8 @@ def write_checkpoint(model: Model, folder: Path) -> Path:
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for parameter in network.parameters():
-                if parameter.dim() == 1:  # norms' weights are 1, biases 0: neither would show a mistake
-                    # Larger biases would have a whole model choose one token all the time, whatever the prompt.
+                if parameter.dim() == 1:  # norm weights of 1 and biases of 0 would hide mistakes
+                    # With larger biases a whole model would choose one token all the time, for any prompt.
                     noise = 0.02 if model.is_whole else 0.1
                     parameter += noise * torch.randn(parameter.shape, generator=generator)
                 elif model.on_grid:
@@ -35,11 +35,11 @@ def write_checkpoint(model: Model, folder: Path) -> Path:
 
 
 def on_grid(weight: torch.Tensor) -> torch.Tensor:
-    """Each group of 128 terms on the 16 steps from -8 to 7 times a number of f16, with both ends among them: whoever rounds to
-    such steps finds them again."""
+    """Rounds each group of 128 terms to the 16 steps from -8 to 7 times an f16 scale, and includes both ends: every
+    quantizer with such steps reproduces the values."""
     groups = weight.reshape(-1, 128)
     largest, _ = groups.abs().max(dim=1, keepdim=True)
-    step = (largest / 8).clamp_min(2**-14).to(torch.float16).float()  # a row of padding is of zeros
+    step = (largest / 8).clamp_min(2**-14).to(torch.float16).float()  # padding rows are zeros
     steps = (groups / step).round().clamp(-8, 7)
     for end, at in ((-8.0, groups.argmin(dim=1)), (7.0, groups.argmax(dim=1))):
         steps.scatter_(1, at[:, None], end)
@@ -61,7 +61,7 @@ def build(model: Model):
             **common, n_embd=model.d_model, n_layer=model.n_layers, n_head=model.n_heads,
             n_inner=model.d_ff, n_positions=2 * CONTEXT,
         ))
-    # With its head, because candle-transformers' Llama gives nothing but logits.
+    # With the head, because candle-transformers' Llama returns only logits.
     return LlamaForCausalLM(LlamaConfig(
         **common, hidden_size=model.d_model, intermediate_size=model.d_ff,
         num_hidden_layers=model.n_layers, num_attention_heads=model.n_heads,
@@ -70,12 +70,12 @@ def build(model: Model):
 
 
 def write_input(case: Case, d_model: int, path: Path) -> dict[str, torch.Tensor]:
-    """`hidden_states` [batch, seq, d_model]; of a padded batch `attention_mask` [batch, seq]; of a step `step`;
-    of a training `target` in the shape of the hidden states."""
+    """Writes `hidden_states` [batch, seq, d_model], and `attention_mask` [batch, seq] for a padded batch, `step` for
+    a step, or `target` with the hidden states' shape for training."""
     generator = torch.Generator().manual_seed(2)
     tensors = {"hidden_states": torch.randn(case.batch, case.seq, d_model, generator=generator)}
     if case.variant == "padded":
-        # Padding on the right, the longest sequence whole, as a tokenizer leaves it.
+        # Right padding with one full sequence, like a tokenizer's.
         lengths = torch.randint(case.seq // 4, case.seq + 1, (case.batch,), generator=generator)
         lengths[0] = case.seq
         tensors["attention_mask"] = (torch.arange(case.seq) < lengths[:, None]).long()
@@ -88,15 +88,15 @@ def write_input(case: Case, d_model: int, path: Path) -> dict[str, torch.Tensor]
 
 
 class Reference:
-    """transformers' own forward pass in float64; keeps the model of the last case."""
+    """transformers' own forward pass in float64. Keeps the last case's model."""
 
     def __init__(self):
         self.source, self.network = None, None
 
     @torch.no_grad()
     def output(self, case: Case, family: str, directory: Path, inputs: dict[str, torch.Tensor], task: dict) -> dict:
-        """`output`, and of a Llama the logits of the last position as well; of a training what `training.losses` gives; of
-        a generation what judges its tokens, in f32 (in float64 half a billion parameters would take 4 GB)."""
+        """Returns `output`; for Llama also the last position's logits; for training the result of `training.losses`;
+        for a generation a judge for its tokens, in f32 (in float64 half a billion parameters would take 4 GB)."""
         if case.op == "texts":
             return {"output": whole.vectors(directory, inputs["texts"])}
         source = task.get("file", directory)
@@ -128,7 +128,7 @@ class Reference:
         if case.op == "step":
             x = torch.cat([x, inputs["step"].double()], dim=1)
         if family == "gpt2":
-            self.network.wpe.weight.zero_()  # a stack's input has its positions
+            self.network.wpe.weight.zero_()  # a stack's input includes positions
             output = self.network(inputs_embeds=x, use_cache=False).last_hidden_state
             logits = {}
         else:
@@ -140,8 +140,8 @@ class Reference:
 
 
 def deviations(tolerance: float, reference: dict, inputs: dict, path: Path) -> list[tuple[float, float]]:
-    """What a worker wrote is off by, and may be off by: root mean square over that of the reference; then of losses with
-    dropout, which follow those without, their mean from PyTorch's."""
+    """Returns pairs of a worker's error and the allowed error: root mean square divided by the reference's; then, for
+    losses with dropout, which follow the losses without, the distance between their mean and PyTorch's."""
     name, y = next(iter(load_file(path).items()))
     if "likeliest" in reference:
         return [(reference["likeliest"].gap(y), tolerance)]
@@ -154,11 +154,11 @@ def deviations(tolerance: float, reference: dict, inputs: dict, path: Path) -> l
 
 
 def relative_error(y: torch.Tensor, expected: torch.Tensor, inputs: dict) -> float:
-    """Infinite where shapes differ."""
+    """Returns infinity if shapes differ."""
     if y.shape != expected.shape:
         return float("inf")
     error = y.double() - expected
-    if "attention_mask" in inputs:  # what padding comes to is nobody's concern
+    if "attention_mask" in inputs:  # results in padding rows do not matter
         keep = inputs["attention_mask"].bool()
         error, expected = error[keep], expected[keep]
     ratio = error.square().mean().sqrt() / expected.square().mean().sqrt()

@@ -1,4 +1,4 @@
-"""Decoders as llama.cpp's files, with words of no meaning."""
+"""Decoders as llama.cpp files, with a dummy vocabulary."""
 
 import ctypes
 import sys
@@ -36,7 +36,7 @@ def write(weights: modules.Weights, precision: str, folder: Path):
     writer.add_token_merges(["t 1"])
 
     def put(name: str, tensor):
-        """Matrices in the precision, the rest in f32, as llama.cpp's own converter does."""
+        """Writes matrices in the precision and all other tensors in f32, like llama.cpp's own converter."""
         array = np.ascontiguousarray(tensor.numpy().astype(np.float32))
         if precision == "bf16" and array.ndim == 2 and name != "position_embd.weight":
             kind = gguf.GGMLQuantizationType.BF16
@@ -77,7 +77,7 @@ def write(weights: modules.Weights, precision: str, folder: Path):
 
 
 def write_coded(weights: modules.Weights, codes: str, folder: Path):
-    """Every matrix in codes of one type, by llama.cpp's own quantiser."""
+    """Writes every matrix in one quantized type, with llama.cpp's own quantizer."""
     from llama_cpp import llama_cpp
 
     write(weights, "f32", folder)
@@ -91,11 +91,11 @@ def write_coded(weights: modules.Weights, codes: str, folder: Path):
     plain.unlink()
 
 
-# Whose name as a file's type is not that of the codes: of all matrices in one type, it does not matter which mixture.
+# The file type's name differs from the quantized type's. With all matrices in one type, the mixture does not matter.
 FILE_TYPES = {"q4_k": "Q4_K_S"}
 
 
 def interleaved(weight, n_heads: int):
-    """llama.cpp rotates neighbours, transformers the two halves of a head."""
+    """Converts between rotary layouts: llama.cpp rotates neighbors, transformers the two halves of a head."""
     rows, columns = weight.shape
     return weight.view(n_heads, 2, rows // n_heads // 2, columns).transpose(1, 2).reshape(rows, columns)

@@ -1,4 +1,4 @@
-"""Whole models as graphs of ONNX Runtime's fused operators, with free batch and length."""
+"""Whole models as graphs with ONNX Runtime's fused operators, with dynamic batch and length."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def write(weights: modules.Weights, folder: Path, is_int4: bool = False):
     if is_int4:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-        # Rows are rounded to bytes, as is fastest.
+        # Rows are rounded to bytes, the fastest setting.
         quantizer = MatMulNBitsQuantizer(model, block_size=128, is_symmetric=True, accuracy_level=4)
         quantizer.process()
         model = quantizer.model.model
@@ -41,8 +41,8 @@ def texts(graph: Graph, weights: modules.Weights):
 
 
 def generation(graph: Graph, weights: modules.Weights):
-    """A decoder from tokens to the likeliest next one, [batch]. Keys and values go into buffers [batch, n_kv_heads, room,
-    head_dim], `past_*`, of which `new_*` are the same memory. All prompts have one length."""
+    """A decoder from tokens to the most probable next token, [batch]. Keys and values are in buffers [batch,
+    n_kv_heads, capacity, head_dim], `past_*`, which share memory with `new_*`. All prompts have the same length."""
     network, config = modules.Decoder(weights, modules.positions(weights.config)), weights.config
     graph.shares_cache = True
     words = graph.constant("words", weights.words().numpy())
@@ -70,7 +70,7 @@ def generation(graph: Graph, weights: modules.Weights):
         if network.rotary:
             both = graph.product(block.gate_up, normal, f"{i}.gate_up")
             graph.node("Split", [both], [f"{i}.gate", f"{i}.up"], axis=-1, num_outputs=2)
-            gate = graph.node("QuickGelu", [f"{i}.gate"], [f"{i}.silu"], alpha=1.0)  # with alpha 1 it is SiLU
+            gate = graph.node("QuickGelu", [f"{i}.gate"], [f"{i}.silu"], alpha=1.0)  # SiLU, with alpha 1
             hidden = graph.node("Mul", [gate, f"{i}.up"], [f"{i}.hidden"])
         else:
             up = graph.product(block.up, normal, f"{i}.up")
@@ -79,7 +79,7 @@ def generation(graph: Graph, weights: modules.Weights):
         following = network.final_norm if last else network.blocks[i + 1].attention_norm
         x, normal = sum_and_norm(graph, block.down, following, hidden, x, f"{i}.down")
     graph.node("Gather", [normal, graph.constant("last", np.array(-1))], ["last_state"], axis=1)
-    # A copy of the words, in the order in which the quantiser takes a matrix.
+    # A copy of the word table, in the quantizer's matrix layout.
     head = graph.constant("head", np.ascontiguousarray(weights.words().numpy().T))
     graph.node("MatMul", ["last_state", head], ["logits"])
     graph.node("ArgMax", ["logits"], ["y"], axis=-1, keepdims=0)
@@ -90,7 +90,7 @@ def generation(graph: Graph, weights: modules.Weights):
 
 
 def product(graph: Graph, layer, x: str, name: str) -> str:
-    """With its bias, if it has any."""
+    """Returns the product plus the bias, if there is one."""
     y = graph.product(layer, x, name)
     return y if layer.bias is None else graph.node("Add", [y, graph.bias(layer, name)], [f"{name}.sum"])
 
@@ -104,7 +104,7 @@ def norm(graph: Graph, norm, x: str, name: str) -> str:
 
 
 def sum_and_norm(graph: Graph, layer, following, x: str, residual: str, name: str) -> tuple[str, str]:
-    """`residual + layer(x)`, and that behind the next norm."""
+    """Returns `residual + layer(x)`, and the next norm's result for it."""
     y = graph.product(layer, x, name)
     normal = graph.skip_norm(following, layer, y, residual, name, f"{name}.normal", f"{name}.total")
     return f"{name}.total", normal

@@ -1,4 +1,4 @@
-"""Whole models as OpenVINO's files; of a decoder as its GenAI package takes them: keys and values are states."""
+"""Whole models as OpenVINO files. In a decoder keys and values are states, for the GenAI package."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def write(weights: modules.Weights, folder: Path, is_int4: bool = False):
     if is_int4:
         import nncf
 
-        # Tables of positions are narrower than a group.
+        # Position tables are narrower than a group.
         others = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.IGNORE)
         model = nncf.compress_weights(
             model, mode=nncf.CompressWeightsMode.INT4_SYM, group_size=128, all_layers=True, advanced_parameters=others
@@ -32,7 +32,7 @@ def write(weights: modules.Weights, folder: Path, is_int4: bool = False):
 
 
 class Bert(nn.Module):
-    """From tokens to hidden states."""
+    """BERT from tokens to hidden states."""
 
     def __init__(self, weights: modules.Weights):
         super().__init__()
@@ -53,7 +53,7 @@ def texts(weights: modules.Weights) -> ov.Model:
 
 
 class CausalLm(nn.Module):
-    """From tokens and earlier keys and values to logits, and the new keys and values behind the earlier."""
+    """A decoder from tokens and earlier keys and values to logits, and all keys and values."""
 
     def __init__(self, weights: modules.Weights):
         super().__init__()
@@ -95,7 +95,7 @@ class CausalLm(nn.Module):
 
     @staticmethod
     def repeated(x: Tensor, block) -> Tensor:
-        """A head of keys or values for each of queries."""
+        """Repeats each key or value head for its query heads."""
         if block.n_heads == block.n_kv_heads:
             return x
         batch, n_kv, seq, head_dim = x.shape
@@ -113,7 +113,7 @@ def generation(weights: modules.Weights) -> ov.Model:
     names = ["input_ids", "attention_mask", "position_ids", *(f"past_key_values.{part}" for part in parts)]
     for port, name in zip(model.inputs, names):
         port.get_tensor().set_names({name})
-        port.get_node().set_friendly_name(name)  # GenAI looks for this one
+        port.get_node().set_friendly_name(name)  # GenAI looks for this name
         port.get_node().set_partial_shape(ov.PartialShape([-1, -1] if "past" not in name else [-1, n_kv, -1, head_dim]))
     for port, name in zip(model.outputs, ["logits", *(f"present.{part}" for part in parts)]):
         port.get_tensor().set_names({name})
@@ -123,7 +123,7 @@ def generation(weights: modules.Weights) -> ov.Model:
 
 
 def make_stateful(model: ov.Model, parts: list[str], n_kv: int, head_dim: int):
-    """Keys and values become states, which begin empty, and whose sequences `beam_idx` picks."""
+    """Turns keys and values into states, initially empty, whose sequences `beam_idx` selects."""
     picked = op.parameter([-1], ov.Type.i32, name="beam_idx")
     picked.output(0).get_tensor().set_names({"beam_idx"})
     model.add_parameters([picked])

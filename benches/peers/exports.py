@@ -1,4 +1,5 @@
-"""Files of runtimes that read no checkpoint. A process of its own writes them, so that who is measured loads no PyTorch.
+"""Files for runtimes that read no checkpoint, written by a separate process, so that the measured process loads no
+PyTorch.
 
     exports.py onnx|openvino|onnx-int4|openvino-int4|gguf-f32|gguf-bf16|gguf-q8_0|.. CHECKPOINT FOLDER
 """
@@ -9,7 +10,7 @@ from pathlib import Path
 
 
 def exported(task, kind: str) -> Path:
-    """The folder with the files of this kind, which are written if they are missing."""
+    """Returns the folder with files of this kind, and writes them if they are missing."""
     return export(task.checkpoint, task.exports, kind)
 
 

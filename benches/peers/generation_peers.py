@@ -1,6 +1,7 @@
-"""Prompts continued by the likeliest tokens: transformers, and the runtimes without it, which need no PyTorch.
+"""Greedy generation: transformers, and the runtimes without it, which need no PyTorch.
 
-What `load` returns computes all new tokens, [batch, new_tokens], and has in `first_ms` how long the first took.
+`load` returns a function that computes all new tokens, [batch, new_tokens]. Its `first_ms` is the time to the first
+token.
 """
 
 import sys
@@ -12,7 +13,7 @@ from exports import exported
 
 
 class Generation:
-    """`step(ids, seen)` takes tokens behind `seen` others and returns the likeliest next, [batch]."""
+    """`step(ids, seen)` takes tokens after `seen` others and returns the most probable next ones, [batch]."""
 
     def __init__(self, task, step):
         self.task, self.step = task, step
@@ -57,7 +58,7 @@ class Transformers:
         ids = self.torch.from_numpy(self.task.ids)
         ends = []
 
-        def note(ids, scores, **_):  # asked behind each token whether to stop
+        def note(ids, scores, **_):  # called after each token
             ends.append(time.perf_counter())
             return self.torch.zeros(len(ids), dtype=self.torch.bool)
 
@@ -125,7 +126,7 @@ class OpenVino:
         only(task, "f32", "bf16", "int4")
         is_int4 = task.precision == "int4"
         scheduler = self.genai.SchedulerConfig()
-        scheduler.enable_prefix_caching = False  # or the same prompts are not computed again
+        scheduler.enable_prefix_caching = False  # otherwise the same prompts are not computed again
         scheduler.max_num_batched_tokens = task.ids.size  # all prompts at once
         self.pipeline = self.genai.ContinuousBatchingPipeline(
             str(exported(task, "openvino-int4" if is_int4 else "openvino")), scheduler, "CPU",
@@ -138,7 +139,7 @@ class OpenVino:
         )
         self.config = self.genai.GenerationConfig()
         self.config.max_new_tokens = task.new_tokens
-        self.config.set_eos_token_id(0)  # one there must be; it is ignored
+        self.config.set_eos_token_id(0)  # required, but ignored
         self.config.ignore_eos = True
         return self
 
@@ -175,11 +176,11 @@ class LlamaCpp:
         )
         config = llama.llama_context_default_params()
         config.n_seq_max = batch
-        config.n_ctx = batch * (-(-(prompt + task.new_tokens) // 256) * 256)  # it counts in blocks of 256
+        config.n_ctx = batch * (-(-(prompt + task.new_tokens) // 256) * 256)  # in blocks of 256, like llama.cpp
         config.n_batch = config.n_ubatch = task.ids.size
         config.n_threads = config.n_threads_batch = self.threads
         config.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        config.type_k = config.type_v = {"f32": 0, "bf16": 30}.get(task.precision, 1)  # ggml's numbers; f16 beside codes
+        config.type_k = config.type_v = {"f32": 0, "bf16": 30}.get(task.precision, 1)  # ggml's type ids; f16 if quantized
         context = llama.llama_init_from_model(model, config)
         if not context:
             raise RuntimeError("llama.cpp makes no context; its messages are above")

@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""The machine on which the benchmarks run."""
 
 import os
 import platform
@@ -27,6 +27,6 @@ def processor_name() -> str:
 
 
 def short(processor: str) -> str:
-    """For the name of a file."""
+    """Returns a short name for file names."""
     words = re.sub(r"\(.*?\)|processor|cpu", " ", processor, flags=re.IGNORECASE)
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "unknown"

@@ -1,4 +1,4 @@
-"""The measured layers in plain PyTorch, in the form that PyTorch and its exporters run fastest.
+"""The measured layers in plain PyTorch, in the form that runs fastest in PyTorch and its exporters.
 
 Queries, keys and values come from one product; attention is `scaled_dot_product_attention`. The weights are read from a
 checkpoint as transformers writes it, and the results are compared with transformers' own by the driver.
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 
 class Weights:
-    """A checkpoint's tensors by name, whatever prefix they have."""
+    """A checkpoint's tensors by name, with any prefix."""
 
     def __init__(self, directory: Path):
-        from safetensors.torch import load_file  # not needed for weights that are drawn
+        from safetensors.torch import load_file  # not needed for random weights
 
         self.config = json.loads((directory / "config.json").read_text())
         self.tensors = load_file(directory / "model.safetensors")
@@ -28,16 +28,16 @@ class Weights:
         raise KeyError(f"{name} is not in the checkpoint")
 
     def words(self) -> Tensor:
-        """The embeddings of a decoder's tokens, which are its head as well."""
+        """Returns a decoder's token embeddings, which are tied to its head."""
         return self.get("wte.weight" if self.config["model_type"] == "gpt2" else "embed_tokens.weight")
 
     def linear(self, *names: str, bias: bool = True) -> nn.Linear:
-        """Of one layer, or of several side by side."""
+        """Returns one layer, or several concatenated."""
         weight = torch.cat([self.get(f"{name}.weight") for name in names])
         return linear(weight, torch.cat([self.get(f"{name}.bias") for name in names]) if bias else None)
 
     def conv1d(self, name: str) -> nn.Linear:
-        """GPT-2's layer, stored the other way round."""
+        """Returns GPT-2's layer, whose weight is stored transposed."""
         return linear(self.get(f"{name}.weight").t().contiguous(), self.get(f"{name}.bias"))
 
     def layer_norm(self, name: str, eps: float) -> nn.LayerNorm:
@@ -178,7 +178,7 @@ class Decoder(nn.Module):
             self.register_buffer("sin", torch.cat([sin, sin], dim=-1))
 
     def forward(self, x: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        """Output, then keys and values of every layer: of the new positions.
+        """Returns the output, then every layer's keys and values at the new positions.
 
         `past` holds for every layer keys and values [batch, n_kv_heads, seen, head_dim], or nothing.
         """
@@ -194,7 +194,7 @@ class Decoder(nn.Module):
         return (self.final_norm(x), *new)
 
     def step_in_place(self, x: Tensor, position: int, *buffers: Tensor) -> Tensor:
-        """One position, its keys and values written into buffers that have room for just this one."""
+        """Computes one position. The buffers for keys and values have space for this position only."""
         for i, block in enumerate(self.blocks):
             query, key, value = self.project(block, x, position)
             keys, values = buffers[2 * i], buffers[2 * i + 1]
@@ -231,7 +231,7 @@ class Decoder(nn.Module):
 
 
 def positions(config: dict) -> int:
-    """How many a decoder has."""
+    """Returns a decoder's maximum number of positions."""
     return config["n_positions"] if config["model_type"] == "gpt2" else config["max_position_embeddings"]
 
 

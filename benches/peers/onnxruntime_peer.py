@@ -1,7 +1,7 @@
-"""ONNX Runtime's CPU provider, on the fused operators that its own transformer optimiser makes of such models.
+"""ONNX Runtime's CPU provider, with the fused operators that its own transformer optimizer creates for such models.
 
-The graphs are written with those operators (`com.microsoft`: Attention, GroupQueryAttention, SkipLayerNormalization,
-BiasGelu ...) at once, so that no pattern of an exporter can slip by the optimiser.
+The graphs contain those operators from the start (`com.microsoft`: Attention, GroupQueryAttention, SkipLayerNormalization,
+BiasGelu ...), so that no exporter's pattern can escape the optimizer.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import modules
 
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
-# Operators that are not of `com.microsoft`.
+# Operators outside `com.microsoft`.
 STANDARD = {"Add", "ArgMax", "Gather", "Gemm", "LayerNormalization", "MatMul", "Mul", "SimplifiedLayerNormalization", "Split"}
 
 
@@ -19,7 +19,7 @@ class OnnxRuntime:
     def __init__(self, threads: int):
         self.threads = threads
         self.version = ort.__version__
-        self.settings = "CPU provider, its transformer optimiser's fused operators, weights prepacked, spinning threads"
+        self.settings = "CPU provider, its transformer optimizer's fused operators, weights prepacked, spinning threads"
 
     def load(self, task):
         if task.precision != "f32":
@@ -61,7 +61,7 @@ class OnnxRuntime:
         for name, value in kept.items():
             binding.bind_ortvalue_input(name, value)
         for name in outputs:
-            # Keys and values go where the earlier ones are, if the operator can do that.
+            # Keys and values are written in place, if the operator supports it.
             buffer = kept.get(name.replace("new_", "past_")) if name.startswith("new_") and graph.shares_cache else None
             if buffer is None:
                 binding.bind_output(name, "cpu")
@@ -77,7 +77,7 @@ class OnnxRuntime:
 
 
 def past(network, task, model_type: str) -> dict[str, np.ndarray]:
-    """Keys and values of the context, computed by PyTorch, in the layout that the operators take."""
+    """Returns the context's keys and values, computed by PyTorch, in the operators' layout."""
     import torch
 
     with torch.no_grad():
@@ -109,7 +109,7 @@ class Graph:
         return outputs[0]
 
     def product(self, layer, x: str, name: str) -> str:
-        """Without the bias, which the next operator adds."""
+        """Returns the product without the bias, which the next operator adds."""
         weight = self.constant(f"{name}.weight", layer.weight.t().numpy())
         return self.node("MatMul", [x, weight], [f"{name}.product"])
 
@@ -117,7 +117,7 @@ class Graph:
         return self.constant(f"{name}.bias", layer.bias.numpy())
 
     def skip_norm(self, norm, layer, product: str, residual: str, name: str, out: str, total: str = "") -> str:
-        """`norm(product + bias + residual)`; the sum itself goes to `total`."""
+        """Computes `norm(product + bias + residual)`, and writes the sum to `total`."""
         weight = self.constant(f"{name}.norm.weight", norm.weight.numpy())
         if getattr(norm, "bias", None) is None:
             inputs, op = [product, residual, weight], "SkipSimplifiedLayerNormalization"
@@ -177,7 +177,7 @@ class Graph:
         return present
 
     def llama(self, weights, seen: int, op: str) -> list[str]:
-        """As `gpt2`, with buffers that hold one position more than those seen."""
+        """Like `gpt2`, with buffers that have space for one position after `seen`."""
         self.shares_cache = op == "step"
         network = modules.Decoder(weights, seen)
         half = network.cos.shape[1] // 2
@@ -205,7 +205,7 @@ class Graph:
             )
             both = self.product(block.gate_up, normal, f"{i}.gate_up")
             self.node("Split", [both], [f"{i}.gate", f"{i}.up"], axis=-1, num_outputs=2)
-            # With alpha 1 it is SiLU.
+            # SiLU, with alpha 1.
             gate = self.node("QuickGelu", [f"{i}.gate"], [f"{i}.silu"], alpha=1.0)
             hidden = self.node("Mul", [gate, f"{i}.up"], [f"{i}.hidden"])
             down = self.product(block.down, hidden, f"{i}.down")

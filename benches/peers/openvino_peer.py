@@ -50,5 +50,5 @@ class OpenVino:
             request.infer()
             return request.get_output_tensor(0).data.reshape((task.x if task.op != "step" else task.step).shape)
 
-        run.kept = kept  # the request holds their memory, not them
+        run.kept = kept  # the request does not keep these tensors alive
         return run

@@ -180,7 +180,7 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
         ..Default::default()
     };
     let group = ParameterGroup::new(parameters, training.weight_decay);
-    let mut optimiser = AdamW::new([group], config)?;
+    let mut optimizer = AdamW::new([group], config)?;
     Ok(Box::new(Steps {
         plain_steps: training.plain_steps,
         dropout_steps: training.dropout_steps,
@@ -189,8 +189,8 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
                 .with_train(dropout)
                 .with_precision(precision)?;
             let loss = mse(&stack.forward_with(&x, &context)?, &training.target)?;
-            let gradients = optimiser.backward(&loss)?;
-            optimiser.update(&gradients, 1.0)?;
+            let gradients = optimizer.backward(&loss)?;
+            optimizer.update(&gradients, 1.0)?;
             Ok(loss.detach())
         },
     }))

@@ -57,14 +57,14 @@ class Eager:
 
 
 class Training:
-    """Steps of AdamW on a fixed batch; each gives its loss."""
+    """AdamW steps on a fixed batch. Each returns its loss."""
 
     def __init__(self, network, task):
         self.network, self.x, self.target = network, task.x, task.target
         self.plain_steps, self.dropout_steps = task.training["plain_steps"], task.training["dropout_steps"]
-        # In bf16: products and what takes their results in bf16, parameters and gradients in f32.
+        # In bf16: products and operations on their results in bf16, parameters and gradients in f32.
         self.precision = torch.autocast("cpu", torch.bfloat16, enabled=task.precision == "bf16")
-        # Fused: one pass over each parameter, the fastest of the three forms here.
+        # Fused: one pass over each parameter, the fastest of PyTorch's three forms here.
         self.optimizer = torch.optim.AdamW(
             [parameter for parameter in network.parameters() if parameter.requires_grad],
             lr=task.training["learning_rate"], weight_decay=task.training["weight_decay"], fused=True,
@@ -77,7 +77,7 @@ class Training:
         self.optimizer.zero_grad()
         with self.precision:
             y = self.network(self.x)
-            y = y[0] if isinstance(y, tuple) else y  # a decoder gives keys and values as well
+            y = y[0] if isinstance(y, tuple) else y  # a decoder also returns keys and values
             loss = torch.nn.functional.mse_loss(y, self.target)
         loss.backward()
         self.optimizer.step()
@@ -105,5 +105,5 @@ class Compiled(Eager):
         raise ValueError("compiled with frozen weights, it does not train")
 
     def compile(self, function):
-        torch._dynamo.reset()  # shapes of earlier cases would count against the limit of recompilations
+        torch._dynamo.reset()  # shapes from earlier cases would count against the recompilation limit
         return torch.compile(function, dynamic=False, mode=self.mode)

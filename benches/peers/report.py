@@ -1,4 +1,4 @@
-"""A record as a table and as a plot. One panel alone: `report.py RECORD.json PANEL OUT.svg`."""
+"""Converts a record to a table and a plot. For a single panel: `report.py RECORD.json PANEL OUT.svg`."""
 
 import json
 import math
@@ -15,8 +15,8 @@ TITLES = {
     "texts": "Texts to vectors, texts x most tokens (cold: with the start of the process)",
     "generation": "Generation, prompts x tokens (first: until the first new token; next: for each behind it)",
 }
-# The same colour for a peer in every plot.
-COLOURS = {
+# Each peer has the same color in every plot.
+COLORS = {
     "candle-blocks-plain": "#7f7f7f",
     "candle": "#d62728",
     "pytorch": "#ff7f0e",
@@ -33,19 +33,19 @@ def median(entry: dict, name: str) -> float | None:
 
 
 def best_peer(entry: dict) -> tuple[str, float] | None:
-    """The fastest that is not of this crate."""
+    """Returns the fastest peer outside this crate."""
     peers = [(name, times["median_ms"]) for name, times in entry["times"].items() if not name.startswith(OURS)]
     return min(peers, key=lambda peer: peer[1], default=None)
 
 
 def ours(entry: dict) -> tuple[str, float] | None:
-    """The packed form, or what there is of this crate."""
+    """Returns this crate's packed form, or else its other form."""
     found = [(name, median(entry, name)) for name in (OURS, f"{OURS}-plain")]
     return next(((name, ms) for name, ms in found if ms), None)
 
 
 def lead(entry: dict) -> float | None:
-    """The best peer's time over ours: above 1 this crate is faster."""
+    """Returns the best peer's time divided by ours: above 1 this crate is faster."""
     own, best = ours(entry), best_peer(entry)
     return best[1] / own[1] if own and best else None
 
@@ -55,7 +55,7 @@ def geometric_mean(numbers: list[float]) -> float:
 
 
 def line(entry: dict) -> str:
-    """A case in a line, for whoever waits."""
+    """Returns a case in one line, to show progress."""
     times = ", ".join(f"{name} {times['median_ms']:.3f}" for name, times in entry["times"].items())
     wrong = "".join(f", {name} WRONG by {error:.1e}" for name, error in entry["wrong"].items())
     factor = lead(entry)
@@ -63,7 +63,7 @@ def line(entry: dict) -> str:
 
 
 def groups(record: dict) -> dict[tuple[str, str, str], list[dict]]:
-    """Cases by operation, model and precision, in the order of the record."""
+    """Groups cases by operation, model and precision, in the record's order."""
     found = {}
     for entry in record["cases"]:
         found.setdefault((entry["op"], entry["model"], entry["precision"]), []).append(entry)
@@ -102,7 +102,7 @@ def markdown(record: dict) -> str:
                 cells = [number or "-" for number in numbers]
                 lines.append(f"| {label} | {' | '.join(cells)} | |")
         leads = [factor for factor in map(lead, entries) if factor]
-        if leads and op not in ("texts", "generation"):  # their lines are not of one kind
+        if leads and op not in ("texts", "generation"):  # their lines have different units
             lines += ["", f"Geometric mean {geometric_mean(leads):.2f}, least {min(leads):.2f}."]
     failed = failures(record)
     if failed:
@@ -111,7 +111,7 @@ def markdown(record: dict) -> str:
 
 
 def details(entry: dict, names: list[str]) -> dict[str, list[str | None]]:
-    """Lines below a case's own: how many in a second, and memory where it is not mostly that of the weights of layers."""
+    """Returns the lines below a case: the rate per second, and memory unless it is mostly layer weights."""
     found = {}
     many = {"texts": "texts", "generation": "tokens"}.get(entry["op"])
     if many and entry.get("variant") not in ("cold", "first"):
@@ -124,7 +124,7 @@ def details(entry: dict, names: list[str]) -> dict[str, list[str | None]]:
 
 
 def failures(record: dict) -> list[str]:
-    """A line for each peer and reason, with the number of cases."""
+    """Returns a line for each peer and reason, with the number of cases."""
     reasons = {}
     for entry in record["cases"]:
         for name, reason in entry["failed"].items():
@@ -136,11 +136,11 @@ def failures(record: dict) -> list[str]:
 
 
 def plot(record: dict, path: Path, only: str | None = None):
-    """A panel for each table in which there is something to compare, or one of them: every peer's time over ours."""
+    """Draws a panel for each table with peers to compare, or one of them: every peer's time divided by ours."""
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "0"})  # small, and the same each time
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "0"})  # small and reproducible files
     from matplotlib import pyplot
     from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
@@ -153,11 +153,11 @@ def plot(record: dict, path: Path, only: str | None = None):
     figure, axes = pyplot.subplots(rows, columns, figsize=(max(8.0, 5.2 * columns), height), squeeze=False)
     for axis, (title, entries) in zip(axes.flat, panels):
         labels = [entry["label"] for entry in entries]
-        for name, colour in COLOURS.items():
+        for name, color in COLORS.items():
             points = [(i, median(entry, name) / ours(entry)[1]) for i, entry in enumerate(entries)
                       if median(entry, name) and ours(entry) and ours(entry)[0] != name]
             if points:
-                axis.plot(*zip(*points), marker="o", markersize=4, linewidth=1.2, color=colour, label=name)
+                axis.plot(*zip(*points), marker="o", markersize=4, linewidth=1.2, color=color, label=name)
         axis.axhline(1, color="black", linewidth=1.5)
         axis.set_yscale("log")
         low, high = axis.get_ylim()
@@ -196,7 +196,7 @@ def plot(record: dict, path: Path, only: str | None = None):
 
 
 def plotted(record: dict) -> list[tuple[str, list[dict]]]:
-    """What goes into each panel: the decoders share one."""
+    """Returns the entries in each panel. The decoders share one."""
     panels = {}
     for entry in record["cases"]:
         if entry["op"] in ("prefill", "step"):

@@ -1,4 +1,5 @@
-"""Measures this crate against its peers on the same shapes, interleaved in one run. benches/README.md says how.
+"""Compares this crate's speed with its peers' on the same shapes, interleaved in one run. benches/README.md explains
+the method.
 
     python benches/peers/run.py --quick
     python benches/peers/run.py --minilm DIR
@@ -22,14 +23,14 @@ from cases import CODES, NEW_TOKENS, Case, Model, all_cases, selected
 HERE = Path(__file__).resolve().parent
 RECORD = HERE.parent / "record"
 
-# How far a result may be from float64: root mean square of the error over that of the result. Far above what rounding
-# comes to (f32 1e-7, bf16 0.006, here), far below what a wrong activation, norm or mask does (above 1e-4 and 0.05).
+# The allowed distance from float64: root mean square of the error divided by the result's. Far above rounding errors
+# (f32 1e-7, bf16 0.006, here), far below the error from a wrong activation, norm or mask (above 1e-4 and 0.05).
 TOLERANCE = {"f32": 1e-5, "f16": 0.01, "bf16": 0.05, "int8": 0.1}
-# A loss is a mean over all numbers, in which most of their rounding errors cancel (bf16 1e-5 to 6e-5).
+# A loss is a mean over all elements, in which most rounding errors cancel (bf16 1e-5 to 6e-5).
 OF_LOSSES_IN_BF16 = 5e-4
-# Of tokens it is the largest of hundreds of distances, each between two logits (whole.py): of a Llama of 24 blocks in bf16
-# transformers' own is 0.09. Without positions, or with another prompt, it is 1.4 and more.
-# Of codes the reference has the very weights that they stand for; activations are rounded to a byte.
+# For tokens, the largest of hundreds of distances, each between two logits (whole.py): for Llama with 24 blocks in
+# bf16, transformers' own is 0.09. Without positions, or with another prompt, it is at least 1.4. For quantized files
+# the reference has the dequantized weights; activations are rounded to a byte.
 OF_TOKENS = {"f32": 1e-4, "bf16": 0.2} | dict.fromkeys([*CODES, "int4"], 0.3)
 
 
@@ -50,7 +51,8 @@ def main():
     if not cases:
         sys.exit("no case is left; --list says which there are")
     names = options.peers or [*workers.OURS, workers.CANDLE, *workers.PYTHON_PEERS]
-    # With autotuning inductor compiles and times every candidate for every product: its best, and slow to come by.
+    # With autotuning, inductor compiles and times every candidate for every product: its best result, but slow to
+    # compile.
     compile_mode = options.compile or ("default" if options.quick else "max-autotune-no-cudagraphs")
     crew = workers.make(names, options.threads, options.patience, compile_mode)
     record = {
@@ -73,7 +75,7 @@ def main():
             minutes = (time.monotonic() - started) / 60
             for entry in entries:
                 print(f"[{number}/{len(cases)}, {minutes:.0f} min] {report.line(entry)}", flush=True)
-            save(record, options.out)  # what was measured stays if the rest fails
+            save(record, options.out)  # saves the measurements so far
     finally:
         for worker in crew:
             worker.end()
@@ -105,13 +107,13 @@ def arguments():
 
 
 def prepare(models: dict[str, Model], cases: list[Case], work: Path):
-    """Writes each case's checkpoint and input; yields it with what the workers and the check need."""
-    import checkpoints  # these are slow to import, and not needed for --list
+    """Writes each case's checkpoint and input, and yields the case with the settings for workers and the check."""
+    import checkpoints  # slow to import, and not needed for --list
     import training
     import whole
 
     reference = checkpoints.Reference()
-    known = (None, None)  # the precisions of a shape share a reference, but only one is kept
+    known = (None, None)  # all precisions of a shape share a reference; only one is kept
     for case in sorted(cases, key=lambda case: (list(models).index(case.model), case.op, case.batch, case.seq, case.variant)):
         model = models[case.model]
         directory = checkpoints.write_checkpoint(model, work / case.model)
@@ -127,7 +129,7 @@ def prepare(models: dict[str, Model], cases: list[Case], work: Path):
             task |= whole.task(case, directory, work)
         if case.op == "train_step":
             task["training"] = training.task(case, config, work)
-        # Codes are weights of their own.
+        # Quantized files have their own weights.
         shape = case.id if case.precision in CODES else case.id.rsplit("/", 1)[0]
         if known[0] != shape:
             known = (shape, reference.output(case, model.family, directory, inputs, task))
@@ -140,11 +142,12 @@ def prepare(models: dict[str, Model], cases: list[Case], work: Path):
 
 
 def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> list[dict]:
-    """Loads the case everywhere, checks all results, then goes round the workers. Returns the case's lines of the table."""
+    """Loads the case in all workers, checks all results, then measures in turns. Returns the case's lines in the
+    table."""
     failed, wrong, times, ready = {}, {}, {}, []
     if case.op == "train_step" or case.is_whole:
         for worker in crew:
-            worker.end()  # the memory of cases before would be part of its peak
+            worker.end()  # memory from earlier cases would be part of its peak
     for worker in crew:
         try:
             loaded = worker.ask(do="load", **prepared["task"])
@@ -163,15 +166,15 @@ def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> lis
             continue
         times[worker.name] = {"deviations": deviations, "ms": {}}
         ready.append(worker)
-    # Of a whole model one sample is longer than a turn, or a process, and the check has warmed it.
+    # For a whole model a sample takes longer than a turn, or than a process, and the check was the warm-up.
     counts = dict.fromkeys(times, 1) if case.is_whole else {}
     for turn in range(1 if case.is_whole else 0, options.rounds + 1):
-        # Another order each time: nobody always follows the same one.
+        # A random order in each round: no worker always runs after the same one.
         for i in range(len(ready)):
             worker = ready[(i + turn) % len(ready)]
             try:
                 if turn == 0:
-                    # To know how many fill a turn; the least of them, as these are not warm.
+                    # Estimates the samples per turn from the minimum, since the first samples are not warm.
                     first = worker.ask(do="run", warm=1, count=3)["ms"]
                     counts[worker.name] = max(1, min(10_000, int(1e3 * options.turn / min(first))))
                     continue
@@ -198,7 +201,7 @@ def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> lis
 
 
 def from_start(worker, task: dict) -> dict:
-    """What a new process takes to its first result."""
+    """Returns the time from a process's start to its first result."""
     worker.end()
     start = time.perf_counter()
     worker.ask(do="load", **task)
@@ -207,7 +210,7 @@ def from_start(worker, task: dict) -> dict:
 
 
 def lines(case: Case, answer: dict) -> dict[str, list[float]]:
-    """Samples by variant: of a generation how long its first token took, and each behind it."""
+    """Returns samples by variant: for a generation the time to the first token, and the time for each later token."""
     if case.op != "generation":
         return {case.variant: answer["ms"]}
     first = answer["first_ms"]
@@ -216,7 +219,7 @@ def lines(case: Case, answer: dict) -> dict[str, list[float]]:
 
 
 def summary(times: dict, variant: str) -> dict:
-    """The median of all samples; how far the medians of the turns are apart says how still the machine was."""
+    """Returns the median over all samples. The range of the turns' medians shows how quiet the machine was."""
     turns = [statistics.median(turn) for turn in times["ms"][variant]]
     samples = [ms for turn in times["ms"][variant] for ms in turn]
     return {
@@ -230,7 +233,7 @@ def summary(times: dict, variant: str) -> dict:
 
 
 def save(record: dict, out: Path | None) -> Path:
-    """The record as JSON, and beside it a table and a plot."""
+    """Writes the record as JSON, with a table and a plot next to it."""
     path = out or RECORD / f"{record['date']}-{record['machine']['name']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")

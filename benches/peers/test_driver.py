@@ -1,4 +1,4 @@
-"""The driver's own parts, with no peer installed: `python benches/peers/test_driver.py`."""
+"""Tests the driver without any peer installed: `python benches/peers/test_driver.py`."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ def entry(op="feed_forward", shape="8", precision="f32", failed=None, **medians)
 
 
 def worker(program: str, patience: float = 20) -> workers.Worker:
-    """A worker that is a few lines of Python."""
+    """Returns a worker that runs a few lines of Python."""
     command = [sys.executable, "-c", textwrap.dedent(program)]
     return workers.Worker("test", command, workers.environment(2, {}), patience)
 
@@ -218,7 +218,7 @@ class Whole(unittest.TestCase):
         import whole
 
         class Successors:
-            """For each token the next number is the likeliest, the one behind it the second."""
+            """The next integer is the most probable token, the one after it the second."""
 
             config = types.SimpleNamespace(vocab_size=50)
 
@@ -231,7 +231,7 @@ class Whole(unittest.TestCase):
         right = torch.stack([torch.arange(5, 38), torch.arange(9, 42)])
         self.assertEqual(likeliest.gap(right.float()), 0.0)
         other = right.clone()
-        other[1, 20:] += 1  # the second likeliest once; what follows is likeliest behind it
+        other[1, 20:] += 1  # the second most probable once; the most probable ones after it
         deviation = torch.arange(50).double().std().item()
         self.assertAlmostEqual(likeliest.gap(other), 1 / deviation)
         for wrong in (right[:, :-1], right[:1], right + 50, right.float() * math.nan):
@@ -247,7 +247,7 @@ class Whole(unittest.TestCase):
 
 class Spread(unittest.TestCase):
     def test_one_in_a_thousand_leaves_the_bound(self):
-        # The density of Student's distribution, by the trapezoidal rule.
+        # The density of Student's t distribution, by the trapezoidal rule.
         freedom, n = len(spread.SEEDS) - 1, 10_000
         factor = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
         points = [factor * (1 + (i * spread.STUDENT_T / n) ** 2 / freedom) ** (-(freedom + 1) / 2) for i in range(n + 1)]
@@ -267,7 +267,7 @@ class Spread(unittest.TestCase):
 
 
 class Fake:
-    """A worker that answers at once; `absent` has nothing to load."""
+    """A worker that answers immediately. `absent` cannot load anything."""
 
     version = "1"
 

@@ -1,4 +1,4 @@
-"""Texts to vectors: sentence-transformers, and the runtimes without it, which need no PyTorch."""
+"""Text embeddings: sentence-transformers, and the runtimes without it, which need no PyTorch."""
 
 import json
 
@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from exports import exported
 
-BATCH = 32  # sentence-transformers' own
+BATCH = 32  # sentence-transformers' default
 
 
 class SentenceTransformers:
@@ -26,8 +26,8 @@ class SentenceTransformers:
 
 
 class Runtime:
-    """A runtime's encoder, with what surrounds it in sentence-transformers: texts of similar lengths in one batch, padded;
-    the mean over their tokens; unit length."""
+    """A runtime's encoder with the same pipeline as in sentence-transformers: padded batches of texts with similar
+    lengths, the mean over tokens, unit length."""
 
     def __init__(self, threads: int):
         self.threads = threads

@@ -1,4 +1,4 @@
-"""What a training is asked to do, and the losses that PyTorch has in it: transformers' modules, adapters by PEFT."""
+"""The settings for a training, and PyTorch's losses: transformers' modules, and adapters from PEFT."""
 
 import copy
 import json
@@ -12,7 +12,7 @@ from spread import SEEDS
 
 
 def task(case: Case, config: dict, folder: Path) -> dict:
-    """For a worker: the numbers of a training, and the file with the adapters it starts from, if it has any."""
+    """Returns a worker's settings: the training's hyperparameters, and the file with its initial adapters, if any."""
     adapters = None
     if case.variant == "lora":
         adapters = folder / "adapters.safetensors"
@@ -27,7 +27,7 @@ def task(case: Case, config: dict, folder: Path) -> dict:
 
 
 def write_adapters(d_model: int, n_layers: int, path: Path):
-    """As `Lora::save` writes them. None of them is zero, as `B` is at first: that would hide a wrong scale."""
+    """Writes adapters like `Lora::save`. No matrix is zero, unlike a new `B`, which would hide a wrong scale."""
     generator = torch.Generator().manual_seed(3)
     tensors = {}
     for layer in range(n_layers):
@@ -41,8 +41,8 @@ def write_adapters(d_model: int, n_layers: int, path: Path):
 
 @torch.no_grad()
 def losses(network, family: str, inputs: dict, task: dict) -> dict:
-    """`output`, the losses of the first steps without dropout, in float64, [plain_steps]; and if steps with dropout
-    follow, `with_dropout`: the mean loss of those in f32 for each seed. Leaves the network as it was."""
+    """Returns the first steps' losses without dropout in float64 as `output`, [plain_steps], and if steps with
+    dropout follow, `with_dropout`: their mean loss in f32 for each seed. Restores the network."""
     plain = Training(network, family, inputs, task, torch.float64)
     found = {"output": plain.losses(task["plain_steps"], dropout=False)}
     if task["dropout_steps"]:
@@ -57,10 +57,10 @@ def losses(network, family: str, inputs: dict, task: dict) -> dict:
 
 
 class Training:
-    """Steps of AdamW by mean squares on a copy of transformers' network."""
+    """AdamW steps with a mean squared error loss, on a copy of transformers' network."""
 
     def __init__(self, network, family: str, inputs: dict, task: dict, dtype: torch.dtype):
-        # Embeddings and heads are no part of a stack: nothing of them is computed, dropped or trained.
+        # Embeddings and heads are outside the stack: they are not computed, dropped or trained.
         network = copy.deepcopy(network)
         if task["adapters"]:
             network = with_adapters(network, Path(task["adapters"]))
@@ -83,7 +83,7 @@ class Training:
 
     @torch.enable_grad()
     def losses(self, steps: int, dropout: bool) -> torch.Tensor:
-        """Of so many steps more, [steps]."""
+        """Returns the losses for the next `steps`, [steps]."""
         self.network.train(dropout)
         found = []
         for _ in range(steps):
@@ -96,7 +96,7 @@ class Training:
 
 
 def with_adapters(network, path: Path):
-    """A BERT whose adapters are PEFT's; only they can be trained."""
+    """Returns a BERT with PEFT's adapters; only they are trained."""
     from peft import LoraConfig, get_peft_model
 
     modules = [target.removeprefix("attention.") for target in LORA["targets"]]

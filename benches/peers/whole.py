@@ -1,4 +1,4 @@
-"""What whole models are asked to do, and how far their results are from those of sentence-transformers and transformers."""
+"""The tasks for whole models, and the distance between their results and sentence-transformers' or transformers'."""
 
 import random
 from pathlib import Path
@@ -10,11 +10,11 @@ from cases import CODES, COLD_TEXT, NEW_TOKENS, Case
 from exports import export
 
 NOVEL = Path(__file__).resolve().parents[2] / "weights/tiny-gpt-text/persuasion.txt"
-MOST_WORDS = 200  # about as many as fill a text's 256 tokens
+MOST_WORDS = 200  # about as many as fit a text's 256 tokens
 
 
 def task(case: Case, checkpoint: Path, work: Path) -> dict:
-    """For a worker, beside what every case has. A file of codes is everyone's."""
+    """Returns a worker's settings, in addition to the case's. All workers share a quantized file."""
     exports = work / f"{case.model}-exports"
     fields = {"exports": str(exports)}
     if case.op == "generation":
@@ -25,7 +25,8 @@ def task(case: Case, checkpoint: Path, work: Path) -> dict:
 
 
 def write_input(case: Case, config: dict, path: Path) -> dict:
-    """`texts`, one a line, of lengths as different as can be; or `input_ids` [batch, seq], prompts of random tokens."""
+    """Writes `texts`, one per line, with lengths as different as possible; or `input_ids` [batch, seq], random
+    prompts."""
     if case.op == "texts":
         texts = [COLD_TEXT] if case.variant == "cold" else passages(case.batch)
         path.write_text("".join(f"{text}\n" for text in texts))
@@ -37,7 +38,7 @@ def write_input(case: Case, config: dict, path: Path) -> dict:
 
 
 def passages(n: int) -> list[str]:
-    """From one word to `MOST_WORDS` in a row, in no order of length."""
+    """Returns texts from one word to `MOST_WORDS`, in mixed order."""
     words = NOVEL.read_text().split()
     draw = random.Random(2)
     lengths = [1 + (MOST_WORDS - 1) * i // max(1, n - 1) for i in range(n)]
@@ -47,7 +48,7 @@ def passages(n: int) -> list[str]:
 
 
 def vectors(directory: Path, texts: list[str]) -> torch.Tensor:
-    """sentence-transformers' in float64, [texts, d_model]."""
+    """Returns sentence-transformers' vectors in float64, [texts, d_model]."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(directory), device="cpu").double()
@@ -55,24 +56,26 @@ def vectors(directory: Path, texts: list[str]) -> torch.Tensor:
 
 
 class Likeliest:
-    """How much less likely than the likeliest the tokens of a generation were, by transformers' logits for all before them.
+    """Measures how much less probable a generation's tokens are than the most probable ones, by transformers' logits
+    for all tokens before.
 
-    What transformers itself would have chosen is 0. Rounding may choose the other of two that are as likely, and other
-    tokens follow from there on, which are judged as well.
+    transformers' own choice has distance 0. Rounding may choose the other of two equally probable tokens. Other
+    tokens then follow, which are judged in the same way.
     """
 
     def __init__(self, network, prompts: torch.Tensor):
         self.network, self.prompts, self.known = network, prompts, {}
-        self.caches = None  # of each prompt but its last token
+        self.caches = None  # for each prompt except its last token
 
     @torch.no_grad()
     def gap(self, tokens: torch.Tensor) -> float:
-        """The largest distance to the largest logit, in standard deviations of the logits; infinite where tokens are missing."""
+        """Returns the largest distance to the largest logit, in the logits' standard deviations; infinity if tokens
+        are missing."""
         tokens = tokens.long()
         if tokens.shape != (len(self.prompts), NEW_TOKENS) or not 0 <= tokens.min() <= tokens.max() < self.network.config.vocab_size:
             return float("inf")
         key = tuple(tokens.flatten().tolist())
-        if key not in self.known:  # most peers choose the same ones
+        if key not in self.known:  # most peers choose the same tokens
             if self.caches is None:
                 self.caches = [self.network(prompt[None, :-1], logits_to_keep=1).past_key_values for prompt in self.prompts]
             self.known[key] = max(self.gap_of(*one) for one in zip(self.caches, self.prompts, tokens))

@@ -1,10 +1,10 @@
-"""A peer in a process of its own: answers the driver's lines of JSON, one line each.
+"""A peer in a separate process: answers the driver's lines of JSON with one line each.
 
     load    a case: checkpoint, input, op, precision, threads   -> settings
     check   computes once and writes the result to a file       -> nothing
-    run     computes `warm` times, then `count` times measured  -> ms, a list; of a generation first_ms, to the first token;
-                                                                   peak_mb, memory since it was loaded, of whole models
-                                                                   since the process began
+    run     computes `warm` times, then `count` times measured  -> ms, a list; for a generation first_ms, to the first token;
+                                                                   peak_mb, memory since loading, or for whole models
+                                                                   since the process's start
 
 Run as `worker.py NAME`; the driver does.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 def main(name: str):
-    # What libraries print goes to standard error; the protocol keeps the real output for itself.
+    # Libraries print to standard error; the protocol alone uses standard output.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -52,13 +52,13 @@ def main(name: str):
                     samples = [timed(run) for _ in range(command["count"])]
                     ms, first_ms = ([time for time in times if time is not None] for times in zip(*samples))
                     answer(ms=ms, first_ms=first_ms, peak_mb=peak_mb())
-        except Exception as error:  # the driver notes it and goes on with the other peers
+        except Exception as error:  # the driver records it and continues with the other peers
             text = str(error).strip() or type(error).__name__
             answer(error=text.splitlines()[0][:300])
 
 
 class Task:
-    """A case as a worker sees it."""
+    """A case for a worker."""
 
     def __init__(self, fields: dict):
         self.op, self.precision = fields["op"], fields["precision"]
@@ -96,11 +96,11 @@ def version(name: str) -> str:
     try:
         return metadata.version(PACKAGES[name])
     except metadata.PackageNotFoundError:
-        return "not installed"  # to load a case will say so
+        return "not installed"  # loading a case will return the error
 
 
 def make(name: str, kind: str, threads: int):
-    # Only what is asked for is imported: each library brings its own threads, and memory.
+    # Imports only the requested library: each one starts its own threads, and takes memory.
     match name, kind:
         case "pytorch", "layers":
             from pytorch_peer import Eager as Peer
@@ -130,11 +130,11 @@ def make(name: str, kind: str, threads: int):
 
 
 def forget_peak():
-    """Has the system count the most resident memory anew."""
+    """Resets the system's count of peak resident memory."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        pass  # then the peak is that of the whole process
+        pass  # the peak is then the whole process's
 
 
 def peak_mb() -> float | None:
@@ -146,7 +146,7 @@ def peak_mb() -> float | None:
 
 
 def timed(run) -> tuple[float, float | None]:
-    """Milliseconds, of a generation those to the first token as well."""
+    """Returns the milliseconds, and for a generation the milliseconds to the first token."""
     start = time.perf_counter()
     run()
     return 1e3 * (time.perf_counter() - start), getattr(run, "first_ms", None)

@@ -1,4 +1,4 @@
-"""Worker processes as the driver sees them: started, asked one at a time, stopped while the others are measured."""
+"""Worker processes for the driver: started, queried one at a time, stopped while the others are measured."""
 
 import json
 import os
@@ -17,11 +17,11 @@ OURS = {"candle-blocks": "packed", "candle-blocks-plain": "plain"}
 
 
 class Failure(Exception):
-    """A worker cannot do what was asked; the others can go on."""
+    """The worker cannot answer a query. The others can continue."""
 
 
 class Worker:
-    """One peer. Between questions the process is stopped by the system, so that no thread of it spins."""
+    """A peer. Between queries the process is stopped by the system, so that no thread spins."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str], patience: float):
         self.name, self.command, self.environment, self.patience = name, command, environment, patience
@@ -66,7 +66,7 @@ class Worker:
         return json.loads(line)
 
     def pause(self):
-        """Returns when every thread stands still, so that the next worker's turn begins on an idle machine."""
+        """Returns when every thread has stopped, so that the next worker's turn begins on an idle machine."""
         os.kill(self.process.pid, signal.SIGSTOP)
         _, status = os.waitpid(self.process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
@@ -74,7 +74,7 @@ class Worker:
             raise Failure("the process ended")
 
     def end(self):
-        """Ends the process; the next question starts another."""
+        """Ends the process. The next query starts a new one."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -84,13 +84,13 @@ class Worker:
 
 
 def environment(threads: int, changes: dict[str, str]) -> dict[str, str]:
-    """The same number of threads for whoever asks."""
+    """Sets the same number of threads for all libraries."""
     variables = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"]
     return os.environ | {name: str(threads) for name in variables} | {"HF_HUB_OFFLINE": "1"} | changes
 
 
 def built(folder: Path, arguments: list[str], target: str) -> str:
-    """Builds with cargo in `folder`; returns the path of the executable of this name."""
+    """Builds with cargo in `folder`, and returns the path of the executable with this name."""
     command = ["cargo", *arguments, "--message-format=json"]
     print(f"building {target}: (cd {folder}; {' '.join(command[:-1])})", file=sys.stderr)
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True)
@@ -100,7 +100,7 @@ def built(folder: Path, arguments: list[str], target: str) -> str:
 
 
 def executable(messages: str, target: str) -> str:
-    """Of cargo's lines of JSON, the last executable of the target."""
+    """Returns the target's last executable in cargo's lines of JSON."""
     found = None
     for line in messages.splitlines():
         message = json.loads(line) if line.startswith("{") else {}
@@ -112,7 +112,7 @@ def executable(messages: str, target: str) -> str:
 
 
 def make(names: list[str], threads: int, patience: float, compile_mode: str) -> list[Worker]:
-    """A worker for each name, the Rust ones built first; none is started yet."""
+    """Returns a worker for each name, and builds the Rust workers first. No worker is started yet."""
     workers = []
     ours = None
     for name in names:
@@ -121,7 +121,7 @@ def make(names: list[str], threads: int, patience: float, compile_mode: str) -> 
             ours = ours or built(ROOT, ["bench", "--bench", "ours", "--features", "text", "--no-run", "--locked"], "ours")
             command = [ours, OURS[name]]
         elif name == CANDLE:
-            # A directory of its own: its flags are others, and would have this crate built anew each time.
+            # In a separate directory: with other flags, this crate would be rebuilt each time.
             folder = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
             arguments = ["build", "--release", "--locked", "--target-dir", str(Path(folder) / "candle-peer")]
             command = [built(HERE / "candle", arguments, "candle-peer")]

@@ -17,7 +17,7 @@ use protocol::{Case, Run, Simply, Task, serve};
 use serde_json::Value;
 
 fn main() -> Result<()> {
-    let settings = "candle-nn's layers, candle-transformers' BertEncoder, BertModel and Llama, also of quantised files, its defaults";
+    let settings = "candle-nn's layers, candle-transformers' BertEncoder, BertModel and Llama, also of quantized files, its defaults";
     serve("candle", "0.11.1", settings, |task| match task {
         Task::Layers(case) => load(case),
         Task::Texts(task) => texts::load(task),

@@ -31,7 +31,7 @@ pub fn load(case: Case, config: Value) -> Result<Box<dyn Run>> {
         })
         .collect::<Result<Vec<_>>>()?;
     variables.load(case.checkpoint.join("model.safetensors"))?;
-    let mut optimiser = AdamW::new(
+    let mut optimizer = AdamW::new(
         variables.all_vars(),
         ParamsAdamW {
             lr: training.learning_rate,
@@ -48,7 +48,7 @@ pub fn load(case: Case, config: Value) -> Result<Box<dyn Run>> {
                 y = layer.forward(&y, dropout)?;
             }
             let loss = mse(&y, &training.target)?;
-            optimiser.backward_step(&loss)?;
+            optimizer.backward_step(&loss)?;
             Ok(loss.detach())
         },
     }))
