@@ -11,7 +11,7 @@ pub(super) enum Body {
     /// On any device, with gradients.
     Plain(Box<Stack>),
     /// For inference on the CPU.
-    Packed(PackedStack),
+    Packed(Box<PackedStack>),
 }
 
 /// The keys and values of earlier positions, and how many tokens of each sequence were counted.

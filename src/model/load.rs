@@ -69,9 +69,11 @@ impl Model {
                 }
                 _ => None,
             };
-            words.map(|words| embeddings.set_word_weight(words));
+            if let Some(words) = words {
+                embeddings.set_word_weight(words);
+            }
         }
-        let body = Body::Packed(PackedStack::new(&config.stack, vb, precision)?);
+        let body = Body::Packed(Box::new(PackedStack::new(&config.stack, vb, precision)?));
         Ok(Self::of_parts(config, ends, body, Device::Cpu))
     }
 }
