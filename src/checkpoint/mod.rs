@@ -64,12 +64,12 @@ use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 use crate::packed::PackedStack;
 
-#[cfg(feature = "text")]
 pub(crate) use adapters::{ExpertMatrix, ExpertPart, Reading};
 pub use architecture::Architecture;
 pub use as_tensor::AsTensor;
 pub use beside::Beside;
 pub use by_role::{ByRole, Parameters};
+#[cfg(feature = "text")]
 pub(crate) use gguf::{Special, TokenType, Words};
 pub(crate) use loader::Held;
 pub use loader::Loader;
