@@ -12,8 +12,10 @@ use crate::hostile::Folder;
 /// Ours accepts a file exactly when the `safetensors` crate does, with the same shapes and bytes;
 /// but for the two kinds of file that it refuses in addition.
 pub fn agrees_with_the_crate(bytes: &[u8]) {
-    if bytes.starts_with(b"GGUF") {
-        return; // ours knows that format by its first bytes, whatever the file's name
+    // Ours recognizes these formats (GGUF, zip, NumPy) by their first bytes, whatever the file's name is.
+    let others: [&[u8]; 3] = [b"GGUF", b"PK\x03\x04", b"\x93NUMPY"];
+    if others.iter().any(|magic| bytes.starts_with(magic)) {
+        return;
     }
     let folder = Folder::new();
     let path = folder.write("m.safetensors", bytes);
