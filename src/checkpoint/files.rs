@@ -39,7 +39,7 @@ mod torch;
 mod zip;
 
 pub(crate) use block_kind::BlockKind;
-pub(crate) use computed::{Coding, Compute, Part};
+pub(crate) use computed::{Coding, Compute, Part, StoredForm};
 pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
 use header::Header;
 pub(crate) use header::MAX_HEADER_BYTES;

@@ -6,6 +6,7 @@
 
 mod adapters;
 mod architecture;
+mod as_stored;
 mod as_tensor;
 mod attribute_names;
 mod beside;
@@ -66,6 +67,7 @@ use crate::packed::PackedStack;
 
 pub(crate) use adapters::{ExpertMatrix, ExpertPart, Reading};
 pub use architecture::Architecture;
+pub use as_stored::{InsteadOfStored, NotAsStored};
 pub use as_tensor::AsTensor;
 pub use beside::Beside;
 pub use by_role::{ByRole, Parameters};
@@ -369,7 +371,7 @@ impl Checkpoint {
 
     /// Reports on every tensor: used, ignored, outside the blocks, unused or missing.
     pub fn report(&self) -> LoadReport {
-        LoadReport::new(&self.plan, &self.adapters)
+        LoadReport::new(&self.plan, &self.files, &self.adapters)
     }
 
     /// A loader of parameters as plain tensors, for inference.

@@ -4,7 +4,8 @@ use std::{collections::HashMap, fmt, path::PathBuf};
 
 use serde::Serialize;
 
-use crate::checkpoint::{plan::Plan, source::Source};
+use crate::checkpoint::as_stored::{NotAsStored, not_as_stored};
+use crate::checkpoint::{files::TensorFiles, plan::Plan, source::Source};
 use crate::error::escape::Escaped;
 
 /// How a tensor on disk is converted into parameters.
@@ -68,10 +69,14 @@ pub struct LoadReport {
     /// The adapters that are applied, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapters: Vec<AppliedAdapter>,
+    /// Matrices that [`Precision::AsStored`](crate::Precision::AsStored) does not pack as the files store them, by type. Empty if
+    /// no matrix is quantized: that precision is then refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_as_stored: Vec<NotAsStored>,
 }
 
 impl LoadReport {
-    pub(crate) fn new(plan: &Plan, adapters: &[AppliedAdapter]) -> Self {
+    pub(crate) fn new(plan: &Plan, files: &TensorFiles, adapters: &[AppliedAdapter]) -> Self {
         Self {
             used: used(plan.of_blocks()),
             ends: used(plan.of_ends()),
@@ -81,6 +86,7 @@ impl LoadReport {
             missing: plan.missing.iter().map(|m| m.role.clone()).collect(),
             unread_keys: plan.unread_keys.clone(),
             adapters: adapters.to_vec(),
+            not_as_stored: not_as_stored(plan, files),
         }
     }
 
@@ -131,6 +137,9 @@ impl fmt::Display for LoadReport {
             let directory = adapter.directory.display().to_string();
             let n = adapter.tensors.len();
             writeln!(f, "  adapter {}: changes {n} tensors", Escaped(&directory))?;
+        }
+        for of_type in &self.not_as_stored {
+            writeln!(f, "  {}", Escaped(of_type))?;
         }
         for (what, names) in [
             ("unused", &self.unused),

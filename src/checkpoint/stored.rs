@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
+use crate::checkpoint::as_stored::{InsteadOfStored, not_as_stored};
 use crate::checkpoint::files::{Coding, Compute, TensorFiles};
 use crate::checkpoint::source::Source;
 use crate::checkpoint::{Checkpoint, CheckpointOptions};
@@ -97,11 +98,7 @@ impl StoredMatrices {
             .iter()
             .any(|source| is_coded(source).unwrap_or(true))
         {
-            return Err(Error::InvalidConfig(format!(
-                "{}: AsStored packs the codes of quantised weights, and these are numbers; pack them in Int8, Int4, Bf16, \
-                 F16 or F32",
-                files.path().display()
-            )));
+            return Err(nothing_packed(checkpoint));
         }
         let matrices = plan.sources.iter().filter(|source| is_multiplied(source));
         Ok(Self {
@@ -161,11 +158,11 @@ impl StoredMatrices {
 }
 
 /// The role of the table of words.
-const WORDS: &str = "embeddings.word.weight";
+pub(super) const WORDS: &str = "embeddings.word.weight";
 
 /// Whether a parameter is the weight of a linear layer, or the table of words, whose rows a packed weight gives too. Other
 /// tables are read as tensors.
-fn is_multiplied(source: &Source) -> bool {
+pub(super) fn is_multiplied(source: &Source) -> bool {
     let role = &source.role;
     source.shape.len() == 2
         && role.ends_with(".weight")
@@ -202,6 +199,23 @@ fn coding(files: &TensorFiles, source: &Source) -> Result<Option<Packable>> {
         Coding::Codes(format, order) => Ok(Some((format, order))),
         Coding::Refused(reason) => Err(refused(files, source, reason)),
     }
+}
+
+/// The error for files none of whose matrices can be packed as it is stored.
+fn nothing_packed(checkpoint: &Checkpoint) -> Error {
+    let quantized = not_as_stored(&checkpoint.plan, &checkpoint.files);
+    let types: Vec<&str> = { quantized.iter() }
+        .filter(|of| of.instead != InsteadOfStored::Elements)
+        .map(|of| &of.tensor_type[..])
+        .collect();
+    let reason = match types.is_empty() {
+        true => "these are not quantized".to_string(),
+        false => format!("those of {} have no packed form", types.join(", ")),
+    };
+    Error::InvalidConfig(format!(
+        "{}: AsStored packs quantized weights as they are stored, and {reason}; pack them in Int8, Int4, Bf16, F16 or F32",
+        checkpoint.files.path().display()
+    ))
 }
 
 fn refused(files: &TensorFiles, source: &Source, reason: String) -> Error {

@@ -37,8 +37,10 @@ pub enum Precision {
     },
     /// A quantized file's values, packed unchanged: 4, 5, 6 or 8 bits, with the file's scales and zero points or
     /// minima. Weights equal the file's exactly, and take as much memory. Rows are quantized on the fly, with a
-    /// scale for each group. Weights that the file does not quantize are packed in bf16, f16 or f32: the first that
-    /// represents all elements exactly. Attention computes like with [`Self::Bf16`].
+    /// scale for each group. Weights that the file does not quantize, and those quantized to a type without a packed form,
+    /// are packed in bf16, f16 or f32: the first that represents all elements exactly.
+    /// [`LoadReport::not_as_stored`](crate::LoadReport::not_as_stored) lists both. Attention computes like with
+    /// [`Self::Bf16`].
     ///
     /// Only for checkpoints. A layer in memory returns an error, since it has no quantized values. So do files
     /// without quantized weights, or with quantized values that are not multiplied by a scale with an offset.

@@ -115,6 +115,7 @@ impl TextOptions {
         self.shorten(&mut files.reading);
         let options = self.checkpoint.clone().encoder_of(ENCODERS);
         let checkpoint = options.open(folder.model(path, &files.model))?;
+        files.notes.extend(self.notes(&checkpoint));
         let (source, mut steps) = self.source(&folder, files.body, &checkpoint)?;
         if let Some(normalize) = self.normalize {
             steps.retain(|step| !matches!(step.stage, Stage::Normalize));
@@ -147,6 +148,7 @@ impl TextOptions {
             .checkpoint
             .clone()
             .open(folder.model(path, &files.model))?;
+        files.notes.extend(self.notes(&checkpoint));
         let (head, labels) = match files.body {
             Body::Pooling(mut pooling) if is_cross_encoder => {
                 let steps = std::mem::take(&mut pooling.steps);
@@ -228,6 +230,16 @@ impl TextOptions {
     fn shorten(&self, reading: &mut Reading) {
         reading.limit = self.max_length.map_or(reading.limit, Limit::Tokens);
         reading.truncation = self.truncation.unwrap_or(reading.truncation);
+    }
+
+    /// Notes on matrices that are not packed as they are stored, if they should be.
+    fn notes(&self, checkpoint: &Checkpoint) -> Vec<String> {
+        let Form::Packed(Precision::AsStored) = self.form else {
+            return Vec::new();
+        };
+        let path = checkpoint.files().path().display();
+        let types = checkpoint.report().not_as_stored.into_iter();
+        types.map(|of_type| format!("{path}: {of_type}")).collect()
     }
 
     fn model(&self, checkpoint: &Checkpoint) -> Result<Model> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::files::TensorFiles;
 use candle_blocks::checkpoint::write::write_safetensors;
+use candle_blocks::checkpoint::{InsteadOfStored, NotAsStored};
 use candle_blocks::model::{Model, ModelInput};
 use candle_blocks::verify::{Expected, compare};
 use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
@@ -200,8 +201,13 @@ fn an_adapter_over_quantised_weights_is_added_to_their_numbers() {
             .max_all()
             .unwrap();
         assert!(off.to_scalar::<f32>().unwrap() < 1e-5, "{base:?}");
-        // Where codes are wanted, the sum of some and an adapter is numbers.
+        // Quantized values with an adapter added have no packed form, and the report says so.
         checkpoint.packed_model(Precision::AsStored).unwrap();
+        let report = checkpoint.report();
+        let is_it = |of: &&NotAsStored| of.tensor_type.ends_with("with an adapter");
+        let dequantized = report.not_as_stored.iter().find(is_it).unwrap();
+        assert_eq!(dequantized.instead, InsteadOfStored::Dequantized);
+        assert_eq!(dequantized.matrices, [format!("{name}.weight")]);
     }
 }
 

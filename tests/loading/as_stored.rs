@@ -1,6 +1,9 @@
 //! Weights of quantised files that are packed as they are.
 
+use std::fs;
+
 use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::checkpoint::InsteadOfStored;
 use candle_blocks::model::{Model, ModelInput};
 use candle_blocks::{Checkpoint, PackedStack, Precision};
 
@@ -104,4 +107,95 @@ fn files_of_numbers_and_layers_in_memory_are_refused_with_the_cure() {
     );
     let message = stack.unwrap_err().to_string();
     assert!(message.contains("no weight has any"), "{message}");
+}
+
+/// The types of the files' matrices that are not packed as they are stored, as `weights/fixtures` wrote them.
+const OTHERWISE: [(&str, &[(&str, InsteadOfStored, usize)]); 8] = [
+    (
+        "gguf/few-bits/model.gguf",
+        &[
+            ("IQ4_NL", InsteadOfStored::Dequantized, 2),
+            ("IQ4_XS", InsteadOfStored::Dequantized, 2),
+            ("Q2_K", InsteadOfStored::Dequantized, 1),
+            ("Q2_K", InsteadOfStored::F32, 1),
+            ("Q3_K", InsteadOfStored::Dequantized, 2),
+        ],
+    ),
+    (
+        "gguf/llama3/model.gguf",
+        &[("BF16", InsteadOfStored::Elements, 1)],
+    ),
+    // Its table has F16, and is a tensor in every precision.
+    ("gguf/llama/model.gguf", &[]),
+    // The attention's output. The router has f32 in every precision.
+    (
+        "gguf/mixtral/model.gguf",
+        &[("F32", InsteadOfStored::Elements, 1)],
+    ),
+    ("gguf/gpt2/model.gguf", &[]),
+    (
+        "quantized/gptq-3",
+        &[
+            ("3-bit values", InsteadOfStored::MoreBits(4), 7),
+            ("F32", InsteadOfStored::Elements, 1),
+        ],
+    ),
+    ("quantized/gptq-4", &[("F32", InsteadOfStored::Elements, 1)]),
+    ("quantized/awq", &[("F32", InsteadOfStored::Elements, 1)]),
+];
+
+#[test]
+fn the_report_lists_every_matrix_that_is_not_packed_as_it_is_stored() {
+    for (path, expected) in OTHERWISE {
+        if !is_present(path.split('/').next().unwrap()) {
+            continue;
+        }
+        let report = Checkpoint::open(weights(path)).unwrap().report();
+        let of_type = |of: &candle_blocks::checkpoint::NotAsStored| {
+            (of.tensor_type.clone(), of.instead, of.matrices.len())
+        };
+        let mut found: Vec<_> = report.not_as_stored.iter().map(of_type).collect();
+        found.sort_by_key(|(of, instead, _)| (of.clone(), format!("{instead:?}")));
+        let expected: Vec<_> = { expected.iter() }
+            .map(|(of, instead, n)| (of.to_string(), *instead, *n))
+            .collect();
+        assert_eq!(found, expected, "{path}");
+        let said = report.to_string();
+        for of_type in &report.not_as_stored {
+            assert!(said.contains(&of_type.to_string()), "{path}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_types_without_a_packed_form_is_refused_by_their_names() {
+    if !is_present("gguf") {
+        return;
+    }
+    // The only matrix of another type gets one of these: so many bytes are enough for it.
+    let mut bytes = fs::read(weights("gguf/few-bits/model.gguf")).unwrap();
+    let name = b"blk.0.attn_output.weight";
+    let at = { bytes.windows(name.len()) }
+        .position(|found| found == name)
+        .unwrap();
+    let kind = at + name.len() + 4 + 2 * 8;
+    let [q8_0, iq4_nl] = [8u32, 20].map(u32::to_le_bytes);
+    assert_eq!(bytes[kind..kind + 4], q8_0);
+    bytes[kind..kind + 4].copy_from_slice(&iq4_nl);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, bytes).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let refused = checkpoint.packed_model(Precision::AsStored).unwrap_err();
+    let message = refused.to_string();
+    for part in [
+        "IQ4_NL",
+        "IQ4_XS",
+        "Q2_K",
+        "Q3_K",
+        "no packed form",
+        "pack them in Int8",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
 }

@@ -3,10 +3,14 @@
 
 use std::fs;
 
+use candle_blocks::candle_core::{Device, Tensor};
+use candle_blocks::checkpoint::write::write_safetensors;
+
 use crate::{
     committed::present,
     levels::LEVELS,
-    scratch::{self, Scratch, answer},
+    scratch::{self, Scratch, answer, program},
+    weights::{is_present, weights},
 };
 
 const CHECKPOINTS: [&str; 3] = ["tiny-bert", "tiny-gpt2", "minilm-block0"];
@@ -137,5 +141,72 @@ fn a_comparison_that_packing_must_fail_says_why() {
             "{}",
             fails.stderr
         );
+    }
+}
+
+#[test]
+fn as_stored_says_what_it_does_not_pack_as_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let [input, output] =
+        ["ids", "out"].map(|name| folder.path().join(format!("{name}.safetensors")));
+    let ids = Tensor::new(&[[3u32, 4, 5]], &Device::Cpu).unwrap();
+    write_safetensors(&input, &[("input_ids".to_string(), ids)], None).unwrap();
+    for (model, notes) in [
+        (
+            "gguf/few-bits/model.gguf",
+            &[
+                "2 matrices of IQ4_NL have no packed form: as-stored dequantizes them, and packs them in the first of bf16",
+                "2 matrices of IQ4_XS have no packed form",
+                "2 matrices of Q3_K have no packed form",
+                "1 matrix of Q2_K has no packed form: as-stored dequantizes it, and packs it",
+                "1 matrix of Q2_K is f32 in every precision: as-stored dequantizes it",
+            ][..],
+        ),
+        (
+            "gguf/llama3/model.gguf",
+            &["1 matrix of BF16 is not quantized: as-stored packs it in the first of bf16"],
+        ),
+        (
+            "quantized/gptq-3",
+            &[
+                "7 matrices of 3-bit values have no packed form: as-stored packs each value in 4 bits",
+                "1 matrix of F32 is not quantized",
+            ],
+        ),
+        ("gguf/gpt2/model.gguf", &[]),
+    ] {
+        if !is_present(model.split('/').next().unwrap()) {
+            continue;
+        }
+        for command in ["run", "generate"] {
+            for (precision, notes) in [("as-stored", notes), ("int8", &[][..])] {
+                let mut run = program();
+                run.arg(command).arg("--model").arg(weights(model));
+                run.args(["--input", input.to_str().unwrap()]);
+                run.args([
+                    "--output",
+                    output.to_str().unwrap(),
+                    "--precision",
+                    precision,
+                ]);
+                run.args(
+                    (command == "generate")
+                        .then_some(["--max-new-tokens", "1"])
+                        .iter()
+                        .flatten(),
+                );
+                let said = answer(&mut run);
+                said.assert_status(0);
+                let n = said.stderr.matches("as-stored").count();
+                assert_eq!(n, notes.len(), "{command} {model}: {}", said.stderr);
+                for note in notes {
+                    assert!(
+                        said.stderr.contains(note),
+                        "{command} {model}: {}",
+                        said.stderr
+                    );
+                }
+            }
+        }
     }
 }

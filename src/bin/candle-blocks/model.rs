@@ -287,6 +287,17 @@ impl ComputeArgs {
         Ok(Form::Packed(packed))
     }
 
+    /// Prints a note about matrices that are not packed as they are stored, if they should be.
+    pub fn note_not_as_stored(&self, checkpoint: &Checkpoint) -> Result<()> {
+        if let Form::Packed(Precision::AsStored) = self.form(false)? {
+            let path = checkpoint.files().path().display();
+            for of_type in checkpoint.report().not_as_stored {
+                output::warn(format_args!("note: {path}: {of_type}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the options for loading a model that reads texts.
     pub fn text_options(&self, model: &ModelArgs, texts: &TextArgs) -> Result<TextOptions> {
         let device = self.device()?;
@@ -314,6 +325,9 @@ impl ComputeArgs {
         path: &Path,
     ) -> Result<Vec<(String, Tensor)>> {
         let dtype = self.dtype;
+        if !backward {
+            self.note_not_as_stored(checkpoint)?;
+        }
         let stages = match self.form(backward)? {
             Form::Packed(precision) => trace::run_packed(checkpoint, input, dtype, precision),
             Form::Plain if backward => trace::run_backward(checkpoint, input, dtype, device),

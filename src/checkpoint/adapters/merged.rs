@@ -7,7 +7,7 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use candle_core::{Device, Tensor};
 
 use super::stacked::ExpertFactors;
-use crate::checkpoint::files::{Coding, Compute, Part, TensorFiles};
+use crate::checkpoint::files::{Coding, Compute, Part, StoredForm, TensorFiles};
 use crate::checkpoint::scheme::Features;
 use crate::error::{Error, Result};
 
@@ -156,6 +156,16 @@ impl Compute for Merged {
 
     fn coding(&self, _: &TensorFiles) -> Result<Coding> {
         Ok(Coding::Numbers)
+    }
+
+    fn stored_form(&self) -> StoredForm {
+        let changed = |of: String| format!("{of} with an adapter");
+        match self.base.info.stored_form() {
+            StoredForm::Elements(name) => StoredForm::Elements(changed(name)),
+            StoredForm::Unpackable(name)
+            | StoredForm::Refused(name)
+            | StoredForm::Values { name, .. } => StoredForm::Unpackable(changed(name)),
+        }
     }
 
     fn is_of_codes(&self) -> bool {

@@ -77,6 +77,11 @@ impl BlockKind {
         }
     }
 
+    /// Whether its values are quantized: several share a block.
+    pub fn is_quantized(self) -> bool {
+        self.block().0 > 1
+    }
+
     /// Its number in the file.
     pub fn number(self) -> u32 {
         let of = Self::ALL.iter().find(|(_, kind, ..)| *kind == self);

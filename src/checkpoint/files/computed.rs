@@ -20,6 +20,9 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
     /// Whether its codes can be packed as they are.
     fn coding(&self, files: &TensorFiles) -> Result<Coding>;
 
+    /// The form of its values in the files, by the headers alone.
+    fn stored_form(&self) -> StoredForm;
+
     /// Whether its numbers stand for codes; such a matrix lies as `[d_out, d_in]`, whatever the family says.
     fn is_of_codes(&self) -> bool {
         true
@@ -43,6 +46,23 @@ pub(crate) enum Coding {
     Codes(QuantizedFormat, Option<Arc<[u32]>>),
     /// Codes that cannot, and why.
     Refused(String),
+}
+
+/// The form of a tensor's values in the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoredForm {
+    /// Elements of the type with this name.
+    Elements(String),
+    /// Quantized values of the type with this name, for which there is no packed form.
+    Unpackable(String),
+    /// Quantized values of the kind with this name, which `Precision::AsStored` refuses.
+    Refused(String),
+    /// Quantized values that can be packed, with the name of their type, their bits, and their bits when they are packed.
+    Values {
+        name: String,
+        bits: usize,
+        packed: usize,
+    },
 }
 
 /// A stored tensor that only others are computed from.
@@ -84,6 +104,11 @@ impl TensorFiles {
             storage: Storage::Computed(compute),
         };
         self.tensors.insert(name, info);
+    }
+
+    /// The form of a tensor's values, if there is one with this name.
+    pub(crate) fn stored_form(&self, name: &str) -> Option<StoredForm> {
+        self.info(name).map(TensorInfo::stored_form)
     }
 
     /// How a tensor is computed from others, if it is.
@@ -221,6 +246,16 @@ impl TensorFiles {
             write(bytemuck::cast_slice(&numbers))?;
         }
         Ok(())
+    }
+}
+
+impl TensorInfo {
+    /// The form of the tensor's values.
+    pub(crate) fn stored_form(&self) -> StoredForm {
+        match &self.storage {
+            Storage::Computed(compute) => compute.stored_form(),
+            Storage::Stored { .. } => StoredForm::Elements(self.dtype.to_string()),
+        }
     }
 }
 

@@ -7,21 +7,18 @@ use candle_blocks_kernels::products::{
     GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
-use crate::checkpoint::files::{BlockKind, Coding};
+use crate::checkpoint::files::BlockKind;
 
-/// How blocks of a kind are packed.
-pub(super) fn coding(kind: BlockKind) -> Coding {
+/// The format in which blocks of a kind are packed, if they have one.
+pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
     let zero = |zero| GroupScales::Zero {
         scales: ScaleType::F16,
         zero,
     };
     let minima = GroupScales::Minima(ScaleType::F16);
     let (bits_by_group, scales) = match kind {
-        BlockKind::F32 | BlockKind::F16 | BlockKind::Bf16 => return Coding::Numbers,
-        // Of these there is no packed form.
-        BlockKind::Q2K | BlockKind::Q3K | BlockKind::Iq4Nl | BlockKind::Iq4Xs => {
-            return Coding::Numbers;
-        }
+        BlockKind::F32 | BlockKind::F16 | BlockKind::Bf16 => return None,
+        BlockKind::Q2K | BlockKind::Q3K | BlockKind::Iq4Nl | BlockKind::Iq4Xs => return None,
         BlockKind::Q4_0 => ((4, 32), zero(8)),
         BlockKind::Q4_1 => ((4, 32), minima),
         BlockKind::Q5_0 => ((5, 32), zero(16)),
@@ -32,11 +29,10 @@ pub(super) fn coding(kind: BlockKind) -> Coding {
         BlockKind::Q6K => ((6, 16), GroupScales::Signed),
         BlockKind::Mxfp4 => ((4, 32), GroupScales::Microscaled),
     };
-    let format = QuantizedFormat {
+    Some(QuantizedFormat {
         bits_by_group,
         scales,
-    };
-    Coding::Codes(format, None)
+    })
 }
 
 /// Appends the codes of whole blocks.

@@ -39,7 +39,9 @@ pub(crate) use self::words::Words;
 #[cfg(feature = "text")]
 pub(crate) use self::words::{Special, TokenType};
 pub(super) use crate::checkpoint::files::is_gguf;
-use crate::checkpoint::files::{BlockKind, Coding, Compute, GgufTensor, Part, TensorFiles};
+use crate::checkpoint::files::{
+    BlockKind, Coding, Compute, GgufTensor, Part, StoredForm, TensorFiles,
+};
 use crate::error::{Error, Result};
 
 /// The `config.json` that a GGUF file stands for.
@@ -238,11 +240,24 @@ impl Compute for Blocks {
     }
 
     fn coding(&self, _: &TensorFiles) -> Result<Coding> {
-        Ok(match (self.step, &self.shape[..]) {
-            // What is added to a norm is not in its codes.
-            (Step::None | Step::Unpermute(_), [_, _]) => codes::coding(self.kind),
-            _ => Coding::Numbers,
-        })
+        let format = self.format();
+        Ok(format.map_or(Coding::Numbers, |format| Coding::Codes(format, None)))
+    }
+
+    fn stored_form(&self) -> StoredForm {
+        let name = self.kind.name().to_string();
+        match self.format() {
+            Some(format) => {
+                let (bits, _) = format.bits_by_group;
+                StoredForm::Values {
+                    name,
+                    bits,
+                    packed: bits,
+                }
+            }
+            None if self.kind.is_quantized() => StoredForm::Unpackable(name),
+            None => StoredForm::Elements(name),
+        }
     }
 
     fn coded_rows(
@@ -279,6 +294,15 @@ impl Compute for Blocks {
 }
 
 impl Blocks {
+    /// The format in which the blocks are packed, if they have one.
+    fn format(&self) -> Option<QuantizedFormat> {
+        match (self.step, &self.shape[..]) {
+            // What is added to a norm is not in its codes.
+            (Step::None | Step::Unpermute(_), [_, _]) => codes::format(self.kind),
+            _ => None,
+        }
+    }
+
     /// How many rows each of so many heads has.
     fn rows_of_head(&self, n_heads: usize) -> Result<usize> {
         let n_rows = self.shape.first().copied().unwrap_or(0);

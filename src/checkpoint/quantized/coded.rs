@@ -10,7 +10,7 @@ use candle_blocks_kernels::products::{
     GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
-use crate::checkpoint::files::{Coding, TensorFiles};
+use crate::checkpoint::files::{Coding, StoredForm, TensorFiles};
 use crate::error::Result;
 
 /// What the codes of a matrix are.
@@ -76,15 +76,34 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
         },
         (Zeros::Behind(_), _) => GroupScales::Minima(number),
     };
-    let bits = match bits {
-        0..=4 => 4,
-        _ => 8,
-    };
+    let bits = packed_bits(bits);
     let format = QuantizedFormat {
         bits_by_group: (bits, group),
         scales,
     };
     Ok(Coding::Codes(format, order.map(Arc::from)))
+}
+
+/// The bits with which whole numbers of so many are packed.
+fn packed_bits(bits: usize) -> usize {
+    match bits {
+        0..=4 => 4,
+        _ => 8,
+    }
+}
+
+/// The form of codes of this kind.
+pub(super) fn stored_form(kind: CodeKind) -> StoredForm {
+    let bits = match kind {
+        CodeKind::Whole { bits } => bits,
+        CodeKind::E2m1 => 4,
+        CodeKind::Other(name) => return StoredForm::Refused(name.to_string()),
+    };
+    StoredForm::Values {
+        name: format!("{bits}-bit values"),
+        bits,
+        packed: packed_bits(bits),
+    }
 }
 
 /// The groups of columns one behind the other, and the columns in that order where it is not their own: that of weights

@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use super::coded::{self, CodeKind};
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
-use crate::checkpoint::files::{Coding, Compute, Part, TensorFiles};
+use crate::checkpoint::files::{Coding, Compute, Part, StoredForm, TensorFiles};
 use crate::error::Result;
 
 /// A quantised matrix in the files, `[d_out, d_in]`; of several in one tensor, their rows one behind the other.
@@ -110,6 +110,10 @@ impl<S: Stored> Compute for S {
 
     fn coding(&self, files: &TensorFiles) -> Result<Coding> {
         coded::coding(self, files)
+    }
+
+    fn stored_form(&self) -> StoredForm {
+        coded::stored_form(self.kind())
     }
 
     fn coded_rows(
