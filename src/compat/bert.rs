@@ -269,7 +269,7 @@ impl SimpleBackend for BertNames<'_> {
     }
 
     fn get_unchecked(&self, role: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{role}: asked for without a shape")
+        bail!("{role}: requested without a shape")
     }
 
     fn contains_tensor(&self, role: &str) -> bool {

@@ -317,11 +317,11 @@ impl AttentionConfig {
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if makes_fewer && self.d_memory != self.d_model {
-            let reason = "shared keys, and values that are keys, are of self-attention, but d_memory is another than d_model";
+            let reason = "shared_keys and values_are_keys require self-attention, but d_memory differs from d_model";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.shared_keys.is_some() && self.values_are_keys {
-            let reason = "an attention to another layer's keys has that layer's values; set values_are_keys there alone";
+            let reason = "an attention with shared_keys takes that layer's values; set values_are_keys only there";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.window == Some(0) {
@@ -331,13 +331,13 @@ impl AttentionConfig {
             size("the length of chunks", chunk)?;
             let fits = self.visibility == Visibility::Causal && self.window.is_none();
             if !fits || self.d_memory != self.d_model {
-                let reason = "chunks are of causal self-attention without a window";
+                let reason = "chunks require causal self-attention without a window";
                 return Err(Error::InvalidConfig(reason.to_string()));
             }
         }
         if self.sinks && matches!(self.position, Position::Alibi(_)) {
             // In a softmax over the keys alone, an equal shift in all scores cancels out.
-            let reason = "a sink beside linear biases, which count from the last key, would depend on the length";
+            let reason = "a sink with linear biases, which count from the last key, would depend on the length";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         match &self.latent {

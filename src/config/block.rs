@@ -209,13 +209,13 @@ impl BlockConfig {
             cross.validate()?;
             if cross.shared_keys.is_some() || cross.values_are_keys {
                 return Err(Error::InvalidConfig(
-                    "cross-attention has keys and values of an encoder's output; remove shared_keys and values_are_keys"
+                    "cross-attention takes keys and values from an encoder's output; remove shared_keys and values_are_keys"
                         .to_string(),
                 ));
             }
             if let Position::Disentangled(_) = cross.position {
                 return Err(Error::InvalidConfig(
-                    "cross-attention has no distances; expected another position than Disentangled"
+                    "cross-attention has no relative positions; expected a position other than Disentangled"
                         .to_string(),
                 ));
             }
@@ -234,7 +234,7 @@ impl BlockConfig {
         let placements = [self.attention_placement, self.feed_forward_placement];
         if self.topology != Topology::Sequential && placements != [NormPlacement::Pre; 2] {
             return Err(Error::InvalidConfig(format!(
-                "a parallel block normalises before its branches, but the norms are placed {placements:?}; \
+                "a parallel block normalizes before its branches, but the norms are placed {placements:?}; \
                  expected Pre for both"
             )));
         }
@@ -256,7 +256,7 @@ impl BlockConfig {
         altup.validate()?;
         if self.layer_input.is_none() || self.output_scale {
             return failed(
-                "a block with streams has an input for itself and no output_scale; set layer_input, or remove altup",
+                "altup requires layer_input and no output_scale; set layer_input, or remove altup",
             );
         }
         Ok(())

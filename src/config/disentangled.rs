@@ -77,7 +77,7 @@ impl DisentangledConfig {
         size("the span of relative embeddings", self.span)?;
         probability("the dropout of relative embeddings", self.dropout)?;
         if let Some(max) = self.max_distance {
-            size("the largest distance with a bucket of its own", max)?;
+            size("the largest distance with a separate bucket", max)?;
             if self.span < 2 || max < self.span / 2 + 2 {
                 return failed(format!(
                     "relative embeddings of {} buckets up to the distance {max}; expected 2 buckets or more, and a distance of \
@@ -88,8 +88,7 @@ impl DisentangledConfig {
         }
         if !(self.content_to_position || self.position_to_content) {
             return failed(
-                "disentangled attention without a term of positions; use Position::None"
-                    .to_string(),
+                "disentangled attention without position terms; use Position::None".to_string(),
             );
         }
         let is_plain = attention.visibility == Visibility::Bidirectional
@@ -136,7 +135,7 @@ impl RelativeEmbeddingsConfig {
             norm.validate()?;
             if norm.d_model != d_model {
                 return Err(Error::InvalidConfig(format!(
-                    "the norm of relative embeddings is of width {}, the blocks of {d_model}",
+                    "the norm for relative embeddings has width {}, the blocks {d_model}",
                     norm.d_model
                 )));
             }

@@ -183,12 +183,12 @@ impl TokenEmbeddingsConfig {
             let width = self.sum_width();
             if table.vectors != PositionVectors::Learned && !width.is_multiple_of(2) {
                 return Err(Error::InvalidConfig(format!(
-                    "positions are as many sines as cosines, but {width} wide; expected an even width"
+                    "positions have as many sines as cosines, but are {width} wide; expected an even width"
                 )));
             }
         }
         if let Some(dropout) = &self.token_dropout {
-            probability("the usual share of hidden tokens", dropout.usual)?;
+            probability("the usual share of mask tokens", dropout.usual)?;
         }
         self.layer_inputs
             .iter()

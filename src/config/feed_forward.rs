@@ -190,14 +190,14 @@ impl RoutingConfig {
         let is_drawn = matches!(self.weights, RoutingWeights::AmongNear { .. });
         if is_drawn != (self.scores == RoutingScores::Logits) {
             return fail(format!(
-                "weights {:?} of scores {:?}; those among near scores are of logits, and no others are",
+                "weights {:?} with scores {:?}; expected AmongNear with Logits, or neither",
                 self.weights, self.scores
             ));
         }
         if let RoutingWeights::AmongNear { tolerance } = self.weights {
-            finite("how far a score may be from the best", tolerance)?;
+            finite("the tolerance for scores near the best", tolerance)?;
             if self.groups.is_some() {
-                return fail("experts chosen one after another are in no groups".to_string());
+                return fail("experts chosen one after another cannot be in groups".to_string());
             }
         }
         let Some(groups) = self.groups else {
@@ -221,7 +221,7 @@ impl RoutingConfig {
         }
         if !(1..=size).contains(&judged_by) {
             return fail(format!(
-                "groups of {size} experts are judged by {judged_by} of them"
+                "groups of {size} experts are ranked by {judged_by} scores"
             ));
         }
         Ok(())
@@ -317,7 +317,7 @@ impl FeedForwardConfig {
         }
         if let Some(sparsity) = self.sparsity {
             if self.form == FeedForwardForm::Plain || self.clamp.is_some() {
-                let reason = "sparsity is of a gate without a clamp; set `form` to gated, and remove the clamp";
+                let reason = "sparsity requires a gate without a clamp; set `form` to gated, and remove the clamp";
                 return Err(Error::InvalidConfig(reason.to_string()));
             }
             positive("sparsity", sparsity)?;
@@ -329,7 +329,7 @@ impl FeedForwardConfig {
         if let Some(experts) = &self.experts {
             experts.routing.check(experts.n_experts)?;
             if experts.correction && experts.routing.scores == RoutingScores::Logits {
-                let reason = "experts chosen one after another have no correction of their scores";
+                let reason = "experts chosen one after another cannot have a score correction";
                 return Err(Error::InvalidConfig(reason.to_string()));
             }
             size("n_experts", experts.n_experts)?;

@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 /// concatenates vectors, and `R` is the rotary embedding:
 ///
 /// ```text
-/// [c', k']   = latent(x)            c = norm(c')      what a cache keeps: c and R(k'), whatever the number of heads
-/// [kₕ, vₕ]   = key_value(c)         of each head h
+/// [c', k']   = latent(x)            c = norm(c')      a cache stores c and R(k'), for any number of heads
+/// [kₕ, vₕ]   = key_value(c)         for each head h
 /// [qₕ, q'ₕ]  = query(x), or query(norm(query_latent(x)))
 /// outputₕ    = softmax(scale · [qₕ, R(q'ₕ)]·[kₕ, R(k')]ᵀ)·vₕ
 /// ```
@@ -48,7 +48,7 @@ impl LatentConfig {
         let fail = |reason: String| Err(Error::InvalidConfig(format!("latent attention {reason}")));
         size("the rank of keys and values", self.rank)?;
         size("the rank of queries", self.query_rank.unwrap_or(1))?;
-        size("the number of dimensions that turn", self.rotary_dim)?;
+        size("the number of rotated dimensions", self.rotary_dim)?;
         size("the width of a value", self.value_dim)?;
         size(
             "the width of all values",
@@ -57,25 +57,25 @@ impl LatentConfig {
         self.norm.validate_eps()?;
         if self.rotary_dim >= of.head_dim {
             return fail(format!(
-                "turns {} of a head's {} dimensions; expected fewer",
+                "rotates {} of a head's {} dimensions; expected fewer",
                 self.rotary_dim, of.head_dim
             ));
         }
         if of.n_kv_heads != of.n_heads || of.d_memory != of.d_model {
             return fail(format!(
-                "makes the keys of all {} heads from the input's {} columns; found {} key/value heads, of {} columns",
+                "computes the keys for all {} heads from the input's {} columns; found {} key/value heads and {} columns",
                 of.n_heads, of.d_model, of.n_kv_heads, of.d_memory
             ));
         }
         if of.query_key_norm.is_some() || of.clip.is_some() || of.temperature.is_some() {
-            let reason = "has norms of its latents; expected no norm, bound or temperature of queries and keys";
+            let reason = "has norms over its latents; expected no norm, clip or temperature for queries and keys";
             return fail(reason.into());
         }
         match &of.position {
             Position::None => Ok(()),
             Position::Rotary(rotary) if rotary.dim == self.rotary_dim => of.position.validate(of),
             other => fail(format!(
-                "turns {} dimensions or none; found {other:?}",
+                "rotates {} dimensions or none; found {other:?}",
                 self.rotary_dim
             )),
         }

@@ -20,7 +20,7 @@ pub struct LayerInputConfig {
 
 impl LayerInputConfig {
     pub(super) fn validate(&self) -> Result<()> {
-        size("the width of a layer's input", self.width)
+        size("the width of a per-layer input", self.width)
     }
 }
 
@@ -46,8 +46,8 @@ impl LayerInputTable {
     }
 
     pub(super) fn validate(&self) -> Result<()> {
-        size("the number of tokens with inputs for layers", self.n_tokens)?;
-        size("the width of the table of layers' inputs", self.width)?;
-        finite("the factor on layers' inputs", self.scale)
+        size("the number of tokens with per-layer inputs", self.n_tokens)?;
+        size("the width of the table for per-layer inputs", self.width)?;
+        finite("the factor on per-layer inputs", self.scale)
     }
 }

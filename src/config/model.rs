@@ -135,7 +135,7 @@ impl ModelConfig {
             let found = tokens.layer_inputs.map(|table| table.width);
             if found.is_some() && found != expected {
                 return Err(Error::InvalidConfig(format!(
-                    "a table of layers' inputs of width {found:?} for layers that read {expected:?} together"
+                    "a table for per-layer inputs of width {found:?}, for layers that read {expected:?} in total"
                 )));
             }
         }

@@ -105,7 +105,7 @@ impl RotaryConfig {
     fn validate(&self, head_dim: usize) -> Result<()> {
         if self.dim > head_dim || !self.dim.is_multiple_of(2) {
             return Err(Error::InvalidConfig(format!(
-                "{} dimensions of each head turn; expected an even number up to head_dim {head_dim}",
+                "{} dimensions of each head are rotated; expected an even number up to head_dim {head_dim}",
                 self.dim
             )));
         }
@@ -113,7 +113,7 @@ impl RotaryConfig {
             && dim.div_ceil(2) != self.dim / 2
         {
             return Err(Error::InvalidConfig(format!(
-                "the frequencies are those of {dim} dimensions, but {} turn; expected {} or {}",
+                "the frequencies are for {dim} dimensions, but {} are rotated; expected {} or {}",
                 self.dim,
                 self.dim.saturating_sub(1),
                 self.dim
@@ -212,7 +212,7 @@ impl RotaryScaling {
             Self::Proportional { n_turning, factor } => {
                 if n_turning > rotary.dim / 2 {
                     return failed(&format!(
-                        "{n_turning} pairs of a head turn, which has {}",
+                        "{n_turning} pairs are rotated in a head that has {}",
                         rotary.dim / 2
                     ));
                 }
@@ -225,7 +225,7 @@ impl RotaryScaling {
                 above_0("factor", factor)?;
                 if n_frequencies == 2 {
                     return failed(
-                        "dynamic rotary scaling divides by dim - 2; expected more than 2 dimensions that turn",
+                        "dynamic rotary scaling divides by dim - 2; expected more than 2 rotated dimensions",
                     );
                 }
                 size("max_positions", max_positions)
@@ -282,7 +282,7 @@ impl RotaryScaling {
                     if n_factors != n_pairs {
                         return failed(&format!(
                             "the rotary scaling's {name} lists {n_factors} divisors, expected {n_pairs}, one per pair \
-                             of dimensions that turn"
+                             of rotated dimensions"
                         ));
                     }
                     let name = format!("a divisor in the rotary scaling's {name}");

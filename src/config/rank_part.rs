@@ -41,7 +41,7 @@ impl BlockConfig {
 
 impl AttentionConfig {
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
-        let refused = |what: &str| Err(format!("it has {what}, which is of all heads together"));
+        let refused = |what: &str| Err(format!("it has {what}, computed over all heads together"));
         if self.latent.is_some() {
             return refused("keys and values from a latent");
         }
@@ -83,7 +83,7 @@ impl FeedForwardConfig {
     /// Divides the hidden layer in a network or in each expert.
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
         if self.sparsity.is_some() {
-            return Err("it has sparsity, which is of all hidden columns together".to_string());
+            return Err("it has sparsity, computed over all hidden columns together".to_string());
         }
         let shared = self
             .experts

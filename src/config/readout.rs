@@ -188,7 +188,7 @@ impl ReadoutConfig {
             size("the width of a head's output", output.n_out)?;
             if output.form == OutputForm::Number && output.n_out != 1 {
                 return Err(Error::InvalidConfig(format!(
-                    "a head's output is a number, but {} wide; set its width to 1",
+                    "a head's output is a scalar, but {} wide; set its width to 1",
                     output.n_out
                 )));
             }

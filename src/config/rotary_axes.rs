@@ -59,7 +59,7 @@ impl TokenAxes {
         let total = self.pairs.into_iter().try_fold(0, usize::checked_add);
         match self.order == AxesOrder::Sections && total != Some(n_pairs) {
             true => Err(Error::InvalidConfig(format!(
-                "{:?} pairs of dimensions turn by time, row and column; expected {n_pairs} in all, as many as turn",
+                "{:?} pairs of dimensions rotate by time, row and column; expected {n_pairs} in total",
                 self.pairs
             ))),
             false => Ok(()),
@@ -135,7 +135,7 @@ impl PatchAxes {
         }
         if !rotary.dim.is_multiple_of(4) || rotary.frequency_dim.is_some() {
             return Err(Error::InvalidConfig(format!(
-                "{} dimensions of each head turn by row and column; expected a multiple of 4",
+                "{} dimensions of each head rotate by row and column; expected a multiple of 4",
                 rotary.dim
             )));
         }

@@ -193,7 +193,7 @@ impl StackConfig {
         match self.blocks.iter().find(|block| of_block(block) != width) {
             None => Ok(()),
             Some(block) => Err(Error::InvalidConfig(format!(
-                "a block reads an input of width {:?}, but the stack makes inputs of {width:?}; expected the same",
+                "a block reads a per-layer input of width {:?}, but the stack computes width {width:?}; expected the same",
                 of_block(block)
             ))),
         }

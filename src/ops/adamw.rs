@@ -203,7 +203,7 @@ impl InplaceOp2 for InPlace<'_> {
         let moments = match &mut **moments {
             Moments::F32(first, second) => [SliceMut::F32(first), SliceMut::F32(second)],
             Moments::F64(first, second) => [SliceMut::F64(first), SliceMut::F64(second)],
-            Moments::Shared { .. } => bail!("{OP}: moments of another device"),
+            Moments::Shared { .. } => bail!("{OP}: the moments are on another device"),
         };
         kernel_update(cpu()?, self.update, parameter, gradient, moments);
         Ok(())

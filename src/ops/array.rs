@@ -62,7 +62,7 @@ impl Array {
             DType::F32 => Tensor::full(value as f32, dims, device)?,
             DType::F16 => Tensor::full(f16::from_f64(value), dims, device)?,
             DType::BF16 => Tensor::full(bf16::from_f64(value), dims, device)?,
-            other => bail!("numbers of type {other:?}; expected F32, F64, F16 or BF16"),
+            other => bail!("values of type {other:?}; expected F32, F64, F16 or BF16"),
         };
         issued("const_set", &[&filled], None)?;
         Ok(Self(filled))

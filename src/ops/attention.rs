@@ -131,7 +131,7 @@ pub(crate) fn check_broadcast(dims: &[usize], to: [usize; 4]) -> Result<()> {
     let fits = |dims: [usize; 4]| dims.iter().zip(to).all(|(&dim, n)| dim == 1 || dim == n);
     if !four(dims).is_some_and(fits) {
         bail!(
-            "additive mask: has shape {dims:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {to:?}"
+            "additive mask: has shape {dims:?}, expected a shape that broadcasts to [batch, n_heads, queries, keys] = {to:?}"
         );
     }
     Ok(())

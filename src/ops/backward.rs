@@ -31,7 +31,7 @@ impl<E: Engine> Finished<E> {
         };
         let Some(steps) = steps else {
             bail!(
-                "a second backward pass of one loss, whose activations the first has given back as it went; use candle's loss.backward() for both"
+                "a second backward pass for one loss, whose activations the first pass has freed; use candle's loss.backward() for both"
             )
         };
         Ok(steps)

@@ -95,7 +95,7 @@ pub(super) fn with_marks<R>(marks: &Tensor, work: impl FnOnce(&[u8]) -> R) -> Re
 fn check(x: &Value, keep: &Tensor, p: f64) -> Result<()> {
     if keep.dtype() != DType::U8 {
         let dtype = keep.dtype();
-        bail!("{OP}: the mask is {dtype:?}; expected U8 with 1 for what is kept");
+        bail!("{OP}: the mask is {dtype:?}; expected U8 with 1 for kept elements");
     }
     if keep.dims() != x.dims() {
         bail!(

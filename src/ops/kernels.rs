@@ -267,7 +267,7 @@ fn copy_columns(from: Slice, width: usize, columns: Range<usize>, to: &mut Numbe
         (Slice::F64(from), F64(to)) => copy(from, width, columns, to),
         (Slice::F16(from), F16(to)) => copy(from, width, columns, to),
         (Slice::Bf16(from), Bf16(to)) => copy(from, width, columns, to),
-        _ => unreachable!("the copy has the type of what is copied"),
+        _ => unreachable!("the copy has its source's type"),
     }
 }
 

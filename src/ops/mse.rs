@@ -45,7 +45,7 @@ pub fn mse(x: &Tensor, target: &Tensor) -> Result<Tensor> {
         bail!("{OP}: the target is on {target:?}, the input on {x:?}; move it with to_device");
     }
     if x.elem_count() == 0 {
-        bail!("{OP}: there is no number to take the mean of; leave such batches out");
+        bail!("{OP}: the batch is empty and has no mean; leave such batches out");
     }
     on_either!(Value::of(x)?, x => x.mse(&x.beside(target)?)?.finish())
 }

@@ -80,7 +80,7 @@ impl Numbers {
             DType::F64 => Self::F64(Buffer::new(len)),
             DType::F16 => Self::F16(Buffer::new(len)),
             DType::BF16 => Self::Bf16(Buffer::new(len)),
-            other => bail!("numbers of type {other:?}; expected F32, F64, F16 or BF16"),
+            other => bail!("values of type {other:?}; expected F32, F64, F16 or BF16"),
         })
     }
 

@@ -61,7 +61,7 @@ fn multiplied(
         *last = d_out;
     }
     if residual.as_ref().is_some_and(|of| of.dims() != dims) {
-        bail!("{OP}: a residual of another shape than {dims:?}");
+        bail!("{OP}: the residual's shape differs from {dims:?}");
     }
     let mut y = Numbers::new(DType::F32, x.rows() * d_out)?;
     {
@@ -74,7 +74,7 @@ fn multiplied(
             ..Epilogue::bias(bias.transpose()?)
         };
         let SliceMut::F32(y) = y.slice_mut() else {
-            bail!("{OP}: a packed weight makes f32")
+            bail!("{OP}: a packed weight returns f32")
         };
         let source = Source::new(of_f32(data.slice())?, weight.d_in());
         weight.multiply(x.engine(), &source, &epilogue, y);

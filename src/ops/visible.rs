@@ -66,7 +66,7 @@ pub(super) fn check_keep(
     if let Some(keep) = visible.keep {
         if keep.dtype() != DType::U8 {
             let dtype = keep.dtype();
-            bail!("attention: keep is {dtype:?}; expected U8 with 1 for what is kept");
+            bail!("attention: keep is {dtype:?}; expected U8 with 1 for visible keys");
         }
         if keep.dims() != [batch, keys] {
             let found = keep.shape();

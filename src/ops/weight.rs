@@ -212,7 +212,7 @@ impl Stored {
             let filled = numbers.and_then(|numbers| {
                 if numbers.len() != panel.len() {
                     let (n, expected) = (numbers.len(), panel.len());
-                    bail!("a stored weight: {n} numbers from row {first} on, expected {expected}");
+                    bail!("a stored weight: {n} values from row {first} on, expected {expected}");
                 }
                 for (to, number) in panel.iter_mut().zip(numbers) {
                     *to = T::rounded(number.into());

@@ -110,7 +110,7 @@ fn through_model(checkpoint: &Checkpoint, loader: &Loader, input: &TraceInput) -
             continue;
         }
         let output = stages.iter().find(|(stage, _)| stage == name);
-        let missing = || Error::input(of, format!("the model gives no {name}"));
+        let missing = || Error::input(of, format!("the model returns no {name}"));
         let (_, output) = output.ok_or_else(missing)?;
         let part = (output * cotangent(given, of, (output, name))?)?.sum_all()?;
         sum = Some(match sum {

@@ -311,7 +311,7 @@ fn targets_that_do_not_fit_their_numbers_are_named() {
     refused(x.narrow(0, 0, 1).unwrap(), &["[1, 3]", "[2, 3]"]);
     refused(x.to_dtype(DType::BF16).unwrap(), &["BF16", "F32"]);
     let none = x.narrow(0, 0, 0).unwrap();
-    assert_says(message(ops::mse(&none, &none)), &["no number"]);
+    assert_says(message(ops::mse(&none, &none)), &["no mean"]);
 }
 
 #[test]

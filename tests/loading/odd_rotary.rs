@@ -50,7 +50,7 @@ fn four_dimensions_turn_with_the_frequencies_of_three() {
 fn what_transformers_cannot_turn_is_refused() {
     for model_type in ["phi", "stablelm"] {
         let words = [
-            "3 dimensions of each head turn",
+            "3 dimensions of each head are rotated",
             "even number up to head_dim 6",
         ];
         assert_says(message(rotary(model_type, json!({}))), &words);
@@ -58,7 +58,7 @@ fn what_transformers_cannot_turn_is_refused() {
     // All of a head of five.
     let whole = json!({"rope_theta": 100.0, "partial_rotary_factor": 1.0});
     let wide = json!({"hidden_size": 20, "rope_parameters": whole});
-    let words = ["6 dimensions of each head turn", "head_dim 5"];
+    let words = ["6 dimensions of each head are rotated", "head_dim 5"];
     assert_says(message(rotary("gpt_neox", wide)), &words);
     let yarn = json!({"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5});
     let yarn = rotary("gpt_neox", json!({"rope_parameters": yarn}));

@@ -152,8 +152,8 @@ fn divided_families_give_transformers_outputs_and_gradients() {
     let known = [
         "query heads and",
         "hidden columns; choose fewer",
-        "which is of all heads together",
-        "which is of all hidden columns together",
+        "computed over all heads together",
+        "computed over all hidden columns together",
     ];
     let is_unknown = |reason: &&String| !known.iter().any(|known| reason.contains(known));
     let unknown: Vec<_> = refused.iter().filter(is_unknown).collect();

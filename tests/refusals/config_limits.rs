@@ -151,12 +151,12 @@ fn latents_that_are_not_of_their_attention_are_refused() {
     refused(set(|l| l.value_dim = 1 << 30), &["all values", "at most"]);
     refused(
         set(|l| l.rotary_dim = 400),
-        &["turns 400", "expected fewer"],
+        &["rotates 400", "expected fewer"],
     );
     refused(with(|b| b.attention.n_kv_heads = 1), &["1 key/value heads"]);
     refused(
         with(|b| b.attention.clip = Some(1.0)),
-        &["norm, bound or temperature"],
+        &["norm, clip or temperature"],
     );
     let rotary = |dim| Position::Rotary(RotaryConfig::new(dim, 100.0));
     refused(
@@ -164,7 +164,7 @@ fn latents_that_are_not_of_their_attention_are_refused() {
             latent(b);
             b.attention.position = rotary(4);
         },
-        &["turns 2 dimensions or none", "dim: 4"],
+        &["rotates 2 dimensions or none", "dim: 4"],
     );
 }
 
@@ -201,7 +201,7 @@ fn sinks_beside_linear_biases_are_refused() {
     });
     refused(
         |b| (b.attention.position, b.attention.sinks) = (alibi, true),
-        &["sink beside linear biases"],
+        &["sink with linear biases"],
     );
 }
 
@@ -239,7 +239,7 @@ fn groups_of_experts_that_cannot_be_chosen_from_are_refused() {
     refused(of(0, 1, 1), &["0 groups"]);
     refused(of(4, 1, 1), &["uses 3 experts of 1 groups of 4"]);
     refused(of(2, 3, 1), &["of 3 groups of 2"]);
-    refused(of(2, 1, 5), &["groups of 4", "judged by 5"]);
+    refused(of(2, 1, 5), &["groups of 4", "ranked by 5"]);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn streams_are_the_same_in_all_blocks_which_have_inputs_for_themselves() {
                 .iter_mut()
                 .for_each(|block| block.layer_input = None);
         },
-        &["an input for itself", "altup"],
+        &["requires layer_input", "altup"],
     );
 }
 

@@ -61,7 +61,7 @@ fn moments(of: &[Step]) -> Result<[Array; 2]> {
     for step in of {
         match &*step.moments {
             Moments::Shared { of, at } => parts.push((of, at)),
-            _ => bail!("adamw: moments of another device"),
+            _ => bail!("adamw: the moments are on another device"),
         }
     }
     let whole = parts[0].0;

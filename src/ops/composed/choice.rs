@@ -32,7 +32,7 @@ impl Chooser {
         config: &RoutingConfig,
     ) -> Result<Columns> {
         let Some(scores) = Composed::of(scores) else {
-            bail!("scores of the kernels, of which a device chooses");
+            bail!("scores on the CPU do not fit a selection on a device");
         };
         let mut scores = scores.view()?;
         if let Some(correction) = correction {

@@ -216,7 +216,7 @@ impl Taped<Composed> {
     ) -> Result<Self> {
         let (weights, slot) = (linear.weights.clone(), self.slot.clone());
         let (&[n_experts, d_out, d_in], &[n_rows, _]) = (weights.dims(), self.dims()) else {
-            bail!("rows and weights of other ranks");
+            bail!("expected rows with rank 2 and weights with rank 3");
         };
         let (experts, size) = (blocks.experts.clone(), blocks.size);
         let n_blocks = n_rows / size;

@@ -90,7 +90,7 @@ impl Threads {
         let all = state.all.clone();
         if all.iter().any(|brought| brought.len() != values.len()) {
             let lengths: Vec<usize> = all.iter().map(Vec::len).collect();
-            bail!("parallel: the ranks brought {lengths:?} values; all make the same calls");
+            bail!("parallel: the ranks passed {lengths:?} values; all must make the same calls");
         }
         Ok(all)
     }
