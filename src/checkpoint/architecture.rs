@@ -1,4 +1,4 @@
-//! What a `config.json` describes, without any weights.
+//! The model that a `config.json` describes, without any weights.
 
 use std::path::Path;
 
@@ -11,30 +11,29 @@ use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
 use crate::config::{Counted, EmbeddingsConfig, Initialization, Joint, ModelConfig, StackConfig};
 use crate::error::{Error, Result};
 
-/// The model that a `config.json` describes and the distribution of its fresh parameters: all that training from scratch
-/// needs.
-/// [`Self::save`] shows it in use.
+/// The model that a `config.json` describes and its initialization: everything needed to train from scratch. [`Self::save`]
+/// shows an example.
 #[derive(Clone, Debug)]
 pub struct Architecture {
-    /// The name of the family, such as `"gpt2"`.
+    /// The family's name, such as `"gpt2"`.
     pub family: String,
-    /// The configuration of the stack.
+    /// The stack's configuration.
     pub config: StackConfig,
-    /// The distribution of fresh parameters: transformers' `_init_weights` for this family.
+    /// The initialization of new parameters: transformers' `_init_weights` for this family.
     pub initialization: Initialization,
-    /// The whole model, or why there is none.
+    /// The whole model's configuration, or the reason why there is none.
     pub(super) model: std::result::Result<ModelConfig, String>,
-    /// The other of two stacks that make one model.
+    /// The second of two stacks that make one model.
     pub(super) second: Option<(Box<Architecture>, OtherStack)>,
     /// The family's table.
     pub(super) table: Family,
-    /// The `config.json`, if there was one, and which names it means.
+    /// The `config.json`, if there was one, and the names that it selects.
     pub(super) json: Option<(Vec<u8>, &'static [&'static str])>,
 }
 
 impl Architecture {
-    /// Reads a `config.json`, or the one in a directory. To choose one stack of several, or to use a family of
-    /// your own, see [`CheckpointOptions::architecture`].
+    /// Reads a `config.json`, or the one in a directory. Use [`CheckpointOptions::architecture`] to open one of several
+    /// stacks, or a family of your own.
     ///
     /// # Errors
     /// If the file is missing or malformed, `model_type` is unknown, or the configuration is invalid.
@@ -42,11 +41,11 @@ impl Architecture {
         CheckpointOptions::default().architecture(path)
     }
 
-    /// The configuration of the whole model, from which [`Model::new`](crate::model::Model::new) makes one: embeddings,
-    /// blocks, the head of the class that `architectures` names, and a pooler if the head reads it.
+    /// Returns the configuration of the whole model, for [`Model::new`](crate::model::Model::new): embeddings, blocks, the
+    /// head of the class in `architectures`, and a pooler if that head needs one.
     ///
     /// # Errors
-    /// If the family does not say what surrounds the blocks, or `config.json` lacks a key of it.
+    /// If the family does not define embeddings and heads, or `config.json` lacks one of their keys.
     pub fn model_config(&self) -> Result<&ModelConfig> {
         let none = |reason| Error::InvalidConfig(format!("no whole model: {reason}"));
         self.model.as_ref().map_err(none)
@@ -54,9 +53,9 @@ impl Architecture {
 }
 
 impl CheckpointOptions {
-    /// Reads the architecture from the `config.json` at `path`, or in the directory `path`; errors as for
-    /// [`Architecture::open`]. A [`whole`](Self::whole) of two stacks has both, unless the class in `architectures` has
-    /// the second alone.
+    /// Reads the architecture from the `config.json` at `path`, or in the directory `path`. A [`whole`](Self::whole) model
+    /// with two stacks has both, unless the class in `architectures` only has the second. Errors as for
+    /// [`Architecture::open`].
     pub fn architecture(self, path: impl AsRef<Path>) -> Result<Architecture> {
         let path = path.as_ref();
         let path = self.config.clone().unwrap_or_else(|| match path.is_dir() {
@@ -82,7 +81,7 @@ impl CheckpointOptions {
         first.joined(second, part, joint)
     }
 
-    /// The architecture of one stack, with its pooler where two are compared.
+    /// Reads the architecture of one stack, with its pooler if the model compares two stacks.
     fn architecture_of_stack(self, path: &Path, is_compared: bool) -> Result<Architecture> {
         let json = ConfigJson::open_named(path)?;
         let (family, config) = self.blocks(path, json.as_ref())?;
@@ -102,7 +101,7 @@ impl CheckpointOptions {
                 let model = model.map_err(|e| e.to_string());
                 (initialization, model, Some((bytes, names)))
             }
-            // The blocks were given, and there is nothing to read.
+            // The configuration was given, so no file is read.
             None => (
                 Initialization::default(),
                 Err("there is no config.json".to_string()),
@@ -120,7 +119,8 @@ impl CheckpointOptions {
         })
     }
 
-    /// The family, and its blocks by the `config.json` at `path`, of which `json` is the contents, unless both are given.
+    /// Returns the family and the stack's configuration. Reads `json`, the contents of the `config.json` at `path`, unless
+    /// both were set.
     pub(super) fn blocks(
         self,
         path: &Path,
@@ -153,7 +153,7 @@ impl CheckpointOptions {
             return Err(Error::input("part", reason));
         }
         let config = match &family.config {
-            StackSource::Given(config) => (**config).clone(), // nothing is read, and there may be no file
+            StackSource::Given(config) => (**config).clone(), // no file is read, and there may be none
             StackSource::Json(_) => {
                 let json = json()?;
                 let config = family.stack_config(json);
@@ -167,7 +167,7 @@ impl CheckpointOptions {
     }
 }
 
-/// With rows of zeros for the padding, whose embeddings are not trained.
+/// Returns the initialization with zeros for the padding embeddings, which are not trained.
 fn with_padding(mut drawn: Initialization, embeddings: &EmbeddingsConfig) -> Initialization {
     let EmbeddingsConfig::Tokens(tokens) = embeddings else {
         return drawn;
@@ -186,7 +186,7 @@ fn with_padding(mut drawn: Initialization, embeddings: &EmbeddingsConfig) -> Ini
     }
 }
 
-/// Adds the file to an error about what it configures.
+/// Adds the file's path to a configuration error.
 pub(super) fn located(error: Error, path: &Path) -> Error {
     match error {
         Error::InvalidConfig(reason) => {
@@ -196,7 +196,7 @@ pub(super) fn located(error: Error, path: &Path) -> Error {
     }
 }
 
-/// The stack that a class in `architectures` has, where that is one of two.
+/// Returns the stack of a class in `architectures`, if that class has only one of two stacks.
 fn only_stack(json: &ConfigJson) -> Result<Option<StackPart>> {
     const CLASSES: [(&str, StackPart); 3] = [
         ("EncoderModel", StackPart::Encoder),
@@ -211,7 +211,7 @@ fn only_stack(json: &ConfigJson) -> Result<Option<StackPart>> {
     Ok(classes.iter().find_map(stack))
 }
 
-/// The family that `model_type` names, and of its stacks the one asked for.
+/// Returns the family that `model_type` names, for the requested stack.
 fn family_of(
     json: &ConfigJson,
     part: Option<StackPart>,

@@ -1,12 +1,12 @@
-//! What [`Checkpoint::save`](crate::Checkpoint::save) takes as a parameter's value.
+//! The trait for values that [`Checkpoint::save`](crate::Checkpoint::save) accepts as parameters.
 
 use candle_core::{Tensor, Var};
 
-/// A [`Tensor`] or a [`Var`], owned or borrowed: the values that saving accepts, so that
-/// [`Loader::parameters`](crate::Loader::parameters), [`Lora::merge`](crate::train::Lora::merge) and a
-/// `HashMap<String, Tensor>` can all be passed as they are.
+/// A [`Tensor`] or a [`Var`], owned or borrowed. Saving accepts all of these, so
+/// [`Loader::parameters`](crate::Loader::parameters), [`Lora::merge`](crate::train::Lora::merge) and a `HashMap<String,
+/// Tensor>` can be passed unchanged.
 pub trait AsTensor {
-    /// The tensor itself.
+    /// Returns the tensor.
     fn as_tensor(&self) -> &Tensor;
 }
 

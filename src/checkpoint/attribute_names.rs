@@ -1,12 +1,12 @@
-//! Names that transformers takes for a key of a class beside the class's own: `attribute_map` of its configuration classes.
+//! Aliases that transformers' configuration classes accept for their keys (`attribute_map`).
 //!
-//! Where a file has both, transformers goes by the name in the map.
+//! If a file has both a key and its alias, transformers uses the alias.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// Some classes' model types, and their keys: the further name, and the class's own.
+/// The model types of some classes, and pairs of an alias and the class's own key.
 type Names = (
     &'static [&'static str],
     &'static [(&'static str, &'static str)],
@@ -76,7 +76,7 @@ const ALL: &[Names] = &[
         &[("num_experts", "num_local_experts")],
     ),
     (
-        // The last has it the other way round, and transformers sets this one later.
+        // For the last pair the directions are exchanged, and transformers sets this alias later.
         &["olmoe", "flex_olmo", "qwen3_moe"],
         &[("num_local_experts", "num_experts")],
     ),
@@ -140,7 +140,7 @@ const ALL: &[Names] = &[
     ),
 ];
 
-/// Puts the values of further names under the classes' own, and returns each own name's name in the file.
+/// Moves values from aliases to the classes' own keys, and returns each own key's spelling in the file.
 pub(super) fn spelled_as_own(object: &mut Map<String, Value>) -> BTreeMap<String, String> {
     let mut renamed = BTreeMap::new();
     let model_type = object.get("model_type").and_then(Value::as_str);

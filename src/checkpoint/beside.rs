@@ -1,11 +1,11 @@
-//! Which of two says what a GGUF file's words and settings are: itself, or the files beside it.
+//! Precedence between a GGUF file's own tokenizer and settings and the files beside it.
 
 use super::config_json::ConfigJson;
 use super::gguf::Words;
 use super::{Checkpoint, CheckpointOptions};
 use crate::error::Result;
 
-/// What may lie beside a GGUF file that says the same of itself.
+/// Files beside a GGUF file that may repeat what the GGUF file contains.
 const FILES: [&str; 5] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -14,20 +14,20 @@ const FILES: [&str; 5] = [
     "generation_config.json",
 ];
 
-/// Whether files beside a GGUF file go before what it says itself of its tokenizer, its chat template and where texts end:
-/// `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` and `generation_config.json`. What a file does not say at all
-/// is taken from beside it in any case; so is everything beside safetensors.
+/// Selects between a GGUF file's own tokenizer, chat template and end-of-text tokens and the files beside it:
+/// `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` and `generation_config.json`. Settings that the GGUF
+/// file lacks always come from the files beside it. Has no effect on safetensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Beside {
-    /// They do not.
+    /// The GGUF file's own settings are used.
     #[default]
     Ignored,
-    /// They do, where they are there.
+    /// The files beside it are used, where they exist.
     First,
 }
 
 impl CheckpointOptions {
-    /// Whether files beside the one at a path are left alone.
+    /// Returns whether to ignore the files beside the file at a path.
     #[cfg(feature = "text")]
     pub(crate) fn leaves_out_beside(&self, path: &std::path::Path) -> bool {
         self.beside == Beside::Ignored && super::gguf::is_gguf(path)
@@ -35,10 +35,10 @@ impl CheckpointOptions {
 }
 
 impl Checkpoint {
-    /// Files beside a GGUF file that say what it says itself, and are not read ([`Beside`]).
+    /// Returns the files beside a GGUF file that are not read because the GGUF file contains the same settings ([`Beside`]).
     ///
     /// # Errors
-    /// If the file's own words are malformed.
+    /// If the file's own tokenizer is malformed.
     pub fn ignored_beside(&self) -> Result<Vec<&'static str>> {
         if self.beside == Beside::First || Words::read(&self.files)?.is_none() {
             return Ok(Vec::new());
@@ -49,19 +49,19 @@ impl Checkpoint {
             .collect())
     }
 
-    /// How the vectors of tokens become one, by the name that sentence-transformers has for it; `None` if the file does not say.
+    /// Returns the pooling that the file declares, by its name in sentence-transformers; `None` if it declares none.
     ///
     /// # Errors
-    /// If it is none of those that are known.
+    /// If the pooling is unknown.
     #[cfg(feature = "text")]
     pub(crate) fn own_pooling(&self) -> Result<Option<&'static str>> {
         super::gguf::pooling(&self.files)
     }
 
-    /// The words that the file holds, unless those of a `tokenizer.json` beside it are wanted.
+    /// Returns the file's own tokenizer, unless a `tokenizer.json` beside it takes precedence.
     ///
     /// # Errors
-    /// If they are malformed.
+    /// If the tokenizer is malformed.
     #[cfg(feature = "text")]
     pub(crate) fn words(&self) -> Result<Option<Words>> {
         match self.is_beside("tokenizer.json") {
@@ -70,10 +70,11 @@ impl Checkpoint {
         }
     }
 
-    /// The `generation_config.json` that the file itself stands for, unless one beside it is wanted or the file says nothing.
+    /// Returns the file's own settings as a `generation_config.json`, unless the file has none or one beside it takes
+    /// precedence.
     ///
     /// # Errors
-    /// If it is malformed.
+    /// If the settings are malformed.
     pub(crate) fn own_generation_config(&self) -> Result<Option<ConfigJson>> {
         if self.is_beside("generation_config.json") {
             return Ok(None);

@@ -1,13 +1,13 @@
-//! Values by role, in the order in which they came.
+//! Values by role, in insertion order.
 
 use std::{collections::HashMap, ops::Deref};
 
 use candle_core::Var;
 
-/// Variables with their roles (`blocks.0.attention.query.weight`), in the order in which they were loaded or made.
+/// Variables with their roles (`blocks.0.attention.query.weight`), in the order in which they were loaded or created.
 pub type Parameters = ByRole<Var>;
 
-/// Pairs of a role and a value in the order in which they came, as a slice shows them, and found by role without a search.
+/// Pairs of a role and a value, in insertion order. Dereferences to a slice, and finds a role without a search.
 #[derive(Clone, Debug)]
 pub struct ByRole<T> {
     pairs: Vec<(String, T)>,
@@ -15,18 +15,18 @@ pub struct ByRole<T> {
 }
 
 impl<T> ByRole<T> {
-    /// Adds a pair at the end.
+    /// Appends a pair.
     pub fn push(&mut self, role: String, value: T) {
         self.places.entry(role.clone()).or_insert(self.pairs.len());
         self.pairs.push((role, value));
     }
 
-    /// The value of a role: the first, if the role was given several times.
+    /// Returns the value for a role: the first one, if the role was added several times.
     pub fn find(&self, role: &str) -> Option<&T> {
         self.place(role).map(|place| &self.pairs[place].1)
     }
 
-    /// Where in the order a role is.
+    /// Returns the index of a role.
     pub fn place(&self, role: &str) -> Option<usize> {
         self.places.get(role).copied()
     }

@@ -1,4 +1,4 @@
-//! Reading a `config.json`: keys with aliases and defaults, and errors that name the key.
+//! Reads `config.json`: keys with aliases and defaults, and errors that name the key.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,28 @@ use crate::checkpoint::{gguf, python_json};
 use crate::config::{Activation, MAX_SIZE};
 use crate::error::{Error, Result};
 
-/// A `config.json` has some kilobytes.
+/// The size limit; a `config.json` usually has a few kilobytes.
 const MAX_BYTES: u64 = 10_000_000;
-/// No name of a family, an activation or the like is longer.
+/// The length limit for names of families, activations and the like.
 const MAX_TEXT_BYTES: usize = 1000;
-/// How much of a wrong value a message shows.
+/// The number of characters of a wrong value that a message shows.
 const SHOWN_CHARACTERS: usize = 200;
-/// Ten times the deepest transformer published (DeepNet, 1,000 layers, <https://arxiv.org/abs/2203.00555>).
+/// The limit for the number of blocks: ten times the deepest published transformer (DeepNet, 1,000 layers,
+/// <https://arxiv.org/abs/2203.00555>).
 pub(crate) const MAX_BLOCKS: usize = 10_000;
 
-/// The `config.json` of a checkpoint, or another JSON file beside it.
+/// A checkpoint's `config.json`, or another JSON file beside it.
 ///
-/// It records which keys were read. All copies and sections of a file share the record.
+/// Records which keys were read. All copies and sections of a file share this record.
 #[derive(Clone, Debug)]
 pub struct ConfigJson {
     path: PathBuf,
     value: Value,
-    /// The path of the object that this is in the file; `None` for the whole file.
+    /// The path of this section in the file; `None` for the whole file.
     section: Option<String>,
-    /// The file's name of a key, where it is not the one asked for.
+    /// A key's spelling in the file, where it differs from the requested key.
     renamed: BTreeMap<String, String>,
-    /// The keys of the file that were read so far.
+    /// The keys that were read so far.
     read: Arc<ReadKeys>,
 }
 
@@ -63,15 +64,15 @@ impl ConfigJson {
         Ok(Self::given(path, value))
     }
 
-    /// Reads and parses a file that need not be there.
+    /// Reads and parses an optional file.
     ///
     /// # Errors
-    /// As for [`Self::open`]: whatever else has its name, such as a link that leads nowhere, is no missing file.
+    /// The errors of [`Self::open`]. Anything else with that name, such as a broken link, does not count as a missing file.
     pub(crate) fn open_named(path: &Path) -> Result<Option<Self>> {
         is_named(path).then(|| Self::open(path)).transpose()
     }
 
-    /// What a file at `path` will stand for.
+    /// Makes the contents of a file that will be at `path`.
     pub(crate) fn given(path: &Path, value: Value) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -82,10 +83,10 @@ impl ConfigJson {
         }
     }
 
-    /// Returns the paths of the keys of the file, or of this section of it, that nothing has read so far, except those in
-    /// `harmless`: paths from here, each with all that is inside. A key whose value is null counts as absent.
+    /// Returns the paths of keys in this file or section that nothing has read so far. Leaves out the keys in `harmless`,
+    /// which are paths from here, with everything inside them. A key whose value is null counts as absent.
     ///
-    /// A reader of a file calls this last. An unread key that would change results is refused by its name.
+    /// A reader of a file calls this last. It refuses an unread key by name if that key would change results.
     pub(crate) fn unread(&self, harmless: &[&str]) -> Vec<String> {
         let section = self.section.as_deref();
         let is_harmless = |path: &String| {
@@ -105,12 +106,12 @@ impl ConfigJson {
         self.read.record(joined(self.section.as_deref(), key));
     }
 
-    /// The path of the file.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A copy in which `key`, if absent, has the given value: the default of the family's configuration class.
+    /// Returns a copy in which `key`, if absent, has the given value: the default of the family's configuration class.
     pub fn with_default(&self, key: &str, value: impl Into<Value>) -> Self {
         let mut changed = self.clone();
         if let Some(object) = changed.value.as_object_mut() {
@@ -119,7 +120,7 @@ impl ConfigJson {
         changed
     }
 
-    /// A copy without `key`: what it says is read in another place.
+    /// Returns a copy without `key`, for a key that is read elsewhere.
     pub fn without(&self, key: &str) -> Self {
         let mut changed = self.clone();
         if let Some(object) = changed.value.as_object_mut() {
@@ -128,7 +129,7 @@ impl ConfigJson {
         changed
     }
 
-    /// The first of `keys` that is present and not null.
+    /// Returns the first of `keys` that is present and not null.
     fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
         keys.iter().for_each(|key| self.record(key));
         self.value_of(keys)
@@ -154,7 +155,7 @@ impl ConfigJson {
         }
     }
 
-    /// The value under one of `keys`, as `parse` reads it; `None` if no key is there.
+    /// Returns the value under one of `keys`, read by `parse`; `None` if no key is present.
     fn optional<T>(
         &self,
         keys: &[&str],
@@ -173,13 +174,13 @@ impl ConfigJson {
         }
     }
 
-    /// A size that must be present.
+    /// Reads a required size.
     pub fn size(&self, keys: &[&str]) -> Result<usize> {
         self.optional_size(keys)?
             .ok_or_else(|| self.error(keys, "missing, expected a whole number"))
     }
 
-    /// A size that may be absent or null.
+    /// Reads an optional size; `None` if absent or null.
     pub fn optional_size(&self, keys: &[&str]) -> Result<Option<usize>> {
         self.optional(keys, &format!("a whole number up to {MAX_SIZE}"), |value| {
             let size = usize::try_from(value.as_u64()?).ok()?;
@@ -187,12 +188,12 @@ impl ConfigJson {
         })
     }
 
-    /// A size, or `default` if absent or null.
+    /// Reads a size, or returns `default` if absent or null.
     pub fn size_or(&self, keys: &[&str], default: usize) -> Result<usize> {
         Ok(self.optional_size(keys)?.unwrap_or(default))
     }
 
-    /// A size above 0, or `default` if absent or null.
+    /// Reads a size above 0, or returns `default` if absent or null.
     pub(crate) fn width_or(&self, keys: &[&str], default: usize) -> Result<usize> {
         match self.size_or(keys, default)? {
             0 => Err(self.error(keys, "found 0, expected a positive number")),
@@ -200,7 +201,7 @@ impl ConfigJson {
         }
     }
 
-    /// A size that `null` disables; `default` if absent.
+    /// Reads a size that `null` disables; returns `default` if absent.
     pub fn switchable_size(&self, key: &str, default: usize) -> Result<Option<usize>> {
         match self.value.get(key) {
             None => Ok(Some(default)),
@@ -208,7 +209,7 @@ impl ConfigJson {
         }
     }
 
-    /// A number that `null` disables; `default` if absent.
+    /// Reads a number that `null` disables; returns `default` if absent.
     pub fn switchable_number(&self, key: &str, default: f64) -> Result<Option<f64>> {
         match self.value.get(key) {
             None => Ok(Some(default)),
@@ -216,7 +217,7 @@ impl ConfigJson {
         }
     }
 
-    /// The number of blocks, which must be present.
+    /// Reads the number of blocks, which is required.
     pub fn n_blocks(&self, keys: &[&str]) -> Result<usize> {
         let n_blocks = self.size(keys)?;
         if !(1..=MAX_BLOCKS).contains(&n_blocks) {
@@ -226,19 +227,19 @@ impl ConfigJson {
         Ok(n_blocks)
     }
 
-    /// A number, or `default` if absent.
+    /// Reads a number, or returns `default` if absent.
     pub fn number(&self, keys: &[&str], default: f64) -> Result<f64> {
         let number = self.optional(keys, "a finite number", Value::as_f64)?;
         Ok(number.unwrap_or(default))
     }
 
-    /// A boolean, or `default` if absent.
+    /// Reads a boolean, or returns `default` if absent.
     pub fn flag(&self, keys: &[&str], default: bool) -> Result<bool> {
         let flag = self.optional(keys, "true or false", Value::as_bool)?;
         Ok(flag.unwrap_or(default))
     }
 
-    /// A string that may be absent.
+    /// Reads an optional string.
     pub fn text(&self, keys: &[&str]) -> Result<Option<String>> {
         let kind = format!("a text of up to {MAX_TEXT_BYTES} bytes");
         self.optional(keys, &kind, |value| {
@@ -247,7 +248,7 @@ impl ConfigJson {
         })
     }
 
-    /// An activation by its name, or `default` if absent.
+    /// Reads an activation by its name, or returns `default` if absent.
     pub fn activation(&self, keys: &[&str], default: Activation) -> Result<Activation> {
         match self.text(keys)? {
             None => Ok(default),
@@ -255,25 +256,25 @@ impl ConfigJson {
         }
     }
 
-    /// The activation `name`, which is in the value under one of `keys`.
+    /// Returns the activation called `name`, which was read from one of `keys`.
     pub(crate) fn activation_named(&self, name: &str, keys: &[&str]) -> Result<Activation> {
         let unknown = |e: Error| self.error(keys, e.to_string());
         name.parse().map_err(unknown)
     }
 
-    /// A number that may be absent or null.
+    /// Reads an optional number; `None` if absent or null.
     pub fn optional_number(&self, keys: &[&str]) -> Result<Option<f64>> {
         self.optional(keys, "a finite number", Value::as_f64)
     }
 
-    /// A list of numbers that may be absent.
+    /// Reads an optional list of floating-point values.
     pub fn numbers(&self, keys: &[&str]) -> Result<Option<Vec<f64>>> {
         self.optional(keys, "a list of finite numbers", |value| {
             value.as_array()?.iter().map(Value::as_f64).collect()
         })
     }
 
-    /// One token id or a list of them; `None` if absent.
+    /// Reads one token id or a list; `None` if absent.
     pub fn token_ids(&self, key: &str) -> Result<Option<Vec<u32>>> {
         let token = |value: &Value| u32::try_from(value.as_u64()?).ok();
         self.optional(
@@ -286,7 +287,7 @@ impl ConfigJson {
         )
     }
 
-    /// A special token of a `tokenizer_config.json`, which is text or an object with text; `None` if absent.
+    /// Reads a special token from a `tokenizer_config.json`, which is a string or an object with a string; `None` if absent.
     pub fn special_token(&self, key: &str) -> Result<Option<String>> {
         self.optional(&[key], "a token", |value| {
             let text = value.get("content").unwrap_or(value);
@@ -294,7 +295,7 @@ impl ConfigJson {
         })
     }
 
-    /// Templates by name; one alone is named `default`. `None` if absent.
+    /// Reads chat templates by name; a single template is called `default`. `None` if absent.
     pub fn templates(&self, key: &str) -> Result<Option<Vec<(String, String)>>> {
         let named = |one: &Value| {
             let text = |key: &str| one.get(key)?.as_str().map(str::to_string);
@@ -310,7 +311,7 @@ impl ConfigJson {
         )
     }
 
-    /// A list of strings that may be absent.
+    /// Reads an optional list of strings.
     pub fn texts(&self, keys: &[&str]) -> Result<Option<Vec<String>>> {
         self.optional(keys, "a list of texts", |value| {
             let text = |value: &Value| value.as_str().map(str::to_string);
@@ -318,7 +319,7 @@ impl ConfigJson {
         })
     }
 
-    /// Strings given as lists with a number of repetitions, `[[["global", "local"], 12]]`; `None` if absent.
+    /// Reads strings given as lists with a number of repetitions, `[[["global", "local"], 12]]`; `None` if absent.
     pub fn repeated_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
         let parse = |value: &Value| -> Option<Vec<String>> {
             let mut all = Vec::new();
@@ -338,7 +339,7 @@ impl ConfigJson {
         self.optional(&[key], "lists of texts with their numbers", parse)
     }
 
-    /// Which layers have a sliding window: according to `layer_types`, or else to `default`.
+    /// Returns for each layer whether it has a sliding window: from `layer_types`, or without it from `default`.
     pub fn sliding_layers(
         &self,
         n_layers: usize,
@@ -365,7 +366,7 @@ impl ConfigJson {
         }
     }
 
-    /// The names of all keys.
+    /// Returns the names of all keys.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         let object = self.value.as_object();
         object.into_iter().flatten().map(|(key, _)| key.as_str())
@@ -377,16 +378,16 @@ impl ConfigJson {
         self.value.as_object().into_iter().flatten()
     }
 
-    /// The value under `key`, deserialised as a `T`; `None` if absent or null.
+    /// Returns the value under `key`, deserialized as a `T`; `None` if absent or null.
     pub(crate) fn parsed<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         let parse = |(key, value)| {
-            let parsed = serde_json::from_value(Value::clone(value)); // by reference would compile every type once more
+            let parsed = serde_json::from_value(Value::clone(value)); // deserializing by reference would compile every type once more
             parsed.map_err(|e| self.error(&[key], e.to_string()))
         };
         self.find(&[key]).map(parse).transpose()
     }
 
-    /// A nested object, such as `text_config`; `None` if absent or null.
+    /// Returns a nested object, such as `text_config`; `None` if absent or null.
     pub fn section(&self, keys: &[&str]) -> Result<Option<Self>> {
         let Some((key, value)) = self.value_of(keys) else {
             return Ok(None);
@@ -397,7 +398,7 @@ impl ConfigJson {
         }
     }
 
-    /// The object under `key`, or what a reader takes for it. Its keys are recorded as those of the object.
+    /// Returns the object under `key`, or the value that replaces it. Its keys are recorded as keys of that object.
     pub(crate) fn inside(&self, key: &str, value: Value) -> Self {
         let key = self.renamed.get(key).map_or(key, String::as_str);
         Self {
@@ -406,24 +407,24 @@ impl ConfigJson {
         }
     }
 
-    /// The value at a path of keys, with dots between them, which may be null.
+    /// Returns the value at a path, whose keys are separated by dots. The value may be null.
     pub(crate) fn at(&self, path: &str) -> Option<&Value> {
         self.record(path);
         self.value_at(path)
     }
 
-    /// As [`Self::at`], without a record: the value is not read yet.
+    /// Like [`Self::at`], but does not record the key as read.
     pub(crate) fn value_at(&self, path: &str) -> Option<&Value> {
         path.split('.')
             .try_fold(&self.value, |value, key| value.get(key))
     }
 
-    /// All of it.
+    /// Returns the whole object.
     pub(crate) fn value(&self) -> &Value {
         &self.value
     }
 
-    /// The same file with other contents, in which keys may have other names than there.
+    /// Returns the same file with other contents; `renamed` maps keys to their spelling in the file.
     pub(crate) fn with_value(&self, value: Value, renamed: BTreeMap<String, String>) -> Self {
         Self {
             path: self.path.clone(),
@@ -434,7 +435,7 @@ impl ConfigJson {
         }
     }
 
-    /// Refuses a feature that the crate does not support: `key` must be absent or one of `allowed`.
+    /// Refuses an unsupported feature: `key` must be absent or one of `allowed`.
     pub fn only(&self, key: &str, allowed: &[Value]) -> Result<()> {
         match self.find(&[key]) {
             Some((key, value)) if !allowed.contains(value) => {
@@ -449,7 +450,7 @@ impl ConfigJson {
     }
 }
 
-/// The start of a text that may have megabytes.
+/// Returns the start of a text that may be very long.
 pub(super) fn abbreviated(text: String) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -479,7 +480,7 @@ mod tests {
             ..ConfigKeys::default()
         };
         let seen = keys.seen(&file)?.with_default("other", 1);
-        // What the whole says of both.
+        // The key outside the section applies to both.
         assert_eq!((seen.size(&["num_labels"])?, seen.size(&["own"])?), (3, 4));
         assert_eq!(seen.size(&["width"])?, 3);
         assert_eq!(seen.unread(&["depth"]), ["text.forgotten"]);

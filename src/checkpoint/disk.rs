@@ -8,10 +8,9 @@ use crate::checkpoint::plan::{Plan, unknown_role};
 use crate::checkpoint::source::Source;
 use crate::error::{Error, Result};
 
-/// Puts tensors by role (weights, or their gradients) into the names, layouts and fusion of the
-/// files they came from, in the order of the plan. Roles that `by_role` lacks are left out; a fused
-/// tensor needs all of its roles, and a role that the plan lacks is an error. Only the first dimension is checked: the
-/// factors of an adapter go this way too.
+/// Converts tensors by role (weights or gradients) to the names, layouts and fusion of the original files, in the plan's
+/// order. Roles that `by_role` lacks are left out, but a fused tensor needs all of its roles. A role that the plan lacks is
+/// an error. Only the first dimension is checked, because an adapter's factors are converted here too.
 pub(crate) fn to_disk(
     plan: &Plan,
     by_role: &HashMap<String, Tensor>,
@@ -61,7 +60,7 @@ pub(crate) fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -
 
 /// Assembles a tensor, or one item of a stacked tensor.
 fn assemble_item(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
-    let mut pieces: Vec<(usize, Tensor)> = Vec::new(); // first feature on disk, rows
+    let mut pieces: Vec<(usize, Tensor)> = Vec::new(); // first row on disk, rows
     let mut covered = 0;
     for source in sources {
         let tensor = &by_role[&source.role];

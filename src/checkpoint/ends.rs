@@ -1,4 +1,4 @@
-//! What surrounds the blocks of a checkpoint: which embeddings, pooler and head its files have.
+//! Embeddings, pooler and head of a checkpoint: which of them its files contain.
 
 use candle_nn::VarBuilder;
 
@@ -14,7 +14,7 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::layers::ModelEnds;
 
-/// What follows `model_type`'s name in the name of transformers' class, and what the head of that class is for.
+/// The suffix of a transformers class name after the model's name, and the task of that class's head.
 const CLASSES: &[(&str, Task)] = &[
     ("ForCausalLM", Task::CausalLm),
     ("ForConditionalGeneration", Task::CausalLm),
@@ -40,25 +40,25 @@ const CLASSES: &[(&str, Task)] = &[
     ("MetaClip2Model", Task::Projection),
 ];
 
-/// The embeddings, pooler and head of a checkpoint, and where their parameters are stored.
+/// Embeddings, pooler and head of a checkpoint, and the locations of their parameters.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     pub sources: Vec<Source>,
     pub missing: Vec<Missing>,
-    /// Of several names of a role, those that `config.json` means: patterns.
+    /// Patterns for the names that `config.json` selects, where a role has several.
     names: &'static [&'static str],
-    /// Whether head and words differ in the files, although `config.json` ties them.
+    /// Head and token embeddings differ in the files, although `config.json` ties them.
     pub unties: bool,
     /// The whole model, if there are embeddings.
     pub model: Option<ModelConfig>,
 }
 
 impl Ends {
-    /// Those that the configuration describes and the files hold: a pooler or a head of which no tensor is there is left
-    /// out.
+    /// Finds the embeddings, pooler and head that the configuration describes and the files contain. A pooler or head
+    /// without any tensor in the files is left out.
     ///
     /// # Errors
-    /// If the family does not say what surrounds its blocks, `config.json` lacks a key, or there are no embeddings.
+    /// If the family does not define embeddings and heads, `config.json` lacks a key, or there are no embeddings.
     pub fn new(
         family: &Family,
         json: &ConfigJson,
@@ -102,7 +102,7 @@ impl Ends {
                     Some(words) => add_copies(words, stored.iter().map(String::as_str), files)?,
                     None => Copies::Equal,
                 };
-                // transformers does not tie two that differ, whatever `config.json` says.
+                // transformers unties weights that differ, even if `config.json` ties them.
                 if let Copies::Differing = found {
                     output.weight = OutputWeight::Own;
                     ends.unties = true;
@@ -118,10 +118,10 @@ impl Ends {
         Ok(ends)
     }
 
-    /// Checks that tables of words which `config.json` ties are one.
+    /// Checks that token embeddings which `config.json` ties are equal.
     ///
     /// # Errors
-    /// If one of them differs: transformers would compute with several, and the family has one.
+    /// If one differs: transformers would use several embeddings, and the family has only one.
     fn check_words(
         &self,
         json: &ConfigJson,
@@ -147,7 +147,7 @@ impl Ends {
         }
     }
 
-    /// Adds the parameters of one part, if the files hold any of them, or it has none of its own.
+    /// Adds the parameters of one part, if the files contain any of them or the part has no parameters of its own.
     fn add(
         &mut self,
         model: &ModelConfig,
@@ -169,8 +169,8 @@ impl Ends {
     }
 }
 
-/// Where those of the parameters that `build` asks for are stored whose role begins with `part`; of several names, those of
-/// `names` count first.
+/// Returns locations for the parameters that `build` requests and whose role begins with `part`. If a role has several
+/// names, those in `names` come first.
 pub(super) fn of_part(
     part: &str,
     (family, stack, prefix): (&Family, &StackConfig, &str),
@@ -208,12 +208,12 @@ pub(super) fn of_part(
     Ok((sources, missing))
 }
 
-/// Puts the places whose names match one of the patterns in front.
+/// Moves locations whose names match one of the patterns to the front.
 pub(super) fn sort_by_names(candidates: &mut [Source], names: &[&str]) {
     candidates.sort_by_key(|source| !names.iter().any(|name| matches(name, &source.name)));
 }
 
-/// The attention of a pooler, if it has one.
+/// Returns the attention configuration of a pooler, if it has attention.
 pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfig> {
     match &model.pooler.as_ref()?.reads {
         Reads::Attended(pool) => Some(&pool.attention),
@@ -221,12 +221,12 @@ pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfi
     }
 }
 
-/// The model that `config.json` describes, before there are files: with the head of the class that it names, and the pooler if
-/// that head reads it, it has no parameters, it is what another model reads (windows of patches), or its output is compared with
-/// another model's.
+/// Returns the model that `config.json` describes, before any files exist. It has the head of the class in `architectures`.
+/// It has a pooler if that head needs one, if the pooler has no parameters, if another model reads its output (windows of
+/// patches), or if its output is compared with another model's.
 ///
 /// # Errors
-/// If the family does not say what surrounds its blocks, or `config.json` lacks a key.
+/// If the family does not define embeddings and heads, or `config.json` lacks a key.
 pub(super) fn described(
     family: &Family,
     json: &ConfigJson,
@@ -259,7 +259,7 @@ pub(super) fn described(
     Ok(model)
 }
 
-/// The model without pooler and head.
+/// Returns the model without pooler and head.
 fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> Result<ModelConfig> {
     let Some(read) = family.embeddings else {
         let reason = format!(
@@ -271,10 +271,10 @@ fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> R
     Ok(ModelConfig::new(read(json, stack)?, stack.clone()))
 }
 
-/// The role of the table of words.
+/// The role of the token embeddings.
 const WORDS: &str = "embeddings.word.weight";
 
-/// The names under which the files hold the parameter of a role around the blocks.
+/// Returns the names under which the files contain a parameter outside the blocks.
 fn stored(
     role: &str,
     (family, stack, files, prefix): (&Family, &StackConfig, &TensorFiles, &str),
@@ -290,29 +290,30 @@ fn stored(
     Ok(names.filter(|name| files.contains(name)).collect())
 }
 
-/// Role and shape of every parameter around the blocks, in the order of the layers.
+/// Returns role and shape of every parameter outside the blocks, in the order of the layers.
 pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)>> {
     recorded(|vb| ModelEnds::new(model, vb).map(drop))
 }
 
-/// Whether the class in `architectures` has a head that the family does not know.
+/// Returns whether the class in `architectures` has a head that the family does not define.
 pub(super) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
     let classes = json.texts(&["architectures"])?.unwrap_or_default();
     let has_known = match tasks(json)? {
-        // Of two stacks, the other may have it.
+        // With two stacks, the other one may have the head.
         Some(Some(task)) => family.part.is_some() || family.has_head(task),
-        // Of the latter the side of texts loads, and not what compares it with images.
+        // CLIP-like models load as a text tower, without the part that compares it with images.
         _ => (classes.iter()).all(|class| !class.contains("For") && class != "Siglip2Model"),
     };
     Ok(!has_known)
 }
 
-/// What the head of the class in `architectures` is for, if it names one with a head.
+/// Returns the task of the head in the class that `architectures` names, if that class has a head.
 pub(super) fn task_of(json: &ConfigJson) -> Result<Option<Task>> {
     Ok(tasks(json)?.flatten())
 }
 
-/// What the head of the class in `architectures` is for, which may be none; `None` where the file names no class.
+/// Returns the task of the head in the class that `architectures` names. The inner `None` means a class without a head, the
+/// outer one that the file names no class.
 fn tasks(json: &ConfigJson) -> Result<Option<Option<Task>>> {
     let Some(classes) = json.texts(&["architectures"])? else {
         return Ok(None);

@@ -17,7 +17,7 @@ use crate::config::{
 };
 use crate::error::{Result, listed};
 
-/// Every key of a table.
+/// All keys of a table.
 const KEYS: [&str; 10] = [
     "name",
     "part",
@@ -31,7 +31,7 @@ const KEYS: [&str; 10] = [
     "config",
 ];
 
-/// What a table says of the configuration of its blocks: where it comes from, and how what is read differs.
+/// A table's entries about the block configuration: its source, and changes to it.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ConfigTable {
@@ -56,10 +56,9 @@ struct UniformStack {
 }
 
 impl Family {
-    /// Reads a family from a JSON file: the way to load a checkpoint of a family that the crate does not
-    /// know without writing Rust.
+    /// Reads a family from a JSON file. Use it to load checkpoints of an unknown family without writing Rust.
     ///
-    /// Most families differ from a known one in some points, and say only these. This is SmolLM3:
+    /// Most families differ from a known one in a few points, and a file only needs to list these. This is SmolLM3:
     ///
     /// ```json
     #[doc = include_str!("../../examples/smollm3.json")]
@@ -176,7 +175,7 @@ impl Family {
     }
 }
 
-/// Where the configuration of the blocks comes from, if the table says so.
+/// Returns the source of the block configuration, if the table sets one.
 fn source(
     json: &ConfigJson,
     table: &ConfigTable,
@@ -216,8 +215,8 @@ fn source(
     }
 }
 
-/// The rules under `key`, none if it is absent. Their roles must be among those of the known families, which
-/// together have every role that a layer asks for.
+/// Reads the rules under `key`; none if it is absent. Their roles must be known: the built-in families together have every
+/// role that layers request.
 fn rules(json: &ConfigJson, key: &str, roles: &BTreeSet<&str>) -> Result<Vec<Rule>> {
     let items: Option<Vec<Value>> = json.parsed(key)?;
     let rule = |(i, item): (usize, Value)| {
@@ -235,7 +234,7 @@ fn rules(json: &ConfigJson, key: &str, roles: &BTreeSet<&str>) -> Result<Vec<Rul
     items.into_iter().flatten().enumerate().map(rule).collect()
 }
 
-/// The known family that `model_type`, under `key`, names.
+/// Returns the built-in family for the `model_type` under `key`.
 fn named(
     json: &ConfigJson,
     key: &str,

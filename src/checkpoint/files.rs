@@ -1,12 +1,11 @@
-//! Reading tensors from files of safetensors, GGUF, PyTorch or NumPy: a single file, a sharded checkpoint or a directory.
+//! Reads tensors from safetensors, GGUF, PyTorch or NumPy files: a single file, a sharded checkpoint or a directory.
 //!
-//! Opening reads and checks the headers only; tensors are read on request. Files are treated as
-//! hostile: whatever their bytes are, the result is a tensor or an error, never a panic and never an
-//! allocation that the length of the file does not justify.
+//! Opening only reads and checks headers; tensors are read on request. Files are not trusted: whatever their bytes are, the
+//! result is a tensor or an error, never a panic, and never an allocation beyond what the file's length justifies.
 //!
-//! Files are deliberately not memory-mapped. A positioned read goes straight into the vector that becomes
-//! the tensor: one copy, as from a map, but without `unsafe`, without SIGBUS when another process truncates
-//! the file, and with a peak memory of the tensors read rather than of every page touched.
+//! Files are deliberately not memory-mapped. A positioned read goes directly into the vector that becomes the tensor. This
+//! is one copy, as with a map, but needs no `unsafe`, cannot end in SIGBUS when another process truncates the file, and only
+//! keeps the requested tensors in memory instead of every touched page.
 //!
 //! The format is described at <https://github.com/huggingface/safetensors#format>.
 
@@ -49,11 +48,10 @@ use memory::Memory;
 use pieces::Pieces;
 use positioned::PositionedFile;
 
-/// The least similarity of a name that is suggested: with 0.5, `transformer.wte.weight` would no longer suggest
-/// `wte.weight`.
+/// The least similarity for suggesting a name. With 0.5, `transformer.wte.weight` would no longer suggest `wte.weight`.
 pub(crate) const SIMILAR: f64 = 0.4;
 
-/// The tensors of a checkpoint: one file of safetensors, GGUF, PyTorch (`torch.save`) or NumPy, or several that belong together.
+/// A checkpoint's tensors, in one safetensors, GGUF, PyTorch (`torch.save`) or NumPy file, or in several files.
 #[derive(Clone, Debug)]
 pub struct TensorFiles {
     path: PathBuf,
@@ -62,11 +60,11 @@ pub struct TensorFiles {
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
     gguf: Option<Arc<Gguf>>,
-    /// What has been read once, if it is kept.
+    /// Bytes that were read before, if they are kept in memory.
     memory: Option<Arc<Memory>>,
 }
 
-/// The description of a tensor in a file's header.
+/// A tensor's description in a file's header.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TensorInfo {
@@ -81,36 +79,36 @@ pub struct TensorInfo {
     storage: Storage,
 }
 
-/// Where a tensor's elements come from.
+/// The source of a tensor's elements.
 #[derive(Clone, Debug)]
 enum Storage {
-    /// They are in a file.
+    /// Elements in a file.
     Stored {
-        /// Position of the first byte.
+        /// The position of the first byte.
         offset: u64,
-        /// Which of [`TensorFiles::files`].
+        /// The index in [`TensorFiles::files`].
         file: usize,
-        /// Of each dimension, in elements, if the elements do not lie one after another.
+        /// Strides in elements, if the elements are not contiguous.
         strides: Option<Arc<[usize]>>,
     },
-    /// They are computed from other tensors.
+    /// Elements computed from other tensors.
     Computed(Arc<dyn Compute>),
 }
 
 impl TensorFiles {
-    /// Opens a directory, a file of weights, or a sharded checkpoint's index (`.json`).
+    /// Opens a directory, a weights file, or the index of a sharded checkpoint (`.json`).
     ///
-    /// In a directory, it looks as transformers does for `model.safetensors`, for `model.safetensors.index.json` with its
-    /// shards, for `pytorch_model.bin` and for `pytorch_model.bin.index.json`; then for a single file of another name, of
-    /// safetensors, GGUF, PyTorch or NumPy. Of a sharded checkpoint, only the tensors that the index lists are visible.
+    /// In a directory, it searches like transformers: `model.safetensors`, `model.safetensors.index.json` with its shards,
+    /// `pytorch_model.bin`, then `pytorch_model.bin.index.json`. After these, it accepts a single safetensors, GGUF, PyTorch
+    /// or NumPy file with another name. In a sharded checkpoint, only tensors that the index lists are visible.
     ///
-    /// A file of PyTorch holds a dict of tensors, as `torch.save(model.state_dict(), file)` writes since PyTorch 1.6. Nothing in it is
-    /// run, and a file with anything but tensors is refused.
+    /// A PyTorch file contains a dict of tensors, as `torch.save(model.state_dict(), file)` has written it since PyTorch
+    /// 1.6. Nothing in it is executed, and a file with anything but tensors is refused.
     ///
     /// # Errors
-    /// If the path cannot be read, there are no weights or it is unclear which are meant
-    /// ([`Error::NoWeights`]), a file is damaged or in another format ([`Error::NotSafetensors`], [`Error::NotGguf`],
-    /// [`Error::UnreadableWeights`]), or the index and its shards do not agree ([`Error::BadIndex`]).
+    /// If the path cannot be read, there are no weights or several candidates ([`Error::NoWeights`]), a file is damaged or
+    /// has another format ([`Error::NotSafetensors`], [`Error::NotGguf`], [`Error::UnreadableWeights`]), or the index and
+    /// its shards do not agree ([`Error::BadIndex`]).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         match locate::locate(path.as_ref())? {
             Located::File(file) => {
@@ -138,7 +136,7 @@ impl TensorFiles {
     /// Opens several files that belong together, without an index.
     ///
     /// # Errors
-    /// As for [`Self::open`]; also if two files contain a tensor of the same name.
+    /// The errors of [`Self::open`]; also if two files contain a tensor with the same name.
     pub fn open_files(paths: Vec<PathBuf>) -> Result<Self> {
         let first = paths.first().ok_or_else(|| Error::NoWeights {
             path: PathBuf::new(),
@@ -162,42 +160,42 @@ impl TensorFiles {
         Ok(opened)
     }
 
-    /// The path for messages: the file, the index, or the directory of several files.
+    /// Returns the path for messages: the file, the index, or the directory that contains several files.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory of the files, where `config.json` is expected too. Empty means the current directory.
+    /// Returns the directory that contains the files, and usually `config.json`. An empty path means the current directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Whether a tensor of this name exists.
+    /// Returns whether a tensor with this name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// The dtype, shape and location of a tensor.
+    /// Returns a tensor's dtype, shape and location.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
-    /// The `__metadata__` of the files; if several files contain a key, the value from the first.
+    /// Returns the files' `__metadata__`. If several files contain a key, the first file's value counts.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
-    /// The total size of all tensors in bytes.
+    /// Returns the total size of all tensors in bytes.
     pub fn n_bytes(&self) -> u64 {
         self.tensors.values().map(|info| info.n_bytes as u64).sum()
     }
 
-    /// Reads a tensor to the CPU in the dtype of the file (BOOL becomes U8).
+    /// Reads a tensor to the CPU in the file's dtype (BOOL becomes U8).
     ///
     /// # Errors
     /// If there is no such tensor, candle lacks its dtype, or the file can no longer be read.
@@ -207,13 +205,13 @@ impl TensorFiles {
         self.gather(name, info, std::slice::from_ref(&all), info.shape.clone())
     }
 
-    /// Reads only the given ranges of a tensor's first dimension, concatenated, to the CPU.
+    /// Reads ranges of a tensor's first dimension to the CPU, concatenated.
     ///
-    /// This extracts a part of a fused `[3·d, d]` projection without reading all of it. For a tensor `[n, ..]`
-    /// the result is `[m, ..]`, where `m` is the total length of the ranges.
+    /// This extracts a slice of a fused `[3·d, d]` projection without reading all of it. For a tensor `[n, ..]` the result
+    /// is `[m, ..]`, where `m` is the total length of the ranges.
     ///
     /// # Errors
-    /// As for [`Self::read`]; also if the tensor has no dimensions or a range exceeds the first one.
+    /// The errors of [`Self::read`]; also if the tensor has no dimensions or a range exceeds the first one.
     pub fn read_rows(&self, name: &str, rows: &[Range<usize>]) -> Result<Tensor> {
         let info = self.find(name)?;
         let outside = || {
@@ -227,7 +225,7 @@ impl TensorFiles {
         if rows.iter().any(|r| r.start > r.end || r.end > n_rows) {
             return Err(outside());
         }
-        // No range is larger than the tensor, whose size was checked; all of them together may be.
+        // Each range fits the tensor, whose size was checked, but their total may not.
         let row_len: usize = row_shape.iter().product();
         let m = rows
             .iter()
@@ -243,10 +241,10 @@ impl TensorFiles {
         self.gather(name, info, &spans, shape)
     }
 
-    /// Reads spans of elements that the tensor has, counted from its first, into one of `shape`, to the CPU.
+    /// Reads spans of a tensor's elements, counted from the first, to the CPU as a tensor with this `shape`.
     ///
     /// # Errors
-    /// As for [`Self::read`].
+    /// The errors of [`Self::read`].
     pub(crate) fn read_spans(
         &self,
         name: &str,
@@ -256,7 +254,7 @@ impl TensorFiles {
         self.gather(name, self.find(name)?, spans, shape)
     }
 
-    /// Passes the bytes of a tensor of any dtype to `write` as they are in the file, in pieces.
+    /// Passes a tensor's bytes to `write` in pieces, as they are in the file, for any dtype.
     pub(crate) fn copy(
         &self,
         name: &str,
@@ -276,7 +274,7 @@ impl TensorFiles {
         Ok(())
     }
 
-    /// Whether two stored tensors have the same dtype, shape and bytes. Reading ends at the first difference.
+    /// Returns whether two stored tensors have the same dtype, shape and bytes. Stops reading at the first difference.
     ///
     /// # Errors
     /// If a file can no longer be read.
@@ -284,7 +282,7 @@ impl TensorFiles {
         const PIECE_BYTES: usize = 1 << 20;
         let (first, second) = (self.find(one)?, self.find(other)?);
         let (Some(place), Some(other_place)) = (first.place(), second.place()) else {
-            return Ok(false); // quantised, each in its way
+            return Ok(false); // quantized separately
         };
         if (first.dtype, &first.shape) != (second.dtype, &second.shape) {
             return Ok(false);
@@ -308,12 +306,12 @@ impl TensorFiles {
         Ok(true)
     }
 
-    /// At most `max` names that are similar to `name`, most similar first; for messages.
+    /// Returns at most `max` names similar to `name`, most similar first; for messages.
     pub fn similar(&self, name: &str, max: usize) -> Vec<String> {
         nearest(name, self.names(), SIMILAR, max)
     }
 
-    /// Adds the tensors and metadata of another file, whose place is given and how many there are.
+    /// Adds the tensors and metadata of a file, given its index and the number of files.
     fn add(&mut self, file: PositionedFile, place: (usize, usize)) -> Result<()> {
         if gguf::begins_so(&file) {
             return self.add_gguf(file, place);
@@ -350,7 +348,7 @@ impl TensorFiles {
         Ok(())
     }
 
-    /// Adds the tensors of a GGUF file, as bytes.
+    /// Adds a GGUF file's tensors as bytes.
     fn add_gguf(&mut self, file: PositionedFile, (no, count): (usize, usize)) -> Result<()> {
         let read = gguf::read(&file)?;
         read.check_part(file.path(), no, count)?;
@@ -386,12 +384,12 @@ impl TensorFiles {
         Ok(())
     }
 
-    /// What a GGUF file says of itself and of its tensors, if this is one.
+    /// Returns the GGUF header, if this is a GGUF file.
     pub(crate) fn gguf(&self) -> Option<&Gguf> {
         self.gguf.as_deref()
     }
 
-    /// As [`Self::info`]; a name that is not there is an error.
+    /// Like [`Self::info`], but a missing name is an error.
     pub(crate) fn find(&self, name: &str) -> Result<&TensorInfo> {
         self.info(name).ok_or_else(|| Error::MissingTensor {
             path: self.path.clone(),
@@ -401,7 +399,7 @@ impl TensorFiles {
         })
     }
 
-    /// Reads spans of elements, counted from the tensor's first, into one tensor of `shape`.
+    /// Reads spans of elements, counted from the tensor's first, into one tensor with this `shape`.
     fn gather(
         &self,
         name: &str,
@@ -444,7 +442,7 @@ impl TensorFiles {
         )?)
     }
 
-    /// The elements of spans of a stored tensor, as they are in the file.
+    /// Returns the elements in spans of a stored tensor, as they are in the file.
     fn elements<T: bytemuck::Pod>(
         &self,
         name: &str,
@@ -487,7 +485,7 @@ impl TensorFiles {
     }
 }
 
-/// A tensor that can be a weight: of a floating-point dtype.
+/// Checks that a tensor has a floating-point dtype, so that it can be a weight.
 pub(crate) fn floating(tensor: Tensor, path: &Path, name: &str) -> Result<Tensor> {
     match tensor.dtype().is_float() {
         true => Ok(tensor),
@@ -499,13 +497,13 @@ pub(crate) fn floating(tensor: Tensor, path: &Path, name: &str) -> Result<Tensor
     }
 }
 
-/// Checks that a safetensors file is whole: that its tensors fill what follows its header.
+/// Checks that a safetensors file is complete: its tensors must fill everything after its header.
 #[cfg(feature = "hub")]
 pub(crate) fn check(path: &Path) -> Result<()> {
     read_header(&PositionedFile::open(path.into())?).map(drop)
 }
 
-/// Checks that a file that is a zip archive, as PyTorch's are since its version 1.6, is whole.
+/// Checks that a zip archive, such as a file from PyTorch 1.6 or newer, is complete.
 #[cfg(feature = "hub")]
 pub(crate) fn check_archive(path: &Path) -> Result<()> {
     let file = PositionedFile::open(path.into())?;
@@ -525,7 +523,7 @@ fn starts_with(file: &PositionedFile, magic: &[u8]) -> Result<bool> {
     Ok(start == magic)
 }
 
-/// Reads which tensors a file has that is no GGUF file: safetensors, or what PyTorch or NumPy wrote.
+/// Reads the header of a safetensors, PyTorch or NumPy file.
 fn read_header(file: &PositionedFile) -> Result<Header> {
     if starts_with(file, numpy::MAGIC)? {
         return numpy::read(file);
@@ -546,7 +544,7 @@ fn read_header(file: &PositionedFile) -> Result<Header> {
     }
 }
 
-/// Why a tensor that the header promises cannot be read.
+/// Returns the error for a tensor that the header lists but that cannot be read.
 fn read_failed(name: &str, info: &TensorInfo, source: std::io::Error) -> Error {
     match source.kind() {
         ErrorKind::UnexpectedEof => Error::damaged(

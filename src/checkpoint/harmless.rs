@@ -1,4 +1,4 @@
-//! Tensors of published files that change no result in any family: they are left out, and reported as ignored.
+//! Tensors in published files that change no result in any family: they are left out, and reported as ignored.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use crate::checkpoint::quantized;
 use crate::checkpoint::scheme::{Family, matches};
 use crate::error::Result;
 
-/// Buffers that modules compute from their configuration: rotary frequencies, positions, and the value of masked scores.
+/// Buffers that modules compute from their configuration: rotary frequencies, positions, and the value for masked scores.
 const BUFFERS: [&str; 5] = [
     "*inv_freq",
     "*.cos_cached",
@@ -17,7 +17,7 @@ const BUFFERS: [&str; 5] = [
     "*.masked_bias",
 ];
 
-/// Scales of a quantized key/value cache, as modelopt, compressed-tensors and older writers name them. The cache here is
+/// Scales for a quantized key/value cache, as modelopt, compressed-tensors and older programs name them. The cache here is
 /// not quantized.
 const CACHE_SCALES: [&str; 10] = [
     "*.k_scale",
@@ -32,7 +32,7 @@ const CACHE_SCALES: [&str; 10] = [
     "*q_proj.output_scale",
 ];
 
-/// Keys of `config.json` for the number of layers behind the last that predict further tokens.
+/// Keys in `config.json` for the number of layers after the last one that predict further tokens.
 const PREDICTORS: [&str; 2] = ["num_nextn_predict_layers", "num_mtp_layers"];
 /// Modules that such a layer has beside a block's.
 const OF_PREDICTORS: [&str; 4] = ["eh_proj", "enorm", "hnorm", "shared_head"];
@@ -40,18 +40,18 @@ const OF_PREDICTORS: [&str; 4] = ["eh_proj", "enorm", "hnorm", "shared_head"];
 /// Recognizes harmless tensors by their names.
 pub(super) struct Harmless<'n> {
     prefix: &'n str,
-    /// What the names of blocks begin with, before their number.
+    /// The prefix of block names, before the index.
     block: &'n str,
-    /// The numbers of layers that predict further tokens.
+    /// The indices of layers that predict further tokens.
     predictors: HashSet<usize>,
     has_quantized: bool,
 }
 
 impl<'n> Harmless<'n> {
-    /// For files whose blocks' names begin with `prefix`, of a stack of so many blocks.
+    /// For files with this prefix on block names, and a stack with `n_blocks` blocks.
     ///
     /// # Errors
-    /// If a key of the configuration has another type than it should.
+    /// If a key in the configuration has another type than expected.
     pub fn new(
         family: &'n Family,
         prefix: &'n str,
@@ -69,7 +69,7 @@ impl<'n> Harmless<'n> {
                 None => false,
             },
         };
-        // transformers' classes have no such layers, and leave them out.
+        // transformers' classes do not have these layers, and leave them out.
         let mut behind: HashMap<usize, bool> = HashMap::new();
         for name in files.names() {
             if let Some(layer) = harmless.layer(name).filter(|layer| *layer >= n_blocks) {
@@ -88,14 +88,14 @@ impl<'n> Harmless<'n> {
         Ok(harmless)
     }
 
-    /// The number of the layer that a tensor is of.
+    /// Returns the index of the layer that contains a tensor.
     fn layer(&self, name: &str) -> Option<usize> {
         let local = name.strip_prefix(self.prefix).unwrap_or(name);
         let (number, _) = local.strip_prefix(self.block)?.split_once('.')?;
         number.parse().ok()
     }
 
-    /// Whether a tensor changes no result.
+    /// Returns whether a tensor changes no result.
     pub fn has(&self, name: &str) -> bool {
         let is_one = |patterns: &[&str]| patterns.iter().any(|pattern| matches(pattern, name));
         let of_predictor = |word: &str| word == "mtp" || word.starts_with("mtp_");
@@ -119,10 +119,11 @@ fn number_of_predictors(json: &ConfigJson, family: &Family) -> Result<usize> {
     Ok(numbers.into_iter().flatten().max().unwrap_or(0))
 }
 
-/// Whether a tensor is a bias of zeros beside a weight that is used, as quantized files have it where the model has none.
+/// Returns whether a tensor is a bias of zeros beside a weight that is used. Quantized files have these where the model has
+/// no bias.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the tensor cannot be read.
 pub(super) fn is_bias_of_zeros(
     name: &str,
     files: &TensorFiles,

@@ -1,12 +1,12 @@
-//! Keys of `config.json` that change no number of a forward pass, and those that nothing here reads.
+//! Keys in `config.json` that do not change a forward pass, and keys that nothing reads.
 
 use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::scheme::matches;
 
-/// The keys that were not read and are not known to change nothing, by their paths. transformers keeps such a key as an
-/// attribute of the configuration, and perhaps code on the Hub reads it.
+/// Returns the paths of keys that were not read and are not known to change nothing. transformers keeps such a key as an
+/// attribute of the configuration, where code on the Hub may read it.
 pub(super) fn unknown(json: &ConfigJson) -> Vec<String> {
     let model_type = json.value_at("model_type").and_then(Value::as_str);
     let model_type = model_type.unwrap_or_default();
@@ -18,7 +18,7 @@ pub(super) fn unknown(json: &ConfigJson) -> Vec<String> {
     unread
 }
 
-/// The keys that neither of two readers of one file knows.
+/// Returns the keys that neither of a file's two readers knows.
 pub(super) fn of_both(one: &[String], other: &[String]) -> Vec<String> {
     let lies_in = |path: &String, all: &[String]| {
         all.iter().any(|known| {
@@ -35,7 +35,7 @@ pub(super) fn of_both(one: &[String], other: &[String]) -> Vec<String> {
     both
 }
 
-/// Whether the list has a key by its path or its own name, of this model type or of all, and with this value or any.
+/// Returns whether the list has a key by its path or name, for this model type or for all, and with this value or with any.
 fn is_harmless(model_type: &str, path: &str, value: &Value) -> bool {
     let key = path.rsplit('.').next().unwrap_or(path);
     lines().any(|line| {
@@ -52,7 +52,7 @@ fn is_harmless(model_type: &str, path: &str, value: &Value) -> bool {
     })
 }
 
-/// The lines of the list that name keys.
+/// Returns the lines of the list that name keys.
 fn lines() -> impl Iterator<Item = &'static str> {
     let lines = include_str!("harmless_keys.txt").lines();
     lines.filter(|line| !line.is_empty() && !line.starts_with(['#', '=']))
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// What each model type of transformers writes without arguments, and each stack of it alone.
+    /// The default configuration of each transformers model type, and of each of its stacks.
     #[test]
     fn ordinary_files_have_no_unknown_keys() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/default_configs.json");

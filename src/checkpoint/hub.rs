@@ -1,26 +1,27 @@
-//! Downloading checkpoints from the Hugging Face Hub: only the files that a model needs, into the cache that Python's
+//! Downloads checkpoints from the Hugging Face Hub: only the files that a model needs, into the cache that Python's
 //! `huggingface_hub` uses too.
 //!
-//! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json`, the weights
-//! (`model.safetensors`, or every shard of `model.safetensors.index.json`; only where a repository has neither, as in transformers,
-//! `pytorch_model.bin` or the shards of `pytorch_model.bin.index.json`) and, where there are any, the files of its
-//! tokenizer, chat templates, generation, quantization, adapter and sentence-transformers, and returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
-//! a failed download leaves the last complete snapshot in place.
+//! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json` and the weights, and returns
+//! the snapshot directory. The weights are `model.safetensors` or every shard of `model.safetensors.index.json`. Only if a
+//! repository has neither, they are `pytorch_model.bin` or the shards of `pytorch_model.bin.index.json`, as in transformers.
+//! It also fetches existing files for the tokenizer, chat templates, generation, quantization, adapters and
+//! sentence-transformers. The cached revision moves to the new commit only when everything has arrived, so a failed download
+//! leaves the last complete snapshot in place.
 //!
-//! **Only complete files are used.** Every file must have the size that the Hub lists; a safetensors file must also have
-//! the length that its own header implies, and a JSON file must parse. A file that fails is removed from the cache
-//! and fetched once more. The last two checks need no network and apply to cached files too.
+//! **Only complete files are used.** Every file must have the size that the Hub lists. A safetensors file must also have the
+//! length that its own header implies, and a JSON file must parse. A file that fails is removed from the cache and fetched
+//! once more. The last two checks need no network and apply to cached files too.
 //!
-//! **A server decides nothing about this machine's files.** The names under which a response wants its content stored (`ETag`,
-//! `X-Repo-Commit`, the listing, the index) must be hashes or paths inside the repository; anything else is refused.
-//! Silence ends: `HF_HUB_ETAG_TIMEOUT` and `HF_HUB_DOWNLOAD_TIMEOUT`, 10 seconds each by default, limit the wait for an
-//! answer and for each piece of a file.
+//! **A server cannot choose paths on this machine.** The names under which a response wants its content stored (`ETag`,
+//! `X-Repo-Commit`, the listing, the index) must be hashes or paths inside the repository; anything else is refused. A
+//! silent server is an error: `HF_HUB_ETAG_TIMEOUT` and `HF_HUB_DOWNLOAD_TIMEOUT`, 10 seconds each by default, limit the
+//! wait for an answer and for each piece of a file.
 //!
-//! **Without a network** the cached snapshot is used, as in `huggingface_hub`: if the Hub cannot be reached or
-//! answers with a server error, and the cache contains the complete revision, that one is returned and the progress
-//! handler receives [`HubEvent::CacheUsed`]. Unlike in Python, a refusal (401, 403, 404) is always an error, and so is
-//! a connection lost after the listing. A revision that is a full commit hash cannot change, so it comes from a
-//! warm cache without any request.
+//! **Without a network** the cached snapshot is used, as in `huggingface_hub`: if the Hub cannot be reached or answers with
+//! a server error, and the cache contains the complete revision, that one is returned and the progress handler receives
+//! [`HubEvent::CacheUsed`]. Unlike in Python, a refusal (401, 403, 404) is always an error, and so is a connection that
+//! breaks after the listing. A revision that is a full commit hash cannot change, so it is taken from the cache without a
+//! request.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ use names::{is_commit, is_repo_id, stays_inside};
 use remote::Remote;
 
 const CONFIG: &str = "config.json";
-/// Files beside the weights that change what is computed of them; fetched where the repository has them.
+/// Files beside the weights that change results; fetched if the repository has them.
 const EXTRAS: [&str; 16] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -67,10 +68,10 @@ const EXTRAS: [&str; 16] = [
     "adapter_model.bin",
 ];
 
-/// The weights of a checkpoint, whole or by the index of its shards; the first that a repository has are taken.
+/// A checkpoint's weights, in one file or with an index of shards. The first that a repository has are taken.
 const CHECKPOINTS: [[&str; 2]; 2] = [[WEIGHTS, INDEX], [PICKLE, PICKLE_INDEX]];
 
-/// The safetensors file that goes before a file of PyTorch in the same folder.
+/// Returns the safetensors file that takes precedence over a PyTorch file in the same folder.
 fn preferred(name: &str) -> Option<String> {
     let pairs = [
         (PICKLE, WEIGHTS),
@@ -82,7 +83,7 @@ fn preferred(name: &str) -> Option<String> {
     })
 }
 
-/// Whether a file is one of them, or of a family of names of them.
+/// Returns whether a file's name is in [`EXTRAS`], or matches one of its patterns.
 fn is_extra(name: &str) -> bool {
     let is_of_sentences = name.starts_with("sentence_") && name.ends_with("_config.json");
     let is_template = name.starts_with("additional_chat_templates/") && name.ends_with(".jinja");
@@ -92,7 +93,7 @@ fn is_extra(name: &str) -> bool {
 /// Lists the modules of a sentence-transformers model, each in a folder of its own.
 const MODULES: &str = "modules.json";
 
-/// Whether a file may be of such a module, as `1_Pooling/config.json` is.
+/// Returns whether a file may belong to such a module, like `1_Pooling/config.json`.
 fn is_of_module(name: &str) -> bool {
     let of_module = |(folder, file): (&str, &str)| {
         let is_numbered = folder.starts_with(|c: char| c.is_ascii_digit());
@@ -101,12 +102,12 @@ fn is_of_module(name: &str) -> bool {
     name.split_once('/').is_some_and(of_module)
 }
 
-/// Whether requests may be sent to the Hub.
+/// Controls whether requests may be sent to the Hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Ask the Hub, and fall back to a complete cached snapshot if it cannot be reached.
+    /// Sends requests to the Hub, and falls back to a complete cached snapshot if it cannot be reached.
     Online,
-    /// Use only the cache and send no requests.
+    /// Uses only the cache and sends no requests.
     Offline,
 }
 
@@ -123,9 +124,9 @@ pub enum HubEvent<'a> {
         /// Size of the file in bytes.
         total: u64,
     },
-    /// The Hub could not be reached, so the cached snapshot is used; it may be older than that on the Hub.
+    /// The Hub could not be reached, so the cached snapshot is used; it may be older than the one on the Hub.
     CacheUsed {
-        /// Why the Hub could not be reached.
+        /// The reason why the Hub could not be reached.
         reason: &'a str,
     },
 }
@@ -158,11 +159,11 @@ pub struct Hub {
     progress: Option<Handler>,
 }
 
-/// What is asked of a repository: one file, or its checkpoint.
+/// The requested content: one file, or `None` for the checkpoint.
 type Wanted<'a> = Option<&'a str>;
 
 impl Hub {
-    /// The branch `main` of a repository, named as on the Hub: `owner/name`, or just `name` (`gpt2`).
+    /// Selects the branch `main` of a repository, named as on the Hub: `owner/name`, or just `name` (`gpt2`).
     pub fn new(repo: impl Into<String>) -> Self {
         Self {
             repo: repo.into(),
@@ -179,11 +180,11 @@ impl Hub {
     }
 
     setters! {
-        /// Sets another branch, tag, pull request (`refs/pr/1`) or full commit hash.
+        /// Selects another branch, tag, pull request (`refs/pr/1`) or full commit hash.
         revision(revision: impl Into<String>) => revision = revision.into();
         /// Sets the access token; by default `HF_TOKEN`, or the token that `hf auth login` stored (`HF_TOKEN_PATH`).
         token(token: impl Into<String>) => token = Some(token.into());
-        /// Sets the address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
+        /// Sets the address of the Hub or a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
         endpoint(endpoint: impl Into<String>) => endpoint = Some(endpoint.into());
         /// Sets the cache directory; by default `HF_HUB_CACHE`, `$HF_HOME/hub`, or `~/.cache/huggingface/hub`.
         cache_dir(path: impl Into<PathBuf>) => cache_dir = Some(path.into());
@@ -191,38 +192,37 @@ impl Hub {
         network(network: Network) => network = Some(network);
         /// Sets how long to wait for an answer about the repository or a file; by default `HF_HUB_ETAG_TIMEOUT`, or 10 s.
         etag_timeout(time: Duration) => etag_timeout = Some(time);
-        /// Sets how long to wait for each piece of a file; by default `HF_HUB_DOWNLOAD_TIMEOUT`, or 10 s. A server that sends
-        /// nothing for so long is an error. A large file may take any time.
+        /// Sets how long to wait for each piece of a file; by default `HF_HUB_DOWNLOAD_TIMEOUT`, or 10 s. A server that
+        /// sends nothing for this long is an error. A large file may take any time.
         download_timeout(time: Duration) => download_timeout = Some(time);
         /// Sets a progress handler. It is called from another thread and should not block.
         progress(handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) => progress = Some(Arc::new(handler));
     }
 
-    /// Sets how often a failed request is retried, and a pause, which doubles before each retry; by default 5 retries and
-    /// 100 ms. Neither a response that breaks off nor a server that stays silent is retried.
+    /// Sets how often a failed request is retried, and the first pause, which doubles before each retry; by default 5
+    /// retries and 100 ms. A response that breaks off and a server that stays silent are not retried.
     pub fn retry(mut self, times: usize, first_pause: Duration) -> Self {
         self.retry = Some((times, first_pause));
         self
     }
 
-    /// Downloads the files of a checkpoint that the cache lacks and returns the snapshot directory, which then contains
-    /// `config.json` and either `model.safetensors` or `model.safetensors.index.json` with all its shards, or where the repository
-    /// has neither, `pytorch_model.bin` or its index with all shards.
+    /// Downloads the checkpoint files that the cache lacks and returns the snapshot directory. It then contains
+    /// `config.json` and either `model.safetensors` or `model.safetensors.index.json` with all its shards. If the repository
+    /// has neither, it contains `pytorch_model.bin` or its index with all shards.
     ///
     /// # Errors
     ///
-    /// [`Error::Hub`] says what failed and what to do: a repository, revision or file that does not exist, a missing or
-    /// refused token, no network, a truncated response, weights in another format than these, or an incomplete
-    /// offline cache. [`Error::BadIndex`] if the index names a file outside the repository or one that it does not
-    /// contain; nothing is fetched then. [`Error::Io`] if the cache cannot be written.
+    /// [`Error::Hub`] describes the failure and the cure: a repository, revision or file that does not exist, a missing or
+    /// refused token, no network, a truncated response, weights in an unsupported format, or an incomplete offline cache.
+    /// [`Error::BadIndex`] if the index names a file outside the repository or one that it does not contain; nothing is
+    /// fetched then. [`Error::Io`] if the cache cannot be written.
     pub fn download(&self) -> Result<PathBuf> {
         self.obtain(None)
     }
 
     /// Downloads one file, such as `tokenizer.json`, unless it is cached, and returns its path.
     ///
-    /// Each call resolves the revision anew: use a commit hash where two calls must agree; errors as for
-    /// [`Self::download`].
+    /// Each call resolves the revision again: use a commit hash if two calls must agree. Errors as for [`Self::download`].
     pub fn file(&self, name: &str) -> Result<PathBuf> {
         if !stays_inside(name) {
             return Err(self.error(format!(
@@ -234,7 +234,7 @@ impl Hub {
 
     fn obtain(&self, wanted: Wanted<'_>) -> Result<PathBuf> {
         self.validate()?;
-        // The client panics on a thread of an asynchronous runtime, where the caller may be.
+        // The client panics on a thread of an asynchronous runtime, which may be the caller's.
         let obtained = std::thread::scope(|scope| scope.spawn(|| self.obtain_here(wanted)).join());
         obtained.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) // the progress handler's
     }
@@ -286,7 +286,7 @@ impl Hub {
         if !stays_inside(&self.revision) {
             return Err(self.error("not a revision; give a branch, a tag or a commit hash"));
         }
-        // The client would leave such a token out, and the Hub would then ask for one.
+        // The client would leave such a token out, and the Hub would then request one.
         if let Some(token) = self.token_or_environment()
             && !token.bytes().all(|byte| byte.is_ascii_graphic())
         {
@@ -304,7 +304,7 @@ impl Hub {
 
     fn network_or_environment(&self) -> Network {
         self.network.unwrap_or_else(|| {
-            // The order and the words of huggingface_hub/constants.py.
+            // The order and the accepted values are those in huggingface_hub/constants.py.
             let asked = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
                 .iter()
                 .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));

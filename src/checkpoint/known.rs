@@ -1,4 +1,4 @@
-//! The built-in families by `model_type`.
+//! The built-in families, by `model_type`.
 
 use crate::checkpoint::families;
 use crate::checkpoint::lacking::lacking;
@@ -6,21 +6,21 @@ use crate::checkpoint::nearest::near;
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::error::{Error, Result, listed};
 
-/// Why there is no such family.
+/// The reason why there is no such family.
 pub(super) enum Unknown {
-    /// `model_type` names none.
+    /// No family has this `model_type`.
     ModelType {
-        /// What one of transformers' has that the crate lacks.
+        /// The feature that the crate lacks for this model type of transformers.
         lacks: Option<&'static str>,
-        /// Some near names.
+        /// The most similar names.
         nearest: Vec<String>,
     },
-    /// It has no such stack, or several; what to do.
+    /// The family has no such stack, or several; the text says what to do.
     Part(String),
 }
 
 impl Unknown {
-    /// What to say of it.
+    /// Returns the message.
     pub(super) fn reason(self, model_type: &str) -> String {
         match self {
             Self::ModelType { lacks, nearest } => {
@@ -34,8 +34,8 @@ impl Unknown {
 }
 
 impl Family {
-    /// The built-in family that `model_type` names, and of several stacks the one asked for: to start a family from that
-    /// differs from it in a few points.
+    /// Returns the built-in family for `model_type`, and the requested stack if it has several. Use it to define a family
+    /// that differs from a built-in one in a few points.
     ///
     /// ```
     /// use candle_blocks::{CheckpointOptions, Position};
@@ -60,7 +60,7 @@ impl Family {
     /// ```
     ///
     /// # Errors
-    /// If there is no such family, or it has several stacks and none is chosen.
+    /// If there is no such family, or it has several stacks and `part` selects none.
     pub fn known(model_type: &str, part: Option<StackPart>) -> Result<Self> {
         known(model_type, part).map_err(|unknown| {
             let what = match unknown {
@@ -72,13 +72,13 @@ impl Family {
     }
 }
 
-/// The families that `model_type` names: several if its model has several stacks.
+/// Returns the families for `model_type`: several if its model has several stacks.
 fn of_type(model_type: &str) -> Vec<&'static Family> {
     let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
     families::all().iter().filter(is_named).collect()
 }
 
-/// Of two stacks that make one model, the one whose family says how.
+/// Returns the stack whose family defines how two stacks make one model.
 pub(super) fn first_of_two(model_type: &str) -> Option<StackPart> {
     let of_type = of_type(model_type);
     let first = of_type.iter().find(|family| family.joined.is_some());
@@ -87,7 +87,7 @@ pub(super) fn first_of_two(model_type: &str) -> Option<StackPart> {
         .and_then(|family| family.part)
 }
 
-/// As [`Family::known`].
+/// Like [`Family::known`].
 pub(super) fn known(
     model_type: &str,
     part: Option<StackPart>,
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    // Of the model types of transformers 5.23.
+    // Model types in transformers 5.23.
     #[test]
     fn families_that_are_not_near_are_not_offered() {
         let all = families::all();

@@ -1,15 +1,15 @@
-//! What the labels of a classifier are called.
+//! The label names of a classifier.
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Task;
 use crate::error::{Error, Result};
 
 impl Checkpoint {
-    /// The names of the head's labels, in the order of its logits: `id2label` of `config.json`, or `LABEL_0` and so on where
-    /// that is absent.
+    /// Returns the names of the head's labels, in the order of its logits: `id2label` in `config.json`, or `LABEL_0` and so
+    /// on if that is absent.
     ///
     /// # Errors
-    /// If there is no head for labels, or `id2label` lacks one of them.
+    /// If there is no classification head, or `id2label` lacks a label.
     pub fn labels(&self) -> Result<Vec<String>> {
         use Task::{ImageClassification, SequenceClassification, TokenClassification};
         let head = self.model_config()?.head.as_ref();

@@ -1,21 +1,21 @@
-//! The model types of transformers that are not built in, and what each has that this crate lacks.
+//! The model types of transformers that are not built in, and the feature that each would need.
 
-/// What is said of a model type that is not built in.
+/// The explanation for a model type that is not built in.
 pub(super) struct Lacking {
-    /// Behind its name: what it has.
+    /// The model's feature, to follow its name in a sentence.
     pub what: &'static str,
-    /// Whether a table is all that it lacks, so that a family near it may help.
+    /// Only a table is missing, so a similar family may help.
     pub is_table: bool,
 }
 
-/// Why there is no family for this model type of transformers; `None` if it is none of them.
+/// Returns the explanation for a model type of transformers that is not built in; `None` for all other names.
 pub(super) fn lacking(model_type: &str) -> Option<Lacking> {
     listed()
         .find(|(name, _)| *name == model_type)
         .map(|(_, lacking)| lacking)
 }
 
-/// Every such model type: reasons, each above the types that it is true of.
+/// Returns every such model type. In the list, each explanation precedes the types that it applies to.
 fn listed() -> impl Iterator<Item = (&'static str, Lacking)> {
     let mut reason = "";
     include_str!("lacking.txt").lines().flat_map(move |line| {

@@ -1,4 +1,4 @@
-//! Reading parameters as layers request them.
+//! Reads parameters as layers request them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,8 +23,8 @@ use crate::layers::{
 use crate::memory::{check_all, check_next, loading};
 use crate::packed::PackedStack;
 
-/// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
-/// tensors) or [`Checkpoint::trainable`] (variables).
+/// Loads layers from a checkpoint in a given dtype on a given device. Created by [`Checkpoint::loader`] (plain tensors) or
+/// [`Checkpoint::trainable`] (variables).
 ///
 /// ```no_run
 /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
@@ -41,11 +41,11 @@ pub struct Loader<'c> {
     dtype: DType,
     device: Device,
     frozen: Vec<String>,
-    /// The weights that stay as they are in the files, if any do.
+    /// Weights that stay quantized, if any.
     stored: Option<Arc<StoredMatrices>>,
-    /// The variables made so far, when training.
+    /// The variables created so far, when training.
     parameters: Option<Arc<Mutex<Parameters>>>,
-    /// Which rank of how many has its part loaded, if not all is.
+    /// The rank and the number of ranks, if only a rank's part is loaded.
     rank: Option<(usize, usize)>,
 }
 
@@ -70,7 +70,7 @@ impl<'c> Loader<'c> {
         check_dtype(dtype, device)?;
         let unused = &checkpoint.plan.unused;
         if checkpoint.strictness == Strictness::Strict && !unused.is_empty() {
-            // A renamed parameter is both missing and unused: the missing one says more.
+            // A renamed parameter is both missing and unused; the error about the missing one is clearer.
             return Err(match checkpoint.plan.missing.first() {
                 Some(first) => missing(first, unused, &checkpoint.files),
                 None => Error::UnusedTensors {
@@ -94,8 +94,8 @@ impl<'c> Loader<'c> {
         })
     }
 
-    /// Freezes the parameters whose role matches one of the patterns (`*` stands for any text): they are loaded as plain
-    /// tensors, so that no backward pass spends time on their gradients. Of roles that share a parameter, the first counts.
+    /// Freezes the parameters whose role matches one of the patterns (`*` stands for any text). They are loaded as plain
+    /// tensors, so that no backward pass spends time on their gradients. For tied parameters, only the first role counts.
     ///
     /// ```no_run
     /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
@@ -115,8 +115,8 @@ impl<'c> Loader<'c> {
         Ok(self)
     }
 
-    /// A `VarBuilder` that maps this crate's names (`blocks.0.attention.query.weight`) to the checkpoint, for layers of
-    /// your own. Tensors are all that it hands out: what should stay quantised is kept so by [`Self::build`].
+    /// Returns a `VarBuilder` that maps this crate's names (`blocks.0.attention.query.weight`) to the checkpoint, for layers
+    /// of your own. It only returns dense tensors; use [`Self::build`] for weights that stay quantized.
     pub fn var_builder(&self) -> VarBuilder<'c> {
         let backend = Box::new(self.backend(None));
         VarBuilder::from_backend(backend, self.dtype, self.device.clone())
@@ -142,7 +142,7 @@ impl<'c> Loader<'c> {
         self.build(|vb| TransformerBlock::new(config, vb.pp("blocks").pp(i)))
     }
 
-    /// Loads the feed-forward of block `i`; errors as for [`Self::block`].
+    /// Loads the feed-forward in block `i`; errors as for [`Self::block`].
     pub fn feed_forward(&self, i: usize) -> Result<FeedForward> {
         let config = &self.block_config(i)?.feed_forward;
         self.build(|vb| FeedForward::new(config, vb.pp("blocks").pp(i).pp("feed_forward")))
@@ -157,7 +157,7 @@ impl<'c> Loader<'c> {
     /// Loads all blocks and the final norm and packs them for inference on the CPU.
     ///
     /// # Errors
-    /// As for [`Self::block`]; also if the parameters of this loader are variables, f64, or not on the CPU.
+    /// The errors of [`Self::block`]; also if this loader's parameters are variables, f64, or not on the CPU.
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
         self.check_frozen()?;
         self.check_room(Held::Blocks, Some(precision))?;
@@ -166,7 +166,7 @@ impl<'c> Loader<'c> {
     }
 
     /// # Errors
-    /// If the parameters are variables, which packed layers would forget.
+    /// If the parameters are variables, which packed layers would detach.
     pub(crate) fn check_frozen(&self) -> Result<()> {
         match self.parameters {
             None => Ok(()),
@@ -177,10 +177,10 @@ impl<'c> Loader<'c> {
         }
     }
 
-    /// Checks that there can be room for what is loaded, packed in a precision or not.
+    /// Checks that memory suffices to load `held`, packed in a precision or not.
     ///
     /// # Errors
-    /// If a limit does not allow what they take at least ([`Room::needed`]).
+    /// If the minimum that they need ([`Room::needed`]) exceeds a limit.
     pub(crate) fn check_room(&self, held: Held, packing: Option<Precision>) -> Result<()> {
         let Checkpoint {
             plan,
@@ -192,11 +192,11 @@ impl<'c> Loader<'c> {
             Held::Blocks => plan.of_blocks(),
             Held::Model | Held::TwoStacks => &plan.sources,
         };
-        // One of two stacks is a part of the plan.
+        // The plan may include a second stack.
         if self.checkpoint.is_joined != matches!(held, Held::TwoStacks) {
             return Ok(());
         }
-        // What fits neither the configuration nor itself is a better reason.
+        // If shapes do not fit the configuration or each other, that error is more helpful.
         let is_whole = plan.missing.is_empty()
             && sources
                 .iter()
@@ -219,7 +219,7 @@ impl<'c> Loader<'c> {
         check_all(files.path(), room.needed())
     }
 
-    /// Loads, from now on, what layers that are a rank's part of so many ask for.
+    /// From now on, loads one rank's part for layers that are divided among `size` ranks.
     pub(super) fn divide(&mut self, rank: usize, size: usize) {
         self.rank = Some((rank, size));
     }
@@ -228,7 +228,7 @@ impl<'c> Loader<'c> {
         self.dtype
     }
 
-    /// Whether a parameter is no variable.
+    /// Returns whether a parameter is not a variable.
     pub(super) fn is_frozen(&self, role: &str) -> bool {
         let source = self.checkpoint.plan.source(role);
         self.parameters.is_none()
@@ -236,15 +236,15 @@ impl<'c> Loader<'c> {
             || self.frozen.iter().any(|pattern| matches(pattern, role))
     }
 
-    /// What it loads from.
+    /// Returns the checkpoint.
     pub(crate) fn checkpoint(&self) -> &'c Checkpoint {
         self.checkpoint
     }
 
-    /// The variables of the layers loaded so far, by role; empty unless the loader comes from [`Checkpoint::trainable`].
-    /// A buffer of PyTorch, such as BART's `final_logits_bias`, is none.
+    /// Returns the variables of the layers loaded so far, by role; empty unless the loader comes from
+    /// [`Checkpoint::trainable`]. A buffer in PyTorch, such as BART's `final_logits_bias`, is not a variable.
     ///
-    /// A role that is loaded again is the same variable. [`Checkpoint::save`] writes them back.
+    /// A role that is loaded again gives the same variable. [`Checkpoint::save`] saves the variables.
     pub fn parameters(&self) -> Parameters {
         match &self.parameters {
             Some(parameters) => lock(parameters).clone(),
@@ -266,8 +266,8 @@ impl<'c> Loader<'c> {
         })
     }
 
-    /// What `build` makes of the parameters, as [`Self::stack`] does by the checkpoint's own configuration: for another one,
-    /// such as with other dropout, or for layers of your own. Errors have the types of this crate.
+    /// Calls `build` with the source of this checkpoint's parameters. Use it to load layers with another configuration than
+    /// the checkpoint's, for example other dropout, or to load layers of your own. Converts errors to this crate's types.
     ///
     /// ```no_run
     /// use candle_blocks::{Checkpoint, Stack, candle_core::{DType, Device}};
@@ -280,7 +280,7 @@ impl<'c> Loader<'c> {
     /// ```
     ///
     /// # Errors
-    /// As for [`Self::block`], and those of `build`.
+    /// The errors of [`Self::block`] and of `build`.
     pub fn build<T>(
         &self,
         build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
@@ -288,10 +288,10 @@ impl<'c> Loader<'c> {
         self.built_with(self.stored.clone(), build)
     }
 
-    /// As [`Self::build`], of layers that are packed in a precision.
+    /// Like [`Self::build`], for layers that are packed in a precision.
     ///
     /// # Errors
-    /// If quantized values are to be packed as they are, and the files have none.
+    /// If quantized values are to be packed directly, and the files have none.
     pub(crate) fn packing<T>(
         &self,
         precision: Precision,
@@ -316,13 +316,13 @@ impl<'c> Loader<'c> {
     }
 }
 
-/// What is loaded at once.
+/// The part of a checkpoint that is loaded.
 #[derive(Clone, Copy)]
 pub(crate) enum Held {
     Blocks,
-    /// The blocks and what surrounds them.
+    /// The blocks, embeddings and head.
     Model,
-    /// Two models that were opened as one.
+    /// Two stacks that were opened as one model.
     TwoStacks,
 }
 
@@ -332,17 +332,17 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 struct Backend<'c> {
     checkpoint: &'c Checkpoint,
-    /// The weights that stay as they are in the files.
+    /// Weights that stay quantized.
     stored: Option<Arc<StoredMatrices>>,
     frozen: Vec<String>,
     parameters: Option<Arc<Mutex<Parameters>>>,
     rank: Option<(usize, usize)>,
-    /// Tensors that several roles share, once read.
+    /// Tied tensors, once they are read.
     shared: Mutex<HashMap<String, Tensor>>,
 }
 
 impl Backend<'_> {
-    /// Where a parameter is in the files.
+    /// Returns a parameter's location in the files.
     fn source(&self, role: &str) -> Result<&Source> {
         let Checkpoint { plan, files, .. } = self.checkpoint;
         plan.source(role).ok_or_else(|| {
@@ -382,14 +382,14 @@ impl Backend<'_> {
         let Some(parameters) = &self.parameters else {
             return read();
         };
-        let role = &source.role; // the first of those that share the parameter
+        let role = &source.role; // the first of the roles that share the parameter
         if !source.is_trained || self.frozen.iter().any(|pattern| matches(pattern, role)) {
             return read();
         }
         let mut parameters = lock(parameters);
-        // Layers that share a parameter train it together.
+        // Layers that share a parameter train the same variable.
         if let Some(variable) = parameters.find(role) {
-            // A converted copy would not move with the variable.
+            // A converted copy would not follow the variable.
             if variable.dtype() != dtype || !is_one(variable.device(), device) {
                 let reason = format!(
                     "it is asked for as {dtype:?}, but was loaded as {:?}; a shared parameter has one dtype and device",
@@ -426,7 +426,7 @@ impl Backend<'_> {
         self.converted(tensor, source, dtype, device)
     }
 
-    /// What was read, in the type and on the device that are asked for.
+    /// Converts a tensor to the requested dtype and device.
     fn converted(
         &self,
         tensor: Tensor,

@@ -1,4 +1,4 @@
-//! `is_causal`, which transformers' shared code of masks reads of `config.json`, whatever the class.
+//! `is_causal`, a key in `config.json` that transformers' shared mask code reads for every class.
 //!
 //! `create_causal_mask`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/masking_utils.py>
 
@@ -10,11 +10,11 @@ use crate::error::Result;
 
 const KEY: &str = "is_causal";
 
-/// The stack with the masks that the file asks for: where it says that nothing is causal, each token sees all others, or
-/// those of its window on both sides.
+/// Returns the stack with the masks that the file requests. If the file sets `is_causal` to false, each token attends to all
+/// others, or to a window on both sides.
 ///
 /// # Errors
-/// If transformers' own blocks would see what depends on the padding or on which attention computes.
+/// If the result in transformers would depend on padding or on the attention implementation.
 pub(super) fn masked(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
     let Some(said) = json.at(KEY) else {
         return Ok(stack);
@@ -25,7 +25,7 @@ pub(super) fn masked(json: &ConfigJson, stack: StackConfig) -> Result<StackConfi
     let sees = |visibility| attentions().any(|attention| attention.visibility == visibility);
     let only = |usual: bool| json.only(KEY, &[Value::Bool(usual)]);
     if is_causal && sees(Visibility::Bidirectional) {
-        // transformers' blocks would be causal in a batch without padding, and only there.
+        // transformers' blocks would be causal only in a batch without padding.
         only(false)?;
     }
     if is_null && sees(Visibility::Causal) {
@@ -33,7 +33,7 @@ pub(super) fn masked(json: &ConfigJson, stack: StackConfig) -> Result<StackConfi
     }
     let is_bound = stack.relative_bias.is_some() || attentions().any(|a| a.chunk.is_some());
     if !is_causal && sees(Visibility::Causal) && is_bound {
-        // Its chunks and its distances stay those of a causal one.
+        // Chunks and distances remain those of causal attention.
         only(true)?;
     }
     Ok(match is_causal {

@@ -1,8 +1,8 @@
-//! Loading layers from checkpoints on disk or on the Hugging Face Hub, and saving them.
+//! Loads layers from checkpoints on disk or on the Hugging Face Hub, and saves them.
 //!
-//! [`Checkpoint`] reads the headers of the files and `config.json`, finds the [`Family`] and plans where
-//! each parameter comes from; [`Loader`] reads the tensors that a layer needs; and [`Checkpoint::save`]
-//! writes them back. [`PlainFile`] loads a single feed-forward that was saved without a configuration.
+//! [`Checkpoint`] reads the files' headers and `config.json`, finds the [`Family`] and plans each parameter's source.
+//! [`Loader`] reads the tensors that a layer needs, and [`Checkpoint::save`] writes them back. [`PlainFile`] loads a single
+//! feed-forward that was saved without a configuration.
 
 mod adapters;
 mod architecture;
@@ -82,24 +82,24 @@ pub use save::{Existing, GgufType, Quantization, QuantizedTensor, SaveOptions};
 pub use tensor_parallel::TensorParallel;
 pub use two_stacks::OtherStack;
 
-/// What to do with tensors that no rule of the family covers.
+/// Controls tensors that no rule of the family covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// Refuse to load them, since a renamed parameter would otherwise go unnoticed.
+    /// Refuses to load them, because a renamed parameter would otherwise go unnoticed.
     #[default]
     Strict,
-    /// Ignore them; [`Checkpoint::report`] lists them.
+    /// Ignores them; [`Checkpoint::report`] lists them.
     AllowUnused,
 }
 
-/// A family of the caller's own.
+/// The source of a custom family.
 #[derive(Clone, Debug)]
 enum FamilySource {
     Given(Box<Family>),
     File(PathBuf),
 }
 
-/// Options for opening a [`Checkpoint`] or an [`Architecture`]; by default everything comes from the files.
+/// Options for opening a [`Checkpoint`] or an [`Architecture`]. By default, the files determine everything.
 ///
 /// ```no_run
 /// use candle_blocks::{CheckpointOptions, Strictness, checkpoint::scheme::StackPart};
@@ -114,7 +114,7 @@ enum FamilySource {
 pub struct CheckpointOptions {
     family: Option<FamilySource>,
     part: Option<StackPart>,
-    /// The model types whose encoder is meant where no stack is chosen.
+    /// Model types for which the encoder is the default stack.
     encoder_of: &'static [&'static str],
     whole: bool,
     config: Option<PathBuf>,
@@ -126,11 +126,11 @@ pub struct CheckpointOptions {
 
 impl CheckpointOptions {
     setters! {
-        /// Sets whether files beside a GGUF file go before what it says itself.
+        /// Sets whether files beside a GGUF file take precedence over the file's own settings.
         beside(beside: Beside) => beside = beside;
-        /// Chooses one stack of a checkpoint that contains several.
+        /// Selects one stack of a checkpoint that contains several.
         part(part: StackPart) => part = Some(part);
-        /// Uses the given family instead of the one that `model_type` names.
+        /// Uses the given family instead of the one for `model_type`.
         family(family: Family) => family = Some(FamilySource::Given(Box::new(family)));
         /// Like [`Self::family`], with the table from the JSON file at `path`; see [`Family::from_json_file`].
         family_file(path: impl Into<PathBuf>) => family = Some(FamilySource::File(path.into()));
@@ -140,24 +140,24 @@ impl CheckpointOptions {
         strictness(strictness: Strictness) => strictness = strictness;
     }
 
-    /// Opens both stacks of a checkpoint that has two, unless one is chosen: the decoder or the text tower, and with it the
-    /// encoder or the vision tower, as one model. The roles of the latter then begin with `encoder.` or `vision.`. Of files
-    /// that hold one of the two alone, that one; other checkpoints are opened as without.
+    /// Opens a checkpoint with two stacks as one model, unless one is selected: the decoder with its encoder, or the text
+    /// tower with its vision tower. The roles of the encoder or the vision tower then begin with `encoder.` or `vision.`. If
+    /// the files contain only one of the two stacks, opens that one. Has no effect on other checkpoints.
     pub fn whole(mut self) -> Self {
         self.whole = true;
         self
     }
 
-    /// Chooses the encoder of checkpoints of these model types, if no stack is chosen.
+    /// Selects the encoder for checkpoints with these model types, if no stack is selected.
     #[cfg(feature = "text")]
     pub(crate) fn encoder_of(mut self, model_types: &'static [&'static str]) -> Self {
         self.encoder_of = model_types;
         self
     }
 
-    /// Applies the adapter that Hugging Face's PEFT library saved in this directory, behind those before: its LoRA is added to
-    /// the weights as they are read, as by PEFT's `merge_and_unload`, and modules that were trained whole replace the model's.
-    /// [`LoadReport::adapters`] lists what is applied.
+    /// Applies the adapter that Hugging Face's PEFT library saved in this directory, after those applied before. LoRA is
+    /// added to the weights while they are read, as by PEFT's `merge_and_unload`, and modules that were trained in full
+    /// replace the model's. [`LoadReport::adapters`] lists the applied adapters.
     ///
     /// ```no_run
     /// use candle_blocks::{CheckpointOptions, Precision};
@@ -190,7 +190,7 @@ impl CheckpointOptions {
             return Ok(checkpoint);
         };
         let other = second.open_stack(path)?;
-        // Some classes save one stack alone, under the name of both.
+        // Some classes save only one stack, with the name for both.
         if other.plan.of_blocks().is_empty() {
             return Ok(checkpoint);
         }
@@ -225,7 +225,7 @@ impl CheckpointOptions {
         }
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let mut plan = plan.map_err(|error| located(error, &config_path))?;
-        // Of two stacks, the other may have it.
+        // With two stacks, the other one may have the embeddings.
         let is_whole = plan.model.is_some() && family.part.is_none();
         let is_placed = |brought: &Brought| {
             plan.sources
@@ -260,7 +260,7 @@ impl CheckpointOptions {
     }
 }
 
-/// The files of a pretrained model: their family, the configuration of the blocks, and where every parameter is stored.
+/// The files of a pretrained model: their family, the blocks' configuration, and the location of every parameter.
 ///
 /// ```no_run
 /// use candle_blocks::{Checkpoint, candle_core::{DType, Device, Tensor}};
@@ -277,39 +277,38 @@ pub struct Checkpoint {
     config: StackConfig,
     plan: Plan,
     strictness: Strictness,
-    /// Whether linear layers keep quantised weights as they are in the files.
+    /// Linear layers keep weights quantized as in the files.
     keeps_quantized: bool,
     beside: Beside,
-    /// Whether this is one of two stacks that make one model.
+    /// This is one of two stacks that make one model.
     is_joined: bool,
-    /// The other of them.
+    /// The other stack.
     other: Option<OtherStack>,
-    /// The `config.json`, unless there is none.
+    /// The `config.json`, if there is one.
     config_path: Option<PathBuf>,
-    /// The configuration with what adapters change of it.
+    /// The configuration after adapters have changed it.
     json: Option<ConfigJson>,
-    /// The adapters that are part of the weights.
+    /// Adapters that are merged into the weights.
     adapters: Vec<AppliedAdapter>,
 }
 
 impl Checkpoint {
-    /// Opens a directory, a single `.safetensors` file, or the index of a sharded checkpoint, together with
-    /// the `config.json` beside it; or a `.gguf` file, which holds its own. Only headers are read, and biases that the model
-    /// does not have: those of zeros are ignored.
+    /// Opens a directory, a single `.safetensors` file, or the index of a sharded checkpoint, together with the
+    /// `config.json` beside it; or a `.gguf` file, which contains its configuration. Only reads headers, and biases that the
+    /// model does not have, because zero biases are ignored.
     ///
-    /// Weights that were quantised are read as the numbers that their codes stand for, in the dtype that is asked for.
+    /// Quantized weights are dequantized to the requested dtype.
     ///
     /// # Errors
-    /// If a file is missing or malformed, `model_type` is unknown, or the configuration is invalid.
-    /// Missing tensors are an error only when they are loaded, but [`Self::report`] lists them before;
-    /// shapes and dtypes are checked when a tensor is loaded.
+    /// If a file is missing or malformed, `model_type` is unknown, or the configuration is invalid. A missing tensor is an
+    /// error only when it is loaded, but [`Self::report`] lists it before; shapes and dtypes are checked when a tensor is
+    /// loaded.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         CheckpointOptions::default().open(path)
     }
 
-    /// Downloads a repository of the Hugging Face Hub (`"owner/name"`, branch `main`) into the cache that
-    /// Python's `huggingface_hub` uses too, and opens it. For another revision, token or cache, see
-    /// [`hub::Hub`].
+    /// Downloads a repository from the Hugging Face Hub (`"owner/name"`, branch `main`) into the cache that Python's
+    /// `huggingface_hub` uses too, and opens it. Use [`hub::Hub`] for another revision, token or cache.
     ///
     /// # Errors
     /// If the download fails, or as for [`Self::open`].
@@ -318,20 +317,20 @@ impl Checkpoint {
         Self::open(hub::Hub::new(repo).download()?)
     }
 
-    /// The name of the family, such as `"bert"`.
+    /// Returns the family's name, such as `"bert"`.
     pub fn family(&self) -> &str {
         &self.family.name
     }
 
-    /// The configuration of the blocks, read from `config.json`.
+    /// Returns the blocks' configuration, from `config.json`.
     pub fn config(&self) -> &StackConfig {
         &self.config
     }
 
-    /// The configuration of the whole model.
+    /// Returns the whole model's configuration.
     ///
     /// # Errors
-    /// If the family does not say what surrounds the blocks, `config.json` lacks a key of it, or the files hold no
+    /// If the family does not define embeddings and heads, `config.json` lacks one of their keys, or the files contain no
     /// embeddings.
     pub fn model_config(&self) -> Result<&ModelConfig> {
         let reason = || match &self.plan.no_model {
@@ -342,8 +341,8 @@ impl Checkpoint {
         model.ok_or_else(|| Error::InvalidConfig(format!("no whole model: {}", reason())))
     }
 
-    /// What the head of the class that `config.json` names is for, if the files hold no parameters of that head: the model
-    /// then gives no logits.
+    /// Returns the task of the class that `config.json` names, if the files lack the parameters of that class's head. The
+    /// model then returns no logits.
     ///
     /// # Errors
     /// If `config.json` cannot be read.
@@ -355,7 +354,7 @@ impl Checkpoint {
         Ok(ends::task_of(&json)?.filter(is_missing))
     }
 
-    /// The `config.json`, unless there is none.
+    /// Returns the `config.json`, if there is one.
     pub(crate) fn config_json(&self) -> Result<Option<ConfigJson>> {
         let opened = || self.config_path.as_deref().map(ConfigJson::open);
         match &self.json {
@@ -364,7 +363,8 @@ impl Checkpoint {
         }
     }
 
-    /// The tensors of the files, by their names on disk: for embeddings, heads and other tensors outside the blocks.
+    /// Returns the tensors in the files, by their names on disk, including embeddings, heads and other tensors outside the
+    /// blocks.
     pub fn files(&self) -> &TensorFiles {
         &self.files
     }
@@ -374,17 +374,17 @@ impl Checkpoint {
         LoadReport::new(&self.plan, &self.files, &self.adapters)
     }
 
-    /// A loader of parameters as plain tensors, for inference.
+    /// Returns a loader with plain tensors, for inference.
     ///
     /// # Errors
-    /// If `dtype` is not a floating-point type that `device` computes in, the files contain unknown tensors and
-    /// [`Strictness`] forbids them, or weights shall stay quantised and none are.
+    /// If `dtype` is not a floating-point type that `device` supports, if the files contain unknown tensors and
+    /// [`Strictness`] forbids them, or if weights should stay quantized and none are.
     pub fn loader(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, None)
     }
 
-    /// A loader of parameters as variables, for training; [`Loader::parameters`] lists them; errors as for
-    /// [`Self::loader`]. Weights that stay quantised ([`CheckpointOptions::keep_quantized`]) are none of them.
+    /// Returns a loader with variables, for training; [`Loader::parameters`] lists them. Weights that stay quantized
+    /// ([`CheckpointOptions::keep_quantized`]) are not variables. Errors as for [`Self::loader`].
     pub fn trainable(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, Some(Parameters::default()))
     }
@@ -394,7 +394,7 @@ impl Checkpoint {
         self.loader(dtype, device)?.block(i)
     }
 
-    /// Loads the feed-forward of block `i`, for inference; errors as for [`Loader::block`].
+    /// Loads the feed-forward in block `i`, for inference; errors as for [`Loader::block`].
     pub fn feed_forward(&self, i: usize, dtype: DType, device: &Device) -> Result<FeedForward> {
         self.loader(dtype, device)?.feed_forward(i)
     }
@@ -404,15 +404,15 @@ impl Checkpoint {
         self.loader(dtype, device)?.stack()
     }
 
-    /// Loads all blocks and the final norm and packs them: the fastest way to run a checkpoint on a CPU.
+    /// Loads all blocks and the final norm and packs them. This is the fastest way to run a checkpoint on a CPU.
     ///
-    /// Each block is packed, and its original weights are released, before the next is read.
+    /// Each block is packed, and its original weights are freed, before the next one is read.
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
         self.loader(DType::F32, &Device::Cpu)?
             .packed_stack(precision)
     }
 
-    /// Finds the tensors of blocks that contain NaN or infinity, each with the index of the first such element.
+    /// Returns the blocks' tensors that contain NaN or infinity, each with the index of the first such element.
     ///
     /// # Errors
     /// If a tensor cannot be read.
@@ -436,18 +436,18 @@ impl Checkpoint {
         Ok(found)
     }
 
-    /// The shape of a parameter of the blocks, by role.
+    /// Returns the shape of a parameter in the blocks, by role.
     pub(crate) fn shape_of(&self, role: &str) -> Option<&[usize]> {
         let source = self.plan.source(role);
         source.map(|source| source.shape.as_slice())
     }
 
-    /// Converts tensors by role (`blocks.0.feed_forward.up.weight`), such as gradients, to the names and layouts that the
-    /// files use, in the order of the layers.
+    /// Converts tensors by role (`blocks.0.feed_forward.up.weight`), such as gradients, to the files' names and layouts, in
+    /// the order of the layers.
     ///
     /// # Errors
-    /// If a role is not one of this checkpoint's parameters, a tensor has the wrong number of output features, only some of
-    /// the roles that share a fused tensor are present, or two roles share the same features of one.
+    /// If a role is not one of this checkpoint's parameters, a tensor has the wrong number of output features, some but not
+    /// all roles of a fused tensor are present, or two roles share the same features.
     pub fn to_disk(&self, by_role: &HashMap<String, Tensor>) -> Result<Vec<(String, Tensor)>> {
         disk::to_disk(&self.plan, by_role)
     }
@@ -456,7 +456,7 @@ impl Checkpoint {
     /// [`SaveOptions::save`] has options.
     ///
     /// # Errors
-    /// As for [`SaveOptions::save`].
+    /// The errors of [`SaveOptions::save`].
     pub fn save(
         &self,
         directory: impl AsRef<Path>,

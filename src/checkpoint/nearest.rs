@@ -1,24 +1,25 @@
-//! The known names nearest to a wrong one, for messages.
+//! Finds the known names most similar to a wrong one, for messages.
 
-/// The comparison takes time by the product of the lengths, and a hostile file may hold names of megabytes.
+/// The length limit: the comparison's time grows with the product of the lengths, and a hostile file may contain names with
+/// megabytes.
 const MAX_CHARACTERS: usize = 1000;
 
-/// Those of the `known` names, at most three, that `name` continues, abbreviates or has among its words, or that a slip of
-/// the keyboard made `name` of: no others, since of many short names one is always similar.
+/// Returns at most three `known` names that `name` continues, abbreviates or contains as a word, or that differ from `name`
+/// by a typing error. No other names are suggested, because among many short names one is always similar.
 pub(crate) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<String> {
     let slips = (name.chars().count() / 4).max(1);
     let is_near = |known: &&str| {
         known.starts_with(name)
             || name.starts_with(known)
             || name.split(['_', '-']).any(|word| word == *known)
-            // The first letter is seldom the wrong one: without this, the real blip would be a slip of clip.
+            // The first letter is seldom wrong: without this condition, blip would count as a typing error for clip.
             || known.chars().next() == name.chars().next() && strsim::osa_distance(name, known) <= slips
     };
     let known = known.filter(|_| !name.is_empty()).filter(is_near);
     nearest(name, known, 0.0, 3)
 }
 
-/// The `candidates` most like `name`, nearest first, at most `max`, each with a normalised
+/// Returns at most `max` of the `candidates` that are most similar to `name`, nearest first, each with a normalized
 /// Levenshtein similarity of at least `least`.
 pub(crate) fn nearest<'a>(
     name: &str,

@@ -1,7 +1,7 @@
-//! Where a new checkpoint has each parameter.
+//! Assigns a tensor name to each parameter of a new checkpoint.
 //!
-//! Where a role has several names, the one that the family lists for new checkpoints is used, or else the first; where
-//! a role is only found as a part of a fused tensor, the roles beside it go to the same tensor.
+//! If a role has several names, the family's name for new checkpoints is used, or else the first. If a role only exists as a
+//! slice of a fused tensor, the roles in the other slices use the same tensor.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,20 +16,20 @@ use crate::checkpoint::tied::unite;
 use crate::checkpoint::two_stacks::{role_of, similarity};
 use crate::error::Result;
 
-/// What stands before the names of a stack.
+/// Selects the prefix of a stack's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// What stands before those of the others: blocks alone, or a base model.
+    /// The prefix that the other tensors have: for blocks alone, or for a base model.
     AsOthers,
-    /// What stands before those of a base model below a head.
+    /// The prefix of a base model below a head.
     BelowHead,
-    /// As little as tells two stacks apart.
+    /// The shortest prefix that distinguishes two stacks.
     Shortest,
 }
 
 impl Architecture {
-    /// Where every parameter of the blocks goes beside the `others`, in the order of the layers; and of what surrounds
-    /// them, if there is anything of that in `given`.
+    /// Returns tensor names for every parameter in the blocks, in the order of the layers, and for the embeddings and head
+    /// if `given` contains any of their parameters. `others` determines the prefix.
     pub(super) fn sources(
         &self,
         given: &[(String, Tensor)],
@@ -45,7 +45,7 @@ impl Architecture {
         Ok(self.united(is_whole, others)?.0)
     }
 
-    /// Where every parameter goes, and the roles whose parameter is that of another one.
+    /// Returns tensor names for every parameter, and a map from tied roles to the role that owns the parameter.
     pub(super) fn united(
         &self,
         is_whole: bool,
@@ -74,7 +74,7 @@ impl Architecture {
         Ok((sources, tied))
     }
 
-    /// Where every parameter of this stack goes: of the blocks, and of what surrounds them.
+    /// Returns tensor names for this stack: its blocks, and its embeddings and heads.
     fn of_stack(
         &self,
         is_whole: bool,
@@ -102,7 +102,7 @@ impl Architecture {
             ends::sort_by_names(&mut found, names);
             places.push(found);
         }
-        // Tensors that a role must share because it has no other place.
+        // Tensors that a role must share because it has no other name.
         let forced: HashSet<String> = places
             .iter()
             .filter(|found| found.len() == 1 && found[0].features.is_some())
@@ -122,7 +122,7 @@ impl Architecture {
         Ok((sources, ends))
     }
 
-    /// Role and shape of every parameter around the blocks.
+    /// Returns role and shape of every parameter outside the blocks.
     fn ends(&self) -> Result<Vec<(String, Vec<usize>)>> {
         let mut ends = match &self.model {
             Ok(model) => ends::parameters(model)?,
@@ -138,8 +138,8 @@ impl Architecture {
         matches!(&self.model, Ok(model) if model.head.is_some())
     }
 
-    /// What stands before the names of the others, such as `roberta.` of `roberta.embeddings…`, or of a whole model with a
-    /// head; the base model's, which mostly is nothing, where there are none.
+    /// Returns the prefix of the other tensors, such as `roberta.` for `roberta.embeddings…`, or of a whole model with a
+    /// head. Without others, returns the base model's prefix, which is usually empty.
     fn prefix(&self, start: Start, others: &[(String, Tensor)]) -> &str {
         let prefixes = &self.table.prefixes;
         let names = self.json.as_ref().map_or(&[][..], |(_, names)| names);

@@ -1,4 +1,5 @@
-//! Feed-forwards that were saved without a configuration: `W1/b1/W2/b2` and the like, with a LayerNorm or without.
+//! Loads feed-forwards that were saved without a configuration: `W1/b1/W2/b2` and similar names, with or without a
+//! LayerNorm.
 
 mod names;
 
@@ -14,16 +15,17 @@ use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm};
 use names::{Contents, Pair, find};
 
-/// A safetensors file with a chain of linear layers, and perhaps a LayerNorm, under plain names.
+/// A safetensors file with a chain of linear layers and optionally a LayerNorm, with plain names.
 ///
-/// Layers are numbered (`W1, b1, W2, b2`, `fc1.weight`, `lin_1.weight`, `layers.0.weight`, or as `nn.Sequential` has
-/// them: `0.weight`, `2.weight`), or called `up` and `down` (perhaps with `gate`), `c_fc` and `c_proj`, `in` and `out` and the like.
-/// A norm is called `norm`, `ln`, `layer_norm` or `LayerNorm`, with `weight/bias`, `gamma/beta` or `scale/shift`; or these
-/// two pairs stand alone. Names may have any prefix, and letters any case. [`Self::open_renamed`] takes all others.
+/// Layers are numbered (`W1, b1, W2, b2`, `fc1.weight`, `lin_1.weight`, `layers.0.weight`, or as in `nn.Sequential`:
+/// `0.weight`, `2.weight`). Or they are called `up` and `down` (optionally with `gate`), `c_fc` and `c_proj`, `in` and `out`
+/// and the like. A norm is called `norm`, `ln`, `layer_norm` or `LayerNorm`, with `weight/bias`, `gamma/beta` or
+/// `scale/shift`; the latter two pairs may also appear without the norm's name. Names may have any prefix, and upper and
+/// lower case do not matter. [`Self::open_renamed`] accepts all other names.
 ///
 /// Weights are stored as `[out, in]` (PyTorch) or `[in, out]` (NumPy), biases as `[n]`, `[1, n]` or `[n, 1]`. The
-/// orientation is inferred from the shapes; where both fit, loading fails until
-/// [`with_orientation`](Self::with_orientation) states it.
+/// orientation is inferred from the shapes. If both fit, loading fails until [`with_orientation`](Self::with_orientation)
+/// sets it.
 ///
 /// ```
 /// use candle_blocks::{Activation, PlainFile, candle_core::{DType, Device, Module, Tensor}};
@@ -47,7 +49,7 @@ use names::{Contents, Pair, find};
 pub struct PlainFile {
     files: TensorFiles,
     contents: Contents,
-    /// The orientation of the weights, if stated.
+    /// The weights' orientation, if it was set.
     orientation: Option<Orientation>,
 }
 
@@ -55,14 +57,14 @@ impl PlainFile {
     /// Opens a file and finds its layers by their names.
     ///
     /// # Errors
-    /// If the file cannot be read, contains neither layer nor norm under a known name, lacks the biases of only some layers, or
-    /// contains other tensors as well.
+    /// If the file cannot be read, has neither a layer nor a norm with a known name, lacks some but not all biases, or
+    /// contains other tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_renamed(path, |name| Some(name.to_string()))
     }
 
-    /// As [`Self::open`], where `rename` gives each tensor of the file the name by which it is found. Tensors that get none
-    /// are left out.
+    /// Like [`Self::open`], but finds each tensor by the name that `rename` returns for it. Tensors for which it returns
+    /// `None` are left out.
     ///
     /// ```no_run
     /// use candle_blocks::PlainFile;
@@ -73,7 +75,7 @@ impl PlainFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`Self::open`].
+    /// The errors of [`Self::open`].
     pub fn open_renamed(
         path: impl AsRef<Path>,
         rename: impl Fn(&str) -> Option<String>,
@@ -86,27 +88,27 @@ impl PlainFile {
         })
     }
 
-    /// States the orientation of the weights.
+    /// Sets the weights' orientation.
     pub fn with_orientation(mut self, orientation: Orientation) -> Self {
         self.orientation = Some(orientation);
         self
     }
 
-    /// The tensors of the file, by name.
+    /// Returns the file's tensors, by name.
     pub fn files(&self) -> &TensorFiles {
         &self.files
     }
 
-    /// The number of linear layers, without a gate.
+    /// Returns the number of linear layers, without a gate.
     pub fn n_layers(&self) -> usize {
         self.contents.layers.len()
     }
 
-    /// The orientation of the weights, as stated or as inferred from the shapes.
+    /// Returns the weights' orientation, as set or as inferred from the shapes.
     ///
     /// # Errors
-    /// [`Error::AmbiguousOrientation`] if both orientations fit and none was stated;
-    /// [`Error::InvalidInput`] if neither fits, or not the one that was stated.
+    /// [`Error::AmbiguousOrientation`] if both orientations fit and none was set; [`Error::InvalidInput`] if neither fits,
+    /// or if the one that was set does not.
     pub fn orientation(&self) -> Result<Orientation> {
         if let Some(orientation) = self.orientation {
             return self.check(orientation).map(|()| orientation);
@@ -132,7 +134,7 @@ impl PlainFile {
     /// Loads the linear layers in order, each with a weight `[d_out, d_in]`.
     ///
     /// # Errors
-    /// As for [`Self::orientation`], if a tensor cannot be read, or if the file has a gate.
+    /// The errors of [`Self::orientation`]; also if a tensor cannot be read, or if the file has a gate.
     pub fn linears(&self, dtype: DType, device: &Device) -> Result<Vec<Linear>> {
         if let Some(gate) = &self.contents.gate {
             let reason = format!("{} is a gate; see `feed_forward`", gate.weight);
@@ -162,10 +164,10 @@ impl PlainFile {
         Ok(Mlp::from_parts(self.linears(dtype, device)?, activation)?)
     }
 
-    /// Loads the two layers of the file, and its gate if it has one, as a feed-forward.
+    /// Loads the file's two layers, and its gate if it has one, as a feed-forward.
     ///
     /// # Errors
-    /// If there are not exactly two layers, or as for [`Self::orientation`].
+    /// If there are not exactly two layers; also the errors of [`Self::orientation`].
     pub fn feed_forward(
         &self,
         activation: Activation,
@@ -186,7 +188,7 @@ impl PlainFile {
         Ok(FeedForward::from_parts(gate, up, down, activation)?)
     }
 
-    /// Loads the norm of the file as a LayerNorm.
+    /// Loads the file's norm as a LayerNorm.
     ///
     /// # Errors
     /// If the file has none, or its shape is not that of a vector.
@@ -214,7 +216,7 @@ impl PlainFile {
     /// [`NormPlacement::Pre`].
     ///
     /// # Errors
-    /// As for [`Self::feed_forward`] and [`Self::layer_norm`]; also for a sandwich, which needs two norms.
+    /// The errors of [`Self::feed_forward`] and [`Self::layer_norm`]; also for `Sandwich`, which needs two norms.
     pub fn sublayer(
         &self,
         activation: Activation,
@@ -238,9 +240,9 @@ impl PlainFile {
         Ok(Sublayer::new(inner, norm))
     }
 
-    /// Whether every layer's shapes fit this orientation: bias to weight, and layer to layer.
+    /// Returns whether all shapes fit this orientation: each bias its weight, and each layer the next.
     fn check(&self, orientation: Orientation) -> Result<()> {
-        let mut width = None; // of the previous layer's output
+        let mut width = None; // the previous layer's output width
         for Pair { weight, bias } in &self.contents.layers {
             let shape = self.shape(weight)?;
             let [rows, columns] = shape[..] else {
@@ -263,7 +265,7 @@ impl PlainFile {
             self.check_bias(bias.as_ref(), d_out)?;
             width = Some(d_out);
         }
-        // The gate is like the layer beside it.
+        // The gate has the same shape as the layer beside it.
         if let (Some(gate), Some(up)) = (&self.contents.gate, self.contents.layers.first()) {
             let (found, expected) = (self.shape(&gate.weight)?, self.shape(&up.weight)?);
             if found != expected {
@@ -293,7 +295,7 @@ impl PlainFile {
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 
-    /// An error about the file.
+    /// Makes an error about the file.
     fn error(&self, reason: impl Into<String>) -> Error {
         Error::input(self.files.path().display().to_string(), reason)
     }
@@ -309,7 +311,7 @@ impl PlainFile {
     }
 }
 
-/// The length of a vector, which may be stored as a row or a column.
+/// Returns the length of a vector, which may be stored as a row or a column.
 fn vector(shape: &[usize]) -> Option<usize> {
     match *shape {
         [n] | [1, n] | [n, 1] => Some(n),

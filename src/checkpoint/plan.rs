@@ -1,7 +1,7 @@
-//! Maps roles to tensors on disk: which tensor stores each parameter that the layers request.
+//! Maps roles to tensors on disk: the location of each parameter that the layers request.
 //!
-//! The list of parameters is not written down a second time: a plan builds the layers once with a
-//! `VarBuilder` that records every request and returns zeros that take no memory.
+//! The list of parameters is not written down a second time. A plan builds the layers once with a `VarBuilder` that records
+//! every request and returns zeros that take no memory.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -20,8 +20,8 @@ use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed};
 use crate::layers::Stack;
 
-/// Five times as many as the largest published mixture of experts has. So that a `config.json` of a few bytes,
-/// with a billion heads or experts, does not take all memory.
+/// The limit for parameters: five times as many as in the largest published mixture of experts. Without it, a small
+/// `config.json` with a billion heads or experts would exhaust memory.
 const MAX_PARAMETERS: usize = 1 << 18;
 
 /// A parameter that no tensor on disk stores.
@@ -31,33 +31,33 @@ pub(crate) struct Missing {
     pub tried: Vec<String>,
 }
 
-/// Where every parameter is stored, and a classification of the tensors that store none.
+/// The location of every parameter, and a classification of all other tensors.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Of the blocks, and behind those of what surrounds them.
+    /// The blocks' parameters first, then embeddings, pooler and head.
     pub sources: Vec<Source>,
-    /// How many sources are of the blocks.
+    /// The number of sources in the blocks.
     pub(super) n_of_blocks: usize,
     /// The whole model.
     pub model: Option<ModelConfig>,
-    /// Why there is none; no reason to refuse the blocks.
+    /// The reason why there is no whole model; the blocks can still be loaded.
     pub no_model: Option<Error>,
-    /// Where in `sources` a role is.
+    /// A role's index in `sources`.
     pub(super) places: HashMap<String, usize>,
-    /// Roles whose parameter is that of another one.
+    /// Tied roles, and the role that owns the parameter.
     pub(super) tied: HashMap<String, String>,
-    /// Whether head and words differ in the files, although `config.json` ties them.
+    /// Head and token embeddings differ in the files, although `config.json` ties them.
     pub unties: bool,
     pub missing: Vec<Missing>,
     pub ignored: Vec<String>,
     pub outside: Vec<String>,
     pub unused: Vec<String>,
-    /// Keys of `config.json` that nothing reads, and that are not known to change nothing.
+    /// Keys in `config.json` that nothing reads and that are not known to change nothing.
     pub unread_keys: Vec<String>,
 }
 
 impl Plan {
-    /// Resolves every parameter of a stack, and of what surrounds it, against the files' headers.
+    /// Finds every parameter of a stack, its embeddings and its heads in the files' headers.
     pub fn new(
         family: &Family,
         config: &StackConfig,
@@ -111,7 +111,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Finds out what the tensors are that no block uses.
+    /// Classifies the tensors that no block uses.
     fn classify(
         &mut self,
         family: &Family,
@@ -144,25 +144,25 @@ impl Plan {
         Ok(())
     }
 
-    /// The sources of the blocks' parameters.
+    /// Returns the sources of the blocks' parameters.
     pub fn of_blocks(&self) -> &[Source] {
         &self.sources[..self.n_of_blocks]
     }
 
-    /// The sources of the parameters around the blocks.
+    /// Returns the sources of the parameters outside the blocks.
     pub fn of_ends(&self) -> &[Source] {
         &self.sources[self.n_of_blocks..]
     }
 }
 
-/// The names of the tensors that hold some parameters.
+/// Returns the names of the tensors that contain some parameters.
 pub(super) fn names(sources: &[Source]) -> HashSet<String> {
     let names = sources.iter().flat_map(Source::names);
     names.map(String::from).collect()
 }
 
-/// The error for a parameter that no tensor stores, with the names most similar to the first one tried. Those of `unused`
-/// tensors come first: a renamed tensor is one of them, while the names of its used siblings are often more similar.
+/// Returns the error for a parameter that no tensor stores, with the names most similar to the first one tried. Unused
+/// tensors come first: a renamed tensor is one of them, while used tensors beside it often have more similar names.
 pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles) -> Error {
     let similar = missing.tried.first().map(|name| {
         let renamed = nearest(name, unused.iter().map(String::as_str), SIMILAR, 3);
@@ -180,7 +180,7 @@ pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles)
     }
 }
 
-/// The error for a role that none of the `sources` has.
+/// Returns the error for a role that none of the `sources` has.
 pub(super) fn unknown_role(role: &str, sources: &[Source]) -> Error {
     let known = sources.iter().map(|source| source.role.as_str());
     let nearest = listed("nearest:", &nearest(role, known, SIMILAR, 3));
@@ -206,16 +206,16 @@ pub(super) fn count_items(sources: &mut [Source]) {
     }
 }
 
-/// A parameter that a layer asks for.
+/// A parameter that a layer requests.
 pub(super) struct Request<'a> {
     pub role: &'a str,
     pub shape: &'a [usize],
     pub place: Place,
-    /// The attention that it is of, outside the blocks.
+    /// The attention that contains it, if it is outside the blocks.
     pub attention: Option<&'a AttentionConfig>,
 }
 
-/// The names on disk, without a prefix, under which a family may store a role of a whole model.
+/// Returns the names on disk, without a prefix, under which a family may store a role of a whole model.
 pub(crate) fn names_on_disk(
     family: &Family,
     config: &StackConfig,
@@ -232,7 +232,7 @@ pub(crate) fn names_on_disk(
     Ok(found.into_iter().map(|source| source.name).collect())
 }
 
-/// Where a role such as `blocks.3.attention.query.weight` may be stored, in the order in which names are tried.
+/// Returns the possible locations of a role such as `blocks.3.attention.query.weight`, in the order in which they are tried.
 pub(super) fn candidates(
     family: &Family,
     config: &StackConfig,
@@ -259,7 +259,7 @@ pub(super) fn candidates(
         Place::Block(index) => vec![format!("{prefix}{}", family.block_prefix(index))],
         Place::Stack => vec![prefix.to_string()],
         Place::Ends if prefix.is_empty() => vec![String::new()],
-        // A head mostly stands beside the base model, whose prefix is not its own.
+        // A head is usually beside the base model, without that model's prefix.
         Place::Ends => match role.split('.').next() {
             Some("embeddings" | "pooler") => vec![prefix.to_string(), String::new()],
             _ => vec![String::new(), prefix.to_string()],
@@ -322,7 +322,7 @@ pub(super) fn candidates(
     Ok(candidates)
 }
 
-/// The first prefix under which the files hold a block; the last one if none does.
+/// Returns the first prefix under which the files contain a block; the last one if none does.
 fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
     let block = family.block.split("{i").next().unwrap_or_default();
     let holds = |prefix: &&String| {
@@ -333,12 +333,12 @@ fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
     found.or(family.prefixes.last()).map_or("", String::as_str)
 }
 
-/// Role and shape of every parameter of a stack, in the order in which its layers request them.
+/// Returns role and shape of every parameter in a stack, in the order in which its layers request them.
 pub(super) fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>)>> {
     recorded(|vb| Stack::new(config, vb).map(drop))
 }
 
-/// Role and shape of every parameter that `build` requests, in that order.
+/// Returns role and shape of every parameter that `build` requests, in that order.
 pub(super) fn recorded(
     build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
 ) -> Result<Vec<(String, Vec<usize>)>> {

@@ -1,22 +1,21 @@
-//! JSON as Python writes it, in which `NaN`, `Infinity` and `-Infinity` are numbers, and behind a byte-order mark.
+//! Parses JSON as Python writes it, with `NaN`, `Infinity` and `-Infinity`, and optionally with a byte-order mark.
 
 use std::borrow::Cow;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The key of the object that transformers writes for a number that is not finite: `{"__float__": "Infinity"}`.
+/// The key of the object that transformers writes for a non-finite number: `{"__float__": "Infinity"}`.
 const TAG: &str = "__float__";
 /// The longest first.
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 const UTF_8_MARK: &[u8] = b"\xef\xbb\xbf";
 const UTF_16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
-/// The value that `text` holds. A number that is not finite is the object that transformers writes for it, which
-/// [`not_finite`] knows.
+/// Parses `text`. A non-finite number becomes the object that transformers writes for it, which [`not_finite`] recognizes.
 ///
 /// # Errors
-/// Why it is no such value.
+/// The reason why it cannot be parsed.
 pub(crate) fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let text = behind_mark(text)?;
     serde_json::from_slice(text).or_else(|error| match tagged(text) {
@@ -25,10 +24,10 @@ pub(crate) fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     })
 }
 
-/// The text behind a byte-order mark, if there is one.
+/// Returns the text after a byte-order mark, if there is one.
 ///
 /// # Errors
-/// If the mark is of another encoding than UTF-8.
+/// If the mark belongs to another encoding than UTF-8.
 pub(crate) fn behind_mark(text: &[u8]) -> Result<&[u8], String> {
     if UTF_16_MARKS.iter().any(|mark| text.starts_with(mark)) {
         let reason = "begins with the byte-order mark of UTF-16, expected UTF-8; save it as UTF-8";
@@ -37,14 +36,14 @@ pub(crate) fn behind_mark(text: &[u8]) -> Result<&[u8], String> {
     Ok(text.strip_prefix(UTF_8_MARK).unwrap_or(text))
 }
 
-/// The number that is not finite for which the value stands.
+/// Returns the non-finite number that a value represents.
 pub(crate) fn not_finite(value: &Value) -> Option<&'static str> {
     let object = value.as_object().filter(|object| object.len() == 1)?;
     let found = object.get(TAG)?.as_str()?;
     NOT_FINITE.into_iter().find(|name| *name == found)
 }
 
-/// The text with an object in the place of each number that is not finite; what stands in strings stays.
+/// Returns the text with an object for each non-finite number; strings are unchanged.
 fn tagged(text: &[u8]) -> Cow<'_, [u8]> {
     let mut changed = Vec::new();
     let (mut copied, mut at) = (0, 0);
@@ -78,7 +77,7 @@ fn tagged(text: &[u8]) -> Cow<'_, [u8]> {
 mod tests {
     use super::*;
 
-    /// The texts are those of Python's `json.dumps`.
+    /// Texts from Python's `json.dumps`.
     #[test]
     fn numbers_that_are_not_finite_are_read_and_texts_are_left_alone() {
         let text =

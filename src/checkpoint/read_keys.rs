@@ -1,11 +1,11 @@
-//! A record of the keys of a JSON file that a reader has asked for.
+//! Records which keys of a JSON file were read.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-/// The contents of a file and the paths of the keys that were read in it. A path has dots between its keys: `text_config.hidden_size`.
+/// A file's contents and the paths of the keys that were read. A path has dots between its keys: `text_config.hidden_size`.
 #[derive(Debug)]
 pub(super) struct ReadKeys {
     contents: Value,
@@ -20,14 +20,14 @@ impl ReadKeys {
         }
     }
 
-    /// Records that the value at `path` was read, with all that is inside it.
+    /// Records that the value at `path` was read, with everything inside it.
     pub fn record(&self, path: String) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         read.insert(path);
     }
 
-    /// Returns the paths below `section` whose values were not read. An object of which no key was read is listed by its own
-    /// path; null is no value.
+    /// Returns the paths below `section` whose values were not read. If no key in an object was read, only the object's own
+    /// path is listed. Null values do not count.
     pub fn unread(&self, section: Option<&str>) -> Vec<String> {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let top = match section {
@@ -44,7 +44,7 @@ impl ReadKeys {
     }
 }
 
-/// The path of `key` in the object at `section`.
+/// Returns the path of `key` in the object at `section`.
 pub(super) fn joined(section: Option<&str>, key: &str) -> String {
     match section {
         Some(section) => format!("{section}.{key}"),

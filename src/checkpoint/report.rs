@@ -1,4 +1,4 @@
-//! The report on every tensor of a checkpoint.
+//! The report on every tensor in a checkpoint.
 
 use std::{collections::HashMap, fmt, path::PathBuf};
 
@@ -8,7 +8,7 @@ use crate::checkpoint::as_stored::{NotAsStored, not_as_stored};
 use crate::checkpoint::{files::TensorFiles, plan::Plan, source::Source};
 use crate::error::escape::Escaped;
 
-/// How a tensor on disk is converted into parameters.
+/// The conversion from a tensor on disk to parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -17,7 +17,7 @@ pub enum Conversion {
     Transposed,
     /// It contains several parameters and is split.
     Split,
-    /// It was quantised, and is read as the numbers that its codes stand for.
+    /// It is quantized in the file and was dequantized.
     Dequantized,
 }
 
@@ -26,47 +26,45 @@ pub enum Conversion {
 pub struct UsedTensor {
     /// Its name on disk.
     pub name: String,
-    /// The roles of the parameters that it provides.
+    /// Roles of the parameters that it provides.
     pub roles: Vec<String>,
-    /// How it is converted.
+    /// Its conversions.
     pub conversions: Vec<Conversion>,
 }
 
-/// An adapter of PEFT that is part of the weights.
+/// A PEFT adapter that is merged into the weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AppliedAdapter {
-    /// Where its files are.
+    /// The directory with its files.
     pub directory: PathBuf,
-    /// Whether it was not asked for, but lies beside the weights.
+    /// The adapter was found beside the weights, not requested.
     pub is_beside: bool,
     /// The tensors on disk that it changes, replaces or adds.
     pub tensors: Vec<String>,
-    /// The keys of its configuration that are not known, and were not followed, as PEFT does not follow keys that it does not
-    /// know.
+    /// Unknown keys in its configuration. They were ignored, as PEFT ignores unknown keys.
     pub unread: Vec<String>,
 }
 
-/// How every tensor of a checkpoint is used according to the rules of its family. `Display` prints a summary.
+/// The use of every tensor in a checkpoint, according to its family's rules. `Display` prints a summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[must_use]
 pub struct LoadReport {
-    /// Tensors that provide parameters of the blocks.
+    /// Tensors that provide parameters for the blocks.
     pub used: Vec<UsedTensor>,
     /// Tensors that are not parameters (position ids, causal masks).
     pub ignored: Vec<String>,
     /// Parameters outside the blocks (embeddings, heads).
     pub outside: Vec<String>,
-    /// Those of them that the whole model uses, for its embeddings, pooler and head.
+    /// Tensors outside the blocks that the whole model uses, for its embeddings, pooler and head.
     pub ends: Vec<UsedTensor>,
     /// Tensors that no rule of the family covers.
     pub unused: Vec<String>,
     /// Roles of parameters for which there is no tensor.
     pub missing: Vec<String>,
-    /// Keys of `config.json`, by their paths, that nothing here reads and that are not known to change nothing. transformers
-    /// keeps such a key, and code on the Hub may read it. `architectures` is among them where it names a class with a head that
-    /// is not known here.
+    /// Paths of keys in `config.json` that nothing reads and that are not known to change nothing. transformers keeps such a
+    /// key, and code on the Hub may read it. `architectures` is one of them if it names a class with an unknown head.
     pub unread_keys: Vec<String>,
-    /// The adapters that are applied, in this order.
+    /// The applied adapters, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapters: Vec<AppliedAdapter>,
     /// Matrices that [`Precision::AsStored`](crate::Precision::AsStored) does not pack as the files store them, by type. Empty if
@@ -90,16 +88,16 @@ impl LoadReport {
         }
     }
 
-    /// The used tensors that are transposed or split.
+    /// Returns the used tensors that are transposed or split.
     pub fn converted(&self) -> impl Iterator<Item = &UsedTensor> {
         self.used.iter().filter(|t| !t.conversions.is_empty())
     }
 }
 
-/// The tensors that these sources name, each once.
+/// Returns the tensors that these sources name, each once.
 fn used(sources: &[Source]) -> Vec<UsedTensor> {
     let mut used: Vec<UsedTensor> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new(); // where in `used` a tensor is
+    let mut places: HashMap<&str, usize> = HashMap::new(); // a tensor's index in `used`
     for source in sources {
         if let Some(&place) = places.get(source.name.as_str()) {
             used[place].roles.push(source.role.clone());

@@ -1,4 +1,4 @@
-//! The memory that a load takes at least.
+//! Estimates the least memory that loading takes.
 
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::scheme::Place;
@@ -6,29 +6,30 @@ use crate::checkpoint::source::Source;
 use crate::checkpoint::stored::least_bits;
 use crate::config::Precision;
 
-/// The role of the table of words.
+/// The role of the token embeddings.
 const WORDS: &str = "embeddings.word.weight";
 
-/// What is loaded, and how it is held.
+/// The parameters to load, and the form in which they are kept.
 pub(super) struct Room<'s> {
     pub sources: Vec<&'s Source>,
     pub files: &'s TensorFiles,
-    /// Bytes of a number that is not packed.
+    /// Bytes of an element that is not packed.
     pub number: usize,
     pub packing: Option<Precision>,
-    /// Whether the head's weight is the table of words: it is packed then, and words are read from it.
+    /// The head is tied to the token embeddings. They are then packed, and embeddings are read from the packed weight.
     pub shares_words: bool,
     pub n_blocks: usize,
 }
 
 impl Room<'_> {
-    /// Bytes that are there at one time. What scales take beside codes is not counted, nor what else comes and goes.
+    /// Returns the number of bytes needed at one time. The scales of quantized weights and temporary buffers are not
+    /// counted.
     pub fn needed(&self) -> u64 {
         let all = self.held(|_| true);
         if matches!(self.packing, None | Some(Precision::AsStored)) {
             return all;
         }
-        // What is packed is read before, and given back behind: a table of words, then one block after the other.
+        // A tensor that is packed is read before, and freed after: first the token embeddings, then one block after another.
         let last = Place::Block(self.n_blocks.wrapping_sub(1));
         let block = self.read(|source| Place::of(&source.role) == last);
         let ends = self.held(|source| !matches!(Place::of(&source.role), Place::Block(_)));
@@ -36,7 +37,7 @@ impl Room<'_> {
         (all + block).max(ends + words)
     }
 
-    /// What some take in the end.
+    /// Returns the size of the selected parameters after loading.
     fn held(&self, is_meant: impl Fn(&Source) -> bool) -> u64 {
         let meant = self.sources.iter().filter(|source| is_meant(source));
         meant
@@ -44,13 +45,13 @@ impl Room<'_> {
             .sum()
     }
 
-    /// What some take as they are read.
+    /// Returns the size of the selected parameters while they are read.
     fn read(&self, is_meant: impl Fn(&Source) -> bool) -> u64 {
         let meant = self.sources.iter().filter(|source| is_meant(source));
         meant.map(|source| count(source) * self.number as u64).sum()
     }
 
-    /// The bits that a parameter's numbers have at least.
+    /// Returns the least number of bits for each element of a parameter.
     fn least_bits(&self, source: &Source) -> f64 {
         let is_table = source.role.starts_with("embeddings.");
         let is_shared = source.role == WORDS && self.shares_words;

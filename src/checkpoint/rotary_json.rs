@@ -1,17 +1,17 @@
-//! Rotary embeddings as `config.json` describes them, in the keys of newer and older transformers.
+//! Reads rotary embeddings from `config.json`, with the keys of newer and older transformers.
 //!
-//! Newer files hold `rope_parameters: {rope_theta, rope_type, ..}`, per layer type where types differ;
-//! older ones `rope_theta` and `rope_scaling: {type or rope_type, ..}`.
+//! Newer files have `rope_parameters: {rope_theta, rope_type, ..}`, for each layer type if they differ; older ones have
+//! `rope_theta` and `rope_scaling: {type or rope_type, ..}`.
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::config::{RotaryConfig, RotaryScaling};
 use crate::error::Result;
 
 impl ConfigJson {
-    /// Rotary embedding of whole heads of width `head_dim`, all layers alike.
+    /// Reads rotary embeddings for whole heads with width `head_dim`, the same in all layers.
     ///
     /// # Errors
-    /// If a key is malformed, or the kind of scaling is unknown or lacks a setting.
+    /// If a key is malformed, or the scaling type is unknown or lacks a setting.
     pub fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
         self.check_head_dim(head_dim)?;
         let parameters = self.rotary_section()?;
@@ -21,7 +21,8 @@ impl ConfigJson {
         self.rotary_of(parameters.as_ref(), head_dim, default_theta)
     }
 
-    /// Refuses a share of each head, which transformers takes for the frequencies of every rotation but the plain one.
+    /// Refuses partial rotary embeddings, which transformers only supports without scaling; otherwise it applies the share
+    /// to the frequencies alone.
     fn check_whole(&self, parameters: &ConfigJson) -> Result<()> {
         let kind = parameters.text(&["rope_type", "type"])?;
         match kind.as_deref() {
@@ -30,10 +31,10 @@ impl ConfigJson {
         }
     }
 
-    /// Refuses a share of each head.
+    /// Refuses partial rotary embeddings.
     ///
     /// # Errors
-    /// If there is one that is not 1.
+    /// If the share is not 1.
     pub fn only_whole_heads(&self) -> Result<()> {
         let key = ["partial_rotary_factor"];
         match self.rotary_number(self.rotary_section()?.as_ref(), &key, 1.0)? {
@@ -45,7 +46,7 @@ impl ConfigJson {
         }
     }
 
-    /// Refuses a `head_dim` that transformers turns heads by and does not give them.
+    /// Refuses a `head_dim` that transformers uses for the rotation, but not for the heads.
     fn check_head_dim(&self, head_dim: usize) -> Result<()> {
         let key = ["head_dim"];
         match self.optional_size(&key)? {
@@ -57,8 +58,9 @@ impl ConfigJson {
         }
     }
 
-    /// Rotary embedding of a share of each head of width `head_dim`, in the families that read `partial_rotary_factor`; the others turn whole heads, whatever the key says. An odd number of dimensions is refused later,
-    /// unless the family is one that [rounds it up](RotaryConfig::rounded_up); errors as for [`Self::rotary`].
+    /// Reads partial rotary embeddings for heads with width `head_dim`, in families that read `partial_rotary_factor`. All
+    /// other families rotate whole heads, whatever the key says. An odd number of dimensions is refused later, unless the
+    /// family [rounds it up](RotaryConfig::rounded_up). Errors as for [`Self::rotary`].
     pub fn partial_rotary(
         &self,
         head_dim: usize,
@@ -73,16 +75,17 @@ impl ConfigJson {
             .as_ref()
             .map(|own| own.text(&["rope_type", "type"]));
         let turning = match kind.transpose()?.flatten().as_deref() {
-            Some("proportional") => head_dim, // of which it turns a share itself
+            Some("proportional") => head_dim, // this type applies the share itself
             _ => (head_dim as f64 * share) as usize,
         };
         self.rotary_of(parameters.as_ref(), turning, default_theta)
     }
 
-    /// `rope_scaling`, as older files have it, before `rope_parameters`: in a file with both, transformers goes by the first.
+    /// Returns `rope_scaling`, older files' section, or else `rope_parameters`. If a file has both, transformers uses the
+    /// first.
     ///
     /// # Errors
-    /// If it is no object.
+    /// If it is not an object.
     pub fn rotary_section(&self) -> Result<Option<ConfigJson>> {
         match self.section(&["rope_scaling"])? {
             Some(parameters) if parameters.keys().next().is_some() => Ok(Some(parameters)),
@@ -90,7 +93,7 @@ impl ConfigJson {
         }
     }
 
-    /// A number from `parameters` or, in older files, beside them.
+    /// Reads a number from `parameters` or, in older files, beside them.
     fn rotary_number(
         &self,
         parameters: Option<&ConfigJson>,
@@ -104,7 +107,7 @@ impl ConfigJson {
         }
     }
 
-    /// The number, if it is above 0.
+    /// Returns the number, if it is above 0.
     pub(crate) fn positive(&self, theta: f64, keys: &[&str]) -> Result<f64> {
         match theta > 0.0 {
             true => Ok(theta),
@@ -112,8 +115,8 @@ impl ConfigJson {
         }
     }
 
-    /// Rotary embedding of one layer type (`full_attention`, `sliding_attention`): its own section of
-    /// `rope_parameters` if there is one, else not stretched, with its base under `theta_key`; errors as for
+    /// Reads rotary embeddings for one layer type (`full_attention`, `sliding_attention`): its own section of
+    /// `rope_parameters` if there is one, otherwise without scaling and with the base under `theta_key`. Errors as for
     /// [`Self::rotary`].
     pub fn rotary_of_type(
         &self,
@@ -127,7 +130,7 @@ impl ConfigJson {
             None => None,
         };
         match own {
-            // transformers looks for `truncate` beside the types of layers.
+            // transformers reads `truncate` beside the layer types' sections.
             Some(own) => self.rotary_of(Some(&own.without("truncate")), head_dim, default_theta),
             None => {
                 let theta = self.number(&[theta_key], default_theta)?;
@@ -137,8 +140,8 @@ impl ConfigJson {
         }
     }
 
-    /// Rotary embedding of `turning` dimensions of each head, described in `parameters`, such as
-    /// [`Self::rotary_section`], or in older files beside it; errors as for [`Self::rotary`].
+    /// Reads rotary embeddings for `turning` dimensions of each head, described in `parameters`, such as
+    /// [`Self::rotary_section`], or in older files beside it. Errors as for [`Self::rotary`].
     pub fn rotary_of(
         &self,
         parameters: Option<&ConfigJson>,
@@ -154,8 +157,8 @@ impl ConfigJson {
         }
     }
 
-    /// How many pairs turn by time, row and column, in the families whose tokens have such positions; `default` where the file does
-    /// not say.
+    /// Returns how many pairs rotate by time, row and column, in families whose tokens have such positions; `default` if
+    /// absent.
     ///
     /// # Errors
     /// If these are not three counts.
@@ -179,8 +182,8 @@ impl ConfigJson {
         }
     }
 
-    /// The factor that latent attention puts on its scores where the context is stretched: the square of what
-    /// `mscale_all_dim` says, which other attentions have in cosine and sine.
+    /// Returns the factor that latent attention applies to its scores if the context is extended: the square of the factor
+    /// from `mscale_all_dim`, which other attentions apply to cosine and sine.
     ///
     /// # Errors
     /// If a key is malformed, or `factor` is missing.
@@ -215,7 +218,7 @@ impl ConfigJson {
                 },
             }
         };
-        // Models whose context was extended give the extension by their two lengths.
+        // Models with an extended context give the extension by their two lengths.
         let stretch = || -> Result<f64> {
             match parameters.optional_number(&["factor"])? {
                 Some(factor) => Ok(factor),
@@ -296,7 +299,8 @@ impl ConfigJson {
     }
 }
 
-/// YaRN's factor on cosine and sine of a context stretched by `factor`, with a setting beside it that is usually 1.
+/// Returns YaRN's factor on cosine and sine for a context extended by `factor`, with an additional setting that is usually
+/// 1.
 fn magnitude(factor: f64, setting: f64) -> f64 {
     match factor <= 1.0 {
         true => 1.0,

@@ -1,8 +1,8 @@
-//! Saving a checkpoint: a copy of its files with some parameters of the blocks replaced.
+//! Saves a checkpoint: a copy of its files with some of the blocks' parameters replaced.
 //!
-//! The new files have the names, layouts and dtypes of those that were opened, so whatever read those
-//! reads them too. They are written to a temporary directory beside the final one, which it becomes by a
-//! rename once everything is on disk: there is never half a checkpoint.
+//! The new files have the same names, layouts and dtypes as the opened ones, so the same programs can read them. They are
+//! written to a temporary directory beside the final one, and renamed when everything is on disk, so there is never half a
+//! checkpoint.
 
 mod companions;
 mod packed;
@@ -33,16 +33,16 @@ use crate::error::{Error, Result};
 
 pub(super) const CONFIG: &str = "config.json";
 
-/// What to do with a directory that is not empty.
+/// Controls saving to a directory that is not empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Return an error and leave it as it is.
+    /// Returns an error and leaves it as it is.
     #[default]
     Refuse,
-    /// Replace it, provided that it contains nothing but what saving writes (`config.json`, `model*.safetensors` and their
-    /// index) and what else belongs to a checkpoint, which is kept: `generation_config.json`, the files of tokenizers,
-    /// processors and sentence-transformers, chat templates, `README.md`, licenses and `training_args.bin`. The directory that
-    /// the checkpoint was opened from may be replaced too; it is removed only when the new one is complete.
+    /// Replaces it, if it only contains files that saving writes (`config.json`, `model*.safetensors` and their index) and
+    /// other files of a checkpoint. The latter are kept: `generation_config.json`, the files of tokenizers, processors and
+    /// sentence-transformers, chat templates, `README.md`, licenses and `training_args.bin`. The directory that the
+    /// checkpoint was opened from may be replaced too; it is removed only when the new one is complete.
     Replace,
 }
 
@@ -55,7 +55,7 @@ pub struct SaveOptions {
 }
 
 impl Default for SaveOptions {
-    /// Shards of at most 5 GB, as on the Hub; refuses a directory that is not empty.
+    /// Returns the defaults: shards of at most 5 GB, as on the Hub, and an error for a directory that is not empty.
     fn default() -> Self {
         Self {
             max_shard_bytes: 5_000_000_000,
@@ -66,29 +66,29 @@ impl Default for SaveOptions {
 
 impl SaveOptions {
     setters! {
-        /// Sets the maximum size of a shard in bytes of tensors. A single tensor is never split.
+        /// Sets the maximum size of a shard in bytes. A single tensor is never split.
         max_shard_bytes(bytes: u64) => max_shard_bytes = bytes;
-        /// Sets what to do with a directory that is not empty.
+        /// Sets what happens to a directory that is not empty.
         existing(existing: Existing) => existing = existing;
     }
 
-    /// Writes a copy of `checkpoint` to `directory` in which the given parameters replace those in its files. They are
-    /// pairs of role and tensor, as [`Loader::parameters`], `Lora::merge` or a `HashMap<String, Tensor>` yield them.
+    /// Writes a copy of `checkpoint` to `directory` in which the given parameters replace those in its files. Parameters are
+    /// pairs of role and tensor, as in [`Loader::parameters`], `Lora::merge` or a `HashMap<String, Tensor>`.
     ///
     /// Each is converted to its name, layout and dtype on disk (an f32 parameter is rounded to the file's bf16). Everything
-    /// else is copied bit for bit: parameters not given, embeddings, heads, the other stacks of the checkpoint, and
-    /// `config.json`; also `generation_config.json` and the files of tokenizers, processors, chat templates and
-    /// sentence-transformers that lie beside it. Tensors pass through memory one at a time.
+    /// else is copied bit for bit: other parameters, embeddings, heads, the checkpoint's other stacks, and `config.json`;
+    /// also `generation_config.json` and the files of tokenizers, processors, chat templates and sentence-transformers
+    /// beside it. Only one tensor is in memory at a time.
     ///
-    /// The weights go to `model.safetensors`, or, above the maximum size of a shard, to
-    /// `model-00001-of-0000n.safetensors` with an index, as `transformers` writes them.
+    /// The weights are saved as `model.safetensors`. Above the maximum size of a shard, they are saved as
+    /// `model-00001-of-0000n.safetensors` with an index, as in `transformers`.
     ///
     /// [`Loader::parameters`]: crate::Loader::parameters
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if a role is unknown or given twice, a tensor has the wrong shape, is not of a
-    /// floating-point dtype or exceeds the range of the file's dtype, or the directory is not empty; also if files
-    /// cannot be read or written. No file is left behind then, and the contents of `directory` are unchanged.
+    /// [`Error::InvalidInput`] if a role is unknown or given twice, a tensor has the wrong shape, does not have a
+    /// floating-point dtype or exceeds the range of the file's dtype, or the directory is not empty; also if files cannot be
+    /// read or written. Then no file remains, and the contents of `directory` are unchanged.
     pub fn save(
         &self,
         checkpoint: &Checkpoint,
@@ -114,7 +114,7 @@ impl SaveOptions {
         target.commit()
     }
 
-    /// Writes all tensors, in one file or in shards with their index.
+    /// transformers refuses files without this mark.
     pub(super) fn write_weights(
         &self,
         directory: &Path,
@@ -122,7 +122,7 @@ impl SaveOptions {
         mut metadata: HashMap<String, String>,
         content: impl Fn(&str, &mut Sink) -> Result<()>,
     ) -> Result<()> {
-        // transformers refuses files that do not say whose layout they have.
+        // Copies the model's other files to a new directory. Files beside a GGUF file do not belong to it.
         let format = metadata.entry("format".to_string());
         format.or_insert_with(|| "pt".to_string());
 
@@ -159,13 +159,13 @@ impl Checkpoint {
     }
 }
 
-/// The origin of every tensor of the new files.
+/// The source of every tensor in the new files.
 struct SavedTensors<'c> {
     checkpoint: &'c Checkpoint,
     given: HashMap<String, Tensor>,
-    /// All roles of every tensor on disk that holds a given one.
+    /// All roles in every tensor on disk that contains a given role.
     changed: HashMap<&'c str, Vec<&'c Source>>,
-    /// Tensors that were quantised, which the family has the other way round.
+    /// Dequantized tensors that the family stores transposed.
     turned: HashSet<&'c str>,
 }
 
@@ -201,7 +201,7 @@ impl<'c> SavedTensors<'c> {
         })
     }
 
-    /// Everything that the files hold, sorted by name.
+    /// Returns all tensors in the files, sorted by name.
     fn records(&self) -> Vec<Record> {
         let files = &self.checkpoint.files;
         let record = |name: &str| {
@@ -209,7 +209,7 @@ impl<'c> SavedTensors<'c> {
             let mut shape = info.shape.clone();
             if self.turned.contains(name) {
                 let n = shape.len();
-                shape.swap(n - 2, n - 1); // of each matrix, where several are stacked
+                shape.swap(n - 2, n - 1); // for each matrix in a stack
             }
             Some(Record {
                 name: name.to_string(),
@@ -245,7 +245,7 @@ impl<'c> SavedTensors<'c> {
         write_tensor(name, &turned(assemble(sources, &by_role)?)?, write)
     }
 
-    /// The floating-point dtype of a tensor on disk that holds parameters.
+    /// Returns the floating-point dtype of a tensor on disk that contains parameters.
     fn float_type(&self, name: &str) -> Result<DType> {
         let files = &self.checkpoint.files;
         let info = files.find(name)?;
@@ -260,7 +260,7 @@ impl<'c> SavedTensors<'c> {
     }
 }
 
-/// Converts a parameter to the dtype of its file.
+/// Converts a parameter to its file's dtype.
 fn rounded(role: &str, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     let tensor = tensor.to_device(&Device::Cpu)?;
     let rounded = tensor.to_dtype(dtype)?;
@@ -275,14 +275,14 @@ fn rounded(role: &str, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     Ok(rounded)
 }
 
-/// Whether there is neither NaN nor infinity: times 0, each gives NaN.
+/// Returns whether all elements are finite: NaN and infinity times 0 are NaN.
 fn is_finite(tensor: &Tensor) -> Result<bool> {
     let sum = (tensor * 0.0)?.sum_all()?.to_dtype(DType::F64)?;
     Ok(sum.to_scalar::<f64>()? == 0.0)
 }
 
 impl Source {
-    /// Checks that a tensor can replace the parameter: it has its shape and a floating-point dtype.
+    /// Checks that a tensor can replace the parameter: the same shape, and a floating-point dtype.
     fn accepts(&self, tensor: &Tensor) -> Result<()> {
         let reason = if tensor.dims() != self.shape {
             let (found, expected) = (tensor.dims(), &self.shape);
@@ -297,7 +297,7 @@ impl Source {
     }
 }
 
-/// The given parameters by role, checked: each has a known role, given once, and fits it.
+/// Returns the given parameters by role. Checks that each has a known role, is given once, and fits.
 pub(super) fn by_role(
     sources: &[Source],
     parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,

@@ -1,4 +1,4 @@
-//! Saving a model that was trained from scratch, or its blocks, under the names and in the layouts of its family.
+//! Saves a model that was trained from scratch, or its blocks, with its family's names and layouts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -35,19 +35,20 @@ impl Architecture {
 }
 
 impl SaveOptions {
-    /// Writes a model of the given architecture, or its blocks, to `directory`: its `config.json` as it was read, and one or
-    /// more files with the parameters (by role, as from [`Fresh::parameters`](crate::train::Fresh::parameters)) under the
-    /// names and in the layouts of the family, and with `others` under the names given.
+    /// Writes a model with the given architecture, or its blocks, to `directory`: its original `config.json`, and one or
+    /// more files with the parameters. `parameters` (by role, as from
+    /// [`Fresh::parameters`](crate::train::Fresh::parameters)) get the family's names and layouts; `others` keep the names
+    /// given.
     ///
-    /// Tensors keep their dtypes. A whole model has the names of the class in `architectures`. Of blocks alone, the names
-    /// get the prefix of the `others`: beside `transformer.wte.weight` they are `transformer.h.0…`; beside `wte.weight`,
-    /// or without others, `h.0…`.
+    /// Tensors keep their dtypes. A whole model has the names of the class in `architectures`. For blocks alone, `others`
+    /// determine the prefix: beside `transformer.wte.weight` names are `transformer.h.0…`; beside `wte.weight`, or without
+    /// others, `h.0…`.
     ///
     /// # Errors
-    /// If a parameter of the blocks is missing, or of the whole model if any outside the blocks is given; if one is given
-    /// twice, unknown or of the wrong shape; if a name among `others` is given twice or belongs to a block; if roles that share a tensor have different dtypes; if the architecture was
-    /// not read from a `config.json`; if the directory is not empty; or if files cannot be written. No file is left behind
-    /// then.
+    /// If a parameter of the blocks is missing, or a parameter of the whole model if any outside the blocks is given; if one
+    /// is given twice, unknown or has the wrong shape; if a name among `others` is given twice or belongs to a block; if
+    /// roles that share a tensor have different dtypes; if the architecture was not read from a `config.json`; if the
+    /// directory is not empty; or if files cannot be written. Then no file remains.
     pub fn save_new(
         &self,
         architecture: &Architecture,

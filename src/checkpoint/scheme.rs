@@ -1,12 +1,11 @@
-//! A checkpoint family as data: which tensor on disk has which role, and how it is stored.
+//! A checkpoint family as data: the role of each tensor on disk, and how it is stored.
 //!
-//! A [`Family`] is a table of rules. Each rule maps a role (`attention.query`) to names on disk, with an
-//! orientation and, where several roles share a tensor, the part of it. The weight and bias of a role share
-//! one rule, so they cannot be permuted differently. Rules also work in reverse, for gradients and saved
-//! weights.
+//! A [`Family`] is a table of rules. Each rule maps a role (`attention.query`) to names on disk, with an orientation and, if
+//! several roles share a tensor, a slice. Weight and bias share one rule, so they cannot be permuted differently. Rules also
+//! work in reverse, for gradients and saved weights.
 //!
-//! Most families differ little from another: [`Family::known`] starts from a built-in one, and in a JSON file `"like"`
-//! does ([`Family::from_json_file`]).
+//! Most families differ little from another one: [`Family::known`] starts from a built-in family, as `"like"` does in a JSON
+//! file ([`Family::from_json_file`]).
 #![doc = include_str!("scheme/roles.md")]
 #![doc = include_str!("scheme/end_roles.md")]
 
@@ -42,12 +41,12 @@ fn replace(all: &mut Vec<Rule>, rules: impl IntoIterator<Item = Rule>) {
     all.extend(rules);
 }
 
-/// Owned copies, for a table's lists.
+/// Returns owned copies, for a table's lists.
 pub(crate) fn strings(items: &[&str]) -> Vec<String> {
     items.iter().map(|item| item.to_string()).collect()
 }
 
-/// One of the stacks of a checkpoint that contains several.
+/// One stack of a checkpoint that contains several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -68,23 +67,23 @@ impl fmt::Display for StackPart {
     }
 }
 
-/// Where the configuration of a family's blocks comes from.
+/// The source of a family's block configuration.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StackSource {
-    /// Read from `config.json` by a function.
+    /// A function that reads it from `config.json`.
     Json(fn(&ConfigJson) -> Result<StackConfig>),
-    /// Given as it is.
+    /// A fixed configuration.
     Given(Box<StackConfig>),
 }
 
-/// Reads from `config.json` what makes the hidden states of a stack.
+/// Reads a stack's embeddings from `config.json`.
 pub type ReadEmbeddings = fn(&ConfigJson, &StackConfig) -> Result<EmbeddingsConfig>;
 
-/// Reads from `config.json` a pooler or head of a stack.
+/// Reads a stack's pooler or head from `config.json`.
 pub type ReadReadout = fn(&ConfigJson, &StackConfig) -> Result<ReadoutConfig>;
 
-/// Reads from `config.json` how a stack and the other one of its checkpoint make one model.
+/// Reads from `config.json` how a checkpoint's two stacks make one model.
 pub type ReadJoint = fn(&ConfigJson) -> Result<Joint>;
 
 /// A checkpoint family: a table of rules, and a function that reads its `config.json`.
@@ -93,52 +92,53 @@ pub type ReadJoint = fn(&ConfigJson) -> Result<Joint>;
 pub struct Family {
     /// Its name.
     pub name: String,
-    /// The values of `model_type` that name this family.
+    /// Values of `model_type` that select this family.
     pub model_types: Vec<String>,
     /// The stack that it describes, if checkpoints contain several.
     pub part: Option<StackPart>,
-    /// The possible prefixes of every name, tried in order (checkpoints without a head often have none).
+    /// Possible prefixes of all names, tried in order. Checkpoints without a head often have none.
     pub prefixes: Vec<String>,
-    /// The prefix of the names of block `{i}`. Of blocks in groups, `{i/n}` is the group and `{i%n}` the place in it, of `n` blocks
-    /// for each; a key of config.json may stand for `n`, which is 1 where the key is absent.
+    /// The prefix of names in block `{i}`. For blocks in groups, `{i/n}` is the group and `{i%n}` the index in it, with `n`
+    /// blocks in each; `n` may be a key in config.json, which counts as 1 if absent.
     pub block: String,
     /// Rules for parameters inside a block.
     pub block_rules: Vec<Rule>,
-    /// Rules for parameters of the stack outside its blocks, such as the final norm.
+    /// Rules for the stack's parameters outside its blocks, such as the final norm.
     pub stack_rules: Vec<Rule>,
-    /// Rules for what surrounds the stack: embeddings, pooler and head. Their names are tried behind the prefix and without.
+    /// Rules for embeddings, pooler and head. Their names are tried with the prefix and without.
     pub end_rules: Vec<Rule>,
     /// Tensors that are not parameters and are left out: patterns with `*`.
     pub ignored: Vec<String>,
     /// Parameters outside the stack (embeddings, heads): patterns with `*`.
     pub outside: Vec<String>,
-    /// Roles that are not trained, since PyTorch has a buffer there: patterns with `*`.
+    /// Roles that are not trained, because PyTorch has a buffer there: patterns with `*`.
     pub untrained: Vec<String>,
-    /// Where the configuration of its blocks comes from.
+    /// The source of its block configuration.
     pub config: StackSource,
-    /// How its `config.json` differs from the one that is read.
+    /// Differences between its `config.json` and the keys that are read.
     pub keys: ConfigKeys,
-    /// What is different in the blocks that were read.
+    /// Changes to blocks after they were read.
     pub changes: Vec<BlockChange>,
-    /// What is different in the stack that was read, as in [`BlockChange::set`]; `null` for nothing.
+    /// Changes to the stack after it was read, as in [`BlockChange::set`]; `null` for none.
     pub set: Value,
-    /// Reads from `config.json` what makes the hidden states; `None` if that is not known.
+    /// Reads the embeddings from `config.json`; `None` if the family defines none.
     pub embeddings: Option<ReadEmbeddings>,
-    /// Reads the pooler, where checkpoints may have one.
+    /// Reads the pooler, if checkpoints may have one.
     pub pooler: Option<ReadReadout>,
-    /// Reads each head that checkpoints may have, by what it is for.
+    /// Reads each head that checkpoints may have, by task.
     pub heads: Vec<(Task, ReadReadout)>,
-    /// The other stack of a whole model and how the two are joined, in the family of the decoder or the text tower.
+    /// The other stack of a whole model, and the function that reads how the two are joined; in the family of the decoder or
+    /// the text tower.
     pub joined: Option<(StackPart, ReadJoint)>,
-    /// Reads the distribution of fresh parameters from `config.json`.
+    /// Reads the initialization of new parameters from `config.json`.
     pub initialization: fn(&ConfigJson) -> Result<Initialization>,
-    /// Reads from `config.json` which names a new checkpoint uses where a role has several, and around the blocks also which
-    /// count where files hold several: patterns with `*`.
+    /// Reads patterns for the names that a new checkpoint uses if a role has several. Outside the blocks, they also select
+    /// among several names in the files.
     pub new_names: fn(&ConfigJson) -> Result<&'static [&'static str]>,
 }
 
 impl Family {
-    /// An empty table whose block configuration the function `config` reads.
+    /// Makes an empty table whose block configuration the function `config` reads.
     pub fn new(
         name: &str,
         model_types: &[&str],
@@ -147,7 +147,7 @@ impl Family {
         Self::with_config(name, model_types, StackSource::Json(config))
     }
 
-    /// An empty table for blocks of the given configuration.
+    /// Makes an empty table for blocks with the given configuration.
     pub fn given(name: &str, config: StackConfig) -> Self {
         Self::with_config(name, &[], StackSource::Given(Box::new(config)))
     }
@@ -178,7 +178,7 @@ impl Family {
         }
     }
 
-    /// Sets its name, which is also the `model_type` that names it.
+    /// Sets its name, which is also its `model_type`.
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.to_string();
         self.model_types = strings(&[name]);
@@ -188,28 +188,27 @@ impl Family {
     setters! {
         /// Sets which stack of a checkpoint it describes.
         part(part: StackPart) => part = Some(part);
-        /// Sets the possible prefixes of every name, in the order in which they are tried.
+        /// Sets the possible prefixes of all names, in the order in which they are tried.
         prefixes(prefixes: &[&str]) => prefixes = strings(prefixes);
-        /// Sets what the names of a block start with, in which `{i}` stands for its number.
+        /// Sets the prefix of a block's names, in which `{i}` stands for the index.
         block(block: &str) => block = block.to_string();
-        /// Sets the function that reads the configuration of the blocks. It may start from another family's
-        /// [`Self::stack_config`].
+        /// Sets the function that reads the block configuration. It may start from another family's [`Self::stack_config`].
         read_by(config: fn(&ConfigJson) -> Result<StackConfig>) => config = StackSource::Json(config);
         /// Reads the configuration from this object inside `config.json`, such as `text_config`.
         section(section: &str) => keys.section = Some(section.to_string());
-        /// Changes settings of the stack after it was read, as [`BlockChange::set`] those of a block.
+        /// Changes settings of the stack after it was read, as [`BlockChange::set`] does for a block.
         set(set: Value) => set = set;
-        /// Sets the function that reads what makes the hidden states.
+        /// Sets the function that reads the embeddings.
         embeddings(read: ReadEmbeddings) => embeddings = Some(read);
         /// Sets the function that reads the pooler.
         pooler(read: ReadReadout) => pooler = Some(read);
-        /// Sets the function that reads the distribution of fresh parameters, instead of a single normal distribution.
+        /// Sets the function that reads the initialization of new parameters, instead of a single normal distribution.
         initialization(read: fn(&ConfigJson) -> Result<Initialization>) => initialization = read;
-        /// Sets the function that reads the names for new checkpoints, instead of the first name of each role.
+        /// Sets the function that reads the names for new checkpoints, instead of each role's first name.
         new_names(read: fn(&ConfigJson) -> Result<&'static [&'static str]>) => new_names = read;
     }
 
-    /// As [`Self::section`], for files of which some have the keys of that object outside, and no such object.
+    /// Like [`Self::section`], for families with some files that lack this object and have its keys at the top level.
     pub fn section_or_whole(mut self, section: &str) -> Self {
         self.keys.or_whole = true;
         self.section(section)
@@ -221,38 +220,38 @@ impl Family {
         self
     }
 
-    /// Adds rules for parameters inside a block; of several for one role, the first whose tensor exists counts.
+    /// Adds rules for parameters inside a block. If a role has several rules, the first one whose tensor exists counts.
     pub fn block_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.block_rules.extend(rules);
         self
     }
 
-    /// Adds rules for parameters inside a block in the place of all others for the same roles.
+    /// Adds rules for parameters inside a block, and removes all other rules for the same roles.
     pub fn replace_block_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         replace(&mut self.block_rules, rules);
         self
     }
 
-    /// Adds rules for parameters outside the blocks in the place of all others for the same roles.
+    /// Adds rules for the stack's parameters outside its blocks, and removes all other rules for the same roles.
     pub fn replace_stack_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         replace(&mut self.stack_rules, rules);
         self
     }
 
-    /// Adds rules for parameters outside the blocks.
+    /// Adds rules for the stack's parameters outside its blocks.
     pub fn stack_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.stack_rules.extend(rules);
         self
     }
 
-    /// Adds rules for what surrounds the stack.
+    /// Adds rules for embeddings, pooler and head.
     pub fn end_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.end_rules.extend(rules);
         self
     }
 
-    /// Adds a head that checkpoints may have, in the place of an earlier one for the same task. Where `config.json` names no
-    /// class, the first that the files hold is taken.
+    /// Adds a head that checkpoints may have, and removes an earlier one for the same task. If `config.json` names no class,
+    /// the first head in the files is used.
     pub fn head(mut self, task: Task, read: ReadReadout) -> Self {
         match self.heads.iter_mut().find(|(known, _)| *known == task) {
             Some((_, known)) => *known = read,
@@ -261,7 +260,7 @@ impl Family {
         self
     }
 
-    /// Whether checkpoints may have a head for this task.
+    /// Returns whether checkpoints may have a head for this task.
     pub(super) fn has_head(&self, task: Task) -> bool {
         self.heads.iter().any(|(known, _)| *known == task)
     }
@@ -284,7 +283,7 @@ impl Family {
         self
     }
 
-    /// Adds roles that are not trained, since PyTorch has a buffer there: patterns with `*`.
+    /// Adds roles that are not trained, because PyTorch has a buffer there: patterns with `*`.
     pub fn untrained(mut self, patterns: &[&str]) -> Self {
         self.untrained.extend(strings(patterns));
         self
@@ -298,7 +297,7 @@ impl Family {
         self
     }
 
-    /// Sets the value of a key that `config.json` may leave out.
+    /// Sets the default value of a key that `config.json` may omit.
     pub fn default_of(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.keys.defaults.insert(key.to_string(), value.into());
         self
@@ -310,16 +309,16 @@ impl Family {
         self
     }
 
-    /// The configuration of the blocks that a `config.json` describes.
+    /// Returns the block configuration that a `config.json` describes.
     ///
     /// # Errors
     /// If a key is missing, malformed or not supported.
     pub fn stack_config(&self, json: &ConfigJson) -> Result<StackConfig> {
         let json = &self.keys.seen(json)?;
-        json.flag(&["tie_word_embeddings"], true)?; // also where no head asks for it
+        json.flag(&["tie_word_embeddings"], true)?; // also if no head reads it
         let mut stack = match &self.config {
             StackSource::Json(read) => match self.part {
-                // Each of two towers has keys of its own.
+                // Two towers have separate keys.
                 Some(StackPart::Text | StackPart::Vision) => read(json)?,
                 _ => masked(json, read(json)?)?,
             },
@@ -334,10 +333,10 @@ impl Family {
         }
     }
 
-    /// The table with the numbers of `json` in the prefix of its blocks.
+    /// Returns the table with sizes from `json` in its block prefix.
     ///
     /// # Errors
-    /// If what is under a key there is no size.
+    /// If such a key does not contain a size.
     pub(super) fn with_group_sizes(mut self, json: &ConfigJson) -> Result<Self> {
         for mark in ["{i/", "{i%"] {
             if let Some((before, rest)) = self.block.split_once(mark)
@@ -351,7 +350,7 @@ impl Family {
         Ok(self)
     }
 
-    /// The prefix of the names of a block.
+    /// Returns the prefix of a block's names.
     pub(super) fn block_prefix(&self, index: usize) -> String {
         let mut prefix = self.block.replace("{i}", &index.to_string());
         let group: fn(usize, usize) -> usize = |i, n| i / n;
@@ -366,7 +365,8 @@ impl Family {
         prefix
     }
 
-    /// Where a role of a whole model is: in a block, or in the stack if one of its rules is for the role, else in what surrounds it.
+    /// Returns the place of a whole model's role: in a block, in the stack if one of its rules covers the role, or otherwise
+    /// in the embeddings, pooler or head.
     pub(super) fn place(&self, role: &str) -> Place {
         let module = role.rsplit_once('.').map_or(role, |(module, _)| module);
         match Place::of(role) {
@@ -375,7 +375,7 @@ impl Family {
         }
     }
 
-    /// The rules for a role at a place of the model, and the number in the role.
+    /// Returns the rules for a role at a place in the model, and the number in the role.
     pub(super) fn rules(&self, role: &str, place: Place) -> (Vec<&Rule>, Option<usize>) {
         let rules = match place {
             Place::Block(_) => &self.block_rules,
@@ -396,19 +396,19 @@ impl Family {
     }
 }
 
-/// Where in a model a parameter is.
+/// A parameter's place in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the block of this number.
+    /// In the block with this index.
     Block(usize),
     /// In the stack, outside its blocks.
     Stack,
-    /// In what surrounds the stack.
+    /// In the embeddings, pooler or head.
     Ends,
 }
 
 impl Place {
-    /// Of a role of the stack.
+    /// Returns the place of a stack's role.
     pub fn of(role: &str) -> Self {
         let index = role
             .strip_prefix("blocks.")

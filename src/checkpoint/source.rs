@@ -1,4 +1,4 @@
-//! Where one parameter is stored on disk, and how it is read.
+//! One parameter's location on disk, and how to read it.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
 use crate::memory::check_next;
 
-/// Where one parameter is stored on disk.
+/// One parameter's location on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     /// The role, such as `blocks.0.attention.query.weight`.
@@ -20,19 +20,19 @@ pub(crate) struct Source {
     pub name: String,
     /// The shape that the layer requests.
     pub shape: Vec<usize>,
-    /// The orientation of a weight on disk.
+    /// The weight's orientation on disk.
     pub orientation: Orientation,
     /// The role's share of the tensor's output features; `None` for all.
     pub features: Option<Features>,
-    /// Which item along the tensor's first dimension, if several are stacked there.
+    /// The index along the tensor's first dimension, if parameters are stacked there.
     pub item: Option<Item>,
-    /// Dimensions of 1 in front of the parameter's own.
+    /// Leading dimensions of size 1.
     pub leading_ones: usize,
-    /// Whether it is trained: it is no buffer in PyTorch.
+    /// It is trained, because it is not a buffer in PyTorch.
     pub is_trained: bool,
-    /// Other tensors of the files that hold the same numbers for the same parameter, such as those of a tied head.
+    /// Other tensors in the files that repeat this parameter's values, such as those of a tied head.
     pub copies: Vec<String>,
-    /// Whether it was quantised. It then lies as `[d_out, d_in]`, whatever the rule says.
+    /// It is quantized in the file. It is then `[d_out, d_in]`, whatever the rule says.
     pub is_quantized: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Item {
     pub total: usize,
 }
 
-/// A part of a parameter: some of its rows (along axis 0) or columns.
+/// A part of a parameter: a range of its rows (along axis 0) or columns.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cut {
     pub axis: usize,
@@ -51,19 +51,19 @@ pub(crate) struct Cut {
 }
 
 impl Source {
-    /// The file that holds the tensor, which may be one of several.
+    /// Returns the file that contains the tensor.
     pub fn path(&self, files: &TensorFiles) -> PathBuf {
         let info = files.info(&self.name);
         info.map_or_else(|| files.path().to_path_buf(), |info| info.path.clone())
     }
 
-    /// The names of all tensors on disk that hold the parameter.
+    /// Returns the names of all tensors on disk that contain the parameter.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let copies = self.copies.iter().map(String::as_str);
         std::iter::once(self.name.as_str()).chain(copies)
     }
 
-    /// The shape that the tensor on disk must have.
+    /// Returns the shape that the tensor on disk must have.
     pub fn disk_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let (Some(features), Some(first)) = (&self.features, shape.first_mut()) {
@@ -79,27 +79,27 @@ impl Source {
         shape
     }
 
-    /// Whether the weight is stored as `[d_in, d_out]`.
+    /// Returns whether the weight is stored as `[d_in, d_out]`.
     pub fn lies_transposed(&self) -> bool {
         self.is_in_out() && !self.is_quantized
     }
 
-    /// Whether it would lie as `[d_in, d_out]`, had it not been quantised.
+    /// Returns whether the weight would be `[d_in, d_out]` if it were not quantized.
     pub fn is_turned_by_quantization(&self) -> bool {
         self.is_in_out() && self.is_quantized
     }
 
-    /// Whether the family has it as `[d_in, d_out]`.
+    /// Returns whether the family stores it as `[d_in, d_out]`.
     pub fn is_in_out(&self) -> bool {
         self.orientation == Orientation::InOut && self.shape.len() == 2
     }
 
-    /// Whether some rows of the parameter can be had without the others.
+    /// Returns whether some rows of the parameter can be read without the others.
     pub fn has_rows(&self) -> bool {
         self.item.is_none() && self.leading_ones == 0 && !self.lies_transposed()
     }
 
-    /// Where some rows of such a parameter are in the tensor.
+    /// Returns the location of a parameter's rows in the tensor.
     pub fn rows_on_disk(&self, rows: Range<usize>) -> Vec<Range<usize>> {
         let Some(features) = &self.features else {
             return vec![rows];
@@ -114,7 +114,7 @@ impl Source {
         features.ranges.iter().filter_map(part).collect()
     }
 
-    /// Checks that a layer asks for the shape that the parameter has, and the file holds it.
+    /// Checks that a layer requests the parameter's shape, and that the file's tensor has it.
     pub fn check_request(&self, shape: &[usize], files: &TensorFiles) -> Result<()> {
         if shape == self.shape {
             return self.check_shape(files);
@@ -127,7 +127,7 @@ impl Source {
         })
     }
 
-    /// Reads the parameter to the CPU, in the dtype of the file and the layout of the layer.
+    /// Reads the parameter to the CPU, in the file's dtype and the layer's layout.
     ///
     /// # Errors
     /// If the shape on disk is not [`Self::disk_shape`], or the tensor cannot be read.
@@ -137,7 +137,7 @@ impl Source {
             (Some(Item { index, .. }), _) => files
                 .read_rows(&self.name, std::slice::from_ref(&(index..index + 1)))?
                 .squeeze(0)?,
-            // Only the rows of this role: no temporary copy of the others.
+            // Only this role's rows: no temporary copy of the others.
             (None, Some(features)) if !self.lies_transposed() => {
                 return files.read_rows(&self.name, &features.ranges);
             }
@@ -169,8 +169,8 @@ impl Source {
         Ok(tensor.contiguous()?)
     }
 
-    /// Which part of the parameter a rank of so many has, where a layer that is a part asks for this shape; `None` if it is no
-    /// part along one dimension. Of fewer key heads than ranks, ranks that follow each other have the same.
+    /// Returns the part of the parameter for one rank, if a divided layer requests this shape; `None` if the shape is not a
+    /// part along one dimension. If there are fewer key heads than ranks, consecutive ranks have the same part.
     pub fn cut(
         &self,
         shape: &[usize],
@@ -203,10 +203,10 @@ impl Source {
         Some(Cut { axis, range })
     }
 
-    /// As [`Self::read`], of a part, which is all that is read.
+    /// Like [`Self::read`], but reads only a part.
     ///
     /// # Errors
-    /// As for [`Self::read`].
+    /// The errors of [`Self::read`].
     pub fn read_part(&self, files: &TensorFiles, cut: &Cut) -> Result<Tensor> {
         self.check_shape(files)?;
         let (n_columns, is_vector) = match self.shape[..] {
@@ -256,8 +256,8 @@ impl Source {
         })
     }
 
-    /// Checks that the role's part of the tensor has as many output features as the layer asks for, which a table of the
-    /// user's own may get wrong.
+    /// Checks that the role's part of the tensor has as many output features as the layer requests, which a user's own table
+    /// may get wrong.
     pub fn check_part(&self, family: &str) -> Result<()> {
         let Some(features) = &self.features else {
             return Ok(());

@@ -1,5 +1,4 @@
-//! Linear weights that stay quantized as the files store them: dequantized for each product, or packed without ever being
-//! dequantized.
+//! Linear weights that stay quantized as in the files: dequantized for each product, or packed without dequantizing.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,14 +14,15 @@ use crate::error::{Error, Result};
 use crate::layers::StoredMatrix;
 
 impl CheckpointOptions {
-    /// Keeps the weights of linear layers quantised where they are so in the files, for training adapters over them with
-    /// the memory of the codes ([`Lora`](crate::train::Lora); QLoRA, <https://arxiv.org/abs/2305.14314>).
+    /// Keeps linear layers' weights quantized if they are quantized in the files. This trains adapters with the memory of
+    /// the quantized weights ([`Lora`](crate::train::Lora); QLoRA, <https://arxiv.org/abs/2305.14314>).
     ///
-    /// The codes are in memory, and each product dequantises its weight, forward and back, and drops it: results and
-    /// gradients have the bits of the dequantised model. On a device other than the CPU, the host does that, and moves the
-    /// numbers there. These weights are frozen: [`Checkpoint::trainable`] makes variables of the others (norms, biases,
-    /// embeddings). A [`Loader`](crate::checkpoint::Loader) makes such layers, also by
-    /// [`build`](crate::checkpoint::Loader::build) of another configuration; what its `var_builder` hands out is dense.
+    /// The quantized values are in memory. Each product, forward and backward, dequantizes its weight and frees it
+    /// afterwards: results and gradients have the same bits as those of the dequantized model. On a device other than the
+    /// CPU, the host dequantizes and copies the result there. These weights are frozen: [`Checkpoint::trainable`] only makes
+    /// variables of the others (norms, biases, embeddings). A [`Loader`](crate::checkpoint::Loader) makes such layers, also
+    /// through [`build`](crate::checkpoint::Loader::build) with another configuration; its `var_builder` returns dense
+    /// tensors.
     ///
     /// ```no_run
     /// use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, train::{Lora, LoraConfig}};
@@ -37,7 +37,7 @@ impl CheckpointOptions {
     }
 }
 
-/// The quantized matrices of a checkpoint, by role.
+/// A checkpoint's quantized matrices, by role.
 #[derive(Debug)]
 pub(super) struct StoredMatrices {
     files: Arc<TensorFiles>,
@@ -45,7 +45,7 @@ pub(super) struct StoredMatrices {
     uses: Use,
 }
 
-/// What stored matrices are for.
+/// The use of quantized matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     /// Frozen weights of layers that train: each product dequantizes them.
@@ -55,13 +55,13 @@ enum Use {
 }
 
 impl StoredMatrices {
-    /// The matrices that each product dequantizes. The files are read into memory.
+    /// Returns matrices that each product dequantizes. Reads the files into memory.
     ///
     /// # Errors
     /// If there are none.
     pub fn dequantized(checkpoint: &Checkpoint) -> Result<Self> {
         let Checkpoint { plan, files, .. } = checkpoint;
-        // A parameter that others share, such as a table of words, stays one tensor.
+        // A tied parameter, such as token embeddings, stays one dense tensor.
         let is_kept = |source: &&Source| {
             source.is_quantized
                 && source.shape.len() == 2
@@ -82,7 +82,7 @@ impl StoredMatrices {
         })
     }
 
-    /// The matrices whose quantized values are packed.
+    /// Returns matrices whose quantized values are packed.
     ///
     /// # Errors
     /// If there are none.
@@ -92,7 +92,7 @@ impl StoredMatrices {
             let coding = files.computed(&source.name).map(|of| of.coding(files));
             Ok(!matches!(coding.transpose()?, None | Some(Coding::Numbers)))
         };
-        // An error is one of a weight that is stored in some way or other.
+        // An error also means a weight that is quantized in some way.
         if !plan
             .sources
             .iter()
@@ -108,16 +108,16 @@ impl StoredMatrices {
         })
     }
 
-    /// Whether a matrix of this role may be among them.
+    /// Returns whether a matrix with this role may be among them.
     pub fn has(&self, role: &str) -> bool {
         self.sources.contains_key(role)
     }
 
-    /// The matrix of a role; `None`, if the files hold a plain tensor.
+    /// Returns a role's matrix; `None` if the files contain a plain tensor.
     ///
     /// # Errors
-    /// If its shape is another, or its quantized values cannot be packed as they are. A matrix that products dequantize is
-    /// dequantized once here, so that an error in the file comes to light.
+    /// If its shape differs, or its quantized values cannot be packed directly. A matrix for [`Use::Dequantized`] is
+    /// dequantized once here, so that an error in the file is found early.
     pub fn matrix(
         &self,
         role: &str,
@@ -169,26 +169,26 @@ pub(super) fn is_multiplied(source: &Source) -> bool {
         && (!role.contains("embeddings.") || role.ends_with(WORDS))
 }
 
-/// The least number of bits of a parameter's elements when it is packed as these files store it.
+/// Returns the least number of bits for each element of a parameter when it is packed as stored.
 pub(super) fn least_bits(files: &TensorFiles, source: &Source) -> f64 {
     if !is_multiplied(source) {
         return 32.0;
     }
     match coding(files, source) {
         Ok(Some((format, _))) => format.bits(),
-        // Elements of a half type, in which a matrix may be packed.
+        // Elements with 16 bits, as which a matrix may be packed.
         Ok(None) => 16.0,
-        Err(_) => 0.0, // reported where the parameter is read
+        Err(_) => 0.0, // reported when the parameter is read
     }
 }
 
 /// The format in which quantized values are packed, and the order of their inputs.
 type Packable = (QuantizedFormat, Option<Arc<[u32]>>);
 
-/// How a matrix is packed from its quantized values; `None`, if the files hold it as a plain tensor.
+/// Returns how a matrix's quantized values are packed; `None` if the files contain a plain tensor.
 ///
 /// # Errors
-/// If its quantized values cannot be packed as they are, or its shape is another.
+/// If its quantized values cannot be packed directly, or its shape differs.
 fn coding(files: &TensorFiles, source: &Source) -> Result<Option<Packable>> {
     let Some(compute) = files.computed(&source.name) else {
         return Ok(None);
@@ -279,7 +279,7 @@ impl StoredMatrix for Matrix {
         let of_item = features.map_or(source.shape[0], |features| features.total);
         let first = source.item.map_or(0, |item| item.index * of_item);
         let parts = source.rows_on_disk(rows);
-        // At once, as each reading of some rows may read all scales: with what lies between them.
+        // Reads the whole span at once, because each read of a few rows might read all scales.
         let (Some(start), Some(end)) = (
             parts.iter().map(|part| part.start).min(),
             parts.iter().map(|part| part.end).max(),
@@ -314,7 +314,7 @@ mod tests {
     use crate::layers::{Linear, Stored, Weight};
     use crate::packed::Packing;
 
-    /// The committed files of codes, in folders of safetensors and in GGUF.
+    /// The committed files with quantized values, in safetensors folders and in GGUF.
     fn fixtures() -> Vec<PathBuf> {
         let weights = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("weights");
         let of = |kind: &str, file: &'static str| {
@@ -355,7 +355,7 @@ mod tests {
                 for (found, expected) in found.iter().zip(&expected) {
                     let largest = expected.iter().fold(0f32, |most, w| most.max(w.abs()));
                     for (found, expected) in found.iter().zip(expected) {
-                        // A product of 25 bits may be rounded before the zero point is taken from it, or behind.
+                        // A 25-bit product may be rounded before the zero point is subtracted, or after.
                         let is_it = (found - expected).abs() <= 2.0 * f32::EPSILON * largest;
                         assert!(is_it, "{path:?} {role}: {found}, expected {expected}");
                     }

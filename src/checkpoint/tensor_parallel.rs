@@ -1,4 +1,4 @@
-//! Loading a rank's part of every block, and saving what the ranks trained together.
+//! Loads a rank's part of every block, and saves variables that ranks trained together.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use crate::error::{Error, Result};
 use crate::layers::{Communicator, DropoutSource, Partial, Ranks, Stack, visit::Visit};
 use crate::packed::PackedStack;
 
-/// Loads one rank's part of a checkpoint's blocks, which give the output of the whole: each rank has some heads of every
-/// attention and some hidden columns of every feed-forward and expert, and the ranks sum behind both (tensor parallelism,
-/// Shoeybi et al. 2019, <https://arxiv.org/abs/1909.08053>). Every rank gets the same input and has the same output.
+/// Loads one rank's part of a checkpoint's blocks for tensor parallelism (Shoeybi et al. 2019,
+/// <https://arxiv.org/abs/1909.08053>). Each rank has some heads of every attention and some hidden columns of every
+/// feed-forward and expert, and the ranks sum their outputs after both. Every rank gets the same input and has the same
+/// output, that of the whole model.
 ///
 /// Only a rank's part of the files is read. All ranks make the same calls in the same order: a rank that stops leaves the
-/// others waiting, or with an error where the [`Communicator`] can tell.
+/// others waiting, or with an error if the [`Communicator`] can detect it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -50,12 +51,12 @@ pub struct TensorParallel<'c> {
 }
 
 impl<'c> TensorParallel<'c> {
-    /// Loads by `loader` what the communicator's rank has.
+    /// Loads the part of the communicator's rank through `loader`.
     ///
     /// # Errors
-    /// If heads or hidden columns cannot be divided by the number of ranks, a block has what cannot be divided (keys and values
-    /// from a latent, disentangled attention, linear biases, norms of whole queries or a norm for each head), weights are
-    /// quantised, or the loader's type is another than F32; also if a bias behind a sum is trained without its weight.
+    /// If heads or hidden columns are not divisible by the number of ranks, a block has a part that cannot be divided (keys
+    /// and values from a latent, disentangled attention, linear biases, norms over whole queries or a norm for each head),
+    /// weights are quantized, or the loader's dtype is not F32; also if a bias after a sum is trained without its weight.
     pub fn new(mut loader: Loader<'c>, communicator: Arc<dyn Communicator>) -> Result<Self> {
         let checkpoint = loader.checkpoint();
         let (rank, size) = (communicator.rank(), communicator.size());
@@ -79,7 +80,7 @@ impl<'c> TensorParallel<'c> {
         })
     }
 
-    /// The configuration of this rank's part.
+    /// Returns the configuration of this rank's part.
     pub fn config(&self) -> &StackConfig {
         &self.config
     }
@@ -91,12 +92,12 @@ impl<'c> TensorParallel<'c> {
 
     /// Loads this rank's part of all blocks, and the final norm.
     ///
-    /// It is trained as any other, but without dropout, of which ranks would have to draw the same masks. Each rank finds the
-    /// gradients of its rows, and the norm of all by `Gradients::norm_among`. An encoder's output and an additive mask get no
-    /// gradients.
+    /// It is trained like any other stack, but without dropout, for which ranks would need the same masks. Each rank
+    /// computes the gradients of its rows, and `Gradients::norm_among` the norm over all. An encoder's output and an
+    /// additive mask get no gradients.
     ///
     /// # Errors
-    /// As for [`Loader::stack`].
+    /// The errors of [`Loader::stack`].
     pub fn stack(&self) -> Result<Stack> {
         let mut stack = self.loader.build(|vb| Stack::new(&self.config, vb))?;
         if self.communicator.size() > 1 {
@@ -111,7 +112,7 @@ impl<'c> TensorParallel<'c> {
     /// Loads this rank's part of all blocks, and the final norm, and packs them for inference on the CPU.
     ///
     /// # Errors
-    /// As for [`Loader::packed_stack`].
+    /// The errors of [`Loader::packed_stack`].
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
         self.loader.check_frozen()?;
         let ranks = (self.communicator.size() > 1).then(|| self.ranks());
@@ -119,7 +120,7 @@ impl<'c> TensorParallel<'c> {
             .build(|vb| PackedStack::part(&self.config, vb, precision, ranks.as_ref()))
     }
 
-    /// This rank's part of the variables, by role; see [`Loader::parameters`].
+    /// Returns this rank's part of the variables, by role; see [`Loader::parameters`].
     pub fn parameters(&self) -> Parameters {
         self.loader.parameters()
     }
@@ -127,7 +128,7 @@ impl<'c> TensorParallel<'c> {
     fn ranks(&self) -> Arc<Ranks> {
         let parameters = self.parameters();
         let partial = parameters.iter().filter_map(|(role, variable)| {
-            // Outside of what is divided, every rank finds the whole gradient.
+            // Outside the divided layers, every rank computes the whole gradient.
             let is_inside = role.contains("attention.") || role.contains(".feed_forward.");
             let is_partial = is_inside && self.n_holders(role, variable) > 1;
             is_partial.then(|| {
@@ -147,8 +148,8 @@ impl<'c> TensorParallel<'c> {
         Ranks::new(self.communicator.clone(), partial.collect())
     }
 
-    /// Which part a rank has of a parameter, of which this rank's part has the given dimensions, and where it is stored; `None` if
-    /// all ranks have all.
+    /// Returns a rank's part of a parameter, given the dimensions of this rank's part, and the parameter's location; `None`
+    /// if all ranks have all of it.
     fn cut(&self, rank: usize, role: &str, dims: &[usize]) -> Option<(Cut, &Source)> {
         let checkpoint = self.loader.checkpoint();
         let source = checkpoint.plan.source(role)?;
@@ -156,7 +157,7 @@ impl<'c> TensorParallel<'c> {
         Some((source.cut(dims, checkpoint.config(), among)?, source))
     }
 
-    /// How many ranks have this rank's elements of a parameter.
+    /// Returns the number of ranks that have this rank's elements of a parameter.
     pub(crate) fn n_holders(&self, role: &str, own: &Tensor) -> usize {
         if is_behind_sum(role) {
             return 1;
@@ -167,19 +168,19 @@ impl<'c> TensorParallel<'c> {
         ranks.filter(|&rank| range(rank) == of_this).count()
     }
 
-    /// Saves a copy of the checkpoint with the variables of all ranks, as one process would. Rank 0 gathers and writes it, and
-    /// needs memory for all of them; the others wait, and return an error if it failed.
+    /// Saves a copy of the checkpoint with the variables of all ranks, as one process would. Rank 0 gathers and writes it,
+    /// and needs memory for all of them; the others wait, and return an error if it failed.
     ///
     /// # Errors
-    /// As for [`SaveOptions::save`].
+    /// The errors of [`SaveOptions::save`].
     pub fn save(&self, directory: impl AsRef<Path>) -> Result<()> {
         self.save_with(&SaveOptions::default(), directory)
     }
 
-    /// As [`Self::save`], with options.
+    /// Like [`Self::save`], with options.
     ///
     /// # Errors
-    /// As for [`SaveOptions::save`].
+    /// The errors of [`SaveOptions::save`].
     pub fn save_with(&self, options: &SaveOptions, directory: impl AsRef<Path>) -> Result<()> {
         let whole = self.gathered()?;
         let saved = match self.communicator.rank() {
@@ -197,7 +198,7 @@ impl<'c> TensorParallel<'c> {
         }
     }
 
-    /// On rank 0 the whole of every variable, one after another; nothing on the others.
+    /// Returns on rank 0 all variables, joined one after another; nothing on the others.
     fn gathered(&self) -> Result<Vec<(String, Tensor)>> {
         let (rank, size) = (self.communicator.rank(), self.communicator.size());
         let mut whole = Vec::new();
@@ -219,11 +220,11 @@ impl<'c> TensorParallel<'c> {
         Ok(whole)
     }
 
-    /// On rank 0 the whole of a parameter of which each rank has a part.
+    /// Returns on rank 0 a whole parameter that is divided among the ranks.
     fn joined(&self, own: &Tensor, cuts: &[Cut]) -> Result<Option<Tensor>> {
         let axis = cuts[0].axis;
         let others: usize = own.elem_count() / own.dims()[axis];
-        // All bring as many as the largest part has.
+        // All ranks send as many elements as the largest part has.
         let n = cuts.iter().map(|cut| cut.range.len()).max().unwrap_or(0) * others;
         let mut part = own
             .flatten_all()?
@@ -238,7 +239,7 @@ impl<'c> TensorParallel<'c> {
         let mut parts: Vec<Tensor> = Vec::new();
         let mut end = 0;
         for (part, cut) in all.chunks_exact(n).zip(cuts) {
-            // Ranks that have the same follow each other.
+            // Ranks with the same part are consecutive.
             if cut.range.start == end {
                 let mut dims = own.dims().to_vec();
                 dims[axis] = cut.range.len();
@@ -252,7 +253,7 @@ impl<'c> TensorParallel<'c> {
 }
 
 /// # Errors
-/// If a bias behind a sum, which one rank alone has, is trained without its weight: that rank's backward pass would wait for
+/// If a bias after a sum, which only one rank has, is trained without its weight: that rank's backward pass would wait for
 /// others that have nothing to train.
 fn check_biases(loader: &Loader, sources: &[Source]) -> Result<()> {
     for bias in sources.iter().filter(|source| is_behind_sum(&source.role)) {
@@ -266,7 +267,7 @@ fn check_biases(loader: &Loader, sources: &[Source]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a parameter is added behind the sum over the ranks, by rank 0 alone.
+/// Returns whether a parameter is added after the sum over ranks, by rank 0 alone.
 fn is_behind_sum(role: &str) -> bool {
     role.ends_with("attention.output.bias")
         || role.contains(".feed_forward.") && role.ends_with(".down.bias")

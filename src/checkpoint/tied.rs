@@ -1,4 +1,4 @@
-//! Parameters that several roles share, such as a table of words that two stacks read, or that files hold several times.
+//! Tied parameters, such as token embeddings that two stacks share, or that files contain several times.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::checkpoint::plan::Plan;
 use crate::checkpoint::source::Source;
 use crate::error::{Error, Result};
 
-/// Of the places of parameters, all but those of a role before; which notes whose parameter it is in `tied`.
+/// Removes the sources of parameters that an earlier role owns, and records the owning role in `tied`.
 pub(super) fn unite(all: Vec<Source>, tied: &mut HashMap<String, String>) -> Vec<Source> {
     let mut first: HashMap<(String, Vec<usize>), usize> = HashMap::new();
     let mut united = Vec::new();
@@ -34,8 +34,7 @@ pub(super) fn unite(all: Vec<Source>, tied: &mut HashMap<String, String>) -> Vec
     united
 }
 
-/// Adds to `source` the other names under which the files hold the parameter, as files of `torch.save` hold a tied one
-/// several times.
+/// Adds to `source` the parameter's other names in the files: `torch.save` stores a tied parameter several times.
 ///
 /// # Errors
 /// If the files cannot be read.
@@ -57,17 +56,18 @@ pub(super) fn add_copies<'n>(
     Ok(found)
 }
 
-/// Whether the tensors that the files hold for one parameter are equal.
+/// The result of comparing the tensors in the files for one parameter.
 pub(super) enum Copies {
     Equal,
     Differing,
 }
 
 impl Checkpoint {
-    /// The bytes of a `config.json` for a copy of this checkpoint: they say that head and words are apart if the files hold
-    /// two that differ. transformers 5 leaves such apart in any case; other readers drop the head if the file ties it.
+    /// Returns the bytes of a `config.json` for a copy of this checkpoint. It unties head and token embeddings if the files
+    /// contain two different tensors. transformers 5 unties these anyway, but other readers would drop the head if the file
+    /// tied it.
     ///
-    /// Models of two stacks keep theirs: there the key ties the tables of both stacks too.
+    /// Models with two stacks keep the key, because it also ties the embeddings of both stacks.
     ///
     /// # Errors
     /// If the bytes are not plain JSON.
@@ -93,11 +93,12 @@ impl Checkpoint {
     }
 }
 
-/// The key that says whether words and head are one parameter.
+/// The key that ties token embeddings and head.
 const TIES: &str = "tie_word_embeddings";
 
 impl Plan {
-    /// Makes roles around the blocks that share a tensor (tied weights) one parameter, the first, and notes where each is.
+    /// Makes roles outside the blocks that share a tensor (tied weights) one parameter, owned by the first, and records each
+    /// role's index.
     pub(super) fn unite_tied(&mut self) {
         let Self { sources, tied, .. } = self;
         let of_ends = sources.split_off(self.n_of_blocks);
@@ -106,7 +107,7 @@ impl Plan {
         self.places = places.map(|(i, s)| (s.role.clone(), i)).collect();
     }
 
-    /// The source of a role, which has the name of another one where they share a parameter.
+    /// Returns a role's source; for a tied role, the source of the role that owns the parameter.
     pub fn source(&self, role: &str) -> Option<&Source> {
         let mut role = role;
         while let Some(first) = self.tied.get(role) {
@@ -115,7 +116,7 @@ impl Plan {
         self.places.get(role).map(|&place| &self.sources[place])
     }
 
-    /// Whether other roles share the parameter of this one.
+    /// Returns whether other roles share this role's parameter.
     pub fn is_shared(&self, role: &str) -> bool {
         self.tied.values().any(|first| first == role)
     }

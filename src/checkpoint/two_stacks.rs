@@ -1,4 +1,4 @@
-//! Checkpoints of two stacks as one model.
+//! Checkpoints with two stacks as one model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,25 +16,25 @@ use crate::config::{Joint, ModelConfig};
 use crate::error::{Error, Result};
 use crate::layers::Similarity;
 
-/// The stack that makes one model with a checkpoint's own.
+/// The second stack of a model with two stacks.
 #[derive(Clone, Debug)]
 pub struct OtherStack {
-    /// Which it is. The roles of its parameters begin with this name.
+    /// The kind of this stack. The roles of its parameters begin with this name.
     pub part: StackPart,
-    /// It, with its embeddings, pooler and head.
+    /// Its configuration, with embeddings, pooler and head.
     pub config: ModelConfig,
     /// How the two make one model.
     pub joint: Joint,
-    /// The roles whose parameter is that of another role, such as that of a table of words which both stacks read.
+    /// Tied roles, and the role that owns the parameter, such as that of token embeddings which both stacks share.
     pub shared: BTreeMap<String, String>,
 }
 
-/// A role of the stack `part` beside those of the other one.
+/// Returns a role's name in the whole model, for a role in the stack `part`.
 pub(super) fn role_of(part: StackPart, role: &str) -> String {
     format!("{part}.{role}")
 }
 
-/// Role and shape of the parameters that compare two towers.
+/// Returns role and shape of the parameters that compare two towers.
 pub(super) fn similarity(joint: Joint) -> Result<Vec<(String, Vec<usize>)>> {
     match joint {
         Joint::Similarity { bias } => {
@@ -45,8 +45,8 @@ pub(super) fn similarity(joint: Joint) -> Result<Vec<(String, Vec<usize>)>> {
 }
 
 impl CheckpointOptions {
-    /// The options for the second stack of files whose first is of this family, and how the two make one model; `None` if
-    /// one stack was asked for, or `config.json` describes no second.
+    /// Returns the options for the second stack, given the first one's family, and how the two make one model; `None` if
+    /// only one stack was requested, or `config.json` describes no second.
     pub(super) fn second(
         self,
         family: &Family,
@@ -57,7 +57,7 @@ impl CheckpointOptions {
             return Ok(None);
         };
         let json = ConfigJson::open(config)?;
-        // A tower may have a `model_type` of its own.
+        // A tower may have its own `model_type`.
         let model_type = json.text(&["model_type"])?.unwrap_or_default();
         if first_of_two(&model_type).is_none() {
             return Ok(None);
@@ -71,17 +71,16 @@ impl CheckpointOptions {
 }
 
 impl Architecture {
-    /// The stack that makes one model with this one, if both were read
-    /// ([`CheckpointOptions::whole`](crate::CheckpointOptions::whole)).
+    /// Returns the second stack, if both were read ([`CheckpointOptions::whole`](crate::CheckpointOptions::whole)).
     ///
     /// # Errors
-    /// As for [`Self::model_config`], about either.
+    /// The errors of [`Self::model_config`], for either stack.
     pub fn other_stack(&self) -> Result<Option<&OtherStack>> {
         self.model_config()?;
         Ok(self.second.as_ref().map(|(_, stack)| stack))
     }
 
-    /// This stack and the other one of the same `config.json` as one model.
+    /// Returns this stack and the other one in the same `config.json` as one model.
     pub(super) fn joined(mut self, mut other: Self, part: StackPart, joint: Joint) -> Result<Self> {
         let config = match (&self.model, &other.model) {
             (Ok(_), Ok(config)) => config.clone(),
@@ -110,11 +109,10 @@ impl Architecture {
 }
 
 impl Checkpoint {
-    /// The stack that makes one model with this one, if both were opened
-    /// ([`CheckpointOptions::whole`](crate::CheckpointOptions::whole)).
+    /// Returns the second stack, if both were opened ([`CheckpointOptions::whole`](crate::CheckpointOptions::whole)).
     ///
     /// # Errors
-    /// As for [`Self::model_config`], about either.
+    /// The errors of [`Self::model_config`], for either stack.
     pub fn other_stack(&self) -> Result<Option<&OtherStack>> {
         if self.is_joined {
             self.model_config()?;
@@ -123,7 +121,7 @@ impl Checkpoint {
     }
 
     /// # Errors
-    /// If this is a checkpoint of two stacks of which none was chosen.
+    /// If this is a checkpoint with two stacks and none was selected.
     pub(crate) fn check_chosen(&self) -> Result<()> {
         if !self.is_joined {
             return Ok(());
@@ -135,7 +133,7 @@ impl Checkpoint {
         }
     }
 
-    /// This stack and the other one of the same files as one model.
+    /// Returns this stack and the other one in the same files as one model.
     pub(super) fn joined(mut self, mut other: Self, part: StackPart, joint: Joint) -> Result<Self> {
         self.is_joined = true;
         match other.plan.model.take() {
@@ -147,7 +145,7 @@ impl Checkpoint {
                     shared: BTreeMap::new(),
                 });
             }
-            Some(_) => {} // this stack says what is wrong
+            Some(_) => {} // this stack's error explains the problem
             None => {
                 self.plan.model = None;
                 self.plan.no_model = other.plan.no_model.take();
@@ -171,7 +169,7 @@ impl Checkpoint {
 }
 
 impl Plan {
-    /// Adds the plan of the other stack of the same files, whose roles then begin with its part's name.
+    /// Adds the plan of the other stack in the same files, whose roles then begin with its part's name.
     pub fn add(&mut self, other: Self, part: StackPart) {
         let Self {
             mut sources,
@@ -197,7 +195,7 @@ impl Plan {
         self.missing.extend(missing);
         self.unite_tied();
 
-        // Each stack has the other's tensors outside of it.
+        // To each stack, the other's tensors are outside.
         let (of_blocks, of_ends) = (names(self.of_blocks()), names(self.of_ends()));
         let is_used = |name: &String| of_blocks.contains(name) || of_ends.contains(name);
         let unknown: BTreeSet<String> = self.unused.drain(..).chain(other.unused).collect();

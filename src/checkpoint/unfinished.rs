@@ -1,5 +1,4 @@
-//! Files and directories that are written under temporary names, on a list, so that a process that is told to end can remove
-//! them.
+//! A list of files and directories with temporary names, so that a process can remove them before it ends.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,25 +14,25 @@ fn all() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the temporary files and directories of all writes that are under way, such as downloads and saves.
+/// Removes the temporary files and directories of all unfinished writes, such as downloads and saves.
 ///
-/// For a thread that handles signals, right before it ends the process: writes that begin later wait for ever. What was at
-/// the paths that are being written stays as it was.
+/// Call this from a thread that handles signals, right before it ends the process: later writes block for ever. The final
+/// paths keep their old contents.
 pub fn remove_unfinished() {
     let all = all();
     for path in &*all {
-        // It may have got its name meanwhile.
+        // It may have got its final name meanwhile.
         let _ = fs::remove_file(path).or_else(|_| fs::remove_dir_all(path));
     }
     std::mem::forget(all);
 }
 
-/// A path on the list while this lives.
+/// A path that is on the list until this is dropped.
 #[derive(Debug)]
 struct Listed(PathBuf);
 
 impl Listed {
-    /// Creates a file or directory, and lists it before a signal can come between.
+    /// Creates a file or directory, and adds it to the list before a signal can interfere.
     fn create<T>(
         create: impl FnOnce() -> io::Result<T>,
         path: impl FnOnce(&T) -> &Path,
@@ -52,14 +51,14 @@ impl Drop for Listed {
     }
 }
 
-/// A file that is removed unless it gets its name.
+/// A file that is removed unless it gets its final name.
 pub(super) struct TemporaryFile {
     file: NamedTempFile,
     _listed: Listed,
 }
 
 impl TemporaryFile {
-    /// Creates one that is to become an ordinary file: not private, as by default; the umask applies.
+    /// Creates a file with the permissions of an ordinary one, after the umask, instead of a private one.
     pub fn create(directory: &Path) -> io::Result<Self> {
         let mut options = tempfile::Builder::new();
         #[cfg(unix)]
@@ -73,21 +72,21 @@ impl TemporaryFile {
         self.file.as_file()
     }
 
-    /// Gives the file its name, replacing another.
+    /// Renames the file to its final name, replacing another.
     pub fn persist(self, path: &Path) -> io::Result<()> {
         let persisted = self.file.persist(path).map(drop);
         persisted.map_err(|error: PersistError| error.error)
     }
 }
 
-/// A directory that is removed with what is in it, unless it is renamed and kept.
+/// A directory that is removed with its contents, unless it is renamed and kept.
 pub(super) struct TemporaryDirectory {
     directory: TempDir,
     _listed: Listed,
 }
 
 impl TemporaryDirectory {
-    /// Creates one in this directory, with the permissions of an ordinary one and a name that begins so.
+    /// Creates a directory in `parent` with ordinary permissions and a name that begins with `prefix`.
     pub fn create(parent: &Path, prefix: &str) -> io::Result<Self> {
         let mut options = tempfile::Builder::new();
         options.prefix(prefix);
@@ -102,7 +101,7 @@ impl TemporaryDirectory {
         self.directory.path()
     }
 
-    /// Leaves it where it is.
+    /// Keeps the directory in its place.
     pub fn keep(self) -> PathBuf {
         self.directory.keep()
     }

@@ -1,8 +1,7 @@
-//! Writing a safetensors file atomically.
+//! Writes a safetensors file atomically.
 //!
-//! The data goes to a temporary file in the same directory, which is renamed only when all of it is on
-//! disk. Whatever fails, and even if the machine stops, the final name refers to the old file or to the
-//! complete new one.
+//! The data is written to a temporary file in the same directory, which is renamed only when all of it is on disk. After any
+//! failure, and even a power loss, the final name refers to the old file or to the complete new one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, Permissions};
@@ -20,22 +19,21 @@ use serde::{Serialize, Serializer};
 
 pub use crate::checkpoint::unfinished::remove_unfinished;
 
-/// The data starts at a multiple of this, so that a mapped file has its tensors aligned.
+/// The data starts at a multiple of this, so that a mapped file has aligned tensors.
 const ALIGNMENT: usize = 8;
-/// The key of the header that is not a tensor.
+/// The key in the header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
 /// Writes named tensors to a safetensors file, replacing an existing one.
 ///
-/// The tensors may be on any device and in any layout; they are copied one at a time, and only where
-/// necessary. Equal tensors and metadata give equal bytes, whatever their order. `transformers`
-/// expects `format: pt` in the metadata. A link at `path` stays, and the file that it leads to is replaced; a file that
-/// is replaced keeps its permissions.
+/// The tensors may be on any device and in any layout; they are copied one at a time, and only if necessary. Equal tensors
+/// and metadata give equal bytes, in any order. `transformers` expects `format: pt` in the metadata. A link at `path` stays,
+/// and its target is replaced; a replaced file keeps its permissions.
 ///
 /// # Errors
-/// [`Error::InvalidInput`] if two tensors have the same name, a name is `__metadata__`, or a dtype is not one of U8,
-/// U32, I16, I32, I64, F16, BF16, F32 and F64; [`Error::Io`] if the file cannot be written, or `path` is a directory, a device or a pipe. What was at the path
-/// is then unchanged, and no temporary file is left.
+/// [`Error::InvalidInput`] if two tensors have the same name, a name is `__metadata__`, or a dtype is not one of U8, U32,
+/// I16, I32, I64, F16, BF16, F32 and F64; [`Error::Io`] if the file cannot be written, or `path` is a directory, a device or
+/// a pipe. The contents at the path are then unchanged, and no temporary file is left.
 pub fn write_safetensors(
     path: impl AsRef<Path>,
     tensors: &[(String, Tensor)],
@@ -60,7 +58,7 @@ pub fn write_safetensors(
     })
 }
 
-/// A tensor that a file will hold.
+/// A tensor that a file will contain.
 pub(crate) struct Record {
     pub name: String,
     pub dtype: Dtype,
@@ -68,17 +66,17 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// How many bytes it takes.
+    /// Returns its size in bytes.
     pub fn n_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
     }
 }
 
-/// Receives the bytes of a tensor, at once or in pieces.
+/// Receives a tensor's bytes, at once or in pieces.
 pub(crate) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// Writes tensors of distinct names that `content` makes when their turn comes, so that no more than
-/// one of them need be in memory; as [`write_safetensors`] otherwise.
+/// Writes tensors with distinct names that `content` computes one at a time, so that only one needs to be in memory.
+/// Otherwise like [`write_safetensors`].
 pub(crate) fn write_streamed(
     path: &Path,
     mut records: Vec<Record>,
@@ -112,10 +110,10 @@ pub(crate) fn write_streamed(
     })
 }
 
-/// Writes a file that has its name only when all of it is on disk, replacing an existing one as [`write_safetensors`] does.
+/// Writes a file that gets its name only when all of it is on disk, replacing an existing one as [`write_safetensors`] does.
 ///
 /// # Errors
-/// [`Error::Io`] if it cannot be written, and what `content` returns; what was at the path is then unchanged.
+/// [`Error::Io`] if it cannot be written, and errors from `content`; the contents at the path are then unchanged.
 pub fn write_whole(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let failed = |source| Error::io(path, "write", source);
     let (destination, replaced) = destination(path)?;
@@ -139,7 +137,7 @@ pub(crate) fn write_tensor(name: &str, tensor: &Tensor, write: &mut Sink) -> Res
     write_contiguous(name, &tensor, write)
 }
 
-/// The header's length, the header, and spaces up to the alignment.
+/// Returns the header's length, the header, and spaces up to the alignment.
 fn header(records: &[Record], metadata: Option<HashMap<String, String>>) -> Result<Vec<u8>> {
     let mut entries = Vec::with_capacity(records.len() + 1);
     if let Some(metadata) = metadata {
@@ -193,7 +191,7 @@ fn write_contiguous(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()>
     else {
         return Err(Error::input(name, "it could not be copied to the CPU"));
     };
-    // A view without elements may begin behind the last one.
+    // A view without elements may begin after the last one.
     let span = if begin == end { 0..0 } else { begin..end };
     match storage {
         CpuStorage::U8(values) => write(bytes(values, span)),
@@ -213,7 +211,7 @@ fn bytes<T: bytemuck::Pod>(values: &[T], span: Range<usize>) -> &[u8] {
     bytemuck::cast_slice(&values[span])
 }
 
-/// The safetensors dtype of a candle dtype.
+/// Returns the safetensors dtype for a candle dtype.
 pub(super) fn dtype_on_disk(name: &str, dtype: DType) -> Result<Dtype> {
     use DType::{BF16, F16, F32, F64, I16, I32, I64, U8, U32};
     match dtype {
@@ -230,17 +228,17 @@ fn unsupported(name: &str, dtype: DType) -> Error {
     )
 }
 
-/// The file that is to be at `path`, behind a link if there is one, and the permissions of what is there now.
+/// Returns the final file for `path`, following a link, and the permissions of the existing file.
 fn destination(path: &Path) -> Result<(PathBuf, Option<Permissions>)> {
     let failed = |source| Error::io(path, "write", source);
     match fs::metadata(path) {
-        Err(_) => Ok((path.to_path_buf(), None)), // nothing is there, or the temporary file will find out
+        Err(_) => Ok((path.to_path_buf(), None)), // nothing exists there, or creating the temporary file will fail
         Ok(found) if found.is_file() => {
             let destination = fs::canonicalize(path).map_err(failed)?;
             Ok((destination, Some(found.permissions())))
         }
         Ok(found) if found.is_dir() => Err(failed(io::ErrorKind::IsADirectory.into())),
-        // The rename would put a file in the place of /dev/null.
+        // Renaming would replace /dev/null by a file.
         Ok(_) => {
             let reason = "it is not a regular file; give the name of a file";
             Err(failed(io::Error::other(reason)))
@@ -248,7 +246,7 @@ fn destination(path: &Path) -> Result<(PathBuf, Option<Permissions>)> {
     }
 }
 
-/// The directory of `path`: a rename works only within one file system.
+/// Returns the directory of `path`: a rename only works within one file system.
 pub(crate) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,

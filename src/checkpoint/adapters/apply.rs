@@ -1,4 +1,4 @@
-//! An adapter's place in a model: which tensors it changes, and how.
+//! Merges adapters into a model: which tensors an adapter changes, and how.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -19,16 +19,16 @@ use crate::checkpoint::scheme::Family;
 use crate::config::{OutputWeight, StackConfig, Task};
 use crate::error::{Error, Result, listed};
 
-/// The head's weight, where the files have it as the table of words alone.
+/// A head that shares its weight with the token embeddings: both have one tensor in the files.
 struct Tied {
     words: String,
     outputs: Vec<String>,
 }
 
-/// What the files are before any adapter is applied.
+/// The checkpoint before any adapter is applied.
 pub(in crate::checkpoint) struct Base<'b> {
     pub(super) family: &'b Family,
-    /// The families of all stacks of such files.
+    /// Families of all stacks that such files may hold.
     siblings: Vec<&'b Family>,
     config: &'b StackConfig,
     plan: &'b Plan,
@@ -67,7 +67,7 @@ impl<'b> Base<'b> {
         }
     }
 
-    /// The names that the weight of a head's output may have.
+    /// Returns possible names for the output weight of a head.
     fn outputs(&self, task: Task) -> Result<Vec<String>> {
         let role = format!("{task}.output.weight");
         if !self
@@ -82,31 +82,31 @@ impl<'b> Base<'b> {
     }
 }
 
-/// Adapters as they are applied.
+/// Adapters while they are being applied.
 pub(super) struct Application<'b> {
     pub(super) base: &'b Base<'b>,
     pub(super) names: Names<'b>,
     tied: Option<Tied>,
     pub(super) changes: BTreeMap<String, Vec<Placed>>,
-    /// Tensors that adapters before have changed.
+    /// Tensors that earlier adapters have changed.
     before: BTreeSet<String>,
-    /// The class of an adapter that brought tensors, and how many labels its head has.
+    /// The class of the last adapter that brought its own tensors, and its head's number of labels.
     class: Option<String>,
     n_labels: Option<usize>,
     brought: Vec<Brought>,
 }
 
-/// A tensor of an adapter that the base model lacks.
+/// An adapter's tensor that the base model lacks.
 pub(in crate::checkpoint) struct Brought {
     pub name: String,
-    /// The error if the class has no place for it either.
+    /// The error to report if the model class has no place for it either.
     pub error: Error,
 }
 
-/// Makes adapters part of the tensors of `files`, one after the other, and `json` the configuration of the model with them.
+/// Merges adapters, one after the other, into the tensors of `files`, and updates `json` to describe the resulting model.
 ///
 /// # Errors
-/// If a tensor of an adapter has no place in the model, or does not fit it.
+/// If the model has no place for an adapter's tensor, or the tensor does not fit there.
 pub(in crate::checkpoint) fn apply(
     adapters: Vec<Adapter>,
     base: &Base,
@@ -168,7 +168,7 @@ pub(in crate::checkpoint) fn apply(
 }
 
 impl Application<'_> {
-    /// Adds an adapter; the names on disk of the tensors that it changes.
+    /// Adds an adapter, and returns the tensors that it changes, by their names on disk.
     fn add(
         &mut self,
         config: &AdapterConfig,
@@ -187,7 +187,7 @@ impl Application<'_> {
             }
             (saved, in_place)
         };
-        // What is loaded into the base model's own parameters comes first, and what shares them has it too.
+        // Changes to the base model's own parameters come first: a parameter that shares the tensor must see them too.
         for (name, part) in in_place {
             let place = self.find(files, &name).or_else(|| self.tied_words(&name));
             names.push(self.replace(&name, place, part, config, files)?);
@@ -212,7 +212,7 @@ impl Application<'_> {
         self.names.find(files, name)
     }
 
-    /// The table of words, if this is the name of a head's weight that is the same.
+    /// Returns the token embeddings, if `name` is the weight of a head tied to them.
     fn tied_words(&self, name: &str) -> Option<Place> {
         let tied = self.tied.as_ref()?;
         let is_output = |output: &String| self.names.are_one(name, output);
@@ -222,7 +222,7 @@ impl Application<'_> {
         })
     }
 
-    /// Gives the head a weight of its own, if what is about to change is the table that it shares.
+    /// Gives a tied head its own weight before the embeddings change.
     fn untie(&mut self, name: &str, config: &AdapterConfig, files: &mut TensorFiles) {
         let Some(tied) = self.tied.as_ref().filter(|tied| tied.words == name) else {
             return;
@@ -236,7 +236,7 @@ impl Application<'_> {
         }
     }
 
-    /// Puts a whole tensor in the place of the base model's, or beside its tensors.
+    /// Replaces a whole tensor of the base model, or adds one that the base model lacks.
     fn replace(
         &mut self,
         name: &str,
@@ -275,7 +275,7 @@ impl Application<'_> {
         if let (Some(_), Some(first)) = (&features, expected.first_mut()) {
             *first = n_rows(&[], features.as_ref());
         }
-        // A head for other labels than the base model's replaces it.
+        // A head with a different number of labels replaces the base model's.
         if !is_head {
             part.check_shape(&expected)?;
         }
@@ -292,7 +292,7 @@ impl Application<'_> {
         Ok(on_disk)
     }
 
-    /// Whether a tensor is that of a head for labels, of which it says how many there are.
+    /// Returns whether a tensor belongs to a classification head, and records how many labels that head has.
     fn note_head(&mut self, name: &str, part: &Part, config: &AdapterConfig) -> Result<bool> {
         use Task::{ImageClassification, SequenceClassification, TokenClassification};
         let tasks = [
@@ -316,7 +316,7 @@ impl Application<'_> {
         Ok(false)
     }
 
-    /// Adds what an adapter has for a module.
+    /// Adds an adapter's tensors for one module.
     fn add_low(
         &mut self,
         wrapped: &str,
@@ -343,7 +343,7 @@ impl Application<'_> {
         } = low;
         let place = match (self.find(files, &weight), self.tied_words(&weight)) {
             (Some(place), _) => place,
-            // A head that shares the table of words gets a weight of its own, but for rows that both learn.
+            // A tied head gets its own weight, except for embedding rows that both learn.
             (None, Some(words)) if rows.is_none() => {
                 let info = files.find(&words.name)?.clone();
                 files.put(weight.clone(), info);
@@ -458,7 +458,7 @@ impl Application<'_> {
         Ok(())
     }
 
-    /// The rows of a table that an adapter replaces.
+    /// Returns a change that replaces embedding rows.
     fn rows(
         &self,
         module: &str,
@@ -497,7 +497,7 @@ impl Application<'_> {
         names.push(place.name.clone());
     }
 
-    /// Which way round the product lies: as the family has the tensor, which `fan_in_fan_out` repeats.
+    /// Returns the orientation of the factors' product: the family's for this tensor, which `fan_in_fan_out` repeats.
     fn lies(&self, place: &Place, is_table: bool, config: &AdapterConfig) -> Lies {
         let mut sources = self.base.plan.sources.iter();
         let known = sources.find(|source| source.name == place.name);

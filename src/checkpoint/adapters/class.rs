@@ -1,25 +1,25 @@
-//! What stands before a base model's names in the class that transformers builds, which goes by `architectures`, not by the
-//! names in the files.
+//! Prefixes of a base model's names in the class that transformers builds. `architectures` selects the class; the names in
+//! the files do not.
 
 use super::modules::InClass;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::error::Result;
 
-/// The kinds of classes, by what they hold a stack in.
+/// Kinds of model classes, by how they contain a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A base model below a head.
+    /// A class with a head above a base model.
     Headed,
-    /// A base model.
+    /// A base model without a head.
     Base,
-    /// One of two towers, or what sees images for a model of texts.
+    /// A text or vision tower, or the vision part of a language model.
     Tower,
 }
 
 /// Classes with a head whose names end like a base model's.
 const HEADED: &[&str] = &["LMHeadModel", "DoubleHeadsModel", "MTModel"];
-/// Classes whose names do not tell that they hold what a base model does.
+/// Base models whose class names do not end like one.
 const BASES: &[&str] = &["BertGenerationEncoder", "WhisperForAudioClassification"];
 const TOWERS: &[&str] = &["TextModel", "VisionModel", "TransformerPretrainedModel"];
 
@@ -36,8 +36,8 @@ impl Kind {
 }
 
 impl Checkpoint {
-    /// The name that the class has for the weight of a role, and whether that is a module of its own there, although the files
-    /// have it as a part of another tensor; `None` without such a weight.
+    /// Returns a weight's name in the class, given its role, and whether the class has it as a separate module although the
+    /// files fuse it with others. Returns `None` if the role has no weight.
     ///
     /// # Errors
     /// If `config.json` cannot be read.
@@ -54,7 +54,8 @@ impl Checkpoint {
         )))
     }
 
-    /// What stands before the names of this stack in the class that `config.json` names, or else in the one that its files fit.
+    /// Returns the prefix of this stack's names in the class that `config.json` names, or without one, in the class that
+    /// fits the files.
     ///
     /// # Errors
     /// If `config.json` cannot be read.
@@ -66,7 +67,7 @@ impl Checkpoint {
             names = (self.family.new_names)(&self.family.keys.seen(&json)?)?;
         }
         let has_head = matches!(&self.plan.model, Some(model) if model.head.is_some());
-        // A class of texts alone, of which the files describe a larger model.
+        // A text-only class, although the files describe a larger model.
         let of_texts = "model.";
         let is_of_texts = class
             .as_ref()
@@ -89,13 +90,13 @@ impl Checkpoint {
     }
 }
 
-/// What stands before the names of a family in a class of this kind; `names` are patterns of those that the class has.
+/// Returns the prefix that a family's names have in a class of this kind; `names` are patterns for the names in that class.
 fn prefix<'f>(family: &'f Family, names: &[&str], kind: Kind) -> &'f str {
     let all = || family.prefixes.iter().map(String::as_str);
     let has = |prefix: &str| all().any(|known| known == prefix);
     let is_named =
         |prefix: &&str| !prefix.is_empty() && names.iter().any(|name| name.starts_with(prefix));
-    // What holds several stacks holds them in a base model, `model`.
+    // A model with several stacks has them in a base model called `model`.
     let of_several = |prefix: &&str| {
         let inside = prefix.strip_prefix("model.");
         inside.is_some_and(|inside| !inside.is_empty())
@@ -105,12 +106,12 @@ fn prefix<'f>(family: &'f Family, names: &[&str], kind: Kind) -> &'f str {
     let headed = found.or_else(|| all().find(|prefix| !prefix.is_empty()));
     let headed = headed.unwrap_or_default();
     let of_base = headed.split_once('.').map_or("", |(_, inside)| inside);
-    // A family of one of two towers, of which the other does not load, has no part.
+    // If only one tower loads, its family has no `part`.
     let is_tower = matches!(family.part, Some(StackPart::Text | StackPart::Vision))
         || ["text_model.", "vision_model."].contains(&headed);
     match kind {
         Kind::Tower if has("") => "",
-        // Two towers are no base model of anything.
+        // No class has a pair of towers as its base model.
         Kind::Base if has(of_base) && !(is_tower && of_base.is_empty()) => {
             all().find(|known| *known == of_base).unwrap_or_default()
         }

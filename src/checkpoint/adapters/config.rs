@@ -1,4 +1,4 @@
-//! What an `adapter_config.json` says, as PEFT's `LoraConfig` reads it.
+//! Reads `adapter_config.json` as PEFT's `LoraConfig` does.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::pattern;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
-/// Keys that change nothing of what a trained adapter computes, or of which `init_lora_weights` says whether they do.
+/// Keys that do not change a trained adapter's output, or whose effect `init_lora_weights` decides.
 const HARMLESS: &[&str] = &[
     "auto_mapping",
     "base_model_name_or_path",
@@ -27,7 +27,7 @@ const HARMLESS: &[&str] = &[
     "velora_config",
 ];
 
-/// Keys that change what an adapter computes, and that are not read: each must be absent, null, false or empty.
+/// Keys that change an adapter's output and are not supported: each must be absent, null, false or empty.
 const REFUSED: &[(&str, &str)] = &[
     (
         "alora_invocation_tokens",
@@ -45,19 +45,19 @@ const REFUSED: &[(&str, &str)] = &[
     ("use_qalora", "the adapter reads means of groups of inputs"),
 ];
 
-/// Values of `init_lora_weights` with which PEFT takes something out of the base model before it adds the adapter.
+/// Values of `init_lora_weights` for which PEFT changes the base model before it adds the adapter.
 const CHANGE_THE_BASE: &[&str] = &["pissa", "corda", "olora", "loftq"];
-/// Others, by which nothing but the start of training is different.
+/// Values of `init_lora_weights` that change nothing but the start of training.
 const STARTS: &[&str] = &["gaussian", "eva", "orthogonal", "lora_ga", "mica"];
 
-/// The layers that get an adapter.
+/// The layers that have an adapter.
 #[derive(Debug)]
 enum Targets {
-    /// Layers whose names end so.
+    /// Layers whose names end with one of these.
     Names(Vec<String>),
     /// Layers whose whole names match this pattern.
     Pattern(String),
-    /// All linear layers but the output's.
+    /// All linear layers except the output layer.
     AllLinear,
 }
 
@@ -70,28 +70,28 @@ pub(super) struct AdapterConfig {
     ranks: Map<String, Value>,
     alphas: Map<String, Value>,
     by_root: bool,
-    /// Whether the weights are decomposed into directions and lengths: DoRA.
+    /// Adapts the weights' directions and magnitudes separately (DoRA).
     pub is_dora: bool,
-    /// Whether it changes biases of the model, of which there are those of one adapter alone.
+    /// The adapter changes the model's biases. At most one adapter may.
     pub has_biases: bool,
-    /// Whether layers that share a weight share what an adapter makes of it.
+    /// Layers that share a weight also share the adapted weight.
     pub keeps_ties: bool,
     pub fan_in_fan_out: bool,
-    /// Modules that were trained as a whole.
+    /// Modules that were trained in full.
     pub modules_to_save: Vec<String>,
     targets: Option<Targets>,
-    /// Parameters that are no module's.
+    /// Parameters that do not belong to a module.
     parameters: Vec<String>,
     excluded: Option<Targets>,
     layers: Option<Vec<usize>>,
     layer_names: Vec<String>,
-    /// The rows of tables of words that are replaced, by the table.
+    /// Replaced embedding rows, by embedding.
     pub tokens: Vec<(String, Vec<usize>)>,
 }
 
 impl AdapterConfig {
     /// # Errors
-    /// If it is not a LoRA's, has a value that changes what the adapter computes and is not read, or a malformed one.
+    /// If the adapter is not LoRA, if a value is malformed, or if an unsupported key changes the adapter's output.
     pub fn open(path: &Path) -> Result<Self> {
         let json = ConfigJson::open(path)?;
         let kind = json.text(&["peft_type"])?.unwrap_or_default();
@@ -149,20 +149,20 @@ impl AdapterConfig {
         })
     }
 
-    /// The base model's path or its name on the Hub, if the file says one.
+    /// Returns the base model's path or its name on the Hub, if the file has one.
     pub fn base(&self) -> Result<Option<String>> {
         let base = self.json.text(&["base_model_name_or_path"])?;
         Ok(base.filter(|base| !base.is_empty()))
     }
 
-    /// The keys that say something, and that are not known.
+    /// Returns unknown keys that have a value.
     pub fn unread(&self) -> Vec<String> {
         let mut unread = self.json.unread(HARMLESS);
         unread.retain(|key| self.json.at(key).is_some_and(is_set));
         unread
     }
 
-    /// The class of the model that it was trained in, or the end of that name.
+    /// Returns the class in which the adapter was trained, or the end of its name.
     pub fn class(&self) -> Result<Option<String>> {
         if let Some(Value::String(class)) = self.json.at("auto_mapping.base_model_class") {
             return Ok(Some(class.clone()));
@@ -181,13 +181,13 @@ impl AdapterConfig {
         }))
     }
 
-    /// The rank of a module's adapter.
+    /// Returns the rank of a module's adapter.
     pub fn rank(&self, module: &str) -> Result<usize> {
         let is_whole = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
         self.of_module("rank_pattern", &self.ranks, self.rank, module, is_whole)
     }
 
-    /// The factor on the product of a module's adapter of this rank.
+    /// Returns the factor on the product of a module's two matrices, given their rank.
     pub fn scale(&self, module: &str, rank: usize) -> Result<f64> {
         let (key, all) = ("alpha_pattern", &self.alphas);
         let alpha = self.of_module(key, all, self.alpha, module, Value::as_f64)?;
@@ -195,8 +195,8 @@ impl AdapterConfig {
         Ok(alpha / if self.by_root { rank.sqrt() } else { rank })
     }
 
-    /// Returns the key by which PEFT scales the adapters of one expert's matrices in another way, when it joins those of all
-    /// experts: it keeps `lora_alpha / r` alone.
+    /// Returns the key that gives an expert's matrices another scaling than `lora_alpha / r`, if there is one. PEFT drops
+    /// that scaling when it joins all experts' adapters.
     pub fn changes_when_joined(&self, module: &str) -> Result<Option<&'static str>> {
         let rank = self.rank(module)?;
         let alpha = self.of_module(
@@ -214,7 +214,7 @@ impl AdapterConfig {
         })
     }
 
-    /// The value of the first pattern that matches a module.
+    /// Returns the value for the first pattern that matches a module.
     fn of_module<T: PartialEq + Copy>(
         &self,
         key: &str,
@@ -232,7 +232,7 @@ impl AdapterConfig {
                 let reason = format!("found {value} for {pattern:?}, expected a number");
                 self.json.error(&[key], reason)
             })?;
-            // PEFT takes the first in the order of the file, which a parsed one need not have.
+            // PEFT takes the first pattern in the file's order. A parsed object need not keep that order.
             if found.is_some_and(|found| found != value) {
                 let reason =
                     format!("several patterns with different values match {module}; leave one");
@@ -243,13 +243,13 @@ impl AdapterConfig {
         Ok(found.unwrap_or(otherwise))
     }
 
-    /// Whether `target_modules` is `"all-linear"`.
+    /// Returns whether `target_modules` is `"all-linear"`.
     pub fn takes_all_linear(&self) -> bool {
         matches!(self.targets, Some(Targets::AllLinear))
     }
 
-    /// Returns the key by which a module is to have no adapter: PEFT's `check_target_module_exists`. To `"all-linear"`
-    /// embeddings, convolutions and the output are no linear layers.
+    /// Returns the key that excludes a module from the adapter, as PEFT's `check_target_module_exists` does. `"all-linear"`
+    /// does not include embeddings, convolutions and the output layer.
     pub fn leaves_out(&self, module: &str, is_linear: bool) -> Result<Option<&'static str>> {
         if let Some(excluded) = &self.excluded
             && self.picks("exclude_modules", excluded, module)?
@@ -284,7 +284,7 @@ impl AdapterConfig {
         })
     }
 
-    /// Whether a bare parameter with this name in the class is to have an adapter.
+    /// Returns whether the parameter with this name in the class has an adapter.
     pub fn targets_parameter(&self, name: &str) -> bool {
         let ends = |target: &String| {
             let before = name.strip_suffix(target.as_str());
@@ -304,7 +304,8 @@ impl AdapterConfig {
         }
     }
 
-    /// Whether a tensor with this name in the class was trained as a whole, apart from what shares it.
+    /// Returns whether the tensor with this name in the class was trained in full, separately from the tensors that are tied
+    /// to it.
     pub fn saves(&self, name: &str) -> Result<bool> {
         for saved in &self.modules_to_save {
             if self.tried("modules_to_save", pattern::is_in(saved, name))? {
@@ -319,7 +320,7 @@ impl AdapterConfig {
     }
 }
 
-/// The modules that PEFT's class for a task saves, whatever `modules_to_save` says.
+/// Returns the modules that PEFT's class for a task always saves, besides `modules_to_save`.
 fn heads(json: &ConfigJson) -> Result<Vec<String>> {
     let task = json.text(&["task_type"])?.unwrap_or_default();
     let names: &[&str] = match task.as_str() {
@@ -330,7 +331,7 @@ fn heads(json: &ConfigJson) -> Result<Vec<String>> {
     Ok(names.iter().map(ToString::to_string).collect())
 }
 
-/// Whether a value turns something on.
+/// Returns whether a value enables a feature.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
@@ -341,7 +342,7 @@ fn is_set(value: &Value) -> bool {
 }
 
 /// # Errors
-/// If the base model is not the one in its files before an adapter of this start is added.
+/// If `init_lora_weights` means that PEFT changes the base model before it adds the adapter.
 fn check_start(json: &ConfigJson) -> Result<()> {
     let key = "init_lora_weights";
     let Some(Value::String(start)) = json.at(key) else {
@@ -363,7 +364,7 @@ fn check_start(json: &ConfigJson) -> Result<()> {
     Err(json.error(&[key], reason))
 }
 
-/// A list of names, or a pattern; `None` if absent.
+/// Reads a list of names or a pattern; `None` if absent.
 fn targets(json: &ConfigJson, key: &str) -> Result<Option<Targets>> {
     Ok(match json.at(key) {
         Some(Value::String(all)) if all.eq_ignore_ascii_case("all-linear") => {
@@ -377,7 +378,7 @@ fn targets(json: &ConfigJson, key: &str) -> Result<Option<Targets>> {
     })
 }
 
-/// The rows of `trainable_token_indices`, by the module that has them; a list alone is of the model's table of words.
+/// Reads the rows of `trainable_token_indices`, by module. A plain list belongs to the token embeddings.
 fn tokens(json: &ConfigJson) -> Result<Vec<(String, Vec<usize>)>> {
     let key = "trainable_token_indices";
     match json.at(key) {

@@ -1,7 +1,7 @@
-//! The parameters in which a class of transformers 5 stacks the matrices of all experts.
+//! Parameters in which a class in transformers 5 stacks all experts' matrices.
 //!
-//! The files of most families hold a matrix for each expert. The classes have `gate_up_proj` and `down_proj` alone, of three
-//! dimensions, which PEFT adapts by `target_parameters`.
+//! The files of most families hold a matrix for each expert. The classes only have `gate_up_proj` and `down_proj`, with
+//! three dimensions, which PEFT adapts through `target_parameters`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::checkpoint::scheme::Family;
 use crate::checkpoint::source::Source;
 use crate::error::Result;
 
-/// The part of an expert that a matrix is, in the order in which a class has gates and ups.
+/// An expert's matrices, in the order in which a class stores gates and ups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ExpertPart {
     Gate,
@@ -19,30 +19,31 @@ pub(crate) enum ExpertPart {
     Down,
 }
 
-/// The orientation that PEFT takes the matrices of a parameter to have.
+/// The orientation that PEFT assumes for a parameter's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// The one that they have.
+    /// Their actual orientation.
     AsTheyLie,
     /// `[d_out, d_in]`, although they are `[d_in, d_out]`: the class lacks `is_transposed`.
     Exchanged,
 }
 
-/// The modules of the experts of some families.
+/// The modules that hold the experts in some families.
 struct Stacked {
     families: &'static [&'static str],
-    /// The feed-forward's name in a block of the class.
+    /// The feed-forward's name in the class's blocks.
     feed_forward: &'static str,
     reading: Reading,
     single: Single,
 }
 
-/// The adapters of single experts, which are modules in transformers 4.
+/// PEFT's treatment of adapters for single experts, which are modules in transformers 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Single {
     /// PEFT ignores them.
     Ignored,
-    /// PEFT joins those of all experts, and takes modules of these names beside the experts for experts.
+    /// PEFT joins all experts' adapters. It also mistakes modules with these names, which are beside the experts, for
+    /// experts.
     Joined(&'static [&'static str]),
 }
 
@@ -100,15 +101,15 @@ impl Stacked {
     }
 }
 
-/// Returns how PEFT takes adapters of single experts, if the classes of a family stack them.
+/// Returns PEFT's treatment of adapters for single experts, if the family's classes stack experts.
 pub(super) fn single(family: &Family) -> Option<Single> {
     Stacked::of(family).map(|known| known.single)
 }
 
-/// A matrix of an expert, and the parameter of the class that it is a part of.
+/// An expert's matrix, and the class's parameter that contains it.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpertMatrix<'p> {
-    /// The module of the experts, without a prefix.
+    /// The module that contains the experts, without a prefix.
     pub module: String,
     pub expert: usize,
     pub part: ExpertPart,
@@ -117,7 +118,7 @@ pub(crate) struct ExpertMatrix<'p> {
 }
 
 impl<'p> ExpertMatrix<'p> {
-    /// Returns the matrix that a source is, or `None` if its class does not stack it.
+    /// Returns the matrix that a source describes, or `None` if its class does not stack it.
     pub fn of(family: &Family, source: &'p Source) -> Option<Self> {
         let known = Stacked::of(family)?;
         let (block, inside) = source.role.strip_prefix("blocks.")?.split_once('.')?;
@@ -139,7 +140,7 @@ impl<'p> ExpertMatrix<'p> {
         })
     }
 
-    /// The parameter's name in its module.
+    /// Returns the parameter's name in its module.
     pub fn parameter(&self) -> &'static str {
         match self.part {
             ExpertPart::Gate | ExpertPart::Up => "gate_up_proj",
@@ -147,12 +148,13 @@ impl<'p> ExpertMatrix<'p> {
         }
     }
 
-    /// The rows of the parameter's matrix that are this one, if each lies as `[d_out, d_in]`, and how many it has.
+    /// Returns the rows of the parameter's matrix that belong to this matrix, and the parameter's number of rows, with both
+    /// as `[d_out, d_in]`.
     pub fn outputs(&self) -> (Vec<Range<usize>>, usize) {
         let n = self.source.shape.first().copied().unwrap_or(0);
         let one = |range: Range<usize>| std::iter::once(range).collect();
         match (&self.source.features, self.source.item, self.part) {
-            // A parameter that is the same on disk.
+            // The parameter is the same on disk.
             (Some(features), Some(_), _) => (features.ranges.clone(), features.total),
             (_, _, ExpertPart::Down) => (one(0..n), n),
             (_, _, ExpertPart::Gate) => (one(0..n), 2 * n),
@@ -162,8 +164,8 @@ impl<'p> ExpertMatrix<'p> {
 }
 
 impl Checkpoint {
-    /// Returns the matrices of each parameter in which the class stacks experts, by the module's name in the class and the
-    /// parameter's.
+    /// Returns each parameter's matrices, if the class stacks experts, by the module's name in the class and the parameter's
+    /// name.
     ///
     /// # Errors
     /// If `config.json` cannot be read.
@@ -184,7 +186,8 @@ impl Checkpoint {
         Ok(found)
     }
 
-    /// Whether the class stacks experts, so that PEFT moves what `target_modules` says of feed-forwards to `target_parameters`.
+    /// Returns whether the class stacks experts, so that PEFT moves feed-forward entries of `target_modules` to
+    /// `target_parameters`.
     pub(crate) fn stacks_experts(&self) -> bool {
         Stacked::of(&self.family).is_some()
     }

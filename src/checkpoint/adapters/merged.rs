@@ -1,4 +1,4 @@
-//! A tensor of the base model with what adapters add to it, computed as it is read.
+//! A base model's tensor plus the adapters' changes, computed as it is read.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -11,19 +11,19 @@ use crate::checkpoint::files::{Coding, Compute, Part, StoredForm, TensorFiles};
 use crate::checkpoint::scheme::Features;
 use crate::error::{Error, Result};
 
-/// How many numbers of a tensor are computed at a time where all of it is gone through.
+/// The number of elements computed at a time when a whole tensor is traversed.
 const AT_ONCE: usize = 1 << 20;
 
-/// Which way round the product of an adapter's factors lies in the tensor.
+/// The orientation in which the factors' product is added to the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lies {
-    /// `B·A`, `[d_out, d_in]`: a linear layer, or a convolution.
+    /// `B·A`, `[d_out, d_in]`: a linear layer or a convolution.
     OutIn,
-    /// `(B·A)ᵀ`: a `Conv1D`, or a table of words.
+    /// `(B·A)ᵀ`: a `Conv1D` or an embedding.
     InOut,
 }
 
-/// The factors of an adapter.
+/// An adapter's two factors.
 #[derive(Debug)]
 pub(super) struct Factors {
     pub a: Part, // [rank, d_in, ..]
@@ -33,42 +33,43 @@ pub(super) struct Factors {
     pub lies: Lies,
 }
 
-/// What an adapter does to a tensor.
+/// An adapter's change to a tensor.
 #[derive(Debug)]
 pub(super) enum Change {
     /// Adds the product of its factors.
     Product(Factors),
-    /// The same, and gives each output's weights the length that was learned for it (DoRA).
+    /// Adds the product, then scales each output's weights to a learned length (DoRA).
     Directed {
         factors: Factors,
         lengths: Part,
-        /// Their lengths before, of a tensor in which they are columns, once they are computed.
+        /// Column lengths before the change, for a tensor whose outputs are columns; computed on first use.
         before: OnceLock<Vec<f32>>,
     },
-    /// Adds the products of a stack of experts.
+    /// Adds the products for a stack of experts.
     Experts { factors: ExpertFactors, lies: Lies },
-    /// Adds the product of one expert, of whose parameter the tensor is the part that starts at an output.
+    /// Adds the product for one expert. The tensor is the part of the expert's parameter that begins at output
+    /// `first_output`.
     Expert {
         factors: ExpertFactors,
         expert: usize,
         first_output: usize,
     },
-    /// Adds a vector times a number.
+    /// Adds a vector times a scalar.
     Vector { part: Part, scale: f64 },
     /// Replaces some rows.
     Rows { part: Part, rows: Vec<usize> },
-    /// Replaces all of it.
+    /// Replaces the whole tensor.
     Whole { part: Part },
 }
 
-/// What an adapter does to a tensor, or to a part of its rows.
+/// An adapter's change to a tensor or to a slice.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub change: Change,
     pub features: Option<Features>,
 }
 
-/// A tensor with what adapters change of it, in their order.
+/// A tensor with the adapters' changes, in order.
 #[derive(Debug)]
 struct Merged {
     base: Part,
@@ -76,7 +77,7 @@ struct Merged {
 }
 
 impl Merged {
-    /// As one matrix, `[rows, all else]`.
+    /// Returns the tensor's shape as a matrix, `[rows, everything else]`.
     fn dims(&self) -> (usize, usize) {
         let shape = &self.base.info.shape;
         let rows = shape.first().copied().unwrap_or(1);
@@ -85,7 +86,7 @@ impl Merged {
 }
 
 impl Factors {
-    /// Some rows of the scaled product.
+    /// Returns rows of the scaled product.
     fn rows(&self, files: &TensorFiles, rows: Range<usize>, width: usize) -> Result<Vec<f32>> {
         let all = |part: &Part| -> Result<Vec<f32>> {
             files.part_rows(part, 0..part.info.shape.first().copied().unwrap_or(1))
@@ -111,7 +112,7 @@ impl Factors {
     }
 
     /// # Errors
-    /// If the product's shape is not that of the tensor, or of its part.
+    /// If the product does not have the shape that the tensor or slice has.
     pub fn check(&self, base: &Part, features: Option<&Features>) -> Result<()> {
         let n = |part: &Part| part.info.shape.iter().product::<usize>();
         let shape = &base.info.shape;
@@ -263,7 +264,7 @@ impl Change {
     }
 }
 
-/// How many rows a tensor of this shape has, or its part.
+/// Returns the number of rows that a tensor with this shape, or its slice, has.
 pub(super) fn n_rows(shape: &[usize], features: Option<&Features>) -> usize {
     match features {
         Some(features) => features.ranges.iter().map(ExactSizeIterator::len).sum(),
@@ -271,7 +272,7 @@ pub(super) fn n_rows(shape: &[usize], features: Option<&Features>) -> usize {
     }
 }
 
-/// Which rows of a part some rows of the tensor are, and which these are.
+/// Returns ranges of a slice's rows, each with the same rows' range in the requested rows.
 fn places(features: Option<&Features>, rows: &Range<usize>) -> Vec<(Range<usize>, Range<usize>)> {
     let Some(features) = features else {
         return vec![(rows.clone(), rows.clone())];
@@ -286,7 +287,7 @@ fn places(features: Option<&Features>, rows: &Range<usize>) -> Vec<(Range<usize>
     features.ranges.iter().filter_map(place).collect()
 }
 
-/// A part as a vector, whatever dimensions of 1 it has.
+/// Returns a part as a vector, without dimensions of size 1.
 fn flat(part: &Part, n: usize) -> Part {
     let mut part = part.clone();
     part.info.shape = vec![n];
@@ -302,7 +303,7 @@ fn length(numbers: &[f32]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// The lengths of the columns of the base with an adapter's product.
+/// Returns the column lengths of the base tensor plus the adapter's product.
 fn column_lengths(
     files: &TensorFiles,
     base: &Part,
@@ -324,7 +325,7 @@ fn column_lengths(
     Ok(squares.into_iter().map(|sum| sum.sqrt() as f32).collect())
 }
 
-/// The changes of a tensor as something to compute.
+/// Returns a computed tensor that applies the changes to `base`.
 pub(super) fn compute(base: Part, changes: Vec<Placed>) -> Arc<dyn Compute> {
     Arc::new(Merged { base, changes })
 }

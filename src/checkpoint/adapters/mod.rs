@@ -1,7 +1,8 @@
-//! Adapters of Hugging Face's PEFT library: `adapter_config.json` and `adapter_model.safetensors` or `.bin`, read with a base model.
+//! Adapters from Hugging Face's PEFT library: `adapter_config.json` and `adapter_model.safetensors` or `.bin`, read together
+//! with a base model.
 //!
-//! An adapter is made part of the base model's tensors as these are read: `W + alpha/r · B·A`, one tensor at a time. Families and
-//! layers know nothing of it.
+//! An adapter is merged into the base model's tensors while they are read: `W + alpha/r · B·A`, one tensor at a time.
+//! Families and layers do not know about it.
 
 mod apply;
 mod class;
@@ -24,9 +25,9 @@ use crate::checkpoint::CheckpointOptions;
 use crate::checkpoint::files::{PICKLE, PICKLE_INDEX, TensorFiles, is_named};
 use crate::error::{Error, Result};
 
-/// The file that says what an adapter is.
+/// The file that describes an adapter.
 pub(super) const CONFIG: &str = "adapter_config.json";
-/// The file of its tensors; PEFT reads the first of these that is there.
+/// Names of the file with the adapter's tensors. PEFT reads the first that exists.
 const WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
 
 /// An adapter's files.
@@ -35,15 +36,15 @@ pub(super) struct Adapter {
     directory: PathBuf,
     config: AdapterConfig,
     files: TensorFiles,
-    /// Whether it was not asked for.
+    /// The adapter was found beside the weights, not requested.
     is_beside: bool,
 }
 
 impl Adapter {
-    /// Opens an adapter's directory, or one of the two files in it.
+    /// Opens an adapter's directory, or one of its two files.
     ///
     /// # Errors
-    /// If a file is missing or damaged, or the adapter is of a kind that is not supported.
+    /// If a file is missing or damaged, or this kind of adapter is not supported.
     pub fn open(path: &Path) -> Result<Self> {
         let directory = match path.is_file() {
             true => path.parent().unwrap_or(Path::new("")),
@@ -76,13 +77,13 @@ impl Adapter {
         })
     }
 
-    /// The base model that the adapter names, if that is a directory here.
+    /// Returns the base model that the adapter names, if that is a local directory.
     pub fn local_base(&self) -> Result<Option<PathBuf>> {
         let base = self.config.base()?.map(PathBuf::from);
         Ok(base.filter(|base| base.join("config.json").is_file() && !self.is_in(base)))
     }
 
-    /// Whether it lies in this directory.
+    /// Returns whether the adapter is in this directory.
     pub fn is_in(&self, directory: &Path) -> bool {
         let canonical = |path: &Path| match path.as_os_str().is_empty() {
             true => Path::new(".").canonicalize(),
@@ -93,7 +94,7 @@ impl Adapter {
     }
 
     /// # Errors
-    /// The error for an adapter that was given in the place of a model.
+    /// Returns the error for an adapter that was given instead of a model.
     pub fn without_base(&self) -> Result<Error> {
         let base = match self.config.base()? {
             Some(base) => format!("the base model is {base:?} by its {CONFIG}"),
@@ -109,10 +110,11 @@ impl Adapter {
         })
     }
 
-    /// The adapter that lies beside weights.
+    /// Opens the adapter beside the weights.
     ///
     /// # Errors
-    /// As for [`Self::open`]; also if it names another base model, so that it may be in these weights already.
+    /// The errors of [`Self::open`]; also if it names another base model, because the weights may include the adapter
+    /// already.
     fn beside(directory: &Path) -> Result<Self> {
         let adapter = Self {
             is_beside: true,
@@ -144,7 +146,7 @@ impl Adapter {
 }
 
 impl CheckpointOptions {
-    /// The adapters that are asked for, behind the one that lies beside the weights.
+    /// Returns the requested adapters, preceded by the one beside the weights, if there is one.
     pub(super) fn adapters_beside(&self, files: &TensorFiles) -> Result<Vec<Adapter>> {
         let opened = self.adapters.iter().map(|path| Adapter::open(path));
         let mut all = opened.collect::<Result<Vec<_>>>()?;
@@ -156,13 +158,13 @@ impl CheckpointOptions {
     }
 }
 
-/// Whether there is an adapter in this directory.
+/// Returns whether this directory contains an adapter.
 fn is_in(directory: &Path) -> bool {
     is_named(&directory.join(CONFIG))
 }
 
-/// Returns the adapter that a path means in the place of a model: a directory without other weights, or the adapter's own
-/// file. As to transformers, other weights are no model without a `config.json`, which may be `given` apart.
+/// Returns the adapter that was given instead of a model: a directory without other weights, or the adapter's own file.
+/// Other weights are a model only with a `config.json`, as in transformers; `given` is a separate `config.json`.
 pub(super) fn alone<'p>(path: &'p Path, given: Option<&Path>) -> Option<&'p Path> {
     let is_of = |path: &Path, name: &str| path.file_name().is_some_and(|found| found == name);
     if path.is_file() {

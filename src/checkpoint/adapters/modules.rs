@@ -1,17 +1,17 @@
-//! What transformers calls the modules of a class, where that is not what it calls their tensors on disk.
+//! Module names of transformers' classes, where they differ from the tensor names on disk.
 //!
-//! transformers 5 renames and splits tensors as it loads them (`conversion_mapping.py`); PEFT goes by the modules that are
-//! there then: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/conversion_mapping.py>.
+//! transformers 5 renames and splits tensors while it loads them (`conversion_mapping.py`). PEFT uses the resulting module
+//! names: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/conversion_mapping.py>.
 
 use crate::checkpoint::scheme::Family;
 use crate::checkpoint::source::Source;
 
-/// The differences of some families.
+/// Differences for some families.
 struct Modules {
     families: &'static [&'static str],
-    /// What the names in a block begin with, with `{i}` for its number; as on disk, if empty.
+    /// The prefix of names in a block, with `{i}` for the block's index; if empty, the prefix on disk.
     block: &'static str,
-    /// What a name on disk ends in without `.weight`, the role of a part if it is split, and what the module is called.
+    /// The end of a name on disk without `.weight`, the slice's role if the tensor is split, and the module's name.
     names: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -116,15 +116,15 @@ const DIFFERENT: &[Modules] = &[
     },
 ];
 
-/// A parameter's name in the class, without what stands before the base model's names, and whether its part of a tensor is a
-/// module of its own there.
+/// A parameter's name in the class, without the base model's prefix, and whether the class has it as a separate module
+/// although the files fuse it with others.
 pub(super) struct InClass {
     pub name: String,
     pub is_split: bool,
 }
 
 impl InClass {
-    /// That of a parameter which a family has on disk behind this prefix.
+    /// Returns the name in the class for a parameter that has this prefix on disk.
     pub fn new(family: &Family, prefix: &str, source: &Source) -> Self {
         let local = source.name.strip_prefix(prefix).unwrap_or(&source.name);
         let as_on_disk = || Self {

@@ -1,4 +1,4 @@
-//! Where on disk a class of transformers finds what it calls a module: PEFT's files go by the class.
+//! Finds the tensor on disk for a module name of transformers' class. PEFT's files use the class's names.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, Features};
 use crate::checkpoint::source::Source;
 
-/// Where a parameter of a class is.
+/// The location of a class's parameter.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// The tensor on disk.
     pub name: String,
-    /// Its part of the tensor, if it is a module of its own in the class alone.
+    /// The slice, if only the class has it as a separate module.
     pub features: Option<Features>,
 }
 
@@ -27,19 +27,19 @@ impl Place {
     }
 }
 
-/// The names that may stand for one another.
+/// Names on disk and in the class for the same parameters.
 pub(super) struct Names<'p> {
-    /// What may stand before the names of the base model.
+    /// Prefixes that the base model's names may have.
     prefixes: Vec<String>,
     by_class: HashMap<String, &'p Source>,
-    /// Whether a class has a part of a tensor for itself.
+    /// By role: whether the class has a slice as a separate module.
     split: HashMap<&'p str, bool>,
-    /// The matrices that the class stacks in a parameter.
+    /// The matrices that the class stacks, by parameter.
     stacks: HashMap<String, Vec<ExpertMatrix<'p>>>,
 }
 
 impl<'p> Names<'p> {
-    /// Those of a family's files.
+    /// Collects the names for a family's files.
     pub fn new(family: &Family, siblings: &[&Family], plan: &'p Plan) -> Self {
         let mut prefixes: Vec<String> = vec![String::new(), "model.".to_string()];
         let of_siblings = siblings.iter().flat_map(|family| &family.prefixes);
@@ -71,7 +71,7 @@ impl<'p> Names<'p> {
         }
     }
 
-    /// Where the parameter is that the class calls by this name, which is nowhere if the files lack it.
+    /// Returns the location of the parameter that the class calls `name`, or `None` if the files lack it.
     pub fn find(&self, files: &TensorFiles, name: &str) -> Option<Place> {
         for spelled in spellings(name) {
             let forms = self.forms(&spelled);
@@ -89,25 +89,25 @@ impl<'p> Names<'p> {
         None
     }
 
-    /// Returns the matrices that the class stacks in a parameter of this name.
+    /// Returns the matrices that the class stacks in the parameter `name`.
     pub fn stack(&self, name: &str) -> Option<&[ExpertMatrix<'p>]> {
         let forms = self.forms(name);
         let found = forms.iter().find_map(|form| self.stacks.get(form))?;
         Some(found)
     }
 
-    /// Whether a tensor is one of an expert's that the class joins with those of others.
+    /// Returns whether a tensor belongs to one expert and the class stacks it with the other experts'.
     pub fn is_stacked(&self, on_disk: &str) -> bool {
         let mut matrices = self.stacks.values().flatten();
         matrices.any(|matrix| matrix.source.name == on_disk)
     }
 
-    /// Whether two names may stand for the same parameter.
+    /// Returns whether two names may mean the same parameter.
     pub fn are_one(&self, name: &str, other: &str) -> bool {
         self.forms(name).iter().any(|form| form == other)
     }
 
-    /// A name with each prefix in the place of the one it has.
+    /// Returns a name with every possible prefix.
     fn forms(&self, name: &str) -> Vec<String> {
         let bare = self
             .prefixes
@@ -127,7 +127,7 @@ impl<'p> Names<'p> {
     }
 }
 
-/// A name and what old files, written from TensorFlow's, have in its place.
+/// Returns a name and its spelling in old files that were converted from TensorFlow.
 fn spellings(name: &str) -> Vec<String> {
     let mut all = vec![name.to_string()];
     for (new, old) in [(".weight", ".gamma"), (".bias", ".beta")] {

@@ -1,7 +1,8 @@
-//! Adapters of bare parameters (`target_parameters`): <https://github.com/huggingface/peft/blob/v0.21.2/src/peft/tuners/tuners_utils.py>.
+//! Adapters for parameters that are not modules (`target_parameters`):
+//! <https://github.com/huggingface/peft/blob/v0.21.2/src/peft/tuners/tuners_utils.py>.
 //!
-//! PEFT wraps a module once for each of its parameters that are targeted, the first one innermost, and names the factors after
-//! the wrappers: `experts.base_layer.lora_A` is of `gate_up_proj` and `experts.lora_A` of `down_proj`.
+//! PEFT wraps a module once for each targeted parameter, the first one innermost, and names the factors after the wrappers:
+//! `experts.base_layer.lora_A` belongs to `gate_up_proj`, and `experts.lora_A` to `down_proj`.
 
 use super::apply::Application;
 use super::config::AdapterConfig;
@@ -12,7 +13,7 @@ use super::tensors::Low;
 use crate::checkpoint::files::{Part, TensorFiles};
 use crate::error::Result;
 
-/// The parameters that a module may have, in the order of the class.
+/// The parameters that a module may have, in the class's order.
 const PARAMETERS: [&str; 5] = [
     "gate_up_proj",
     "gate_up_proj_bias",
@@ -20,22 +21,22 @@ const PARAMETERS: [&str; 5] = [
     "down_proj_bias",
     "weight",
 ];
-/// The module that a wrapper wraps.
+/// The name of a wrapper's inner module.
 const WRAPPED: &str = ".base_layer";
 
-/// What an adapter is of.
+/// The parameter that an adapter changes.
 #[derive(Debug)]
 pub(super) struct Target {
     /// The module's name in the class.
     pub module: String,
     /// The parameter's name.
     pub weight: String,
-    /// Whether `target_parameters` picks the parameter, and not `target_modules` the module.
+    /// `target_parameters` selects the parameter; otherwise `target_modules` selects the module.
     pub is_bare: bool,
 }
 
 impl Target {
-    /// The name by which PEFT looks up rank and alpha.
+    /// Returns the name by which PEFT looks up rank and alpha.
     pub fn key(&self) -> &str {
         match self.is_bare {
             true => &self.weight,
@@ -45,10 +46,10 @@ impl Target {
 }
 
 impl Application<'_> {
-    /// Returns the parameter that the factors with this module's name are of.
+    /// Returns the parameter that the factors with this module name change.
     ///
     /// # Errors
-    /// If `target_parameters` picks fewer parameters of the module than the name has wrappers.
+    /// If the name has more wrappers than `target_parameters` selects parameters in the module.
     pub(super) fn target(
         &self,
         wrapped: &str,
@@ -87,10 +88,11 @@ impl Application<'_> {
         })
     }
 
-    /// Checks that PEFT takes the adapter of a module of transformers 4, of a single expert or beside experts, for what it is.
+    /// Checks that PEFT applies an adapter for a module of transformers 4, a single expert or a module beside experts, to
+    /// the intended weights.
     ///
     /// # Errors
-    /// If it does not.
+    /// If PEFT would not.
     pub(super) fn check_single(
         &self,
         module: &str,
@@ -117,10 +119,10 @@ impl Application<'_> {
         Err(config.json.error(&[key], reason))
     }
 
-    /// Checks that `"all-linear"` says by itself which layers have an adapter.
+    /// Checks that `"all-linear"` alone determines the layers with an adapter.
     ///
     /// # Errors
-    /// If PEFT adds experts to them, or looks for the biases of others elsewhere.
+    /// If PEFT adds experts to these layers, or looks for other layers' biases elsewhere.
     pub(super) fn check_all_linear(&self, config: &AdapterConfig) -> Result<()> {
         let has_more = config.has_biases || experts::single(self.base.family).is_some();
         if !(config.takes_all_linear() && has_more) {
@@ -131,7 +133,7 @@ impl Application<'_> {
         Err(config.json.error(&["target_modules"], reason))
     }
 
-    /// Adds the adapter of a parameter that stacks the matrices of all experts.
+    /// Adds the adapter for a parameter that stacks all experts' matrices.
     pub(super) fn add_stacked(
         &mut self,
         target: &Target,
@@ -179,7 +181,7 @@ impl Application<'_> {
             let source = matrix.source;
             let is_new = !names.contains(&source.name);
             let change = match source.item {
-                // The files have the parameter as the class has it.
+                // The files store the parameter as the class has it.
                 Some(_) if is_new => Change::Experts {
                     factors: factors.clone(),
                     lies: match source.lies_transposed() {

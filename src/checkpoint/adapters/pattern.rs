@@ -1,23 +1,24 @@
-//! The patterns by which PEFT picks modules: regular expressions of Python over a module's name.
+//! PEFT's patterns that select modules: Python regular expressions over module names.
 
 use fancy_regex::Regex;
 
-/// Whether a key of `rank_pattern` or `alpha_pattern` is a module's: PEFT's `get_pattern_key`.
+/// Returns whether a key of `rank_pattern` or `alpha_pattern` matches a module, as PEFT's `get_pattern_key` does.
 pub(super) fn ends_in(pattern: &str, module: &str) -> Result<bool, String> {
     is_match(&format!(r"^(.*\.)?({pattern})$"), pattern, module)
 }
 
-/// Whether a pattern describes a module's whole name: `re.fullmatch`.
+/// Returns whether a pattern matches a module's whole name (`re.fullmatch`).
 pub(super) fn is_whole(pattern: &str, module: &str) -> Result<bool, String> {
     is_match(&format!("^(?:{pattern})$"), pattern, module)
 }
 
-/// Whether one of `modules_to_save` is a module, or what it lies in.
+/// Returns whether an entry of `modules_to_save` is a module or one of its parents.
 pub(super) fn is_in(pattern: &str, module: &str) -> Result<bool, String> {
     is_match(&format!(r"^(^|.*\.){pattern}($|\..*)"), pattern, module)
 }
 
-/// The number of the layer that a module lies in, behind one of these names, or behind any inside another if there are none.
+/// Returns the index of the layer that contains a module: the number after one of these names, or if there are no names, the
+/// number after any name inside another.
 pub(super) fn layer_of(names: &[String], module: &str) -> Result<Option<usize>, String> {
     let any = [r"[^.]*\.[^.]*".to_string()];
     let names = if names.is_empty() { &any[..] } else { names };

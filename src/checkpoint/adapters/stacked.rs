@@ -1,4 +1,4 @@
-//! PEFT's adapter of a parameter that stacks the matrices of all experts: `ParamWrapper` in
+//! PEFT's adapter for a parameter that stacks all experts' matrices: `ParamWrapper` in
 //! <https://github.com/huggingface/peft/blob/v0.21.2/src/peft/tuners/lora/layer.py>.
 
 use std::ops::Range;
@@ -10,7 +10,8 @@ use super::merged::Lies;
 use crate::checkpoint::files::{Part, TensorFiles};
 use crate::error::Result;
 
-/// The factors of such an adapter. `A` has the rows of one expert behind those of another, `B` a column for each expert in turn.
+/// The factors of such an adapter. `A` has the rows of each expert after those of the previous one. `B` has, for each index of
+/// the rank, one column for every expert.
 #[derive(Clone, Debug)]
 pub(super) struct ExpertFactors {
     pub a: Part, // [n_experts · rank, d_in]
@@ -22,10 +23,10 @@ pub(super) struct ExpertFactors {
 }
 
 impl ExpertFactors {
-    /// Checks that the factors have the shapes that matrices of `[d_out, d_in]` need.
+    /// Checks that the factors have the shapes for matrices of `[d_out, d_in]`.
     ///
     /// # Errors
-    /// If they have not.
+    /// If a shape differs.
     pub fn check(&self, d_out: usize, d_in: usize, parameter: &str) -> Result<()> {
         let width = self.n_experts * self.rank;
         let (rows, columns) = match self.reading {
@@ -68,7 +69,7 @@ impl ExpertFactors {
         Ok((product * self.scale)?)
     }
 
-    /// Returns some rows of the product of one expert, in the matrix that starts at this output.
+    /// Returns rows of one expert's product, for the matrix that begins at this output.
     pub fn rows_of_one(
         &self,
         files: &TensorFiles,
@@ -82,7 +83,7 @@ impl ExpertFactors {
             .to_vec1()?)
     }
 
-    /// Returns the products of some experts, one behind the other, as the parameter has them.
+    /// Returns the products for a range of experts, concatenated in the parameter's orientation.
     pub fn of_all(
         &self,
         files: &TensorFiles,

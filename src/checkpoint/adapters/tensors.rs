@@ -1,30 +1,30 @@
-//! The tensors of an adapter's file, by the modules that they change.
+//! Tensors in an adapter's file, by the modules that they change.
 
 use std::collections::BTreeMap;
 
 use crate::checkpoint::files::Part;
 use crate::error::Result;
 
-/// What PEFT puts in front of every module's name.
+/// The prefix that PEFT adds to every module's name.
 pub(crate) const PREFIX: &str = "base_model.model.";
 
-/// What an adapter has for a module.
+/// An adapter's tensors for one module.
 #[derive(Debug, Default)]
 pub(super) struct Low {
     pub a: Option<Part>,
     pub b: Option<Part>,
-    /// Whether the module is a table of words.
+    /// The module is an embedding.
     pub is_table: bool,
-    /// Added to what comes out of `B`.
+    /// A bias that is added to the output of `B`.
     pub bias: Option<Part>,
-    /// The lengths of DoRA.
+    /// DoRA's magnitudes.
     pub lengths: Option<Part>,
-    /// Rows of a table of words.
+    /// Replaced rows of an embedding.
     pub rows: Option<Part>,
 }
 
 impl Low {
-    /// The first tensor that there is.
+    /// Returns the first tensor that is present.
     pub fn first(&self) -> Option<&Part> {
         let Self {
             a,
@@ -38,10 +38,10 @@ impl Low {
     }
 }
 
-/// Where in [`Low`] a tensor belongs.
+/// Returns the field of [`Low`] that holds a tensor.
 type PlaceOf = fn(&mut Low) -> &mut Option<Part>;
 
-/// The tensors of an adapter.
+/// An adapter's tensors.
 #[derive(Debug, Default)]
 pub(super) struct Tensors {
     /// By the module's name in the class.
@@ -52,7 +52,7 @@ pub(super) struct Tensors {
 
 impl Tensors {
     /// # Errors
-    /// If a tensor is none that a LoRA has.
+    /// If a tensor is not one that LoRA has.
     pub fn sorted(parts: Vec<Part>) -> Result<Self> {
         let mut sorted = Self::default();
         for part in parts {
@@ -90,7 +90,7 @@ impl Tensors {
                     "no tensor of a LoRA has this name; give what PEFT's `save_pretrained` writes",
                 ));
             }
-            // Of a wrapper that was saved with what it wraps.
+            // The original module, which a wrapper saves beside the trained one.
             if name.contains(".original_module.") {
                 continue;
             }

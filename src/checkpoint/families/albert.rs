@@ -1,4 +1,4 @@
-//! ALBERT: BERT's blocks, each run at many layers.
+//! ALBERT: BERT's blocks, each repeated for many layers.
 //!
 //! transformers' `AlbertTransformer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/albert/modeling_albert.py>
 
@@ -93,7 +93,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let n_layers = json.n_blocks(&["num_hidden_layers"])?;
     let groups = "num_hidden_groups";
     let n_groups = match json.optional_size(&[groups])? {
-        Some(_) => json.n_blocks(&[groups])?, // each is a block
+        Some(_) => json.n_blocks(&[groups])?, // each group is one block
         None => 1,
     };
     let inner = "inner_group_num";
@@ -107,7 +107,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         );
         return Err(json.error(&[inner], reason));
     }
-    // In transformers' floating-point numbers, which are not always the quotient of whole ones.
+    // transformers divides in floating point, which can differ from integer division.
     let per_group = n_layers as f64 / n_groups as f64;
     let group = |layer| ((layer as f64 / per_group) as usize).min(n_groups.saturating_sub(1));
     let inner_of = |group: usize| group * n_inner..(group + 1) * n_inner;

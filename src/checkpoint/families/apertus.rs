@@ -1,4 +1,5 @@
-//! Apertus: Llama's blocks with norms of queries and keys, and a plain feed-forward whose xIELU learns two numbers.
+//! Apertus: Llama's blocks with query and key norms, and a feed-forward without a gate whose xIELU activation has two
+//! learned parameters.
 //!
 //! transformers' `ApertusDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/apertus/modeling_apertus.py>
 

@@ -1,5 +1,5 @@
-//! Arcee, Jais 2 and Nemotron: Llama's blocks with a plain feed-forward and squared ReLU; Jais 2 with LayerNorm, Nemotron with
-//! one of `1 + w`, and a part of each head rotated.
+//! Arcee, Jais 2 and Nemotron: Llama's blocks with an ungated feed-forward and squared ReLU. Jais 2 has LayerNorm. Nemotron
+//! has LayerNorm that multiplies by `1 + w`, and partial rotary embeddings.
 //!
 //! transformers' `ArceeMLP`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/arcee/modeling_arcee.py>, and
 //! `NemotronDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nemotron/modeling_nemotron.py>
@@ -17,7 +17,7 @@ pub(super) fn families() -> Vec<Family> {
             .default_of("attention_bias", true)
             .default_of("mlp_bias", true),
         plain("nemotron", nemotron).initialization(|json| {
-            // As if these norms multiplied by the weight alone.
+            // transformers initializes these norms like norms that multiply by the weight alone.
             let deviation = initializer_range::deviation(json, 0.0134)?;
             Ok(Initialization::normal(deviation).with("*norm.weight", Draw::Constant(1.0)))
         }),

@@ -14,7 +14,7 @@ pub(super) fn families() -> Vec<Family> {
     classifying(pair("bart", sides, learned_behind_two, start))
 }
 
-/// One stack of an encoder-decoder with BART's names.
+/// The table for one stack of an encoder-decoder with BART's names.
 pub(super) fn stack(
     name: &str,
     part: StackPart,
@@ -60,12 +60,12 @@ fn attention(role: &str, stem: &str) -> Vec<Rule> {
 }
 
 fn bart(json: &ConfigJson, side: &str) -> Result<StackConfig> {
-    json.only("normalize_before", &[json!(false)])?; // mBART's form
+    json.only("normalize_before", &[json!(false)])?; // mBART's variant
     json.only("add_final_layer_norm", &[json!(false)])?;
     config(json, side, AttentionBias::ALL, NormPlacement::Post)
 }
 
-/// One side, its keys starting with `side`.
+/// Reads one stack's configuration, whose keys begin with `side`.
 pub(super) fn config(
     json: &ConfigJson,
     side: &str,
@@ -93,7 +93,7 @@ pub(super) fn config(
     Ok(stack.with_layer_drop(json.number(&[&key("layerdrop")], 0.0)?))
 }
 
-/// A key of one side: transformers lets the encoder's have a name that all families share.
+/// Returns the names of one stack's key: transformers also accepts a common name for the encoder's.
 fn keys<'k>(side: &str, own: &'k str, shared: &'k str) -> Vec<&'k str> {
     match side {
         "encoder" => vec![own, shared],

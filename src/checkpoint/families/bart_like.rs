@@ -1,6 +1,8 @@
-//! Encoder-decoders with BART's names: mBART, PLBART, MVP, two sizes of Blenderbot, Marian, Pegasus and M2M100.
+//! Encoder-decoders with BART's names: mBART, PLBART, MVP, both Blenderbots, Marian, Pegasus and M2M100.
 //!
-//! transformers' `MBartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mbart/modeling_mbart.py>; the others lie beside it.
+//! transformers' `MBartDecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mbart/modeling_mbart.py>; the others
+//! are in folders beside it.
 
 use super::bart::config;
 use super::encoder_decoder::*;
@@ -49,7 +51,7 @@ pub(super) fn families() -> Vec<Family> {
     let [encoder, decoder] = pair("blenderbot-small", POST, learned_and_normed, small);
     let decoder = decoder.embeddings(|json, stack| {
         let words = small_words(json, stack)?;
-        Ok(words.with_scale(1.0).with_norm_of_words(true).into()) // never scaled
+        Ok(words.with_scale(1.0).with_norm_of_words(true).into()) // embeddings are never scaled
     });
     let small = [encoder, decoder].map(|side| side.default_of("pad_token_id", 0));
     [
@@ -67,15 +69,15 @@ pub(super) fn families() -> Vec<Family> {
     .collect()
 }
 
-/// What older files hold of a table that is computed.
+/// A computed position table, which older files contain.
 const SINES: &[&str] = &["*embed_positions.weight*"];
 
-/// The token before the first is the text's last, a language: no default.
+/// Returns no default start token: the decoder starts with the text's last token, a language code.
 fn from_the_text(_: &ConfigJson) -> Result<Joint> {
     Ok(Joint::Memory { start_token: None })
 }
 
-/// Words with learned positions.
+/// Returns token embeddings with learned positions.
 fn learned(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let n_positions = json.size_or(&["max_position_embeddings"], 128)?;
     only_shared(json)?;
@@ -96,7 +98,7 @@ fn learned_and_normed(json: &ConfigJson, stack: &StackConfig) -> Result<Embeddin
 }
 
 fn sines(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    // Otherwise each side has a table of its own.
+    // Otherwise each stack has its own embeddings.
     json.only("share_encoder_decoder_embeddings", &[json!(true)])?;
     let positions = PositionTableConfig {
         n_rows: json.size_or(&["max_position_embeddings"], 1024)?,

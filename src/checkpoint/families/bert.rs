@@ -1,4 +1,4 @@
-//! BERT: post-norm, exact GELU. RoBERTa and ELECTRA have its blocks.
+//! BERT: post-norm, exact GELU. RoBERTa and ELECTRA use its blocks.
 //!
 //! transformers' `BertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert/modeling_bert.py>
 
@@ -32,7 +32,7 @@ pub(super) fn family() -> Family {
         })
 }
 
-/// The table of BERT and of the encoders with its blocks, whose names start with `prefix` beside a head.
+/// The table for BERT and encoders with its blocks; `prefix` is the base model's prefix beside a head.
 pub(super) fn encoder(name: &str, prefix: &str) -> Family {
     Family::new(name, &[name], config)
         .prefixes(&[prefix, ""])
@@ -79,7 +79,7 @@ pub(super) fn embeddings(
     Ok(words.with_position_table(positions).into())
 }
 
-/// Words of this width and types, normalised, and projected where the blocks are wider.
+/// Returns normalized token embeddings with this width and token types, projected if the blocks are wider.
 pub(super) fn typed_words(
     json: &ConfigJson,
     stack: &StackConfig,
@@ -109,7 +109,7 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     stack(json, block(json)?)
 }
 
-/// As many equal blocks as the file says, of an encoder or a decoder.
+/// Returns a stack of identical blocks, an encoder or a decoder, as deep as the file says.
 pub(super) fn stack(json: &ConfigJson, mut block: BlockConfig) -> Result<StackConfig> {
     json.only("add_cross_attention", &[json!(false)])?;
     if json.flag(&["is_decoder"], false)? {
@@ -119,7 +119,7 @@ pub(super) fn stack(json: &ConfigJson, mut block: BlockConfig) -> Result<StackCo
     Ok(StackConfig::uniform(block, n_blocks, None))
 }
 
-/// The same with the norm in front of each sublayer, and one behind the last block.
+/// Returns the stack as pre-norm, with a norm after the last block.
 pub(super) fn norm_first(stack: StackConfig) -> StackConfig {
     let final_norm = Some(stack.blocks[0].norm);
     let stack = stack.with_each(|_, block| {
@@ -132,7 +132,7 @@ pub(super) fn norm_first(stack: StackConfig) -> StackConfig {
     }
 }
 
-/// The block that most encoders since BERT describe in the same keys.
+/// Returns the block that most encoders since BERT describe with the same keys.
 pub(super) fn block(json: &ConfigJson) -> Result<BlockConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?

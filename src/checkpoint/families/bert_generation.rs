@@ -1,4 +1,4 @@
-//! BERT for generation: BERT's blocks and words with positions, but no types; a decoder has a plain head.
+//! BERT for generation: BERT's blocks and embeddings without token types; a decoder has a plain head.
 //!
 //! transformers' `BertGenerationDecoder`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert_generation/modeling_bert_generation.py>
 

@@ -1,5 +1,5 @@
-//! BioGPT: pre-norm decoder under OPT's names, with GELU and learned positions behind two rows that are not used; and XGLM, whose
-//! positions are sines.
+//! BioGPT: pre-norm decoder with OPT's names, GELU, and learned positions after two unused rows. XGLM: the same with
+//! sinusoidal positions.
 //!
 //! transformers' `BioGptDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/biogpt/modeling_biogpt.py>, and
 //! `XGLMDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/xglm/modeling_xglm.py>
@@ -55,7 +55,7 @@ fn table(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfig
 const OUT_PROJ: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out_proj"];
 
 fn xglm_embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    // The row of another number would be zeros.
+    // For another padding id that row would be zeros.
     json.only("pad_token_id", &[json!(0), json!(1)])?;
     let vectors = PositionVectors::Sines(LastFrequency::Reached);
     embeddings(json, stack, vectors)

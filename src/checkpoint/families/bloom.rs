@@ -1,4 +1,4 @@
-//! BLOOM: decoder with linear position biases, query, key and value fused head by head.
+//! BLOOM: decoder with linear position biases (ALiBi), and query, key and value fused head by head.
 //!
 //! transformers' `BloomBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bloom/modeling_bloom.py>
 

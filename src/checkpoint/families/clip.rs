@@ -1,4 +1,4 @@
-//! CLIP and MetaCLIP 2: a text tower and a vision tower of pre-norm blocks.
+//! CLIP and MetaCLIP 2: a text tower and a vision tower with pre-norm blocks.
 //!
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
@@ -14,7 +14,7 @@ pub(super) fn families() -> Vec<Family> {
     [towers("clip", end_of_text), towers("metaclip_2", meta)].concat()
 }
 
-/// Both towers; a text is read where `end` says.
+/// Returns both towers; `end` selects the position at which a text is pooled.
 fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
     let types = |tower: &str| [name.to_string(), format!("{name}_{tower}_model")];
     let family = |tower, config| Family {
@@ -62,14 +62,14 @@ const VISION: Tower = Tower {
 };
 
 fn vision(json: &ConfigJson) -> Result<StackConfig> {
-    // Its last norm is for the pooled output alone.
+    // The last norm only applies to the pooled output.
     Ok(StackConfig {
         final_norm: None,
         ..VISION.config(json)?
     })
 }
 
-/// The end of a text. Files of before 2023 have a wrong number for its token, which is the highest.
+/// Pools a text at its end. Files from before 2023 have a wrong id for the end token, which has the highest id.
 fn end_of_text(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let end = TEXT.section(json)?.size_or(&["eos_token_id"], 49407)?;
     Ok(ReadoutConfig::new(match end {
@@ -92,13 +92,13 @@ fn first_normed(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     Ok(ReadoutConfig::new(Reads::First).with_transform(norm))
 }
 
-/// Into the space that texts and images have in common.
+/// Projects into the embedding space that texts and images share.
 fn projection(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let output = OutputConfig::new(json.width_or(&["projection_dim"], 512)?);
     Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
 }
 
-/// Smaller where a branch is added to the residual stream, by the depth of the tower.
+/// Initializes layers before a residual addition with smaller values, depending on the tower's depth.
 fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let stack = tower.config(json)?;
     let section = tower.section(json)?;

@@ -1,5 +1,5 @@
-//! Cohere (Command R) 1 and 2: parallel branches behind one LayerNorm without bias, interleaved rotation; the second with
-//! sliding windows, outside of which it does not rotate.
+//! Cohere (Command R) 1 and 2: parallel branches after one LayerNorm without bias, and interleaved rotary embeddings. Cohere
+//! 2 has sliding windows in some layers, and no rotation in the others.
 //!
 //! transformers' `CohereDecoderLayer` and `Cohere2DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/cohere2/modeling_cohere2.py>

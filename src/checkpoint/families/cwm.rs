@@ -1,4 +1,4 @@
-//! CWM: Llama's blocks with sliding windows in three of four layers.
+//! CWM: Llama's blocks with sliding windows in three out of four layers.
 //!
 //! transformers' `CwmDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/cwm/modeling_cwm.py>
 

@@ -1,4 +1,4 @@
-//! DeBERTa: BERT's blocks with disentangled attention, whose query, key and value are one projection.
+//! DeBERTa: BERT's blocks with disentangled attention; query, key and value are one projection.
 //!
 //! transformers' `DebertaLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deberta/modeling_deberta.py>
 
@@ -26,7 +26,7 @@ pub(super) fn family() -> Family {
         ])
 }
 
-/// The table of both versions, but for the projections in their attention.
+/// The table for both versions, without the projections in their attention.
 pub(super) fn encoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     bert::encoder(name, "deberta.")
         .read_by(config)
@@ -66,7 +66,7 @@ pub(super) fn encoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         ])
 }
 
-/// An output behind the first position, which a linear layer and an activation have transformed.
+/// Returns a head on the first position, after a linear layer and an activation.
 pub(super) fn first(
     json: &ConfigJson,
     stack: &StackConfig,
@@ -82,7 +82,7 @@ pub(super) fn first(
         .with_output(output.with_dropout(dropout)))
 }
 
-/// Without `legacy`, the words' table is the output's, whatever else the file says.
+/// Returns the masked language model's head. Without `legacy`, it is always tied to the token embeddings.
 fn words(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
     let mut read = word(json, stack, stack.blocks[0].d_model(), activation)?;
@@ -95,7 +95,7 @@ fn words(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    json.only("embedding_size", &[json!(stack.blocks[0].d_model())])?; // else projected in front of the norm
+    json.only("embedding_size", &[json!(stack.blocks[0].d_model())])?; // else projected before the norm
     let mut embeddings = padded_words(json, stack)?
         .with_norm(stack.blocks[0].norm)
         .with_dropout(hidden_dropout(json)?);

@@ -1,4 +1,4 @@
-//! DeBERTa's versions 2 and 3: distances in buckets, and projections of contents that may serve positions too.
+//! DeBERTa v2 and v3: bucketed distances, and content projections that may also serve positions.
 //!
 //! transformers' `DebertaV2Layer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deberta_v2/modeling_deberta_v2.py>
 
@@ -30,7 +30,7 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("conv_kernel_size", &[json!(0)])?; // else a convolution behind the first block
+    json.only("conv_kernel_size", &[json!(0)])?; // else a convolution after the first block
     let buckets = json.optional_number(&["position_buckets"])?;
     let read = match buckets.filter(|&buckets| buckets > 0.0) {
         Some(buckets) => DisentangledConfig {

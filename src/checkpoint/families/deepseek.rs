@@ -1,4 +1,4 @@
-//! DeepSeek-V2 and V3: Llama's blocks with keys and values from latents, and experts.
+//! DeepSeek-V2 and V3: Llama's blocks with multi-head latent attention and experts.
 //!
 //! transformers' `DeepseekV2Attention`, `DeepseekV2TopkRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deepseek_v2/modeling_deepseek_v2.py>, and
 //! `DeepseekV3Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deepseek_v3/modeling_deepseek_v3.py>
@@ -15,14 +15,14 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-/// The table of latent attention with experts.
+/// The table for latent attention with experts.
 fn experts(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     latent_decoder(name, config)
         .block_rules(expert_rules())
         .block_rules(shared_rules("mlp.shared_experts"))
 }
 
-/// The same with corrections of the experts' scores.
+/// The table with correction biases for the experts' scores.
 pub(super) fn corrected(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     experts(name, config).block_rules([correction("mlp.gate.e_score_correction_bias")])
 }
@@ -56,7 +56,7 @@ fn deepseek_v2(json: &ConfigJson) -> Result<StackConfig> {
         &["greedy", "group_limited_greedy"].map(Value::from),
     )?;
     let block = latent_block(json, USUAL, Some(RotaryPairing::Interleaved))?;
-    json.only("mlp_bias", &[false.into()])?; // which experts would not have
+    json.only("mlp_bias", &[false.into()])?; // experts would not have this bias
     let json = &json.with_default("n_shared_experts", 2);
     let stack = with_experts(json, uniform(json, block)?, false, |i| {
         Ok(i >= json.size_or(&["first_k_dense_replace"], 0)?)
@@ -78,7 +78,7 @@ fn deepseek_v2(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn deepseek_v3(json: &ConfigJson) -> Result<StackConfig> {
-    json.only_whole_heads()?; // else transformers turns all by fewer frequencies
+    json.only_whole_heads()?; // else transformers rotates the whole head with fewer frequencies
     let block = latent_block(json, USUAL, None)?;
     let json = &json
         .with_default("n_group", 8)
@@ -90,14 +90,15 @@ fn deepseek_v3(json: &ConfigJson) -> Result<StackConfig> {
     })
 }
 
-/// The default ranks of queries, and of keys and values, and of a head the dimensions without a rotation, those with one, and
-/// those of a value.
+/// Default sizes: the ranks for queries and for keys and values, and a head's dimensions without rotation, with rotation,
+/// and for values.
 pub(super) type LatentSizes = [usize; 5];
 
-/// Those of most classes.
+/// The default sizes in most classes.
 pub(super) const USUAL: LatentSizes = [1536, 512, 128, 64, 128];
 
-/// Llama's block with latent attention, whose rotation pairs dimensions so, or as `rope_interleave` says.
+/// Returns Llama's block with latent attention. Its rotation pairs dimensions by `pairing`, or without it by
+/// `rope_interleave`.
 pub(super) fn latent_block(
     json: &ConfigJson,
     [query_rank, rank, plain, turning, value_dim]: LatentSizes,
@@ -116,7 +117,7 @@ pub(super) fn latent_block(
         rank: json.size_or(&["kv_lora_rank"], rank)?,
         rotary_dim,
         value_dim: json.size_or(&["v_head_dim"], value_dim)?,
-        norm: NormConfig::rms_norm(d_model, 1e-6), // whatever rms_norm_eps says
+        norm: NormConfig::rms_norm(d_model, 1e-6), // independent of `rms_norm_eps`
     };
     let pairing = match (pairing, json.flag(&["rope_interleave"], true)?) {
         (Some(pairing), _) => pairing,

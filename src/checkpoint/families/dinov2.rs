@@ -1,4 +1,4 @@
-//! DINOv2: pre-norm encoder of image patches with layer scale.
+//! DINOv2: pre-norm encoder for image patches with layer scale.
 //!
 //! transformers' `Dinov2Layer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov2/modeling_dinov2.py>
 
@@ -53,7 +53,7 @@ pub(super) fn family() -> Family {
         })
 }
 
-/// Of the class that has them.
+/// Returns the number of register tokens, for the class that has them.
 fn registers(json: &ConfigJson) -> Result<Option<usize>> {
     match json.text(&["model_type"])?.as_deref() {
         Some("dinov2_with_registers") => Ok(Some(json.size_or(&["num_register_tokens"], 4)?)),
@@ -63,7 +63,7 @@ fn registers(json: &ConfigJson) -> Result<Option<usize>> {
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let registers = registers(json)?;
-    // The two classes differ in these too.
+    // The two classes also differ in these.
     let (patch, resizing) = match registers {
         Some(_) => (16, Resizing::SmoothCubic),
         None => (14, Resizing::Cubic),
@@ -98,7 +98,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         drop_path: json.number(&["drop_path_rate"], 0.0)?, // the same at every depth
         ..ResidualConfig::default()
     };
-    // `hidden_dropout_prob` is that of the embeddings alone.
+    // `hidden_dropout_prob` only applies to the embeddings.
     let block =
         BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre).with_residual(residual);
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
@@ -115,9 +115,9 @@ pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
         .with("*_layer_scale.weight", scale))
 }
 
-/// How matrices are drawn.
+/// Returns the initialization of matrices.
 pub(super) fn weight(json: &ConfigJson) -> Result<Draw> {
-    // PyTorch's cut at ±2 is absolute: a hundred deviations away.
+    // PyTorch truncates at the absolute values ±2, a hundred standard deviations away.
     Ok(Draw::TruncatedNormal {
         deviation: initializer_range::deviation(json, 0.02)?,
         cut: 2.0,

@@ -1,4 +1,4 @@
-//! DINOv3: DINOv2's blocks, whose queries and keys turn by the row and the column of each patch.
+//! DINOv3: DINOv2's blocks with rotary embeddings by the row and column of each patch.
 //!
 //! transformers' `DINOv3ViTLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov3_vit/modeling_dinov3_vit.py>
 
@@ -36,7 +36,7 @@ pub(super) fn family() -> Family {
             )?))
         })
         .pooler(|_, _| Ok(ReadoutConfig::new(Reads::First)))
-        .ignored(&["embeddings.register_tokens"]) // of none
+        .ignored(&["embeddings.register_tokens"]) // without register tokens
         .outside(&["embeddings.*"])
         .initialization(initialization)
 }

@@ -1,10 +1,10 @@
-//! What files say of disentangled attention.
+//! Reads the configuration of disentangled attention.
 
 use super::bert;
 use super::encoder::hidden_dropout;
 use super::prelude::*;
 
-/// How many distances of either direction have an embedding.
+/// Returns the number of distances with an embedding, in each direction.
 pub(super) fn distances(json: &ConfigJson) -> Result<usize> {
     let given = json.optional_number(&["max_relative_positions"])?;
     match given.filter(|&most| most >= 1.0) {
@@ -13,7 +13,7 @@ pub(super) fn distances(json: &ConfigJson) -> Result<usize> {
     }
 }
 
-/// BERT's blocks with the terms of positions that the file names, and a scale for as many.
+/// Returns BERT's blocks with the position terms that the file names, and scores scaled by the number of terms.
 pub(super) fn disentangled(
     json: &ConfigJson,
     distances: DisentangledConfig,

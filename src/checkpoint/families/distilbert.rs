@@ -1,4 +1,4 @@
-//! DistilBERT: BERT's blocks under other names, with an eps that no key says.
+//! DistilBERT: BERT's blocks with other names and a fixed eps.
 //!
 //! transformers' `TransformerBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/distilbert/modeling_distilbert.py>
 
@@ -69,7 +69,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_activation(json.activation(&["activation"], Activation::Gelu)?);
     let norm = NormConfig::layer_norm(d_model, 1e-12);
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post);
-    block.residual.feed_forward_dropout = json.number(&["dropout"], 0.1)?; // none behind the attention
+    block.residual.feed_forward_dropout = json.number(&["dropout"], 0.1)?; // no dropout after the attention
     Ok(StackConfig::uniform(
         block,
         json.n_blocks(&["n_layers", "num_hidden_layers"])?,

@@ -1,4 +1,4 @@
-//! DPR: BERT whose first token stands for a question or a passage.
+//! DPR: BERT whose first token represents a question or a passage.
 //!
 //! transformers' `DPREncoder`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dpr/modeling_dpr.py>
 

@@ -1,4 +1,4 @@
-//! ELECTRA: BERT's blocks, with a narrower table of words; a generator, or what tells its words from others.
+//! ELECTRA: BERT's blocks with narrower token embeddings; a generator, or a discriminator that detects replaced tokens.
 //!
 //! transformers' `ElectraForPreTraining`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/electra/modeling_electra.py>
 
@@ -50,12 +50,12 @@ fn generated(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     word(json, stack, width(json, stack)?, Activation::Gelu)
 }
 
-/// The width of the table of words.
+/// Returns the width of the token embeddings.
 fn width(json: &ConfigJson, stack: &StackConfig) -> Result<usize> {
     json.size_or(&["embedding_size"], stack.blocks[0].d_model())
 }
 
-/// Which tokens the generator replaced: one number for each.
+/// Returns the discriminator's head: one logit for each token, whether it was replaced.
 fn replaced_tokens(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
     let transform = TransformConfig::new(stack.blocks[0].d_model(), activation);

@@ -1,8 +1,8 @@
-//! What surrounds the blocks of several encoders.
+//! Embeddings and heads that several encoders share.
 
 use super::prelude::*;
 
-/// BERT's names for the tables.
+/// Rules with BERT's names for the embeddings.
 pub(super) fn embedding_rules() -> [Rule; 4] {
     [
         Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
@@ -12,8 +12,8 @@ pub(super) fn embedding_rules() -> [Rule; 4] {
     ]
 }
 
-/// The rules for the logits of words, masked or next, behind a linear layer and a norm. The bias may lie in the output's
-/// layer or beside it: transformers has both and computes with the first, to which it ties the second with the words.
+/// Rules for a language model's head with a linear layer and a norm before the output. The bias may be in the output layer
+/// or beside it. transformers has both, computes with the first, and ties the second to it when it ties the embeddings.
 pub(super) fn word_rules([transform, norm, output]: [&str; 3]) -> Vec<Rule> {
     let (own, inner) = (format!("{output}.bias"), format!("{output}.decoder.bias"));
     let weights = [
@@ -38,7 +38,8 @@ pub(super) fn word_rules([transform, norm, output]: [&str; 3]) -> Vec<Rule> {
         .collect()
 }
 
-/// Where transformers writes the bias of [`word_rules`]: beside the output's layer, unless the words have a table of their own.
+/// Returns the name under which transformers saves the bias of [`word_rules`]: beside the output layer, unless the head has
+/// its own weight.
 pub(super) fn new_bias(json: &ConfigJson) -> Result<&'static [&'static str]> {
     Ok(match json.flag(&["tie_word_embeddings"], true)? {
         true => &["*predictions.bias", "lm_head.bias"],
@@ -46,7 +47,7 @@ pub(super) fn new_bias(json: &ConfigJson) -> Result<&'static [&'static str]> {
     })
 }
 
-/// The logits of words behind a linear layer of this width, an activation and a norm.
+/// Returns a language model's head after a linear layer with this width, an activation and a norm.
 pub(super) fn word(
     json: &ConfigJson,
     stack: &StackConfig,
@@ -59,29 +60,29 @@ pub(super) fn word(
         .with_output(language_model(json)?.with_bias(true)))
 }
 
-/// [`word`] behind a GELU, whatever the blocks' activation is.
+/// Returns [`word`] with GELU, independent of the blocks' activation.
 pub(super) fn word_by_gelu(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     word(json, stack, stack.blocks[0].d_model(), Activation::Gelu)
 }
 
-/// The first position through a linear layer and a tanh.
+/// Returns the first position after a linear layer and tanh.
 pub(super) fn first_through_tanh(stack: &StackConfig) -> ReadoutConfig {
     let d_model = stack.blocks[0].d_model();
     ReadoutConfig::new(Reads::First).with_transform(TransformConfig::new(d_model, Activation::Tanh))
 }
 
-/// The label of a text by what the pooler made of it.
+/// Returns a classification head on the pooler's output.
 pub(super) fn pooled(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
     let output = labels(json)?.with_dropout(dropout);
     Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
 }
 
-/// How well a text fits as one of several choices, by what the pooler made of it.
+/// Returns a multiple-choice head on the pooler's output: one score for each choice.
 pub(super) fn choice(dropout: f64) -> ReadoutConfig {
     ReadoutConfig::new(Reads::Pooled).with_output(OutputConfig::number().with_dropout(dropout))
 }
 
-/// The names of what [`first_token`] reads with.
+/// Rules for [`first_token`].
 pub(super) fn first_token_rules() -> [Rule; 2] {
     [
         Rule::linear("sequence_classification.transform", &["classifier.dense"]),
@@ -89,7 +90,8 @@ pub(super) fn first_token_rules() -> [Rule; 2] {
     ]
 }
 
-/// The label of a text by its first position, through a linear layer and an activation, each behind a dropout.
+/// Returns a classification head on the first position, after a linear layer and an activation with dropout before each
+/// linear layer.
 pub(super) fn first_token(
     json: &ConfigJson,
     stack: &StackConfig,
@@ -103,12 +105,12 @@ pub(super) fn first_token(
         .with_output(labels(json)?.with_dropout(dropout)))
 }
 
-/// `classifier_dropout`, or else that of the blocks.
+/// Returns `classifier_dropout`, or without it the blocks' dropout.
 pub(super) fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
     json.number(&["classifier_dropout"], hidden_dropout(json)?)
 }
 
-/// That of the blocks.
+/// Returns the blocks' dropout.
 pub(super) fn hidden_dropout(json: &ConfigJson) -> Result<f64> {
     json.number(&["hidden_dropout_prob"], 0.1)
 }

@@ -1,13 +1,13 @@
-//! What surrounds the stacks of several encoder-decoders.
+//! Embeddings and heads that several encoder-decoders share.
 
 use super::bart::stack;
 use super::new_names::of_bart;
 use super::prelude::*;
 
-/// What reads the configuration of the encoder and of the decoder.
+/// Functions that read the configurations of the encoder and the decoder.
 pub(super) type Sides = [fn(&ConfigJson) -> Result<StackConfig>; 2];
 
-/// Both stacks of a model with BART's names, which predicts tokens behind a bias of its own.
+/// Returns both stacks of a model with BART's names. Its language model's head has a bias of its own.
 pub(super) fn pair(
     name: &str,
     [encoder, decoder]: Sides,
@@ -35,7 +35,7 @@ pub(super) fn pair(
     ]
 }
 
-/// With the heads that read a text, such as BART's.
+/// Adds the classification heads, such as BART's.
 pub(super) fn classifying([encoder, decoder]: [Family; 2]) -> Vec<Family> {
     let decoder = decoder
         .end_rules(head_rules())
@@ -46,12 +46,12 @@ pub(super) fn classifying([encoder, decoder]: [Family; 2]) -> Vec<Family> {
     vec![encoder, decoder]
 }
 
-/// Refuses files whose sides have a table of words each.
+/// Refuses files whose stacks have separate token embeddings.
 pub(super) fn only_shared(json: &ConfigJson) -> Result<()> {
     json.only("tie_word_embeddings", &[json!(true)])
 }
 
-/// Words, scaled where the file says so.
+/// Returns token embeddings, scaled if the file says so.
 pub(super) fn scaled_words(
     json: &ConfigJson,
     stack: &StackConfig,
@@ -65,7 +65,7 @@ pub(super) fn scaled_words(
     Ok(words.with_scale(scale).with_dropout(dropout))
 }
 
-/// Words with learned positions, of which two rows in front are never used, behind a norm.
+/// Returns normalized token embeddings with learned positions, whose first two rows are unused.
 pub(super) fn learned_behind_two(
     json: &ConfigJson,
     stack: &StackConfig,
@@ -80,7 +80,7 @@ pub(super) fn learned_behind_two(
     Ok(words.with_position_table(positions).with_norm(norm).into())
 }
 
-/// The token before the first, where the file names no other.
+/// Returns the decoder's start token; `default` if the file names none.
 pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
     let token = json.size_or(&["decoder_start_token_id"], default)?;
     Ok(Joint::Memory {
@@ -88,7 +88,7 @@ pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
     })
 }
 
-/// The names of heads other than the language model's.
+/// Rules for all heads but the language model's.
 pub(super) fn head_rules() -> [Rule; 3] {
     let classification = |part: &str, name: &str| {
         Rule::linear(
@@ -103,7 +103,7 @@ pub(super) fn head_rules() -> [Rule; 3] {
     ]
 }
 
-/// The label of a text, at the last of its end tokens, which has this id where the file says nothing.
+/// Returns a classification head on the last end token. `default` is that token's id if the file names none.
 pub(super) fn end_of_text(
     json: &ConfigJson,
     stack: &StackConfig,

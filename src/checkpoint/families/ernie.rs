@@ -1,4 +1,4 @@
-//! ERNIE: BERT with a table of tasks, which its later versions have.
+//! ERNIE: BERT with task embeddings in its later versions.
 //!
 //! transformers' `ErnieLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ernie/modeling_ernie.py>
 

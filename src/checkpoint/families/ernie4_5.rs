@@ -1,4 +1,5 @@
-//! ERNIE 4.5: Llama's blocks with interleaved rotation, dense or with experts chosen by a softmax that learned numbers correct.
+//! ERNIE 4.5: Llama's blocks with interleaved rotary embeddings, dense or with experts. A softmax with learned corrections
+//! selects the experts.
 //!
 //! transformers' `Ernie4_5DecoderLayer` and `Ernie4_5_MoeDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ernie4_5_moe/modeling_ernie4_5_moe.py>
@@ -36,14 +37,14 @@ fn dense(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["use_bias"], false)?;
     let mut block = block(json, AttentionBias::new(has_bias, has_bias))?;
     block.feed_forward = block.feed_forward.with_bias(has_bias);
-    block.attention.dropout = 0.0; // whatever the file says
+    block.attention.dropout = 0.0; // independent of the file
     let rotary = json.rotary(block.attention.head_dim, 5e5)?;
     uniform(json, interleaved(block, rotary))
 }
 
 fn moe(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("use_bias", &[json!(false)])?; // the shared experts alone would have it
-    json.only("moe_norm_min", &[json!(1e-12)])?; // which no sum of chosen scores is below
+    json.only("use_bias", &[json!(false)])?; // only the shared experts would have a bias
+    json.only("moe_norm_min", &[json!(1e-12)])?; // no sum of selected scores is smaller
     let stack = dense(json)?;
     let routing = RoutingConfig::renormalized(json.size_or(&["moe_k", "num_experts_per_tok"], 6)?);
     let d_ff = json.size_or(&["moe_intermediate_size"], 1536)?;

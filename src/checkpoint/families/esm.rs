@@ -1,4 +1,4 @@
-//! ESM: a language model of proteins with the norm in front of each sublayer; ESM-2 has rotary positions.
+//! ESM: a pre-norm language model for proteins; ESM-2 has rotary embeddings.
 //!
 //! transformers' `EsmLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/esm/modeling_esm.py>
 
@@ -44,7 +44,7 @@ fn is_rotary(json: &ConfigJson) -> Result<bool> {
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("is_folding_model", &[json!(false)])?;
     let mut block = block(json)?;
-    block.feed_forward.activation = Activation::Gelu; // whatever the file says
+    block.feed_forward.activation = Activation::Gelu; // independent of the file
     if is_rotary(json)? {
         let theta = json.number(&["rope_theta"], 10000.0)?;
         let rotary = RotaryConfig::new(block.attention.head_dim, theta);
@@ -58,7 +58,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
     if json.flag(&["token_dropout"], false)? {
         words = words.with_token_dropout(TokenDropout {
             token: json.size(&["mask_token_id"])? as u32,
-            usual: 0.15 * 0.8, // of every ESM, as transformers has it
+            usual: 0.15 * 0.8, // the same for every ESM, as in transformers
         });
     }
     if json.flag(&["emb_layer_norm_before"], false)? {

@@ -1,4 +1,4 @@
-//! EuroBERT: Llama's blocks that see both sides.
+//! EuroBERT: Llama's blocks with bidirectional attention.
 //!
 //! transformers' `EuroBertModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/eurobert/modeling_eurobert.py>
 

@@ -1,5 +1,5 @@
-//! EXAONE 4: OLMo 3's blocks with norms over each head, turned only where there is a window; and K-EXAONE: the same attention
-//! in Llama's blocks, with experts chosen by sigmoids.
+//! EXAONE 4: OLMo 3's blocks with query and key norms over each head, and rotary embeddings only in layers with a sliding
+//! window. K-EXAONE: the same attention in Llama's blocks, with experts selected by sigmoids.
 //!
 //! transformers' `Exaone4DecoderLayer` and `ExaoneMoeDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/exaone_moe/modeling_exaone_moe.py>
@@ -43,11 +43,11 @@ fn exaone_moe(json: &ConfigJson) -> Result<StackConfig> {
     with_experts(json, stack, true, |i| Ok(is_sparse(i)))
 }
 
-/// Windows in some layers, and no rotation in the others.
+/// Sets sliding windows in some layers, and no rotation in the others.
 fn with_windows(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
     let window = json.switchable_size("sliding_window", 4096)?;
     let period = match json.texts(&["layer_types"])? {
-        Some(_) => 0, // published files have another pattern beside them
+        Some(_) => 0, // published files also have another pattern
         None => json.size_or(&["sliding_window_pattern"], 4)?,
     };
     let is_sliding =

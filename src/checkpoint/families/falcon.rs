@@ -1,5 +1,5 @@
-//! Falcon: its 7B form (parallel, one key/value head), its 40B form (grouped heads, one or two norms), and
-//! the RW form (sequential, linear position biases).
+//! Falcon: its 7B variant (parallel, one key/value head), its 40B variant (grouped heads, one or two norms), and the RW
+//! variant (sequential, ALiBi).
 //!
 //! transformers' `FalconDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/falcon/modeling_falcon.py>
 
@@ -20,7 +20,7 @@ pub(super) fn family() -> Family {
         Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
         Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
     ])
-    // One group of all queries (7B), groups (40B), or one group per head (RW).
+    // One group with all queries (7B), several groups (40B), or one group for each head (RW).
     .block_rules(Rule::fused_attention(
         &["self_attention.query_key_value"],
         FusedLayout::PerGroup,
@@ -52,7 +52,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let attention_dropout = json.number(&["attention_dropout"], 0.0)?;
     let hidden_dropout = json.number(&["hidden_dropout"], 0.0)?;
     let (position, probability_dropout) = match json.flag(&["alibi"], false)? {
-        // The bias is scaled with the scores.
+        // The bias is scaled together with the scores.
         true => {
             let alibi = AlibiConfig {
                 slopes: AlibiSlopes::Appended,
@@ -61,7 +61,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             };
             (Position::Alibi(alibi), attention_dropout)
         }
-        // transformers drops no probabilities here, and wonders why.
+        // transformers does not apply attention dropout here either.
         false => {
             let rotary = json.rotary(attention.head_dim, 10000.0)?;
             (Position::Rotary(rotary), 0.0)

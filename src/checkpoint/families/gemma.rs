@@ -1,5 +1,5 @@
-//! Gemma 1, 2 and 3 (text): Llama's names, norms with `1 + w`, and from 2 on norms on both sides. VaultGemma is the second
-//! without those behind.
+//! Gemma 1, 2 and 3 (text): Llama's names and norms with `1 + w`; Gemma 2 and 3 also have norms after each sublayer.
+//! VaultGemma is Gemma 2 without these.
 //!
 //! transformers' `GemmaDecoderLayer`, `Gemma2DecoderLayer` and `Gemma3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3/modeling_gemma3.py>
@@ -25,7 +25,7 @@ fn gemma_decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> 
         .default_of("pad_token_id", 0)
 }
 
-/// The table of those with norms on both sides.
+/// The table for models with norms before and after each sublayer.
 pub(super) fn sandwich_table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     let table = gemma_decoder(name, config).replace_block_rules([
         Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
@@ -40,7 +40,7 @@ pub(super) fn sandwich_table(name: &str, config: fn(&ConfigJson) -> Result<Stack
     })
 }
 
-/// The words times the root of the width.
+/// Returns token embeddings times the square root of the width.
 pub(super) fn scaled_words(
     json: &ConfigJson,
     stack: &StackConfig,
@@ -52,9 +52,9 @@ pub(super) fn scaled_words(
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 16);
     let mut block = gemma_block(json)?;
-    json.only("hidden_activation", &[json!("gelu_pytorch_tanh")])?; // transformers goes by hidden_act
+    json.only("hidden_activation", &[json!("gelu_pytorch_tanh")])?; // transformers uses hidden_act
     block.feed_forward.activation = match json.text(&["hidden_act"])?.as_deref() {
-        Some("gelu") => Activation::GeluTanh, // what the first files say, and mean the tanh form
+        Some("gelu") => Activation::GeluTanh, // the first files say this and mean the tanh variant
         _ => json.activation(&["hidden_act"], Activation::GeluTanh)?,
     };
     uniform(json, block)
@@ -87,7 +87,7 @@ fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
 }
 
 fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
-    // transformers' class has a key for a soft cap, and does not cap.
+    // transformers' class has a key for a soft cap, but does not apply it.
     let stack = sandwich(json, None)?;
     let head_dim = stack.blocks[0].attention.head_dim;
     let local = json.rotary_of_type(
@@ -116,13 +116,13 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
     }))
 }
 
-/// As one side of a larger model, whose class makes other masks of this key, and logits without a cap.
+/// Reads Gemma as a larger model's text stack, whose class interprets this key differently and does not cap logits.
 fn beside_images(json: &ConfigJson) -> Result<StackConfig> {
     json.only("use_bidirectional_attention", &[json!(false)])?;
     gemma3(json)
 }
 
-/// The rotation in layers without a window, whose parameters newer files hold apart.
+/// Returns the rotation for layers without a window; newer files have separate parameters for it.
 pub(super) fn global_rotary(
     json: &ConfigJson,
     head_dim: usize,
@@ -132,7 +132,7 @@ pub(super) fn global_rotary(
     let scaling = json.section(&key)?;
     match json.section(&["rope_parameters"])? {
         Some(_) if scaling.is_some_and(|scaling| scaling.keys().next().is_some()) => {
-            // transformers puts one into the other.
+            // transformers merges one into the other.
             Err(json.error(&key, "lies beside rope_parameters; leave one of them out"))
         }
         Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, default_theta),

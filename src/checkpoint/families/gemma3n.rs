@@ -1,5 +1,5 @@
-//! Gemma 3n (text): Gemma 4's inputs for each layer and keys of earlier layers, with streams of hidden states, what a low rank
-//! adds to the attention, and gates of which most outputs are cut off.
+//! Gemma 3n (text): Gemma 4's per-layer inputs and shared keys of earlier layers, with AltUp, LAuReL, and gates that cut off
+//! most outputs.
 //!
 //! transformers' `Gemma3nTextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>
 

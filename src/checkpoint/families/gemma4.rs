@@ -1,5 +1,5 @@
-//! Gemma 4 (text, dense): Gemma 3's blocks with inputs for each layer, the last layers attending to the keys of earlier ones, a norm
-//! of values, wider heads where attention is global, and a number on each block's output.
+//! Gemma 4 (text, dense): Gemma 3's blocks with per-layer inputs. The last layers attend to keys of earlier ones; values are
+//! normalized; global layers have wider heads; a factor scales each block's output.
 //!
 //! transformers' `Gemma4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>
 
@@ -13,12 +13,12 @@ pub(super) fn families() -> Vec<Family> {
     let beside = |table: Family| {
         let others = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];
         beside_images(table)
-            // The third is of the class of texts alone.
+            // The third prefix belongs to the text-only class.
             .prefixes(&["model.language_model.", "language_model.", "model.", ""])
             .outside(&others)
             .outside(&["*vision_embedder.*"])
     };
-    // Without inputs for each layer.
+    // Without per-layer inputs.
     let unified = |name: &str| {
         table(name)
             .default_of("hidden_size_per_layer_input", 0)
@@ -48,7 +48,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_default("num_key_value_heads", 4)
         .with_default("head_dim", 256);
     json.only("enable_moe_block", &[json!(false)])?;
-    json.only("use_bidirectional_attention", &[json!("vision")])?; // of images' tokens alone
+    json.only("use_bidirectional_attention", &[json!("vision")])?; // applies to image tokens only
     let mut usual = block(&json.without("rope_parameters"), bias(json)?)?;
     usual.attention_placement = NormPlacement::Sandwich;
     usual.feed_forward_placement = NormPlacement::Sandwich;
@@ -63,7 +63,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let last = stack.blocks.len() - 1;
     let is_sliding = json.sliding_layers(last + 1, |i| !(i + 1).is_multiple_of(6))?;
     let each = json.section(&["per_layer_config"])?;
-    // Zeros may stand in front: as many digits as the last has.
+    // Leading zeros are possible: as many digits as the last index has.
     let number = |name: &str| name.parse().ok().filter(|number: &usize| *number <= last);
     let mut named = each.iter().flat_map(|each| each.keys());
     if let Some(other) = named.find(|name| number(name).is_none()) {
@@ -72,7 +72,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     }
     let values_are_keys = json.flag(&["attention_k_eq_v"], false)?;
     for (i, block) in stack.blocks.iter_mut().enumerate() {
-        // transformers makes the last layer global, whatever the file says.
+        // In transformers, the last layer is always global.
         let is_sliding = is_sliding[i] && i < last;
         let attention = &mut block.attention;
         if let Some(each) = &each {

@@ -1,5 +1,5 @@
-//! GLM 4 and Helium: Llama's blocks with interleaved rotation; GLM's of a part of each head, with a fused gate, and in 0414
-//! norms on both sides.
+//! GLM 4 and Helium: Llama's blocks with interleaved rotary embeddings. GLM's are partial, its gate is fused, and GLM 0414
+//! has norms before and after each sublayer.
 //!
 //! transformers' `GlmDecoderLayer`, `Glm4DecoderLayer` and `HeliumDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4/modeling_glm4.py>
@@ -52,13 +52,13 @@ fn helium_config(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, interleaved(block, rotary))
 }
 
-/// `attention_bias` on queries, keys and values.
+/// Returns `attention_bias` for queries, keys and values.
 pub(super) fn bias_of_inputs(json: &ConfigJson) -> Result<AttentionBias> {
     let has_bias = json.flag(&["attention_bias"], false)?;
     Ok(AttentionBias::new(has_bias, false))
 }
 
-/// The block with neighbours turned in pairs.
+/// Returns the block with interleaved rotary embeddings.
 pub(super) fn interleaved(mut block: BlockConfig, rotary: RotaryConfig) -> BlockConfig {
     let rotary = rotary.with_pairing(RotaryPairing::Interleaved);
     block.attention.position = Position::Rotary(rotary);

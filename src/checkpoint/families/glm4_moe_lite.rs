@@ -1,4 +1,4 @@
-//! GLM-4 MoE Lite: DeepSeek-V3's blocks, of which a list says where there are experts.
+//! GLM-4 MoE Lite: DeepSeek-V3's blocks; a list selects the layers with experts.
 //!
 //! transformers' `Glm4MoeLiteDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4_moe_lite/modeling_glm4_moe_lite.py>
 
@@ -14,7 +14,7 @@ pub(super) fn family() -> Family {
 fn glm4_moe_lite(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = latent_block(json, [768, 512, 192, 64, 256], None)?;
     if let Position::Rotary(rotary) = &mut block.attention.position {
-        // Part of them cannot turn, and is refused.
+        // Partial rotary embeddings are not possible here, and refused.
         rotary.dim = json.partial_rotary(rotary.dim, 1.0, 10000.0)?.dim;
     }
     let json = &json.with_default("n_shared_experts", 1);

@@ -1,5 +1,5 @@
-//! GPT-2: pre-norm decoder whose weights lie as `Conv1D`, with query, key and value fused. With `add_cross_attention` each block
-//! also attends to an encoder's output.
+//! GPT-2: pre-norm decoder with `Conv1D` weights, and query, key and value fused. With `add_cross_attention` each block also
+//! attends to an encoder's output.
 //!
 //! transformers' `GPT2Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt2/modeling_gpt2.py>
 
@@ -34,7 +34,7 @@ pub(super) fn family() -> Family {
         .initialization(initialization)
 }
 
-/// Keys and values of an encoder's output share a tensor.
+/// Returns the rule for keys and values of an encoder's output, which share a tensor.
 fn of_memory(role: &str, half: Half) -> Rule {
     Rule::conv1d(
         &format!("cross_attention.{role}"),
@@ -43,7 +43,7 @@ fn of_memory(role: &str, half: Half) -> Rule {
     .part(Part::Half(half))
 }
 
-/// The words and positions of GPT-2, and of others with its keys.
+/// Returns token embeddings and positions for GPT-2 and models with its keys.
 pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let n_positions = json.size(&["n_positions", "max_position_embeddings"])?;
     let dropout = json.number(&["embd_pdrop"], 0.1)?;
@@ -68,7 +68,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     })
 }
 
-/// The block of GPT-2, and of others with its keys.
+/// Returns the block for GPT-2 and models with its keys.
 pub(super) fn block(json: &ConfigJson) -> Result<BlockConfig> {
     let d_model = json.size(&["n_embd", "hidden_size"])?;
     let n_heads = json.size(&["n_head", "num_attention_heads"])?;
@@ -83,7 +83,7 @@ pub(super) fn block(json: &ConfigJson) -> Result<BlockConfig> {
     Ok(block.with_residual_dropout(json.number(&["resid_pdrop"], 0.1)?))
 }
 
-/// As many equal blocks as the file says, and a final norm of their kind.
+/// Returns a stack of identical blocks, as deep as the file says, with a final norm of the same kind.
 pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
     let (n_blocks, norm) = (
         json.n_blocks(&["n_layer", "num_hidden_layers"])?,

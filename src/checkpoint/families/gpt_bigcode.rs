@@ -16,7 +16,7 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.up", &["mlp.c_fc"]),
             Rule::linear("feed_forward.down", &["mlp.c_proj"]),
         ])
-        // One group of all queries, or one group per head.
+        // One group with all queries, or one group for each head.
         .block_rules(Rule::fused_attention(
             &["attn.c_attn"],
             FusedLayout::PerGroup,

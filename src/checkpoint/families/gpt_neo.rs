@@ -1,4 +1,4 @@
-//! GPT-Neo: GPT-2's names with `nn.Linear` weights, unscaled scores, alternating local attention.
+//! GPT-Neo: GPT-2's names with `nn.Linear` weights, unscaled scores, and alternating local attention.
 //!
 //! transformers' `GPTNeoBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neo/modeling_gpt_neo.py>
 
@@ -35,7 +35,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("is_causal", &[json!(true)])?; // its own mask stays
+    json.only("is_causal", &[json!(true)])?; // the class always has a causal mask
     let d_model = json.size(&["hidden_size"])?;
     let attention =
         AttentionConfig::new(d_model, json.size(&["num_heads", "num_attention_heads"])?)?

@@ -1,5 +1,5 @@
-//! GPT-NeoX and Pythia: parallel branches with a norm each, query, key and value fused head by head. The Japanese one has its
-//! branches in sequence, and a single bias.
+//! GPT-NeoX and Pythia: parallel branches with a norm each, and query, key and value fused head by head. GPT-NeoX-Japanese
+//! has sequential branches and a single bias.
 //!
 //! transformers' `GPTNeoXLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neox/modeling_gpt_neox.py>,
 //! and `GPTNeoXJapaneseLayer`
@@ -48,7 +48,7 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
         .outside(&["embed_in.*", "embed_out.*"])
 }
 
-/// The rotation of a share of each head. Beside `rope_parameters`, transformers reads these two keys alone.
+/// Returns partial rotary embeddings. Besides `rope_parameters`, transformers reads only these two keys.
 fn rotary(json: &ConfigJson, head_dim: usize, share: f64) -> Result<RotaryConfig> {
     let share = json.number(&["rotary_pct"], share)?;
     let theta = json.number(&["rotary_emb_base"], 10000.0)?;

@@ -1,5 +1,5 @@
-//! gpt-oss: Llama's blocks with a sink for each head, a window in every other layer, and experts with biases and bounded gates,
-//! all of them stacked, gate and up feature by feature.
+//! gpt-oss: Llama's blocks with an attention sink for each head, a sliding window in every other layer, and experts with
+//! biases and bounded gates. All experts are stacked, with gate and up interleaved.
 //!
 //! transformers' `GptOssDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_oss/modeling_gpt_oss.py>
 
@@ -35,7 +35,7 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("swiglu_alpha", &[json!(1.702)])?; // quick GELU's
+    json.only("swiglu_alpha", &[json!(1.702)])?; // quick GELU's constant
     let stretched = json!({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
         "original_max_position_embeddings": 4096});
     let json = match json.rotary_section()? {
@@ -53,7 +53,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let experts = ExpertsConfig::new(n_experts, routing).with_router_bias(true);
     block.feed_forward = block
         .feed_forward
-        .with_activation(Activation::QuickGelu) // whatever `hidden_act` says
+        .with_activation(Activation::QuickGelu) // independent of `hidden_act`
         .with_clamp(Some(clamp))
         .with_bias(true)
         .with_experts(Some(experts));

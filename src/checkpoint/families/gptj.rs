@@ -1,4 +1,4 @@
-//! GPT-J and CodeGen: parallel branches behind one norm, interleaved rotation of a part of each head.
+//! GPT-J and CodeGen: parallel branches after one norm, with partial interleaved rotary embeddings.
 //!
 //! transformers' `GPTJBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gptj/modeling_gptj.py>, and `CodeGenBlock`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/codegen/modeling_codegen.py>

@@ -1,5 +1,5 @@
-//! Granite, Granite MoE and HyperCLOVA X: Llama's blocks with factors on embeddings, scores, residuals and logits; the second with
-//! a mixture of experts whose weights are stacked, and with a shared expert or without, the third with norms on both sides.
+//! Granite, Granite MoE and HyperCLOVA X: Llama's blocks with factors on embeddings, scores, residuals and logits. Granite
+//! MoE has stacked experts, with or without a shared expert. HyperCLOVA X has norms before and after each sublayer.
 //!
 //! transformers' `GraniteDecoderLayer` and `GraniteMoeMoE`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoe/modeling_granitemoe.py>
@@ -21,7 +21,7 @@ pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) 
         })
 }
 
-/// The names of stacked experts.
+/// Adds the names of stacked experts.
 fn stacked_experts(family: Family) -> Family {
     let both = Rule::fused_gate(&["block_sparse_moe.input_linear"], Half::First);
     let down = Rule::linear("feed_forward.down", &["block_sparse_moe.output_linear"]);
@@ -37,7 +37,7 @@ fn stacked_experts(family: Family) -> Family {
         .block_rules(both.into_iter().chain([down]).map(of_each))
 }
 
-/// The names of the expert that every position uses.
+/// Rules for the shared expert.
 pub(super) fn shared_rules() -> impl Iterator<Item = Rule> {
     let both = Rule::fused_gate(&["shared_mlp.input_linear"], Half::First);
     let down = Rule::linear("feed_forward.down", &["shared_mlp.output_linear"]);
@@ -91,7 +91,7 @@ pub(super) fn granitemoe(json: &ConfigJson) -> Result<StackConfig> {
     Ok(stack.with_each(|_, block| block.feed_forward.experts = Some(experts)))
 }
 
-/// With an expert of its own width that every position uses, unless that is 0.
+/// Adds a shared expert with its own width, unless that is 0.
 pub(super) fn shared(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
     let d_ff = json.size_or(&["shared_intermediate_size"], 0)?;
     let shared = (d_ff > 0).then_some(SharedExpertConfig { d_ff, gate: false });

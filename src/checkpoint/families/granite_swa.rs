@@ -1,4 +1,5 @@
-//! Granite with sliding windows, alone and with experts: a sink for each head, and a rotation of its own for each layer.
+//! Granite with sliding windows, dense and with experts: an attention sink for each head, and separate rotary embeddings for
+//! each layer.
 //!
 //! transformers' `GraniteSWAAttention` and `GraniteMoeSWAModel`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granite_swa/modeling_granite_swa.py>
@@ -37,7 +38,7 @@ pub(super) fn families() -> Vec<Family> {
 
 fn windowed(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
     let n_blocks = stack.blocks.len();
-    let key = "layer_rope_theta"; // 0 where nothing turns
+    let key = "layer_rope_theta"; // 0 without rotation
     let bases = json.numbers(&[key])?;
     if let Some(bases) = &bases
         && bases.len() < n_blocks

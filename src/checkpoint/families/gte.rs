@@ -1,5 +1,5 @@
-//! GTE: BERT's blocks with rotary positions and a gated feed-forward. The files of its authors name the model type of code
-//! on the Hub, `new`, whose keys say more.
+//! GTE: BERT's blocks with rotary embeddings and a gated feed-forward. Its authors' files name the model type of their code
+//! on the Hub, `new`, which has more keys.
 //!
 //! transformers' `GteLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gte/modeling_gte.py>
 
@@ -12,7 +12,7 @@ pub(super) fn families() -> Vec<Family> {
     vec![gte("gte", 160000.0), new()]
 }
 
-/// As the files of GTE's authors have it, by the defaults of their code.
+/// The table for the authors' files, with their code's defaults.
 ///
 /// <https://huggingface.co/Alibaba-NLP/new-impl/blob/main/configuration.py>
 fn new() -> Family {
@@ -71,7 +71,8 @@ fn gte(name: &str, theta: f64) -> Family {
         .new_names(|_| Ok(&[]))
 }
 
-/// With the scaling that GTE's own code calls `ntk`: a base of more, and frequencies divided by a root of the factor.
+/// Returns rotary embeddings with the scaling that GTE's own code calls `ntk`: a larger base, and frequencies divided by a
+/// root of the factor.
 ///
 /// `NTKScalingRotaryEmbedding`: <https://huggingface.co/Alibaba-NLP/new-impl/blob/main/modeling.py>
 fn rotary(json: &ConfigJson, head_dim: usize) -> Result<RotaryConfig> {
@@ -96,7 +97,7 @@ fn rotary(json: &ConfigJson, head_dim: usize) -> Result<RotaryConfig> {
         .with_scaling(RotaryScaling::Linear { factor: divisor }))
 }
 
-/// Refuses what GTE's own code may do and transformers' does not.
+/// Refuses options that only GTE's own code supports.
 fn only_gte(json: &ConfigJson) -> Result<()> {
     for (key, usual) in [
         ("position_embedding_type", json!("rope")),

@@ -1,4 +1,4 @@
-//! HunYuan, dense and with experts: Llama's blocks with norms of queries and keys behind the rotation.
+//! HunYuan, dense and with experts: Llama's blocks with query and key norms after the rotation.
 //!
 //! transformers' `HunYuanDenseV1Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py>
 
@@ -50,7 +50,7 @@ fn experts(json: &ConfigJson) -> Result<StackConfig> {
     }))
 }
 
-/// With it, what published files call "dynamic" is a larger base, whatever the length.
+/// Returns `alpha`. With it, "dynamic" in published files means a larger base for every length.
 fn alpha(json: &ConfigJson) -> Result<Option<f64>> {
     let Some(parameters) = json.rotary_section()? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! InternLM 3 and IQuest-Coder: Llama's blocks under other names, with other defaults.
+//! InternLM 3 and IQuest-Coder: Llama's blocks with other names and defaults.
 //!
 //! transformers' `InternLM3Config`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/internlm3/configuration_internlm3.py>, and
 //! `IQuestCoderConfig`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/iquestcoder/configuration_iquestcoder.py>

@@ -1,11 +1,11 @@
-//! Inputs that each layer has for itself, as Gemma 3n and 4 have them.
+//! Per-layer inputs, as in Gemma 3n and 4.
 //!
 //! transformers' `Gemma3nTextModel.project_per_layer_inputs`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>
 
 use super::gemma::scaled_words;
 use super::prelude::*;
 
-/// The table of those whose layers have inputs for themselves, and attend to others' keys.
+/// Adds per-layer inputs and layers that attend to other layers' keys to a table.
 pub(super) fn with_layer_inputs(table: Family) -> Family {
     table
         .block_rules([
@@ -31,12 +31,12 @@ pub(super) fn with_layer_inputs(table: Family) -> Family {
             let table = LayerInputTable::new(n_tokens, n_layers, norm.d_model);
             Ok(words.with_layer_inputs(table).into())
         })
-        // Of layers that attend to others' keys.
+        // Unused projections in layers that attend to other layers' keys.
         .ignored(&["*.k_proj.weight", "*.v_proj.weight", "*.k_norm.weight"])
         .outside(&["*embed_tokens_per_layer.*"])
 }
 
-/// Gives a block an input for itself, if it has one, and returns the norm of the stack's inputs.
+/// Adds the per-layer input to a block, if the model has one, and returns the norm for the stack's inputs.
 pub(super) fn layer_inputs(
     json: &ConfigJson,
     block: &mut BlockConfig,

@@ -1,7 +1,8 @@
-//! Llama and the families built like it: pre-norm decoder, RMSNorm, gated feed-forward, rotary positions.
+//! Llama and similar families: pre-norm decoder, RMSNorm, gated feed-forward, rotary embeddings.
 //!
-//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Ministral and Phi-3
-//! differ in what `config` reads.
+//! transformers' `LlamaDecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral,
+//! Ministral and Phi-3 differ in the configuration that they read.
 
 use super::prelude::*;
 
@@ -19,7 +20,7 @@ pub(super) fn families() -> Vec<Family> {
 /// The table that most decoders since Llama share.
 pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     Family::new(name, &[name], config)
-        .prefixes(&["model.", "transformer.", ""]) // the second where a head answers questions
+        .prefixes(&["model.", "transformer.", ""]) // the second for a question-answering head
         .block("layers.{i}.")
         .block_rules([
             Rule::norm("attention_norm", &["input_layernorm"]),
@@ -46,7 +47,7 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         .outside(&["*embed_tokens.*"])
 }
 
-/// Some classes for questions call the base model `transformer`.
+/// Returns the name for the base model: some question-answering classes call it `transformer`.
 pub(super) fn prefix_by_head(json: &ConfigJson) -> Result<&'static [&'static str]> {
     let classes = json.texts(&["architectures"])?.unwrap_or_default();
     let answers = |class: &String| class.ends_with("ForQuestionAnswering");
@@ -64,14 +65,14 @@ pub(super) fn mistral(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let stack = uniform(json, block(json, AttentionBias::NONE)?)?;
     let window = json.switchable_size("sliding_window", 4096)?;
-    // transformers reads a file with `layer_types` as Ministral, whose windows are in some layers only.
+    // transformers reads a file with `layer_types` as Ministral, which has windows in some layers only.
     let is_sliding = json.sliding_layers(stack.blocks.len(), |_| true)?;
     Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
 }
 
 fn phi3(json: &ConfigJson) -> Result<StackConfig> {
     if let Some(parameters) = json.rotary_section()? {
-        // transformers takes this family's "yarn" for long-rope.
+        // transformers reads this family's "yarn" as LongRoPE.
         for key in ["rope_type", "type"] {
             parameters.only(key, &["default", "longrope", "su"].map(Value::from))?;
         }
@@ -85,18 +86,18 @@ fn phi3(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block)
 }
 
-/// `attention_bias` on all four projections.
+/// Returns `attention_bias` for all four projections.
 pub(super) fn bias(json: &ConfigJson) -> Result<AttentionBias> {
     let has_bias = json.flag(&["attention_bias"], false)?;
     Ok(AttentionBias::new(has_bias, has_bias))
 }
 
-/// The shared block where its class reads `attention_bias` and `mlp_bias`.
+/// Returns the block for classes that read `attention_bias` and `mlp_bias`.
 pub(super) fn biased_block(json: &ConfigJson) -> Result<BlockConfig> {
     with_mlp_bias(json, block(json, bias(json)?)?)
 }
 
-/// `mlp_bias` on all projections of the feed-forward.
+/// Applies `mlp_bias` to all projections of the feed-forward.
 pub(super) fn with_mlp_bias(json: &ConfigJson, mut block: BlockConfig) -> Result<BlockConfig> {
     block.feed_forward = block
         .feed_forward
@@ -104,7 +105,7 @@ pub(super) fn with_mlp_bias(json: &ConfigJson, mut block: BlockConfig) -> Result
     Ok(block)
 }
 
-/// As many equal blocks as the file says, and a final norm of their kind.
+/// Returns a stack of identical blocks, as deep as the file says, with a final norm of the same kind.
 pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
     let norm = block.norm;
     Ok(StackConfig::uniform(
@@ -114,7 +115,7 @@ pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConf
     ))
 }
 
-/// The block that most decoders since Llama share, with the given biases.
+/// Returns the block that most decoders since Llama share, with the given biases.
 pub(super) fn block(json: &ConfigJson, bias: AttentionBias) -> Result<BlockConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let n_heads = json.size(&["num_attention_heads"])?;

@@ -1,5 +1,5 @@
-//! Llama 4's text: Llama's blocks with chunked attention where queries and keys turn, a temperature by place where they do not,
-//! and experts that read their input times its weight.
+//! Llama 4 (text): Llama's blocks with chunked attention in layers with rotary embeddings, position-dependent temperature in
+//! the others, and experts whose input is multiplied by their weight.
 //!
 //! transformers' `Llama4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama4/modeling_llama4.py>
 
@@ -96,9 +96,9 @@ fn experts(json: &ConfigJson, d_ff: usize) -> Result<ExpertsConfig> {
     Ok(experts.with_weighted(Weighted::Inputs))
 }
 
-/// In which layers queries and keys turn; an empty list is none.
+/// Returns for each layer whether it has rotary embeddings. An empty list counts as absent.
 fn turning(json: &ConfigJson, n_blocks: usize) -> Result<Vec<bool>> {
-    let key = "no_rope_layers"; // 1 where they turn
+    let key = "no_rope_layers"; // 1 with rotation
     match json.numbers(&[key])?.filter(|flags| !flags.is_empty()) {
         Some(flags) if flags.len() >= n_blocks => {
             Ok(flags.iter().map(|&flag| flag != 0.0).collect())
@@ -116,7 +116,8 @@ fn turning(json: &ConfigJson, n_blocks: usize) -> Result<Vec<bool>> {
     }
 }
 
-/// Which layers stay in chunks: those of `layer_types`, or else those that turn.
+/// Returns for each layer whether its attention is chunked: from `layer_types`, or without it in layers with rotary
+/// embeddings.
 fn chunked(json: &ConfigJson, turns: &[bool]) -> Result<Vec<bool>> {
     let key = "layer_types";
     let Some(types) = json.texts(&[key])? else {

@@ -1,4 +1,4 @@
-//! Megatron-BERT: BERT with the norm in front of each sublayer, and none behind the embeddings.
+//! Megatron-BERT: BERT as pre-norm, without a norm after the embeddings.
 //!
 //! transformers' `MegatronBertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/megatron_bert/modeling_megatron_bert.py>
 

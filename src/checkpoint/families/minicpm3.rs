@@ -1,4 +1,5 @@
-//! MiniCPM3 and Youtu: Llama's blocks with keys and values from latents; the first with factors on embeddings, residuals and logits.
+//! MiniCPM3 and Youtu: Llama's blocks with multi-head latent attention. MiniCPM3 has factors on embeddings, residuals and
+//! logits.
 //!
 //! transformers' `MiniCPM3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minicpm3/modeling_minicpm3.py>,
 //! and `YoutuModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/youtu/modeling_youtu.py>

@@ -1,4 +1,4 @@
-//! Ministral 3: Llama's blocks with a temperature by position.
+//! Ministral 3: Llama's blocks with position-dependent temperature.
 //!
 //! transformers' `Ministral3Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ministral3/modeling_ministral3.py>
 
@@ -25,7 +25,7 @@ pub(super) fn ministral3(json: &ConfigJson) -> Result<StackConfig> {
         let beta = "llama_4_scaling_beta";
         let missing = || parameters.error(&[beta], "missing, expected a number");
         let key = ["original_max_position_embeddings"];
-        // With these rotations, transformers goes by the key outside first.
+        // With these rotations, transformers first uses the key outside.
         let outside = match parameters.text(&["rope_type", "type"])?.as_deref() {
             Some("yarn" | "llama3" | "longrope") => json.optional_size(&key)?,
             _ => None,

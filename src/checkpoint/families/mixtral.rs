@@ -24,7 +24,7 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-/// Mixtral's names of a router and its experts.
+/// Rules for a router and its experts, with Mixtral's names.
 pub(super) fn mixtral_rules() -> [Rule; 4] {
     let expert = |(part, name): (&str, &str)| {
         let stem = format!("block_sparse_moe.experts.{{e}}.{name}");
@@ -35,7 +35,7 @@ pub(super) fn mixtral_rules() -> [Rule; 4] {
     [router, gate, up, down]
 }
 
-/// The names of a shared expert under `stem`.
+/// Rules for a shared expert under `stem`.
 pub(super) fn shared_rules(stem: &str) -> [Rule; 3] {
     ["gate", "up", "down"].map(|part| {
         let role = format!("feed_forward.shared.{part}");
@@ -43,7 +43,7 @@ pub(super) fn shared_rules(stem: &str) -> [Rule; 3] {
     })
 }
 
-/// The names of a router and its experts since Qwen 2 MoE.
+/// Rules for a router and its experts, with the names since Qwen 2 MoE.
 pub(super) fn expert_rules() -> [Rule; 4] {
     let expert = |part: &str| {
         let stem = format!("mlp.experts.{{e}}.{part}_proj");
@@ -88,7 +88,7 @@ fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
     with_experts(json, uniform(json, block)?, None)
 }
 
-/// Experts in every `decoder_sparse_step`-th layer but those in `mlp_only_layers`.
+/// Places experts in every `decoder_sparse_step`-th layer except those in `mlp_only_layers`.
 pub(super) fn with_experts(
     json: &ConfigJson,
     stack: StackConfig,
@@ -111,7 +111,7 @@ pub(super) fn with_experts(
     }))
 }
 
-/// Whether the weights of the chosen experts add up to 1, by `norm_topk_prob`.
+/// Returns whether the selected experts' weights are normalized to 1, from `norm_topk_prob`.
 pub(super) fn weights(json: &ConfigJson, default: bool) -> Result<RoutingWeights> {
     Ok(match json.flag(&["norm_topk_prob"], default)? {
         true => RoutingWeights::Renormalized,

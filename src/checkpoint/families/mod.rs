@@ -1,4 +1,4 @@
-//! The known families: one file each, holding a table and nothing else, and one line here.
+//! The known families: each has one file, which contains only a table, and one line here.
 
 use std::sync::LazyLock;
 
@@ -97,12 +97,12 @@ mod wav2vec2;
 mod whisper;
 mod width_of_heads;
 
-/// What each of these files gives.
+/// Declares the files and collects their families.
 macro_rules! of_files {
     ($of:ident: $($file:ident)*) => { [$($file::$of()),*] };
 }
 
-/// Every known family, made once: to open a checkpoint asks for it several times.
+/// Returns every known family. The list is made once, because opening a checkpoint needs it several times.
 pub(crate) fn all() -> &'static [Family] {
     static ALL: LazyLock<Vec<Family>> = LazyLock::new(made);
     &ALL

@@ -1,4 +1,4 @@
-//! ModernBERT: pre-norm encoder without a norm in front, gated feed-forward, local and global layers.
+//! ModernBERT: pre-norm encoder without a norm before the first attention, gated feed-forward, local and global layers.
 //!
 //! transformers' `ModernBertEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/modernbert/modeling_modernbert.py>
 
@@ -52,7 +52,7 @@ pub(super) fn family() -> Family {
         .initialization(initialization)
 }
 
-/// The heads, whose names are those of one layer.
+/// Patterns for the heads, whose names look like those in a layer.
 const HEADS: [&str; 4] = [
     "masked_lm",
     "sequence_classification",
@@ -101,11 +101,11 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(d_model, json.number(&["norm_eps"], 1e-5)?)
         .with_bias(json.flag(&["norm_bias"], false)?);
     let head_dim = attention.head_dim;
-    json.only("head_dim", &[json!(head_dim)])?; // which only its rotation reads
+    json.only("head_dim", &[json!(head_dim)])?; // only its rotation reads this key
     let global = json.rotary_of_type("full_attention", "global_rope_theta", head_dim, 160000.0)?;
     let local = json.rotary_of_type("sliding_attention", "local_rope_theta", head_dim, 10000.0)?;
     let both_sides = json.size_or(&["local_attention"], 128)?;
-    let window = json.size_or(&["sliding_window"], both_sides / 2)?; // of one side, and first in transformers
+    let window = json.size_or(&["sliding_window"], both_sides / 2)?; // the size of one side, which transformers reads first
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let period = json.size_or(&["global_attn_every_n_layers"], 3)?;
     let is_local = json.sliding_layers(n_blocks, |i| !i.is_multiple_of(period))?;
@@ -118,7 +118,7 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
         block.attention.position = Position::Rotary(rotary.clone());
         block.attention.window = is_local[i].then_some(window);
         if i == 0 {
-            block.attention_placement = NormPlacement::None; // the embeddings are normalised already
+            block.attention_placement = NormPlacement::None; // the embeddings are already normalized
         }
     }))
 }

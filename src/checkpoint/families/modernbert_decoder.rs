@@ -1,4 +1,4 @@
-//! ModernBERT's decoder: its blocks with a causal mask, queries, keys and values apart.
+//! ModernBERT's decoder: its blocks with a causal mask, and separate queries, keys and values.
 //!
 //! transformers' `ModernBertDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/modernbert_decoder/modeling_modernbert_decoder.py>

@@ -56,13 +56,13 @@ pub(super) fn family() -> Family {
         .outside(&["classifier.*", "qa_outputs.*"])
 }
 
-/// What transformers' `compute_position_bias` has, whatever the table's size.
+/// The number of buckets in transformers' `compute_position_bias`, which ignores the table's size.
 const N_BUCKETS: usize = 32;
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let positions = PositionTableConfig {
         n_rows: json.size(&["max_position_embeddings"])?,
-        ..positions_except(1) // whatever the padding's id is
+        ..positions_except(1) // independent of the padding id
     };
     let words = padded_words(json, stack)?
         .with_position_table(positions)
@@ -72,7 +72,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("relative_attention_num_buckets", &[json!(N_BUCKETS)])?; // of which it uses so many
+    json.only("relative_attention_num_buckets", &[json!(N_BUCKETS)])?; // the number of buckets that it uses
     let block = block(json)?;
     let bias = RelativeBiasConfig {
         n_buckets: N_BUCKETS,

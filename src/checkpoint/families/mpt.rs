@@ -1,4 +1,4 @@
-//! MPT: decoder without any bias, with linear position biases of its own layout.
+//! MPT: decoder without biases, with its own arrangement of ALiBi slopes.
 //!
 //! transformers' `MptBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mpt/modeling_mpt.py>
 
@@ -35,7 +35,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         &["low_precision_layernorm", "layernorm"].map(Value::from),
     )?;
     let alibi = AlibiConfig {
-        slopes: AlibiSlopes::Interleaved { max: 8.0 }, // in transformers, whatever `alibi_bias_max` says
+        slopes: AlibiSlopes::Interleaved { max: 8.0 }, // in transformers, independent of `alibi_bias_max`
         scale: 1.0,
         rounding: AlibiRounding::None,
     };
@@ -44,7 +44,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .optional_number(&["softmax_scale"])?
         .unwrap_or(attention.scale);
     let clip = attn.optional_number(&["clip_qkv"])?;
-    let clip = clip.filter(|&clip| clip != 0.0); // as null, here
+    let clip = clip.filter(|&clip| clip != 0.0); // 0 counts as null here
     let attention = attention
         .causal()
         .with_scale(scale)

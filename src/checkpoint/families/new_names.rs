@@ -1,9 +1,9 @@
-//! What the names of encoder-decoders depend on: the class, the form of the feed-forward, and whether tables are shared.
+//! Tensor names of encoder-decoders that depend on the class, the kind of feed-forward, and tied embeddings.
 
 use super::prelude::*;
 use super::t5_feed_forward::is_gated;
 
-/// Those of the table of words that both stacks read, below a head and without one, or of each stack's own.
+/// Returns patterns for the token embeddings: shared by both stacks, with or without a head, or separate for each stack.
 pub(super) fn of_bart(json: &ConfigJson) -> Result<&'static [&'static str]> {
     let is_tied = json.flag(&["tie_word_embeddings"], true)?;
     // Marian's class with a head is MarianMTModel.
@@ -15,7 +15,7 @@ pub(super) fn of_bart(json: &ConfigJson) -> Result<&'static [&'static str]> {
     })
 }
 
-/// Those of the gate, and of the base model, which has a name of its own below the heads that classify.
+/// Returns patterns for the gate and for the base model, which has another name below classification heads.
 pub(super) fn of_t5(json: &ConfigJson) -> Result<&'static [&'static str]> {
     Ok(
         match (is_gated(json)?, is_of_class(json, "Classification")?) {
@@ -37,7 +37,7 @@ pub(super) fn of_t5(json: &ConfigJson) -> Result<&'static [&'static str]> {
     )
 }
 
-/// Whether the name of a class in `architectures` ends so.
+/// Returns whether a class name in `architectures` ends with `end`.
 fn is_of_class(json: &ConfigJson, end: &str) -> Result<bool> {
     let classes = json.texts(&["architectures"])?.unwrap_or_default();
     Ok(classes.iter().any(|class| class.ends_with(end)))

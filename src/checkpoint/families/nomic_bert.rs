@@ -1,4 +1,4 @@
-//! Nomic BERT: post-norm encoder with rotary positions and a gated feed-forward.
+//! Nomic BERT: post-norm encoder with rotary embeddings and a gated feed-forward.
 //!
 //! transformers' `NomicBertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nomic_bert/modeling_nomic_bert.py>; its files on the Hub have
 //! GPT-2's keys.
@@ -8,7 +8,7 @@ use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("nomic_bert", &["nomic_bert"], config)
-        .prefixes(&["bert.", "nomic_bert.", ""]) // on the hub, and what transformers writes of its own model
+        .prefixes(&["bert.", "nomic_bert.", ""]) // on the Hub, and as transformers saves its own model
         .block("encoder.layers.{i}.")
         .block_rules([
             Rule::linear("attention.output", &["attn.out_proj"]),

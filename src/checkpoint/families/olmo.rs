@@ -1,6 +1,6 @@
-//! OLMo 1, 2 and 3: Llama's names; the first with norms that have no weight, the others with norms on the
-//! sublayers' outputs, and the third with sliding windows. OLMoE is like the second, with norms in front and
-//! experts, FlexOlmo with experts alone.
+//! OLMo 1, 2 and 3: Llama's names. OLMo 1 has norms without a weight; OLMo 2 and 3 have norms on the sublayers' outputs, and
+//! OLMo 3 sliding windows. OLMoE has OLMo 2's attention with norms before the sublayers, and experts. FlexOlmo is OLMo 2
+//! with experts.
 //!
 //! transformers' `OlmoDecoderLayer`, `Olmo3DecoderLayer`, `OlmoeDecoderLayer` and `FlexOlmoDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo3/modeling_olmo3.py>
@@ -31,10 +31,10 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-/// Llama's table with norms on the outputs of the sublayers.
+/// Llama's table with norms on the sublayers' outputs.
 pub(super) fn norms_behind(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     let mut table = decoder(name, config).default_of("rms_norm_eps", 1e-5);
-    let in_front = |rule: &Rule| rule.role == "feed_forward_norm"; // whose name another norm has here
+    let in_front = |rule: &Rule| rule.role == "feed_forward_norm"; // another norm has this name here
     table.block_rules.retain(|rule| !in_front(rule));
     table.block_rules([
         Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
@@ -58,7 +58,7 @@ fn olmo2(json: &ConfigJson) -> Result<StackConfig> {
 fn olmo3(json: &ConfigJson) -> Result<StackConfig> {
     let stack = olmo2(json)?;
     let head_dim = stack.blocks[0].attention.head_dim;
-    // transformers reads a base beside the parameters for global layers alone.
+    // If there are `rope_parameters`, transformers uses a separate base for global layers only.
     let local = json.rotary_of_type("sliding_attention", "", head_dim, 5e5)?;
     let global = global_rotary(json, head_dim, 5e5)?;
     let window = json.switchable_size("sliding_window", 4096)?;
@@ -71,7 +71,7 @@ fn olmo3(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn olmoe(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("clip_qkv", &[Value::Null])?; // it would clip behind the norms
+    json.only("clip_qkv", &[Value::Null])?; // it would clip after the norms
     let mut block = block(json, bias(json)?)?;
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
     with_experts(json, uniform(json, block)?, None)
@@ -81,7 +81,7 @@ fn flex_olmo(json: &ConfigJson) -> Result<StackConfig> {
     with_experts(json, olmo2(json)?, None)
 }
 
-/// The block with norms on the outputs of its sublayers.
+/// Returns the block with norms on its sublayers' outputs.
 pub(super) fn behind(
     json: &ConfigJson,
     bias: AttentionBias,

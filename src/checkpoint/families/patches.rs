@@ -1,10 +1,10 @@
-//! What families that read images have in common: the embeddings of patches.
+//! Patch embeddings, shared by families that read images.
 
 use serde::Deserialize;
 
 use super::prelude::*;
 
-/// A size that a file says once for both directions, or for each.
+/// A size given once for both directions, or separately.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Size {
@@ -12,7 +12,7 @@ enum Size {
     Each([usize; 2]),
 }
 
-/// The patches that a file describes, whose images and patches have these sizes where it says nothing.
+/// Returns the patch embeddings that a file describes; `image` and `patch` are the default sizes.
 pub(super) fn config(
     json: &ConfigJson,
     d_model: usize,
@@ -33,7 +33,7 @@ pub(super) fn config(
     })
 }
 
-/// The names that most families give them.
+/// Rules with the names that most families use.
 pub(super) fn rules() -> [Rule; 4] {
     let token = |role: &str, name: &str| Rule::behind_ones(role, &[name], 2);
     [

@@ -1,4 +1,4 @@
-//! Persimmon: GPT-NeoX's fused projections and feed-forward in sequence, squared ReLU, and norms of queries and keys.
+//! Persimmon: GPT-NeoX's fused projections and feed-forward in sequence, squared ReLU, and query and key norms.
 //!
 //! transformers' `PersimmonDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/persimmon/modeling_persimmon.py>
 
@@ -43,7 +43,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_d_ff(json.size(&["intermediate_size"])?)
         .with_activation(json.activation(&["hidden_act"], Activation::Relu2)?);
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
-    block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // none behind the attention
+    block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // no dropout after the attention
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }

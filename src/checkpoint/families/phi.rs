@@ -1,4 +1,4 @@
-//! Phi-1, 1.5 and 2: parallel branches behind one LayerNorm, a part of each head rotated.
+//! Phi-1, 1.5 and 2: parallel branches after one LayerNorm, partial rotary embeddings.
 //!
 //! transformers' `PhiDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/phi/modeling_phi.py>
 

@@ -1,4 +1,4 @@
-//! Phi-3.5-MoE: Llama's blocks with LayerNorm, and experts that a sparse mixer chooses one after another.
+//! Phi-3.5-MoE: Llama's blocks with LayerNorm, and experts selected one after another by a sparse mixer.
 //!
 //! transformers' `PhimoeDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/phimoe/modeling_phimoe.py>
 
@@ -18,7 +18,7 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("num_experts_per_tok", &[json!(2)])?; // it makes two choices, whatever the key says
+    json.only("num_experts_per_tok", &[json!(2)])?; // it selects two experts, whatever the key says
     json.only("input_jitter_noise", &[json!(0.0), json!(0)])?;
     let mut block = block(json, bias(json)?)?;
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["rms_norm_eps"], 1e-5)?);
@@ -35,8 +35,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block)
 }
 
-/// LongRoPE with a factor on cosine and sine for each length, and the short sequences' divisors for all: transformers asks for
-/// the frequencies without saying how long the sequence is.
+/// Returns LongRoPE with a factor on cosine and sine for each length, and the short sequences' divisors for all lengths:
+/// transformers computes the frequencies without the sequence length.
 fn rotary(json: &ConfigJson, head_dim: usize) -> Result<RotaryConfig> {
     let mut rotary = json.rotary(head_dim, 1e6)?;
     let Some(parameters) = json.rotary_section()? else {
@@ -59,7 +59,7 @@ fn rotary(json: &ConfigJson, head_dim: usize) -> Result<RotaryConfig> {
             number.ok_or_else(|| parameters.error(&[key], "missing, expected a number"))
         };
         long_factor.clone_from(short_factor);
-        // Its class asks the rotation alone, and not the key outside it.
+        // The class reads this key in the rotation only, and ignores the key outside.
         if let Some(size) = parameters.optional_size(&["original_max_position_embeddings"])? {
             *original_positions = size;
         }

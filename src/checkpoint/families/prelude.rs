@@ -1,4 +1,4 @@
-//! What tables are written in.
+//! Helpers for writing tables.
 
 pub(super) use super::token_labels::{token, token_of_decoder};
 pub(super) use super::width_of_heads::attention_of;
@@ -10,7 +10,7 @@ pub(super) use crate::{
     error::Result,
 };
 
-/// The rules for an attention's projections, which have these names under `stem`.
+/// Rules for an attention's projections, which have these names under `stem`.
 pub(super) fn projections(role: &str, stem: &str, names: [&str; 4]) -> Vec<Rule> {
     let parts = ["query", "key", "value", "output"].into_iter().zip(names);
     let rule = |(part, name)| Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{name}")]);
@@ -18,7 +18,7 @@ pub(super) fn projections(role: &str, stem: &str, names: [&str; 4]) -> Vec<Rule>
 }
 
 impl Family {
-    /// The table of the blocks alone, for a family with other ends.
+    /// Returns the table without embeddings and heads, for a family that has different ones.
     pub(super) fn without_ends(self) -> Self {
         Self {
             end_rules: vec![],
@@ -27,8 +27,8 @@ impl Family {
         }
     }
 
-    /// What surrounds the blocks of a decoder: a table of `words`, and the heads that transformers puts behind, of which the
-    /// one for tokens is called `classifier`.
+    /// Adds a decoder's embeddings and heads: token embeddings called `words`, and transformers' heads, whose token
+    /// classification head is called `classifier`.
     pub(super) fn decoder_ends(self, words: &str, classifier: &str) -> Self {
         self.end_rules([
             Rule::linear("embeddings.word", &[words]),
@@ -46,7 +46,7 @@ impl Family {
     }
 }
 
-/// The embeddings of words alone.
+/// Returns plain token embeddings.
 pub(super) fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
     let n_tokens = json.size(&["vocab_size"])?;
     Ok(TokenEmbeddingsConfig::new(
@@ -55,14 +55,14 @@ pub(super) fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbed
     ))
 }
 
-/// The embeddings of words, of which that of the padding is not trained.
+/// Returns token embeddings whose padding row is not trained.
 pub(super) fn padded_words(
     json: &ConfigJson,
     stack: &StackConfig,
 ) -> Result<TokenEmbeddingsConfig> {
     let words = words(json, stack)?;
     let padding = json.optional_number(&["pad_token_id"])?;
-    // PyTorch counts negative ones from the end.
+    // PyTorch counts negative ids from the end.
     let from_end = |padding: f64| match padding < 0.0 {
         true => padding + words.n_tokens as f64,
         false => padding,
@@ -73,7 +73,7 @@ pub(super) fn padded_words(
     })
 }
 
-/// Positions counted over all tokens, from the first row of their table.
+/// Positions counted over all tokens, starting at the table's first row.
 pub(super) const ALL_POSITIONS: PositionTableConfig = PositionTableConfig {
     n_rows: 0,
     first_row: 0,
@@ -81,7 +81,7 @@ pub(super) const ALL_POSITIONS: PositionTableConfig = PositionTableConfig {
     vectors: PositionVectors::Learned,
 };
 
-/// Positions counted over all tokens but this, from the row behind its number.
+/// Positions counted over all tokens except `padding`, starting at the row after `padding`.
 pub(super) fn positions_except(padding: usize) -> PositionTableConfig {
     PositionTableConfig {
         first_row: padding + 1,
@@ -90,7 +90,7 @@ pub(super) fn positions_except(padding: usize) -> PositionTableConfig {
     }
 }
 
-/// The logits of a language model: its weight is the table of words, unless the file says otherwise.
+/// Returns a language model's output layer, tied to the token embeddings unless the file says otherwise.
 pub(super) fn language_model(json: &ConfigJson) -> Result<OutputConfig> {
     let is_tied = json.flag(&["tie_word_embeddings"], true)?;
     let weight = if is_tied {
@@ -101,17 +101,17 @@ pub(super) fn language_model(json: &ConfigJson) -> Result<OutputConfig> {
     Ok(OutputConfig::new(json.size(&["vocab_size"])?).with_weight(weight))
 }
 
-/// The logits of every next token.
+/// Returns a causal language model's head.
 pub(super) fn causal_lm(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     next_token(language_model(json)?)
 }
 
-/// The logits of every next token by this output.
+/// Returns a causal language model's head with this output layer.
 pub(super) fn next_token(output: OutputConfig) -> Result<ReadoutConfig> {
     Ok(ReadoutConfig::new(Reads::Each).with_output(output))
 }
 
-/// The logits of labels, with a bias.
+/// Returns an output layer for labels, with a bias.
 pub(super) fn labels(json: &ConfigJson) -> Result<OutputConfig> {
     let named = json.section(&["id2label"])?;
     let n_named = named.map(|labels| labels.keys().count());
@@ -119,18 +119,18 @@ pub(super) fn labels(json: &ConfigJson) -> Result<OutputConfig> {
     Ok(OutputConfig::new(n_labels).with_bias(true))
 }
 
-/// The label of a text that a decoder has read to its last token.
+/// Returns a decoder's classification head on the last token.
 pub(super) fn last_token(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let padding = json.optional_size(&["pad_token_id"])?;
     let reads = Reads::LastExcept(padding.map(|padding| padding as u32));
     Ok(ReadoutConfig::new(reads).with_output(labels(json)?.with_bias(false)))
 }
 
-/// Where an answer begins and ends.
+/// Returns the question-answering head: logits for the start and the end of an answer.
 pub(super) fn question_answering(_: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let output = OutputConfig::new(2).with_bias(true);
     Ok(ReadoutConfig::new(Reads::Each).with_output(output))
 }
 
-/// What transformers puts behind a decoder's blocks.
+/// Patterns for the heads that transformers places after a decoder's blocks.
 const HEADS: &[&str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*"];

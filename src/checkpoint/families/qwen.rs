@@ -1,5 +1,5 @@
-//! Qwen 2 and 3: Llama's blocks with biases or norms of their own, and sliding windows in some layers; and the text side of
-//! Qwen-VL, alone or in a file with the other, whose positions are time, row and column.
+//! Qwen 2 and 3: Llama's blocks with their own biases or norms, and sliding windows in some layers. Also the text stack of
+//! Qwen-VL, alone or in a file with the vision stack, whose positions are time, row and column.
 //!
 //! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
@@ -8,7 +8,7 @@ use super::llama::{bias, block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 use super::text_side::beside_images;
 
-/// The text side in files of a class without a head.
+/// The prefix of the text stack in files of a class without a head.
 const BARE: &str = "language_model.";
 
 pub(super) fn families() -> Vec<Family> {
@@ -20,7 +20,7 @@ pub(super) fn families() -> Vec<Family> {
         decoder("qwen3_vl", qwen3_vl).prefixes(&["model.language_model.", BARE, ""]),
     ];
     let sides = sides.map(beside_images);
-    // Alone, as the classes without a head write them.
+    // Text stack only, as the classes without a head save it.
     let texts = [
         decoder("qwen2_vl_text", qwen2_vl),
         decoder("qwen2_5_vl_text", qwen2_vl),
@@ -57,7 +57,7 @@ fn qwen3_vl(json: &ConfigJson) -> Result<StackConfig> {
     by_axes(json, stack, AxesOrder::Interleaved, [24, 20, 20])
 }
 
-/// Queries and keys that turn by time, row and column.
+/// Adds rotary embeddings by time, row and column.
 fn by_axes(
     json: &ConfigJson,
     stack: StackConfig,
@@ -73,8 +73,8 @@ fn by_axes(
     }))
 }
 
-/// Sliding windows, only if switched on, in the layers that `layer_types` says or, without it, that
-/// `default` says of a layer and `max_window_layers`.
+/// Sets sliding windows, if enabled, in the layers that `layer_types` names. Without it, `default` decides from a layer's
+/// index and `max_window_layers`.
 pub(super) fn with_windows(
     json: &ConfigJson,
     stack: StackConfig,
@@ -93,7 +93,7 @@ pub(super) fn with_windows(
     sliding(json, stack, 28, default)
 }
 
-/// Sliding windows in the layers that `layer_types` says or, without it, from `max_window_layers` on.
+/// Sets sliding windows in the layers that `layer_types` names. Without it, in layers from `max_window_layers` on.
 pub(super) fn sliding_from(
     json: &ConfigJson,
     stack: StackConfig,

@@ -1,5 +1,5 @@
-//! The vision tower of Qwen2-VL: patches window by window, whose queries and keys turn by row and column, and a layer that makes a
-//! vector of each window. A still image fills all frames of a patch.
+//! The vision tower of Qwen2-VL: patches ordered by window, rotary embeddings by row and column, and a layer that merges
+//! each window into one vector. A still image fills all frames of a patch.
 //!
 //! transformers' `Qwen2VisionTransformerPretrainedModel`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_vl/modeling_qwen2_vl.py>
@@ -30,12 +30,12 @@ pub(super) fn family() -> Family {
         })
         .pooler(merger)
         .outside(&["patch_embed.*", "merger.*"])
-        // Of a file with the other side.
+        // Tensors of the text stack.
         .outside(&["model.embed_tokens.*", "model.layers.*", "model.norm.*"])
         .outside(&["model.language_model.*", "lm_head.*"])
 }
 
-/// Patches of images of any size that windows fill, of which the smallest is one window.
+/// Returns patch embeddings for images of any size that windows can fill; the smallest image is one window.
 fn embeddings(json: &ConfigJson, d_model: usize) -> Result<PatchEmbeddingsConfig> {
     let patch = json.size_or(&["patch_size"], 14)?;
     let window = json.size_or(&["spatial_merge_size"], 2)?;
@@ -50,7 +50,7 @@ fn embeddings(json: &ConfigJson, d_model: usize) -> Result<PatchEmbeddingsConfig
     })
 }
 
-/// A vector of each window, as wide as the words of the model that reads it.
+/// Returns the head that merges each window into one vector, as wide as the embeddings of the language model that reads it.
 fn merger(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let window = json.size_or(&["spatial_merge_size"], 2)?;
     let (positions, norm) = (window.saturating_mul(window), stack.blocks[0].norm);

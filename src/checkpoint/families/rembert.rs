@@ -1,4 +1,4 @@
-//! RemBERT: BERT's blocks, with a narrow table of words and a head that has a wide one of its own.
+//! RemBERT: BERT's blocks with narrow token embeddings, and a head with wide ones of its own.
 //!
 //! transformers' `RemBertModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/rembert/modeling_rembert.py>
 
@@ -51,7 +51,7 @@ fn dropout(json: &ConfigJson) -> Result<f64> {
     json.number(&["classifier_dropout_prob"], 0.1)
 }
 
-/// Never tied, whatever the file says.
+/// Returns a head that is never tied, whatever the file says.
 fn words_of_its_own(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let width = json.size_or(&["output_embedding_size"], 1664)?;
     let activation = json.activation(&["hidden_act"], Activation::Gelu)?;

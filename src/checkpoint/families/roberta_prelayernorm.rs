@@ -1,4 +1,4 @@
-//! RoBERTa with the norm in front of each sublayer, and XLM-R's XL sizes.
+//! RoBERTa as pre-norm, and XLM-R's XL sizes.
 //!
 //! transformers' `RobertaPreLayerNormLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/roberta_prelayernorm/modeling_roberta_prelayernorm.py>, and `XLMRobertaXLLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/xlm_roberta_xl/modeling_xlm_roberta_xl.py>

@@ -1,4 +1,4 @@
-//! RoFormer: BERT's blocks with rotary positions.
+//! RoFormer: BERT's blocks with rotary embeddings.
 //!
 //! transformers' `RoFormerSelfAttention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/roformer/modeling_roformer.py>
 
@@ -28,7 +28,7 @@ pub(super) fn family() -> Family {
         .head(Task::TokenClassification, |json, _| {
             token(json, hidden_dropout(json)?)
         })
-        .ignored(&["*embed_positions.weight"]) // sines and cosines
+        .ignored(&["*embed_positions.weight"]) // sinusoidal positions
         .outside(&["*embeddings_project.*"])
 }
 

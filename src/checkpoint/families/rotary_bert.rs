@@ -1,4 +1,4 @@
-//! Jina's third embeddings: BERT's blocks with rotary positions, as GTE has them.
+//! Jina Embeddings v3: BERT's blocks with rotary embeddings, as in GTE.
 //!
 //! transformers' `JinaEmbeddingsV3Layer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/jina_embeddings_v3/modeling_jina_embeddings_v3.py>
@@ -52,7 +52,7 @@ fn block(json: &ConfigJson) -> Result<BlockConfig> {
     block_with(json, |json, head_dim| json.rotary(head_dim, 10000.0))
 }
 
-/// BERT's block that turns heads as `rotary` reads for their width.
+/// Returns BERT's block with the rotary embeddings that `rotary` reads for its head width.
 pub(super) fn block_with(
     json: &ConfigJson,
     rotary: fn(&ConfigJson, usize) -> Result<RotaryConfig>,

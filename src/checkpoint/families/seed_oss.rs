@@ -1,4 +1,4 @@
-//! Seed-OSS: Llama's blocks with biases on queries, keys and values, and dropout behind both sublayers.
+//! Seed-OSS: Llama's blocks with biases on queries, keys and values, and dropout after both sublayers.
 //!
 //! transformers' `SeedOssAttention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/seed_oss/modeling_seed_oss.py>
 

@@ -23,7 +23,7 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-/// The tower of images.
+/// The vision tower.
 pub(super) fn vision(name: &str, model_types: &[&str]) -> Family {
     let family = Family::new(name, model_types, |json| VISION.config(json))
         .initialization(|json| initialization(json, &VISION))
@@ -41,7 +41,7 @@ pub(super) fn of_images(json: &ConfigJson, stack: &StackConfig) -> Result<PatchE
     })
 }
 
-/// The tower of texts.
+/// The text tower.
 pub(super) fn text(name: &str, model_types: &[&str]) -> Family {
     let family = Family::new(name, model_types, |json| TEXT.config(json))
         .initialization(|json| initialization(json, &TEXT))
@@ -63,7 +63,7 @@ pub(super) const VISION: Tower = Tower {
     ..TEXT
 };
 
-/// The last token, padding or not: texts are padded to one length.
+/// Pools the last token, which may be padding: texts are padded to one length.
 fn last_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let width = TEXT.section(json)?;
     let width = width.size_or(&["projection_size"], stack.blocks[0].d_model())?;
@@ -71,7 +71,7 @@ fn last_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     Ok(ReadoutConfig::new(Reads::Last).with_transform(transform))
 }
 
-/// A learned query's attention to all patches.
+/// Pools all patches by attention with a learned query.
 fn attended(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let block = &stack.blocks[0];
     Ok(ReadoutConfig::new(Reads::Attended(Box::new(
@@ -108,7 +108,7 @@ fn attention_pool() -> Vec<Rule> {
     ]
 }
 
-/// Xavier's uniform distribution for most layers, LeCun's normal one for those that are theirs alone.
+/// Returns Xavier's uniform distribution for most layers, and LeCun's normal one for SigLIP's own layers.
 fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let block = &tower.config(json)?.blocks[0];
     let section = tower.section(json)?;
@@ -118,14 +118,14 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     };
     let normal = |deviation: f64| Draw::Normal { deviation };
     let lecun = |d_in: f64| Draw::TruncatedNormal {
-        // Of a normal distribution cut at two deviations, which is not where it is cut.
+        // The standard deviation before truncation at two deviations is larger than after it.
         deviation: 1.0 / d_in.sqrt() / 0.879_625_661_034_239_8,
         cut: 2.0,
     };
     let patch = section.size_or(&["patch_size"], 16)? as f64;
     let pixels = patch * patch * section.size_or(&["num_channels"], 3)? as f64;
     let of_both = json.number(&["initializer_factor"], 1.0)?;
-    let in_pool = xavier(width, 3.0 * width); // all three are one
+    let in_pool = xavier(width, 3.0 * width); // query, key and value are one matrix
     Ok(Initialization::normal(0.02)
         .with("*attention.*.weight", xavier(width, width))
         .with("*feed_forward.*.weight", xavier(width, d_ff))

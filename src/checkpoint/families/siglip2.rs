@@ -1,4 +1,4 @@
-//! SigLIP 2: SigLIP's towers, each alone. The tower of images takes those of any shape.
+//! SigLIP 2: SigLIP's towers, each loadable alone. The vision tower accepts images of any shape.
 //!
 //! transformers' `Siglip2VisionModel`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip2/modeling_siglip2.py>
@@ -17,7 +17,8 @@ pub(super) fn families() -> Vec<Family> {
     vec![alone(texts), alone(images)]
 }
 
-/// Of images of any shape, whose positions are interpolated from a square; those of a batch have one shape.
+/// Returns patch embeddings for images of any shape, with positions interpolated from a square. Images in a batch must have
+/// the same shape.
 fn of_any_shape(json: &ConfigJson, stack: &StackConfig) -> Result<PatchEmbeddingsConfig> {
     let section = VISION.section(json)?;
     let n_patches = section.size_or(&["num_patches"], 256)?;

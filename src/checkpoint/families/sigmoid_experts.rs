@@ -1,4 +1,4 @@
-//! GLM-4 MoE, dots.llm1 and MiniMax M2: Llama's blocks with experts chosen by sigmoids, which learned numbers correct.
+//! GLM-4 MoE, dots.llm1 and MiniMax M2: Llama's blocks with experts selected by sigmoids plus a learned correction.
 //!
 //! transformers' `DeepseekV3TopkRouter` and those like it: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4_moe/modeling_glm4_moe.py>, and
 //! `MiniMaxM2TopKRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minimax_m2/modeling_minimax_m2.py>
@@ -21,7 +21,7 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-/// Llama's table with experts, shared ones, and a correction for their choice of this name.
+/// Llama's table with experts, shared experts, and a correction for the selection, called `correction_name`.
 pub(super) fn chosen_by_sigmoids(
     name: &str,
     config: fn(&ConfigJson) -> Result<StackConfig>,
@@ -33,7 +33,7 @@ pub(super) fn chosen_by_sigmoids(
         .block_rules([correction(correction_name)])
 }
 
-/// What learned corrections of the experts' scores are called.
+/// Returns the rule for the learned correction of the experts' scores.
 pub(super) fn correction(name: &str) -> Rule {
     Rule::named("feed_forward.router.correction", &[name], &[])
 }
@@ -55,7 +55,8 @@ fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
     })
 }
 
-/// transformers leaves out what heads do not divide, as its own default has it.
+/// Returns the heads' total width. It drops the remainder if the heads do not divide the model's width, like transformers'
+/// default.
 fn whole_width_of_heads(json: &ConfigJson) -> Result<usize> {
     let n_heads = json.size(&["num_attention_heads"])?;
     Ok(json
@@ -96,7 +97,7 @@ fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block)
 }
 
-/// Experts in the layers that have them, with shared ones that are a single wider one.
+/// Places experts in some layers, with the shared experts combined into a single wider one.
 pub(super) fn with_experts(
     json: &ConfigJson,
     mut stack: StackConfig,

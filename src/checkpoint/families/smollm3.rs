@@ -1,4 +1,4 @@
-//! SmolLM3: Llama's blocks, of which some do not turn queries and keys.
+//! SmolLM3: Llama's blocks, some without rotary embeddings.
 //!
 //! transformers' `SmolLM3Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/smollm3/modeling_smollm3.py>
 
@@ -17,7 +17,7 @@ pub(super) fn family() -> Family {
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let stack = uniform(json, biased_block(json)?)?;
     let n_blocks = stack.blocks.len();
-    let key = "no_rope_layers"; // 1 where they turn
+    let key = "no_rope_layers"; // 1 with rotation
     let turns: Vec<bool> = match json.numbers(&[key])? {
         Some(flags) if flags.len() >= n_blocks => flags.iter().map(|&flag| flag != 0.0).collect(),
         Some(flags) => {

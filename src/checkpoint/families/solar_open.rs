@@ -1,4 +1,4 @@
-//! Solar Open: Llama's blocks with GLM-4 MoE's experts in all of them.
+//! Solar Open: Llama's blocks with GLM-4 MoE's experts in every layer.
 //!
 //! transformers' `SolarOpenDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/solar_open/modeling_solar_open.py>
 
@@ -17,7 +17,7 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    // There is no feed-forward but the experts'.
+    // All feed-forwards are experts.
     let json = &json.with_default("intermediate_size", json.size(&["moe_intermediate_size"])?);
     let mut block = block(json, bias_of_inputs(json)?)?;
     json.only_whole_heads()?; // else transformers fails

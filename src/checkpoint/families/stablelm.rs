@@ -1,5 +1,5 @@
-//! StableLM: Llama's names with LayerNorm, a part of each head rotated, and in some sizes parallel branches
-//! and a norm for each head.
+//! StableLM: Llama's names with LayerNorm and partial rotary embeddings. Some sizes have parallel branches and a query/key
+//! norm for each head.
 //!
 //! transformers' `StableLmDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/stablelm/modeling_stablelm.py>
 
@@ -25,7 +25,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 32);
     let has_bias = json.flag(&["use_qkv_bias"], false)?;
     let mut block = block(json, AttentionBias::new(has_bias, false))?;
-    block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // none behind the attention
+    block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // no dropout after the attention
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm;
     let rotary = json.partial_rotary(block.attention.head_dim, 0.25, 10000.0)?;

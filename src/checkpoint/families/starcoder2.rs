@@ -1,4 +1,4 @@
-//! StarCoder 2: Llama's names with LayerNorm, biases and a plain feed-forward.
+//! StarCoder 2: Llama's names with LayerNorm, biases and an ungated feed-forward.
 //!
 //! transformers' `Starcoder2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/starcoder2/modeling_starcoder2.py>
 

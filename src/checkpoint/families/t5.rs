@@ -48,7 +48,7 @@ pub(super) fn families() -> Vec<Family> {
                 token(json, json.number(&["classifier_dropout"], 0.0)?)
             }),
         stack(StackPart::Decoder, 2, decoder, "*encoder.*")
-            // Where the head has no table of its own, it has that of the words.
+            // A head without its own weight is tied to the token embeddings.
             .end_rules([Rule::linear("causal_lm.output", &["lm_head", "shared"])])
             .end_rules(head_rules())
             .head(Task::CausalLm, next_token)
@@ -60,8 +60,8 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-/// The logits of every next token, scaled in T5's first version: later files say that weights are not tied, which newer
-/// ones write as `scale_decoder_outputs`.
+/// Returns the language model's head. T5's first version scales its input: older files say so by tied weights, newer ones by
+/// `scale_decoder_outputs`.
 fn next_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let is_t5 = json.text(&["model_type"])?.as_deref() == Some("t5");
     let is_first = is_t5 && json.flag(&["tie_word_embeddings"], true)?;
@@ -90,7 +90,7 @@ pub(super) fn encoder(json: &ConfigJson) -> Result<StackConfig> {
         .iter()
         .any(|class| class.ends_with("ForTokenClassification"))
     {
-        // With it, the encoder of that class attends to the output of another.
+        // With this key, the encoder of that class attends to another model's output.
         json.only("is_decoder", &[false.into()])?;
     }
     config(json, json.n_blocks(&["num_layers", "num_hidden_layers"])?)
@@ -124,7 +124,7 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
     Ok(stack.with_output_dropout(dropout))
 }
 
-/// Each deviation is the inverse root of a width, since the scores are not scaled.
+/// Each standard deviation is the inverse square root of a width, because the scores are not scaled.
 fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let factor = json.number(&["initializer_factor"], 1.0)?;
     let block = &encoder(json)?.blocks[0];

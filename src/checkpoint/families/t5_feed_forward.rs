@@ -1,4 +1,4 @@
-//! T5's feed-forward, of which files say the same in several keys.
+//! T5's feed-forward, which files describe by several redundant keys.
 
 use super::prelude::*;
 
@@ -7,11 +7,11 @@ pub(super) fn feed_forward(json: &ConfigJson, d_model: usize) -> Result<FeedForw
     let projection = projection.as_deref().unwrap_or("relu");
     let named = |name: &str| json.activation_named(name, &["feed_forward_proj"]);
     let usual = match projection.strip_prefix("gated-") {
-        Some("gelu") => Activation::GeluTanh, // as transformers reads it
+        Some("gelu") => Activation::GeluTanh, // as in transformers
         Some(name) => named(name)?,
         None => named(projection)?,
     };
-    // What newer files say in further keys counts before it.
+    // Newer files' additional keys take precedence.
     let activation = json.activation(&["dense_act_fn"], usual)?;
     let is_gated = is_gated(json)?;
     let form = match is_gated {
@@ -25,7 +25,7 @@ pub(super) fn feed_forward(json: &ConfigJson, d_model: usize) -> Result<FeedForw
         .with_bias(false))
 }
 
-/// Whether the feed-forward has a gate.
+/// Returns whether the feed-forward has a gate.
 pub(super) fn is_gated(json: &ConfigJson) -> Result<bool> {
     let projection = json.text(&["feed_forward_proj"])?;
     let usual = projection.is_some_and(|name| name.starts_with("gated-"));

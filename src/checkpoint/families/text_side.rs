@@ -1,5 +1,5 @@
-//! The text side of models that read images as well: the blocks of another family, described under `text_config`. What is made
-//! of images is outside.
+//! The text stack of models that also read images: the blocks of another family, described under `text_config`. The vision
+//! part is not loaded.
 //!
 //! transformers' `LlavaModel` and `Mistral3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llava/modeling_llava.py>
 
@@ -17,7 +17,7 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-/// The table of a decoder that is one side of a larger model, under LLaVA's names.
+/// The table for a decoder in a larger model with LLaVA's names.
 pub(super) fn of_text(family: Family) -> Family {
     beside_images(family)
         .prefixes(&["language_model.model.", "model.language_model.", ""])
@@ -28,7 +28,8 @@ pub(super) fn of_text(family: Family) -> Family {
         .new_names(|_| Ok(&["language_model.lm_head.*"]))
 }
 
-/// The same of a model whose class of texts alone writes the larger model's config.json: there, `model.` is before the names.
+/// Like [`of_text`], for a model whose text-only class saves the larger model's `config.json`. That class's names begin with
+/// `model.`.
 pub(super) fn of_text_or_alone(family: Family) -> Family {
     of_text(family).prefixes(&[
         "language_model.model.",
@@ -38,7 +39,7 @@ pub(super) fn of_text_or_alone(family: Family) -> Family {
     ])
 }
 
-/// The table of a decoder beside what makes embeddings of images. Older files of some describe it in the place of the whole.
+/// The table for a decoder beside a vision encoder. Some older files describe the decoder directly, without a section.
 pub(super) fn beside_images(family: Family) -> Family {
     family
         .section_or_whole("text_config")
@@ -54,7 +55,7 @@ fn llava(json: &ConfigJson) -> Result<StackConfig> {
     match json.text(&["model_type"])?.as_deref() {
         Some("mistral") => mistral(json),
         Some("qwen2") => qwen2(json),
-        // Published files hold what differs from the class.
+        // Published files only contain the keys that differ from the class's defaults.
         _ => llama(
             &json
                 .with_default("hidden_size", 4096)

@@ -1,9 +1,9 @@
-//! Heads for the label of each token.
+//! Token classification heads.
 
 use super::prelude::*;
 
-/// Reads the head of a decoder that is called `classifier`. The class that decoders share calls it `score`, and has a key for its
-/// bias.
+/// Returns a function that reads a decoder's token classification head called `classifier`. The class that decoders share
+/// calls it `score`, and has a key for its bias.
 pub(super) fn token_of_decoder(classifier: &str) -> ReadReadout {
     match classifier {
         "score" => of_shared_class,
@@ -23,7 +23,7 @@ fn of_own_class(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     token(json, json.number(&["classifier_dropout"], hidden)?)
 }
 
-/// The label of each token, behind a dropout.
+/// Returns a token classification head after dropout.
 pub(super) fn token(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
     let output = labels(json)?.with_dropout(dropout);
     Ok(ReadoutConfig::new(Reads::Each).with_output(output))

@@ -84,7 +84,8 @@ fn decoder(json: &ConfigJson) -> Result<StackConfig> {
     Ok(encoder(json)?.into_decoder())
 }
 
-/// `nn.MultiheadAttention` draws its fused `[3 · d_model, d_model]` by Xavier's formula and has no biases at first.
+/// Returns PyTorch's initialization: `nn.MultiheadAttention` initializes its fused `[3 · d_model, d_model]` weight by
+/// Xavier's formula, with zero biases.
 fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let d_model = json.size(&["d_model"])? as f64;
     let fused = Draw::Uniform {

@@ -1,8 +1,8 @@
-//! What the towers of texts and of images have in common, in CLIP and in SigLIP.
+//! Settings that CLIP's and SigLIP's text and vision towers share.
 
 use super::prelude::*;
 
-/// One of two towers with CLIP's names.
+/// The table for one of two towers with CLIP's names.
 pub(super) fn tower(family: Family, part: StackPart) -> Family {
     let prefixes = match part {
         StackPart::Text => ["text_model.", ""],
@@ -48,25 +48,25 @@ pub(super) fn tower(family: Family, part: StackPart) -> Family {
         .outside(&["*layrnorm.*", "post_layernorm.*"])
 }
 
-/// What the configuration class of a tower says where the file says nothing: files hold what differs from it.
+/// Defaults of a tower's configuration class. Files only contain the keys that differ from them.
 pub(super) struct Tower {
-    /// The key of the tower's own configuration; a file of one tower has its keys outside.
+    /// The key of the tower's own section. A file with one tower has these keys at the top level.
     pub(super) section: &'static str,
     pub(super) visibility: Visibility,
     pub(super) activation: Activation,
     pub(super) eps: f64,
-    /// A tower of twelve blocks with heads of width 64 and a feed-forward four times as wide as the model.
+    /// The width of a default tower, with twelve blocks, head width 64, and a feed-forward four times as wide as the model.
     pub(super) width: usize,
 }
 
 impl Tower {
-    /// Its own part of the file.
+    /// Returns the tower's section of the file.
     pub(super) fn section(&self, json: &ConfigJson) -> Result<ConfigJson> {
         let section = json.section(&[self.section])?;
         Ok(section.unwrap_or_else(|| json.clone()))
     }
 
-    /// Words and positions, of which there are so many where the file says nothing.
+    /// Returns token embeddings with positions; `n_tokens` and `n_positions` are the default sizes.
     pub(super) fn words(
         &self,
         json: &ConfigJson,

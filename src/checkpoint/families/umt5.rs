@@ -17,7 +17,7 @@ pub(super) fn families() -> Vec<Family> {
             .read_by(read)
             .block_rules([Rule::linear("relative_bias", &[relative_bias])])
             .default_of("feed_forward_proj", "gated-gelu")
-            // transformers ties the words of every file.
+            // transformers always ties the embeddings.
             .default_of("scale_decoder_outputs", true)
     };
     t5::families().into_iter().map(table).collect()

@@ -1,4 +1,4 @@
-//! ViT, DeiT, ViT-MSN and I-JEPA: pre-norm encoders of image patches, with BERT's names.
+//! ViT, DeiT, ViT-MSN and I-JEPA: pre-norm encoders for image patches, with BERT's names.
 //!
 //! transformers' `ViTLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/vit/modeling_vit.py>
 
@@ -28,7 +28,7 @@ pub(super) fn families() -> Vec<Family> {
         .pooler(pooler)
         .head(Task::ImageClassification, image_classification);
     let classifier = || Rule::linear("image_classification.output", &["classifier"]);
-    // Beside a head, transformers 5 writes this prefix in front of all but the blocks.
+    // Beside a head, transformers 5 adds this prefix to all names except those in blocks.
     let prefixed = |names: Vec<String>| names.iter().map(|name| format!("vit.{name}")).collect();
     let msn = blocks("vit_msn", &["vit.", ""])
         .stack_rules([Rule::norm("final_norm", &["vit.layernorm"])])
@@ -72,7 +72,7 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-/// The table of the blocks and of their patches.
+/// The table for blocks and patch embeddings.
 pub(super) fn blocks(name: &str, prefixes: &[&str]) -> Family {
     Family::new(name, &[name], config)
         .prefixes(prefixes)
@@ -133,7 +133,8 @@ fn pooler(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     Ok(ReadoutConfig::new(Reads::First).with_transform(TransformConfig::new(width, activation)))
 }
 
-/// By the first token, and where DeiT had a teacher, also by the token for what it said.
+/// Returns the image classification head on the first token. DeiT's distilled models also have a head on the distillation
+/// token.
 fn image_classification(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let reads = match has_teacher(json)? {
         true => Reads::FirstTwo,

@@ -1,6 +1,7 @@
-//! ViT-MAE: the encoder of ViT's blocks, whose positions are sines and cosines. Its decoder of hidden patches is outside.
+//! ViT-MAE: the encoder with ViT's blocks and sinusoidal positions. Its decoder, which reconstructs masked patches, is not
+//! loaded.
 //!
-//! Every patch is read, in its order, as with transformers' `mask_ratio` of 0: what is hidden is the business of a decoder.
+//! Every patch is read in order, as in transformers with a `mask_ratio` of 0. Masking only matters for the decoder.
 //!
 //! transformers' `ViTMAEModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/vit_mae/modeling_vit_mae.py>
 
@@ -25,11 +26,11 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let d_model = json.size(&["hidden_size"])?;
     let patches = embeddings(json, d_model)?;
     let [height, width] = patches.patch_size;
-    // Xavier's uniform distribution, of a linear layer.
+    // Xavier's uniform distribution for a linear layer.
     let sum = d_model + patches.n_channels * height * width;
     let bound = (6.0 / sum as f64).sqrt();
     Ok(initializer_range::normal(json)?
         .with("embeddings.patch.weight", Draw::Uniform { bound })
-        // transformers 5 means to draw them, and leaves them at 0.
+        // transformers 5 intends to initialize them, but leaves them at 0.
         .with("embeddings.position.weight", Draw::PatchSinusoids))
 }

@@ -1,4 +1,4 @@
-//! wav2vec 2.0, HuBERT, UniSpeech and data2vec's audio model: the blocks behind the convolutions.
+//! wav2vec 2.0, HuBERT, UniSpeech and data2vec's audio model: the blocks after the convolutions.
 //!
 //! transformers' `Wav2Vec2EncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/wav2vec2/modeling_wav2vec2.py>
 
@@ -40,13 +40,13 @@ fn family(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfi
         ])
         .stack_rules([Rule::norm("final_norm", &["encoder.layer_norm"])])
         .outside(&["feature_*", "encoder.pos_conv_embed.*", "masked_spec_embed"])
-        .outside(&["encoder.layer_norm.*"]) // in front of the first block, where it is not behind the last
+        .outside(&["encoder.layer_norm.*"]) // before the first block in post-norm models, after the last one otherwise
         .outside(&["adapter.*", "lm_head.*", "quantizer.*", "project*"])
         .outside(&["classifier.*", "layer_weights", "tdnn.*", "objective.*"])
         .outside(&["final_proj.*", "speaker_proj.*", "label_*"])
 }
 
-/// With the norm in front of each sublayer where it is stable.
+/// Reads the configuration; the "stable" variant is pre-norm.
 fn config(json: &ConfigJson, is_stable: bool) -> Result<StackConfig> {
     json.only("adapter_attn_dim", &[json!(null)])?;
     let placement = match is_stable {

@@ -1,4 +1,4 @@
-//! Whisper: encoder of sounds and decoder with BART's names, pre-norm.
+//! Whisper: audio encoder and decoder with BART's names, pre-norm.
 //!
 //! transformers' `WhisperDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
 
@@ -25,7 +25,7 @@ pub(super) fn families() -> Vec<Family> {
         .default_of("dropout", 0.0)
         .embeddings(|json, stack| {
             let n_positions = json.size_or(&["max_target_positions"], 448)?;
-            // transformers does not read `scale_embedding`.
+            // transformers ignores `scale_embedding`.
             let words = padded_words(json, stack)?.with_positions(n_positions);
             Ok(words.with_dropout(json.number(&["dropout"], 0.0)?).into())
         })

@@ -1,8 +1,8 @@
-//! How wide the heads of an attention are, where files may say it.
+//! The width of attention heads, if files can set it.
 
 use super::prelude::*;
 
-/// An attention whose heads have the width that `head_dim` says, or else share that of the model.
+/// Returns an attention whose head width is `head_dim`, or by default the model's width divided by the heads.
 pub(super) fn attention_of(
     json: &ConfigJson,
     d_model: usize,

@@ -1,6 +1,6 @@
-//! The types of tensors in GGUF files.
+//! Tensor types in GGUF files.
 
-/// How numbers are stored: so many in a block of so many bytes.
+/// The storage type of elements: a fixed number of elements in a block with a fixed number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockKind {
     F32,
@@ -22,7 +22,7 @@ pub(crate) enum BlockKind {
 }
 
 impl BlockKind {
-    /// Number in the file, numbers of a block, and its bytes.
+    /// The type's id in the file, the type, the elements in a block, and the block's bytes.
     const ALL: [(u32, Self, usize, usize); 16] = [
         (0, Self::F32, 1, 4),
         (1, Self::F16, 1, 2),
@@ -42,20 +42,20 @@ impl BlockKind {
         (39, Self::Mxfp4, 32, 17),
     ];
 
-    /// The kind of a number in the file, if it is read.
+    /// Returns the type with this id, if it is supported.
     pub(super) fn of(number: u32) -> Option<Self> {
         let mut all = Self::ALL.iter();
         all.find(|(known, ..)| *known == number)
             .map(|(_, kind, ..)| *kind)
     }
 
-    /// The names of all, for a message.
+    /// Returns the names of all supported types, for a message.
     pub(super) fn listed() -> String {
         let names: Vec<&str> = Self::ALL.iter().map(|(_, kind, ..)| kind.name()).collect();
         names.join(", ")
     }
 
-    /// What ggml calls it.
+    /// Returns ggml's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -88,14 +88,14 @@ impl BlockKind {
         of.map_or(0, |(number, ..)| *number)
     }
 
-    /// How many numbers a block has, and how many bytes.
+    /// Returns a block's number of elements and number of bytes.
     pub fn block(self) -> (usize, usize) {
         let of = Self::ALL.iter().find(|(_, kind, ..)| *kind == self);
         of.map_or((1, 1), |(_, _, numbers, bytes)| (*numbers, *bytes))
     }
 }
 
-/// ggml's name of a type that is not read, by its number in the file; some are of the past.
+/// Returns ggml's name for an unsupported type, including types that ggml has removed.
 pub(super) fn name_of_unread(number: u32) -> Option<&'static str> {
     const NAMES: [(u32, &str); 27] = [
         (4, "Q4_2"),

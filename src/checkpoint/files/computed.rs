@@ -1,4 +1,4 @@
-//! Tensors that are computed from others of the same files as they are read.
+//! Tensors that are computed from other tensors while they are read.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use super::{Storage, TensorFiles, TensorInfo};
 use crate::error::{Error, Result};
 use crate::memory::check_next;
 
-/// How a tensor of f32 follows from others.
+/// Computes an f32 tensor from other tensors.
 pub(crate) trait Compute: fmt::Debug + Send + Sync {
-    /// The elements of rows, which are indices of the first dimension.
+    /// Returns rows, given as indices in the first dimension.
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>>;
 
-    /// Whether its codes can be packed as they are.
+    /// Returns whether the quantized values can be packed without dequantizing.
     fn coding(&self, files: &TensorFiles) -> Result<Coding>;
 
     /// The form of its values in the files, by the headers alone.
@@ -28,7 +28,8 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Rows of codes in the format and the order that [`Self::coding`] gives. Of several matrices in one tensor, rows are counted through.
+    /// Returns quantized rows in the format and the column order that [`Self::coding`] gives. If the tensor stacks several
+    /// matrices, rows are counted across them.
     fn coded_rows(
         &self,
         files: &TensorFiles,
@@ -37,14 +38,14 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
     ) -> Result<QuantizedWeightRows>;
 }
 
-/// What a tensor is stored as.
+/// The storage of a tensor's elements.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Coding {
-    /// Numbers.
+    /// Floating-point values.
     Numbers,
-    /// Codes that can be packed as they are, and the order in which their inputs are, if it is another.
+    /// Quantized values that can be packed directly, and the order of their input columns if they were reordered.
     Codes(QuantizedFormat, Option<Arc<[u32]>>),
-    /// Codes that cannot, and why.
+    /// Quantized values that cannot be packed, and the reason.
     Refused(String),
 }
 
@@ -73,21 +74,21 @@ pub(crate) struct Part {
 }
 
 impl TensorFiles {
-    /// Takes a tensor out of the list, to compute others from it.
+    /// Removes a tensor from the list, to compute others from it.
     pub(crate) fn take(&mut self, name: &str) -> Option<Part> {
         let part = self.as_part(name)?;
         self.tensors.remove(name);
         Some(part)
     }
 
-    /// A stored tensor as a part.
+    /// Returns a stored tensor as a part.
     pub(crate) fn as_part(&self, name: &str) -> Option<Part> {
         let info = self.tensors.get(name)?.clone();
         let name = name.to_string();
         Some(Part { name, info })
     }
 
-    /// Adds a tensor of f32 that is computed from `parts`, of which the first says where it lies.
+    /// Adds an f32 tensor that is computed from `parts`; its path is that of the first part.
     pub(crate) fn add_computed(
         &mut self,
         name: String,
@@ -119,18 +120,18 @@ impl TensorFiles {
         }
     }
 
-    /// Whether a tensor is the numbers that codes stand for.
+    /// Returns whether a tensor is a dequantized matrix.
     pub(crate) fn is_dequantized(&self, name: &str) -> bool {
         self.computed(name)
             .is_some_and(|compute| compute.is_of_codes())
     }
 
-    /// Puts a tensor at this name, in the place of one that may be there.
+    /// Stores a tensor under this name, replacing an existing one.
     pub(crate) fn put(&mut self, name: String, info: TensorInfo) {
         self.tensors.insert(name, info);
     }
 
-    /// Takes in the tensors of another file, which get no names here.
+    /// Adds the tensors of another file without names, and returns them.
     pub(crate) fn take_in(&mut self, other: Self) -> Vec<Part> {
         let n_before = self.files.len();
         self.files.extend(other.files);
@@ -143,10 +144,10 @@ impl TensorFiles {
         other.tensors.into_iter().map(moved).collect()
     }
 
-    /// Rows of a part in f32, whether it is stored or computed.
+    /// Returns rows of a stored or computed part in f32.
     ///
     /// # Errors
-    /// If its type is not a floating-point one, or it cannot be read.
+    /// If its dtype is not a floating-point type, or it cannot be read.
     pub(crate) fn part_rows(&self, part: &Part, rows: Range<usize>) -> Result<Vec<f32>> {
         let width: usize = part.info.shape.iter().skip(1).product();
         let span = rows.start * width..rows.end * width;
@@ -156,13 +157,13 @@ impl TensorFiles {
         Ok(read.to_dtype(DType::F32)?.to_vec1()?)
     }
 
-    /// All elements of a part, whose type has as many bytes as `T`.
+    /// Returns all elements of a part whose element size is that of `T`.
     pub(crate) fn part<T: bytemuck::Pod>(&self, part: &Part) -> Result<Vec<T>> {
         let all = 0..part.info.n_bytes / size_of::<T>();
         self.elements(&part.name, &part.info, std::slice::from_ref(&all))
     }
 
-    /// A span of the elements of a part.
+    /// Returns a span of a part's elements.
     pub(crate) fn part_span<T: bytemuck::Pod>(
         &self,
         part: &Part,
@@ -171,7 +172,7 @@ impl TensorFiles {
         self.elements(&part.name, &part.info, std::slice::from_ref(&span))
     }
 
-    /// The elements of some columns of a part of two dimensions, line by line.
+    /// Returns columns of a two-dimensional part, row by row.
     pub(crate) fn part_columns<T: bytemuck::Pod>(
         &self,
         part: &Part,
@@ -186,10 +187,10 @@ impl TensorFiles {
         }
     }
 
-    /// All elements of a part of a floating-point type, in f32.
+    /// Returns all elements of a floating-point part, in f32.
     ///
     /// # Errors
-    /// If one is NaN or infinite, or the type is another.
+    /// If an element is NaN or infinite, or the dtype is not a floating-point type.
     pub(crate) fn part_in_f32(&self, part: &Part) -> Result<Vec<f32>> {
         let numbers: Vec<f32> = match part.info.dtype {
             Dtype::F32 => self.part(part)?,
@@ -228,7 +229,7 @@ impl TensorFiles {
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     }
 
-    /// Writes a computed tensor, some rows at a time.
+    /// Writes a computed tensor in groups of rows.
     pub(super) fn copy_computed(
         &self,
         name: &str,
@@ -260,13 +261,13 @@ impl TensorInfo {
 }
 
 impl Part {
-    /// Whether it is the numbers that codes stand for.
+    /// Returns whether the part is a dequantized matrix.
     pub fn is_dequantized(&self) -> bool {
         matches!(&self.info.storage, Storage::Computed(compute) if compute.is_of_codes())
     }
 
     /// # Errors
-    /// An error that names the tensor and its file.
+    /// Makes an error that names the tensor and its file.
     pub fn error(&self, reason: impl fmt::Display) -> Error {
         let path = self.info.path.display();
         Error::input(&self.name, format!("{reason} ({path})"))
@@ -287,7 +288,7 @@ impl Part {
     }
 
     /// # Errors
-    /// If it is of none of these types.
+    /// If its dtype is not one of these.
     pub fn check_dtype(&self, expected: &[Dtype]) -> Result<()> {
         if expected.contains(&self.info.dtype) {
             return Ok(());
@@ -308,7 +309,7 @@ impl Part {
     }
 
     /// # Errors
-    /// If a number is NaN or infinite.
+    /// If an element is NaN or infinite.
     pub fn check_finite(&self, numbers: &[f32]) -> Result<()> {
         match numbers.iter().find(|number| !number.is_finite()) {
             None => Ok(()),

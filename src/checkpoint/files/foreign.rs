@@ -1,17 +1,17 @@
-//! Other formats of weights, recognized by their first bytes only in order to say what to do about them.
+//! Other weight formats, which are recognized by their first bytes to say how to convert them.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// A format and the cure.
+/// A format, and how to convert it.
 #[derive(Clone, Copy)]
 struct Format(&'static str, &'static str);
 
-/// How many bytes of a file tell its format.
+/// The number of bytes that determine a file's format.
 pub(super) const START_BYTES: usize = 512;
 
-/// A pickle that is followed by bytes, as PyTorch wrote until its version 1.5.
+/// A pickle followed by raw bytes, PyTorch's format until version 1.5.
 const LEGACY: Format = Format(
     "a PyTorch file in the format before PyTorch 1.6",
     "save it again in Python, with `torch.save(torch.load(file, weights_only=True), file)`",
@@ -44,7 +44,7 @@ const BY_TRANSFORMERS: &str = "convert it in Python, with `model.save_pretrained
                                or `safetensors.torch.save_file`";
 const ORIGINAL: &str = "take the checkpoint that it was made from, in safetensors";
 
-/// The first bytes of formats.
+/// Formats by their first bytes.
 const MAGICS: [(&[u8], Format); 23] = [
     (b"\x80\x02\x8a\nl\xfc\x9cF", LEGACY),
     (b"\x80\x02", PICKLE),
@@ -71,16 +71,16 @@ const MAGICS: [(&[u8], Format); 23] = [
     (b"Rar!", ARCHIVE),
 ];
 
-/// What the file is and the cure, if its first bytes or its name tell.
+/// Returns the file's format and how to convert it, if its first bytes or its name determine the format.
 pub(super) fn explain(path: &Path, start: &[u8]) -> Option<String> {
     let Format(name, cure) = by_content(start).or(by_extension(path))?;
     Some(format!("it is {name}; {cure}"))
 }
 
-/// As [`explain`], of a file that was not opened yet.
+/// Like [`explain`], for a file that was not opened yet.
 pub(super) fn explain_file(path: &Path) -> Option<String> {
     let mut start = Vec::new();
-    // Pipes and devices have no end, and are not opened.
+    // Pipes and devices have no end, so they are not opened.
     if path.is_file()
         && let Ok(file) = File::open(path)
     {
@@ -89,12 +89,12 @@ pub(super) fn explain_file(path: &Path) -> Option<String> {
     explain(path, &start)
 }
 
-/// Whether a file's name is that of weights in another format.
+/// Returns whether a file's name is usual for another weight format.
 pub(super) fn is_named_so(path: &Path) -> bool {
     by_extension(path).is_some()
 }
 
-/// The format of a file of this name, if it is a known one other than safetensors.
+/// Returns the format for a file name's extension, if it is a known one other than safetensors.
 fn by_extension(path: &Path) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
@@ -119,7 +119,7 @@ fn by_content(start: &[u8]) -> Option<Format> {
     if at(257, b"ustar") {
         return Some(ARCHIVE);
     }
-    // ONNX: the version of its format, then the name of its producer.
+    // ONNX: its format version, then its producer's name.
     if let [8, 3..=15, 0x12, ..] = start {
         return Some(ONNX);
     }
@@ -128,7 +128,7 @@ fn by_content(start: &[u8]) -> Option<Format> {
         .or(is_flax(start).then_some(FLAX))
 }
 
-/// A version, then the name of a model's specification with its length and a 0.
+/// Recognizes CTranslate2: a version, then the model specification's name with its length and a final 0.
 fn is_ctranslate2(start: &[u8]) -> bool {
     let [version, 0, 0, 0, length, 0, rest @ ..] = start else {
         return false;
@@ -141,7 +141,7 @@ fn is_ctranslate2(start: &[u8]) -> bool {
         })
 }
 
-/// A map whose first key is a short string of letters.
+/// Recognizes Flax: a map whose first key is a short string of letters.
 fn is_flax(start: &[u8]) -> bool {
     let [0x81..=0x8f, length @ 0xa1..=0xbf, rest @ ..] = start else {
         return false;
@@ -157,7 +157,7 @@ fn is_flax(start: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// The first bytes of published files, or those that the formats' documents give.
+    /// First bytes taken from published files or the formats' documentation.
     #[test]
     fn a_format_is_told_by_its_bytes_whatever_the_name() {
         let whisper = b"\x06\0\0\0\x0c\0WhisperSpec\0\x03\0\0\0\x94\0\0\0";

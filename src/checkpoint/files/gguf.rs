@@ -1,7 +1,7 @@
-//! The header of a GGUF file: keys with values, then where each tensor lies and in which type.
+//! The header of a GGUF file: keys with values, then each tensor's location and type.
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 //!
-//! As of safetensors, nothing is believed: a length is read only where the file is long enough for it.
+//! Files are not trusted, as with safetensors: a length is only used if the file is long enough for it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -19,20 +19,21 @@ use arrays::ArrayPlace;
 pub(crate) use parts::{parts, together};
 
 pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
-/// Keys have at most 65,535 bytes; of longer texts only templates are known.
+/// The length limit for strings. Keys have at most 65,535 bytes; only chat templates are longer.
 const MAX_TEXT_BYTES: u64 = 10_000_000;
-/// Types of values.
+/// Value types.
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
-/// Arrays for each layer have fewer; tokens, of which nothing is kept, have more.
+/// The largest array that is kept. Arrays with a value for each layer are smaller. Tokenizer arrays are larger, and are not
+/// kept.
 const MAX_KEPT_ITEMS: u64 = 4096;
 
-/// What a file says of itself, and its tensors.
+/// A file's keys and tensors.
 #[derive(Debug)]
 pub(crate) struct Gguf {
-    /// Numbers, texts, and arrays of few numbers; of others, only that they are there (`null`).
+    /// Scalars, strings, and short arrays; `null` for every other key.
     pub metadata: BTreeMap<String, Value>,
-    /// Where the others are.
+    /// Locations of arrays that were not kept.
     arrays: BTreeMap<String, ArrayPlace>,
     pub tensors: Vec<GgufTensor>,
 }
@@ -41,19 +42,19 @@ pub(crate) struct Gguf {
 pub(crate) struct GgufTensor {
     pub name: String,
     pub kind: BlockKind,
-    /// Outermost first.
+    /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// From the start of the file.
+    /// Offset from the file's start.
     pub(super) offset: u64,
     pub(super) n_bytes: usize,
 }
 
-/// Whether the file at a path begins as GGUF does.
+/// Returns whether the file at a path begins with GGUF's magic bytes.
 pub(crate) fn is_gguf(path: &Path) -> bool {
     PositionedFile::open(path.to_path_buf()).is_ok_and(|file| begins_so(&file))
 }
 
-/// Whether a file begins as GGUF does.
+/// Returns whether a file begins with GGUF's magic bytes.
 pub(super) fn begins_so(file: &PositionedFile) -> bool {
     let mut start: Vec<u8> = Vec::with_capacity(MAGIC.len());
     file.len() >= MAGIC.len() as u64
@@ -116,7 +117,8 @@ pub(super) fn read(file: &PositionedFile) -> Result<Gguf> {
     })
 }
 
-/// Moves offsets to the file's start; refuses tensors beyond the file or over each other, and names that occur twice.
+/// Makes offsets relative to the file's start. Refuses tensors beyond the file's end, overlapping tensors, and duplicate
+/// names.
 fn place(tensors: &mut [GgufTensor], start: u64, len: u64) -> std::result::Result<(), String> {
     let mut names = HashSet::new();
     for tensor in &mut *tensors {
@@ -146,12 +148,12 @@ fn place(tensors: &mut [GgufTensor], start: u64, len: u64) -> std::result::Resul
     Ok(())
 }
 
-/// A place in a file that is read onwards.
+/// A position in a file that is read sequentially.
 struct Cursor<'f> {
     file: &'f PositionedFile,
-    /// Of the next byte.
+    /// The offset of the next byte.
     at: u64,
-    /// Bytes read ahead, the first `taken` of which were used.
+    /// Bytes that were read ahead; the first `taken` are used up.
     ahead: Vec<u8>,
     taken: usize,
 }
@@ -237,7 +239,7 @@ impl<'f> Cursor<'f> {
             .map_err(|error| self.error(format!("its header is not UTF-8: {error}")))
     }
 
-    /// The value of a key, of which arrays that are not kept are `null`.
+    /// Reads a key's value; `null` for arrays that are not kept.
     fn value(&mut self, key: &str, kind: u32) -> Result<Value> {
         if kind != ARRAY {
             return self.scalar(key, kind);
@@ -345,7 +347,7 @@ fn decimal(number: f32) -> Value {
         .map_or(Value::Null, Value::Number)
 }
 
-/// The bytes of a number or a truth value.
+/// Returns the size in bytes of a number or boolean.
 fn size_of_scalar(kind: u32) -> Option<u64> {
     Some(match kind {
         0 | 1 | 7 => 1,

@@ -1,9 +1,8 @@
-//! The header of a safetensors file: eight bytes of length, then JSON that says where each tensor lies.
+//! The header of a safetensors file: eight bytes with its length, then JSON with each tensor's location.
 //!
-//! The same files are accepted as by the `safetensors` crate (a test holds the two together), with the
-//! tensor and the numbers in the message. Two kinds more are refused: a name that occurs twice, of which
-//! the crate silently keeps the last, and an empty tensor whose other dimensions overflow, which would
-//! overflow again in its strides.
+//! Accepts the same files as the `safetensors` crate (a test compares them), but messages name the tensor and the offending
+//! value. Two more kinds of files are refused: duplicate names, for which the crate silently keeps the last tensor, and
+//! empty tensors whose other dimensions overflow, because their strides would overflow too.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -17,26 +16,26 @@ use super::foreign;
 use super::positioned::PositionedFile;
 use crate::error::{Error, Result};
 
-/// The limit of the format, which the `safetensors` crate applies too.
+/// The format's limit, which the `safetensors` crate applies too.
 pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
 const LENGTH_BYTES: u64 = 8;
 
 /// A checked header.
 pub(super) struct Header {
-    /// In the order of the file.
+    /// Tensors in the file's order.
     pub(super) tensors: Vec<Entry>,
     pub(super) metadata: BTreeMap<String, String>,
 }
 
-/// One tensor of a checked header.
+/// A tensor in a checked header.
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// From the start of the file.
+    /// Offset from the file's start.
     pub(super) offset: u64,
     pub(super) n_bytes: usize,
-    /// Of each dimension, in elements, if the elements do not lie one after another.
+    /// Strides in elements, if the elements are not contiguous.
     pub(super) strides: Option<Arc<[usize]>>,
 }
 
@@ -45,7 +44,7 @@ pub(super) fn read(file: &PositionedFile) -> Result<Header> {
     let invalid = |reason: String| Error::damaged(file.path(), reason);
     let mut start = Vec::with_capacity(LENGTH_BYTES as usize);
     read_bytes(file, &mut start, LENGTH_BYTES.min(file.len()), 0)?;
-    // Another format shows as a nonsensical length or as a header that is no JSON.
+    // Another format appears as an implausible length or as a header that is not JSON.
     let not_a_header = |reason| match foreign::explain_file(file.path()) {
         Some(reason) => Error::NotSafetensors {
             path: file.path().to_path_buf(),
@@ -79,7 +78,7 @@ pub(super) fn read(file: &PositionedFile) -> Result<Header> {
     })
 }
 
-/// The length that the first bytes give, if a file of `file_len` bytes can hold it.
+/// Returns the header's length from the first bytes, if a file with `file_len` bytes can contain it.
 fn header_length(start: &[u8], file_len: u64) -> std::result::Result<u64, String> {
     let bytes = start.try_into().map_err(|_| {
         format!("it has {file_len} bytes; the length of the header alone takes {LENGTH_BYTES}")
@@ -99,7 +98,7 @@ fn header_length(start: &[u8], file_len: u64) -> std::result::Result<u64, String
     Ok(length)
 }
 
-/// The tensors, sorted by offset, must fill the data exactly: no gap, no overlap, nothing left over.
+/// Checks that tensors, sorted by offset, fill the data exactly: no gap, no overlap, no remainder.
 fn check_places(tensors: &[(String, RawInfo)], data_len: u64) -> std::result::Result<(), String> {
     let mut filled = 0;
     let mut previous = "";
@@ -142,7 +141,7 @@ fn check_places(tensors: &[(String, RawInfo)], data_len: u64) -> std::result::Re
     Ok(())
 }
 
-/// The bytes that a tensor of this type and shape takes.
+/// Returns the size in bytes of a tensor with this dtype and shape.
 fn n_bytes(info: &RawInfo) -> std::result::Result<usize, String> {
     let shape = &info.shape;
     // A zero counts as one here, so that no partial product (a stride) can overflow later.
@@ -162,7 +161,7 @@ fn n_bytes(info: &RawInfo) -> std::result::Result<usize, String> {
     Ok(bits / 8)
 }
 
-/// Reads `n` bytes, which the file's length has been seen to hold.
+/// Reads `n` bytes; the caller has checked that the file is long enough.
 fn read_bytes(file: &PositionedFile, bytes: &mut Vec<u8>, n: u64, offset: u64) -> Result<()> {
     let n = n as usize;
     bytes

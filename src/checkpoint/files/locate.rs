@@ -1,4 +1,4 @@
-//! Which files a path means: the file of a directory, the shards of an index.
+//! Finds the files that a path means: the file in a directory, the shards of an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,14 +11,14 @@ use super::{TensorInfo, foreign, gguf, header::MAX_HEADER_BYTES};
 use crate::checkpoint::python_json;
 use crate::error::{Error, Result};
 
-/// The file of a checkpoint that is not sharded.
+/// The file of an unsharded checkpoint.
 pub(crate) const SINGLE: &str = "model.safetensors";
-/// The list of a sharded checkpoint's files.
+/// The index of a sharded checkpoint.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
-/// The same of a checkpoint that PyTorch wrote.
+/// The file of an unsharded checkpoint that PyTorch wrote.
 pub(crate) const PICKLE: &str = "pytorch_model.bin";
 pub(crate) const PICKLE_INDEX: &str = "pytorch_model.bin.index.json";
-/// Files of PyTorch that stand beside weights: what a trainer left, and an adapter.
+/// PyTorch files beside weights that are not weights: a trainer's state, and an adapter.
 const NO_MODELS: [&str; 7] = [
     "training_args",
     "optimizer",
@@ -28,10 +28,10 @@ const NO_MODELS: [&str; 7] = [
     "adapter_model",
     "random_states",
 ];
-/// As for a header; the index of the largest public checkpoints has a tenth of it.
+/// The size limit, as for a header. The index of the largest public checkpoints has a tenth of it.
 const MAX_INDEX_BYTES: u64 = MAX_HEADER_BYTES;
 
-/// Where the weights are.
+/// The location of the weights.
 pub(super) enum Located {
     /// In one safetensors file.
     File(PathBuf),
@@ -51,9 +51,10 @@ pub(super) fn locate(path: &Path) -> Result<Located> {
     })
 }
 
-/// The single file goes before the index, and safetensors before what PyTorch wrote, as in `transformers` (`_get_resolved_checkpoint_files`,
-/// <https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py>), so that
-/// a directory with both gives the same weights here and there.
+/// A single file takes precedence over an index, and safetensors over PyTorch, as in `transformers`
+/// (`_get_resolved_checkpoint_files`,
+/// <https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py>). So a directory with both
+/// gives the same weights here and there.
 fn in_directory(directory: &Path) -> Result<Located> {
     let named = |name: &str| Some(directory.join(name)).filter(|path| is_named(path));
     for (single, index) in [(SINGLE, INDEX), (PICKLE, PICKLE_INDEX)] {
@@ -89,7 +90,7 @@ fn in_directory(directory: &Path) -> Result<Located> {
             });
         }
     }
-    // Which are missing is said where they are opened.
+    // Opening the parts reports the missing ones.
     if let Some(first) = gguf::together(&weights) {
         return Ok(Located::File(first.clone()));
     }
@@ -142,7 +143,7 @@ fn in_directory(directory: &Path) -> Result<Located> {
     })
 }
 
-/// The snapshots of a repository's folder in the Hub's cache (`models--owner--name`).
+/// Returns the snapshots in a repository's folder in the Hub's cache (`models--owner--name`).
 fn snapshots(directory: &Path) -> Option<String> {
     let snapshots = list(&directory.join("snapshots")).ok()?;
     let paths = snapshots.iter().map(|path| path.display().to_string());
@@ -150,7 +151,7 @@ fn snapshots(directory: &Path) -> Option<String> {
     (!paths.is_empty()).then(|| paths.join(" or "))
 }
 
-/// Sorted, without hidden files: macOS leaves `._model.safetensors` on foreign disks.
+/// Returns a directory's files, sorted, without hidden ones: macOS leaves `._model.safetensors` on foreign disks.
 fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -163,15 +164,15 @@ fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A sharded checkpoint's index: which shard holds which tensor.
+/// The index of a sharded checkpoint, which maps tensors to shards.
 pub(crate) struct Index {
     pub(super) path: PathBuf,
-    /// The shard of each tensor, by their names.
+    /// The shard that contains each tensor.
     weight_map: BTreeMap<String, String>,
 }
 
 impl Index {
-    /// Reads an index and checks that its shards lie in its own directory.
+    /// Reads an index and checks that its shards are in its own directory.
     pub(crate) fn read(path: PathBuf) -> Result<Self> {
         #[derive(Deserialize)]
         struct Raw {
@@ -207,7 +208,7 @@ impl Index {
         Ok(Self { path, weight_map })
     }
 
-    /// The names of the shards, each once.
+    /// Returns the shards' names, each once.
     pub(crate) fn names(&self) -> BTreeSet<&str> {
         self.weight_map.values().map(String::as_str).collect()
     }
@@ -216,7 +217,7 @@ impl Index {
         self.path.with_file_name(shard)
     }
 
-    /// Every shard, once; all of them exist.
+    /// Returns every shard's path, once. All of them exist.
     pub(super) fn shards(&self) -> Result<Vec<PathBuf>> {
         let shards = self.names();
         let is_missing = |shard: &&&str| {
@@ -238,7 +239,7 @@ impl Index {
         Ok(shards.into_iter().map(|shard| self.place(shard)).collect())
     }
 
-    /// Keeps only the tensors that the index lists; each must be in its shard.
+    /// Only keeps the tensors that the index lists; each must be in its shard.
     pub(super) fn select(&self, found: &mut BTreeMap<String, TensorInfo>) -> Result<()> {
         for (name, shard) in &self.weight_map {
             if found
@@ -259,20 +260,20 @@ impl Index {
     }
 }
 
-/// Whether there is something under this name, be it a link that leads nowhere: a file that need not be there is missing only
-/// if nothing has its name, and whoever reads it says what it is instead.
+/// Returns whether anything has this name, even a broken link. An optional file only counts as missing if nothing has its
+/// name; otherwise the reader reports the problem.
 pub(crate) fn is_named(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// A JSON file of the checkpoint, which `name` says, of at most `max_bytes`.
+/// Reads a checkpoint's JSON file, called `name` in messages, of at most `max_bytes`.
 pub(crate) fn read_limited(path: &Path, max_bytes: u64, name: &str) -> Result<Vec<u8>> {
     let failed = |source| Error::io(path, "read", source);
     let malformed = |what: String| Error::UnexpectedJson {
         path: path.to_path_buf(),
         reason: format!("it {what}; give the checkpoint's {name}"),
     };
-    // Asked before opening: opening a named pipe waits for somebody to write to it, and a device has no end.
+    // Checked before opening: opening a named pipe waits until somebody writes to it, and a device has no end.
     let found = fs::metadata(path).map_err(|source| match path.is_symlink() {
         true => failed(io::Error::other(format!(
             "it is a link that leads to no file ({source}); fetch that file, or remove the link"
@@ -288,7 +289,7 @@ pub(crate) fn read_limited(path: &Path, max_bytes: u64, name: &str) -> Result<Ve
     fs::read(path).map_err(failed)
 }
 
-/// Whether a shard's name cannot lead out of the directory. Links may: the Hub's cache is made of them.
+/// Returns whether a shard's name stays inside the directory. Links may lead out: the Hub's cache consists of them.
 fn stays_inside(shard: &str) -> bool {
     let mut components = Path::new(shard).components();
     !shard.is_empty()

@@ -1,4 +1,4 @@
-//! Tensors' bytes that stay in memory once they are read.
+//! Tensors' bytes that stay in memory after they are read.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::TensorFiles;
 use super::positioned::PositionedFile;
 
-/// Which of the files, the first byte in it, and how many: tensors of a pickle may share a beginning.
+/// The file's index, the offset of the first byte, and the number of bytes: tensors in a pickle may begin at the same byte.
 pub(super) type Place = (usize, u64, usize);
 pub(super) type Bytes = Arc<Vec<u8>>;
 
-/// Bytes of tensors, by their place.
+/// Tensors' bytes, by location.
 #[derive(Debug, Default)]
 pub(super) struct Memory(Mutex<HashMap<Place, Bytes>>);
 
 impl Memory {
-    /// The bytes of the tensor at a place, which is in `file`.
+    /// Returns the bytes of the tensor at a location in `file`.
     pub fn bytes(&self, file: &PositionedFile, place: Place) -> io::Result<Bytes> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = known.get(&place) {
@@ -33,7 +33,7 @@ impl Memory {
 }
 
 impl TensorFiles {
-    /// The same tensors, of which all that is read stays in memory as it is in the files.
+    /// Returns the same tensors, whose bytes stay in memory, as they are in the files, after they are read.
     pub(crate) fn kept_in_memory(&self) -> Self {
         Self {
             memory: Some(Arc::default()),

@@ -1,4 +1,4 @@
-//! Files of NumPy: an array (`.npy`), or a zip archive of arrays (`.npz`).
+//! NumPy files: an array (`.npy`), or a zip archive with arrays (`.npz`).
 //!
 //! The format is described in <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
 
@@ -16,11 +16,11 @@ use crate::error;
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 const FORMAT: &str = "a NumPy file";
 const EXTENSION: &str = ".npy";
-/// More than the description of any array takes that is read.
+/// The size limit for an array's description, more than any supported array needs.
 const MAX_DESCRIPTION_BYTES: u64 = 10_000;
 const CURE: &str = "save it again, as an array of numbers, with `numpy.save` or `numpy.savez`";
 
-/// Types by the characters after the byte order.
+/// Dtypes by the characters after the byte order.
 const TYPES: [(&str, Dtype); 12] = [
     ("f8", Dtype::F64),
     ("f4", Dtype::F32),
@@ -36,12 +36,12 @@ const TYPES: [(&str, Dtype); 12] = [
     ("b1", Dtype::BOOL),
 ];
 
-/// Whether an archive is one of `numpy.savez`.
+/// Returns whether an archive was written by `numpy.savez`.
 pub(super) fn is_one(entries: &BTreeMap<String, Stored>) -> bool {
     !entries.is_empty() && entries.keys().all(|name| name.ends_with(EXTENSION))
 }
 
-/// Reads what an array is; its name is that of the file.
+/// Reads an array's header; the array's name is the file's.
 pub(super) fn read(file: &PositionedFile) -> error::Result<Header> {
     let name = file
         .path()
@@ -55,7 +55,7 @@ pub(super) fn read(file: &PositionedFile) -> error::Result<Header> {
     of_arrays(file, [(&*name, all)].into_iter())
 }
 
-/// Reads what arrays an archive has; their names are those of its entries.
+/// Reads the headers of an archive's arrays; their names are the entries'.
 pub(super) fn read_archive(
     file: &PositionedFile,
     entries: &BTreeMap<String, Stored>,
@@ -90,7 +90,7 @@ fn array(file: &PositionedFile, name: &str, place: Stored) -> std::result::Resul
         )
     };
     let wrong = |reason: &str| format!("array {name:?} {reason}; {CURE}");
-    // The magic bytes, two of a version, and the length of the description: in two bytes, from version 2 on in four.
+    // The magic bytes, two bytes with the version, and the description's length: two bytes, or four from version 2 on.
     let start = part(0, 12)?;
     let version = start.get(6).filter(|_| start.starts_with(MAGIC));
     let (length_bytes, length) = match (version, start.get(8..)) {

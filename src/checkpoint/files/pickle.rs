@@ -1,8 +1,8 @@
-//! A reader of pickles that runs nothing: it knows the instructions that `torch.save` writes, and the few functions of PyTorch that
-//! describe tensors, whose results it computes itself (`torch.rs`). Every other name in a pickle is refused.
+//! Reads pickles without executing anything. It knows the instructions that `torch.save` writes, and the few PyTorch
+//! functions that describe tensors, whose results it computes itself (`torch.rs`). Every other name in a pickle is refused.
 //!
-//! Values are numbers that stand for places in lists, so that nothing is copied when it is named again, nothing is
-//! visited by recursion, and a list that contains itself is a number in its own list. The format is described in
+//! Values are indices into lists. So nothing is copied when it is referenced again, nothing is visited recursively, and a
+//! list that contains itself is its own index in its own list. The format is described in
 //! <https://github.com/python/cpython/blob/main/Lib/pickletools.py>.
 
 use std::collections::HashMap;
@@ -11,28 +11,28 @@ use super::torch::{Function, Storage, View};
 
 pub(super) type Result<T> = std::result::Result<T, String>;
 
-/// A value of a pickle.
+/// A value in a pickle.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
     None,
     Bool,
     Int(i64),
     Float,
-    /// From this byte of the pickle to that.
+    /// A byte range in the pickle.
     Text(u32, u32),
     Function(Function),
-    /// By the place in [`Pickle::lists`]; of a dict, keys and values alternate.
+    /// An index into [`Pickle::lists`]. In a dict, keys and values alternate.
     Tuple(usize),
     List(usize),
     Dict(usize),
-    /// By the place in [`Pickle::storages`].
+    /// An index into [`Pickle::storages`].
     Storage(usize),
-    /// By the place in [`Pickle::views`].
+    /// An index into [`Pickle::views`].
     Tensor(usize),
 }
 
 impl Value {
-    /// The value's type in Python, for messages.
+    /// Returns the value's type in Python, for messages.
     pub fn kind(self) -> &'static str {
         match self {
             Self::None => "None",
@@ -50,12 +50,12 @@ impl Value {
     }
 }
 
-/// A pickle as it is read.
+/// The state of a pickle's reader.
 pub(super) struct Pickle<'b> {
     bytes: &'b [u8],
     at: usize,
     stack: Vec<Value>,
-    /// The heights of the stack at its marks.
+    /// The stack's heights at its marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
     pub lists: Vec<Vec<Value>>,
@@ -66,7 +66,7 @@ pub(super) struct Pickle<'b> {
 }
 
 impl<'b> Pickle<'b> {
-    /// Reads a pickle whose values may take about `room` bytes, and returns it with the value that it stands for.
+    /// Reads a pickle whose values may take about `room` bytes, and returns it with its value.
     pub fn read(bytes: &'b [u8], room: usize) -> Result<(Self, Value)> {
         let mut pickle = Self {
             bytes,
@@ -89,7 +89,7 @@ impl<'b> Pickle<'b> {
         }
     }
 
-    /// Accounts for memory that the pickle asks for.
+    /// Accounts for `n_bytes` more of memory.
     pub fn take(&mut self, n_bytes: usize) -> Result<()> {
         let rest = self.room.checked_sub(n_bytes);
         self.room = rest.ok_or(
@@ -182,7 +182,7 @@ impl<'b> Pickle<'b> {
                 self.call(function, arguments)?
             }
             b'b' => {
-                // The attributes of a dict: `_metadata`, the versions of modules, which change no tensor.
+                // A dict's attributes: `_metadata`, the modules' versions, which do not change tensors.
                 let (attributes, object) = (self.pop()?, self.pop()?);
                 match (attributes, object) {
                     (Value::Dict(_), Value::Dict(_)) => object,
@@ -216,7 +216,7 @@ impl<'b> Pickle<'b> {
         found.copied().ok_or_else(ends)
     }
 
-    /// The number of `n` bytes that comes next.
+    /// Reads an unsigned integer with `n` bytes.
     fn number(&mut self, n: usize) -> Result<u32> {
         match n {
             1 => Ok(self.array::<1>()?[0].into()),
@@ -250,7 +250,7 @@ impl<'b> Pickle<'b> {
         Ok(value)
     }
 
-    /// What comes before the next line break.
+    /// Returns the text before the next line break.
     fn line(&mut self) -> Result<&'b str> {
         const MAX_BYTES: usize = 200;
         let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -268,12 +268,12 @@ impl<'b> Pickle<'b> {
         }
     }
 
-    /// The height of the stack at the last mark, below which only whole marks are taken.
+    /// Returns the stack's height at the last mark, below which values are only removed together with that mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
 
-    /// The values since the last mark.
+    /// Removes and returns the values since the last mark.
     fn marked(&mut self) -> Result<Vec<Value>> {
         let mark = self.marks.pop().ok_or_else(empty)?;
         Ok(self.stack.split_off(mark))

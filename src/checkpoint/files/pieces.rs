@@ -1,9 +1,9 @@
-//! The bytes of a stored tensor, in its own order, piece by piece.
+//! Reads a stored tensor's bytes in its own order, in pieces.
 
 use super::{Storage, TensorFiles, TensorInfo, read_failed};
 use crate::error::{Error, Result};
 
-/// A tensor that is read in pieces: from its file, or if its elements do not lie one after another, from a copy.
+/// A tensor that is read in pieces: from its file, or from a copy if its elements are not contiguous.
 pub(super) struct Pieces<'f> {
     files: &'f TensorFiles,
     name: &'f str,
@@ -26,7 +26,7 @@ impl<'f> Pieces<'f> {
         })
     }
 
-    /// Replaces `piece` by the bytes from `start` on, at most `n`.
+    /// Replaces `piece` by at most `n` bytes from `start` on.
     pub fn read(&self, start: usize, n: usize, piece: &mut Vec<u8>) -> Result<()> {
         piece.clear();
         let n = n.min(self.info.n_bytes - start);
@@ -58,7 +58,7 @@ fn copy(files: &TensorFiles, name: &str, info: &TensorInfo) -> Result<Vec<u8>> {
 }
 
 impl TensorInfo {
-    /// Which file a stored tensor is in, its first byte there, and its strides if its elements do not lie one after another.
+    /// Returns a stored tensor's file, its first byte there, and its strides if its elements are not contiguous.
     pub(super) fn place(&self) -> Option<(usize, u64, Option<&[usize]>)> {
         match &self.storage {
             Storage::Stored {

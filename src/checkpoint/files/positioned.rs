@@ -1,4 +1,4 @@
-//! A file that is read at given positions, by any number of threads at once.
+//! A file that any number of threads can read at given positions.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +20,7 @@ pub(super) struct PositionedFile {
 impl PositionedFile {
     pub(super) fn open(path: PathBuf) -> Result<Self> {
         let failed = |source| Error::io(&path, "open", source);
-        // Asked before opening: opening a named pipe waits for somebody to write to it.
+        // Checked before opening: opening a named pipe waits until somebody writes to it.
         if !fs::metadata(&path).map_err(failed)?.is_file() {
             return Err(Error::irregular(path));
         }
@@ -37,19 +37,19 @@ impl PositionedFile {
         &self.path
     }
 
-    /// The length when it was opened.
+    /// Returns the length that the file had when it was opened.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Appends `n` values that start at byte `offset`. The caller has reserved the room.
+    /// Appends `n` values that begin at byte `offset`. The caller has reserved the capacity.
     pub(super) fn append<T: bytemuck::Pod>(
         &self,
         values: &mut Vec<T>,
         n: usize,
         offset: u64,
     ) -> io::Result<()> {
-        // The zeros that safe Rust asks for are still in the L2 cache when the read overwrites them.
+        // The zeros that safe Rust writes first are still in the L2 cache when the read overwrites them.
         const CHUNK_BYTES: usize = 256 * 1024;
         let chunk = CHUNK_BYTES / size_of::<T>();
         for start in (0..n).step_by(chunk) {
@@ -71,7 +71,7 @@ fn read_exact_at(file: &Handle, buffer: &mut [u8], offset: u64) -> io::Result<()
     std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset)
 }
 
-/// One cursor, so one reader at a time.
+/// There is one cursor, so only one reader at a time.
 #[cfg(not(unix))]
 type Handle = std::sync::Mutex<File>;
 
@@ -79,7 +79,7 @@ type Handle = std::sync::Mutex<File>;
 fn read_exact_at(file: &Handle, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     use std::io::{Read, Seek, SeekFrom};
 
-    // Every reader seeks first, so a panic elsewhere leaves nothing to distrust.
+    // Every reader seeks first, so a panic in another thread cannot leave a wrong position.
     let mut file = file.lock().unwrap_or_else(|poison| poison.into_inner());
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(buffer)

@@ -1,11 +1,11 @@
-//! Tensors whose elements do not lie one after another: views that `torch.save` keeps as views, and arrays in Fortran order.
+//! Tensors whose elements are not contiguous: views that `torch.save` keeps as views, and arrays in Fortran order.
 
 use std::io;
 use std::ops::Range;
 
 use super::positioned::PositionedFile;
 
-/// Whether the elements lie in their order, without gaps.
+/// Returns whether the elements are in order, without gaps.
 pub(super) fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
     let mut expected = 1;
     let mut fits = |(&dim, &stride): (&usize, &usize)| {
@@ -16,7 +16,7 @@ pub(super) fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
     shape.contains(&0) || shape.iter().zip(strides).rev().all(&mut fits)
 }
 
-/// The number of elements from the first to the last, both included; `None` if it overflows.
+/// Returns the number of elements from the first to the last in storage, both included; `None` if it overflows.
 pub(super) fn reach(shape: &[usize], strides: &[usize]) -> Option<usize> {
     let mut all = shape.iter().zip(strides);
     all.try_fold(1usize, |reach, (&dim, &stride)| {
@@ -24,8 +24,8 @@ pub(super) fn reach(shape: &[usize], strides: &[usize]) -> Option<usize> {
     })
 }
 
-/// Appends spans of elements, counted in the tensor's own order, of a tensor that begins at byte `offset`.
-/// The caller has reserved the room, and checked that the tensor lies in the file.
+/// Appends spans of elements, counted in the tensor's own order, for a tensor that begins at byte `offset`. The caller has
+/// reserved the capacity, and checked that the file contains the tensor.
 pub(super) fn append<T: bytemuck::Pod>(
     file: &PositionedFile,
     offset: u64,
@@ -40,7 +40,7 @@ pub(super) fn append<T: bytemuck::Pod>(
     ) else {
         return Ok(());
     };
-    // One read, of everything between the first and the last row that is wanted.
+    // One read for everything between the first and the last requested row.
     let row: usize = shape[1..].iter().product();
     let begin = start / row * strides[0];
     let last = (end - 1) / row * strides[0];

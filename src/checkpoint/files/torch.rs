@@ -1,5 +1,5 @@
-//! Files of `torch.save`: a zip archive whose `data.pkl` is a pickle of a dict of tensors, which are views of storages, and whose
-//! `data/KEY` are the bytes of these storages.
+//! PyTorch files (`torch.save`): a zip archive. Its `data.pkl` is a pickle with a dict of tensors, which are views of
+//! storages; the files `data/KEY` contain the storages' bytes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,35 +15,35 @@ use crate::error;
 
 const FORMAT: &str = "a PyTorch file";
 const PICKLE: &str = "/data.pkl";
-/// The way out of a file that holds more than tensors.
+/// The cure for a file that contains more than tensors.
 const CURE: &str = "save the tensors alone, with `torch.save(model.state_dict(), file)` or `safetensors.torch.save_file`";
-/// Memory for the values of a small file's pickle.
+/// Memory for the values in a small file's pickle.
 const SMALL_ROOM: u64 = 1 << 20;
 
-/// A function, class or type of PyTorch that pickles of tensors name.
+/// A PyTorch function, class or type that pickles of tensors name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Function {
     OrderedDict,
-    /// A tensor of the storage's type.
+    /// Builds a tensor with the storage's dtype.
     Tensor,
-    /// A tensor of a type that is given.
+    /// Builds a tensor with a given dtype.
     TypedTensor,
     Parameter,
-    /// Calls the function that is given.
+    /// Calls the given function.
     FromType,
-    /// A class for [`Self::FromType`], which adds attributes alone.
+    /// A class for [`Self::FromType`], which only adds attributes.
     Class,
-    /// The type of a tensor.
+    /// A tensor's dtype.
     Type(Dtype),
-    /// A storage of elements of this type.
+    /// A storage whose elements have this dtype.
     Storage(Dtype),
-    /// A storage of bytes, for elements of any type.
+    /// A storage of bytes, for elements of any dtype.
     BytesStorage,
 }
 
 impl Function {
     /// # Errors
-    /// If tensors need no such name: a pickle that calls it may do anything.
+    /// If tensors do not need this name: a pickle that calls other functions could do anything.
     pub fn named(module: &str, name: &str) -> Result<Self> {
         Ok(match (module, name) {
             ("collections", "OrderedDict") => Self::OrderedDict,
@@ -80,28 +80,28 @@ impl Function {
     }
 }
 
-/// The storage of one or several tensors.
+/// The storage of one or more tensors.
 #[derive(Debug)]
 pub(super) struct Storage {
-    /// The name of its entry.
+    /// The name of its archive entry.
     key: (Value, usize),
-    /// `None`: bytes of any type.
+    /// `None`: bytes for any dtype.
     dtype: Option<Dtype>,
 }
 
-/// A tensor: the elements of a storage by their strides.
+/// A tensor as a strided view of a storage.
 #[derive(Debug)]
 pub(super) struct View {
     storage: usize,
     dtype: Dtype,
-    /// Of the first element, in elements.
+    /// The index of the first element.
     first: usize,
     shape: Vec<usize>,
     strides: Vec<usize>,
 }
 
 impl Pickle<'_> {
-    /// The storage of this persistent id: `("storage", type, key, device, number of elements)`.
+    /// Returns the storage for this persistent id: `("storage", type, key, device, number of elements)`.
     pub fn storage(&mut self, id: Value) -> Result<Value> {
         let wrong = || {
             format!(
@@ -133,7 +133,7 @@ impl Pickle<'_> {
         Ok(Value::Storage(self.storages.len() - 1))
     }
 
-    /// The result of a call, computed here.
+    /// Returns the result of a call, computed here.
     pub fn call(&mut self, function: Value, arguments: Value) -> Result<Value> {
         let (mut function, mut arguments) = (function, arguments);
         if let (Value::Function(Function::FromType), Value::Tuple(list)) = (function, arguments)
@@ -155,7 +155,7 @@ impl Pickle<'_> {
         let Value::Function(function) = function else {
             return Err(format!("its pickle calls {}", function.kind()));
         };
-        // The last argument says whether values are to be negated or conjugated; an empty dict, that they are not.
+        // The last argument says whether to negate or conjugate values; an empty dict says no.
         let is_plain = |rest: &[Value]| match rest {
             [] => true,
             [Value::Dict(with)] => self.lists[*with].is_empty(),
@@ -201,7 +201,7 @@ impl Pickle<'_> {
         Ok(Value::Tensor(self.views.len() - 1))
     }
 
-    /// A tuple of numbers that are not negative.
+    /// Reads a tuple of non-negative integers.
     fn sizes(&mut self, tuple: Value) -> Result<Vec<usize>> {
         let Value::Tuple(list) = tuple else {
             return Err(format!(
@@ -209,7 +209,7 @@ impl Pickle<'_> {
                 tuple.kind()
             ));
         };
-        // The same tuple may stand in many tensors.
+        // Many tensors may refer to the same tuple.
         self.take(self.lists[list].len() * size_of::<usize>())?;
         let size = |value: &Value| match value {
             Value::Int(size) => usize::try_from(*size).ok(),
@@ -220,18 +220,18 @@ impl Pickle<'_> {
     }
 }
 
-/// Whether an archive is one of `torch.save`.
+/// Returns whether an archive was written by `torch.save`.
 pub(super) fn is_one(entries: &BTreeMap<String, Stored>) -> bool {
     root(entries).is_some()
 }
 
-/// The folder of the archive that holds everything.
+/// Returns the folder in the archive that contains everything.
 fn root(entries: &BTreeMap<String, Stored>) -> Option<&str> {
     let roots = entries.keys().filter_map(|name| name.strip_suffix(PICKLE));
     roots.min_by_key(|root| root.len())
 }
 
-/// Reads what tensors a file has.
+/// Reads the headers of a file's tensors.
 pub(super) fn read(
     file: &PositionedFile,
     entries: &BTreeMap<String, Stored>,
@@ -311,12 +311,12 @@ fn tensors(
                 .map_err(|reason| format!("tensor {name:?}: {reason}"))?,
         );
     }
-    // As transformers marks the safetensors files that it writes, and wants those marked that it reads.
+    // transformers marks its safetensors files like this, and requires the mark.
     let metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
     Ok(Header { tensors, metadata })
 }
 
-/// A tensor in a storage of `n_bytes` at byte `offset`.
+/// Returns a tensor in a storage with `n_bytes` at byte `offset`.
 fn placed(name: &str, view: &View, offset: u64, n_bytes: usize) -> Result<Entry> {
     let View {
         shape,

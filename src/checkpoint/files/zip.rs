@@ -1,5 +1,5 @@
-//! The directory of a zip archive: where each of its entries lies. `torch.save` and `numpy.savez` write archives whose entries are
-//! stored as they are, so that a tensor can be read at its place; compressed entries are refused.
+//! A zip archive's directory: the location of each entry. `torch.save` and `numpy.savez` store entries uncompressed, so a
+//! tensor can be read in place; compressed entries are refused.
 //!
 //! The format is described in <https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT>.
 
@@ -9,7 +9,7 @@ use super::MAX_HEADER_BYTES;
 use super::positioned::PositionedFile;
 use crate::error::{Error, Result};
 
-/// The first bytes of an archive, which are those of its first entry.
+/// The first bytes of an archive, which begin its first entry.
 pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
 const END: &[u8] = b"PK\x05\x06";
 const END_BYTES: u64 = 22;
@@ -22,30 +22,30 @@ const RECORD_BYTES: usize = 46;
 const LOCAL_BYTES: u64 = 30;
 /// The longest comment that may follow the end record.
 const MAX_COMMENT_BYTES: u64 = 65_535;
-/// A file that lacks its end, where the directory of an archive lies.
+/// The reason for a file without its end, where an archive has its directory.
 const CUT: &str = "it is cut short or damaged; download it again";
 
-/// The bytes of a stored entry.
+/// The location of a stored entry's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
-    /// From the start of the file.
+    /// Offset from the file's start.
     pub offset: u64,
     pub n_bytes: u64,
 }
 
-/// Reads and checks an archive's directory: every entry is stored, inside the file and apart from the others.
+/// Reads and checks an archive's directory: every entry must be uncompressed, inside the file and separate from the others.
 pub(super) fn read(file: &PositionedFile) -> Result<BTreeMap<String, Stored>> {
     entries(file).map_err(|failure| failure.of(file, "a zip archive"))
 }
 
-/// Why an archive or an entry of it cannot be read.
+/// The reason why an archive or an entry cannot be read.
 pub(super) enum Failure {
     System(std::io::Error),
     Content(String),
 }
 
 impl Failure {
-    /// The error about `file`, which is of this format.
+    /// Makes the error about `file`, which has this format.
     pub fn of(self, file: &PositionedFile, format: &'static str) -> Error {
         let path = file.path().to_path_buf();
         match self {
@@ -93,7 +93,7 @@ fn entries(file: &PositionedFile) -> std::result::Result<BTreeMap<String, Stored
                  or `numpy.savez`, which store them"
             )));
         }
-        // The data follow the entry's own header, whose name and fields may have other lengths than those in the directory.
+        // The data follow the entry's own header, whose name and fields can have other lengths than in the directory.
         let header = bytes_at(file, local, LOCAL_BYTES, directory.offset)?;
         let header = Fields(&header);
         let lengths = header.u16(26).zip(header.u16(28));
@@ -125,7 +125,7 @@ fn entries(file: &PositionedFile) -> std::result::Result<BTreeMap<String, Stored
     }
 }
 
-/// The number of entries, and where the directory lies.
+/// Returns the number of entries and the directory's location.
 fn directory(file: &PositionedFile) -> std::result::Result<(u64, Stored), Failure> {
     let len = file.len();
     let tail_bytes = len.min(END_BYTES + MAX_COMMENT_BYTES);
@@ -144,7 +144,7 @@ fn directory(file: &PositionedFile) -> std::result::Result<(u64, Stored), Failur
     let end_at = len - tail_bytes + at as u64;
     let mut found = (u64::from(n_entries), u64::from(n_bytes), u64::from(offset));
     let mut ends = end_at;
-    // Archives of 4 GB and more have a second end record with wider numbers, and a record that says where.
+    // Archives larger than 4 GB have a second end record with wider fields, and a record with its location.
     if n_entries == u16::MAX || n_bytes == u32::MAX || offset == u32::MAX {
         let at = end_at.checked_sub(LOCATOR_64_BYTES).ok_or_else(cut)?;
         let locator = bytes_at(file, at, LOCATOR_64_BYTES, end_at)?;
@@ -166,10 +166,10 @@ fn directory(file: &PositionedFile) -> std::result::Result<(u64, Stored), Failur
     Ok((n_entries, Stored { offset, n_bytes }))
 }
 
-/// The bytes of an entry that describes others.
+/// Returns the bytes of an entry that describes other entries.
 ///
 /// # Errors
-/// If it is larger than descriptions are, or cannot be read.
+/// If it is larger than such entries are, or cannot be read.
 pub(super) fn bytes(file: &PositionedFile, entry: Stored) -> std::result::Result<Vec<u8>, Failure> {
     if entry.n_bytes > MAX_HEADER_BYTES {
         let n_bytes = entry.n_bytes;
@@ -180,7 +180,7 @@ pub(super) fn bytes(file: &PositionedFile, entry: Stored) -> std::result::Result
     bytes_at(file, entry.offset, entry.n_bytes, file.len())
 }
 
-/// The `n` bytes at a place, all of which lie before `limit`.
+/// Returns `n` bytes at an offset, which must all be before `limit`.
 fn bytes_at(
     file: &PositionedFile,
     offset: u64,
@@ -202,14 +202,14 @@ fn cut() -> Failure {
     Failure::Content(CUT.into())
 }
 
-/// The sizes of an entry, and where its own header lies.
+/// An entry's sizes, and the location of its own header.
 struct Sizes {
     stored: u64,
     unpacked: u64,
     local: u64,
 }
 
-/// Little-endian numbers in a record.
+/// Little-endian fields in a record.
 struct Fields<'b>(&'b [u8]);
 
 impl<'b> Fields<'b> {
@@ -229,7 +229,7 @@ impl<'b> Fields<'b> {
         self.array(at).map(u64::from_le_bytes)
     }
 
-    /// The name in a record of the directory, and what follows the record.
+    /// Returns the name in a directory record, and the bytes after the record.
     fn name(&self) -> Option<(String, &'b [u8])> {
         let lengths = [self.u16(28)?, self.u16(30)?, self.u16(32)?].map(usize::from);
         let name = self.0.get(RECORD_BYTES..RECORD_BYTES + lengths[0])?;
@@ -241,7 +241,7 @@ impl<'b> Fields<'b> {
         Some((name?, after))
     }
 
-    /// The sizes in a record of the directory: those that need more than 32 bits are in a field behind the name.
+    /// Returns the sizes in a directory record. Sizes above 32 bits are in a field after the name.
     fn sizes(&self) -> Option<Sizes> {
         let [name, extra] = [self.u16(28)?, self.u16(30)?].map(usize::from);
         let mut extra = self.0.get(RECORD_BYTES + name..)?.get(..extra)?;

@@ -1,12 +1,11 @@
-//! The numbers of GGUF's blocks, as ggml defines them
-//! (<https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c>).
+//! Dequantizes GGUF's blocks, as ggml defines them (<https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c>).
 
 use half::{bf16, f16};
 
 use crate::checkpoint::files::BlockKind;
 use crate::checkpoint::quantized::numbers::E2M1;
 
-/// Appends the numbers of whole blocks.
+/// Appends the dequantized values of whole blocks.
 pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
@@ -45,7 +44,7 @@ pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
             }),
             BlockKind::Iq4Xs => non_linear_parts(block, numbers),
             BlockKind::Mxfp4 => {
-                // Half the power, of twice the numbers: 2^-127 times a half is not lost.
+                // Half the scale, for twice the values: 2^-127 times a half does not underflow.
                 let scale = half_power(block[0]);
                 fours(&block[1..], numbers, |q| 2.0 * E2M1[usize::from(q)] * scale);
             }
@@ -66,7 +65,7 @@ pub(super) fn half_power(code: u8) -> f32 {
     }
 }
 
-/// The low halves of all bytes, then the high ones.
+/// Returns the low nibbles of all bytes, then the high nibbles.
 pub(super) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let low = bytes.iter().map(|byte| byte & 15);
     low.chain(bytes.iter().map(|byte| byte >> 4))
@@ -76,7 +75,7 @@ fn fours(bytes: &[u8], numbers: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
     numbers.extend(fourth_bits(bytes).map(number));
 }
 
-/// The scale and the minimum of one of eight parts, of six bits each.
+/// Returns the 6-bit scale and 6-bit minimum for one of eight groups.
 pub(super) fn k_scale(s: &[u8], part: usize) -> (u8, u8) {
     match part {
         0..4 => (s[part] & 63, s[part + 4] & 63),
@@ -87,7 +86,7 @@ pub(super) fn k_scale(s: &[u8], part: usize) -> (u8, u8) {
     }
 }
 
-/// The same with a fifth bit for each in a word of 32.
+/// Dequantizes 5-bit values, with the fifth bits in a 32-bit word.
 fn fives(bytes: &[u8], high: &[u8], numbers: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
     let high = u32::from_le_bytes([high[0], high[1], high[2], high[3]]);
     let fifth = |i: usize| ((high >> i & 1) as u8) << 4;
@@ -105,7 +104,7 @@ fn fives(bytes: &[u8], high: &[u8], numbers: &mut Vec<f32>, number: impl Fn(u8) 
     );
 }
 
-/// Q4_K, and Q5_K with its fifth bits: eight parts of 32 numbers, each with a scale and a minimum of six bits.
+/// Dequantizes Q4_K, and Q5_K with its fifth bits: eight groups of 32 values, each with a 6-bit scale and minimum.
 fn k_fours(block: &[u8], high: &[u8], low: &[u8], numbers: &mut Vec<f32>) {
     let (d, d_min, s) = (half(block, 0), half(block, 2), &block[4..16]);
     for (part, bytes) in low
@@ -123,7 +122,7 @@ fn k_fours(block: &[u8], high: &[u8], low: &[u8], numbers: &mut Vec<f32>) {
     }
 }
 
-/// Codes of two bits: those of 32 bytes are four runs of 32 numbers, one in each pair of bits.
+/// Returns 2-bit values. 32 bytes contain four runs of 32 values, one in each pair of bits.
 fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let halves = bytes.chunks_exact(32);
     halves.flat_map(|half| {
@@ -131,7 +130,7 @@ fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Q2_K: sixteen parts of 16 numbers, each with a scale and a minimum of four bits.
+/// Dequantizes Q2_K: sixteen groups of 16 values, each with a 4-bit scale and minimum.
 fn k_twos(block: &[u8], numbers: &mut Vec<f32>) {
     let (scales, codes) = (&block[..16], &block[16..80]);
     let (d, d_min) = (half(block, 80), half(block, 82));
@@ -141,7 +140,7 @@ fn k_twos(block: &[u8], numbers: &mut Vec<f32>) {
     }));
 }
 
-/// Q3_K: sixteen parts of 16 numbers, each with a scale of six bits; the third bit of a number is in a mask.
+/// Dequantizes Q3_K: sixteen groups of 16 values, each with a 6-bit scale; a value's third bit is in a mask.
 fn k_threes(block: &[u8], numbers: &mut Vec<f32>) {
     let (mask, codes, scales, d) = (
         &block[..32],
@@ -160,12 +159,12 @@ fn k_threes(block: &[u8], numbers: &mut Vec<f32>) {
     }));
 }
 
-/// The numbers of the codes of IQ4_NL and IQ4_XS.
+/// Values of the 4-bit indices in IQ4_NL and IQ4_XS.
 const NON_LINEAR: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
-/// IQ4_XS: eight parts of 32 numbers, each with a scale of six bits.
+/// Dequantizes IQ4_XS: eight groups of 32 values, each with a 6-bit scale.
 fn non_linear_parts(block: &[u8], numbers: &mut Vec<f32>) {
     let (d, high, low) = (
         half(block, 0),
@@ -182,7 +181,7 @@ fn non_linear_parts(block: &[u8], numbers: &mut Vec<f32>) {
     }
 }
 
-/// Q6_K: two halves of 128 numbers, in each 16 of which share a scale.
+/// Dequantizes Q6_K: two halves of 128 values, where 16 values share a scale.
 fn k_sixes(block: &[u8], numbers: &mut Vec<f32>) {
     let (low, high, scales, d) = (
         &block[..128],

@@ -1,4 +1,4 @@
-//! The codes of GGUF's blocks, with their scales and minima as they are stored.
+//! The quantized values in GGUF's blocks, with their scales and minima as stored.
 
 use half::f16;
 
@@ -35,7 +35,7 @@ pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
     })
 }
 
-/// Appends the codes of whole blocks.
+/// Appends the quantized values of whole blocks.
 pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRows) {
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
@@ -80,7 +80,7 @@ pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRo
     }
 }
 
-/// Codes of five bits, the fifth of each in a word of 32.
+/// Appends 5-bit values, with the fifth bits in a 32-bit word.
 fn fives(low: &[u8], high: &[u8], codes: &mut Vec<u8>) {
     let high = u32::from_le_bytes([high[0], high[1], high[2], high[3]]);
     let with_fifth = |(i, code)| code | ((high >> i & 1) as u8) << 4;

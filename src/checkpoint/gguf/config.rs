@@ -1,4 +1,4 @@
-//! From the keys of a GGUF file to those of transformers' `config.json`.
+//! Converts a GGUF file's keys to those of transformers' `config.json`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,14 +10,14 @@ use super::keys::{Kind, keys, listed, model_type_of};
 use super::unread::check_type;
 use crate::error::{Error, Result};
 
-/// What a file says of itself, or will.
+/// The description in a file, or for a new file.
 pub(super) struct Described<'g> {
-    /// Whose, for messages.
+    /// The file's path, for messages.
     pub path: &'g Path,
     pub metadata: &'g BTreeMap<String, Value>,
-    /// The shape of a tensor, by its name there.
+    /// Returns the shape of a tensor, by its name in GGUF.
     pub shape: &'g dyn Fn(&str) -> Option<Vec<usize>>,
-    /// The numbers of a small tensor, by its name there.
+    /// Returns the values of a small tensor, by its name in GGUF.
     pub numbers: &'g dyn Fn(&str) -> Result<Option<Vec<f32>>>,
 }
 
@@ -25,14 +25,14 @@ pub(super) struct Described<'g> {
 pub(super) struct Keys<'g> {
     pub file: &'g Described<'g>,
     pub architecture: &'g str,
-    /// Those that were looked at, without the architecture.
+    /// Keys that were read, without the architecture's name.
     read: RefCell<BTreeSet<String>>,
 }
 
-/// The `config.json` that a file's keys stand for.
+/// Returns a file's keys as a `config.json`.
 ///
 /// # Errors
-/// If the architecture is not read, or a key is missing or of another type.
+/// If the architecture is not supported, or a key is missing or has another type.
 pub(super) fn config(file: &Described) -> Result<Value> {
     let found = file
         .metadata
@@ -87,7 +87,7 @@ impl Keys<'_> {
         set("tie_word_embeddings", (!is_there("output.weight")).into());
         match (model_type, self.optional("attention.causal")) {
             (_, None) | ("bert", Some(Value::Bool(false))) => {}
-            // llama.cpp lets a token see all that come behind it, however far.
+            // llama.cpp lets a token attend to all later tokens, at any distance.
             ("bert" | "gemma2" | "gemma3_text", Some(found))
                 if found != json!(model_type != "bert") =>
             {
@@ -134,7 +134,7 @@ impl Keys<'_> {
             "qwen2_moe" | "qwen3_moe" => {
                 set("norm_topk_prob", (model_type == "qwen3_moe").into());
             }
-            // As llama.cpp has it: only the largest of either divides the width by the heads.
+            // As in llama.cpp: only the largest Gemma 2 and Gemma 3 divide the width by the heads.
             "gemma2" => {
                 let scalar = if n_blocks == 46 { per_head } else { head_dim };
                 set("query_pre_attn_scalar", scalar.into());
@@ -164,7 +164,7 @@ impl Keys<'_> {
             }
             _ => {}
         }
-        // What files leave out that were made before they said it.
+        // Defaults for files written before converters stored these keys.
         let mut default = |key: &str, value: Value| {
             config.entry(key).or_insert(value);
         };
@@ -183,7 +183,7 @@ impl Keys<'_> {
         Ok(config.into())
     }
 
-    /// Which layers have a window: of every so many all but the last, or as the file says of each.
+    /// Returns which layers have a sliding window: all but the last of every `period`, or as the file lists them.
     fn windows(&self, n_blocks: usize, period: usize) -> Result<Value> {
         const KEY: &str = "attention.sliding_window_pattern";
         let layers = match self.optional(KEY) {
@@ -204,8 +204,8 @@ impl Keys<'_> {
         Ok(layer_types(&layers))
     }
 
-    /// Of the rotation: by a kind and a factor, or a factor for each frequency in a tensor. Whatever the kind, cosine and sine are
-    /// multiplied by `attn_factor`.
+    /// Returns the rotation's scaling: a type and a factor, or a tensor with a factor for each frequency. For every type,
+    /// cosine and sine are multiplied by `attn_factor`.
     fn rope_scaling(&self) -> Result<Value> {
         let of = self.file.numbers;
         let size = |key: &str| self.optional(key).map(|_| self.size(key)).transpose();
@@ -213,7 +213,7 @@ impl Keys<'_> {
         let original = size("rope.scaling.original_context_length")?;
         let attention = number("rope.scaling.attn_factor")?;
         let kind = self.optional("rope.scaling.type");
-        // An old name.
+        // The key's old name.
         let factor = match number("rope.scaling.factor")? {
             None => number("rope.scale_linear")?,
             found => found,
@@ -269,7 +269,7 @@ impl Keys<'_> {
         ) {
             return Ok(by_tables(&short, &long, attention));
         }
-        // Without tables its factor is for all frequencies.
+        // Without tables, its factor applies to all frequencies.
         let kind = if kind == "longrope" { "linear" } else { kind };
         let is_scaled = attention.is_some_and(|factor| factor != 1.0);
         if self.architecture == "gemma3" && is_scaled {
@@ -325,7 +325,7 @@ impl Keys<'_> {
         }
     }
 
-    /// The width of a head.
+    /// Returns the width of a head.
     pub(super) fn head_dim(&self) -> Result<usize> {
         match self.optional("attention.key_length") {
             Some(_) => self.size("attention.key_length"),
@@ -333,12 +333,12 @@ impl Keys<'_> {
         }
     }
 
-    /// The width of the model divided by the heads.
+    /// Returns the model's width divided by the number of heads.
     pub(super) fn divided_width(&self) -> Result<usize> {
         Ok(self.size("embedding_length")? / self.size("attention.head_count")?.max(1))
     }
 
-    /// What the file says; of equal numbers for each layer, that number.
+    /// Returns a key's value. If an array repeats one number for every layer, returns that number.
     pub(super) fn optional(&self, key: &str) -> Option<Value> {
         self.read.borrow_mut().insert(key.to_string());
         let found = self
@@ -355,7 +355,7 @@ impl Keys<'_> {
         (!found.is_null()).then(|| found.clone())
     }
 
-    /// Keys of the architecture that nothing has looked at.
+    /// Returns the architecture's keys that nothing has read.
     pub(super) fn unread(&self) -> Vec<String> {
         let prefix = format!("{}.", self.architecture);
         let all = self
@@ -403,7 +403,7 @@ impl Keys<'_> {
     }
 }
 
-/// From a truth value for each layer that has a window.
+/// Converts one boolean for each layer, whether it has a window, to `layer_types`.
 fn layer_types(layers: &[Value]) -> Value {
     let kind = |is_sliding: &Value| match is_sliding {
         Value::Bool(true) => "sliding_attention",

@@ -1,4 +1,4 @@
-//! From a configuration to the keys of a GGUF file, and the proof that they say all of it.
+//! Converts a configuration to a GGUF file's keys, and verifies that they preserve all of it.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -15,17 +15,17 @@ use crate::checkpoint::scheme::Family;
 use crate::config::{RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};
 
-/// The keys of a file, and small tensors that say the rest of its configuration.
+/// A file's keys, and small tensors with the rest of its configuration.
 pub(super) struct Description {
     pub keys: BTreeMap<String, Value>,
-    /// Factors of the rotation, by their names there.
+    /// Factors for the rotation's frequencies, by tensor name in GGUF.
     pub factors: Vec<(&'static str, Vec<f32>)>,
 }
 
-/// The model's `model_type`.
+/// Returns the model's `model_type`.
 ///
 /// # Errors
-/// If there is no architecture for it.
+/// If GGUF has no architecture for it.
 pub(super) fn model_type(json: &ConfigJson) -> Result<String> {
     let model_type = json.text(&["model_type"])?.unwrap_or_default();
     match architecture_of(&model_type) {
@@ -41,10 +41,10 @@ pub(super) fn model_type(json: &ConfigJson) -> Result<String> {
 }
 
 impl Description {
-    /// Of a configuration, and tensors of which `n_rows` gives the first dimension by their names there.
+    /// Describes a configuration; `n_rows` returns a tensor's first dimension by its name in GGUF.
     ///
     /// # Errors
-    /// If a key holds what is no number.
+    /// If a key's value is not a number.
     pub fn new(
         json: &ConfigJson,
         model_type: &str,
@@ -61,7 +61,7 @@ impl Description {
         general("general.architecture", architecture.into());
         general("general.file_type", file_type(kind).into());
         general("general.quantization_version", 2.into());
-        // Token ids alone, until somebody adds the words.
+        // Only token ids, until the tokenizer is added by another program.
         general("tokenizer.ggml.model", "none".into());
         if let Some(n_types) = n_rows("token_types.weight") {
             general("tokenizer.ggml.token_type_count", n_types.into());
@@ -108,10 +108,10 @@ impl Description {
         Ok(described)
     }
 
-    /// Reads the keys back, as whoever opens the file will, and compares the configuration with the one that it was made of.
+    /// Converts the keys back, as opening the file will, and compares the result with the original configuration.
     ///
     /// # Errors
-    /// If something was lost, which is named.
+    /// If a setting was lost; the error names it.
     pub fn check(&self, path: &Path, entries: &[Entry], stack: &StackConfig) -> Result<()> {
         let entry = |name: &str| entries.iter().find(|entry| entry.name == name);
         let json = config(&Described {
@@ -145,7 +145,8 @@ fn is_size(value: &Value) -> bool {
         .is_some_and(|size| u32::try_from(size).is_ok())
 }
 
-/// Every how many layers one sees all positions, if it is not six as where nothing is said; else which layers do not.
+/// Returns the period of layers without a window, unless it is the default of six; if there is no period, returns which
+/// layers have a window.
 fn pattern(stack: &StackConfig) -> Option<Value> {
     let blocks = stack.layers.iter().map(|&i| &stack.blocks[i]);
     let is_local: Vec<bool> = blocks.map(|b| b.attention.window.is_some()).collect();
@@ -161,8 +162,8 @@ fn pattern(stack: &StackConfig) -> Option<Value> {
     }
 }
 
-/// Keys of how a rotation is scaled; returns factors for its frequencies. Of a scaling without words, nothing: the check finds
-/// it.
+/// Sets keys for the rotation's scaling, and returns factors for its frequencies. Sets nothing for a scaling that GGUF
+/// cannot express: the check reports it.
 fn rotary_scaling(
     rotary: &RotaryConfig,
     set: &mut impl FnMut(&str, Value),
@@ -208,7 +209,7 @@ fn rotary_scaling(
             high_freq_factor,
             original_positions,
         } => {
-            // As transformers' `_compute_llama3_parameters`, but what divides a frequency.
+            // Like transformers' `_compute_llama3_parameters`, but computes a frequency's divisor.
             let divisor = |i: usize| {
                 let frequency = rotary.theta.powf(-2.0 * i as f64 / rotary.dim as f64);
                 let rotations = original_positions as f64 * frequency / (2.0 * PI);
@@ -224,8 +225,8 @@ fn rotary_scaling(
     vec![]
 }
 
-/// The first setting in which two configurations differ by more than f32 does. Dropout is for training alone; factors of
-/// Llama 3's frequencies were computed.
+/// Returns the first setting in which two configurations differ by more than f32 precision. Dropout is ignored, because only
+/// training uses it. Llama 3's frequency factors may differ, because they were computed.
 fn difference(written: &Value, read: &Value, place: &str) -> Option<String> {
     let is_left_out = |key: &str| key.contains("drop");
     match (written, read) {

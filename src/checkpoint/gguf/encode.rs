@@ -1,14 +1,14 @@
-//! Blocks of GGUF made of numbers.
+//! Quantizes values to GGUF's blocks.
 //!
-//! Q8_0 and Q4_0 round as ggml's reference does, so that their bytes are those of its own tools. The K kinds, of which ggml's
-//! own is a search for good scales, are searched for here too ([`super::search`]).
+//! Q8_0 and Q4_0 round like ggml's reference, so their bytes equal those of its own tools. For K types, where ggml searches
+//! for good scales, [`super::search`] does so too.
 
 use half::{bf16, f16};
 
 use super::search::{inverse, sixteens, thirty_twos};
 use crate::checkpoint::files::BlockKind;
 
-/// Appends the blocks of numbers, which fill whole ones. Of a kind that is not written, nothing.
+/// Appends the blocks for values that fill whole blocks. Appends nothing for types that are not written.
 pub(super) fn encode(kind: BlockKind, numbers: &[f32], bytes: &mut Vec<u8>) {
     let (size, _) = kind.block();
     for block in numbers.chunks_exact(size) {
@@ -33,7 +33,7 @@ pub(super) fn encode(kind: BlockKind, numbers: &[f32], bytes: &mut Vec<u8>) {
     }
 }
 
-/// Codes are rounded by the exact scale, and the scale that is stored is rounded itself.
+/// Values are rounded by the exact scale, and the stored scale is rounded separately.
 fn eights(block: &[f32], bytes: &mut Vec<u8>) {
     let largest = block.iter().fold(0f32, |max, number| max.max(number.abs()));
     let scale = largest / 127.0;
@@ -46,7 +46,7 @@ fn eights(block: &[f32], bytes: &mut Vec<u8>) {
     );
 }
 
-/// The number of the largest size, the first of several, becomes -8 exactly.
+/// The value with the largest magnitude, the first of several, becomes exactly -8.
 fn fours(block: &[f32], bytes: &mut Vec<u8>) {
     let largest = block.iter().fold(0f32, |largest, &number| {
         match number.abs() > largest.abs() {

@@ -1,11 +1,11 @@
-//! The keys of GGUF beside those of transformers' `config.json`, one table for reading and for writing.
+//! GGUF's keys and the matching keys of transformers' `config.json`, in one table for reading and writing.
 
 use serde_json::{Value, json};
 
 use crate::checkpoint::files::BlockKind;
 use crate::config::{BlockConfig, Position, RotaryConfig, StackConfig};
 
-/// Architectures by their names there, with the `model_type` of each, the first of which a file reads as.
+/// Architectures by name in GGUF, with the `model_type` of each. The first one is used for reading.
 const ARCHITECTURES: [(&str, &str); 12] = [
     ("llama", "llama"),
     ("llama", "mistral"),
@@ -21,7 +21,7 @@ const ARCHITECTURES: [(&str, &str); 12] = [
     ("bert", "bert"),
 ];
 
-/// The `model_type` that a file of this architecture reads as, by the name there.
+/// Returns the `model_type` for an architecture's name in GGUF.
 pub(super) fn model_type_of(architecture: &str, has_experts: bool) -> Option<&'static str> {
     if (architecture, has_experts) == ("llama", true) {
         return Some("mixtral");
@@ -30,31 +30,31 @@ pub(super) fn model_type_of(architecture: &str, has_experts: bool) -> Option<&'s
     found.map(|(_, model_type)| *model_type)
 }
 
-/// The architecture that a `model_type` is written as.
+/// Returns the architecture for a `model_type`.
 pub(super) fn architecture_of(model_type: &str) -> Option<&'static str> {
     let found = ARCHITECTURES.iter().find(|(_, known)| *known == model_type);
     found.map(|(name, _)| *name)
 }
 
-/// The names of all, for a message: those there, or transformers'.
+/// Returns all names of one side, GGUF's or transformers', for a message.
 pub(super) fn listed(side: fn(&(&'static str, &'static str)) -> &'static str) -> String {
     let mut all: Vec<&str> = ARCHITECTURES.iter().map(side).collect();
     all.dedup();
     all.join(", ")
 }
 
-/// What a key holds.
+/// The kind of value that a key has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A whole number that must be there.
+    /// A required integer.
     Needed,
-    /// A whole number.
+    /// An optional integer.
     Size,
-    /// A number, of 32 bits there.
+    /// A number, stored as f32 in GGUF.
     Number,
 }
 
-/// A key there without the architecture, the one of `config.json`, and its value where that does not say it.
+/// A key in GGUF without the architecture's name, its key in `config.json`, and the default value of the latter.
 pub(super) struct Key {
     pub gguf: &'static str,
     pub json: &'static str,
@@ -206,7 +206,7 @@ const GEMMA3: [Key; 1] = [key(
     |stack| rotary(stack, true).map_or(json!(10000.0), |rotary| json!(rotary.theta)),
 )];
 
-/// The keys of a `model_type`.
+/// Returns the keys for a `model_type`.
 pub(super) fn keys(model_type: &str) -> impl Iterator<Item = &'static Key> {
     let tables: &[&'static [Key]] = match model_type {
         "gpt2" => &[&GPT2],
@@ -245,7 +245,7 @@ fn d_ff(stack: &StackConfig) -> Value {
     of_block(stack, |block| block.feed_forward.d_ff.into())
 }
 
-/// transformers has two names for it.
+/// Returns the number of experts; transformers has two names for it.
 fn n_experts(stack: &StackConfig) -> Value {
     let mut experts = stack
         .blocks
@@ -258,7 +258,7 @@ fn eps(stack: &StackConfig) -> Value {
     of_block(stack, |block| json!(block.norm.eps))
 }
 
-/// The rotation of the first block that has a window, or has none; else of the first.
+/// Returns the rotation of the first block with a window, or without one; if there is none, of the first block.
 pub(super) fn rotary(stack: &StackConfig, in_window: bool) -> Option<&RotaryConfig> {
     let mut blocks = stack.blocks.iter();
     let found = blocks.find(|block| block.attention.window.is_some() == in_window);
@@ -268,7 +268,7 @@ pub(super) fn rotary(stack: &StackConfig, in_window: bool) -> Option<&RotaryConf
     }
 }
 
-/// Kinds that a whole file may be made of, with their numbers in `general.file_type`.
+/// Returns the number in `general.file_type` for types that a whole file may have.
 pub(super) fn file_type(kind: BlockKind) -> u32 {
     match kind {
         BlockKind::Q4_0 => 2,

@@ -1,7 +1,7 @@
-//! GGUF files: tensors in blocks, under names of their own, with the configuration beside them.
+//! GGUF files: quantized tensors with GGUF's own names, together with the configuration.
 //!
-//! A file reads as the checkpoint that it was made from: its keys become a `config.json`, its tensors take transformers'
-//! names, and what the conversion changed is changed back.
+//! A file reads like the checkpoint that it was converted from: its keys become a `config.json`, its tensors get
+//! transformers' names, and changes made by the conversion are undone.
 
 mod blocks;
 mod codes;
@@ -44,7 +44,7 @@ use crate::checkpoint::files::{
 };
 use crate::error::{Error, Result};
 
-/// The `config.json` that a GGUF file stands for.
+/// Returns a GGUF file's keys as a `config.json`.
 pub(super) fn config(path: &Path) -> Result<Value> {
     let files = TensorFiles::open(path)?;
     let Some(gguf) = files.gguf() else {
@@ -68,11 +68,10 @@ pub(super) fn config(path: &Path) -> Result<Value> {
     })
 }
 
-/// How the vectors of tokens become one, by the name that sentence-transformers has for it; `None` if the file does not say, or
-/// is no GGUF file.
+/// Returns the pooling by its name in sentence-transformers; `None` if the file declares none, or is not a GGUF file.
 ///
 /// # Errors
-/// If it is none of those that are known.
+/// If the pooling is unknown.
 #[cfg(feature = "text")]
 pub(super) fn pooling(files: &TensorFiles) -> Result<Option<&'static str>> {
     let metadata = files.gguf().map(|gguf| &gguf.metadata);
@@ -98,10 +97,10 @@ pub(super) fn pooling(files: &TensorFiles) -> Result<Option<&'static str>> {
     }))
 }
 
-/// Gives the tensors of a GGUF file transformers' names and contents.
+/// Gives a GGUF file's tensors transformers' names and contents.
 ///
 /// # Errors
-/// If two have one name, or a stack of experts has another number than the configuration.
+/// If two tensors have the same name, or a stack does not have the configured number of experts.
 pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
     let Some(gguf) = files.gguf() else {
         return Ok(());
@@ -114,7 +113,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         .to_string();
     let names = Names::of(&model_type);
     for tensor in tensors {
-        // Factors of the rotation became a part of the configuration.
+        // The rotation's factors are part of the configuration.
         if tensor.name.starts_with("rope_") {
             files.take(&tensor.name);
             continue;
@@ -150,19 +149,19 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
     Ok(())
 }
 
-/// What is done as a tensor is written, and undone as it is read.
+/// A conversion step, applied when a tensor is written and undone when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     None,
-    /// The rows of each of so many heads stand in pairs, as an interleaved rotation has them; they become halves.
+    /// The rows of each head are interleaved in pairs; reading separates them into halves. The field is the number of heads.
     Unpermute(usize),
-    /// Gemma's norms are stored with one added.
+    /// Gemma's norms are stored plus one.
     LessOne,
-    /// A vector is a matrix of one row.
+    /// A vector is stored as a matrix with one row.
     OneRow,
 }
 
-/// A tensor in blocks, or one of several in it.
+/// A tensor in blocks, or one of several in a stack.
 #[derive(Debug)]
 struct Blocks {
     part: Part,
@@ -170,7 +169,7 @@ struct Blocks {
     shape: Vec<usize>,
     /// The length of a row, whatever the shape says.
     columns: usize,
-    /// Where in the tensor this one begins.
+    /// The row of the stored tensor at which this one begins.
     first_row: usize,
     step: Step,
 }
@@ -196,14 +195,14 @@ impl Blocks {
         Ok(())
     }
 
-    /// The bytes of blocks.
+    /// Returns the bytes of blocks.
     fn stored(&self, files: &TensorFiles, span: Range<usize>) -> Result<Vec<u8>> {
         let (size, bytes) = self.kind.block();
         let span = span.start / size * bytes..span.end.div_ceil(size) * bytes;
         files.part_span(&self.part, span)
     }
 
-    /// Numbers from some place of the tensor on, in whole blocks.
+    /// Returns values of the tensor in whole blocks.
     fn numbers(&self, files: &TensorFiles, span: Range<usize>) -> Result<Vec<f32>> {
         let (size, bytes) = self.kind.block();
         let stored = self.stored(files, span)?;
@@ -216,7 +215,7 @@ impl Blocks {
 
 impl Compute for Blocks {
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
-        // Of the first dimension: of a vector, single numbers.
+        // Elements of a row: 1 for a vector.
         let width: usize = self.shape.iter().skip(1).product();
         let start = self.first_row * self.columns;
         let of = |rows: Range<usize>| {
@@ -310,7 +309,7 @@ impl Blocks {
     }
 }
 
-/// How many rows each of so many heads has, which can be paired.
+/// Returns each head's number of rows; an error if they cannot be paired.
 fn rows_of_head(n_rows: usize, n_heads: usize) -> std::result::Result<usize, String> {
     let head = n_rows / n_heads.max(1);
     match head == 0 || !head.is_multiple_of(2) || !n_rows.is_multiple_of(n_heads) {
@@ -321,7 +320,7 @@ fn rows_of_head(n_rows: usize, n_heads: usize) -> std::result::Result<usize, Str
     }
 }
 
-/// Where a row stands in the file, whose heads of so many rows are in pairs instead of halves.
+/// Returns a row's position in the file, where the rows of each head are interleaved in pairs instead of halves.
 fn in_pairs(row: usize, head: usize) -> usize {
     let (of_head, in_head) = (row / head * head, row % head);
     of_head + in_head % (head / 2) * 2 + in_head / (head / 2)

@@ -1,12 +1,12 @@
-//! The names of GGUF's tensors beside those of transformers, and what the conversion did to some of them.
+//! GGUF's tensor names and those of transformers, and the steps by which the conversion changed some tensors.
 
 use serde_json::Value;
 
 use super::Step;
 
-/// How an architecture's tensors are called.
+/// An architecture's tensor names.
 pub(super) struct Names {
-    /// Names without `.weight` and `.bias`, in which `{i}` is a block, and `{e}` an expert of a stack of them.
+    /// Names without `.weight` and `.bias`, in which `{i}` is a block's index and `{e}` an expert's index in a stack.
     table: &'static [&'static [(&'static str, &'static str)]],
 }
 
@@ -138,7 +138,7 @@ const BERT: &[(&str, &str)] = &[
 ];
 
 impl Names {
-    /// Those of an architecture, by the `model_type` of its configuration.
+    /// Returns an architecture's names, given the `model_type` in its configuration.
     pub fn of(model_type: &str) -> Self {
         let table: &'static [&'static [_]] = match model_type {
             "gpt2" => &[GPT2],
@@ -152,7 +152,7 @@ impl Names {
         Self { table }
     }
 
-    /// transformers' name of a tensor, which has `{e}` where it holds a stack of experts.
+    /// Returns transformers' name for a tensor, with `{e}` if the tensor stacks experts.
     pub fn translated(&self, name: &str) -> Option<String> {
         let (module, parameter) = name.rsplit_once('.')?;
         let (pattern, block) = match module
@@ -167,8 +167,8 @@ impl Names {
         Some(format!("{}.{parameter}", translated.replace("{i}", block)))
     }
 
-    /// The name there of one of transformers', and which expert of a stack it is. Names may lack the base model's prefix, or
-    /// have one where the table has none.
+    /// Returns GGUF's name for a name in transformers, and the expert's index in a stack. Names may lack the base model's
+    /// prefix, or have one where the table has none.
     pub fn original(&self, name: &str) -> Option<(String, Option<usize>)> {
         let (module, parameter) = name.rsplit_once('.')?;
         let behind_prefix = module.split_once('.').map_or(module, |(_, rest)| rest);
@@ -187,7 +187,7 @@ impl Names {
     }
 }
 
-/// What stands for `{i}` and `{e}` of a pattern in a name.
+/// Returns the values that a name has for `{i}` and `{e}` in a pattern.
 fn numbers(pattern: &str, name: &str) -> Option<[Option<usize>; 2]> {
     let mut found = [None, None];
     let mut parts = name.split('.');
@@ -203,7 +203,7 @@ fn numbers(pattern: &str, name: &str) -> Option<[Option<usize>; 2]> {
     parts.next().is_none().then_some(found)
 }
 
-/// What the conversion did to a tensor of this name, which is undone as it is read.
+/// Returns the step by which the conversion changed a tensor with this name, which reading undoes.
 pub(super) fn step(model_type: &str, config: &Value, name: &str) -> Step {
     let heads = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(1) as usize;
     let is_llama = matches!(model_type, "llama" | "mixtral");

@@ -1,4 +1,4 @@
-//! Saving a checkpoint as a GGUF file: which tensor becomes what, as llama.cpp's tools do it.
+//! Saves a checkpoint as a GGUF file: the type of each tensor, as in llama.cpp's tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,28 +19,28 @@ use crate::error::{Error, Result};
 pub(in crate::checkpoint) struct Dense<'c> {
     pub json: &'c ConfigJson,
     pub stack: &'c StackConfig,
-    /// Names and shapes of its tensors, of weights as `[d_out, d_in]`.
+    /// Names and shapes of its tensors, with weights as `[d_out, d_in]`.
     pub tensors: Vec<(String, Vec<usize>)>,
-    /// Of these, the ones that hold the same numbers as another for the same parameter, such as those of a tied head.
+    /// Tensors among these that repeat another tensor's values for the same parameter, such as those of a tied head.
     pub copies: BTreeSet<String>,
-    /// The numbers of one of them.
+    /// Returns a tensor's values.
     pub read: &'c dyn Fn(&str) -> Result<Vec<f32>>,
 }
 
-/// Where an entry's numbers come from.
+/// The source of an entry's values.
 struct Origin {
     entry: Entry,
-    /// Of a stack of experts, all in their order.
+    /// All tensors in a stack of experts, in order.
     names: Vec<String>,
     step: Step,
     note: Option<String>,
 }
 
-/// Writes the file; `each` is told of every tensor.
+/// Writes the file, and calls `each` for every tensor.
 ///
 /// # Errors
-/// If there is no such architecture, no name for a tensor, or no key for a setting; if a tensor's numbers are beyond its
-/// kind's; if the file cannot be written, and what `each` returns.
+/// If GGUF has no such architecture, no name for a tensor, or no key for a setting; if a tensor's values exceed the range of
+/// its type; if the file cannot be written; or if `each` returns an error.
 pub(in crate::checkpoint) fn save(
     dense: &Dense,
     kind: BlockKind,
@@ -83,7 +83,7 @@ pub(in crate::checkpoint) fn save(
     })
 }
 
-/// What the file will hold, by the names there, and what it will not.
+/// Returns the sources for all tensors in the file, by their names in GGUF, and the tensors that the file omits.
 fn origins(
     dense: &Dense,
     model_type: &str,
@@ -160,8 +160,8 @@ fn origins(
     Ok((origins, left_out))
 }
 
-/// The kind of a tensor in a file of weights of `kind`, and why it is another where that does not fit: as llama.cpp has it,
-/// vectors, routers and tables of positions are not quantised, and the table of words and the head are Q8_0.
+/// Returns a tensor's type in a file with weights of type `kind`, and the reason if it differs. As in llama.cpp, vectors,
+/// routers and position tables are not quantized, and token embeddings and the head are Q8_0.
 fn kind_of(name: &str, shape: &[usize], kind: BlockKind) -> (BlockKind, Option<String>) {
     const NOT: [&str; 4] = ["_norm.", "ffn_gate_inp", "position_embd.", "token_types."];
     if shape.len() < 2 || !name.ends_with(".weight") || NOT.iter().any(|not| name.contains(not)) {
@@ -211,7 +211,7 @@ impl Origin {
     }
 }
 
-/// Rows whose heads are in halves, with these in pairs.
+/// Interleaves the two halves of each head's rows.
 fn paired(
     halves: Vec<f32>,
     n_rows: usize,
@@ -227,9 +227,9 @@ fn paired(
     Ok(pairs)
 }
 
-/// The blocks of a tensor, and how far their numbers are from it.
+/// Returns a tensor's blocks, and their error relative to the tensor.
 fn encoded(entry: &Entry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
-    /// Whole blocks of every kind.
+    /// The number of values quantized at a time: whole blocks for every type.
     const PIECE: usize = 1 << 16;
     let kind = entry.kind;
     let parts = in_parts(&entry.name, numbers, PIECE, |part| {

@@ -1,23 +1,23 @@
-//! Q4_K and Q6_K: of many scales, those whose codes are nearest to the numbers by the sum of squares.
+//! Searches the scales of Q4_K and Q6_K blocks with the least squared error.
 //!
-//! A part's own scale is searched for first: codes by each of several scales around the one that covers the largest number,
-//! and for these codes the scale of least squares. A block's scale is then that for which the largest of its parts' is
-//! the largest integer, and of the integers next to a part's scale, the one with the least error is taken.
+//! A group's own scale is searched first: quantized values for each of several scales around the one that covers the largest
+//! value, then the scale with least squares for these quantized values. The block's scale maps the largest group scale to
+//! the largest integer. Each group's integer is the neighbor of its own scale with the least error.
 //!
-//! Sums are kept side by side, so that the compiler may put some into one register.
+//! Sums are accumulated side by side, so that the compiler can keep several in one register.
 
 use half::f16;
 
 use crate::checkpoint::quantized::numbers::whole;
 
-/// The scale and the minimum of a part: numbers are `scale * code - min`.
+/// A group's scale and minimum: values are `scale * code - min`.
 #[derive(Clone, Copy, Default)]
 struct Affine {
     scale: f32,
     min: f32,
 }
 
-/// Q4_K: eight parts of 32 numbers with a scale and a minimum each.
+/// Quantizes to Q4_K: eight groups of 32 values, each with a scale and a minimum.
 pub(super) fn thirty_twos(block: &[f32], bytes: &mut Vec<u8>) {
     let mut best = [Affine::default(); 8];
     for (best, part) in best.iter_mut().zip(block.chunks_exact(32)) {
@@ -60,7 +60,7 @@ pub(super) fn thirty_twos(block: &[f32], bytes: &mut Vec<u8>) {
     }
 }
 
-/// The integers next to a number of units.
+/// Returns the integers next to a number divided by `unit`.
 fn nearest(number: f32, unit: f32) -> impl Iterator<Item = u8> + Clone {
     let nearest = if unit > 0.0 { number / unit } else { 0.0 };
     let nearest = (nearest + 0.5) as i32;
@@ -69,7 +69,7 @@ fn nearest(number: f32, unit: f32) -> impl Iterator<Item = u8> + Clone {
         .map(|code| code as u8)
 }
 
-/// The best scale and minimum of a part, which is not negative.
+/// Returns the best scale and minimum for a group; the minimum is not negative.
 fn affine(part: &[f32]) -> Affine {
     let low = part.iter().copied().fold(0f32, f32::min);
     let high = part.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -97,7 +97,7 @@ fn affine(part: &[f32]) -> Affine {
 }
 
 impl Affine {
-    /// The code of a number, the nearest of 0 to 15; `inverse` is that of the scale.
+    /// Returns the quantized value nearest to a number, from 0 to 15; `inverse` is the inverse of the scale.
     #[inline(always)]
     fn code(self, number: f32, inverse: f32) -> f32 {
         whole(((number + self.min) * inverse).clamp(0.0, 15.0))
@@ -115,7 +115,7 @@ impl Affine {
         sums.iter().sum()
     }
 
-    /// The one of least squares for this one's codes.
+    /// Returns the scale and minimum with least squares for this one's quantized values.
     fn fitted(self, numbers: &[f32]) -> Self {
         let inverse = inverse(self.scale);
         let mut sums = [[0f32; 4]; 4];
@@ -146,7 +146,7 @@ impl Affine {
     }
 }
 
-/// Q6_K: sixteen parts of 16 numbers with a scale each, of either sign.
+/// Quantizes to Q6_K: sixteen groups of 16 values with a signed scale each.
 pub(super) fn sixteens(block: &[f32], bytes: &mut Vec<u8>) {
     let mut best = [0f32; 16];
     for (best, part) in best.iter_mut().zip(block.chunks_exact(16)) {
@@ -188,7 +188,8 @@ pub(super) fn sixteens(block: &[f32], bytes: &mut Vec<u8>) {
     bytes.extend(d.to_le_bytes());
 }
 
-/// The best scale of a part, whose codes reach from -32 to 31: the largest number takes the side that reaches farther.
+/// Returns the best scale for a group, whose quantized values range from -32 to 31: the value with the largest magnitude
+/// gets the sign that reaches farther.
 fn symmetric(part: &[f32]) -> f32 {
     let largest = part.iter().fold(0f32, |largest, &number| {
         if number.abs() > largest.abs() {
@@ -221,7 +222,7 @@ fn symmetric(part: &[f32]) -> f32 {
     best
 }
 
-/// The code of a number, the nearest of -32 to 31.
+/// Returns the quantized value nearest to a number, from -32 to 31.
 #[inline(always)]
 fn six(number: f32, inverse: f32) -> f32 {
     whole((number * inverse).clamp(-32.0, 31.0))
@@ -239,7 +240,7 @@ fn error_of_sixes(numbers: &[f32], scale: f32) -> f32 {
     sums.iter().sum()
 }
 
-/// Of zero, zero.
+/// Returns the inverse of a scale, and zero for zero.
 pub(super) fn inverse(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }

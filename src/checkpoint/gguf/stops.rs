@@ -1,13 +1,13 @@
-//! Which tokens end a text: the `generation_config.json` that a GGUF file stands for.
+//! End-of-text tokens: the `generation_config.json` that a GGUF file's keys imply.
 //!
-//! Files name one or two of these tokens; llama.cpp finds others by their texts (`llama_vocab::impl::load`,
-//! <https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp>), and so do these.
+//! Files name one or two of these tokens. llama.cpp finds others by their text (`llama_vocab::impl::load`,
+//! <https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp>), and so does this module.
 
 use serde_json::{Map, Value, json};
 
 use super::words::{Special, TokenType, Words};
 
-/// Tokens that end a text, or what a model says in a conversation.
+/// Tokens that end a text, or a model's message in a chat.
 const ENDS: [&str; 22] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -33,7 +33,7 @@ const ENDS: [&str; 22] = [
     "[e~[",
 ];
 
-/// Tokens of code to be filled in, which end a text too: the key of each, and the texts where no key says it.
+/// Fill-in-the-middle tokens for code, which end a text too: the key for each, and texts to search if there is no key.
 const FILLED: [(&str, &[&str]); 3] = [
     (
         "fim_pad_token_id",
@@ -52,11 +52,11 @@ const FILLED: [(&str, &[&str]); 3] = [
     ("fim_sep_token_id", &["<|file_sep|>"]),
 ];
 
-/// Tokens of gpt-oss that are shown.
+/// gpt-oss's tokens that are visible in output.
 const SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
 impl Words {
-    /// The tokens that end a text, that of the file first.
+    /// Returns the tokens that end a text, the file's own first.
     pub fn stops(&self) -> Vec<u32> {
         let mut stops: Vec<u32> = [Special::Eos, Special::Eot, Special::Eom]
             .into_iter()
@@ -78,9 +78,10 @@ impl Words {
         stops
     }
 
-    /// The token of a text that is no word of the language: none that a merge makes, as Qwen's `</s>`, which is an HTML tag.
+    /// Returns the token with this text, if it is a special token. Tokens that merges produce are excluded, such as Qwen's
+    /// `</s>`, an HTML tag.
     ///
-    /// Added tokens are never made by merges. llama.cpp takes every `</s>` for an end.
+    /// Added tokens are never produced by merges. llama.cpp treats every `</s>` as an end token.
     fn found(&self, text: &str) -> Option<u32> {
         let id = self.find(text)?;
         let is_normal = self.types.get(id as usize) == Some(&TokenType::Normal);
@@ -89,7 +90,7 @@ impl Words {
         (!(is_normal && self.merges.iter().any(is_made))).then_some(id)
     }
 
-    /// Whether `<|end|>` ends what a model says: in gpt-oss and Solar Open it ends a part of it.
+    /// Returns whether `<|end|>` ends a model's message: in gpt-oss and Solar Open it only ends a part.
     fn ends_a_turn(&self, has: impl Fn(&str) -> bool) -> bool {
         let calls = has("<|call|>") || has("<|calls|>");
         !(calls && (has("<|return|>") || has("<|flush|>")))
@@ -102,7 +103,7 @@ impl Words {
         })
     }
 
-    /// What each token is: what ends a text is no text, whatever the file says.
+    /// Returns each token's type. End tokens are control tokens, whatever the file says.
     pub fn settled_types(&self) -> Vec<TokenType> {
         let mut types = self.types.clone();
         let mut set = |id: Option<u32>, settled: TokenType| {
@@ -127,7 +128,7 @@ impl Words {
         types
     }
 
-    /// The `generation_config.json` that the file stands for.
+    /// Returns the `generation_config.json` that the file's keys imply.
     pub fn generation_config(&self) -> Value {
         let mut config = Map::new();
         config.insert("eos_token_id".to_string(), json!(self.stops()));

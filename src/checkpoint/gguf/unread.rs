@@ -1,4 +1,4 @@
-//! Keys of a GGUF file that nothing else reads: those that change nothing, and the refusal of others.
+//! GGUF keys that nothing else reads: some are known to change nothing, all others are refused.
 
 use serde_json::{Value, json};
 
@@ -6,24 +6,24 @@ use super::config::{Described, Keys};
 use crate::checkpoint::config_json::abbreviated;
 use crate::error::{Error, Result};
 
-/// When a key changes nothing.
+/// The condition under which a key changes nothing.
 enum Neutral {
-    /// Always: it is about training or the conversion, or read elsewhere.
+    /// Always: it describes training or the conversion, or is read elsewhere.
     Always,
-    /// With one of these values.
+    /// If it has one of these values.
     At(&'static [f64]),
-    /// With the model's width divided by the heads.
+    /// If it equals the model's width divided by the heads.
     DividedWidth,
-    /// With the width of a head.
+    /// If it equals the head width.
     HeadDim,
-    /// With one over the root of the width of a head, or 0 for that.
+    /// If it equals the inverse square root of the head width, or 0 as the default.
     ScaleOfHead,
-    /// With the same number as another key.
+    /// If it equals another key.
     As(&'static str),
 }
 
-/// Keys without their architecture. `llama_model_base::load_hparams` of llama.cpp reads them for every architecture, or for
-/// those that are not read here.
+/// Keys without the architecture's name that llama.cpp's `llama_model_base::load_hparams` reads for every architecture, or
+/// for architectures that are not supported here.
 const KNOWN: [(&str, Neutral); 30] = [
     ("vocab_size", Neutral::Always),
     ("context_length", Neutral::Always),
@@ -60,13 +60,13 @@ const KNOWN: [(&str, Neutral); 30] = [
     ("nextn_predict_layers", Neutral::At(&[0.0])),
 ];
 
-/// Further ones, of which the meaning depends on the type of model.
+/// Returns whether a key changes nothing for this type of model.
 fn of_type(model_type: &str, key: &str, value: &Value) -> bool {
     match key {
         "expert_weights_norm" => value.as_bool() == Some(model_type != "qwen2_moe"),
-        // Softmax; 0 says nothing.
+        // 1 means softmax, 0 is the default.
         "expert_gating_func" | "expert_group_used_count" => matches!(value.as_u64(), Some(0 | 1)),
-        // There is no rotation.
+        // These models have no rotary embeddings.
         _ => key.starts_with("rope.") && ["gpt2", "bert"].contains(&model_type),
     }
 }
@@ -119,7 +119,7 @@ impl Keys<'_> {
     }
 }
 
-/// Refuses a file that is no model, by what it is.
+/// Refuses a file that is not a model, naming its type.
 pub(super) fn check_type(file: &Described, architecture: &str) -> Result<()> {
     let text = |key: &str| file.metadata.get(key).and_then(Value::as_str);
     let kind = text("general.type").unwrap_or("model");

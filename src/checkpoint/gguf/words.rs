@@ -1,4 +1,4 @@
-//! The words of a GGUF file: its tokenizer as plain data, which [`crate::text`] makes one of.
+//! A GGUF file's tokenizer as plain data, from which [`crate::text`] builds a tokenizer.
 
 use std::path::PathBuf;
 
@@ -7,45 +7,45 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::files::TensorFiles;
 use crate::error::{Error, Result};
 
-/// What a file says of its words under `tokenizer.ggml`.
+/// The keys of a file under `tokenizer.ggml`.
 #[derive(Clone, Debug)]
 pub(crate) struct Words {
-    /// The file.
+    /// The file's path.
     pub path: PathBuf,
-    /// `model`: the kind of tokenizer.
+    /// `model`: the tokenizer's type.
     pub model: String,
-    /// `pre`: how texts are cut before pairs are merged.
+    /// `pre`: the pre-tokenizer, which splits text before pairs are merged.
     pub pre: Option<String>,
-    /// The words, by id.
+    /// The vocabulary, by id.
     pub tokens: Vec<String>,
-    /// What each is.
+    /// Each token's type.
     pub types: Vec<TokenType>,
-    /// Of each, where there are any.
+    /// Each token's score, if the file has scores.
     pub scores: Vec<f32>,
-    /// Pairs with a space between, the first of which goes first.
+    /// Merges as two tokens with a space between; the first merge has priority.
     pub merges: Vec<String>,
-    /// How characters are normalised, compiled by SentencePiece.
+    /// SentencePiece's compiled character normalization.
     pub charsmap: Vec<u8>,
-    /// `general.name`, in lower case: some models' special tokens swallow spaces, which nothing else says.
+    /// `general.name`, in lower case: the special tokens of some models strip spaces, which no other key says.
     pub model_name: String,
     metadata: Map<String, Value>,
 }
 
-/// What a word is for.
+/// The type of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenType {
     Normal,
     Unknown,
-    /// One that ends a text or the like, of which no text is made.
+    /// A special token, such as an end of text, that is not shown.
     Control,
-    /// Found in a text as it is, before all else.
+    /// A token that is matched in text before everything else.
     UserDefined,
     Unused,
-    /// `<0x0A>`: a byte of a character that is no word.
+    /// `<0x0A>`: a byte, for characters that are not in the vocabulary.
     Byte,
 }
 
-/// A token with a task of its own.
+/// A token with a special function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     Bos,
@@ -60,7 +60,7 @@ pub(crate) enum Special {
 }
 
 impl Special {
-    /// Its key, which is misspelled there too.
+    /// Returns its key; one is misspelled in GGUF too.
     fn key(self) -> &'static str {
         match self {
             Self::Bos => "bos_token_id",
@@ -75,7 +75,7 @@ impl Special {
         }
     }
 
-    /// The id where a file of a kind of tokenizer does not say one, as llama.cpp has it.
+    /// Returns the default id for a tokenizer type, as in llama.cpp.
     fn default_id(self, model: &str) -> Option<u32> {
         Some(match (model, self) {
             ("llama", Self::Bos) => 1,
@@ -95,10 +95,10 @@ impl Special {
 }
 
 impl Words {
-    /// Those of a file; `None` if it has none, or is no GGUF file.
+    /// Reads a file's tokenizer; `None` if it has none, or is not a GGUF file.
     ///
     /// # Errors
-    /// If a key holds something else than it should, or two words are the same.
+    /// If a key has another type than expected, or two tokens are equal.
     pub fn read(files: &TensorFiles) -> Result<Option<Self>> {
         let Some(words) = Self::without_list(files) else {
             return Ok(None);
@@ -108,7 +108,7 @@ impl Words {
         };
         match &words.model[..] {
             "none" | "no_vocab" => return Ok(None),
-            // A file whose keys say nothing of how its words are used, as of old.
+            // An old file without keys for its tokenizer's type.
             "" => return Ok(None),
             _ => {}
         }
@@ -141,7 +141,7 @@ impl Words {
         Ok(Some(words))
     }
 
-    /// What a file says but the words themselves; `None` if it is no GGUF file.
+    /// Reads a file's keys without the vocabulary; `None` if it is not a GGUF file.
     pub fn without_list(files: &TensorFiles) -> Option<Self> {
         let metadata: Map<String, Value> = files.gguf()?.metadata.clone().into_iter().collect();
         let text = |key: &str| {
@@ -194,13 +194,13 @@ impl Words {
         Ok(())
     }
 
-    /// The id that the file says.
+    /// Returns the id that the file sets.
     pub fn said(&self, special: Special) -> Option<u32> {
         let id = self.key(special.key())?.as_u64()?;
         u32::try_from(id).ok()
     }
 
-    /// The id of a special token, if there is one: what the file says, or else what files of its kind mean.
+    /// Returns a special token's id, if there is one: from the file, or the default for its tokenizer type.
     pub fn id(&self, special: Special) -> Option<u32> {
         let by_text = || {
             let text = match special {
@@ -221,21 +221,21 @@ impl Words {
         self.said(special).or_else(by_text).or_else(default)
     }
 
-    /// The id of a token by its text.
+    /// Returns a token's id, given its text.
     pub fn find(&self, text: &str) -> Option<u32> {
         let at = self.tokens.iter().position(|token| token == text)?;
         u32::try_from(at).ok()
     }
 
-    /// The text of a token.
+    /// Returns a token's text.
     pub fn text(&self, id: u32) -> Option<&str> {
         self.tokens.get(id as usize).map(String::as_str)
     }
 
-    /// A truth value, if the file says it.
+    /// Returns a boolean, if the file has it.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If it is not a boolean.
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
         match self.key(key) {
             None => Ok(None),
@@ -244,12 +244,12 @@ impl Words {
         }
     }
 
-    /// Tokens with a number of their own key, such as `fim_pad_token_id`.
+    /// Returns the id of a token that has a key of its own, such as `fim_pad_token_id`.
     pub(super) fn numbered(&self, key: &str) -> Option<u32> {
         u32::try_from(self.key(key)?.as_u64()?).ok()
     }
 
-    /// Tokens that are never chosen.
+    /// Returns tokens that are never sampled.
     pub(super) fn suppressed(&self) -> Value {
         let found = self.key("suppress_tokens").cloned();
         found.unwrap_or_else(|| json!([]))
@@ -260,12 +260,12 @@ impl Words {
         (!found.is_null()).then_some(found)
     }
 
-    /// How the authors would draw tokens: `general.sampling.temp` and others.
+    /// Returns a sampling setting that the authors recommend, such as `general.sampling.temp`.
     pub(super) fn sampling(&self, key: &str) -> Option<&Value> {
         self.metadata.get(&format!("general.sampling.{key}"))
     }
 
-    /// An error about a key under `tokenizer.ggml`.
+    /// Makes an error about a key under `tokenizer.ggml`.
     pub fn error(&self, key: &str, reason: String) -> Error {
         Error::ConfigKey {
             path: self.path.clone(),
@@ -274,7 +274,7 @@ impl Words {
         }
     }
 
-    /// The `tokenizer_config.json` that the file stands for: its special tokens and chat templates.
+    /// Returns the `tokenizer_config.json` that the file's keys imply: its special tokens and chat templates.
     pub fn tokenizer_config(&self) -> Value {
         let mut config = Map::new();
         let names = [
@@ -311,7 +311,7 @@ impl Words {
     }
 }
 
-/// What a number in `tokenizer.ggml.token_type` means.
+/// Converts a number in `tokenizer.ggml.token_type`.
 fn token_type(number: f64) -> TokenType {
     match number as i64 {
         2 => TokenType::Unknown,

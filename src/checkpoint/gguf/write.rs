@@ -1,4 +1,4 @@
-//! Writing a GGUF file: keys, then where each tensor lies, then the tensors.
+//! Writes a GGUF file: keys, then each tensor's location, then the tensors.
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
 use std::collections::BTreeMap;
@@ -10,20 +10,20 @@ use crate::checkpoint::files::{BlockKind, MAGIC};
 use crate::checkpoint::write::write_whole;
 use crate::error::{Error, Result};
 
-/// Tensors begin at multiples of it, as where `general.alignment` is not said.
+/// Tensors begin at multiples of this many bytes, the default without `general.alignment`.
 const ALIGNMENT: usize = 32;
 
-/// A tensor that a file will hold.
+/// A tensor that a file will contain.
 #[derive(Clone)]
 pub(super) struct Entry {
     pub name: String,
     pub kind: BlockKind,
-    /// Outermost first.
+    /// Outermost dimension first.
     pub shape: Vec<usize>,
 }
 
 impl Entry {
-    /// Its numbers.
+    /// Returns the number of elements.
     pub fn n(&self) -> usize {
         self.shape.iter().product()
     }
@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-/// Writes a file whose tensors `content` makes when their turn comes; it has its name only when it is whole.
+/// Writes a file whose tensors `content` computes one at a time. The file gets its name only when it is complete.
 pub(super) fn write(
     path: &Path,
     keys: &BTreeMap<String, Value>,
@@ -60,7 +60,7 @@ fn header(keys: &BTreeMap<String, Value>, entries: &[Entry]) -> Vec<u8> {
     header.extend(3u32.to_le_bytes());
     header.extend((entries.len() as u64).to_le_bytes());
     header.extend((keys.len() as u64).to_le_bytes());
-    // The architecture first, as everybody has it.
+    // The architecture comes first, as in other programs' files.
     let (first, others): (Vec<_>, Vec<_>) = keys
         .iter()
         .partition(|(key, _)| *key == "general.architecture");
@@ -89,7 +89,7 @@ fn text(header: &mut Vec<u8>, text: &str) {
     header.extend(text.as_bytes());
 }
 
-/// Whole numbers are of 32 bits, others f32, as llama.cpp reads them.
+/// Writes a number: integers with 32 bits, all others as f32, as llama.cpp reads them.
 fn number_of_value(header: &mut Vec<u8>, value: &Value) {
     let number: u32 = match value {
         Value::Bool(_) => 7,

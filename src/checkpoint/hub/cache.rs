@@ -1,5 +1,5 @@
-//! The cache on disk: `models--owner--name/{refs/<revision>, snapshots/<commit>/<file>, blobs/<etag>}`, where a
-//! snapshot's files are links to blobs.
+//! The cache on disk: `models--owner--name/{refs/<revision>, snapshots/<commit>/<file>, blobs/<etag>}`, where a snapshot's
+//! files are links to blobs.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -9,10 +9,10 @@ use super::{CHECKPOINTS, CONFIG, EXTRAS, Wanted, is_commit, whole};
 use crate::checkpoint::unfinished::TemporaryFile;
 use crate::error::Error;
 
-/// The part of the cache that belongs to one repository.
+/// One repository's part of the cache.
 pub(super) struct Cache {
     folder: PathBuf,
-    /// Where `huggingface_hub` has its locks.
+    /// The directory where `huggingface_hub` has its locks.
     locks: PathBuf,
 }
 
@@ -25,12 +25,12 @@ impl Cache {
         }
     }
 
-    /// Where the files of a commit lie.
+    /// Returns the directory with a commit's files.
     pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// What is wanted, if the cache holds it whole; otherwise what is missing, as a half-sentence.
+    /// Returns the requested content, if the cache has all of it; otherwise the missing part, as a half-sentence.
     pub(super) fn find(&self, revision: &str, wanted: Wanted<'_>) -> Result<PathBuf, String> {
         let snapshot = self.snapshot(&self.commit(revision)?);
         match wanted {
@@ -60,8 +60,8 @@ impl Cache {
         }
     }
 
-    /// Records what a revision stands for, in one step, so that a reader sees the old commit or the new one. What is
-    /// recorded already is not written again: the cache may be one that can only be read.
+    /// Records a revision's commit atomically, so that a reader sees the old commit or the new one. Writes nothing if the
+    /// commit is recorded already, because the cache may be read-only.
     pub(super) fn write_ref(&self, revision: &str, commit: &str) -> crate::error::Result<()> {
         if is_commit(revision) || self.commit(revision).is_ok_and(|known| known == commit) {
             return Ok(());
@@ -77,8 +77,8 @@ impl Cache {
         write().map_err(|error| Error::io(&path, "write", error))
     }
 
-    /// Waits until nobody else fetches the content of this name, in whichever process: Python's client locks the same file.
-    /// Lets go when dropped.
+    /// Waits until no other thread or process fetches the blob with this name: Python's client locks the same file. Dropping
+    /// the file releases the lock.
     pub(super) fn lock(&self, etag: &str) -> std::io::Result<File> {
         std::fs::create_dir_all(&self.locks)?;
         let lock = File::create(self.locks.join(format!("{etag}.lock")))?;
@@ -86,12 +86,12 @@ impl Cache {
         Ok(lock)
     }
 
-    /// Where the content of this name lies.
+    /// Returns the path of a blob.
     pub(super) fn blob(&self, etag: &str) -> PathBuf {
         self.folder.join("blobs").join(etag)
     }
 
-    /// Stores a content in one step, so that nobody finds a part of it; `fill` writes it.
+    /// Stores a blob atomically, so that no reader finds a part of it; `fill` writes it.
     pub(super) fn store<E>(
         &self,
         etag: &str,
@@ -106,7 +106,7 @@ impl Cache {
         file.persist(&blob).map_err(|error| io(&error))
     }
 
-    /// Makes a file of a commit the content of this name: by a link, or where there are none by a copy, as Python's client.
+    /// Makes a blob the content of a commit's file: by a link, or without links by a copy, as Python's client does.
     pub(super) fn link(&self, commit: &str, file: &str, etag: &str) -> std::io::Result<()> {
         let path = self.snapshot(commit).join(file);
         if let Some(parent) = path.parent() {
@@ -125,7 +125,7 @@ impl Cache {
         std::fs::copy(self.blob(etag), &path).map(drop)
     }
 
-    /// Removes a file, and the blob behind it.
+    /// Removes a file and its blob.
     pub(super) fn discard(&self, file: &Path) -> crate::error::Result<()> {
         if let Ok(blob) = file.canonicalize()
             && let Ok(blobs) = self.folder.join("blobs").canonicalize()

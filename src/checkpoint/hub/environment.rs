@@ -1,15 +1,15 @@
-//! What `huggingface_hub` reads from the environment and the client does not, or reads otherwise: `~` and `$NAME` in
-//! paths, as in the files of services, which no shell expands, and a token with the line's end of the secret's file.
+//! Environment variables that `huggingface_hub` reads and the HTTP client does not, or reads differently. It expands `~` and
+//! `$NAME` in paths, because no shell does so in service files, and removes the line end from a token in a secret file.
 //!
 //! Source: `huggingface_hub/constants.py` and `huggingface_hub/utils/_auth.py`.
 
 use std::path::PathBuf;
 
-/// A look at the environment; a function, so that tests have one of their own.
+/// A function that looks up environment variables, so that tests can have their own.
 pub(super) struct Environment<F>(pub F);
 
 impl<F: Fn(&str) -> Option<String>> Environment<F> {
-    /// The cache directory: `HF_HUB_CACHE`, its old name, or `hub` in the Hub's directory.
+    /// Returns the cache directory: `HF_HUB_CACHE`, its old name, or `hub` in the Hub's directory.
     pub(super) fn cache_dir(&self) -> PathBuf {
         match self.path("HF_HUB_CACHE") {
             Some(path) => path,
@@ -19,7 +19,7 @@ impl<F: Fn(&str) -> Option<String>> Environment<F> {
         }
     }
 
-    /// The token of the environment, or of the file that `hf auth login` writes.
+    /// Returns the token from the environment, or from the file that `hf auth login` writes.
     pub(super) fn token(&self) -> Option<String> {
         let get = |name: &str| self.0(name);
         if get("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|value| is_true(&value)) {
@@ -36,7 +36,7 @@ impl<F: Fn(&str) -> Option<String>> Environment<F> {
         })
     }
 
-    /// The directory of all that concerns the Hub.
+    /// Returns the Hub's directory.
     fn home(&self) -> PathBuf {
         self.path("HF_HOME").unwrap_or_else(|| {
             let cache = self.path("XDG_CACHE_HOME");
@@ -50,24 +50,24 @@ impl<F: Fn(&str) -> Option<String>> Environment<F> {
         Some(self.expanded(&self.0(name)?))
     }
 
-    /// `os.path.expandvars(os.path.expanduser(path))`, except that `~somebody` stays as it is.
+    /// Returns `os.path.expandvars(os.path.expanduser(path))`, except that `~somebody` stays as it is.
     fn expanded(&self, path: &str) -> PathBuf {
         let expanded = shellexpand::full_with_context_no_errors(path, || self.0("HOME"), &self.0);
         PathBuf::from(&*expanded)
     }
 }
 
-/// The environment of this process.
+/// Returns this process's environment.
 pub(super) fn of_process() -> Environment<impl Fn(&str) -> Option<String>> {
     Environment(|name: &str| std::env::var(name).ok())
 }
 
-/// The words for yes of `huggingface_hub`.
+/// Returns whether `huggingface_hub` reads a value as true.
 pub(super) fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
 }
 
-/// Without line ends and the space around it; `None` if nothing is left.
+/// Returns a token without line ends and surrounding space; `None` if nothing is left.
 fn cleaned(token: &str) -> Option<String> {
     let token = token.replace(['\r', '\n'], "");
     Some(token.trim().to_string()).filter(|token| !token.is_empty())
@@ -91,7 +91,7 @@ mod tests {
         })
     }
 
-    // What Python prints for `constants.HF_HUB_CACHE` with these variables.
+    // Python prints these for `constants.HF_HUB_CACHE` with these variables.
     #[test]
     fn the_cache_is_where_huggingface_hub_has_it() {
         let cases: [(Variables, &str); 9] = [

@@ -1,15 +1,15 @@
-//! The reasons why the Hub gave nothing, and what to do about each.
+//! Explains failed requests to the Hub, and what to do about each.
 
 use std::fmt::Display;
 use std::io;
 
 use super::Hub;
 
-/// Why the Hub gave nothing.
+/// The reason why a request to the Hub failed.
 pub(super) enum Failure {
-    /// It could not be asked: no network, a connection that broke, a server error.
+    /// No answer: no network, a broken connection, or a server error.
     Unreachable(String),
-    /// It answered, and the answer is no; or the request could not be made.
+    /// A refusal by the Hub, or a request that could not be made.
     Refused(String),
 }
 
@@ -43,7 +43,7 @@ pub(super) fn not_a_hub(host: &str, reason: impl Display) -> Failure {
     ))
 }
 
-/// The reason why there was no answer.
+/// Explains why there was no answer.
 pub(super) fn explain_transport(error: &reqwest::Error, host: &str) -> Failure {
     if error.is_builder() {
         return Failure::Refused(format!(
@@ -68,7 +68,7 @@ pub(super) fn explain_cut(error: &(dyn std::error::Error + 'static), host: &str)
     ))
 }
 
-/// The first cause of an error.
+/// Returns the root cause of an error.
 fn cause<'e>(error: &'e (dyn std::error::Error + 'static)) -> &'e dyn std::error::Error {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -77,7 +77,7 @@ fn cause<'e>(error: &'e (dyn std::error::Error + 'static)) -> &'e dyn std::error
     cause
 }
 
-/// The reason that an answer gives which is no success: its status, the Hub's code, and its message.
+/// Explains an unsuccessful answer by its status, the Hub's error code, and its message.
 pub(super) fn explain_answer(
     (status, code, message): (u16, String, String),
     file: Option<&str>,

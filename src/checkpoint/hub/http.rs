@@ -1,6 +1,6 @@
 //! Requests to the Hub, with the token, the time limits and the retries of `huggingface_hub`.
 //!
-//! No name that a response gives reaches the disk unchecked: [`Http::etag`].
+//! No name from a response reaches the disk unchecked: [`Http::etag`].
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -16,32 +16,32 @@ use super::limits::{Limit, Limits};
 use super::names::{is_commit, is_file_name};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-/// As many as Python follows.
+/// The most redirects, as in Python.
 const MAX_REDIRECTS: usize = 20;
-/// A page of a listing has 1,000 entries.
+/// The most pages of a listing, with 1,000 entries each.
 const MAX_PAGES: usize = 1_000;
-/// The longest answer that is read whole into memory, in bytes. A page of a listing has some 300 kB.
+/// The longest answer that is read into memory, in bytes. A page of a listing has about 300 kB.
 const MAX_ANSWER: u64 = 1 << 26;
-/// Retries of a request, and the pause before the first of them.
+/// Retries for a request, and the pause before the first one.
 const RETRIES: (usize, Duration) = (5, Duration::from_millis(100));
 
-/// Which redirects a request follows.
+/// Selects the redirects that a request follows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Follow {
     All,
-    /// Redirects within the Hub, to a repository's new name. A redirect to a file's content is the answer: its headers
-    /// describe the file.
+    /// Follows redirects within the Hub, to a repository's new name. A redirect to a file's content is the answer: its
+    /// headers describe the file.
     Undescribed,
 }
 
-/// A client of one Hub.
+/// A client for one Hub.
 pub(super) struct Http<'a> {
     hub: &'a Hub,
     endpoint: Url,
     authorization: Option<HeaderValue>,
-    /// Questions about a repository or a file.
+    /// The client for metadata requests.
     asking: (Client, Limit),
-    /// Contents of files.
+    /// The client for file contents.
     loading: (Client, Limit),
 }
 
@@ -79,12 +79,12 @@ impl<'a> Http<'a> {
         })
     }
 
-    /// The Hub's address, as messages name it.
+    /// Returns the Hub's address, for messages.
     pub(super) fn endpoint(&self) -> &str {
         self.endpoint.as_str().trim_end_matches('/')
     }
 
-    /// The commit that a revision stands for.
+    /// Returns a revision's commit.
     pub(super) fn commit(&self, revision: &str) -> Result<String, Failure> {
         let repo = self.hub.repo.split('/');
         let url = self.url(
@@ -103,7 +103,7 @@ impl<'a> Http<'a> {
         })
     }
 
-    /// Path and size of every file of a commit. Entries of other kinds are left out, as in Python.
+    /// Returns path and size of every file in a commit. Other kinds of entries are left out, as in Python.
     pub(super) fn files(&self, commit: &str) -> Result<Vec<(String, u64)>, Failure> {
         let repo = self.hub.repo.split('/');
         let mut url = self.url(
@@ -142,9 +142,9 @@ impl<'a> Http<'a> {
         ))
     }
 
-    /// The name of a file's content, which is one plain component of a path. The cache has the content under this name.
+    /// Returns the name of a file's blob, which must be a single plain path component.
     ///
-    /// A server could otherwise have files written, and overwritten, wherever it likes.
+    /// Otherwise a server could write and overwrite files anywhere.
     pub(super) fn etag(&self, commit: &str, file: &str) -> Result<String, Failure> {
         let (response, _) = self.send(
             &self.asking,
@@ -174,7 +174,7 @@ impl<'a> Http<'a> {
         Ok(plain.to_string())
     }
 
-    /// Copies a file's content to `write`, a piece at a time.
+    /// Passes a file's content to `write` in pieces.
     pub(super) fn load(
         &self,
         commit: &str,
@@ -184,7 +184,7 @@ impl<'a> Http<'a> {
     ) -> Result<(), Failure> {
         let url = self.file_url(commit, file);
         let (response, _) = self.send(&self.loading, &Method::GET, url, Follow::All, Some(file))?;
-        // One byte more shows that there are more; a stream without end must not fill the disk.
+        // One extra byte reveals a longer file; an endless stream must not fill the disk.
         let mut body = response.take(size.saturating_add(1));
         let mut piece = vec![0; 1 << 17];
         let mut done = 0;
@@ -203,7 +203,7 @@ impl<'a> Http<'a> {
         }
     }
 
-    /// The JSON of an answer, and where its next page is.
+    /// Returns an answer's JSON, and the address of its next page.
     fn ask(&self, url: Url) -> Result<(Value, Option<Url>), Failure> {
         let (response, _) =
             self.send(&self.asking, &Method::GET, url.clone(), Follow::All, None)?;
@@ -222,7 +222,7 @@ impl<'a> Http<'a> {
         ))
     }
 
-    /// The answer to a request, after its redirects and retries, and where it came from.
+    /// Returns the answer to a request after redirects and retries, and its address.
     fn send(
         &self,
         (client, limit): &(Client, Limit),
@@ -261,7 +261,7 @@ impl<'a> Http<'a> {
             let code = header(response.headers(), "x-error-code");
             let message = header(response.headers(), "x-error-message");
             let mut body = Vec::new();
-            // A message that does not come whole is none.
+            // A message that arrives incompletely counts as none.
             let _ = response.take(1 << 16).read_to_end(&mut body);
             let message = message.or_else(|| {
                 let body: Value = serde_json::from_slice(&body).ok()?;
@@ -281,7 +281,7 @@ impl<'a> Http<'a> {
         )))
     }
 
-    /// One request, again where a pause may help. A time limit that was reached is not waited for again.
+    /// Sends one request, and retries if that may help. A request that reached the time limit is not retried.
     fn tried(
         &self,
         client: &Client,
@@ -293,7 +293,7 @@ impl<'a> Http<'a> {
         let mut left = times;
         loop {
             let mut request = client.request(method.clone(), url.clone());
-            // Other hosts, to which the Hub redirects, do not get to know the token.
+            // Other hosts, to which the Hub redirects, must not see the token.
             if let Some(token) = &self.authorization
                 && url.origin() == self.endpoint.origin()
             {
@@ -316,7 +316,7 @@ impl<'a> Http<'a> {
         }
     }
 
-    /// The name of a host in messages: the Hub's own address, or that of the host to which it redirected.
+    /// Returns a host's name for messages: the Hub's own address, or the host to which it redirected.
     fn host(&self, url: &Url) -> String {
         match url.origin() == self.endpoint.origin() {
             true => self.endpoint().to_string(),
@@ -329,10 +329,10 @@ impl<'a> Http<'a> {
         self.url(repo.chain(["resolve", commit]).chain(file.split('/')))
     }
 
-    /// An address below the Hub's, of segments that are encoded; a revision with a slash is one segment.
+    /// Returns an address below the Hub's. Each segment is encoded; a revision with a slash is one segment.
     fn url<'s>(&self, segments: impl Iterator<Item = &'s str>) -> Url {
         let mut url = self.endpoint.clone();
-        // Only of an address such as `mailto:`, which no request is sent to.
+        // Fails only for addresses such as `mailto:`, to which no request is sent.
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(segments);
         }
@@ -340,7 +340,7 @@ impl<'a> Http<'a> {
     }
 }
 
-/// Whether a refusal may pass by itself.
+/// Returns whether a refusal may be temporary.
 fn may_pass(status: StatusCode) -> bool {
     [408, 429, 500, 502, 503, 504].contains(&status.as_u16())
 }
@@ -349,7 +349,7 @@ fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.to_string())
 }
 
-/// The address behind `rel="next"`.
+/// Returns the address with `rel="next"`.
 fn next_page(headers: &HeaderMap) -> Option<&str> {
     let links = headers.get(LINK)?.to_str().ok()?;
     let next = links

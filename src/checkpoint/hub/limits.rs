@@ -1,4 +1,4 @@
-//! How long the Hub may be silent: `HF_HUB_ETAG_TIMEOUT` and `HF_HUB_DOWNLOAD_TIMEOUT` of `huggingface_hub`.
+//! Time limits for a silent Hub: `HF_HUB_ETAG_TIMEOUT` and `HF_HUB_DOWNLOAD_TIMEOUT` of `huggingface_hub`.
 
 use std::io;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use super::Hub;
 use super::explain::{Failure, explain_cut};
 
-/// The default of both variables in `huggingface_hub`.
+/// The default value of both variables in `huggingface_hub`.
 const DEFAULT: Duration = Duration::from_secs(10);
 
-/// A time limit, and the two names under which it can be set.
+/// A time limit, and the two names by which it can be set.
 pub(super) struct Limit {
     pub time: Duration,
     variable: &'static str,
     option: &'static str,
 }
 
-/// The limits of a download.
+/// The limits for a download.
 pub(super) struct Limits {
     /// For an answer about a repository or a file.
     pub asking: Limit,
@@ -25,7 +25,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// The limits that the options or else the environment set.
+    /// Returns the limits from the options, or else from the environment.
     pub(super) fn of(
         hub: &Hub,
         variable: impl Fn(&str) -> Option<String>,
@@ -63,7 +63,7 @@ impl Limit {
         Failure::Unreachable(format!("no answer from {host} in {}", self.cure()))
     }
 
-    /// The reason why a body broke off after so many bytes, of as many as are known.
+    /// Explains why a body broke off after `done` bytes out of `size`.
     pub(super) fn explain_read(
         &self,
         error: &io::Error,
@@ -88,7 +88,7 @@ impl Limit {
         explain_cut(error, host)
     }
 
-    /// The time, and how to set a longer one.
+    /// Returns the limit, and how to increase it.
     fn cure(&self) -> String {
         format!(
             "{} s; check the network and try again, or set a longer time ({} in seconds, or `Hub::{}`)",
@@ -99,7 +99,7 @@ impl Limit {
     }
 }
 
-/// A number of seconds. Python takes whole ones only.
+/// Parses a number of seconds. Python only accepts integers.
 fn seconds(value: &str) -> Option<Duration> {
     let seconds = value.trim().parse().ok().filter(|seconds| *seconds > 0.0)?;
     Duration::try_from_secs_f64(seconds)

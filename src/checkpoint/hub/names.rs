@@ -1,8 +1,8 @@
-//! Names that are safe to ask the Hub for, and to write below a directory.
+//! Checks names that are used in requests to the Hub and written below a directory.
 
 use std::path::{Component, Path};
 
-/// The rule of `validate_repo_id` in `huggingface_hub`: what passes is safe as a directory name too.
+/// Applies the rule of `validate_repo_id` in `huggingface_hub`. A valid id is also safe as a directory's name.
 pub(super) fn is_repo_id(repo: &str) -> bool {
     let sane = |part: &str| {
         let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -19,7 +19,7 @@ pub(super) fn is_repo_id(repo: &str) -> bool {
     }
 }
 
-/// Whether a path with `/` between its parts stays below the directory that it is joined to, on any system.
+/// Returns whether a path with `/` separators stays below the directory that it is joined to, on any system.
 pub(super) fn stays_inside(path: &str) -> bool {
     !path.is_empty()
         && !path.contains(['\\', ':', '\0'])
@@ -28,13 +28,13 @@ pub(super) fn stays_inside(path: &str) -> bool {
             .all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Whether a name that a server chose is one component of a path, as the hashes are that it should give, on any system.
+/// Returns whether a name from a server is a single path component on any system, like the hashes that it should be.
 pub(super) fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+=~@".contains(c);
     (1..=128).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.')
 }
 
-/// A full commit hash, which names the same files for ever.
+/// Returns whether a revision is a full commit hash, whose files never change.
 pub(super) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -1,4 +1,4 @@
-//! A revision on the Hub, held to the commit that it stood for when it was opened.
+//! A revision on the Hub, fixed to its commit when it was opened.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,12 +18,12 @@ pub(super) struct Remote<'a> {
     cache: &'a Cache,
     http: Http<'a>,
     commit: String,
-    /// Every file of the commit, and its size in bytes.
+    /// Every file in the commit, and its size in bytes.
     listing: BTreeMap<String, u64>,
 }
 
 impl<'a> Remote<'a> {
-    /// Asks which commit the revision stands for, and what it holds.
+    /// Requests the revision's commit and its list of files.
     pub(super) fn open(hub: &'a Hub, cache: &'a Cache) -> Result<Self, Failure> {
         let http = Http::new(hub)?;
         let commit = match is_commit(&hub.revision) {
@@ -44,7 +44,7 @@ impl<'a> Remote<'a> {
         &self.commit
     }
 
-    /// Downloads what is wanted into the cache.
+    /// Downloads the requested content into the cache.
     pub(super) fn fetch(&self, wanted: Wanted<'_>) -> crate::error::Result<PathBuf> {
         wanted.map_or_else(|| self.fetch_checkpoint(), |file| self.fetch_file(file))
     }
@@ -62,7 +62,7 @@ impl<'a> Remote<'a> {
                 no_file(CONFIG, self.hub)
             )));
         }
-        // Weights last: an interrupted download then lacks a file that no checkpoint can do without.
+        // Weights last: an interrupted download then lacks a file that every checkpoint needs.
         self.fetch_file(CONFIG)?;
         let has_modules = holds(MODULES);
         let is_wanted = |name: &&String| {
@@ -92,8 +92,8 @@ impl<'a> Remote<'a> {
         self.check_all()
     }
 
-    /// The snapshot, if all that it holds is whole. A server may give two files one `ETag`, so that the later replaces the
-    /// earlier in the cache.
+    /// Returns the snapshot, if all its files are complete. A server may give two files the same `ETag`, so that the later
+    /// one replaces the earlier one in the cache.
     fn check_all(&self) -> crate::error::Result<PathBuf> {
         let snapshot = self.cache.snapshot(&self.commit);
         for (file, &size) in &self.listing {
@@ -113,7 +113,7 @@ impl<'a> Remote<'a> {
         Ok(snapshot)
     }
 
-    /// One file, whole, or an error and no file.
+    /// Returns one complete file, or an error and no file.
     fn fetch_file(&self, file: &str) -> crate::error::Result<PathBuf> {
         let Some(&size) = self.listing.get(file) else {
             let held = self.names(|_| true);
@@ -134,7 +134,7 @@ impl<'a> Remote<'a> {
         if is_there() {
             return Ok(expected);
         }
-        // A content in the cache may be damaged: what is not whole is thrown away and fetched once more.
+        // A cached blob may be damaged: incomplete files are deleted and fetched once more.
         let mut damage = String::new();
         for _ in 0..2 {
             if !self.cache.blob(&etag).exists() {
@@ -155,7 +155,7 @@ impl<'a> Remote<'a> {
         )))
     }
 
-    /// Fetches the content of a file into the cache.
+    /// Downloads a file's content into the cache.
     fn load(&self, file: &str, size: u64, etag: &str) -> Result<(), Failure> {
         self.cache.store(etag, explain_cache, |mut content| {
             let mut bytes = 0;
@@ -172,7 +172,7 @@ impl<'a> Remote<'a> {
         })
     }
 
-    /// What there is instead of weights that are read, and the way from there.
+    /// Returns the weights in unsupported formats that the repository has, and how to convert them.
     fn other_weights(&self) -> String {
         let safetensors = self.names(|name| name.ends_with(".safetensors"));
         if !safetensors.is_empty() {
@@ -194,7 +194,7 @@ impl<'a> Remote<'a> {
         )
     }
 
-    /// The first few listed names that `keep` accepts.
+    /// Returns the first few listed names that `keep` accepts.
     fn names(&self, keep: impl Fn(&str) -> bool) -> String {
         let kept = self.listing.keys().filter(|name| keep(name));
         abbreviated(&kept.cloned().collect::<Vec<_>>())

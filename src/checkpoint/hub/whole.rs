@@ -1,4 +1,4 @@
-//! Whether a file is all there, told from the file itself; and which shards an index names.
+//! Checks from a file alone whether it is complete, and lists the shards that an index names.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,9 +9,9 @@ use crate::checkpoint::files;
 use crate::checkpoint::files::Index;
 use crate::error::{Error, Result};
 
-/// Checks a file against the size the Hub lists, if known, and against what it says of itself.
+/// Checks a file's size against the Hub's listing, if known, and against its own header.
 ///
-/// The error is what is wrong, to follow the file's name in a sentence.
+/// The error completes a sentence that begins with the file's name.
 pub(super) fn check(path: &Path, listed: Option<u64>) -> std::result::Result<(), String> {
     let unreadable = |error: io::Error| format!("cannot be read: {error}");
     let found = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -39,16 +39,16 @@ pub(super) fn check(path: &Path, listed: Option<u64>) -> std::result::Result<(),
     Ok(())
 }
 
-/// Whether a file is one that PyTorch wrote of a model or an adapter, by its name. Trainers leave others.
+/// Returns whether a file's name is that of a PyTorch model or adapter. Trainers write other PyTorch files too.
 fn is_weights(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("pytorch_model") || name.starts_with("adapter_model")
 }
 
-/// The names of an index's shards, each once.
+/// Returns the names of an index's shards, each once.
 ///
 /// # Errors
-/// As for [`Index::read`]; also if a name is not that of a file inside the repository, of the index's own format.
+/// The errors of [`Index::read`]; also if a name is not that of a file inside the repository, in the index's format.
 pub(super) fn shards(index: &Path) -> Result<BTreeSet<String>> {
     let read = Index::read(index.into())?;
     let (format, extension) = match index.ends_with(PICKLE_INDEX) {
@@ -65,8 +65,8 @@ pub(super) fn shards(index: &Path) -> Result<BTreeSet<String>> {
     Ok(read.names().into_iter().map(String::from).collect())
 }
 
-/// Whether every bracket of a JSON text is closed at its end, as in no proper prefix of an object or array. A parser would
-/// say more, but would also refuse the `NaN` and `Infinity` that Python writes.
+/// Returns whether every bracket in a JSON text is closed at its end, which is false for every proper prefix of an object or
+/// array. A parser would check more, but would refuse the `NaN` and `Infinity` that Python writes.
 fn closes(text: &[u8]) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0_i64, false, false);
     for &byte in text {

@@ -1,7 +1,7 @@
-//! Finds the linear layers and the norm of a plain file by the names of its tensors.
+//! Finds the linear layers and the norm in a plain file by its tensors' names.
 //!
-//! A name is read word by word, whatever its case, separators and prefix: `ffn.W1`, `ffn.w_1` and `ffn.1.weight` are each the
-//! weight of layer 1 under `ffn`.
+//! A name is split into words, independent of case, separators and prefix: `ffn.W1`, `ffn.w_1` and `ffn.1.weight` all mean
+//! the weight of layer 1 under `ffn`.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::error::{Error, Result, abbreviated};
 const WEIGHTS: [&str; 4] = ["weight", "weights", "kernel", "w"];
 /// Words for a bias.
 const BIASES: [&str; 3] = ["bias", "biases", "b"];
-/// Words for the weight and the bias of a norm, also without a word for the norm itself.
+/// Words for a norm's weight and bias, also without a word for the norm itself.
 const NORM_PARAMETERS: [[&str; 2]; 2] = [["gamma", "beta"], ["scale", "shift"]];
-/// Words for a norm; `layer_norm` ends in one.
+/// Words for a norm; `layer_norm` ends with one.
 const NORMS: [&str; 3] = ["norm", "layernorm", "ln"];
-/// Words that make the next word another norm than a LayerNorm.
+/// Words before a norm's word that mean another norm than LayerNorm.
 const OTHER_NORMS: [&str; 4] = ["batch", "group", "instance", "rms"];
-/// Names of the gate, of the layer that widens and of the one that narrows. Others are numbered.
+/// Names for the gate, the up projection and the down projection. All others are numbered.
 const ROLES: [[&str; 3]; 10] = [
     ["gate", "up", "down"],
     ["gate_proj", "up_proj", "down_proj"],
@@ -32,7 +32,7 @@ const ROLES: [[&str; 3]; 10] = [
     ["wi_0", "wi_1", "wo"],
 ];
 
-/// The weight and the bias of a linear layer or a norm: names on disk.
+/// Names on disk for the weight and the bias of a linear layer or a norm.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub weight: String,
@@ -49,12 +49,12 @@ pub(super) struct Contents {
     pub norm: Option<Pair>,
 }
 
-/// A word of a name, in lower case, and the place of its component: names have components, with dots between them.
+/// A word in a name, in lower case, and the index of its component; dots separate components.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Word {
     text: String,
     component: usize,
-    /// Whether the component has no other word.
+    /// The component contains no other word.
     is_alone: bool,
 }
 
@@ -64,13 +64,13 @@ enum Kind {
     Norm,
 }
 
-/// The words of a layer's or norm's name, and the parameter's name on disk.
+/// The words in a layer's or norm's name, and its parameters' names on disk.
 type Found = BTreeMap<(Kind, Vec<Word>), [Option<String>; 2]>;
 
-/// Finds layers and norm in the files, whose tensors have the names that `rename` gives; it leaves out those without one.
+/// Finds layers and the norm in the files. `rename` returns the name to use for each tensor, or `None` to leave it out.
 ///
 /// # Errors
-/// If a tensor is neither, or it is unclear what the layers are.
+/// If a tensor is neither, or the layers are ambiguous.
 pub(super) fn find(
     files: &TensorFiles,
     rename: impl Fn(&str) -> Option<String>,
@@ -93,7 +93,7 @@ pub(super) fn find(
     })
 }
 
-/// All names that are known, for messages.
+/// Returns all known names, for messages.
 fn known() -> String {
     let roles = ROLES.map(|[gate, up, down]| match gate {
         "" => format!("{up} and {down}"),
@@ -109,7 +109,7 @@ fn known() -> String {
     )
 }
 
-/// Layers and norm of tensors with these names, and on disk those.
+/// Sorts named tensors into layers and the norm; each pair has a name and the name on disk.
 fn sorted(
     names: &[(String, &str)],
     is_vector: impl Fn(&str) -> bool,
@@ -133,7 +133,7 @@ fn sorted(
                 return Err(format!("{bias} is a bias without a weight"));
             }
         };
-        // A norm within nn.Sequential has a number like its layers.
+        // In nn.Sequential, a norm has a number like the layers.
         let is_norm = kind == Kind::Norm || is_apart(&stem) && is_vector(&pair.weight);
         let one = if is_norm { &mut norms } else { &mut layers };
         one.push((stem, pair));
@@ -157,7 +157,7 @@ fn sorted(
     Ok(contents)
 }
 
-/// A tensor's name as that of a parameter: whose it is, and its place in a pair.
+/// Splits a tensor's name into its layer's name and the parameter's index in a pair.
 fn parameter(name: &str) -> Option<((Kind, Vec<Word>), usize)> {
     let mut words = words(name);
     let last = words.last()?.component;
@@ -174,7 +174,7 @@ fn parameter(name: &str) -> Option<((Kind, Vec<Word>), usize)> {
             _ => None,
         }
     })?;
-    // Behind the parameter only numbers may follow, or words of its own component, as in W_up.
+    // Only numbers may follow the parameter's word, or words in the same component, as in W_up.
     let follows = |word: &Word| word.component == words[at].component || is_number(word);
     if !words[at..].iter().all(follows) || last > words[at].component + 1 {
         return None;
@@ -197,7 +197,7 @@ fn parameter(name: &str) -> Option<((Kind, Vec<Word>), usize)> {
     Some(((kind, words), place))
 }
 
-/// The words of a name; digits behind letters are a word of their own.
+/// Returns a name's words. Digits after letters are a separate word.
 fn words(name: &str) -> Vec<Word> {
     let mut words = Vec::new();
     for (component, text) in name.split(['.', '/']).enumerate() {
@@ -224,13 +224,13 @@ fn number(word: &Word) -> Option<u32> {
     digits.then(|| word.text.parse().ok()).flatten()
 }
 
-/// Whether a name ends in a number that is a component, as in nn.Sequential, where activations have numbers too.
+/// Returns whether a name ends with a numeric component, as in nn.Sequential, where activations have an index too.
 fn is_apart(stem: &[Word]) -> bool {
     let last = stem.last();
     last.is_some_and(|word| word.is_alone && is_number(word))
 }
 
-/// The layers in their order.
+/// Returns the layers in order.
 fn chain(mut layers: Vec<(Vec<Word>, Pair)>) -> std::result::Result<Contents, String> {
     if let Some(contents) = ROLES.iter().find_map(|role| by_role(&layers, role)) {
         return Ok(contents);
@@ -272,7 +272,7 @@ fn chain(mut layers: Vec<(Vec<Word>, Pair)>) -> std::result::Result<Contents, St
     })
 }
 
-/// The layers, if this row names all of them, below one prefix.
+/// Returns the layers, if this row names all of them, below one prefix.
 fn by_role(layers: &[(Vec<Word>, Pair)], role: &[&str; 3]) -> Option<Contents> {
     let mut found: [Option<Pair>; 3] = [None, None, None];
     let mut prefix: Option<&[Word]> = None;
@@ -312,7 +312,7 @@ fn by_role(layers: &[(Vec<Word>, Pair)], role: &[&str; 3]) -> Option<Contents> {
     }
 }
 
-/// Refuses a bias on some of the layers alone: the file may have lost the others.
+/// Refuses biases on some but not all layers: the file may have lost the others.
 fn check_biases(contents: &Contents) -> std::result::Result<(), String> {
     let all = || contents.layers.iter().chain(&contents.gate);
     let with = all().find(|layer| layer.bias.is_some());

@@ -1,5 +1,5 @@
-//! AWQ (<https://arxiv.org/abs/2306.00978>), as AutoAWQ's "gemm" writes it: eight codes of four bits in a word, of
-//! neighbouring outputs, in an order of their own.
+//! AWQ (<https://arxiv.org/abs/2306.00978>), as AutoAWQ's "gemm" version writes it: a word has eight 4-bit values for
+//! neighboring outputs, in a special order.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(super) struct Awq {
     group_size: usize,
 }
 
-/// Which four bits of a word an output has.
+/// The position of an output's four bits in a word.
 const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl Awq {

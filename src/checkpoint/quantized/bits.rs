@@ -1,11 +1,11 @@
-//! Codes of two to eight bits in words of 32, lowest bits first; a code may begin in one word and end in the next.
+//! Bit streams of 2- to 8-bit values in 32-bit words, lowest bits first; a value may begin in one word and end in the next.
 
-/// How many words `n` codes take.
+/// Returns the number of words for `n` values.
 pub(super) fn n_words(n: usize, bits: usize) -> Option<usize> {
     Some(n.checked_mul(bits)?.div_ceil(32))
 }
 
-/// The first `n` codes.
+/// Returns the first `n` values.
 pub(super) fn codes(words: &[u32], bits: usize, n: usize) -> impl Iterator<Item = u8> {
     let mask = (1u64 << bits) - 1;
     (0..n).map(move |i| {
@@ -19,7 +19,7 @@ pub(super) fn codes(words: &[u32], bits: usize, n: usize) -> impl Iterator<Item 
     })
 }
 
-/// The two codes of four bits in a byte, the low one first.
+/// Returns the two 4-bit values in a byte, the low one first.
 pub(super) fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes.iter().flat_map(|byte| [byte & 15, byte >> 4])
 }
@@ -28,7 +28,7 @@ pub(super) fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
 mod tests {
     use super::*;
 
-    /// Written bit by bit, as the formats' documents say it.
+    /// Packed bit by bit, as the formats' documentation describes.
     #[test]
     fn codes_of_every_width_are_those_that_were_written() {
         for bits in 2..=8 {

@@ -1,5 +1,5 @@
-//! bitsandbytes: eight bits with a scale for each row (<https://arxiv.org/abs/2208.07339>), or codes of a table of sixteen
-//! numbers with a scale for every so many (<https://arxiv.org/abs/2305.14314>).
+//! bitsandbytes: 8-bit values with a scale for each row (<https://arxiv.org/abs/2208.07339>), or 4-bit indices into a table
+//! of sixteen values with a scale for each block (<https://arxiv.org/abs/2305.14314>).
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::{Matrix, Module};
 use crate::checkpoint::files::{Part, TensorFiles};
 use crate::error::Result;
 
-/// The states of both tables of sixteen numbers.
+/// The states for both tables of sixteen values.
 const STATES: [&str; 2] = [
     "weight.quant_state.bitsandbytes__nf4",
     "weight.quant_state.bitsandbytes__fp4",
@@ -50,7 +50,7 @@ fn eight_bits(codes: Part, scales: Part) -> Result<Matrix> {
     stored.matrix()
 }
 
-/// What bitsandbytes writes of a matrix.
+/// The description that bitsandbytes writes for a matrix.
 #[derive(Deserialize)]
 struct State {
     blocksize: usize,
@@ -61,7 +61,7 @@ struct State {
 
 #[derive(Debug)]
 struct Blocks {
-    /// Two codes in a byte, the first in the high half, all rows one behind the other.
+    /// Two 4-bit values in a byte, the first in the high half; all rows are concatenated.
     codes: Part,
     /// `[blocks]`.
     scales: Part,
@@ -72,7 +72,7 @@ struct Blocks {
     size: usize,
 }
 
-/// Scales that are codes themselves.
+/// Scales that are quantized themselves.
 #[derive(Debug)]
 struct Nested {
     scales: Part,
@@ -191,7 +191,7 @@ impl Stored for Blocks {
                 let n_groups = columns / size;
                 (groups(columns, size), n_groups, scales[of_rows].to_vec())
             }
-            // Blocks go on from one row to the next: each column has a scale of its own.
+            // Blocks continue across rows, so each column has its own scale.
             false => {
                 let each = span.clone().map(|i| scales[i / size]);
                 ((0..columns as u32).collect(), columns, each.collect())

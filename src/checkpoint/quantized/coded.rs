@@ -1,4 +1,5 @@
-//! Quantised rows as the packed formats take them: the same codes, with the same scales and zero points or minima.
+//! Converts quantized rows for the packed formats: the same quantized values, with the same scales and zero points or
+//! minima.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,18 +14,18 @@ use candle_blocks_kernels::products::{
 use crate::checkpoint::files::{Coding, StoredForm, TensorFiles};
 use crate::error::Result;
 
-/// What the codes of a matrix are.
+/// The kind of a matrix's quantized values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CodeKind {
-    /// Whole numbers of so many bits.
+    /// Integers with this number of bits.
     Whole { bits: usize },
     /// E2M1.
     E2m1,
-    /// Others, by name.
+    /// Other kinds, by name.
     Other(&'static str),
 }
 
-/// How a matrix can be packed from its codes.
+/// Returns how a matrix can be packed directly from its quantized values.
 pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding> {
     let refused = |reason: String| Ok(Coding::Refused(reason));
     let bits = match stored.kind() {
@@ -37,7 +38,7 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
     if stored.scale_dtypes()[0] == Dtype::F8_E4M3 {
         return refused("its scales are FP8".to_string());
     }
-    // One row says what all are like.
+    // One row shows the structure of all rows.
     let row = stored.rows(files, 0..1)?;
     let groups: &[usize] = match stored.kind() {
         CodeKind::E2m1 => &[32],
@@ -118,7 +119,7 @@ fn in_runs(group_of: &[u32]) -> (Vec<u32>, Option<Vec<u32>>) {
     (groups.collect(), Some(order))
 }
 
-/// Rows of a matrix as that coding has them.
+/// Returns rows of a matrix with that coding.
 pub(super) fn coded_rows(
     stored: &impl Stored,
     files: &TensorFiles,
@@ -135,7 +136,7 @@ pub(super) fn coded_rows(
         factor,
         ..
     } = stored.rows(files, rows)?;
-    // A code of E2M1 is multiplied as twice its number.
+    // An E2M1 value is multiplied as twice its value.
     let factor = match stored.kind() {
         CodeKind::E2m1 => 0.5,
         _ => factor,
@@ -147,7 +148,7 @@ pub(super) fn coded_rows(
         codes = ordered.collect();
     }
     let (_, group) = format.bits_by_group;
-    // A group of the file may be several of the format's.
+    // One group in the file may be several of the packed format's.
     let of_parts: Vec<usize> = group_of
         .iter()
         .step_by(group)

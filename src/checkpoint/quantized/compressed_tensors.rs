@@ -1,4 +1,4 @@
-//! compressed-tensors, which llm-compressor writes; the formats of FP8 with scales beside; and MXFP4 experts.
+//! compressed-tensors, which llm-compressor writes; FP8 formats with separate scales; and MXFP4 experts.
 
 use safetensors::Dtype;
 
@@ -10,7 +10,7 @@ use super::{Matrix, Module};
 use crate::checkpoint::files::Part;
 use crate::error::Result;
 
-/// What the groups of a `quantization_config` say, each of which some modules follow; the tensors' shapes tell which.
+/// The groups in a `quantization_config`, each of which applies to some modules; the tensors' shapes tell which.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Schemes {
     pub bits: Vec<usize>,
@@ -19,7 +19,7 @@ pub(super) struct Schemes {
     pub blocks: Vec<(usize, usize)>,
 }
 
-/// The matrix of a module in one of compressed-tensors' formats, or in FP8.
+/// Returns a module's matrix in one of compressed-tensors' formats, or in FP8.
 pub(super) fn matrix(module: &mut Module, schemes: &Schemes) -> Result<Option<Matrix>> {
     if let Some(codes) = module.take("weight_packed") {
         return match codes.info.dtype {
@@ -43,7 +43,7 @@ fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 
-/// A byte for every weight, an integer or E4M3.
+/// Returns a matrix with a byte for every weight, an integer or E4M3.
 fn bytes(
     module: &mut Module,
     codes: Part,
@@ -79,7 +79,7 @@ fn bytes(
         .matrix()
 }
 
-/// Scales for the whole matrix, for rows, for groups of a row, or for blocks.
+/// Returns scales for the whole matrix, for rows, for groups in a row, or for blocks.
 fn scales_of(part: Part, (n_rows, columns): (usize, usize), schemes: &Schemes) -> Result<Scales> {
     let shape = part.info.shape.clone();
     let (n_groups, rows, columns) = match shape[..] {
@@ -118,7 +118,7 @@ fn scales_of(part: Part, (n_rows, columns): (usize, usize), schemes: &Schemes) -
     })
 }
 
-/// Integers of two to eight bits in streams of words along the rows.
+/// Returns a matrix with integers of two to eight bits in bit streams along the rows.
 fn in_words(module: &mut Module, codes: Part, schemes: &Schemes) -> Result<Matrix> {
     codes.check_dtype(&WORDS)?;
     let (scales, shape) = (module.needs("weight_scale")?, module.needs("weight_shape")?);
@@ -170,7 +170,7 @@ fn in_words(module: &mut Module, codes: Part, schemes: &Schemes) -> Result<Matri
     stored.matrix()
 }
 
-/// NVFP4 and MXFP4: E2M1 with a scale for 16 or 32 columns.
+/// Returns an NVFP4 or MXFP4 matrix: E2M1 with a scale for 16 or 32 columns.
 fn two_in_a_byte(module: &mut Module, codes: Part) -> Result<Matrix> {
     let scales = module.needs("weight_scale")?;
     match module.take("weight_global_scale") {
@@ -208,7 +208,7 @@ fn e2m1(codes: Part, scales: Part, size: usize) -> Result<Grouped> {
     ))
 }
 
-/// gpt-oss's experts: `[experts, rows, groups, 16]` bytes, with an exponent for every group of 32.
+/// Returns gpt-oss's experts: `[experts, rows, groups, 16]` bytes, with an exponent for every group of 32.
 pub(super) fn mxfp4_experts(codes: Part, scales: Part) -> Result<Matrix> {
     codes.check_dtype(&[Dtype::U8])?;
     scales.check_dtype(&[Dtype::U8, Dtype::F8_E8M0])?;
@@ -234,7 +234,7 @@ pub(super) fn mxfp4_experts(codes: Part, scales: Part) -> Result<Matrix> {
 }
 
 impl Grouped {
-    /// Codes that nothing is taken from.
+    /// Makes a matrix without zero points.
     pub fn new(
         codes: Part,
         packing: CodePacking,

@@ -1,4 +1,4 @@
-//! GPTQ (<https://arxiv.org/abs/2210.17323>), as AutoGPTQ and GPTQModel write it: codes in columns of words.
+//! GPTQ (<https://arxiv.org/abs/2210.17323>), as AutoGPTQ and GPTQModel write it: bit streams along the columns.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -14,16 +14,16 @@ use crate::error::Result;
 
 pub(super) const WORDS: [Dtype; 2] = [Dtype::I32, Dtype::U32];
 
-/// How zero points are stored.
+/// The storage of zero points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ZeroPoints {
-    /// One less than they are: AutoGPTQ's first format.
+    /// Stored minus one: AutoGPTQ's first format.
     OneLess,
     AsTheyAre,
 }
 
 impl ZeroPoints {
-    /// The zero point that a stored code of 0 stands for.
+    /// Returns the zero point for a stored value of 0.
     fn least(self) -> u8 {
         u8::from(self == Self::OneLess)
     }
@@ -31,37 +31,38 @@ impl ZeroPoints {
 
 #[derive(Debug)]
 pub(super) struct Gptq {
-    /// `[columns · bits / 32, rows]`, each column a stream of codes.
+    /// `[columns · bits / 32, rows]`, each column a bit stream.
     weights: Part,
-    /// `[groups, rows · bits / 32]`, each row a stream of codes.
+    /// `[groups, rows · bits / 32]`, each row a bit stream.
     zeros: Part,
     /// `[groups, rows]`.
     scales: Part,
-    /// The group of a column, `[columns]`.
+    /// The group of each column, `[columns]`.
     index: Option<Part>,
     bits: usize,
     group_size: usize,
     zero_points: ZeroPoints,
     symmetric: bool,
-    /// The zero point of all groups, if it is the middle of the codes; known once the zero points were read.
+    /// The zero point for all groups, if it is the middle of the range; computed when the zero points are first read.
     middle: OnceLock<Option<f32>>,
 }
 
-/// What `quantization_config` says of GPTQ.
+/// The GPTQ settings in `quantization_config`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GptqConfig {
     pub bits: usize,
     /// `None`: all columns.
     pub group_size: Option<usize>,
     pub zero_points: ZeroPoints,
-    /// Whether the configuration says that all zero points are the middle. They are read all the same: not every writer's are.
+    /// The configuration declares that all zero points are the middle of the range. They are read anyway, because some
+    /// programs write others.
     pub symmetric: bool,
     /// Some modules have other bits and groups.
     pub varies: bool,
 }
 
 impl Gptq {
-    /// The matrix of a module, whose shapes must be those that the configuration implies.
+    /// Returns a module's matrix, whose shapes must agree with the configuration.
     pub fn matrix(module: &mut Module, config: GptqConfig) -> Result<Option<Matrix>> {
         let Some(weights) = module.take("qweight") else {
             return Ok(None);
@@ -71,7 +72,7 @@ impl Gptq {
         weights.check_dtype(&WORDS)?;
         zeros.check_dtype(&WORDS)?;
         let (n_rows_of_words, n_rows) = weights.dims2()?;
-        // The words of the zero points tell how many bits a module has.
+        // The width of the zero points determines a module's number of bits.
         let width = zeros.info.shape.last().copied();
         let fits = |bits: &usize| n_words(n_rows, *bits) == width;
         let mut all = [config.bits, 2, 3, 4, 8].into_iter();
@@ -129,20 +130,20 @@ impl Gptq {
         self.weights.info.shape[0] * 32 / self.bits
     }
 
-    /// The zero points of all groups, `[groups, rows]`.
+    /// Returns the zero points for all groups, `[groups, rows]`.
     fn zeros(&self, files: &TensorFiles) -> Result<Vec<f32>> {
         let words: Vec<u32> = files.part(&self.zeros)?;
         let (width, n_rows) = (self.zeros.info.shape[1], self.weights.info.shape[1]);
         let of_groups = words.chunks_exact(width.max(1));
-        // Of one less, all bits set are the largest zero point, 2^bits, as AutoGPTQ's own layers have it.
+        // If stored minus one, all bits set means the largest zero point, 2^bits, as in AutoGPTQ's own layers.
         let zero = |code: u8| f32::from(code) + f32::from(self.zero_points.least());
         Ok(of_groups
             .flat_map(|words| codes(words, self.bits, n_rows).map(zero))
             .collect())
     }
 
-    /// The middle of the codes, if it is every zero point. Where the configuration calls the weights symmetric, it may be
-    /// stored in either way: some writers store it in the one and name the other.
+    /// Returns the middle of the range, if every zero point is the middle. If the configuration declares symmetric weights,
+    /// both storages are accepted: some programs write one and declare the other.
     fn middle(&self, files: &TensorFiles) -> Result<Option<f32>> {
         if let Some(middle) = self.middle.get() {
             return Ok(*middle);
@@ -188,7 +189,7 @@ impl Stored for Gptq {
         let (n_words_of_row, n_rows) = (self.weights.info.shape[0], self.weights.info.shape[1]);
         let words: Vec<u32> = files.part_columns(&self.weights, rows.clone())?;
         let mut all = Vec::with_capacity(rows.len() * columns);
-        // The words of a row lie far apart; of some rows beside each other, in one line of the CPU's cache.
+        // The words of one row are far apart; those of adjacent rows share a cache line.
         const ROWS: usize = 16;
         let mut streams = vec![0; ROWS * n_words_of_row];
         for start in (0..rows.len()).step_by(ROWS) {

@@ -1,4 +1,4 @@
-//! Codes along each row, with scales for groups of columns or for blocks: the form of most formats.
+//! Quantized values along each row, with scales for groups of columns or for blocks: the layout of most formats.
 
 use std::ops::Range;
 
@@ -19,20 +19,20 @@ pub(super) struct Grouped {
     pub columns: usize,
     pub scales: Scales,
     pub zeros: ZeroSource,
-    /// The group of a column, `[columns]`, where they are not consecutive.
+    /// The group of each column, `[columns]`, if groups are not contiguous.
     pub index: Option<Part>,
-    /// A scale of all scales.
+    /// A scale that applies to all scales.
     pub global: Option<Global>,
     pub factor: f32,
     pub rows_of_item: usize,
 }
 
-/// How codes lie in a row, and what they stand for.
+/// The arrangement and the meaning of quantized values in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CodePacking {
-    /// Unsigned integers in a stream of words.
+    /// Unsigned integers in a bit stream.
     Words { bits: usize },
-    /// A signed integer in each byte; its code is 128 more.
+    /// A signed integer in each byte; 128 is added to make it unsigned.
     Int8,
     /// E4M3 in each byte.
     E4m3,
@@ -51,17 +51,17 @@ pub(super) struct Scales {
 
 #[derive(Debug)]
 pub(super) enum ZeroSource {
-    /// The same everywhere.
+    /// The same for all groups.
     All(f32),
-    /// Signed bytes `[rows, groups]`, less 128 than the zeros.
+    /// Signed bytes `[rows, groups]`, stored minus 128.
     Bytes(Part),
-    /// Codes `[rows, groups]`, in streams along the rows.
+    /// Quantized zero points `[rows, groups]`, in bit streams along the rows.
     Words { part: Part, bits: usize },
-    /// Numbers `[rows, groups]` added behind.
+    /// Offsets `[rows, groups]`, added after scaling.
     Behind(Part),
 }
 
-/// A number that all scales of a tensor are multiplied or divided by.
+/// A number by which all scales of a tensor are multiplied or divided.
 #[derive(Debug)]
 pub(super) enum Global {
     Times(Part),
@@ -69,7 +69,7 @@ pub(super) enum Global {
 }
 
 impl Scales {
-    /// Those of all row blocks, each a finite number above or below zero.
+    /// Returns the scales of all row blocks; each must be finite and not zero.
     fn numbers(&self, files: &TensorFiles) -> Result<Vec<f32>> {
         let numbers: Vec<f32> = match self.part.info.dtype {
             Dtype::U8 | Dtype::F8_E8M0 => files.part(&self.part)?.into_iter().map(e8m0).collect(),
@@ -211,7 +211,7 @@ fn one(files: &TensorFiles, part: &Part) -> Result<f32> {
 }
 
 impl Part {
-    /// As the group of each column: indices below `n_groups`.
+    /// Returns the group of each column: indices below `n_groups`.
     pub(super) fn group_of(&self, files: &TensorFiles, n_groups: usize) -> Result<Vec<u32>> {
         let group_of: Vec<i32> = files.part(self)?;
         let checked = |group: i32| match u32::try_from(group) {

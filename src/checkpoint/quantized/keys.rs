@@ -1,11 +1,11 @@
-//! Keys of a `quantization_config`: each is read, or is known to change no weight, or is refused by name.
+//! The keys of a `quantization_config`: each is read, or known to change no weight, or refused by name.
 
 use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
-/// Keys of every method that change no weight: which modules are quantized is told by the tensors.
+/// Keys for every method that change no weight. The tensors determine which modules are quantized.
 const OF_ALL: [&str; 15] = [
     "quant_method",
     "modules_to_not_convert",
@@ -24,8 +24,8 @@ const OF_ALL: [&str; 15] = [
     "quantize_embeddings",
 ];
 
-/// Keys of a method that tell how the weights were found, how fast they run or how activations are rounded, which they are not
-/// here.
+/// Returns a method's keys that describe how weights were optimized, how fast they run, or how activations are rounded.
+/// Activations are not rounded here.
 fn of_method(method: &str) -> &'static [&'static str] {
     match method {
         "gptq" | "auto-round" => &[
@@ -86,7 +86,7 @@ fn of_method(method: &str) -> &'static [&'static str] {
             "seed",
             "super_bits",
             "super_group_size",
-            // how they run
+            // speed
             "backend",
             "use_cuda_fp16",
             "use_exllama",
@@ -94,7 +94,7 @@ fn of_method(method: &str) -> &'static [&'static str] {
             "exllama_config",
             "max_input_length",
             "is_marlin_format",
-            // how activations are rounded
+            // rounding of activations
             "act_bits",
             "act_data_type",
             "act_dynamic",
@@ -150,7 +150,7 @@ fn of_method(method: &str) -> &'static [&'static str] {
     }
 }
 
-/// Refuses keys that ask for more than is done, and those that nothing has read and that may change the weights.
+/// Refuses keys for unsupported features, and unread keys that may change the weights.
 ///
 /// # Errors
 /// If there is one.
@@ -159,7 +159,7 @@ pub(super) fn check(found: &ConfigJson, method: &str) -> Result<()> {
         check_transforms(found)?;
         check_sparsity(found)?;
     }
-    // GPTQModel packs codes in words of 32 bits, unless told otherwise.
+    // GPTQModel packs values in 32-bit words by default.
     found.only("pack_dtype", &["int32".into()])?;
     let harmless = [&OF_ALL[..], of_method(method)].concat();
     let unread = found.unread(&harmless);
@@ -179,7 +179,7 @@ pub(super) fn check(found: &ConfigJson, method: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a key says nothing, or no.
+/// Returns whether a key's value is empty or false.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -190,7 +190,8 @@ fn is_off(value: &Value) -> bool {
     }
 }
 
-/// Rotations of weights are in the stored numbers. Those of inputs, outputs and caches are computed as the model runs.
+/// Rotations of weights are part of the stored values. Rotations of inputs, outputs and caches would be computed while the
+/// model runs.
 fn check_transforms(found: &ConfigJson) -> Result<()> {
     let groups = found
         .at("transform_config")

@@ -1,4 +1,4 @@
-//! Which method a `quantization_config` names, and what it says of it.
+//! Reads the method that a `quantization_config` names, and its settings.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -11,9 +11,9 @@ use crate::checkpoint::config_json::{ConfigJson, abbreviated};
 use crate::checkpoint::gguf;
 use crate::error::{Error, Result};
 
-/// The keys of `config.json` that tell of it: transformers', and MLX's.
+/// The keys in `config.json` for quantization: transformers' and MLX's.
 pub(in crate::checkpoint) const KEYS: [&str; 2] = ["quantization_config", "quantization"];
-/// Where older writers put what is now in `config.json`, and by which method.
+/// Files in which older programs stored settings that are now in `config.json`, and the method.
 pub(super) const BESIDE: [(&str, &str); 3] = [
     ("hf_quant_config.json", "modelopt"),
     ("quantize_config.json", "gptq"),
@@ -21,7 +21,7 @@ pub(super) const BESIDE: [(&str, &str); 3] = [
 ];
 /// bitsandbytes' own keys; its older files do not name the method.
 const LOADED_IN: [&str; 2] = ["load_in_4bit", "load_in_8bit"];
-/// What tells the variants of a method apart.
+/// Keys that distinguish a method's variants.
 const VARIANT: [&str; 11] = [
     "bits",
     "w_bit",
@@ -36,7 +36,7 @@ const VARIANT: [&str; 11] = [
     "weight_block_size",
 ];
 
-/// A method that is read, with what is said of it.
+/// A supported method, with its settings.
 pub(super) enum Method {
     Gptq(GptqConfig),
     Awq { group_size: Option<usize> },
@@ -48,10 +48,10 @@ pub(super) enum Method {
 }
 
 impl Method {
-    /// The method of a checkpoint, and the file that names it.
+    /// Returns a checkpoint's method, and the file that names it.
     ///
     /// # Errors
-    /// If it is not read, or its configuration says what none has.
+    /// If the method is not supported, or its configuration has invalid settings.
     pub fn of(json: &ConfigJson, directory: &Path) -> Result<Option<(ConfigJson, Self)>> {
         for (name, method) in BESIDE {
             let path = directory.join(name);
@@ -63,7 +63,7 @@ impl Method {
             }
         }
         match quantization(json)? {
-            // Some have a scheme for the cache alone, and no group of weights.
+            // Some files only have a scheme for the cache, and no group for weights.
             Some(found)
                 if found
                     .section(&["config_groups"])?
@@ -91,7 +91,7 @@ impl Method {
                 found.only("version", &["gemm".into(), "GEMM".into()])?;
                 Self::awq(found)?
             }
-            // The tensors are those of the method whose name its own is followed by.
+            // The tensors are those of the method that follows the name.
             "auto-round" => {
                 found.only("data_type", &["int".into()])?;
                 match found.text(&["packing_format"])?.as_deref() {
@@ -137,7 +137,7 @@ impl Method {
                 return Err(found.error(&key, reason));
             }
         };
-        // GPTQModel's and auto-round's settings of single modules.
+        // GPTQModel's and auto-round's settings for single modules.
         let is_set = |key: &str| found.at(key).is_some_and(|value| !value.is_null());
         let group_size = size_of_group(found, &["group_size"])?;
         Ok(Self::Gptq(GptqConfig {
@@ -161,7 +161,7 @@ impl Method {
         }
     }
 
-    /// How the name of a tensor ends that a quantised module has; before it is the module's prefix.
+    /// Returns suffixes of tensor names that mark a module as quantized. The part before the suffix is the module's prefix.
     pub fn markers(&self) -> &'static [&'static str] {
         match self {
             Self::Gptq(_) | Self::Awq { .. } => &["qweight"],
@@ -177,7 +177,7 @@ impl Method {
         }
     }
 
-    /// What stands behind the prefix in the name of the weight.
+    /// Returns the suffix of the weight's name after the module's prefix.
     pub fn weight(&self) -> &'static str {
         match self {
             Self::Mxfp4 => "",
@@ -185,7 +185,7 @@ impl Method {
         }
     }
 
-    /// Tensors of a module that say how its input was rounded, which it is not here.
+    /// Returns a module's tensors that describe how its input was rounded; inputs are not rounded here.
     pub fn unused(&self) -> &'static [&'static str] {
         match self {
             Self::CompressedTensors(_) | Self::Fp8(_) => &[
@@ -198,7 +198,7 @@ impl Method {
         }
     }
 
-    /// The matrix of a module; `None` if it is not quantised.
+    /// Returns a module's matrix; `None` if it is not quantized.
     pub fn matrix(&self, module: &mut Module) -> Result<Option<Matrix>> {
         match self {
             Self::Gptq(config) => Gptq::matrix(module, *config),
@@ -216,7 +216,7 @@ impl Method {
     }
 }
 
-/// What `config.json` says of the quantisation of its weights, if they are quantised.
+/// Returns the quantization settings in `config.json`, if the weights are quantized.
 pub(super) fn quantization(json: &ConfigJson) -> Result<Option<ConfigJson>> {
     let found = json.section(&KEYS)?;
     Ok(found.filter(|found| found.keys().count() > 0))
@@ -232,7 +232,7 @@ fn method_name(found: &ConfigJson) -> Result<String> {
     })
 }
 
-/// The size of a group; -1 is all columns.
+/// Returns the group size; -1 means all columns.
 fn size_of_group(found: &ConfigJson, keys: &[&str]) -> Result<Option<usize>> {
     match keys.iter().find_map(|key| found.at(key)) {
         Some(size) if size.as_i64() == Some(-1) => Ok(None),
@@ -240,7 +240,7 @@ fn size_of_group(found: &ConfigJson, keys: &[&str]) -> Result<Option<usize>> {
     }
 }
 
-/// All bits, sizes of groups and blocks that modules may have.
+/// Returns all bits, group sizes and blocks that modules may have.
 fn schemes(found: &ConfigJson) -> Result<Schemes> {
     let format = found.text(&["format"])?.unwrap_or_default();
     if ["marlin-24", "sparse-bitmask", "sparse-24-bitmask"].contains(&format.as_str()) {
@@ -273,8 +273,8 @@ fn schemes(found: &ConfigJson) -> Result<Schemes> {
     Ok(schemes)
 }
 
-/// The bytes of a `config.json` for weights that are not quantised: those of the file, if its own are not, and nothing of it was
-/// changed.
+/// Returns the bytes of a `config.json` for weights that are not quantized. Returns the file's own bytes if its weights are
+/// not quantized and nothing was changed.
 pub(in crate::checkpoint) fn config_of_dense_weights(json: &ConfigJson) -> Result<Vec<u8>> {
     let path = json.path();
     let mut value = json.value().clone();
@@ -291,7 +291,7 @@ pub(in crate::checkpoint) fn config_of_dense_weights(json: &ConfigJson) -> Resul
     to_bytes(json, &value)
 }
 
-/// The bytes of a `config.json` for weights that are packed.
+/// Returns the bytes of a `config.json` for packed weights.
 pub(in crate::checkpoint) fn config_of_packed_weights(
     json: &ConfigJson,
     packing: Packing,
@@ -311,7 +311,7 @@ fn to_bytes(json: &ConfigJson, value: &Value) -> Result<Vec<u8>> {
     Ok((text + "\n").into_bytes())
 }
 
-/// A value as messages show it.
+/// Returns a value as messages show it.
 pub(super) fn shown(value: &Value) -> String {
     abbreviated(match value {
         Value::String(text) => text.clone(),

@@ -1,4 +1,5 @@
-//! MLX: codes along each row, with a scale and an offset for every group. Modules may have bits and group sizes of their own.
+//! MLX: quantized values along each row, with a scale and an offset for every group. Modules may have their own bits and
+//! group sizes.
 
 use std::collections::HashMap;
 
@@ -10,32 +11,32 @@ use super::{Matrix, Module};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
-/// The bits of a code, and the columns of a group.
+/// The bits of a quantized value, and the columns in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Setting {
     bits: usize,
     group_size: usize,
 }
 
-/// The settings of a checkpoint.
+/// A checkpoint's settings.
 #[derive(Clone, Debug)]
 pub(super) struct Mlx {
     default: Setting,
-    /// Those of modules that have their own.
+    /// Settings for individual modules.
     modules: HashMap<String, Setting>,
 }
 
 impl Mlx {
-    /// Reads `quantization`, in which objects and booleans are entries of modules.
+    /// Reads `quantization`, in which objects and booleans are entries for modules.
     ///
     /// # Errors
-    /// If a mode is not `affine`, or a key has another type than it should.
+    /// If a mode is not `affine`, or a key has another type than expected.
     pub fn new(found: &ConfigJson) -> Result<Self> {
         let default = setting(found, None)?;
         let mut modules = HashMap::new();
         let names: Vec<String> = found.keys().map(String::from).collect();
         for name in names {
-            // `false` for a module that is not quantized, `true` for one that is like all.
+            // `false` means a module that is not quantized, `true` one with the common settings.
             if found.value().get(&name).is_some_and(Value::is_object)
                 && let Some(own) = found.section(&[&name])?
             {
@@ -45,7 +46,7 @@ impl Mlx {
         Ok(Self { default, modules })
     }
 
-    /// The matrix of a module; `None` if it is not quantized.
+    /// Returns a module's matrix; `None` if it is not quantized.
     pub fn matrix(&self, module: &mut Module) -> Result<Option<Matrix>> {
         if !(module.has("scales") && module.has("biases")) {
             return Ok(None);
@@ -90,7 +91,7 @@ impl Mlx {
     }
 }
 
-/// Bits and group size, or else the `default`'s.
+/// Reads bits and group size, with those of `default` as defaults.
 fn setting(found: &ConfigJson, default: Option<Setting>) -> Result<Setting> {
     found.only("mode", &["affine".into()])?;
     let size = |key: &str, default: Option<usize>| match (found.optional_size(&[key])?, default) {

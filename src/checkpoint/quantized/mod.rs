@@ -1,8 +1,8 @@
-//! Weights that were quantised before they were saved: each matrix is read as the numbers that its codes stand for.
+//! Quantized weights: each matrix is dequantized while it is read.
 //!
-//! `quantization_config` names the method, the tensors beside a module's name say the rest: where both differ, or a variant
-//! is unknown, opening the checkpoint fails. What is computed from the codes takes the name and the shape of the weight that
-//! was quantised, so that families and layers know nothing of it.
+//! `quantization_config` names the method, and the tensors under a module's name contain the rest. If both disagree, or a
+//! variant is unknown, opening the checkpoint fails. The dequantized matrix gets the name and the shape of the original
+//! weight, so families and layers do not know about quantization.
 
 mod awq;
 mod bits;
@@ -31,10 +31,10 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{Compute, Part, TensorFiles};
 use crate::error::Result;
 
-/// Puts the weights that quantised tensors stand for in the place of these.
+/// Replaces quantized tensors by dequantized weights.
 ///
 /// # Errors
-/// If the method is not read, its tensors do not fit each other or the configuration, or there are none.
+/// If the method is not supported, if its tensors do not fit each other or the configuration, or if there are none.
 pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<()> {
     let Some((config, method)) = Method::of(json, files.directory())? else {
         return Ok(());
@@ -46,7 +46,7 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<(
         let Some(prefix) = ends.filter_map(|end| name.strip_suffix(end)).next() else {
             continue;
         };
-        // One of several markers of a module may be gone with an earlier one.
+        // A module may have several markers, and an earlier one may have removed this tensor.
         if !files.contains(name) {
             continue;
         }
@@ -82,10 +82,10 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<(
     Ok(())
 }
 
-/// Whether `config.json`, or a file beside it, says that something is quantized.
+/// Returns whether `config.json`, or a file beside it, declares quantization.
 ///
 /// # Errors
-/// If its key holds no object.
+/// If its key does not contain an object.
 pub(super) fn is_named(json: &ConfigJson, directory: &Path) -> Result<bool> {
     let is_beside = BESIDE
         .iter()
@@ -93,9 +93,9 @@ pub(super) fn is_named(json: &ConfigJson, directory: &Path) -> Result<bool> {
     Ok(is_beside || method::quantization(json)?.is_some())
 }
 
-/// A quantised matrix, found in the files.
+/// A quantized matrix, found in the files.
 struct Matrix {
-    /// What it is computed from.
+    /// The tensors from which it is computed.
     parts: Vec<Part>,
     shape: Vec<usize>,
     compute: Arc<dyn Compute>,
@@ -111,7 +111,7 @@ impl Matrix {
     }
 }
 
-/// The tensors whose names begin as a module's.
+/// The tensors whose names begin with a module's name.
 struct Module<'f> {
     files: &'f mut TensorFiles,
     prefix: &'f str,

@@ -1,6 +1,7 @@
-//! Floating-point numbers of eight and of four bits, by their code.
+//! Floating-point values with eight and four bits, by their bit pattern.
 
-/// OCP's E4M3 without infinities: a sign, four bits of exponent (bias 7), three of mantissa; NaN where all are set.
+/// Returns the value of OCP's E4M3 without infinities: a sign, four exponent bits (bias 7), three mantissa bits; NaN if all
+/// are set.
 /// <https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1>
 pub(super) fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
@@ -12,23 +13,23 @@ pub(super) fn e4m3(code: u8) -> f32 {
     if code >> 7 == 1 { -size } else { size }
 }
 
-/// OCP's E8M0: a power of two, `2^(code - 127)`; NaN where all bits are set.
+/// Returns the value of OCP's E8M0: a power of two, `2^(code - 127)`; NaN if all bits are set.
 /// <https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf>
 pub(super) fn e8m0(code: u8) -> f32 {
     match code {
         255 => f32::NAN,
-        0 => f32::from_bits(1 << 22), // 2^-127 is below the normal numbers
+        0 => f32::from_bits(1 << 22), // 2^-127 is subnormal
         _ => f32::from_bits(u32::from(code) << 23),
     }
 }
 
-/// OCP's E2M1, the numbers of the same document: the sign is the highest of four bits.
+/// Values of OCP's E2M1, from the same document; the highest of four bits is the sign.
 pub(in crate::checkpoint) const E2M1: [f32; 16] = [
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
 
-/// The whole number nearest to one of at most 2^22, a half to the even one. Unlike `round_ties_even`, it is no call where the
-/// CPU's oldest instructions must do.
+/// Returns the integer nearest to a number of at most 2^22, rounding half to even. Unlike `round_ties_even`, it is not a
+/// function call on CPUs with the oldest instruction set.
 #[inline(always)]
 pub(in crate::checkpoint) fn whole(number: f32) -> f32 {
     /// Added to a small number, it leaves no bits for a fraction.
@@ -36,7 +37,7 @@ pub(in crate::checkpoint) fn whole(number: f32) -> f32 {
     number + NO_FRACTION - NO_FRACTION
 }
 
-/// What every code of a byte stands for.
+/// Returns the value for every byte.
 pub(super) fn table(number: impl Fn(u8) -> f32) -> Box<[f32; 256]> {
     Box::new(std::array::from_fn(|code| number(code as u8)))
 }

@@ -1,8 +1,8 @@
-//! Writing compressed-tensors' `pack-quantized`: whole numbers of four or eight bits with a scale for every group of a row.
+//! Writes compressed-tensors' `pack-quantized`: 4- or 8-bit integers with a scale for every group in a row.
 //!
-//! As the package does it, a number is divided by its group's scale and rounded, a half to the even number. The scale is the
-//! package's for the group's largest number, or that times a little less, whichever has the least squared error: most of a
-//! group's numbers are small, and finer steps for these weigh more than a largest one that is clipped.
+//! Like in the package, a value is divided by its group's scale and rounded half to even. The scale is either the package's,
+//! for the group's largest magnitude, or slightly smaller, whichever has the least squared error. Most values in a group are
+//! small, and finer steps for these outweigh clipping the largest.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::numbers::whole;
 
-/// How a matrix is quantised.
+/// The quantization of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::checkpoint) struct Packing {
     pub bits: usize,
@@ -18,12 +18,12 @@ pub(in crate::checkpoint) struct Packing {
 }
 
 impl Packing {
-    /// Whether rows of so many columns are whole groups, of whole words.
+    /// Returns whether rows with this many columns consist of whole groups and whole words.
     pub fn fits(self, columns: usize) -> bool {
         columns.is_multiple_of(self.group_size) && columns > 0
     }
 
-    /// The scale of every group, each a number that `round` leaves as it is.
+    /// Returns the scale for every group; `round` rounds each scale to its stored type.
     pub fn scales(self, numbers: &[f32], round: fn(f32) -> f32) -> Vec<f32> {
         let groups = numbers.chunks_exact(self.group_size);
         groups.map(|group| self.scale(group, round)).collect()
@@ -33,12 +33,12 @@ impl Packing {
         let largest = group.iter().fold(0f32, |max, number| max.max(number.abs()));
         let widest = largest / ((1 << self.bits) - 1) as f32 * 2.0;
         if round(widest) == 0.0 {
-            return f32::EPSILON; // the package's for zeros
+            return f32::EPSILON; // the package's scale for zeros
         }
-        // Eight bits have no steps to spare.
+        // With eight bits, smaller scales would not help.
         let n_steps = if self.bits == 4 { 20 } else { 0 };
         let candidates = (0..=n_steps).map(|step| round(widest * (1.0 - 0.02 * step as f32)));
-        // Sums side by side, which the compiler may keep in one register.
+        // Parallel sums, which the compiler may keep in one register.
         let error = |scale: f32| -> f32 {
             let mut sums = [0f32; 8];
             for numbers in group.as_chunks::<8>().0 {
@@ -58,14 +58,14 @@ impl Packing {
         best.1
     }
 
-    /// The signed whole number nearest to a number.
+    /// Returns the signed integer nearest to a value.
     #[inline]
     fn code(self, number: f32, scale: f32) -> f32 {
         let half = (1 << (self.bits - 1)) as f32;
         whole((number / scale).clamp(-256.0, 256.0)).clamp(-half, half - 1.0)
     }
 
-    /// The codes of a matrix in words, the first in the lowest bits, and the numbers that they stand for.
+    /// Returns a matrix's quantized values in words, the first in the lowest bits, and the dequantized values.
     pub fn words(self, numbers: &[f32], scales: &[f32]) -> (Vec<u32>, Vec<f32>) {
         let per_word = 32 / self.bits;
         let half = 1 << (self.bits - 1);
@@ -83,7 +83,7 @@ impl Packing {
         (words, decoded)
     }
 
-    /// What `config.json` says of it. Modules that stay as they are `ignore`d.
+    /// Returns the entry for `config.json`. Modules that are not quantized are `ignore`d.
     pub fn config(self, ignore: &BTreeSet<String>) -> Value {
         json!({
             "quant_method": "compressed-tensors",

@@ -1,4 +1,4 @@
-//! Rows of a quantised matrix: codes in groups that have a scale each.
+//! Rows of a quantized matrix: quantized values in groups with one scale each.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,31 +11,32 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use crate::checkpoint::files::{Coding, Compute, Part, StoredForm, TensorFiles};
 use crate::error::Result;
 
-/// A quantised matrix in the files, `[d_out, d_in]`; of several in one tensor, their rows one behind the other.
+/// A quantized matrix in the files, `[d_out, d_in]`. If one tensor stacks several matrices, their rows are concatenated.
 pub(super) trait Stored: fmt::Debug + Send + Sync {
-    /// Some of its rows.
+    /// Returns some of its rows.
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows>;
-    /// The tensor that errors name.
+    /// Returns the tensor that errors name.
     fn codes(&self) -> &Part;
-    /// What its codes are.
+    /// Returns the kind of its quantized values.
     fn kind(&self) -> CodeKind;
-    /// The types that its scales are stored in, and what is added behind; of others, the scales' again.
+    /// Returns the dtypes of its scales and of offsets that are added after scaling; without offsets, repeats the scales'
+    /// dtype.
     fn scale_dtypes(&self) -> [Dtype; 2];
-    /// How many rows one of several matrices has; 1 of a single one.
+    /// Returns the number of rows of one matrix in a stack; 1 for a single matrix.
     fn rows_of_item(&self) -> usize {
         1
     }
 }
 
-/// Rows of codes. A weight is `((value of its code) - zero) * scale * factor`, each product rounded to f32; that is the order
-/// of the libraries that write the formats, and so part of the result.
+/// Quantized rows. A weight is `((value of its code) - zero) * scale * factor`, with each product rounded to f32. The
+/// libraries that write the formats use this order, so it is part of the result.
 pub(super) struct QuantizedRows {
     /// `[rows, columns]`.
     pub codes: Vec<u8>,
     pub columns: usize,
-    /// What a code stands for; the code itself if absent.
+    /// The value for each quantized value; the quantized value itself if absent.
     pub values: Option<Box<[f32; 256]>>,
-    /// The group of a column.
+    /// The group of each column.
     pub group_of: Vec<u32>,
     pub n_groups: usize,
     /// `[rows, groups]`.
@@ -44,18 +45,18 @@ pub(super) struct QuantizedRows {
     pub factor: f32,
 }
 
-/// What is taken from a value before it is scaled, or added behind.
+/// Zero points that are subtracted before scaling, or offsets that are added after it.
 pub(super) enum Zeros {
-    /// The same everywhere.
+    /// The same for all groups.
     All(f32),
-    /// `[rows, groups]`, none of which can be less than this one, nor 256 more.
+    /// `[rows, groups]`, each at least the second field, and less than 256 above it.
     Each(Vec<f32>, u8),
     /// `[rows, groups]`, added to the scaled value.
     Behind(Vec<f32>),
 }
 
 impl QuantizedRows {
-    /// The weights, `[rows, columns]`.
+    /// Returns the weights, `[rows, columns]`.
     fn dequantized(&self) -> Vec<f32> {
         match &self.values {
             Some(table) => self.of_values(|code| table[usize::from(code)]),
@@ -64,7 +65,7 @@ impl QuantizedRows {
     }
 
     fn of_values(&self, value: impl Fn(u8) -> f32) -> Vec<f32> {
-        // Columns of one group beside each other, as all but reordered ones are, go through one loop without a look-up.
+        // Consecutive columns in the same group, the usual case without reordering, share one loop without a lookup.
         let mut runs: Vec<(Range<usize>, usize)> = Vec::new();
         for of_run in self.group_of.chunk_by(|a, b| a == b) {
             let start = runs.last().map_or(0, |(columns, _)| columns.end);
@@ -126,14 +127,14 @@ impl<S: Stored> Compute for S {
     }
 }
 
-/// Consecutive groups of `size` columns, the last of which may be shorter.
+/// Returns consecutive groups with `size` columns; the last one may be shorter.
 pub(super) fn groups(columns: usize, size: usize) -> Vec<u32> {
     (0..columns)
         .map(|column| (column / size.max(1)) as u32)
         .collect()
 }
 
-/// How many columns a group has, where so many groups have a scale: the size that the configuration gives, or all columns.
+/// Returns the number of columns in a group, given the number of groups with a scale: the configured size, or all columns.
 pub(super) fn group_size(
     scales: &Part,
     columns: usize,

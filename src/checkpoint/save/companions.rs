@@ -1,12 +1,13 @@
-//! The files beside config.json and the weights that belong to a checkpoint too: how texts and images reach the model, how it
-//! generates, and its card. Saving writes none of them; it copies or keeps them.
+//! Other files of a checkpoint beside `config.json` and the weights: tokenizers and processors, generation settings, and the
+//! model card. Saving does not write them; it copies or keeps them.
 
 use std::fs;
 use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Files without which a copy computes something else: a decoder would not know its end of text, an embedder its pooling.
+/// Files that change a model's results: without them, a decoder would not know its end-of-text token, nor an embedder its
+/// pooling.
 const OF_THE_MODEL: [&str; 24] = [
     "generation_config.json",
     "tokenizer.json",
@@ -34,7 +35,7 @@ const OF_THE_MODEL: [&str; 24] = [
     "config_sentence_transformers.json",
 ];
 
-/// Files about a checkpoint, which do not hold for a copy with other weights, but stay where they are.
+/// Files about a checkpoint. They do not apply to a copy with other weights, but stay in place.
 const ABOUT_IT: [&str; 8] = [
     "README.md",
     "LICENSE",
@@ -46,7 +47,8 @@ const ABOUT_IT: [&str; 8] = [
     "additional_chat_templates",
 ];
 
-/// Whether a file or folder belongs to the model itself. The modules of sentence-transformers lie in numbered folders.
+/// Returns whether a file or folder belongs to the model itself. The modules of sentence-transformers are in numbered
+/// folders.
 fn is_of_the_model(name: &str, path: &Path) -> bool {
     let is_module = || {
         let (number, rest) = name.split_once('_').unwrap_or_default();
@@ -59,13 +61,13 @@ fn is_of_the_model(name: &str, path: &Path) -> bool {
     }
 }
 
-/// Whether an entry of a directory belongs to a checkpoint, so that replacing the checkpoint keeps it.
+/// Returns whether a directory's entry belongs to a checkpoint, so that replacing the checkpoint keeps it.
 pub(super) fn is_companion(name: &str, path: &Path) -> bool {
     is_of_the_model(name, path)
         || ABOUT_IT.contains(&name) && (path.is_file() || name == "additional_chat_templates")
 }
 
-/// Copies what belongs to the model from the directory of a checkpoint.
+/// Copies the model's other files from a checkpoint's directory.
 ///
 /// # Errors
 /// If a file cannot be read or written.
@@ -73,7 +75,7 @@ pub(super) fn copy_of_the_model(from: &Path, to: &Path) -> Result<()> {
     copy(from, to, is_of_the_model)
 }
 
-/// Copies what belongs to the checkpoint in a directory that is to be replaced, but for what the new one has of its own.
+/// Copies a checkpoint's other files from a directory that is about to be replaced, except those that the new one has.
 ///
 /// # Errors
 /// If a file cannot be read or written.
@@ -105,7 +107,7 @@ fn copy(from: &Path, to: &Path, is_wanted: fn(&str, &Path) -> bool) -> Result<()
     Ok(())
 }
 
-/// Copies a file's content, so that a copy of a file that may only be read can be replaced again.
+/// Copies a file's content, without its permissions, so that a copy of a read-only file can be replaced again.
 fn copy_file(from: &Path, to: &Path) -> Result<()> {
     let bytes = fs::read(from).map_err(|source| Error::io(from, "read", source))?;
     super::write_file(to, &bytes)

@@ -1,4 +1,4 @@
-//! Saving a checkpoint in compressed-tensors' `pack-quantized`.
+//! Saves a checkpoint in compressed-tensors' `pack-quantized`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,10 +14,10 @@ use crate::checkpoint::source::Source;
 use crate::checkpoint::write::{Record, Sink};
 use crate::error::{Error, Result};
 
-/// The layers that are quantised, by the last part of their role.
+/// The layers that are quantized, by the last part of their role.
 const LINEAR: [&str; 7] = ["query", "key", "value", "output", "up", "gate", "down"];
 const WEIGHT: &str = ".weight";
-/// What a weight is stored as.
+/// Suffixes of the tensors that store a weight.
 const PARTS: [&str; 3] = ["_packed", "_scale", "_shape"];
 
 impl SaveOptions {
@@ -63,19 +63,19 @@ impl SaveOptions {
     }
 }
 
-/// The weights of a checkpoint that are packed, and all others.
+/// A checkpoint's packed weights, and all other tensors.
 struct Packed<'t> {
     tensors: &'t SavedTensors<'t>,
     packing: Packing,
     weights: BTreeMap<String, Record>,
-    /// Tensors that stay as they are: their dtypes, and why one of them is not packed.
+    /// Tensors that are not packed: their dtype, size, and the reason for one of them.
     others: BTreeMap<String, (Dtype, usize, Option<String>)>,
-    /// Codes and scales are written far from each other. Of scales, which are small, those of all weights may wait.
+    /// Quantized values and scales are written at different times. Scales are small, so they are kept until then.
     scales: RefCell<HashMap<String, Vec<f32>>>,
 }
 
 impl<'t> Packed<'t> {
-    /// They, and what the new files will hold.
+    /// Returns the packed weights, and the records of the new files.
     fn new(tensors: &'t SavedTensors<'t>, packing: Packing) -> (Self, Vec<Record>) {
         let mut packed = Self {
             tensors,
@@ -107,7 +107,7 @@ impl<'t> Packed<'t> {
         (packed, records)
     }
 
-    /// Modules that may be linear and are not quantised. A head that shares the table of words has no tensor.
+    /// Returns modules that may be linear and are not quantized. A head that is tied to the token embeddings has no tensor.
     fn ignored(&self) -> BTreeSet<String> {
         let others = self.others.iter();
         let matrices = others.filter(|(_, (_, n_dims, _))| *n_dims == 2);
@@ -115,7 +115,7 @@ impl<'t> Packed<'t> {
         modules.chain(["lm_head"]).map(String::from).collect()
     }
 
-    /// Writes a tensor of the new files; returns what is told of it, of a weight once.
+    /// Writes one tensor of the new files. Returns its description, once for each weight.
     fn write(&self, name: &str, write: &mut Sink) -> Result<Option<QuantizedTensor>> {
         let part = PARTS.iter().find_map(|part| {
             let (weight, record) = self.weights.get_key_value(name.strip_suffix(part)?)?;
@@ -186,7 +186,7 @@ impl<'t> Packed<'t> {
 }
 
 impl Packing {
-    /// The tensors that stand for a weight.
+    /// Returns the tensors that store a weight.
     fn records(self, weight: &Record, rows: usize, columns: usize) -> [Record; 3] {
         let record = |part: usize, dtype, shape| Record {
             name: format!("{}{}", weight.name, PARTS[part]),
@@ -206,7 +206,8 @@ impl Packing {
 }
 
 impl SavedTensors<'_> {
-    /// Whether a tensor on disk is the weight of a linear layer of the blocks, or of several, as `nn.Linear` has it.
+    /// Returns whether a tensor on disk contains one or more linear layers' weights in the blocks, oriented as in
+    /// `nn.Linear`.
     fn is_linear(&self, name: &str) -> bool {
         let is_linear = |source: &Source| {
             let module = source.role.strip_suffix(WEIGHT);
@@ -219,7 +220,7 @@ impl SavedTensors<'_> {
     }
 }
 
-/// Scales are of the weights' own type, but not of f64.
+/// Returns the scales' dtype: the weights' own, but not f64.
 fn scale_type(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::BF16 | Dtype::F16 => dtype,

@@ -1,4 +1,4 @@
-//! Saving a checkpoint with the weights of its blocks in few bits.
+//! Saves a checkpoint with quantized weights in its blocks.
 
 use std::path::Path;
 
@@ -14,34 +14,34 @@ use crate::checkpoint::write::directory;
 use crate::checkpoint::{AsTensor, Checkpoint, plan};
 use crate::error::{Error, Result};
 
-/// What the weights of a checkpoint's blocks become.
+/// The format for the weights in a checkpoint's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Quantization {
-    /// A GGUF file. The table of words and the head are of eight bits then, and norms, biases, routers and tables of positions
-    /// of f32, as llama.cpp has them.
+    /// A GGUF file. Token embeddings and the head then have eight bits, and norms, biases, routers and position tables are
+    /// f32, as in llama.cpp.
     Gguf(GgufType),
-    /// A directory of compressed-tensors' `pack-quantized`, as llm-compressor writes it: whole numbers of `bits`, 4 or 8, with a
-    /// scale for every `group_size` of a row, 32, 64 or 128. All other tensors stay as they are.
+    /// A directory in compressed-tensors' `pack-quantized`, as llm-compressor writes it: integers with `bits` 4 or 8, and a
+    /// scale for every `group_size` values in a row, 32, 64 or 128. All other tensors are unchanged.
     CompressedTensors {
-        /// The bits of a weight.
+        /// Bits for each weight.
         bits: usize,
-        /// How many weights share a scale.
+        /// The number of weights that share a scale.
         group_size: usize,
     },
 }
 
-/// The blocks of numbers of a GGUF file.
+/// The block types of a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GgufType {
-    /// 8.5 bits: 32 numbers with a scale.
+    /// 8.5 bits: 32 values with a scale.
     Q8_0,
-    /// 4.5 bits: 32 numbers with a scale.
+    /// 4.5 bits: 32 values with a scale.
     Q4_0,
-    /// 4.5 bits: 256 numbers, of which 32 share a scale and a minimum of six bits.
+    /// 4.5 bits: 256 values, where 32 share a 6-bit scale and minimum.
     Q4K,
-    /// 6.6 bits: 256 numbers, of which 16 share a scale of eight bits.
+    /// 6.6 bits: 256 values, where 16 share an 8-bit scale.
     Q6K,
 }
 
@@ -51,25 +51,26 @@ pub enum GgufType {
 pub struct QuantizedTensor {
     /// Its name in the new file.
     pub name: String,
-    /// How its numbers are stored, such as `Q4_K` or `BF16`; `left out` if they are not.
+    /// Its storage type, such as `Q4_K` or `BF16`; `left out` if it was not saved.
     pub kind: String,
-    /// How many numbers it has.
+    /// Its number of elements.
     pub n: usize,
-    /// How many bytes they take.
+    /// Its size in bytes.
     pub n_bytes: usize,
-    /// The root of the mean squared error, as a part of the root of the mean square of its numbers.
+    /// The root mean squared error, relative to the root mean square of its values.
     pub error: f64,
-    /// Why it is stored in another way than was asked for.
+    /// The reason why its storage type differs from the requested one.
     pub note: Option<String>,
 }
 
 impl SaveOptions {
-    /// Writes a copy of `checkpoint` whose blocks' weights are quantised, and in which the given parameters replace those in
-    /// its files, as [`Self::save`] does. `each` is told of every tensor once it is written; its error ends the work.
+    /// Writes a copy of `checkpoint` with quantized weights in its blocks, in which the given parameters replace those in
+    /// its files, as [`Self::save`] does. Calls `each` for every tensor after it is written; an error from `each` ends the
+    /// work.
     ///
-    /// `path` is a directory, or of [`Quantization::Gguf`] a file. A GGUF file gets the configuration from `config.json`, but
-    /// no tokenizer: llama.cpp reads token ids from it alone, until the Python package `gguf` adds the words. It appears when
-    /// it is complete; a tensor at a time is in memory.
+    /// `path` is a directory, or for [`Quantization::Gguf`] a file. A GGUF file gets the configuration from `config.json`,
+    /// but no tokenizer: llama.cpp can only read token ids from it, until the Python package `gguf` adds the vocabulary. The
+    /// file appears when it is complete; one tensor at a time is in memory.
     ///
     /// ```no_run
     /// use candle_blocks::{Checkpoint, SaveOptions, candle_core::Tensor};
@@ -85,8 +86,8 @@ impl SaveOptions {
     /// ```
     ///
     /// # Errors
-    /// As for [`Self::save`]; also if no tensor can be quantised, and for GGUF if there is no architecture for `model_type`,
-    /// no key for what the configuration says, or no name for a tensor.
+    /// The errors of [`Self::save`]; also if no tensor can be quantized, and for GGUF if there is no architecture for
+    /// `model_type`, no key for a setting, or no name for a tensor.
     pub fn save_quantized(
         &self,
         checkpoint: &Checkpoint,
@@ -114,7 +115,7 @@ impl SaveOptions {
     }
 }
 
-/// Told of every tensor.
+/// The callback for every saved tensor.
 pub(super) type Each<'e> = dyn FnMut(&QuantizedTensor) -> Result<()> + 'e;
 
 impl From<GgufType> for BlockKind {
@@ -185,7 +186,7 @@ impl SaveOptions {
     }
 }
 
-/// Refuses a file that may not be replaced.
+/// Refuses to replace a file, unless that is allowed.
 fn check_file(path: &Path, existing: Existing) -> Result<()> {
     let refused = |reason: &str| Err(Error::input(path.display().to_string(), reason));
     match existing {
@@ -204,17 +205,17 @@ fn check_file(path: &Path, existing: Existing) -> Result<()> {
 }
 
 impl SavedTensors<'_> {
-    /// Whether a weight is stored as `[d_in, d_out]`.
+    /// Returns whether a weight is stored as `[d_in, d_out]`.
     pub(super) fn lies_transposed(&self, name: &str) -> bool {
         let mut sources = self.checkpoint.plan.sources.iter();
         let found = sources.find(|source| source.name == name);
         found.is_some_and(Source::is_in_out)
     }
 
-    /// The numbers of a tensor on disk in f32.
+    /// Returns the values of a tensor on disk in f32.
     ///
     /// # Errors
-    /// If it cannot be read or is not of a floating-point dtype.
+    /// If it cannot be read or does not have a floating-point dtype.
     pub(super) fn numbers(&self, name: &str, dtype: Dtype) -> Result<Vec<f32>> {
         let mut bytes = vec![];
         self.write(name, &mut |piece| {
@@ -251,7 +252,7 @@ fn transposed(numbers: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..columns).flat_map(row).collect()
 }
 
-/// Sums of squares: of what numbers are off, and of them.
+/// Sums of squares: of errors, and of the original values.
 #[derive(Default)]
 pub(in crate::checkpoint) struct Squares {
     off: f64,
@@ -259,7 +260,7 @@ pub(in crate::checkpoint) struct Squares {
 }
 
 impl Squares {
-    /// Adds those of some numbers, beside which others are stored.
+    /// Adds the squares for some values; `stored` are the values after quantization.
     pub fn add(&mut self, numbers: &[f32], stored: &[f32]) {
         for (&number, &stored) in numbers.iter().zip(stored) {
             let (number, stored) = (f64::from(number), f64::from(stored));
@@ -268,7 +269,7 @@ impl Squares {
         }
     }
 
-    /// The root of the mean squared error as a part of that of the numbers; 0 of zeros that stay zeros.
+    /// Returns the root mean squared error relative to the values' root mean square; 0 if zeros stay zeros.
     pub fn relative_error(&self) -> f64 {
         match self.off == 0.0 {
             true => 0.0,

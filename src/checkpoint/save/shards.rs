@@ -1,4 +1,4 @@
-//! Which tensors go into which file, and the index that says so.
+//! Assigns tensors to files, and writes the index.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::checkpoint::write::Record;
 
-/// Fills one shard after the other; a tensor above the limit has a shard of its own. As
+/// Fills one shard after another; a tensor above the limit gets its own shard, as in
 /// `huggingface_hub.split_state_dict_into_shards_factory`.
 pub(super) fn shards(records: Vec<Record>, max_bytes: u64) -> Vec<Vec<Record>> {
     let mut shards = Vec::new();
@@ -76,7 +76,7 @@ mod tests {
             split(&[6, 6, 2, 6, 2, 2], 10),
             [vec![6], vec![6, 2], vec![6, 2, 2]]
         );
-        // One that is too large does not close the shard that is being filled.
+        // A tensor that is too large does not close the shard that is being filled.
         assert_eq!(split(&[3, 20, 4], 10), [vec![20], vec![3, 4]]);
         assert_eq!(split(&[], 10), [Vec::<usize>::new()]);
     }

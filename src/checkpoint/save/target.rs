@@ -1,4 +1,4 @@
-//! The directory that a checkpoint is saved to, which appears complete or not at all.
+//! The directory that a checkpoint is saved to; it appears complete or not at all.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -15,7 +15,7 @@ pub(in crate::checkpoint) struct Target {
     directory: PathBuf,
     staging: TemporaryDirectory,
     existing: Existing,
-    /// Whether the final directory existed and was not empty.
+    /// The final directory existed and was not empty.
     replaces: bool,
 }
 
@@ -28,7 +28,7 @@ impl Target {
                 (directory.to_path_buf(), false)
             }
             Err(error) => return Err(failed(error)),
-            // A link stays, and what it leads to is replaced.
+            // A link stays, and its target is replaced.
             Ok(found) => {
                 let _lock = lock(&found);
                 let is_full = is_full(&found, existing)?;
@@ -46,13 +46,13 @@ impl Target {
         })
     }
 
-    /// The temporary directory.
+    /// Returns the temporary directory.
     pub fn staging(&self) -> &Path {
         self.staging.path()
     }
 
-    /// Renames the complete temporary directory to the final one. Another process may do the same: of those that replace what
-    /// is there, the last one's stays.
+    /// Renames the complete temporary directory to the final one. Other processes may do the same at the same time; the last
+    /// one's directory stays.
     pub fn commit(self) -> Result<()> {
         self.commit_by(exchange)
     }
@@ -90,7 +90,7 @@ impl Target {
                 }
             }
             match exchange(staging.path(), &directory) {
-                Ok(true) => return Ok(()), // what is removed with the temporary directory is the old one
+                Ok(true) => return Ok(()), // the temporary directory, which is now removed, contains the old files
                 Ok(false) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     replaces = false;
@@ -98,7 +98,7 @@ impl Target {
                 }
                 Err(error) => return Err(failed(error)),
             }
-            // Not one of those that a signal removes: it holds what was there.
+            // A signal must not remove this directory, because it contains the old files.
             let mut options = tempfile::Builder::new();
             let options = options.prefix(TEMPORARY);
             let aside = options.tempdir_in(parent_of(&directory)).map_err(failed)?;
@@ -116,13 +116,13 @@ impl Target {
                     let _ = staging.keep();
                     return Ok(());
                 }
-                // Another process was faster, and what was set aside is older than that.
+                // Another process was faster, and the files set aside are older than its own.
                 Err(error) if is_full_error(&error) => continue,
                 Err(error) => {
                     if let Err(again) = fs::rename(&old, &directory)
                         && !is_full_error(&again)
                     {
-                        let kept = aside.keep(); // better there than nowhere
+                        let kept = aside.keep(); // the copy set aside is better than none
                         return Err(Error::io(kept, "move back", error));
                     }
                     return Err(failed(error));
@@ -134,13 +134,13 @@ impl Target {
     }
 }
 
-/// How the names of temporary directories begin.
+/// The prefix of temporary directories' names.
 const TEMPORARY: &str = ".saving-";
 
-/// How often another process may come between before that is an error.
+/// The number of times that another process may interfere before this is an error.
 const MOST_RACES: usize = 1000;
 
-/// Whether a directory did not get its name because another that is not empty has it.
+/// Returns whether a rename failed because a directory with that name is not empty.
 fn is_full_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -148,16 +148,16 @@ fn is_full_error(error: &io::Error) -> bool {
     )
 }
 
-/// Waits until no other thread or process that saves is looking at a directory's entries or changing them. Returns the lock,
-/// which lasts until it is dropped; none where a system or file system cannot lock a directory, and writers may meet.
+/// Waits until no other thread or process that saves reads or changes a directory's entries. Returns the lock, which lasts
+/// until it is dropped; `None` if the system or file system cannot lock a directory, so that concurrent saves may interfere.
 fn lock(directory: &Path) -> Option<fs::File> {
     let parent = fs::File::open(parent_of(directory)).ok()?;
     parent.lock().ok()?;
     Some(parent)
 }
 
-/// Has two directories take each other's names at once, so that at no time one of them is missing; false where the file
-/// system cannot.
+/// Exchanges two directories' names atomically, so that neither is missing at any time. Returns false if the file system
+/// cannot do this.
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 fn exchange(new: &Path, old: &Path) -> io::Result<bool> {
     use rustix::{
@@ -176,7 +176,7 @@ fn exchange(_: &Path, _: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a directory is there and holds anything; an error if that may not be replaced.
+/// Returns whether a directory exists and is not empty; an error if it may not be replaced.
 fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
     let entries: io::Result<Vec<_>> = fs::read_dir(directory).and_then(|entries| {
         entries
@@ -184,7 +184,7 @@ fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
             .collect()
     });
     let entries = match entries {
-        // Another process has it aside at this moment.
+        // Another process has set it aside at this moment.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         entries => entries.map_err(|source| Error::io(directory, "list", source))?,
     };
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// Each of several threads replaces a directory of two files again and again.
+    /// Several threads each replace a directory with two files, again and again.
     fn race(exchange: fn(&Path, &Path) -> io::Result<bool>) {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("target");

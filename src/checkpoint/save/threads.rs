@@ -1,4 +1,4 @@
-//! Long work on a tensor's numbers, by as many threads as candle uses.
+//! Runs long work on a tensor's values with as many threads as candle uses.
 
 use std::thread;
 
@@ -6,10 +6,10 @@ use candle_core::utils::get_num_threads;
 
 use crate::error::{Error, Result};
 
-/// A thread is not worth starting for fewer numbers.
+/// The fewest values that justify starting a thread.
 const LEAST: usize = 1 << 16;
 
-/// The results of parts of some numbers, in their order; but for the last, parts are multiples of `size`.
+/// Returns the results for parts of a slice, in order. All parts but the last are multiples of `size`.
 ///
 /// # Errors
 /// If a thread panics.

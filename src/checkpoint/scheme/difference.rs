@@ -1,4 +1,4 @@
-//! How a family differs from the one that it starts from: in the keys of its `config.json`, and in some of its blocks.
+//! Differences between a family and the one that it starts from: the keys of its `config.json`, and settings of its blocks.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use crate::checkpoint::nearest::nearest;
 use crate::config::StackConfig;
 use crate::error::{Error, Result, listed};
 
-/// How a family's `config.json` differs from what its reader asks for.
+/// Differences between a family's `config.json` and the keys that its reader requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
 pub struct ConfigKeys {
-    /// The object inside it that describes the blocks, such as `text_config`; `None` for the whole file.
+    /// The object that describes the blocks, such as `text_config`; `None` for the whole file.
     pub section: Option<String>,
-    /// Whether a file may lack that object and have its keys outside.
+    /// A file may omit that object and have its keys at the top level.
     pub or_whole: bool,
-    /// Keys that count for that object where the file has them outside it, and not null: transformers' model of the whole
-    /// hands their values on.
+    /// Keys outside that object that override it if they are present and not null: transformers' class for the whole model
+    /// passes their values on.
     pub handed_on: Vec<String>,
-    /// The file's name of a key, by the reader's. With dots it leads into objects: `attn_config.n_heads`.
+    /// A key's name in the file, by the reader's name. Dots lead into objects: `attn_config.n_heads`.
     pub renamed: BTreeMap<String, String>,
-    /// Values of keys, by the reader's names, that a file may leave out.
+    /// Default values, by the reader's names, for keys that a file may omit.
     pub defaults: Map<String, Value>,
 }
 
 impl ConfigKeys {
-    /// A `config.json` as the reader sees it.
+    /// Returns a `config.json` as the reader sees it.
     ///
     /// # Errors
     /// If it lacks the section.
@@ -65,7 +65,7 @@ impl ConfigKeys {
     }
 }
 
-/// What a whole model says of itself, and not in the section of its blocks.
+/// Keys of the whole model that are outside the section with its blocks.
 const OF_THE_WHOLE: [&str; 4] = [
     "architectures",
     "tie_word_embeddings",
@@ -73,7 +73,7 @@ const OF_THE_WHOLE: [&str; 4] = [
     "num_labels",
 ];
 
-/// A section with what its file says of the whole model.
+/// Returns a section with the file's keys for the whole model.
 fn inside(json: &ConfigJson, section: &Value, handed_on: &[String]) -> Value {
     let mut section = section.clone();
     if let Some(object) = section.as_object_mut() {
@@ -96,7 +96,7 @@ fn inside(json: &ConfigJson, section: &Value, handed_on: &[String]) -> Value {
     section
 }
 
-/// A change of some blocks after `config.json` was read.
+/// A change to some blocks after `config.json` was read.
 ///
 /// ```
 /// use candle_blocks::checkpoint::scheme::BlockChange;
@@ -109,13 +109,13 @@ fn inside(json: &ConfigJson, section: &Value, handed_on: &[String]) -> Value {
 #[serde(deny_unknown_fields)]
 #[must_use]
 pub struct BlockChange {
-    /// The blocks that it changes: those for which each of these keys of `config.json` has the given value, or a list
-    /// with the given value at the block's place. Without keys, all.
+    /// Selects the blocks that it changes: each key in `config.json` must have the given value, or must be a list with that
+    /// value at the block's index. Without keys, selects all blocks.
     #[serde(rename = "where", default)]
     pub at: BTreeMap<String, Value>,
-    /// The settings that change, as `candle-blocks inspect --json` prints a block. In the place of a value,
-    /// `{"from": "key"}` stands for that of a key of `config.json`, and `{"from": "key", "default": 1.0}` for one that a
-    /// file may leave out.
+    /// The changed settings, in the form in which `candle-blocks inspect --json` prints a block. Instead of a value,
+    /// `{"from": "key"}` means a key's value in `config.json`, and `{"from": "key", "default": 1.0}` a key that a file may
+    /// omit.
     pub set: Value,
 }
 
@@ -128,7 +128,7 @@ impl BlockChange {
         }
     }
 
-    /// Restricts it to the blocks for which `key` of `config.json` has this value.
+    /// Restricts the change to blocks for which `key` in `config.json` has this value.
     pub fn at(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.at.insert(key.to_string(), value.into());
         self
@@ -166,7 +166,7 @@ impl BlockChange {
     }
 }
 
-/// A configuration in which `change` is set.
+/// Returns a configuration after `change`.
 pub(super) fn changed<T: Serialize + DeserializeOwned>(
     config: &T,
     change: &Value,
@@ -178,7 +178,7 @@ pub(super) fn changed<T: Serialize + DeserializeOwned>(
     serde_json::from_value(value).map_err(failed)
 }
 
-/// The value with those of `config.json` in place of the references to them.
+/// Replaces references to keys by their values in `config.json`.
 fn resolved(value: &Value, json: &ConfigJson) -> Result<Value> {
     let Value::Object(object) = value else {
         return Ok(value.clone());
@@ -197,13 +197,13 @@ fn resolved(value: &Value, json: &ConfigJson) -> Result<Value> {
         .map(Value::Object)
 }
 
-/// Replaces in `into` what `change` names. A name that is not there would be ignored later: it is an error.
+/// Replaces in `into` the settings that `change` names. An unknown setting is an error, because it would be ignored later.
 fn merge(into: &mut Value, change: &Value, place: &str) -> Result<()> {
     let (Value::Object(settings), Value::Object(changes)) = (&mut *into, change) else {
         *into = change.clone();
         return Ok(());
     };
-    // The one key of an enum's object is the variant: another takes its place.
+    // The single key in an enum's object is the variant, which another one replaces.
     let is_variant = settings.len() == 1 && changes.len() == 1;
     if is_variant && settings.keys().ne(changes.keys()) {
         *into = change.clone();

@@ -1,4 +1,5 @@
-//! Which output features of a tensor on disk belong to a role: all, a half, every other one, or a projection of a fused tensor.
+//! The output features of a tensor on disk that belong to a role: all, a half, every other one, or a projection in a fused
+//! tensor.
 
 use std::ops::Range;
 
@@ -6,7 +7,7 @@ use serde::Deserialize;
 
 use crate::config::AttentionConfig;
 
-/// One of the three projections of a fused tensor.
+/// One of the three projections in a fused tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Projection {
@@ -18,22 +19,22 @@ pub enum Projection {
     Value,
 }
 
-/// How query, key and value share the output features of one tensor.
+/// The arrangement of query, key and value in the output features of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FusedLayout {
-    /// All of the query, then all of the key, then all of the value (GPT-2, Phi-3, ModernBERT).
+    /// First the whole query, then the whole key, then the whole value (GPT-2, Phi-3, ModernBERT).
     Blocks,
-    /// For every head, its query, key and value (GPT-NeoX, BLOOM).
+    /// Query, key and value for each head in turn (GPT-NeoX, BLOOM).
     PerHead,
-    /// For every key/value head, the queries that it serves, its key and its value (Falcon).
+    /// For each key/value head, its query heads, then its key and its value (Falcon).
     PerGroup,
-    /// For every quarter of the heads, its queries, its values and its keys (CodeGen).
+    /// For each quarter of the heads, its queries, values and keys (CodeGen).
     FourShards,
 }
 
-/// One half of the output features of a tensor.
+/// One half of a tensor's output features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Half {
@@ -48,20 +49,20 @@ pub enum Half {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Part {
-    /// All.
+    /// All output features.
     #[default]
     Whole,
-    /// One projection of a fused query/key/value tensor.
+    /// One projection in a fused query/key/value tensor.
     Fused(FusedLayout, Projection),
-    /// One half: the gate or the `up` projection of a fused pair.
+    /// One half: the gate or the `up` projection in a fused pair.
     Half(Half),
-    /// Every other output feature, from the first or the second on: the gate or the `up` projection of a pair fused feature by
-    /// feature (gpt-oss).
+    /// Every other output feature, starting at the first or the second: the gate or the `up` projection in an interleaved
+    /// pair (gpt-oss).
     Alternate(Half),
 }
 
 impl Part {
-    /// The output features on disk of a role with `d_out` of them, in the role's own order; `None` for all.
+    /// Returns the output features on disk for a role with `d_out` features, in the role's own order; `None` for all.
     pub(crate) fn features(self, config: &AttentionConfig, d_out: usize) -> Option<Features> {
         let (layout, projection) = match self {
             Self::Whole => return None,
@@ -94,7 +95,7 @@ impl Part {
             head_dim,
             ..
         } = *config;
-        // A layout is a number of groups, each a run of query heads, of key heads and of value heads.
+        // A layout is a number of groups, each with runs of query heads, key heads and value heads.
         use Projection::{Key, Query, Value};
         let (groups, order) = match layout {
             FusedLayout::Blocks => (1, [Query, Key, Value]),
@@ -125,7 +126,7 @@ impl Part {
 pub(crate) struct Features {
     /// In the role's own order.
     pub ranges: Vec<Range<usize>>,
-    /// How many the tensor on disk has in all.
+    /// The tensor's total number of output features.
     pub total: usize,
 }
 
@@ -174,8 +175,8 @@ mod tests {
         assert_eq!(features(Half::First).total, 6);
     }
 
-    /// transformers: GPT-NeoX views the output as (heads, 3, head_dim), Falcon-40b as
-    /// (kv_heads, heads / kv_heads + 2, head_dim).
+    /// transformers: GPT-NeoX views the output as (heads, 3, head_dim), Falcon-40b as (kv_heads, heads / kv_heads + 2,
+    /// head_dim).
     #[test]
     fn grouped_layouts_are_those_of_transformers() {
         let features = |layout, projection, n_heads, n_kv| {

@@ -1,21 +1,21 @@
-//! One line of a family's table: a role, its names on disk, and how the tensor is stored.
+//! One line in a family's table: a role, its names on disk, and how the tensor is stored.
 
 use serde::Deserialize;
 
 use super::{FusedLayout, Half, Part, Projection, strings};
 
-/// The orientation of a weight matrix on disk.
+/// A weight matrix's orientation on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Orientation {
-    /// `[d_out, d_in]`, as `torch.nn.Linear`: `y = x·Wᵀ`.
+    /// `[d_out, d_in]`, as in `torch.nn.Linear`: `y = x·Wᵀ`.
     #[default]
     OutIn,
-    /// `[d_in, d_out]`, as transformers' `Conv1D` and NumPy code: `y = x·W`.
+    /// `[d_in, d_out]`, as in transformers' `Conv1D` and NumPy code: `y = x·W`.
     InOut,
 }
 
-/// Whether numbered parameters, such as those of experts, are separate tensors or stacked in one.
+/// Storage for numbered parameters, such as experts: separate tensors, or stacked in one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stacking {
@@ -28,34 +28,34 @@ pub enum Stacking {
 
 /// Maps one role to its names on disk.
 ///
-/// `{e}` in a role and in its names stands for a number, such as that of an expert or a head.
+/// `{e}` in a role and in its names stands for a number, such as an expert's or a head's index.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
 pub struct Rule {
     /// The role: `attention.query`, `feed_forward_norm` ... inside a block, or `final_norm`.
     pub role: String,
-    /// The possible names of the weight, in the order in which they are tried.
+    /// Possible names of the weight, in the order in which they are tried.
     pub weight: Vec<String>,
-    /// The possible names of the bias, in the order in which they are tried.
+    /// Possible names of the bias, in the order in which they are tried.
     #[serde(default)]
     pub bias: Vec<String>,
-    /// The orientation of the weight.
+    /// The weight's orientation.
     #[serde(default)]
     pub orientation: Orientation,
     /// The part of the tensor that belongs to the role.
     #[serde(default)]
     pub part: Part,
-    /// Whether numbered roles are stacked in one tensor.
+    /// Numbered roles are separate or stacked in one tensor.
     #[serde(default)]
     pub stacking: Stacking,
-    /// The number of dimensions of 1 in front of the role's own, as in a token stored as `[1, 1, d_model]`.
+    /// The number of leading dimensions of size 1, as in a token stored as `[1, 1, d_model]`.
     #[serde(default)]
     pub leading_ones: usize,
 }
 
 impl Rule {
-    /// A linear layer named by one of `stems` (plus `.weight` and `.bias`), stored as by `nn.Linear`.
+    /// Makes a rule for a linear layer named by one of `stems` (plus `.weight` and `.bias`), stored as in `nn.Linear`.
     pub fn linear(role: &str, stems: &[&str]) -> Self {
         Self {
             role: role.to_string(),
@@ -68,7 +68,7 @@ impl Rule {
         }
     }
 
-    /// A parameter with one of the full names `names`, and its bias with one of `bias`.
+    /// Makes a rule for a parameter with one of the full names `names`, and its bias with one of `bias`.
     pub fn named(role: &str, names: &[&str], bias: &[&str]) -> Self {
         Self {
             weight: strings(names),
@@ -77,7 +77,7 @@ impl Rule {
         }
     }
 
-    /// A linear layer named by one of `stems`, stored as by transformers' `Conv1D`.
+    /// Makes a rule for a linear layer named by one of `stems`, stored as in transformers' `Conv1D`.
     pub fn conv1d(role: &str, stems: &[&str]) -> Self {
         Self {
             orientation: Orientation::InOut,
@@ -85,7 +85,7 @@ impl Rule {
         }
     }
 
-    /// A norm named by one of `stems`, with PyTorch's or TensorFlow's names for its parameters.
+    /// Makes a rule for a norm named by one of `stems`, with PyTorch's or TensorFlow's names for its parameters.
     pub fn norm(role: &str, stems: &[&str]) -> Self {
         Self {
             weight: with_endings(stems, &["weight", "gamma"]),
@@ -94,7 +94,7 @@ impl Rule {
         }
     }
 
-    /// A parameter with one of the full names `names`, stored behind so many dimensions of 1.
+    /// Makes a rule for a parameter with one of the full names `names`, stored with leading dimensions of size 1.
     pub fn behind_ones(role: &str, names: &[&str], leading_ones: usize) -> Self {
         Self {
             leading_ones,
@@ -114,8 +114,8 @@ impl Rule {
         self
     }
 
-    /// The rules for a feed-forward whose gate and `up` are fused in a tensor named by one of `stems`; `gate` is the half
-    /// that holds the gate.
+    /// Makes rules for a feed-forward whose gate and `up` are fused in a tensor named by one of `stems`; `gate` is the half
+    /// with the gate.
     pub fn fused_gate(stems: &[&str], gate: Half) -> [Self; 2] {
         let up = match gate {
             Half::First => Half::Second,
@@ -125,7 +125,7 @@ impl Rule {
             .map(|(role, half)| Self::linear(role, stems).part(Part::Half(half)))
     }
 
-    /// The rules for an attention whose query, key and value are fused, in the given layout, in a tensor named by one of
+    /// Makes rules for an attention whose query, key and value are fused, in the given layout, in a tensor named by one of
     /// `stems`.
     pub fn fused_attention(stems: &[&str], layout: FusedLayout) -> [Self; 3] {
         let projections = [
@@ -138,13 +138,13 @@ impl Rule {
         })
     }
 
-    /// Declares that the weight is stored as `[d_in, d_out]`, as by transformers' `Conv1D`.
+    /// Declares that the weight is stored as `[d_in, d_out]`, as in transformers' `Conv1D`.
     pub fn in_out(mut self) -> Self {
         self.orientation = Orientation::InOut;
         self
     }
 
-    /// The names on disk of the role's `parameter`, `weight` or `bias`.
+    /// Returns the names on disk for the role's `parameter`, `weight` or `bias`.
     pub(crate) fn names(&self, parameter: &str) -> &[String] {
         match parameter {
             "bias" => &self.bias,

@@ -1,4 +1,4 @@
-//! Long arrays of a GGUF file's keys, which are read when they are asked for: a tokenizer's words, their scores and types.
+//! Long arrays in a GGUF file, which are read on request: a tokenizer's tokens, scores and types.
 
 use serde_json::Value;
 
@@ -6,15 +6,15 @@ use super::{Cursor, Gguf, TEXT};
 use crate::checkpoint::files::TensorFiles;
 use crate::error::Result;
 
-/// Where an array begins in the first file.
+/// The offset of an array in the first file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArrayPlace(pub u64);
 
 impl TensorFiles {
-    /// The array of texts under a key of a GGUF file; `None` if there is none.
+    /// Reads the array of strings under a GGUF file's key; `None` if there is none.
     ///
     /// # Errors
-    /// If it holds something else, or a text is not UTF-8.
+    /// If it contains something else, or a string is not UTF-8.
     pub(crate) fn gguf_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
         let Some((mut cursor, kind, n)) = self.array(key)? else {
             return Ok(None);
@@ -28,10 +28,10 @@ impl TensorFiles {
             .map(Some)
     }
 
-    /// The array of numbers under a key of a GGUF file, of whatever type; `None` if there is none.
+    /// Reads the array under a GGUF file's key, for any numeric type; `None` if there is none.
     ///
     /// # Errors
-    /// If it holds something else.
+    /// If it contains something else.
     pub(crate) fn gguf_numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
         let number = |value: &Value| value.as_f64();
         if let Some(Value::Array(kept)) = self.gguf().and_then(|gguf| gguf.metadata.get(key)) {
@@ -51,7 +51,7 @@ impl TensorFiles {
         Ok(Some(numbers))
     }
 
-    /// An array that was not kept: where its items are, their type and number.
+    /// Finds an array that was not kept: its items' location, type and count.
     fn array(&self, key: &str) -> Result<Option<(Cursor<'_>, u32, u64)>> {
         let place = |gguf: &Gguf| gguf.arrays.get(key).copied();
         let (Some(ArrayPlace(at)), Some(file)) = (self.gguf().and_then(place), self.files.first())

@@ -1,4 +1,4 @@
-//! A GGUF file in parts, which are called `NAME-00001-of-00003.gguf`: llama.cpp's `llama-gguf-split` writes them.
+//! A GGUF file in parts called `NAME-00001-of-00003.gguf`, as llama.cpp's `llama-gguf-split` writes them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// How many missing parts a message names.
 const SHOWN: usize = 4;
 
-/// All parts of the file at a path, in their order: itself alone if its name is not that of a part.
+/// Returns all parts of the file at a path in order. Returns only the path itself if its name is not a part's.
 ///
 /// # Errors
 /// [`Error::NotGguf`] if a part is missing.
@@ -42,7 +42,7 @@ pub(crate) fn parts(path: PathBuf) -> Result<Vec<PathBuf>> {
     })
 }
 
-/// The first of several paths, if they are the parts of one file, or some of them.
+/// Returns the first path, if all paths are parts that belong to one file.
 pub(crate) fn together<'p>(paths: &[&'p PathBuf]) -> Option<&'p PathBuf> {
     let of = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?;
@@ -55,7 +55,7 @@ pub(crate) fn together<'p>(paths: &[&'p PathBuf]) -> Option<&'p PathBuf> {
         .then_some(*first)
 }
 
-/// The name, number and count in the name of a part.
+/// Splits a part's name into the base name, the part's number and the count.
 fn numbered(name: &str) -> Option<(&str, usize, usize)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (base, no) = rest.rsplit_once('-')?;
@@ -73,10 +73,10 @@ fn name_of(path: &Path) -> String {
 }
 
 impl Gguf {
-    /// Checks that this is part `no`, from 0 on, of so many.
+    /// Checks that this is part `no`, counted from 0, out of `count`.
     ///
     /// # Errors
-    /// [`Error::NotGguf`] if its keys say something else.
+    /// [`Error::NotGguf`] if its keys disagree.
     pub(in crate::checkpoint::files) fn check_part(
         &self,
         path: &Path,
@@ -107,12 +107,12 @@ impl Gguf {
         Ok(())
     }
 
-    /// Adds the tensors of a further part.
+    /// Adds another part's tensors.
     pub(in crate::checkpoint::files) fn append(&mut self, part: Self) {
         self.tensors.extend(part.tensors);
     }
 
-    /// Checks that all parts together have as many tensors as they say.
+    /// Checks that all parts together have as many tensors as their keys say.
     ///
     /// # Errors
     /// [`Error::NotGguf`] if not.
