@@ -160,8 +160,8 @@ impl StoredMatrices {
 /// The role of the table of words.
 pub(super) const WORDS: &str = "embeddings.word.weight";
 
-/// Whether a parameter is the weight of a linear layer, or the table of words, whose rows a packed weight gives too. Other
-/// tables are read as tensors.
+/// Returns whether a parameter is a linear layer's weight, or the token embeddings, whose rows a packed weight can return
+/// too. Other tables are read as tensors.
 pub(super) fn is_multiplied(source: &Source) -> bool {
     let role = &source.role;
     source.shape.len() == 2

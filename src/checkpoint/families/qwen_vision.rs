@@ -30,7 +30,7 @@ pub(super) fn family() -> Family {
         })
         .pooler(merger)
         .outside(&["patch_embed.*", "merger.*"])
-        // Tensors of the text stack.
+        // The text stack.
         .outside(&["model.embed_tokens.*", "model.layers.*", "model.norm.*"])
         .outside(&["model.language_model.*", "lm_head.*"])
 }

@@ -77,12 +77,12 @@ impl BlockKind {
         }
     }
 
-    /// Whether its values are quantized: several share a block.
+    /// Returns whether its values are quantized: several share a block.
     pub fn is_quantized(self) -> bool {
         self.block().0 > 1
     }
 
-    /// Its number in the file.
+    /// Returns the type's id in the file.
     pub fn number(self) -> u32 {
         let of = Self::ALL.iter().find(|(_, kind, ..)| *kind == self);
         of.map_or(0, |(number, ..)| *number)

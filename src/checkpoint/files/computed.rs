@@ -20,10 +20,11 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
     /// Returns whether the quantized values can be packed without dequantizing.
     fn coding(&self, files: &TensorFiles) -> Result<Coding>;
 
-    /// The form of its values in the files, by the headers alone.
+    /// Returns the form of its values in the files, from the headers alone.
     fn stored_form(&self) -> StoredForm;
 
-    /// Whether its numbers stand for codes; such a matrix lies as `[d_out, d_in]`, whatever the family says.
+    /// Returns whether the tensor is a dequantized matrix. Such a matrix is `[d_out, d_in]`, whatever the family's rule
+    /// says.
     fn is_of_codes(&self) -> bool {
         true
     }
@@ -107,12 +108,12 @@ impl TensorFiles {
         self.tensors.insert(name, info);
     }
 
-    /// The form of a tensor's values, if there is one with this name.
+    /// Returns the form of a tensor's values, if there is one with this name.
     pub(crate) fn stored_form(&self, name: &str) -> Option<StoredForm> {
         self.info(name).map(TensorInfo::stored_form)
     }
 
-    /// How a tensor is computed from others, if it is.
+    /// Returns the computation of a tensor; `None` if the tensor is stored.
     pub(crate) fn computed(&self, name: &str) -> Option<&Arc<dyn Compute>> {
         match &self.info(name)?.storage {
             Storage::Computed(compute) => Some(compute),
@@ -251,7 +252,7 @@ impl TensorFiles {
 }
 
 impl TensorInfo {
-    /// The form of the tensor's values.
+    /// Returns the form of the tensor's values.
     pub(crate) fn stored_form(&self) -> StoredForm {
         match &self.storage {
             Storage::Computed(compute) => compute.stored_form(),

@@ -9,7 +9,7 @@ use candle_blocks_kernels::products::{
 
 use crate::checkpoint::files::BlockKind;
 
-/// The format in which blocks of a kind are packed, if they have one.
+/// Returns the format in which blocks of a type are packed, if they have one.
 pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
     let zero = |zero| GroupScales::Zero {
         scales: ScaleType::F16,

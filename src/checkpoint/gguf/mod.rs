@@ -293,16 +293,16 @@ impl Compute for Blocks {
 }
 
 impl Blocks {
-    /// The format in which the blocks are packed, if they have one.
+    /// Returns the format in which the blocks are packed, if they have one.
     fn format(&self) -> Option<QuantizedFormat> {
         match (self.step, &self.shape[..]) {
-            // What is added to a norm is not in its codes.
+            // The value added to a norm is not part of the quantized values.
             (Step::None | Step::Unpermute(_), [_, _]) => codes::format(self.kind),
             _ => None,
         }
     }
 
-    /// How many rows each of so many heads has.
+    /// Returns each head's number of rows.
     fn rows_of_head(&self, n_heads: usize) -> Result<usize> {
         let n_rows = self.shape.first().copied().unwrap_or(0);
         rows_of_head(n_rows, n_heads).map_err(|reason| self.part.error(reason))

@@ -85,7 +85,7 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
     Ok(Coding::Codes(format, order.map(Arc::from)))
 }
 
-/// The bits with which whole numbers of so many are packed.
+/// Returns the number of bits with which integers of `bits` bits are packed.
 fn packed_bits(bits: usize) -> usize {
     match bits {
         0..=4 => 4,
@@ -93,7 +93,7 @@ fn packed_bits(bits: usize) -> usize {
     }
 }
 
-/// The form of codes of this kind.
+/// Returns the form in which quantized values of this kind are stored.
 pub(super) fn stored_form(kind: CodeKind) -> StoredForm {
     let bits = match kind {
         CodeKind::Whole { bits } => bits,
@@ -107,8 +107,8 @@ pub(super) fn stored_form(kind: CodeKind) -> StoredForm {
     }
 }
 
-/// The groups of columns one behind the other, and the columns in that order where it is not their own: that of weights
-/// that were quantised by falling activations (`desc_act`).
+/// Returns the groups of columns made contiguous, and the columns in that order if it differs from their own. Weights
+/// quantized in the order of falling activations (`desc_act`) need this.
 fn in_runs(group_of: &[u32]) -> (Vec<u32>, Option<Vec<u32>>) {
     if group_of.is_sorted() {
         return (group_of.to_vec(), None);

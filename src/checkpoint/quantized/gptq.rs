@@ -37,7 +37,7 @@ pub(super) struct Gptq {
     zeros: Part,
     /// `[groups, rows]`.
     scales: Part,
-    /// The group of each column, `[columns]`.
+    /// Each column's group, `[columns]`.
     index: Option<Part>,
     bits: usize,
     group_size: usize,

@@ -19,7 +19,7 @@ pub(super) struct Grouped {
     pub columns: usize,
     pub scales: Scales,
     pub zeros: ZeroSource,
-    /// The group of each column, `[columns]`, if groups are not contiguous.
+    /// Each column's group, `[columns]`, if groups are not contiguous.
     pub index: Option<Part>,
     /// A scale that applies to all scales.
     pub global: Option<Global>,
@@ -211,7 +211,7 @@ fn one(files: &TensorFiles, part: &Part) -> Result<f32> {
 }
 
 impl Part {
-    /// Returns the group of each column: indices below `n_groups`.
+    /// Returns each column's group: indices below `n_groups`.
     pub(super) fn group_of(&self, files: &TensorFiles, n_groups: usize) -> Result<Vec<u32>> {
         let group_of: Vec<i32> = files.part(self)?;
         let checked = |group: i32| match u32::try_from(group) {

@@ -17,7 +17,7 @@ pub(super) trait Stored: fmt::Debug + Send + Sync {
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows>;
     /// Returns the tensor that errors name.
     fn codes(&self) -> &Part;
-    /// Returns the kind of its quantized values.
+    /// Returns what kind its quantized values are.
     fn kind(&self) -> CodeKind;
     /// Returns the dtypes of its scales and of offsets that are added after scaling; without offsets, repeats the scales'
     /// dtype.
@@ -36,7 +36,7 @@ pub(super) struct QuantizedRows {
     pub columns: usize,
     /// The value for each quantized value; the quantized value itself if absent.
     pub values: Option<Box<[f32; 256]>>,
-    /// The group of each column.
+    /// Each column's group.
     pub group_of: Vec<u32>,
     pub n_groups: usize,
     /// `[rows, groups]`.
