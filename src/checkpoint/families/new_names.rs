@@ -1,4 +1,4 @@
-//! Tensor names of encoder-decoders that depend on the class, the kind of feed-forward, and tied embeddings.
+//! Names in encoder-decoders that depend on the class, the kind of feed-forward, and tied embeddings.
 
 use super::prelude::*;
 use super::t5_feed_forward::is_gated;
