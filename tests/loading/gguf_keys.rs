@@ -6,60 +6,15 @@ use std::fs;
 use candle_blocks::config::{Position, RotaryScaling, Visibility};
 use candle_blocks::{Checkpoint, Result};
 
+use crate::gguf_file::{flag, number, text, whole, wholes, with_keys};
 use crate::weights::{is_present, weights};
-
-/// A value as GGUF writes it: its type and its bytes.
-fn number(number: f32) -> Vec<u8> {
-    [6u32.to_le_bytes(), number.to_le_bytes()].concat()
-}
-
-fn whole(number: u32) -> Vec<u8> {
-    [4u32.to_le_bytes(), number.to_le_bytes()].concat()
-}
-
-fn flag(flag: bool) -> Vec<u8> {
-    [&7u32.to_le_bytes()[..], &[u8::from(flag)]].concat()
-}
-
-fn text(text: &str) -> Vec<u8> {
-    [&8u32.to_le_bytes()[..], &string(text)].concat()
-}
-
-fn wholes(numbers: &[u32]) -> Vec<u8> {
-    let numbers: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-    let head = [9u32.to_le_bytes(), 4u32.to_le_bytes()].concat();
-    let n = (numbers.len() as u64 / 4).to_le_bytes();
-    [&head[..], &n[..], &numbers].concat()
-}
-
-fn string(text: &str) -> Vec<u8> {
-    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
-}
 
 /// The committed file of an architecture with further keys, or others in place of those that it has.
 fn opened(name: &str, keys: &[(&str, Vec<u8>)]) -> Result<Checkpoint> {
-    const HEAD: usize = 24;
-    let mut bytes = fs::read(weights(&format!("gguf/{name}/model.gguf"))).unwrap();
-    let mut added = vec![];
-    for (key, value) in keys {
-        let old = string(key);
-        if let Some(at) = bytes.windows(old.len()).position(|found| found == old) {
-            // Under a name that says nothing.
-            let unused = format!("general.{}", "x".repeat(key.len() - 8));
-            bytes[at..at + old.len()].copy_from_slice(&string(&unused));
-        }
-        added.extend([string(key), value.clone()].concat());
-    }
-    // Tensors begin at multiples of 32 bytes, and stay there.
-    let filler = [string("general.description"), text("")].concat();
-    let length = (added.len() + filler.len()).next_multiple_of(32) - added.len() - filler.len();
-    added.extend([string("general.description"), text(&" ".repeat(length))].concat());
-    let n = u64::from_le_bytes(bytes[16..HEAD].try_into().unwrap()) + keys.len() as u64 + 1;
-    bytes[16..HEAD].copy_from_slice(&n.to_le_bytes());
-    bytes.splice(HEAD..HEAD, added);
+    let bytes = fs::read(weights(&format!("gguf/{name}/model.gguf"))).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    fs::write(&path, bytes).unwrap();
+    fs::write(&path, with_keys(bytes, keys)).unwrap();
     Checkpoint::open(path)
 }
 

@@ -6,6 +6,8 @@ mod all;
 mod committed;
 #[path = "../shared/device.rs"]
 mod device;
+#[path = "../shared/gguf_file.rs"]
+mod gguf_file;
 #[path = "../shared/message.rs"]
 mod message;
 #[path = "../shared/numbers.rs"]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use candle_blocks::text::Tokenizer;
 use serde::Deserialize;
 
+use crate::gguf_file::{GgufFile, text, texts, whole, wholes};
 use crate::weights::{is_present, weights};
 
 #[derive(Deserialize)]
@@ -106,39 +107,16 @@ impl Vocabulary {
 
     /// A GGUF file of these, by the name of a pre-tokenizer.
     fn write(&self, path: &Path, name: &str) {
-        let mut bytes = b"GGUF".to_vec();
-        bytes.extend(3u32.to_le_bytes());
-        bytes.extend([0u64, 9].map(u64::to_le_bytes).concat());
-        let text = |text: &str, bytes: &mut Vec<u8>| {
-            bytes.extend((text.len() as u64).to_le_bytes());
-            bytes.extend(text.bytes());
-        };
-        let key = |key: &str, kinds: &[u32], bytes: &mut Vec<u8>| {
-            text(key, bytes);
-            bytes.extend(kinds.iter().flat_map(|kind| kind.to_le_bytes()));
-        };
-        for (of, value) in [
-            ("general.architecture", "llama"),
-            ("tokenizer.ggml.model", "gpt2"),
-            ("tokenizer.ggml.pre", name),
-        ] {
-            key(of, &[8], &mut bytes);
-            text(value, &mut bytes);
-        }
+        let mut file = GgufFile::new("llama")
+            .key("tokenizer.ggml.model", text("gpt2"))
+            .key("tokenizer.ggml.pre", text(name));
         for (i, of) in ["bos", "eos", "seperator"].iter().enumerate() {
-            key(&format!("tokenizer.ggml.{of}_token_id"), &[4], &mut bytes);
-            bytes.extend((i as u32).to_le_bytes());
+            file = file.key(&format!("tokenizer.ggml.{of}_token_id"), whole(i as u32));
         }
-        for (of, all) in [("tokens", &self.tokens), ("merges", &self.merges)] {
-            key(&format!("tokenizer.ggml.{of}"), &[9, 8], &mut bytes);
-            bytes.extend((all.len() as u64).to_le_bytes());
-            all.iter().for_each(|one| text(one, &mut bytes));
-        }
-        key("tokenizer.ggml.token_type", &[9, 5], &mut bytes);
-        bytes.extend((self.types.len() as u64).to_le_bytes());
-        bytes.extend(self.types.iter().flat_map(|kind| kind.to_le_bytes()));
-        bytes.resize(bytes.len().next_multiple_of(32), 0);
-        fs::write(path, bytes).unwrap();
+        file.key("tokenizer.ggml.tokens", texts(&self.tokens))
+            .key("tokenizer.ggml.merges", texts(&self.merges))
+            .key("tokenizer.ggml.token_type", wholes(&self.types))
+            .write(path);
     }
 
     /// The lengths in bytes of the texts of tokens, in base 36.
@@ -204,4 +182,54 @@ fn every_name_of_a_pre_tokenizer_cuts_texts_as_llama_cpp_does() {
     println!("{n_names} names, {} texts", cuts.texts.len());
     assert!(n_names > 80, "{n_names} names");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Names whose models compose characters first (NFC), as their `tokenizer.json` or their own class says.
+const COMPOSED: [&str; 10] = [
+    "command-r",
+    "deepseek-r1-qwen",
+    "f2llmv2",
+    "hunyuan",
+    "modern-bert",
+    "mpt",
+    "olmo",
+    "qwen2",
+    "qwen35",
+    "stablelm2",
+];
+
+#[test]
+fn text_is_composed_for_the_names_whose_models_do_so_and_for_no_other() {
+    if !is_present("gguf-words") {
+        return;
+    }
+    let path = weights("gguf-words/cuts.json");
+    let cuts: Cuts = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    // Unicode's composed characters, and their canonical decompositions.
+    const PAIRS: [[&str; 2]; 5] = [
+        ["\u{e9}", "e\u{301}"],
+        ["\u{c5}", "A\u{30a}"],
+        ["\u{1ec7}", "e\u{323}\u{302}"],
+        ["\u{d55c}", "\u{1112}\u{1161}\u{11ab}"],
+        ["\u{3a9}", "\u{2126}"],
+    ];
+    let vocabulary = Vocabulary::new(&["c", "a"].map(String::from), &[], true);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("words.gguf");
+    let mut n_composed = 0;
+    let groups = cuts.of.iter().filter(|group| group.words == "bytes");
+    for name in groups.flat_map(|group| &group.names) {
+        vocabulary.write(&path, name);
+        let tokenizer = Tokenizer::open(&path).unwrap();
+        let is_composed = COMPOSED.contains(&&name[..]);
+        n_composed += usize::from(is_composed);
+        for [composed, apart] in PAIRS {
+            let [one, other] = [composed, apart].map(|text| {
+                let text = format!("caf{text} {text}1");
+                tokenizer.encode(&text).unwrap().ids
+            });
+            assert_eq!(one == other, is_composed, "{name}: {composed}");
+        }
+    }
+    assert_eq!(n_composed, COMPOSED.len());
 }

@@ -2,12 +2,14 @@
 //!
 //! `weights/fixtures/gguf_words.py` writes both, of tokenizers that it trains or that are given. Those committed are tiny.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_blocks::text::Tokenizer;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokenizers::AddedToken;
 
 use crate::weights::{is_present, weights};
 
@@ -87,13 +89,32 @@ fn string(words: &[String], rng: &mut StdRng) -> String {
     text
 }
 
-/// How many of so many strings have other ids, with the first of them.
-fn differences(folder: &Path, n: usize, seed: u64) -> (usize, String) {
+/// The strings of a tokenizer that differ between its two files.
+#[derive(Default)]
+struct Differences {
+    /// Those with other ids, or whose ids give another text back.
+    n: usize,
+    /// The first of them.
+    first: String,
+    /// Those with the same ids, which give another text back because `tokenizer.json` shows a token that the GGUF file calls a
+    /// control token: llama.cpp's converter does so with every added token whose text is `<|..|>` or `<｜..｜>`.
+    n_hidden: usize,
+    /// The texts of these tokens.
+    hidden: BTreeSet<String>,
+}
+
+fn differences(folder: &Path, n: usize, seed: u64) -> Differences {
     let [own, of_file] = ["", "words.gguf"].map(|name| Tokenizer::open(folder.join(name)).unwrap());
     let mut words: Vec<String> = own.inner().get_vocab(true).into_keys().collect();
     words.sort();
+    let [of_own, of_gguf] =
+        [&own, &of_file].map(|tokenizer| tokenizer.inner().get_added_tokens_decoder());
+    let is_hidden = |id: &u32| {
+        let is_special = |of: &AddedToken| of.special;
+        of_gguf.get(id).is_some_and(is_special) && !of_own.get(id).is_some_and(is_special)
+    };
     let mut rng = StdRng::seed_from_u64(seed);
-    let (mut n_different, mut first) = (0, String::new());
+    let mut found = Differences::default();
     for _ in 0..n.div_ceil(1000) {
         let strings: Vec<String> = (0..1000).map(|_| string(&words, &mut rng)).collect();
         let of = |tokenizer: &Tokenizer| {
@@ -105,15 +126,20 @@ fn differences(folder: &Path, n: usize, seed: u64) -> (usize, String) {
             // Of some, back again.
             let texts = || [&own, &of_file].map(|tokenizer| tokenizer.decode(&a.ids).unwrap());
             let differs_back = i % 20 == 0 && texts()[0] != texts()[1];
-            if a.ids != b.ids || differs_back {
-                if n_different == 0 {
-                    first = format!("{text:?}: {:?} and {:?}", a.ids, b.ids);
+            let hidden: Vec<u32> = a.ids.iter().copied().filter(is_hidden).collect();
+            if a.ids == b.ids && differs_back && !hidden.is_empty() {
+                found.n_hidden += 1;
+                let texts = hidden.iter().map(|id| of_own[id].content.clone());
+                found.hidden.extend(texts);
+            } else if a.ids != b.ids || differs_back {
+                if found.n == 0 {
+                    found.first = format!("{text:?}: {:?} and {:?}", a.ids, b.ids);
                 }
-                n_different += 1;
+                found.n += 1;
             }
         }
     }
-    (n_different, first)
+    found
 }
 
 fn folders(root: &Path) -> Vec<PathBuf> {
@@ -131,8 +157,13 @@ fn check(root: &Path, n: usize) {
     let mut wrong = vec![];
     let all = folders(root);
     for folder in &all {
-        let (n_different, first) = differences(folder, n, 40);
+        let found = differences(folder, n, 40);
+        let (n_different, first) = (found.n, &found.first);
         println!("{}: {n_different} of {n} differ {first}", folder.display());
+        if found.n_hidden > 0 {
+            let (n, tokens) = (found.n_hidden, &found.hidden);
+            println!("  {n} more give a text without {tokens:?}");
+        }
         if n_different > 0 {
             wrong.push(format!(
                 "{}: {n_different}, first {first}",

@@ -2,6 +2,8 @@
 
 #[path = "../shared/device.rs"]
 mod device;
+#[path = "../shared/gguf_file.rs"]
+mod gguf_file;
 #[path = "../shared/message.rs"]
 mod message;
 #[path = "../shared/reference.rs"]
@@ -19,6 +21,7 @@ mod chat;
 mod folder;
 mod generation;
 mod gguf_cuts;
+mod gguf_literal_end;
 mod gguf_words;
 mod minilm;
 mod refused;

@@ -43,7 +43,7 @@ def texts(n: int) -> list[str]:
 
 
 # As in src/text/gguf/pre_tokenizers.rs.
-COMPOSED = {"qwen2", "f2llmv2", "qwen35", "mpt", "olmo", "modern-bert", "command-r"}
+COMPOSED = {"qwen2", "f2llmv2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "qwen35", "mpt", "olmo", "modern-bert", "command-r"}
 IN_CHARACTERS = {"gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"}
 WHOLE = ["abst", "LLS", " at", "中の", "дД", "123", "  \n", "sts", "...", "'s"]
 
