@@ -1,32 +1,32 @@
-//! Beam search: the likeliest sequences of all, by the sums of the logarithms of their probabilities.
+//! Beam search: finds the most likely sequences by their summed log-probabilities.
 //!
 //! All scores are computed in f32 and in the order of transformers' `_beam_search`, so that the same sequences win.
 
 use crate::error::{Error, Result};
 
-/// How beam search looks for the likeliest sequences.
+/// Options for beam search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct BeamOptions {
-    /// The number of sequences that each prompt is continued by; with 1, there is no search.
+    /// The number of beams for each prompt; 1 means no search.
     pub beams: usize,
-    /// The power of its length that the score of a sequence is divided by.
+    /// The exponent of the sequence's length by which its score is divided.
     pub length_penalty: f64,
-    /// When the search ends.
+    /// The condition that ends the search.
     pub early_stopping: EarlyStopping,
-    /// The number of sequences that are returned of each prompt, best first.
+    /// The number of sequences returned for each prompt, best first.
     pub returned: usize,
 }
 
-/// When beam search for a prompt ends, once as many sequences as there are beams have ended.
+/// The condition that ends a prompt's beam search, once it has as many finished sequences as beams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EarlyStopping {
-    /// At once.
+    /// Always true.
     Always,
-    /// When the best that goes on, at its length, is no better than the worst that has ended.
+    /// The best running sequence, at its current length, is no better than the worst finished one.
     #[default]
     Likely,
-    /// When none that goes on can become better than the worst that has ended.
+    /// No running sequence can become better than the worst finished one.
     Never,
 }
 
@@ -63,11 +63,11 @@ const NEVER: f32 = -1e9;
 
 /// Checks the scores of the next tokens.
 ///
-/// From 1e9 on, f32 has no room for the differences between sequences, nor for [`NEVER`]: in transformers, the order in which
-/// `torch.topk` lists equal numbers then decides.
+/// From 1e9 on, f32 cannot represent the differences between sequences, nor [`NEVER`]. In transformers, the order in which
+/// `torch.topk` lists equal values then decides.
 ///
 /// # Errors
-/// If one is not a number, or as large.
+/// If a score is NaN or this large.
 pub(super) fn check_scores(scores: &[f32]) -> candle_core::Result<()> {
     if let Some(token) = scores.iter().position(|score| score.is_nan()) {
         return Err(super::sampler::not_a_number(token));
@@ -82,28 +82,28 @@ pub(super) fn check_scores(scores: &[f32]) -> candle_core::Result<()> {
     }
 }
 
-/// A sequence, with the padding in front of its prompt, and its score.
+/// A sequence, with the padding before its prompt, and its score.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Beam {
     pub tokens: Vec<u32>,
     pub score: f32,
 }
 
-/// The beams of one prompt.
+/// One prompt's beams.
 #[derive(Clone, Debug)]
 pub(super) struct Beams {
     options: BeamOptions,
     n_prompt: usize,
     max_length: usize,
     pub running: Vec<Beam>,
-    /// As many as there are beams; `None` beside the score of a place that is free.
+    /// Finished sequences, as many as beams; an empty place has `None` beside its score.
     ended: Vec<(Option<Vec<u32>>, f32)>,
     can_improve: bool,
-    /// Whether all candidates of the last step have ended.
+    /// All candidates of the last step have ended.
     pub is_stuck: bool,
 }
 
-/// A running sequence and one token more.
+/// A running sequence plus one token.
 struct Candidate {
     parent: usize,
     score: f32,
@@ -112,7 +112,7 @@ struct Candidate {
 
 impl Beams {
     pub fn new(options: BeamOptions, prompt: &[u32], max_length: usize) -> Self {
-        // Others than the first would find the same tokens.
+        // All other beams would find the same tokens.
         let score = |i| if i == 0 { 0.0 } else { NEVER };
         let beam = |i| Beam {
             tokens: prompt.to_vec(),
@@ -129,14 +129,14 @@ impl Beams {
         }
     }
 
-    /// Whether nothing that goes on can be returned.
+    /// Returns whether no running sequence can be returned any more.
     pub fn is_done(&self) -> bool {
         let is_full = self.ended.iter().all(|(tokens, _)| tokens.is_some());
         !self.can_improve || (is_full && self.options.early_stopping == EarlyStopping::Always)
     }
 
-    /// Goes on by one token; `log_probabilities` are those behind each running sequence, one after the other, and `ends` tells
-    /// whether a sequence has ended. Returns the places of the sequences that those now running go on from.
+    /// Extends sequences by one token. `log_probabilities` are those of the next token for each running sequence,
+    /// concatenated; `ends` tells whether a sequence has ended. Returns the index of the sequence that each new one extends.
     pub fn step(
         &mut self,
         log_probabilities: &[f32],
@@ -186,7 +186,7 @@ impl Beams {
         parents
     }
 
-    /// Replaces sequences that have ended by better ones among the best candidates.
+    /// Replaces finished sequences by better ones among the best candidates.
     fn keep_ended(&mut self, candidates: &[Candidate], sequences: &[Vec<u32>], length: usize) {
         let n = self.options.beams;
         let by_length = self.by_length(length);
@@ -219,7 +219,7 @@ impl Beams {
         self.ended = kept.collect();
     }
 
-    /// Whether a running sequence may still become better than one that has ended.
+    /// Returns whether a running sequence may still become better than a finished one.
     fn improvement_is_possible(&self, length: usize) -> bool {
         let penalty = self.options.length_penalty;
         let at_length = match self.options.early_stopping {
@@ -236,13 +236,13 @@ impl Beams {
         self.ended.iter().any(|ended| best > of_place(ended))
     }
 
-    /// What the score of a sequence of this length is divided by.
+    /// Returns the divisor of a score for this sequence length.
     fn by_length(&self, length: usize) -> f32 {
         let new = (length - self.n_prompt) as f64;
         new.powf(self.options.length_penalty) as f32
     }
 
-    /// The sequences to return, best first: where none has ended, those that go on.
+    /// Returns the result, best first: finished sequences, or running ones if none has finished.
     pub fn best(&self) -> Vec<Beam> {
         let returned = self.ended[..self.options.returned].iter();
         let best = returned
@@ -258,7 +258,7 @@ impl Beams {
     }
 }
 
-/// The `n` largest, from the largest on; of equal ones, the first comes first.
+/// Returns the `n` largest, in descending order; equal ones keep their order.
 fn largest(n: usize, scored: impl Iterator<Item = (f32, usize)>) -> Vec<(f32, usize)> {
     let mut best: Vec<(f32, usize)> = Vec::with_capacity(n + 1);
     for (score, at) in scored {

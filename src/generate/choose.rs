@@ -1,11 +1,11 @@
-//! What chooses the next token of each sequence.
+//! The trait for selecting the next token of each sequence.
 
 use candle_core::{Result, Tensor};
 
-/// Chooses the next token of each sequence.
+/// Selects the next token of each sequence.
 ///
-/// [`Sampler`](super::Sampler) does, and every closure `FnMut(&Tensor) -> Result<Vec<u32>>` from logits `[sequences, n_tokens]`
-/// to a token for each. With candle's `LogitsProcessor`:
+/// Implemented by [`Sampler`](super::Sampler), and by every closure `FnMut(&Tensor) -> Result<Vec<u32>>` from logits
+/// `[sequences, n_tokens]` to one token for each. With candle's `LogitsProcessor`:
 ///
 /// ```no_run
 /// # use candle_blocks::candle_core::{Result, Tensor};
@@ -19,26 +19,25 @@ use candle_core::{Result, Tensor};
 /// # is_one(choose);
 /// ```
 pub trait Choose {
-    /// The next token of each of `sequences`, whose logits are the rows of `logits` `[sequences, n_tokens]`. Sequences that have
-    /// ended are not among them.
+    /// Returns the next token for each of `sequences`, whose logits are the rows of `logits` `[sequences, n_tokens]`.
+    /// Sequences that have ended are not included.
     ///
     /// # Errors
-    /// If no token can be chosen.
+    /// If no token can be selected.
     fn choose(&mut self, logits: &Tensor, sequences: &[Sequence]) -> Result<Vec<u32>>;
 
-    /// Whether it may choose another token than the likeliest. Beam search looks for the likeliest sequences, and refuses one
-    /// that does.
+    /// Returns whether it may select other tokens than the most likely one. Beam search refuses those that do.
     fn draws(&self) -> bool {
         true
     }
 }
 
-/// A sequence that is continued.
+/// A sequence that is being extended.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'t> {
-    /// Its number in the batch.
+    /// Its index in the batch.
     pub index: usize,
-    /// Its prompt and what was generated behind it.
+    /// Its prompt and the tokens generated so far.
     pub tokens: &'t [u32],
 }
 

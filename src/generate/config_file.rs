@@ -1,5 +1,5 @@
-//! A checkpoint's `generation_config.json`: every key of transformers' `GenerationConfig` is followed, changes nothing, or is
-//! refused.
+//! Reads a checkpoint's `generation_config.json`: every key of transformers' `GenerationConfig` is followed, changes
+//! nothing, or is refused.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
 
-/// Keys that change no token: how fast transformers is, what it returns beside the tokens, settings of a second model that
-/// drafts tokens, and defaults of ways of generation that are refused where they are asked for.
+/// Keys that change no token: the speed of transformers, additional outputs, settings for assisted generation with a draft
+/// model, and settings for kinds of generation that are refused when requested.
 const UNCHANGING: &[&str] = &[
     "_commit_hash",
     "_from_model_config",
@@ -47,7 +47,7 @@ const UNCHANGING: &[&str] = &[
     "use_mtp",
 ];
 
-/// Keys that change tokens in a way that the crate does not have, with the values that change nothing.
+/// Keys that change tokens in unsupported ways, with the values that change nothing.
 const REFUSED: &[(&str, &[Value])] = &[
     ("constraints", &[]),
     ("dola_layers", &[]),
@@ -57,7 +57,7 @@ const REFUSED: &[(&str, &[Value])] = &[
     ("watermarking_config", &[]),
 ];
 
-/// Keys that a `config.json` holds for generation, and its section of the decoder where it does not hold them itself.
+/// Generation keys that a `config.json` may contain, or its decoder's section.
 const OF_CONFIG: &[&str] = &[
     "bad_words_ids",
     "begin_suppress_tokens",
@@ -100,7 +100,7 @@ const OF_CONFIG: &[&str] = &[
     "typical_p",
 ];
 
-/// The options in a checkpoint's files.
+/// Returns the options in a checkpoint's files.
 pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
     if let Some(json) = checkpoint.own_generation_config()? {
         return read(&json);
@@ -144,7 +144,7 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
     Ok(options)
 }
 
-/// The keys of Whisper, whose `max_length` does not count the tokens that the decoder begins with.
+/// Applies Whisper's keys; its `max_length` does not count the decoder's initial tokens.
 fn begin_speech(
     options: &mut GenerationOptions,
     json: &ConfigJson,
@@ -156,7 +156,7 @@ fn begin_speech(
     Ok(())
 }
 
-/// A `config.json` with what its decoder's section says of generation.
+/// Returns a `config.json` with the generation keys of its decoder's section.
 fn of_config(config: &ConfigJson) -> Result<ConfigJson> {
     let mut json = config.clone();
     for name in ["decoder", "generator", "text_config"] {
@@ -221,7 +221,7 @@ fn read(json: &ConfigJson) -> Result<GenerationOptions> {
     })
 }
 
-/// Refuses ways of generation that the crate does not have.
+/// Refuses unsupported kinds of generation.
 fn refuse(json: &ConfigJson, beams: usize, draws: bool) -> Result<()> {
     for (key, allowed) in REFUSED {
         if let Some(value) = json.at(key).filter(|value| !value.is_null())
@@ -266,7 +266,7 @@ fn unsupported(json: &ConfigJson, key: &str, value: &Value) -> Error {
     json.error(&[key], reason)
 }
 
-/// transformers' defaults, and what the file says else.
+/// Returns transformers' defaults, overridden by the file.
 fn sampling(json: &ConfigJson) -> Result<Sampling> {
     let number = |key: &'static str| json.optional_number(&[key]);
     let cutoff = |key| Ok::<_, Error>(number(key)?.filter(|&p| p > 0.0 && p < 1.0));
@@ -320,7 +320,7 @@ fn penalty(json: &ConfigJson, key: &'static str) -> Result<f64> {
     }
 }
 
-/// A token or a list of tokens. One below 0 is no token, and never comes.
+/// Reads one token or a list of tokens. A negative value is no token, and never occurs.
 fn tokens(json: &ConfigJson, key: &str) -> Result<Vec<u32>> {
     match json.parsed::<Value>(key)? {
         None => Ok(Vec::new()),

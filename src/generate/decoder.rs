@@ -1,37 +1,37 @@
-//! What generation asks of a model: new tokens in, logits out.
+//! The trait for models in generation: new tokens in, logits out.
 
 use candle_core::{Error, Result, Tensor, bail};
 
 use crate::config::{EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
 use crate::model::{Encoded, Model, ModelCache, ModelInput};
 
-/// A model and its cache, as generation uses them.
+/// A model and its cache, for generation.
 pub trait Decoder {
-    /// The logits `[batch, n_tokens]` behind the last of some new tokens, which follow those before. The mask is that of the
-    /// new tokens.
+    /// Returns the logits `[batch, n_tokens]` after the last of some new tokens, which follow all tokens before. The mask
+    /// covers the new tokens.
     ///
     /// # Errors
-    /// If the model cannot compute them; the tokens are then not added to those before.
+    /// If the model cannot compute them; the new tokens are then not added.
     fn next_logits(&mut self, new: &ModelInput) -> Result<Tensor>;
 
-    /// Goes on with these sequences of the batch alone, in this order, which is that of the batch. Behind
-    /// [`Self::copy_sequences`], they are in any order, and some several times.
+    /// Keeps only these sequences of the batch, in ascending order. After [`Self::copy_sequences`], they may be in any
+    /// order, and repeated.
     ///
     /// # Errors
-    /// If memory for them cannot be had.
+    /// If memory for them cannot be allocated.
     fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()>;
 
-    /// Gets ready for copies of sequences, which beam search goes on with; before the first token.
+    /// Prepares to copy sequences for beam search; call it before the first token.
     ///
     /// # Errors
-    /// If the decoder can make none.
+    /// If the decoder cannot copy sequences.
     fn copy_sequences(&mut self) -> Result<()> {
         bail!(
             "this decoder goes on with no copies of sequences, which beam search needs; set num_beams to 1"
         )
     }
 
-    /// The tokens that an encoder has read for each sequence, none if it has read something else; `None` if there is no
+    /// Returns the encoder's input tokens for each sequence, empty if its input was something else; `None` without an
     /// encoder.
     ///
     /// # Errors
@@ -43,30 +43,30 @@ pub trait Decoder {
     /// Forgets all tokens.
     fn forget(&mut self);
 
-    /// How many positions the model has, if they are limited.
+    /// Returns the model's maximum number of positions, if it has one.
     fn max_positions(&self) -> Option<usize> {
         None
     }
 
-    /// The number of tokens behind which the keys of earlier ones are no longer right: when the longest sequence of the batch
-    /// passes it, in either direction, all are computed once more.
+    /// Returns the length beyond which keys in the cache are no longer valid: when the longest sequence in the batch passes
+    /// it, in either direction, all keys are recomputed.
     fn renewed_behind(&self) -> usize {
         usize::MAX
     }
 }
 
-/// A decoder with a cache of its own, and the output of an encoder that it attends to, if it has one.
+/// A decoder with its own cache, and optionally an encoder's output that it attends to.
 #[derive(Clone, Debug)]
 pub struct CausalDecoder<'m> {
     model: &'m Model,
     cache: ModelCache,
     encoded: Option<Encoded>,
-    /// If sequences are copied: which of the encoder's sequences each of the batch attends to.
+    /// If sequences are copied: the index of the encoder's sequence to which each one attends.
     copied: Option<Vec<usize>>,
 }
 
 impl<'m> CausalDecoder<'m> {
-    /// Begins with an empty cache.
+    /// Starts with an empty cache.
     pub fn new(model: &'m Model) -> Self {
         Self {
             model,
@@ -76,7 +76,7 @@ impl<'m> CausalDecoder<'m> {
         }
     }
 
-    /// Attends to what the encoder of a [`Seq2Seq`](crate::model::Seq2Seq) made, whose decoder this is.
+    /// Attends to the encoder output of a [`Seq2Seq`](crate::model::Seq2Seq) whose decoder this is.
     pub fn attending_to(mut self, encoded: Encoded) -> Self {
         self.encoded = Some(encoded);
         self
@@ -150,8 +150,8 @@ impl Decoder for CausalDecoder<'_> {
     }
 }
 
-/// Sequences in rising order that attend to the same as `taken`, one for each, if there are such: what the cache has of an
-/// encoder's output then stays where it is.
+/// Returns sequences in ascending order that attend to the same encoder output as `taken`, one for each, if they exist. Then
+/// the cached encoder output can stay in place.
 fn attending(of: &[usize], taken: &[usize]) -> Option<Vec<usize>> {
     let mut next = 0;
     let found = taken.iter().map(|&sequence| {
@@ -162,7 +162,7 @@ fn attending(of: &[usize], taken: &[usize]) -> Option<Vec<usize>> {
     found.collect()
 }
 
-/// How many positions a model has, if a table limits them.
+/// Returns a model's maximum number of positions, if a table limits it.
 pub fn max_positions(model: &Model) -> Option<usize> {
     let EmbeddingsConfig::Tokens(tokens) = &model.config().embeddings else {
         return None;
@@ -170,7 +170,7 @@ pub fn max_positions(model: &Model) -> Option<usize> {
     Some(tokens.positions?.n_positions())
 }
 
-/// Up to how many positions LongRoPE turns with its short factors.
+/// Returns the number of positions up to which LongRoPE uses its short factors.
 fn short_positions(config: &ModelConfig) -> usize {
     let of = |position: &Position| match position {
         Position::Rotary(rotary) => match rotary.scaling {

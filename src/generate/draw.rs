@@ -1,16 +1,17 @@
-//! A token at random from the likeliest ones.
+//! Samples from the most likely tokens.
 
 use candle_core::{Result, bail};
 
 use super::Sampling;
 use super::sampler::largest;
 
-/// The tokens to choose from, and their scores: how far their logits are below the largest, over the temperature.
+/// Tokens that may be sampled, and their scores: the difference between their logits and the largest, divided by the
+/// temperature.
 pub(super) struct Candidates {
     scores: Vec<(u32, f32)>,
 }
 
-/// Of how many tokens top-p first looks whether they suffice.
+/// The number of tokens that top-p sorts first.
 const FIRST_FEW: usize = 64;
 
 impl Candidates {
@@ -46,7 +47,7 @@ impl Candidates {
         candidates
     }
 
-    /// The `k` likeliest, and those that are as likely as the last of them.
+    /// Keeps the `k` most likely tokens, and those as likely as the last of them.
     fn keep_top_k(&mut self, k: usize) {
         if k < self.scores.len() {
             let (_, &mut (_, last), _) = self.scores.select_nth_unstable_by(k - 1, falling);
@@ -54,11 +55,11 @@ impl Candidates {
         }
     }
 
-    /// The fewest of the likeliest whose probabilities add up to `p`, and at least one.
+    /// Keeps the smallest set of most likely tokens whose probabilities sum to at least `p`, but at least one token.
     fn keep_top_p(&mut self, p: f64) {
         let total: f64 = self.weights().sum();
         let (mut sorted, mut before) = (0, 0.0);
-        // A few tokens are enough almost always, and sorting all takes longer than all else.
+        // Few tokens are almost always enough, and sorting all takes longer than everything else.
         let mut few = FIRST_FEW;
         while sorted < self.scores.len() {
             let rest = &mut self.scores[sorted..];
@@ -79,7 +80,8 @@ impl Candidates {
         }
     }
 
-    /// Of the 100 likeliest, the fewest whose parts of the entropy add up to this share of it, and at least one.
+    /// Keeps the smallest set among the 100 most likely tokens whose entropy reaches this share of the total, but at least
+    /// one.
     fn keep_top_h(&mut self, share: f64) {
         const TOP: usize = 100;
         self.scores.sort_unstable_by(falling);
@@ -99,7 +101,7 @@ impl Candidates {
         self.scores.truncate(n.unwrap_or(TOP).max(1));
     }
 
-    /// The fewest of the tokens whose information is nearest to the entropy that have this mass.
+    /// Keeps the smallest set of tokens whose information is nearest to the entropy and whose probabilities sum to `mass`.
     fn keep_typical(&mut self, mass: f64) {
         let total: f64 = self.weights().sum();
         let entropy = self.entropy();
@@ -121,7 +123,7 @@ impl Candidates {
             .retain(|&(_, score)| distance(score) <= farthest);
     }
 
-    /// The tokens that are at least so likely, and the likeliest ones.
+    /// Keeps tokens with at least this probability, and the most likely ones.
     fn keep_likelier_than(&mut self, least: f64) {
         let total: f64 = self.weights().sum();
         let scores = self.scores.iter().map(|&(_, score)| score);
@@ -130,13 +132,13 @@ impl Candidates {
         self.scores.retain(|&(_, score)| is_kept(score));
     }
 
-    /// The entropy of the distribution.
+    /// Returns the distribution's entropy.
     fn entropy(&self) -> f64 {
         let total: f64 = self.weights().sum();
         self.weights().map(|of| part_of_entropy(of / total)).sum()
     }
 
-    /// The token at this share of all probabilities, from 0 to 1.
+    /// Returns the token at this point of the cumulative distribution, from 0 to 1.
     pub fn drawn(&self, share: f64) -> Result<u32> {
         let mut rest = share * self.weights().sum::<f64>();
         for &(token, score) in &self.scores {
@@ -145,7 +147,7 @@ impl Candidates {
                 return Ok(token);
             }
         }
-        // Rounding may leave a little behind the last.
+        // Rounding may leave a small remainder after the last.
         let likely = self.scores.iter().rfind(|&&(_, score)| weight(score) > 0.0);
         match likely {
             Some(&(token, _)) => Ok(token),
@@ -158,17 +160,17 @@ impl Candidates {
     }
 }
 
-/// What the probability of a score is proportional to.
+/// Returns a score's unnormalized probability.
 fn weight(score: f32) -> f64 {
     f64::from(score.exp())
 }
 
-/// What a token of this probability adds to the entropy.
+/// Returns a probability's term in the entropy.
 fn part_of_entropy(p: f64) -> f64 {
     if p > 0.0 { -p * p.ln() } else { 0.0 }
 }
 
-/// From the likeliest on; of those that are as likely, the first comes first.
+/// Sorts in descending order; equally likely tokens keep their order.
 fn falling(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }

@@ -1,4 +1,4 @@
-//! What a decoder is given at each step: a prompt at first, and then the last tokens.
+//! Builds a decoder's input at each step: first the prompts, then the last tokens.
 
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -11,9 +11,9 @@ pub(super) struct Feed<D> {
     decoder: D,
     /// The number of sequences in the decoder's batch; 0 before the first step.
     batch: usize,
-    /// Whether their prompts were of unequal lengths.
+    /// The prompts had unequal lengths.
     is_padded: bool,
-    /// Whether the longest is beyond [`Decoder::renewed_behind`].
+    /// The longest sequence is beyond [`Decoder::renewed_behind`].
     is_long: bool,
 }
 
@@ -31,18 +31,18 @@ impl<D: Decoder> Feed<D> {
         &mut self.decoder
     }
 
-    /// The number of positions that the decoder has.
+    /// Returns the decoder's maximum number of positions.
     pub fn max_positions(&self) -> usize {
         self.decoder.max_positions().unwrap_or(usize::MAX)
     }
 
-    /// The number of sequences of the step before.
+    /// Returns the number of sequences in the previous step.
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// The logits behind the last token of each of these sequences, `[sequences, n_tokens]`. Each has one token more than the
-    /// sequence of the step before at the place that `parents` says.
+    /// Returns the logits of the next token for each sequence, `[sequences, n_tokens]`. Each sequence extends, by one token,
+    /// the previous step's sequence with the index in `parents`.
     pub fn logits(&mut self, sequences: &[&[u32]], parents: &[usize]) -> Result<Tensor> {
         let lengths = sequences.iter().map(|tokens| tokens.len());
         let is_long = lengths.max().unwrap_or(0) > self.decoder.renewed_behind();

@@ -1,4 +1,4 @@
-//! Generation in progress: an iterator over the new tokens of a batch.
+//! Generation in progress: an iterator over a batch's new tokens.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,11 @@ use super::processors::{LogitsProcessor, Row, log_softmax};
 use super::{Choose, Decoder, GenerationOptions, Sequence, StopStrings};
 use crate::error::{Error, Result};
 
-/// Generation in progress. Each step of the iterator gives one new token of each prompt, and none for one that has ended. With
-/// beam search, no step gives a token: all are there when the iterator ends.
+/// Generation in progress. Each step of the iterator returns one new token for each prompt, and `None` for one that has
+/// ended. With beam search no step returns tokens: all are available when the iterator ends.
 ///
-/// It can be left at any step; what was generated until then is in [`Self::tokens`]. Sequences that have ended are computed no more.
+/// You can stop at any step; [`Self::tokens`] has the tokens generated until then. Sequences that have ended are no longer
+/// computed.
 #[derive(Debug)]
 pub struct Generation<D, C> {
     feed: Feed<D>,
@@ -25,39 +26,39 @@ pub struct Generation<D, C> {
     stop_strings: Option<StopStrings>,
     deadline: Option<Instant>,
     prompts: Vec<Padded>,
-    /// The tokens that the encoder has read for each prompt; without an encoder, the prompt.
+    /// The encoder's input tokens for each prompt; without an encoder, the prompt.
     encoder: Vec<Vec<u32>>,
     sequences: Vec<Continued>,
     search: Search,
     has_failed: bool,
 }
 
-/// How sequences are looked for.
+/// The search strategy.
 #[derive(Debug)]
 enum Search {
-    /// One for each prompt; those that are in the decoder's batch.
+    /// One sequence for each prompt: the indices of those in the decoder's batch.
     Single(Vec<usize>),
-    /// Several for each prompt; the prompts that go on, with the place of each one's first sequence in the batch.
+    /// Several sequences for each prompt: the prompts in progress, with the batch index of each one's first sequence.
     Beams(Vec<OfPrompt>),
 }
 
-/// The beams of a prompt.
+/// One prompt's beams.
 #[derive(Debug)]
 struct OfPrompt {
     prompt: usize,
     beams: Beams,
-    /// The places in the decoder's batch that its running sequences go on from.
+    /// The batch indices of the sequences that its running sequences extend.
     parents: Vec<usize>,
 }
 
-/// A prompt, padded on the left to the length of the longest.
+/// A prompt, padded on the left to the longest one's length.
 #[derive(Debug)]
 struct Padded {
     tokens: Vec<u32>,
     n_padding: usize,
 }
 
-/// A padded prompt and what was put behind it.
+/// A padded prompt and its continuation.
 #[derive(Clone, Debug)]
 struct Continued {
     prompt: usize,
@@ -66,15 +67,15 @@ struct Continued {
     score: Option<f32>,
 }
 
-/// Why a sequence has ended.
+/// The reason why a sequence has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {
-    /// Its last token is one that ends it.
+    /// Its last token is a stop token.
     StopToken,
     /// Its last token completes one of [`GenerationOptions::stop_strings`].
     StopString,
-    /// It has as many tokens as it may have.
+    /// It has the maximum number of tokens.
     MaxNewTokens,
     /// The model has no more positions.
     Positions,
@@ -85,8 +86,8 @@ pub enum Finish {
 }
 
 impl<D: Decoder, C: Choose> Generation<D, C> {
-    /// Begins to continue `prompts`. A [`Generator`](super::Generator) does this for a decoder-only model; here, a decoder of
-    /// another kind takes part.
+    /// Starts to continue `prompts`. For a decoder-only model, use [`Generator`](super::Generator); this function accepts
+    /// any kind of decoder.
     ///
     /// # Errors
     /// If there is no prompt, or one is empty, longer than the decoder's positions or as long as `max_length`; if options do
@@ -100,7 +101,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         Self::stopping_at(None, decoder, prompts, choose, options)
     }
 
-    /// As [`Self::new`], with the texts of tokens.
+    /// Like [`Self::new`], with the tokens' texts.
     pub(super) fn stopping_at(
         stop_strings: Option<StopStrings>,
         decoder: D,
@@ -188,8 +189,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         Ok(made)
     }
 
-    /// The new tokens of the prompt with this index so far. Where several sequences of each prompt are returned, those of the
-    /// first prompt come first.
+    /// Returns the new tokens so far for the prompt with this index. If several sequences are returned for each prompt,
+    /// those for the first prompt come first.
     ///
     /// # Panics
     /// If there are fewer prompts.
@@ -197,7 +198,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         &self.sequences[index].tokens[self.lengths.prompt..]
     }
 
-    /// Why the prompt with this index is not continued; `None` while it is.
+    /// Returns why the prompt with this index has ended; `None` if it has not.
     ///
     /// # Panics
     /// If there are fewer prompts.
@@ -205,8 +206,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         self.sequences[index].finish
     }
 
-    /// The score by which beam search has found the sequence with this index, transformers' `sequences_scores`; `None` without
-    /// beam search, or before its end.
+    /// Returns the sequence's score in beam search, transformers' `sequences_scores`; `None` without beam search, or before
+    /// its end.
     ///
     /// # Panics
     /// If there are fewer sequences.
@@ -214,12 +215,12 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         self.sequences[index].score
     }
 
-    /// The number of sequences: as many as prompts, unless several are returned of each.
+    /// Returns the number of sequences: one for each prompt, or several.
     pub fn n_sequences(&self) -> usize {
         self.sequences.len()
     }
 
-    /// Ends the sequence with this index where it is.
+    /// Ends the sequence with this index after its current tokens.
     ///
     /// # Panics
     /// If there are fewer prompts.
@@ -227,16 +228,16 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         self.sequences[index].finish.get_or_insert(Finish::Stopped);
     }
 
-    /// The new tokens of each sequence.
+    /// Returns the new tokens of each sequence.
     pub fn into_tokens(self) -> Vec<Vec<u32>> {
         let new = |sequence: Continued| sequence.tokens[self.lengths.prompt..].to_vec();
         self.sequences.into_iter().map(new).collect()
     }
 
-    /// The new tokens as a tensor `[sequences, n]` of `u32`, shorter rows filled up with the token for padding.
+    /// Returns the new tokens as a tensor `[sequences, n]` of `u32`, with shorter rows padded.
     ///
     /// # Errors
-    /// If a row must be filled up, and no token is known to do it.
+    /// If a row needs padding and there is no padding token.
     pub fn padded(&self) -> Result<Tensor> {
         let rows = || (0..self.sequences.len()).map(|index| self.tokens(index));
         let n = rows().map(<[u32]>::len).max().unwrap_or(0);
@@ -256,7 +257,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
     }
 
-    /// What shorter rows are filled up with. transformers' beam search takes a token for padding that is 0 for none.
+    /// Returns the padding token. In transformers' beam search, padding token 0 means none.
     fn filling(&self) -> Option<u32> {
         let pad = self.options.pad_token;
         match self.search {
@@ -265,7 +266,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         }
     }
 
-    /// One new token of each sequence that is not finished; `None` if all are.
+    /// Returns one new token for each unfinished sequence; `None` if all are finished.
     fn step(&mut self) -> CandleResult<Option<Vec<Option<u32>>>> {
         match &mut self.search {
             Search::Single(_) => self.single_step(),
@@ -327,7 +328,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         Ok(Some(step))
     }
 
-    /// One token more of each running beam.
+    /// Extends each running beam by one token.
     fn beam_step(&mut self) -> CandleResult<Option<Vec<Option<u32>>>> {
         let is_over = self
             .sequences
@@ -345,7 +346,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         }
         let n = self.options.beams.beams;
         let is_first = self.feed.batch() == 0;
-        // At first, a prompt is read once for all of its beams.
+        // At first, a prompt is read once for all its beams.
         let n_read = if is_first { 1 } else { n };
         let read = running.iter().flat_map(|of| {
             let n_padding = self.prompts[of.prompt].n_padding;
@@ -414,7 +415,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
     }
 }
 
-/// What ends sequences at a step.
+/// Ends sequences at a step.
 struct Ending<'g> {
     stop_tokens: &'g [u32],
     stop_strings: Option<&'g StopStrings>,
@@ -424,7 +425,7 @@ struct Ending<'g> {
 }
 
 impl Ending<'_> {
-    /// Why a sequence ends, if it does.
+    /// Returns why a sequence ends, if it does.
     fn of(&self, tokens: &[u32], n_padding: usize) -> Option<Finish> {
         let is_completed = |stop: &StopStrings| stop.are_completed(tokens);
         match tokens.last() {
@@ -461,7 +462,7 @@ fn encoder_of(encoder: &[Vec<u32>], prompt: usize) -> &[u32] {
     encoder.get(prompt).map_or(&[], Vec::as_slice)
 }
 
-/// Logits `[rows, n_tokens]` on the CPU, and the number of tokens.
+/// Returns logits `[rows, n_tokens]` on the CPU, and the number of tokens.
 fn numbers(logits: Tensor) -> CandleResult<(Vec<f32>, usize)> {
     let (_, n_tokens) = logits.dims2()?;
     let logits = logits.to_device(&Device::Cpu)?;
@@ -481,7 +482,7 @@ fn apply(processors: &[LogitsProcessor], row: &Row, logits: &mut [f32]) {
     }
 }
 
-/// The logits that the processors make of those behind each row; the same where none acts.
+/// Applies the processors to each row's logits; returns the input if none has an effect.
 fn processed(processors: &[LogitsProcessor], logits: Tensor, rows: &[Row]) -> CandleResult<Tensor> {
     let acts = |row: &Row| processors.iter().any(|p| p.acts_at(row.tokens.len()));
     if !rows.iter().any(acts) {

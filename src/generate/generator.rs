@@ -1,12 +1,12 @@
-//! A model and when its generation ends.
+//! A model together with its generation options.
 
 use super::{CausalDecoder, Choose, Decoder, Generation, GenerationOptions, StopStrings};
 use crate::config::{EmbeddingsConfig, Task, getters};
 use crate::error::{Error, Result};
 use crate::model::{Encoded, Model};
 
-/// Continues prompts with a decoder-only model; the [module](super) has an example. It can be shared among threads: each generation
-/// has a cache of its own.
+/// Continues prompts with a decoder-only model; the [module](super) has an example. It can be shared among threads: each
+/// generation has its own cache.
 #[derive(Clone, Debug)]
 pub struct Generator<'m> {
     model: &'m Model,
@@ -15,10 +15,10 @@ pub struct Generator<'m> {
 }
 
 impl<'m> Generator<'m> {
-    /// A generator that ends as `options` say.
+    /// Makes a generator with these options.
     ///
     /// # Errors
-    /// If the model has no head for the next token.
+    /// If the model has no language modeling head.
     pub fn new(model: &'m Model, options: GenerationOptions) -> Result<Self> {
         let found = match model.task() {
             Some(Task::CausalLm) => {
@@ -45,16 +45,17 @@ impl<'m> Generator<'m> {
     }
 
     getters! {
-        /// The model.
+        /// Returns the model.
         model(&self) -> &'m Model => self.model;
-        /// When its generation ends.
+        /// Returns the options.
         options(&self) -> &GenerationOptions => &self.options;
     }
 
-    /// Begins to continue prompts, each of one token or more; the result is an iterator over the new tokens.
+    /// Starts to continue prompts with one or more tokens each; the result is an iterator over the new tokens.
     ///
     /// # Errors
-    /// If there is no prompt, or one is empty, longer than the model's positions, or holds a token that the model lacks.
+    /// If there is no prompt, or one is empty, longer than the model's positions, or contains a token that the model does
+    /// not have.
     pub fn start<C: Choose>(
         &self,
         prompts: &[Vec<u32>],
@@ -76,12 +77,12 @@ impl<'m> Generator<'m> {
         Generation::stopping_at(stop, decoder, prompts, choose, options)
     }
 
-    /// Begins to say what the decoder of a [`Seq2Seq`](crate::model::Seq2Seq) makes of its encoder's output; the model of this
-    /// generator is that decoder. `prompts` are what it has said already, for each sequence of the batch: the token that it begins
-    /// with ([`GenerationOptions::decoder_start`]), unless it is made to say more.
+    /// Starts the decoder of a [`Seq2Seq`](crate::model::Seq2Seq) on its encoder's output; this generator's model is that
+    /// decoder. `prompts` contain the decoder's initial tokens for each sequence in the batch: usually only the start token
+    /// ([`GenerationOptions::decoder_start`]).
     ///
     /// # Errors
-    /// If there are not as many prompts as the encoder has read sequences, or as for [`Self::start`].
+    /// If the number of prompts differs from the encoder's batch size; also the errors of [`Self::start`].
     pub fn start_behind<C: Choose>(
         &self,
         encoded: Encoded,
@@ -99,14 +100,14 @@ impl<'m> Generator<'m> {
         if options.speech.is_some()
             && let (Some(n), Some(positions)) = (options.max_new_tokens, decoder.max_positions())
         {
-            // transformers' Whisper leaves its last position to the last new token.
+            // transformers' Whisper reserves its last position for the last new token.
             let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
             options.max_new_tokens = Some(n.min(positions.saturating_sub(longest)));
         }
         self.begin(decoder, prompts, choose, options)
     }
 
-    /// Here a token's place is that in its prompt, and not one among padding.
+    /// Checks the tokens; an error gives a token's index in its prompt, not counting padding.
     fn check_tokens(&self, prompts: &[Vec<u32>]) -> Result<()> {
         let EmbeddingsConfig::Tokens(tokens) = &self.model.config().embeddings else {
             return Ok(());
@@ -127,10 +128,11 @@ impl<'m> Generator<'m> {
         Ok(())
     }
 
-    /// The new tokens behind each prompt; where several sequences of each are returned, those of the first prompt come first.
+    /// Returns the new tokens for each prompt. If several sequences are returned for each prompt, those for the first prompt
+    /// come first.
     ///
     /// # Errors
-    /// As for [`Self::start`], or if the model or `choose` fails.
+    /// The errors of [`Self::start`]; also if the model or `choose` fails.
     pub fn generate(&self, prompts: &[Vec<u32>], choose: impl Choose) -> Result<Vec<Vec<u32>>> {
         let mut generation = self.start(prompts, choose)?;
         for step in &mut generation {

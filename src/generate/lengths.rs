@@ -1,16 +1,16 @@
-//! How long sequences become, by transformers' rules.
+//! Limits on sequence lengths, by transformers' rules.
 
 use super::GenerationOptions;
 use crate::error::{Error, Result};
 
-/// The lengths of all sequences of a batch in tokens, with their prompts and the padding in front of these.
+/// Length limits for a batch in tokens, including prompts and the padding before them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Lengths {
     /// The longest prompt's length.
     pub prompt: usize,
-    /// No sequence is longer.
+    /// The maximum length.
     pub max: usize,
-    /// No sequence ends before it is as long.
+    /// The minimum length before a sequence may end.
     pub min: usize,
 }
 
@@ -41,7 +41,7 @@ impl Lengths {
         Ok(Self { prompt, max, min })
     }
 
-    /// The most new tokens.
+    /// Returns the maximum number of new tokens.
     pub fn new_tokens(&self) -> usize {
         self.max - self.prompt
     }

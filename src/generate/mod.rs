@@ -1,9 +1,9 @@
-//! Generation: token ids in, the tokens that a model puts behind them out.
+//! Generation: continues sequences of token ids with a model.
 //!
-//! A [`Generator`] continues a batch of prompts of any lengths with a decoder. It computes each position once, and of the logits
-//! only those that are needed. A [`Sampler`] chooses the next tokens, greedily or at random; so does any closure from logits to
-//! tokens, such as one around candle's `LogitsProcessor`. Everything else is as the checkpoint's `generation_config.json` says and
-//! transformers' `generate` does it: lengths, penalties, tokens that may not or must be chosen, and beam search.
+//! A [`Generator`] continues a batch of prompts with different lengths. It computes each position once, and only the logits
+//! that are needed. A [`Sampler`] selects the next tokens, greedily or at random; so does any closure from logits to tokens,
+//! such as one around candle's `LogitsProcessor`. Everything else follows the checkpoint's `generation_config.json` as
+//! transformers' `generate` does: lengths, penalties, suppressed and forced tokens, and beam search.
 //!
 //! ```
 //! use candle_blocks::generate::{GenerationOptions, Generator, Sampler, Sampling};

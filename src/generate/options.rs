@@ -1,78 +1,80 @@
-//! When generation ends, and which tokens it prefers.
+//! Options for generation: when it ends, and which tokens it prefers.
 
 use super::{BeamOptions, Sampling, SpeechStart};
 use crate::checkpoint::Checkpoint;
 use crate::config::{getters, setters};
 use crate::error::Result;
 
-/// The part of transformers' `GenerationConfig` that does not depend on chance: when generation ends, what changes the logits of
-/// the next token, and beam search. Each field says which key it is.
+/// The deterministic part of transformers' `GenerationConfig`: when generation ends, changes to the next token's logits, and
+/// beam search. Each field names its key.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct GenerationOptions {
-    /// `max_new_tokens`: the most tokens that are put behind a prompt. Before [`Self::max_length`], if both are set; where
-    /// neither is, [`Self::NEW_TOKENS`].
+    /// `max_new_tokens`: the maximum number of new tokens. It overrides [`Self::max_length`]; if neither is set,
+    /// [`Self::NEW_TOKENS`] applies.
     pub max_new_tokens: Option<usize>,
-    /// `max_length`: the most tokens of a sequence with its prompt, and the padding of a shorter prompt of a batch.
+    /// `max_length`: the maximum length of a sequence including its prompt, and including the padding of a shorter prompt in
+    /// a batch.
     pub max_length: Option<usize>,
-    /// `min_new_tokens`: no sequence ends before it has so many new tokens. Before [`Self::min_length`], if it is set.
+    /// `min_new_tokens`: the minimum number of new tokens before a sequence may end. It overrides [`Self::min_length`].
     pub min_new_tokens: Option<usize>,
-    /// `min_length`: no sequence ends before it is as long, counted as [`Self::max_length`].
+    /// `min_length`: the minimum length before a sequence may end, counted as in [`Self::max_length`].
     pub min_length: usize,
-    /// `max_time`: generation ends behind the first token that comes later, in seconds.
+    /// `max_time`: generation ends after the first token that takes longer than this, in seconds.
     pub max_time: Option<f64>,
     /// `eos_token_id`: tokens that end a sequence. They are part of the result.
     pub stop_tokens: Vec<u32>,
     /// `stop_strings`: a sequence ends with the token that completes one of these. They are part of the result.
     pub stop_strings: Vec<String>,
-    /// `pad_token_id`: fills the rows of shorter sequences in [`Generation::padded`](super::Generation::padded); by default the
-    /// first of the tokens that end a sequence.
+    /// `pad_token_id`: the padding for shorter sequences in [`Generation::padded`](super::Generation::padded); by default
+    /// the first stop token.
     pub pad_token: Option<u32>,
-    /// The token in front of the shorter prompts of a batch, which settings that look at a sequence's tokens see there, as
-    /// in transformers; by default [`Self::pad_token`].
+    /// The padding before shorter prompts in a batch; by default [`Self::pad_token`]. As in transformers, settings that
+    /// depend on a sequence's tokens also see this padding.
     pub padding: Option<u32>,
-    /// `decoder_start_token_id`: the token that the decoder behind an encoder begins with; by default `bos_token_id`.
+    /// `decoder_start_token_id`: the first token of an encoder-decoder's decoder; by default `bos_token_id`.
     pub decoder_start: Option<u32>,
-    /// The further tokens of the prompt of Whisper's decoder: `language`, `task`, `lang_to_id`, `task_to_id`,
+    /// Additional tokens in the prompt of Whisper's decoder: `language`, `task`, `lang_to_id`, `task_to_id`,
     /// `no_timestamps_token_id` and `forced_decoder_ids`.
     pub speech: Option<SpeechStart>,
-    /// `suppress_tokens`: tokens that are never chosen.
+    /// `suppress_tokens`: tokens that are never selected.
     pub suppressed: Vec<u32>,
-    /// `begin_suppress_tokens`: tokens that are not chosen first.
+    /// `begin_suppress_tokens`: tokens that are not selected first.
     pub suppressed_first: Vec<u32>,
-    /// `forced_bos_token_id`: the new token behind prompts of one token, if it is not to be chosen.
+    /// `forced_bos_token_id`: the forced first new token after prompts with one token.
     pub forced_first: Option<u32>,
-    /// `forced_eos_token_id`: the last token of a sequence of the greatest length is one of these.
+    /// `forced_eos_token_id`: the last token of a sequence with maximum length is one of these.
     pub forced_last: Vec<u32>,
-    /// `repetition_penalty`: the logits of tokens that occur are divided by this, or multiplied with it if they are below 0.
+    /// `repetition_penalty`: positive logits of tokens that occur are divided by this, negative ones multiplied.
     pub repetition_penalty: f64,
-    /// `encoder_repetition_penalty`: the same upside down, for tokens of the encoder's input.
+    /// `encoder_repetition_penalty`: the inverse penalty, for tokens in the encoder's input.
     pub encoder_repetition_penalty: f64,
-    /// `no_repeat_ngram_size`: no sequence of so many tokens comes twice; 0 allows all.
+    /// `no_repeat_ngram_size`: n-grams of this size are not repeated; 0 allows all.
     pub no_repeat_ngram: usize,
-    /// `encoder_no_repeat_ngram_size`: none of so many tokens of the encoder's input comes again; 0 allows all.
+    /// `encoder_no_repeat_ngram_size`: n-grams of this size in the encoder's input are not repeated; 0 allows all.
     pub encoder_no_repeat_ngram: usize,
-    /// `bad_words_ids`: sequences of tokens that do not come.
+    /// `bad_words_ids`: token sequences that are not generated.
     pub bad_words: Vec<Vec<u32>>,
-    /// `sequence_bias`: sequences of tokens, and what is added to the logit of the last where the others are in front of it.
+    /// `sequence_bias`: token sequences, and a bias on the last token's logit after the others.
     pub sequence_bias: Vec<(Vec<u32>, f32)>,
-    /// `exponential_decay_length_penalty`: behind so many new tokens, the logits of those that end a sequence rise by powers of
+    /// `exponential_decay_length_penalty`: after this number of new tokens, the logits of stop tokens increase by powers of
     /// this factor.
     pub length_decay: Option<(usize, f64)>,
-    /// `remove_invalid_values`: logits that are not a number become 0, infinite ones finite.
+    /// `remove_invalid_values`: NaN logits become 0, infinite ones finite.
     pub remove_invalid: bool,
-    /// `renormalize_logits`: scores are logarithms of probabilities again after all else has changed them.
+    /// `renormalize_logits`: scores are normalized to log-probabilities after all other changes.
     pub renormalize: bool,
-    /// `num_beams` and what goes with it.
+    /// `num_beams` and related keys.
     pub beams: BeamOptions,
-    /// `temperature`, `top_k` and the others, for a [`Sampler`](super::Sampler): the checkpoint's, or transformers' defaults.
+    /// `temperature`, `top_k` and the others, for a [`Sampler`](super::Sampler): the checkpoint's, or transformers'
+    /// defaults.
     pub sampling: Sampling,
-    /// [`Self::sampling`], if the checkpoint's authors would draw tokens by it: `do_sample`. Nothing is drawn unless it is
-    /// handed to a [`Sampler`](super::Sampler).
+    /// [`Self::sampling`], if the checkpoint's authors recommend sampling: `do_sample`. It has no effect unless passed to a
+    /// [`Sampler`](super::Sampler).
     pub recommended: Option<Sampling>,
-    /// `max_position_embeddings` of the model, which limits the length where nothing says how long sequences become.
+    /// The model's `max_position_embeddings`, which limits the length if no other option does.
     pub positions: Option<usize>,
-    /// Sentences on keys of the checkpoint's file that generation does not follow.
+    /// Notes on keys in the checkpoint's file that generation does not follow.
     pub notes: Vec<String>,
 }
 
@@ -113,22 +115,21 @@ impl Default for GenerationOptions {
 }
 
 impl GenerationOptions {
-    /// The most new tokens where nothing says how many, as transformers' `generate` has it.
+    /// The default for the maximum number of new tokens, as in transformers' `generate`.
     pub const NEW_TOKENS: usize = 20;
-    /// The most new tokens of a text where nothing says how many, as transformers' `TextGenerationPipeline` has it.
+    /// The default for the maximum number of new tokens in text generation, as in transformers' `TextGenerationPipeline`.
     pub const NEW_TOKENS_OF_TEXT: usize = 256;
 
-    /// The settings in the checkpoint's `generation_config.json`, or in its `config.json` where there is none. A GGUF file says
-    /// them itself ([`Beside`](crate::checkpoint::Beside)).
+    /// Reads the settings from the checkpoint's `generation_config.json`, or without it from its `config.json`. A GGUF file
+    /// has its own settings ([`Beside`](crate::checkpoint::Beside)).
     ///
     /// # Errors
-    /// If the file cannot be read, a value in it is not what its key is for, or it asks for a way of generation that the crate
-    /// does not have.
+    /// If the file cannot be read, a value has the wrong type, or the file requests an unsupported kind of generation.
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         super::config_file::options_of(checkpoint)
     }
 
-    /// The same, with [`Self::NEW_TOKENS_OF_TEXT`] where nothing says how many new tokens there are.
+    /// Returns the options with [`Self::NEW_TOKENS_OF_TEXT`] as the maximum number of new tokens, if no length is set.
     pub fn of_text(mut self) -> Self {
         if !self.sets_length() {
             self.max_new_tokens = Some(Self::NEW_TOKENS_OF_TEXT);
@@ -137,18 +138,18 @@ impl GenerationOptions {
     }
 
     getters! {
-        /// Whether something says how long sequences become.
+        /// Returns whether an option limits the length.
         sets_length(&self) -> bool => self.max_new_tokens.is_some() || self.max_length.is_some();
     }
 
     setters! {
-        /// Sets the most tokens that are put behind a prompt.
+        /// Sets the maximum number of new tokens.
         with_max_new_tokens(n: usize) => max_new_tokens = Some(n);
-        /// Sets how many new tokens a sequence has at least.
+        /// Sets the minimum number of new tokens.
         with_min_new_tokens(n: usize) => min_new_tokens = Some(n);
         /// Sets the tokens that end a sequence.
         with_stop_tokens(tokens: Vec<u32>) => stop_tokens = tokens;
-        /// Sets what fills the rows of shorter sequences.
+        /// Sets the padding for shorter sequences in the result.
         with_pad_token(token: u32) => pad_token = Some(token);
         /// Sets the penalty for tokens that occur.
         with_repetition_penalty(penalty: f64) => repetition_penalty = penalty;
@@ -156,7 +157,7 @@ impl GenerationOptions {
         with_beams(beams: BeamOptions) => beams = beams;
     }
 
-    /// Whether logits depend on the tokens that the encoder reads.
+    /// Returns whether logits depend on the encoder's input tokens.
     pub(super) fn needs_encoder_tokens(&self) -> bool {
         self.encoder_repetition_penalty != 1.0 || self.encoder_no_repeat_ngram > 0
     }

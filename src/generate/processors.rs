@@ -1,27 +1,27 @@
-//! Settings that change the logits of the next token, in the order of transformers' logits processors.
+//! Changes to the next token's logits, in the order of transformers' logits processors.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{GenerationOptions, lengths::Lengths};
 use crate::error::{Error, Result};
 
-/// A setting that changes logits: one of transformers' logits processors.
+/// A change to logits: one of transformers' logits processors.
 #[derive(Clone, Debug)]
 pub(super) enum LogitsProcessor {
-    /// `sequence_bias` and `bad_words_ids`: adds to the logit of the last token behind the others.
+    /// `sequence_bias` and `bad_words_ids`: adds to the last token's logit after the others.
     Bias(Vec<(Vec<u32>, f32)>),
-    /// `repetition_penalty`, of tokens that occur, and `encoder_repetition_penalty`, of those that do not occur in the
+    /// `repetition_penalty`, for tokens that occur, and `encoder_repetition_penalty`, for those that do not occur in the
     /// encoder's input.
     Penalty(Context, f32),
     /// `no_repeat_ngram_size` and `encoder_no_repeat_ngram_size`.
     NoRepeatNgram(Context, usize),
-    /// `suppress_tokens`, and until a length `min_length` and `begin_suppress_tokens`.
+    /// `suppress_tokens`, and up to a length `min_length` and `begin_suppress_tokens`.
     Suppress(Vec<u32>, When),
     /// `forced_bos_token_id` and `forced_eos_token_id`.
     Force(Vec<u32>, When),
     /// `remove_invalid_values`.
     RemoveInvalid,
-    /// `exponential_decay_length_penalty`: from a length on, raises the logits of these tokens.
+    /// `exponential_decay_length_penalty`: from a length on, increases these tokens' logits.
     EndSooner {
         tokens: Vec<u32>,
         from: usize,
@@ -31,16 +31,16 @@ pub(super) enum LogitsProcessor {
     Normalize,
 }
 
-/// The tokens that a setting is about.
+/// The tokens that a processor depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Context {
-    /// Those of the sequence so far.
+    /// The sequence so far.
     Sequence,
-    /// Those that the encoder reads; of a model without one, the prompt.
+    /// The encoder's input; for a model without an encoder, the prompt.
     Encoder,
 }
 
-/// The lengths of a sequence at which a setting has an effect.
+/// The sequence lengths at which a processor has an effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum When {
     Always,
@@ -48,18 +48,18 @@ pub(super) enum When {
     At(usize),
 }
 
-/// A sequence whose next token is chosen.
+/// A sequence whose next token is selected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'t> {
-    /// Its prompt and what was generated behind it, with the padding in front of it.
+    /// Its prompt with padding before it, and the tokens generated so far.
     pub tokens: &'t [u32],
     pub n_padding: usize,
-    /// The tokens that the encoder reads.
+    /// The encoder's input tokens.
     pub encoder: &'t [u32],
 }
 
 impl LogitsProcessor {
-    /// The processors that transformers would apply, in its order.
+    /// Returns the processors that transformers would apply, in its order.
     pub fn list(options: &GenerationOptions, lengths: &Lengths) -> Result<Vec<Self>> {
         let ends = || options.stop_tokens.clone();
         let banned = |words: &[Vec<u32>]| -> Vec<_> {
@@ -82,7 +82,7 @@ impl LogitsProcessor {
         let first = options.forced_first.map(|token| vec![token]);
         let last = Some(options.forced_last.clone()).filter(|tokens| !tokens.is_empty());
         let force = |tokens: Option<Vec<u32>>, at| Some(Self::Force(tokens?, When::At(at)));
-        // Where the first token is forced, it is the next that is chosen first.
+        // If the first token is forced, the next one counts as the first that is selected.
         let begins = lengths.prompt + usize::from(lengths.prompt == 1 && first.is_some());
         let sooner = options.length_decay.map(|(from, factor)| Self::EndSooner {
             tokens: ends(),
@@ -112,7 +112,7 @@ impl LogitsProcessor {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// Checks the tokens that transformers refuses where the model does not have them.
+    /// Checks for tokens outside the vocabulary, which transformers refuses.
     pub fn check(&self, n_tokens: usize) -> Result<()> {
         let beyond = |token: &&u32| **token as usize >= n_tokens;
         let (name, token) = match self {
@@ -135,7 +135,7 @@ impl LogitsProcessor {
         }
     }
 
-    /// Whether it may change the logits behind a sequence of this length, padding included.
+    /// Returns whether it may change the next logits at this sequence length, padding included.
     pub fn acts_at(&self, length: usize) -> bool {
         match self {
             Self::Suppress(_, when) | Self::Force(_, when) => when.is_at(length),
@@ -144,7 +144,7 @@ impl LogitsProcessor {
         }
     }
 
-    /// Changes the logits of the token behind a sequence.
+    /// Changes the next token's logits for a sequence.
     pub fn apply(&self, row: &Row, logits: &mut [f32]) {
         match self {
             Self::Bias(biases) => add_biases(biases, row.tokens, logits),
@@ -193,7 +193,7 @@ impl When {
 }
 
 impl Row<'_> {
-    /// The tokens that occur, each once.
+    /// Returns the tokens that occur, each once.
     fn of(&self, context: Context) -> Cow<'_, [u32]> {
         let mut tokens = match context {
             Context::Sequence => self.tokens[self.n_padding..].to_vec(),
@@ -224,13 +224,13 @@ fn penalize(occurring: Cow<[u32]>, penalty: f32, logits: &mut [f32]) {
     }
 }
 
-/// Biases without those that a later one of the same tokens replaces.
+/// Removes biases that a later one for the same tokens replaces.
 fn once_each(biases: Vec<(Vec<u32>, f32)>) -> Vec<(Vec<u32>, f32)> {
     let all: BTreeMap<Vec<u32>, f32> = biases.into_iter().collect();
     all.into_iter().collect()
 }
 
-/// Adds the sum of the biases of a token to its logit.
+/// Adds the sum of a token's biases to its logit.
 fn add_biases(biases: &[(Vec<u32>, f32)], tokens: &[u32], logits: &mut [f32]) {
     let of_last = |(sequence, bias): &(Vec<u32>, f32)| {
         let (&last, before) = sequence.split_last()?;
@@ -245,7 +245,7 @@ fn add_biases(biases: &[(Vec<u32>, f32)], tokens: &[u32], logits: &mut [f32]) {
     }
 }
 
-/// Bans each token that would end a sequence of `n` tokens that occurs in `tokens`.
+/// Bans each token that would complete an n-gram that occurs in `tokens`.
 fn ban_ngrams(tokens: &[u32], so_far: &[u32], n: usize, logits: &mut [f32]) {
     let Some(from) = (so_far.len() + 1).checked_sub(n) else {
         return;
@@ -267,7 +267,7 @@ fn valid(logit: f32) -> f32 {
     }
 }
 
-/// The logarithms of the probabilities.
+/// Converts logits to log-probabilities.
 pub(super) fn log_softmax(logits: &mut [f32]) {
     let largest = super::sampler::largest(logits);
     let sum: f64 = logits.iter().map(|&x| f64::from((x - largest).exp())).sum();

@@ -1,14 +1,15 @@
-//! Prompts of unequal lengths as one batch.
+//! Prompts with different lengths as one batch.
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::ModelInput;
 
-/// The prompts in `input_ids` `[batch, seq]`, without what `attention_mask` `[batch, seq]` drops before or behind them.
+/// Returns the prompts in `input_ids` `[batch, seq]`, without the padding that `attention_mask` `[batch, seq]` masks before
+/// or after them.
 ///
 /// # Errors
-/// If these are not integers of one shape, or the mask drops a token between two that it keeps.
+/// If these are not integers with the same shape, or the mask excludes a token between two others.
 pub fn prompts(input_ids: &Tensor, attention_mask: Option<&Tensor>) -> Result<Vec<Vec<u32>>> {
     let ids = rows("input_ids", input_ids)?;
     let Some(mask) = attention_mask else {
@@ -61,8 +62,8 @@ fn rows(name: &str, tensor: &Tensor) -> Result<Vec<Vec<u32>>> {
     rows.to_vec2::<i64>()?.into_iter().map(row).collect()
 }
 
-/// Sequences as a model reads them at once: padded on the left where they are of unequal lengths, with the mask and the
-/// positions that transformers' `generate` makes.
+/// Returns sequences as one batch: padded on the left if their lengths differ, with the mask and the positions that
+/// transformers' `generate` makes.
 pub(super) fn left_padded(sequences: &[&[u32]]) -> candle_core::Result<ModelInput> {
     let batch = sequences.len();
     let seq = sequences
@@ -75,7 +76,7 @@ pub(super) fn left_padded(sequences: &[&[u32]]) -> candle_core::Result<ModelInpu
     let mut positions = Vec::with_capacity(batch * seq);
     for tokens in sequences {
         let padding = seq - tokens.len();
-        // Any token will do: no other sees it.
+        // Any token will do: no other token attends to it.
         ids.extend(vec![tokens.first().copied().unwrap_or(0); padding]);
         ids.extend(*tokens);
         marks.extend((0..seq).map(|i| u8::from(i >= padding)));
@@ -90,7 +91,7 @@ pub(super) fn left_padded(sequences: &[&[u32]]) -> candle_core::Result<ModelInpu
     Ok(input.with_mask(&marks).with_positions(&tensor(positions)?))
 }
 
-/// The last token of each sequence alone.
+/// Returns only the last token of each sequence.
 pub(super) fn last_tokens(
     sequences: &[&[u32]],
     is_padded: bool,

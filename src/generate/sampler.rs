@@ -1,4 +1,4 @@
-//! The likeliest next token, or one at random.
+//! Selects the next token: the most likely one, or a random one.
 
 use candle_core::{DType, Device, Result, Storage, Tensor, bail};
 use chacha20::ChaCha12Rng;
@@ -9,38 +9,39 @@ use super::{Choose, Sequence};
 use crate::config::{getters, setters};
 use crate::error::Error;
 
-/// How the next token is drawn. Settings are applied in the order of transformers' `generate`, which is that of the fields.
+/// Settings for sampling the next token. They are applied in the order of transformers' `generate`, which is also the order
+/// of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct Sampling {
-    /// What logits are divided by. With 0 the likeliest token is chosen, and nothing else has a meaning.
+    /// The divisor of logits. 0 selects the most likely token and disables all other settings.
     pub temperature: f64,
-    /// Chooses from the likeliest tokens, of 100, whose share of the entropy adds up to this.
+    /// Samples among the most likely tokens, at most 100, whose share of the entropy sums to this.
     pub top_h: Option<f64>,
-    /// The number of likeliest tokens to choose from.
+    /// The number of most likely tokens to sample from.
     pub top_k: Option<usize>,
-    /// Chooses from the likeliest tokens whose probabilities add up to this.
+    /// Samples among the most likely tokens whose probabilities sum to this.
     pub top_p: Option<f64>,
-    /// Chooses from tokens that are at least so many times as likely as the likeliest.
+    /// Samples among tokens with at least this share of the largest probability.
     pub min_p: Option<f64>,
-    /// Chooses from the tokens whose information is nearest to the entropy and whose probabilities add up to this.
+    /// Samples among tokens whose information is nearest to the entropy and whose probabilities sum to this.
     pub typical_p: Option<f64>,
-    /// Chooses from tokens that are at least as likely as this.
+    /// Samples among tokens with at least this probability.
     pub epsilon_cutoff: Option<f64>,
-    /// Chooses from tokens that are at least as likely as this, or less where the entropy is large.
+    /// Samples among tokens with at least this probability, or a smaller one if the entropy is large.
     pub eta_cutoff: Option<f64>,
-    /// The seed of chance. What is drawn depends on it, on the sequence's number in its batch and on its length, and on nothing
-    /// else.
+    /// The random seed. The sampled token depends on the seed, the sequence's index in its batch and its length, and on
+    /// nothing else.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// The likeliest token.
+    /// Returns settings that select the most likely token.
     pub fn greedy() -> Self {
         Self::at(0.0)
     }
 
-    /// From all tokens, at this temperature.
+    /// Returns settings that sample among all tokens, at this temperature.
     pub fn at(temperature: f64) -> Self {
         Self {
             temperature,
@@ -56,13 +57,13 @@ impl Sampling {
     }
 
     setters! {
-        /// Sets the number of likeliest tokens to choose from.
+        /// Sets the number of most likely tokens to sample from.
         with_top_k(k: usize) => top_k = Some(k);
-        /// Sets the probability that the tokens to choose from add up to.
+        /// Sets the total probability of the tokens to sample from.
         with_top_p(p: f64) => top_p = Some(p);
-        /// Sets the least probability, as a share of that of the likeliest token.
+        /// Sets the minimum probability, as a share of the largest one.
         with_min_p(p: f64) => min_p = Some(p);
-        /// Sets the seed of chance.
+        /// Sets the random seed.
         with_seed(seed: u64) => seed = seed;
     }
 
@@ -101,21 +102,21 @@ impl Sampling {
     }
 }
 
-/// Chooses tokens as a [`Sampling`] says.
+/// Selects tokens by [`Sampling`] settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     sampling: Sampling,
 }
 
 impl Sampler {
-    /// Chooses the likeliest token: the first of several.
+    /// Makes a sampler that selects the most likely token, the first one in case of ties.
     pub fn greedy() -> Self {
         Self {
             sampling: Sampling::greedy(),
         }
     }
 
-    /// Chooses as `sampling` says.
+    /// Makes a sampler with these settings.
     ///
     /// # Errors
     /// If a setting is out of range.
@@ -125,7 +126,7 @@ impl Sampler {
     }
 
     getters! {
-        /// How tokens are chosen.
+        /// Returns the settings.
         sampling(&self) -> &Sampling => &self.sampling;
     }
 
@@ -163,7 +164,7 @@ impl Choose for Sampler {
     }
 }
 
-/// The error of a logit that is NaN.
+/// Returns the error for a NaN logit.
 pub(super) fn not_a_number(token: usize) -> candle_core::Error {
     candle_core::Error::msg(format!(
         "the logit of token {token} is not a number; check the weights for values that are not finite, and the settings that \
@@ -171,16 +172,16 @@ pub(super) fn not_a_number(token: usize) -> candle_core::Error {
     ))
 }
 
-/// A number from 0 to 1, the same for the same place of the same sequence.
+/// Returns a random number from 0 to 1, which only depends on the seed and the sequence's index and length.
 fn chance(seed: u64, sequence: &Sequence) -> f64 {
     let mut numbers = ChaCha12Rng::seed_from_u64(seed);
     numbers.set_stream(sequence.index as u64);
-    // In words of 32 bits.
+    // The position counts 32-bit words.
     numbers.set_word_pos(2 * sequence.tokens.len() as u128);
     numbers.random()
 }
 
-/// The first of the largest.
+/// Returns the first token with the largest logit.
 fn likeliest(logits: &[f32]) -> Result<u32> {
     let largest = largest(logits);
     match logits.iter().position(|&logit| logit == largest) {
@@ -189,7 +190,7 @@ fn likeliest(logits: &[f32]) -> Result<u32> {
     }
 }
 
-/// The largest; of several at a time, which the compiler makes a vector of.
+/// Returns the largest value; compares several at a time, so that the compiler can use vectors.
 pub(super) fn largest(numbers: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; 16];
     let (whole, rest) = numbers.as_chunks::<16>();

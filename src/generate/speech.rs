@@ -1,4 +1,5 @@
-//! The first tokens of Whisper's decoder: the language, the task and "no timestamps", by keys of `generation_config.json`.
+//! The initial tokens for Whisper's decoder: the language, the task and "no timestamps", from keys of
+//! `generation_config.json`.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/whisper/generation_whisper.py>
 
@@ -12,13 +13,13 @@ use crate::config::EmbeddingsConfig;
 use crate::error::{Error, Result};
 use crate::model::Encoded;
 
-/// Keys of Whisper's `generation_config.json` that change no token of audio of one segment: keys of timestamps, of longer audio and
-/// of the temperatures that transformers tries one after another.
+/// Keys in Whisper's `generation_config.json` that change no token for audio with a single segment: keys for timestamps, for
+/// longer audio and for temperature fallback.
 pub(super) const UNCHANGING: &[&str] = &[
     "compression_ratio_threshold",
     "condition_on_prev_tokens",
     "force_unique_generate_call",
-    "forced_decoder_ids", // older than language and task, which go before it
+    "forced_decoder_ids", // older than language and task, which take precedence
     "is_multilingual",
     "lang_to_id",
     "logprob_threshold",
@@ -36,11 +37,11 @@ pub struct SpeechStart {
     pub tokens: Vec<u32>,
 }
 
-/// A token of the prompt.
+/// A token in the prompt.
 #[derive(Clone, Copy, PartialEq)]
 enum Said {
     Token(u32),
-    /// The likeliest language.
+    /// The most likely language.
     Detected,
     Nothing,
 }
@@ -49,7 +50,7 @@ impl SpeechStart {
     /// Reads the keys of `generation_config.json`, and the older key that `config.json` may hold.
     ///
     /// # Errors
-    /// If a language or task is not known, or a key asks for times or for the detection of silence.
+    /// If a language or task is unknown, or a key requests timestamps or silence detection.
     pub(super) fn read(json: &ConfigJson, config: &ConfigJson) -> Result<Self> {
         refuse(json)?;
         let languages: Option<BTreeMap<String, u32>> = json.parsed("lang_to_id")?;
@@ -99,8 +100,8 @@ impl SpeechStart {
 }
 
 impl Generator<'_> {
-    /// Returns the decoder's prompt for each sequence of the encoder's output: the token [`GenerationOptions::decoder_start`],
-    /// followed by the tokens of [`GenerationOptions::speech`].
+    /// Returns the decoder's prompt for each sequence in the encoder's output: the token
+    /// [`GenerationOptions::decoder_start`], followed by the tokens in [`GenerationOptions::speech`].
     ///
     /// # Errors
     /// If the checkpoint names no first token, or the model cannot compute the languages' logits.
@@ -126,7 +127,7 @@ impl Generator<'_> {
         Ok(begun)
     }
 
-    /// Returns the likeliest of some tokens after each prompt.
+    /// Returns the most likely of some tokens after each prompt.
     fn likeliest(
         &self,
         tokens: &[u32],
@@ -151,7 +152,7 @@ impl Generator<'_> {
     }
 }
 
-/// Refuses keys of timestamps and of the detection of silence.
+/// Refuses keys for timestamps and silence detection.
 fn refuse(json: &ConfigJson) -> Result<()> {
     let unsupported = |key: &str, what: &str| {
         let value = json.at(key).unwrap_or(&Value::Null);
@@ -181,7 +182,7 @@ fn language(json: &ConfigJson) -> Result<Option<String>> {
     }
 }
 
-/// The tokens of `forced_decoder_ids`, pairs of a place from 1 on and a token or null.
+/// Returns the tokens in `forced_decoder_ids`, pairs of a position from 1 on and a token or null.
 fn forced(json: &ConfigJson, config: &ConfigJson) -> Result<Vec<Said>> {
     const KEY: &str = "forced_decoder_ids";
     let own: Option<Vec<(usize, Option<u32>)>> = json.parsed(KEY)?;
@@ -189,7 +190,7 @@ fn forced(json: &ConfigJson, config: &ConfigJson) -> Result<Vec<Said>> {
         Some(pairs) => (json, pairs),
         None => (config, config.parsed(KEY)?.unwrap_or_default()),
     };
-    // A list that begins at another place is passed over, as in transformers.
+    // A list that begins at another position is ignored, as in transformers.
     if pairs.first().is_none_or(|&(place, _)| place != 1) {
         return Ok(Vec::new());
     }
@@ -201,7 +202,7 @@ fn forced(json: &ConfigJson, config: &ConfigJson) -> Result<Vec<Said>> {
     Ok(pairs.into_iter().map(said).collect())
 }
 
-/// The token of a language by its token's text, its code or its name.
+/// Returns a language's token, given its text, its code or its name.
 fn language_token(
     json: &ConfigJson,
     name: &str,
@@ -226,7 +227,7 @@ fn language_token(
     }
 }
 
-/// The code of a language, by its name or the code itself.
+/// Returns a language's code, given its name or the code itself.
 fn code_of(name: &str) -> Option<&'static str> {
     let lines = include_str!("languages.txt").lines();
     let mut lines = lines.filter_map(|line| line.split_once(": "));

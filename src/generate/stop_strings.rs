@@ -1,12 +1,12 @@
-//! Texts whose last token ends a sequence.
+//! Strings that end a sequence.
 
 use std::{fmt, sync::Arc};
 
-/// The text of each token, as bytes; several tokens may make one character.
+/// Returns a token's text as bytes; several tokens may make one character.
 type TokenText = dyn Fn(u32) -> Vec<u8> + Send + Sync;
 
-/// Strings that end a sequence, as transformers' `stop_strings`: with the token that completes one of them, wherever in that
-/// token's text it ends. A string may begin in the prompt.
+/// Strings that end a sequence, as transformers' `stop_strings`: the token that completes one of them is the last, even if
+/// its text continues. A string may begin in the prompt.
 #[derive(Clone)]
 pub struct StopStrings {
     strings: Vec<Vec<u8>>,
@@ -14,7 +14,7 @@ pub struct StopStrings {
 }
 
 impl StopStrings {
-    /// Strings, and what gives the text of a token in the middle of a text.
+    /// Takes strings, and a function that returns a token's text within a text.
     pub fn new(strings: &[String], token: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let strings = strings.iter().filter(|string| !string.is_empty());
         Self {
@@ -23,16 +23,16 @@ impl StopStrings {
         }
     }
 
-    /// Whether the last of these tokens completes one of the strings.
+    /// Returns whether the last of these tokens completes one of the strings.
     pub fn are_completed(&self, tokens: &[u32]) -> bool {
         let Some((&last, before)) = tokens.split_last() else {
             return false;
         };
         let last = (self.token)(last);
         let longest = self.strings.iter().map(Vec::len).max().unwrap_or(0);
-        // The end of the text, back to front.
+        // The end of the text, reversed.
         let mut end: Vec<u8> = last.iter().rev().copied().collect();
-        // At most so many tokens, as in transformers, though some may have no text.
+        // As in transformers, at most this number of tokens, although some may have no text.
         for &token in before.iter().rev().take(longest.saturating_sub(1)) {
             if end.len() >= last.len() + longest {
                 break;

@@ -1,4 +1,4 @@
-//! Tokens that the files beside `tokenizer.json` add to it, as transformers adds them.
+//! Tokens that files beside `tokenizer.json` add to it, as in transformers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
 use crate::error::Result;
 
-/// A `tokenizer_config.json` with a chat template and thousands of tokens has a megabyte.
+/// The size limit: a `tokenizer_config.json` with a chat template and thousands of tokens has about a megabyte.
 const MAX_BYTES: u64 = 50_000_000;
 
 /// Keys that list special tokens without names.
@@ -22,13 +22,13 @@ const LISTS: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 pub(super) struct AddedTokens {
     /// The tokens, in the order in which they get ids.
     pub all: Vec<AddedToken>,
-    /// The special tokens that have a name, such as `unk_token`, or `image_token` of one model.
+    /// Special tokens by name, such as `unk_token`, or `image_token` for one model.
     pub named: BTreeMap<String, String>,
 }
 
-/// Returns the tokens of `added_tokens_decoder`, or else of `added_tokens.json`, by their ids; then named special tokens, and
-/// further ones. Where the files do not name or list them, their class does. `has` tells which tokens `tokenizer.json` adds
-/// itself.
+/// Returns the tokens in `added_tokens_decoder`, or else in `added_tokens.json`, by their ids; then named special tokens,
+/// and further ones. If the files do not name or list them, the tokenizer's class does. `has` tells which tokens
+/// `tokenizer.json` adds itself.
 ///
 /// # Errors
 /// If a file is malformed.
@@ -97,7 +97,7 @@ pub(super) fn added_tokens(
     Ok(AddedTokens { all, named })
 }
 
-/// The file with its keys in the order in which it has them, which decides on ids.
+/// Returns the file with its keys in their original order, which determines ids.
 fn ordered(file: &ConfigJson) -> Result<Value> {
     let text = read_limited(file.path(), MAX_BYTES, "tokenizer_config.json")?;
     let unordered = || {
@@ -105,7 +105,7 @@ fn ordered(file: &ConfigJson) -> Result<Value> {
             file.entries().collect::<std::collections::BTreeMap<_, _>>(),
         ))
     };
-    // What only Python reads, such as Infinity, is in no token.
+    // Values that only Python reads, such as Infinity, do not occur in tokens.
     Ok(serde_json::from_slice(&text).unwrap_or_else(|_| unordered()))
 }
 
@@ -125,7 +125,7 @@ fn value(keys: &[(String, Value)], name: &str) -> Option<Value> {
         .filter(|value| !value.is_none())
 }
 
-/// Two lists as one; `None` unless both are lists.
+/// Joins two lists; `None` unless both are lists.
 fn joined(known: &Value, new: &Value) -> Option<Value> {
     let is_list = |list: &Value| list.kind() == ValueKind::Seq;
     if !is_list(known) || !is_list(new) {
@@ -140,7 +140,7 @@ fn joined(known: &Value, new: &Value) -> Option<Value> {
     Some(all.into())
 }
 
-/// The special tokens by their names: those of keys that end with `_token`, and those in an object of further tokens.
+/// Returns special tokens by name: from keys that end with `_token`, and from an object with additional tokens.
 fn named(keys: &[(String, Value)]) -> BTreeMap<String, String> {
     let further = value(keys, LISTS[0]).map(|tokens| entries(&tokens));
     let further = further.unwrap_or_default();
@@ -164,7 +164,7 @@ fn special(keys: &[(String, Value)]) -> Vec<AddedToken> {
         .iter()
         .filter(|(name, _)| name.ends_with("_token") && !SPECIAL_TOKENS.contains(&name.as_str()));
     all.extend(own.filter_map(|(_, value)| token(value, Special::Always)));
-    // The older key counts where the newer has none.
+    // The older key is used if the newer one has none.
     let mut lists = LISTS.iter().filter_map(|name| value(keys, name));
     if let Some(list) = lists.find(Value::is_true) {
         match list.kind() {
@@ -184,14 +184,14 @@ fn special(keys: &[(String, Value)]) -> Vec<AddedToken> {
     all
 }
 
-/// Whether a token that an object describes is special.
+/// The default for tokens that an object describes: special or not.
 #[derive(Clone, Copy, PartialEq)]
 enum Special {
     Always,
     AsWritten,
 }
 
-/// Reads a token: its text, which is special, or an object with its text and how it is found.
+/// Reads a token: a string, which makes it special, or an object with its text and how to match it.
 fn token(value: &Value, special: Special) -> Option<AddedToken> {
     if let Some(text) = value.as_str() {
         return Some(AddedToken::from(text, true)).filter(|token| !token.content.is_empty());

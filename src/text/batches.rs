@@ -1,18 +1,18 @@
-//! Which texts are computed together.
+//! Groups texts into batches.
 
-/// So many tokens keep two threads busy, and their hidden states in the caches.
+/// The number of tokens in a batch: enough to keep two threads busy, with hidden states that fit the caches.
 const MAX_TOKENS: usize = 2048;
 
-/// Which lengths may be in one batch.
+/// The lengths that one batch may mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lengths {
-    /// Any: padding is not computed.
+    /// Any lengths: padding is not computed.
     Any,
-    /// Equal ones: padding would be computed, or would shift where sums begin.
+    /// Equal lengths only: padding would be computed, or would change the order of sums.
     Equal,
 }
 
-/// Groups of texts with these numbers of tokens, the longest first: as much memory as will be needed is needed at once.
+/// Groups texts by length in tokens, the longest first, so that the largest memory is allocated first.
 pub(super) fn batches(n_tokens: &[usize], lengths: Lengths) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..n_tokens.len()).collect();
     order.sort_by_key(|&text| std::cmp::Reverse(n_tokens[text]));

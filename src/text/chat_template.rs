@@ -1,4 +1,4 @@
-//! Chat templates: the messages of a conversation as the text that a model was trained on.
+//! Chat templates: convert a conversation's messages to the text format that a model was trained on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,21 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{is_named, read_limited};
 use crate::error::{Error, Result};
 
-/// A template of many pages is shorter by far.
+/// The size limit; even long templates are much smaller.
 const MAX_BYTES: u64 = 10_000_000;
 
-/// The names under which messages have the text of a model's thoughts; the first is what most templates read.
+/// The keys for a model's reasoning in messages; most templates read the first.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// The template for conversations without tools, or for all.
 const DEFAULT: &str = "default";
 
-/// The chat templates of a checkpoint, of the first of these that has any: `processor_config.json` or `chat_template.json` under
-/// the key `chat_template`, the files `chat_template.jinja` and `additional_chat_templates/*.jinja`, and
-/// `tokenizer_config.json` under `chat_template`; or those of a GGUF file.
+/// A checkpoint's chat templates, from the first source that has any: `processor_config.json` or `chat_template.json` under
+/// the key `chat_template`, the files `chat_template.jinja` and `additional_chat_templates/*.jinja`, `tokenizer_config.json`
+/// under `chat_template`, or a GGUF file.
 ///
-/// Templates are run as transformers' `apply_chat_template` runs them, with Jinja2's and Python's rules for values and their texts.
+/// Templates are rendered like transformers' `apply_chat_template` does, with the value semantics and string conversion of
+/// Jinja2 and Python.
 #[derive(Debug)]
 pub struct ChatTemplate {
     sources: BTreeMap<String, Source>,
@@ -38,7 +39,7 @@ pub struct ChatTemplate {
     special_tokens: BTreeMap<String, String>,
 }
 
-/// A template as it was read.
+/// A template's source.
 #[derive(Debug)]
 struct Source {
     path: PathBuf,
@@ -66,7 +67,7 @@ impl Source {
 }
 
 impl ChatTemplate {
-    /// The templates beside a tokenizer.
+    /// Returns the templates beside a tokenizer.
     ///
     /// # Errors
     /// If there is none, or a file cannot be read.
@@ -105,12 +106,12 @@ impl ChatTemplate {
         })
     }
 
-    /// The names of the templates; one alone is `default`.
+    /// Returns the templates' names; a single template is called `default`.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.sources.keys().map(String::as_str)
     }
 
-    /// The template itself, if there is only one.
+    /// Returns the template's source, if there is only one.
     pub(super) fn only_text(&self) -> Option<&str> {
         let only = self
             .sources
@@ -119,19 +120,20 @@ impl ChatTemplate {
         only.map(|source| source.text.as_str())
     }
 
-    /// The text of a conversation; with `add_generation_prompt`, followed by what the model's answer begins with. Messages are
-    /// [`Message`](super::Message)s or whatever else the template reads, as objects with `role` and `content`.
+    /// Returns a conversation's text; with `add_generation_prompt`, followed by the beginning of the model's answer.
+    /// Messages are [`Message`](super::Message)s, or other objects with `role`, `content` and any other keys that the
+    /// template reads.
     ///
     /// # Errors
-    /// If the template is not valid Jinja, refuses the messages, or asks for something that is not there.
+    /// If the template is not valid Jinja, refuses the messages, or uses something that does not exist.
     pub fn render(&self, messages: &impl Serialize, add_generation_prompt: bool) -> Result<String> {
         self.render_with(messages, add_generation_prompt, &())
     }
 
-    /// As [`Self::render`], with further variables of the template, such as `tools`: the fields of `variables`.
+    /// Like [`Self::render`], with more template variables, such as `tools`: the fields of `variables`.
     ///
     /// # Errors
-    /// As for [`Self::render`].
+    /// The errors of [`Self::render`].
     pub fn render_with(
         &self,
         messages: &impl Serialize,
@@ -156,12 +158,11 @@ impl ChatTemplate {
         self.run(source, messages, add_generation_prompt, further)
     }
 
-    /// The text of a conversation, as transformers' `apply_chat_template` writes it: keys of messages that are null are left
-    /// out.
+    /// Returns a conversation's text as transformers' `apply_chat_template` does, which omits null keys in messages.
     ///
     /// # Errors
-    /// As for [`Self::render`], and if the messages, tools or documents are no objects, no template has the name that was chosen,
-    /// or the last message, which shall be continued, is not in the text.
+    /// The errors of [`Self::render`]; also if the messages, tools or documents are not objects, no template has the
+    /// selected name, or the text does not contain the last message, which should be continued.
     pub fn text(&self, conversation: &Conversation) -> Result<String> {
         conversation.check()?;
         let source = self.source(
@@ -189,7 +190,7 @@ impl ChatTemplate {
         continued(&text, &last).map_err(fail)
     }
 
-    /// The template with a name, or the one that transformers takes.
+    /// Returns the template with a name, or the one that transformers selects.
     fn source(&self, name: Option<&str>, has_tools: bool) -> Result<&Source> {
         let name = match name {
             Some(name) => name,
@@ -231,10 +232,11 @@ impl ChatTemplate {
     }
 }
 
-/// Files of a processor that hold a chat template under `chat_template`. They go before the tokenizer's, as in transformers.
+/// Processor files that contain a chat template under `chat_template`. They take precedence over the tokenizer's, as in
+/// transformers.
 const OF_PROCESSOR: [&str; 2] = ["processor_config.json", "chat_template.json"];
 
-/// Reads the templates of a processor, if its files have any.
+/// Reads a processor's templates, if its files have any.
 fn of_processor(directory: &Path) -> Result<Option<BTreeMap<String, Source>>> {
     let paths = OF_PROCESSOR.map(|name| directory.join(name));
     for path in paths.into_iter().filter(|path| is_named(path)) {
@@ -279,7 +281,7 @@ fn messages(all: &Value) -> impl Iterator<Item = Value> {
     all.try_iter().into_iter().flatten()
 }
 
-/// Returns the entries of an object.
+/// Returns an object's entries.
 pub(super) fn entries(object: &Value) -> impl Iterator<Item = (Value, Value)> {
     let keys = object.try_iter().into_iter().flatten();
     keys.map(|key| {
@@ -292,7 +294,7 @@ fn without_nulls(message: Value) -> Value {
     Value::from_pairs(entries(&message).filter(|(_, value)| !value.is_none()))
 }
 
-/// Gives a message its reasoning under the names that templates read, as transformers does.
+/// Adds a message's reasoning under the keys that templates read, as transformers does.
 fn with_reasoning(message: Value) -> Value {
     let of = |name: &str| {
         message
@@ -320,7 +322,7 @@ fn with_reasoning(message: Value) -> Value {
     Value::from_pairs(all)
 }
 
-/// What a template's error says, in one line.
+/// Returns a template error in one line.
 fn message(error: &minijinja::Error) -> String {
     let line = error
         .line()

@@ -1,4 +1,4 @@
-//! Texts, or pairs of them, to scores of labels.
+//! Assigns scores for labels to texts or pairs of texts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::config::getters;
 use crate::error::{Error, Result};
 use crate::model::Model;
 
-/// Gives texts, or pairs of texts, a score for each label: a sequence classifier, or a cross-encoder.
+/// Returns a score for each label, for texts or pairs of texts: a sequence classifier, or a cross-encoder.
 ///
 /// ```no_run
 /// use candle_blocks::text::TextClassifier;
@@ -31,14 +31,14 @@ pub struct TextClassifier {
     notes: Vec<String>,
 }
 
-/// A model with what makes a text's logits of its output.
+/// A model with the part that computes a text's logits.
 #[derive(Clone, Debug)]
 pub(super) enum Head {
-    /// The model's own head does it.
+    /// The model's own head.
     Own(Encoder),
-    /// A pooling does it, with the modules behind it.
+    /// A pooling, with the modules after it.
     Modules(Box<Sentences>),
-    /// The logit of one token behind the text, from which another one's may be subtracted.
+    /// The logit of one next token, optionally minus another's.
     NextToken {
         encoder: Encoder,
         yes: u32,
@@ -55,19 +55,19 @@ impl Head {
     }
 }
 
-/// What a classifier says of a text.
+/// A classifier's result for a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
-    /// The head's output, a number for each label.
+    /// The head's output, one value for each label.
     pub logits: Vec<f32>,
-    /// What the files say that it means: the function of sentence-transformers' `CrossEncoder` where they name one. Otherwise
-    /// that of transformers' text classification: of a regression the logits themselves; of a single label, or labels that
-    /// may hold together, the sigmoid of each; of others the softmax.
+    /// The logits after the model's activation. If the files name one, that is sentence-transformers' `CrossEncoder`
+    /// activation. Otherwise it is that of transformers' text classification: the identity for regression, the sigmoid for a
+    /// single label or multi-label classification, and the softmax in all other cases.
     pub scores: Vec<f32>,
 }
 
 impl Scores {
-    /// The place of the label with the highest score.
+    /// Returns the index of the label with the highest score.
     pub fn best(&self) -> usize {
         let mut best = 0;
         for (i, score) in self.scores.iter().enumerate() {
@@ -80,15 +80,15 @@ impl Scores {
 }
 
 impl TextClassifier {
-    /// Opens a checkpoint's directory, packed in f32 for inference on the CPU; [`TextOptions`] has other forms.
+    /// Opens a checkpoint's directory, packed in f32 for inference on the CPU. [`TextOptions`] has more options.
     ///
     /// # Errors
-    /// As for [`TextOptions::classifier`].
+    /// The errors of [`TextOptions::classifier`].
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         TextOptions::default().classifier(directory)
     }
 
-    /// Puts the parts together.
+    /// Makes a classifier from its parts.
     pub(super) fn new(
         head: Head,
         labels: Vec<String>,
@@ -107,17 +107,17 @@ impl TextClassifier {
     }
 
     getters! {
-        /// The model.
+        /// Returns the model.
         model(&self) -> &Model => &self.encoder().model;
-        /// The adapters that are part of its weights.
+        /// Returns the adapters that are merged into its weights.
         adapters(&self) -> &[AppliedAdapter] => &self.encoder().adapters;
-        /// The names of the labels.
+        /// Returns the labels' names.
         labels(&self) -> &[String] => &self.labels;
-        /// The number of tokens to which texts are shortened, if to any.
+        /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
         max_length(&self) -> Option<usize> => self.encoder().max_length();
-        /// The prompts of the model, by name.
+        /// Returns the model's prompts, by name.
         prompts(&self) -> &BTreeMap<String, String> => &self.prompts.by_name;
-        /// Notes on what the files say and scores do not follow.
+        /// Returns notes on settings in the files that scores do not follow.
         notes(&self) -> &[String] => &self.notes;
     }
 
@@ -125,15 +125,15 @@ impl TextClassifier {
         self.head.encoder()
     }
 
-    /// The prompt of this name, to be put in front of texts by [`Self::classify_prompted`].
+    /// Returns the prompt with this name, for [`Self::classify_prompted`].
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if the model has none of this name.
+    /// [`Error::InvalidInput`] if the model has no prompt with this name.
     pub fn prompt(&self, name: &str) -> Result<&str> {
         self.prompts.named(name)
     }
 
-    /// The scores of some texts, in their order. If the model has a default prompt, it is in front of every text.
+    /// Returns the scores of texts, in their order. If the model has a default prompt, it precedes every text.
     ///
     /// # Errors
     /// [`Error::Text`] if a text gives no token, or one that the model does not have.
@@ -141,10 +141,10 @@ impl TextClassifier {
         self.classify_prompted(texts, self.prompts.default_prompt()?)
     }
 
-    /// Like [`Self::classify`], with `prompt` in front of every text instead of a default.
+    /// Like [`Self::classify`], with `prompt` before every text instead of the default.
     ///
     /// # Errors
-    /// As for [`Self::classify`].
+    /// The errors of [`Self::classify`].
     pub fn classify_prompted<T: AsRef<str>>(
         &self,
         texts: &[T],
@@ -154,11 +154,11 @@ impl TextClassifier {
         self.scores(&texts.collect::<Vec<_>>(), prompt)
     }
 
-    /// The scores of some pairs of texts, such as a question and a passage, in their order. Of a pair that is too long, the
-    /// longer text is shortened. If the model has a default prompt, it is in front of every first text.
+    /// Returns the scores of text pairs, such as a question and a passage, in their order. If a pair is too long, its longer
+    /// text is truncated. If the model has a default prompt, it precedes every first text.
     ///
     /// # Errors
-    /// As for [`Self::classify`].
+    /// The errors of [`Self::classify`].
     pub fn classify_pairs<A: AsRef<str>, B: AsRef<str>>(
         &self,
         pairs: &[(A, B)],
@@ -166,10 +166,10 @@ impl TextClassifier {
         self.classify_pairs_prompted(pairs, self.prompts.default_prompt()?)
     }
 
-    /// Like [`Self::classify_pairs`], with `prompt` in front of every first text instead of a default.
+    /// Like [`Self::classify_pairs`], with `prompt` before every first text instead of the default.
     ///
     /// # Errors
-    /// As for [`Self::classify`].
+    /// The errors of [`Self::classify`].
     pub fn classify_pairs_prompted<A: AsRef<str>, B: AsRef<str>>(
         &self,
         pairs: &[(A, B)],
@@ -191,7 +191,7 @@ impl TextClassifier {
         self.logits(texts, prompt)?.into_iter().map(of).collect()
     }
 
-    /// The logits of each text.
+    /// Returns each text's logits.
     fn logits(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<Vec<f32>>> {
         let mut all = vec![Vec::new(); texts.len()];
         match &self.head {

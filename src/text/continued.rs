@@ -4,10 +4,10 @@ use minijinja::value::{Value, ValueKind};
 
 use super::chat_template::entries;
 
-/// Text behind the last message, which shows where it ends in the prompt. Templates may trim the space.
+/// Text after the last message, which marks its end in the prompt. Templates may trim the space.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// Marks the end of the last message. Returns the messages, and the text of the last.
+/// Marks the end of the last message. Returns the messages, and the last one's text.
 ///
 /// # Errors
 /// If the last message has no text, or the template does not read it.
@@ -46,10 +46,10 @@ pub(super) fn marked(
     Ok((messages, text))
 }
 
-/// Cuts a text behind the last message.
+/// Cuts a text after the last message.
 ///
 /// # Errors
-/// If the text does not have the message.
+/// If the text does not contain the message.
 pub(super) fn continued(text: &str, last: &str) -> Result<String, &'static str> {
     let at = text
         .rfind(MARK.trim_end())

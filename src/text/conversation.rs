@@ -1,21 +1,21 @@
-//! A conversation as data: messages, and what else a chat template reads.
+//! A conversation as data: messages, and other variables for a chat template.
 
 use minijinja::value::{Serde, Value, ValueKind};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::{Error, Result};
 
-/// A message of a conversation.
+/// A message in a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who says it: `system`, `user` or `assistant`.
+    /// The speaker's role: `system`, `user` or `assistant`.
     pub role: String,
-    /// What is said.
+    /// The text.
     pub content: String,
 }
 
 impl Message {
-    /// A message in this role.
+    /// Makes a message with this role.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self {
             role: role.into(),
@@ -23,23 +23,23 @@ impl Message {
         }
     }
 
-    /// What the user says.
+    /// Makes a message by the user.
     pub fn user(content: impl Into<String>) -> Self {
         Self::new("user", content)
     }
 
-    /// What the model says.
+    /// Makes a message by the model.
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
     }
 
-    /// What is said before all else.
+    /// Makes a system message, which precedes all others.
     pub fn system(content: impl Into<String>) -> Self {
         Self::new("system", content)
     }
 }
 
-/// A value of JSON for a chat template, whose objects keep the order of their keys: templates print them.
+/// A JSON value for a chat template. Its objects keep the order of their keys, because templates print them.
 #[derive(Clone, Debug)]
 pub struct TemplateValue(pub(super) Value);
 
@@ -58,12 +58,12 @@ impl TemplateValue {
         })
     }
 
-    /// Converts whatever serializes.
+    /// Converts any serializable value.
     pub fn of(value: &impl Serialize) -> Self {
         Self(Value::from(Serde(value)))
     }
 
-    /// The items of a list; `None` of anything else.
+    /// Returns a list's items; `None` for any other value.
     pub fn items(&self) -> Option<Vec<TemplateValue>> {
         let is_list = self.0.kind() == ValueKind::Seq;
         is_list.then(|| self.0.try_iter().into_iter().flatten().map(Self).collect())
@@ -76,20 +76,20 @@ impl Serialize for TemplateValue {
     }
 }
 
-/// How the text of a conversation ends.
+/// The end of a conversation's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConversationEnd {
-    /// With the beginning of an answer: transformers' `add_generation_prompt`.
+    /// The beginning of an answer: transformers' `add_generation_prompt`.
     #[default]
     Answer,
-    /// Behind the last message.
+    /// The end of the last message.
     LastMessage,
-    /// Within the last message, which the model continues: transformers' `continue_final_message`.
+    /// A place within the last message, which the model continues: transformers' `continue_final_message`.
     WithinLastMessage,
 }
 
-/// The messages of a conversation, the tools that the model may call, documents that it reads, and further variables of the chat
-/// template. Messages are [`Message`]s, or objects with whatever the template reads, such as `tool_calls`.
+/// A conversation's messages, tools that the model may call, documents that it reads, and more variables for the chat
+/// template. Messages are [`Message`]s, or objects with any keys that the template reads, such as `tool_calls`.
 ///
 /// ```
 /// use candle_blocks::text::{Conversation, Message};
@@ -108,7 +108,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// A conversation of these messages.
+    /// Makes a conversation with these messages.
     pub fn new(messages: &impl Serialize) -> Self {
         Self {
             messages: Value::from(Serde(messages)),
@@ -120,7 +120,7 @@ impl Conversation {
         }
     }
 
-    /// Sets the tools: a list of JSON schemas. Of several templates, `tool_use` is taken then.
+    /// Sets the tools: a list of JSON schemas. If there are several templates, this selects `tool_use`.
     pub fn with_tools(mut self, tools: &impl Serialize) -> Self {
         self.tools = Some(Value::from(Serde(tools)));
         self
@@ -132,26 +132,26 @@ impl Conversation {
         self
     }
 
-    /// Sets a further variable of the template.
+    /// Sets another template variable.
     pub fn with_variable(mut self, name: impl Into<String>, value: &impl Serialize) -> Self {
         self.variables
             .push((name.into(), Value::from(Serde(value))));
         self
     }
 
-    /// Chooses one of several templates by its name.
+    /// Selects one of several templates by its name.
     pub fn with_template(mut self, name: impl Into<String>) -> Self {
         self.template = Some(name.into());
         self
     }
 
-    /// Sets how the text ends.
+    /// Sets the end of the text.
     pub fn with_end(mut self, end: ConversationEnd) -> Self {
         self.end = end;
         self
     }
 
-    /// Checks what transformers' `apply_chat_template` asks of its arguments.
+    /// Checks arguments like transformers' `apply_chat_template`.
     pub(super) fn check(&self) -> Result<()> {
         let fail = |input: &str, reason: String| Error::input(input, reason);
         let lists = [
@@ -180,7 +180,7 @@ impl Conversation {
     }
 }
 
-/// Names a value that is no list of objects.
+/// Describes a value that is not a list of objects.
 fn shown(value: &Value) -> String {
     match value.kind() {
         ValueKind::Seq => "a list with other items".to_string(),

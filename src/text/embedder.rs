@@ -1,4 +1,4 @@
-//! Texts to vectors.
+//! Converts texts to vectors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,9 +14,10 @@ use crate::config::getters;
 use crate::error::Result;
 use crate::model::Model;
 
-/// Makes vectors of texts, as sentence-transformers does.
+/// Computes vectors for texts, as sentence-transformers does.
 ///
-/// A text's vector has the same bits alone and in any batch. Texts of unequal lengths are batched without computing padding.
+/// A text's vector has the same bits alone and in any batch. Texts with different lengths are batched without computing
+/// padding.
 ///
 /// ```no_run
 /// use candle_blocks::text::TextEmbedder;
@@ -33,16 +34,16 @@ pub struct TextEmbedder {
 }
 
 impl TextEmbedder {
-    /// Opens a directory that sentence-transformers wrote, packed in f32 for inference on the CPU; [`TextOptions`] has other
-    /// forms, and poolings for a plain encoder.
+    /// Opens a sentence-transformers directory, packed in f32 for inference on the CPU. [`TextOptions`] has more options,
+    /// and poolings for a plain encoder.
     ///
     /// # Errors
-    /// As for [`TextOptions::embedder`].
+    /// The errors of [`TextOptions::embedder`].
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         TextOptions::default().embedder(directory)
     }
 
-    /// Puts the parts together.
+    /// Makes an embedder from its parts.
     pub(super) fn new(sentences: Sentences, prompts: Prompts, mut notes: Vec<String>) -> Self {
         notes.extend(sentences.encoder.tokenizer.notes());
         Self {
@@ -53,36 +54,36 @@ impl TextEmbedder {
     }
 
     getters! {
-        /// The model.
+        /// Returns the model.
         model(&self) -> &Model => &self.sentences.encoder.model;
-        /// The adapters that are part of its weights.
+        /// Returns the adapters that are merged into its weights.
         adapters(&self) -> &[AppliedAdapter] => &self.sentences.encoder.adapters;
-        /// The number of features of a vector.
+        /// Returns the length of a vector.
         width(&self) -> usize => self.sentences.width();
-        /// The number of tokens to which texts are shortened, if to any.
+        /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
         max_length(&self) -> Option<usize> => self.sentences.encoder.max_length();
-        /// The prompts of the model, by name.
+        /// Returns the model's prompts, by name.
         prompts(&self) -> &BTreeMap<String, String> => &self.prompts.by_name;
-        /// Notes on what the files say and vectors do not follow.
+        /// Returns notes on settings in the files that vectors do not follow.
         notes(&self) -> &[String] => &self.notes;
     }
 
-    /// The poolings of the vectors of tokens, which are joined; none where the model's own pooler makes a text's vector.
+    /// Returns the poolings, whose results are concatenated; none if the model's own pooler computes the vector.
     pub fn pooling(&self) -> &[Pooling] {
         let pooling = self.sentences.pooling();
         pooling.map_or(&[], |pooling| &pooling.poolings)
     }
 
-    /// The prompt of this name, to be put in front of texts by [`Self::embed_prompted`].
+    /// Returns the prompt with this name, for [`Self::embed_prompted`].
     ///
     /// # Errors
-    /// [`Error::InvalidInput`](crate::Error::InvalidInput) if the model has none of this name.
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) if the model has no prompt with this name.
     pub fn prompt(&self, name: &str) -> Result<&str> {
         self.prompts.named(name)
     }
 
-    /// The vectors of some texts, `[n, width]` of f32 on the CPU, in their order. If the model has a default prompt, it is in
-    /// front of every text.
+    /// Returns the vectors of texts, `[n, width]` in f32 on the CPU, in their order. If the model has a default prompt, it
+    /// precedes every text.
     ///
     /// # Errors
     /// [`Error::Text`](crate::Error::Text) if a text gives no token, or one that the model does not have.
@@ -90,11 +91,11 @@ impl TextEmbedder {
         self.embed_prompted(texts, self.prompts.default_prompt()?)
     }
 
-    /// Like [`Self::embed`], with `prompt` in front of every text instead of a default. In a model whose texts go through a
-    /// chat template, the prompt is the system's message.
+    /// Like [`Self::embed`], with `prompt` before every text instead of the default. For a model that uses a chat template,
+    /// the prompt is the system message.
     ///
     /// # Errors
-    /// As for [`Self::embed`].
+    /// The errors of [`Self::embed`].
     pub fn embed_prompted<T: AsRef<str>>(&self, texts: &[T], prompt: &str) -> Result<Tensor> {
         let texts = texts.iter().map(|text| TextInput::One(text.as_ref()));
         self.sentences.vectors(&texts.collect::<Vec<_>>(), prompt)

@@ -1,4 +1,4 @@
-//! A model that reads texts: its tokenizer, the limits of both, and the walk over batches.
+//! A model that reads texts: its tokenizer, length limits, and batched inference.
 
 use std::borrow::Cow;
 
@@ -20,13 +20,13 @@ use crate::model::{Model, ModelInput, ModelOutput};
 pub(super) struct Encoder {
     pub model: Model,
     pub tokenizer: Tokenizer,
-    /// The conversations that texts become, if they do.
+    /// The chat template for texts, if the model needs one.
     messages: Option<Messages>,
     max_length: Option<usize>,
     lengths: Lengths,
-    /// What stands behind shorter texts of a batch.
+    /// The padding token for the shorter sequences of a batch.
     padding: u32,
-    /// Whether the model is told which text of a pair a token belongs to.
+    /// The model has token types, which tell the two texts of a pair apart.
     has_types: bool,
     /// The adapters in its weights.
     pub adapters: Vec<AppliedAdapter>,
@@ -40,7 +40,7 @@ pub(super) enum TextInput<'t> {
 }
 
 impl<'t> TextInput<'t> {
-    /// The tokenizer's input, with a prompt in front of the first text.
+    /// Returns the tokenizer's input, with a prompt before the first text.
     fn behind(self, prompt: &str) -> EncodeInput<'t> {
         let first = |text: &'t str| match prompt {
             "" => Cow::Borrowed(text),
@@ -54,11 +54,11 @@ impl<'t> TextInput<'t> {
 }
 
 impl Encoder {
-    /// The model with the checkpoint's tokenizer, which reads texts as `reading` says.
+    /// Makes an encoder from a model and the checkpoint's tokenizer, which reads texts as `reading` says.
     ///
     /// # Errors
-    /// If the model reads no tokens or attends to an encoder's output, the tokenizer is missing, malformed or another model's,
-    /// or there is no chat template though texts go through one.
+    /// If the model does not read tokens or attends to an encoder's output, if the tokenizer is missing, malformed or
+    /// belongs to another model, or if the chat template that the model needs is missing.
     pub fn new(model: Model, checkpoint: &Checkpoint, reading: Reading) -> Result<Self> {
         let mut tokenizer = Tokenizer::of(checkpoint)?;
         let words = words(&model)?;
@@ -125,38 +125,38 @@ impl Encoder {
         })
     }
 
-    /// The number of tokens to which texts are shortened, if to any.
+    /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
     pub fn max_length(&self) -> Option<usize> {
         self.max_length
     }
 
-    /// The number of words of the model.
+    /// Returns the size of the model's vocabulary.
     ///
     /// # Errors
-    /// If it reads no tokens.
+    /// If it does not read tokens.
     pub fn n_tokens(&self) -> Result<usize> {
         Ok(words(&self.model)?.n_tokens)
     }
 
-    /// The width of the vectors of tokens.
+    /// Returns the width of token vectors.
     pub fn width_of_tokens(&self) -> usize {
         self.model.config().output_width()
     }
 
-    /// The number of a prompt's tokens that are in front of a text, without a special one that ends a text.
+    /// Returns the number of a prompt's tokens before a text, without a special token that ends a text.
     ///
     /// # Errors
     /// If the tokenizer fails.
     pub fn prompt_length(&self, prompt: &str) -> Result<usize> {
         if prompt.is_empty() || self.messages.is_some() {
-            return Ok(0); // as in sentence-transformers, whose chats have no length of a prompt
+            return Ok(0); // as in sentence-transformers, where chats have no prompt length
         }
         let ids = self.tokenizer.encode(prompt)?.ids;
         let ends = ids.last().is_some_and(|&id| self.tokenizer.is_special(id));
         Ok(ids.len() - usize::from(ends))
     }
 
-    /// The tokens of texts or pairs with a prompt in front.
+    /// Tokenizes texts or pairs with a prompt before them.
     ///
     /// # Errors
     /// [`Error::Text`] if a text gives no token, or one that the model does not have.
@@ -196,11 +196,10 @@ impl Encoder {
         Ok(encoded)
     }
 
-    /// Runs the model on all texts, batch by batch, and hands the output of each batch, with the places of its texts, to
-    /// `each`.
+    /// Runs the model on all texts in batches. Calls `each` with the indices of a batch's texts and the output.
     ///
     /// # Errors
-    /// As for [`Model::forward`]; an error of `each` ends the run.
+    /// The errors of [`Model::forward`]; an error from `each` ends the run.
     pub fn run(
         &self,
         texts: &[TokenizedText],
@@ -211,10 +210,10 @@ impl Encoder {
         })
     }
 
-    /// Hands the logits of the token behind each of some texts, `[batch, n_tokens]`, to `each`, as [`Self::run`] does.
+    /// Calls `each` with the next token's logits `[batch, n_tokens]` after each text, like [`Self::run`].
     ///
     /// # Errors
-    /// As for [`Model::next_logits`]; an error of `each` ends the run.
+    /// The errors of [`Model::next_logits`]; an error from `each` ends the run.
     pub fn next_logits(
         &self,
         texts: &[TokenizedText],
@@ -239,7 +238,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Some texts side by side, shorter ones padded on the right.
+    /// Returns a batch of texts, with shorter ones padded on the right.
     fn input(&self, texts: &[TokenizedText], batch: &[usize]) -> Result<ModelInput> {
         let longest = batch.iter().map(|&text| texts[text].ids.len()).max();
         let shape = (batch.len(), longest.unwrap_or(0));
@@ -269,7 +268,7 @@ impl Encoder {
     }
 }
 
-/// The table of words.
+/// Returns the token embeddings' configuration.
 fn words(model: &Model) -> Result<&TokenEmbeddingsConfig> {
     match &model.config().embeddings {
         EmbeddingsConfig::Tokens(config) => Ok(config),
@@ -283,7 +282,7 @@ fn least<const N: usize>(limits: [Option<usize>; N]) -> Option<usize> {
     limits.into_iter().flatten().min()
 }
 
-/// Rows in f32 on the CPU.
+/// Returns rows in f32 on the CPU.
 pub(super) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
     Ok(tensor.flatten_all()?.to_vec1()?)

@@ -1,4 +1,4 @@
-//! The folder of a model that reads texts.
+//! The folder with a model that reads texts.
 
 use std::path::Path;
 
@@ -9,24 +9,24 @@ use crate::config::Task;
 use crate::error::{Error, Result};
 use crate::{Checkpoint, CheckpointOptions};
 
-/// A folder, and the kind of model that sentence-transformers' files in it are of.
+/// A folder, and the kind of model to which its sentence-transformers files belong.
 #[derive(Debug)]
 pub(super) struct Folder<'p> {
     pub directory: &'p Path,
-    /// None if there is no `modules.json`, or what is beside the weights is not read.
+    /// `None` if there is no `modules.json`, or the files beside the weights are not read.
     pub kind: Option<Kind>,
     reads_beside: bool,
 }
 
 impl<'p> Folder<'p> {
-    /// The folder at `path`, or the one in which that file lies.
+    /// Returns the folder at `path`, or the one that contains that file.
     ///
     /// # Errors
-    /// If it cannot be read, or is a repository of the Hub's cache, whose models lie in folders of it.
+    /// If it cannot be read, or is a repository in the Hub's cache, whose models are in subfolders.
     pub fn of(path: &'p Path, options: &CheckpointOptions) -> Result<Self> {
         std::fs::metadata(path).map_err(|cause| Error::io(path, "read", cause))?;
         let directory = match path.is_file() {
-            true => directory(path), // of the weights
+            true => directory(path), // the folder with the weights
             false => path,
         };
         let reads_beside = !options.leaves_out_beside(path);
@@ -35,7 +35,7 @@ impl<'p> Folder<'p> {
             false => None,
         };
         if kind.is_none() && !directory.join("config.json").exists() {
-            TensorFiles::open(path)?; // says it where no model is there
+            TensorFiles::open(path)?; // returns the error if there is no model
         }
         Ok(Self {
             directory,
@@ -44,16 +44,16 @@ impl<'p> Folder<'p> {
         })
     }
 
-    /// What holds where the files of sentence-transformers are not read.
+    /// Returns the settings that apply if the sentence-transformers files are not read.
     pub fn without_files(&self) -> SentenceFiles {
         let mut files = SentenceFiles::without(self.directory);
         if !self.reads_beside {
-            files.notes.clear(); // the checkpoint says what it leaves out
+            files.notes.clear(); // the checkpoint reports the keys that it ignores
         }
         files
     }
 
-    /// What to open: `path` itself, which may be a file, or the folder of the module that is the model.
+    /// Returns the path to open: `path` itself, which may be a file, or the folder of the transformer module.
     pub fn model<'m>(&self, path: &'m Path, model: &'m Path) -> &'m Path {
         match model == self.directory {
             true => path,
@@ -61,7 +61,7 @@ impl<'p> Folder<'p> {
         }
     }
 
-    /// A refusal of an embedder whose pooling is not known.
+    /// Returns the error for an embedder without a known pooling.
     pub fn without_pooling(&self) -> Error {
         let why = match self.kind {
             Some(_) => "modules.json names no Pooling",
@@ -73,7 +73,7 @@ impl<'p> Folder<'p> {
         ))
     }
 
-    /// A refusal of an embedder whose files are those of another kind of model.
+    /// Returns the error for an embedder whose files belong to another kind of model.
     pub fn of_another_kind(&self, kind: &Kind) -> Error {
         let cure = match kind {
             Kind::CrossEncoder => "which gives scores of pairs; take `TextClassifier`",
@@ -84,7 +84,7 @@ impl<'p> Folder<'p> {
         ))
     }
 
-    /// Refuses a checkpoint without a head for labels of texts.
+    /// Refuses a checkpoint without a text classification head.
     ///
     /// # Errors
     /// If it has none.

@@ -1,4 +1,4 @@
-//! Text in, text out.
+//! Generates text from text.
 
 use std::sync::{Arc, OnceLock};
 
@@ -32,11 +32,11 @@ use crate::model::Model;
 pub struct TextGenerator<'m> {
     model: &'m Model,
     tokenizer: Tokenizer,
-    /// The chat template, once a conversation needed it.
+    /// The chat template, once a conversation has used it.
     template: OnceLock<Arc<ChatTemplate>>,
     options: GenerationOptions,
     stop_strings: Vec<String>,
-    /// `prefix` of `config.json`, which transformers' `TextGenerationPipeline` puts in front of a text.
+    /// `prefix` in `config.json`, which transformers' `TextGenerationPipeline` puts before a text.
     prefix: String,
 }
 
@@ -51,7 +51,7 @@ impl<'m> TextGenerator<'m> {
     /// Reads the checkpoint's tokenizer and its `generation_config.json`.
     ///
     /// # Errors
-    /// If there is no tokenizer, it has more tokens than the model, or the model has no head for the next one.
+    /// If there is no tokenizer, it has more tokens than the model, or the model has no language modeling head.
     pub fn new(checkpoint: &Checkpoint, model: &'m Model) -> Result<Self> {
         let tokenizer = Tokenizer::of(checkpoint)?;
         if let crate::config::EmbeddingsConfig::Tokens(tokens) = &model.config().embeddings {
@@ -74,26 +74,27 @@ impl<'m> TextGenerator<'m> {
     }
 
     setters! {
-        /// Sets when generation ends.
+        /// Sets the generation options.
         with_options(options: GenerationOptions) => options = options;
     }
 
-    /// Sets strings before the first of which a text ends.
+    /// Sets stop strings: a text ends before the first one that occurs.
     pub fn with_stop_strings(mut self, strings: &[&str]) -> Self {
         self.stop_strings = strings.iter().map(|string| string.to_string()).collect();
         self
     }
 
     getters! {
-        /// The model.
+        /// Returns the model.
         model(&self) -> &Model => self.model;
-        /// The tokenizer.
+        /// Returns the tokenizer.
         tokenizer(&self) -> &Tokenizer => &self.tokenizer;
-        /// When generation ends.
+        /// Returns the generation options.
         options(&self) -> &GenerationOptions => &self.options;
     }
 
-    /// A text as a prompt, with the `prefix` of `config.json` and the special tokens that the tokenizer puts in front.
+    /// Tokenizes a text as a prompt, with the `prefix` in `config.json` and the special tokens that the tokenizer puts
+    /// before a text.
     ///
     /// # Errors
     /// If the tokenizer fails.
@@ -105,18 +106,18 @@ impl<'m> TextGenerator<'m> {
         Ok(Prompt { ids })
     }
 
-    /// A conversation as a prompt for the next answer, by the model's own [`ChatTemplate`].
+    /// Tokenizes a conversation as a prompt for the next answer, with the model's own [`ChatTemplate`].
     ///
     /// # Errors
-    /// If the checkpoint has no template, or it refuses the messages.
+    /// If the checkpoint has no template, or the template refuses the messages.
     pub fn chat(&self, messages: &[super::Message]) -> Result<Prompt> {
         self.chat_with(&Conversation::new(&messages))
     }
 
-    /// A conversation with tools, documents or further variables as a prompt, by the model's own [`ChatTemplate`].
+    /// Tokenizes a conversation with tools, documents or more variables as a prompt, with the model's own [`ChatTemplate`].
     ///
     /// # Errors
-    /// As for [`ChatTemplate::text`], and if the checkpoint has no template.
+    /// The errors of [`ChatTemplate::text`]; also if the checkpoint has no template.
     pub fn chat_with(&self, conversation: &Conversation) -> Result<Prompt> {
         let template = match self.template.get() {
             Some(template) => template,
@@ -131,10 +132,10 @@ impl<'m> TextGenerator<'m> {
         Ok(Prompt { ids })
     }
 
-    /// Begins to continue a prompt; the result is an iterator over pieces of text in whole characters.
+    /// Starts to continue a prompt; the result is an iterator over pieces of text with whole characters.
     ///
     /// # Errors
-    /// As for [`Generator::start`].
+    /// The errors of [`Generator::start`].
     pub fn start<C: Choose>(&self, prompt: &Prompt, choose: C) -> Result<TextGeneration<'_, C>> {
         let mut generator = Generator::new(self.model, self.options.clone())?;
         if !self.options.stop_strings.is_empty() {
@@ -151,45 +152,45 @@ impl<'m> TextGenerator<'m> {
         })
     }
 
-    /// The continuation of a text.
+    /// Returns a text's continuation.
     ///
     /// # Errors
-    /// As for [`Self::prompt`] and [`Self::start`].
+    /// The errors of [`Self::prompt`] and [`Self::start`].
     pub fn generate(&self, text: &str, choose: impl Choose) -> Result<String> {
         self.start(&self.prompt(text)?, choose)?.collect()
     }
 }
 
-/// Generation of a text in progress: an iterator with a piece of text for each token, which is empty where the token completes
-/// no character, or what may become a stop string. With beam search, all text comes at the end. It can be left at any piece.
+/// Text generation in progress: an iterator with a piece of text for each token. A piece is empty if the token completes no
+/// character, or may begin a stop string. With beam search, all text comes at the end. You can stop at any piece.
 #[derive(Debug)]
 pub struct TextGeneration<'g, C> {
     tokenizer: &'g Tokenizer,
     generation: Generation<CausalDecoder<'g>, C>,
     pieces: Pieces,
     stop: StopStrings,
-    /// The tokens that were made text.
+    /// The number of tokens that were converted to text.
     n_read: usize,
     is_done: bool,
 }
 
 impl<C: Choose> TextGeneration<'_, C> {
-    /// The new tokens so far.
+    /// Returns the new tokens so far.
     pub fn tokens(&self) -> &[u32] {
         self.generation.tokens(0)
     }
 
-    /// Why the text has ended; `None` while it goes on.
+    /// Returns why the text has ended; `None` if it has not.
     pub fn finish(&self) -> Option<Finish> {
         self.generation.finish(0)
     }
 
-    /// The tokens in progress: of several sequences where beam search returns several.
+    /// Returns the tokens in progress, for all sequences if beam search returns several.
     pub fn generation(&self) -> &Generation<CausalDecoder<'_>, C> {
         &self.generation
     }
 
-    /// The text that the next token completes; `None` behind the last.
+    /// Returns the text that the next token completes; `None` after the last token.
     fn step(&mut self) -> Result<Option<String>> {
         if self.is_done {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Texts as conversations, for models that were trained on those of a chat template.
+//! Texts as conversations, for models that were trained with a chat template.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use super::{ChatTemplate, TokenizedText, Tokenizer};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
 
-/// The model types whose templates read a text, whatever else is in them.
+/// The model types whose templates read message content as text, whatever else they contain.
 const FLAT: [&str; 4] = ["apertus", "deepseek_v3", "gpt_oss", "seed_oss"];
-/// What a template has that reads lists.
+/// Expressions in templates that read content as a list.
 const STRUCTURED: [&str; 6] = [
     "content[0]",
     ".type",
@@ -21,17 +21,17 @@ const STRUCTURED: [&str; 6] = [
     "item.type",
     "message.content[",
 ];
-/// The roles of the two texts of a pair.
+/// The roles for the two texts of a pair.
 const PAIR: [&str; 2] = ["query", "document"];
 
-/// A message; templates may write it with its keys in this order.
+/// A message; templates may print it with its keys in this order.
 #[derive(Serialize)]
 struct Message<'t> {
     role: &'t str,
     content: Text<'t>,
 }
 
-/// The content of a message.
+/// A message's content.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Text<'t> {
@@ -56,10 +56,10 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// The template beside a tokenizer, for the model of this `config.json`.
+    /// Returns the template beside a tokenizer, for the model in this `config.json`.
     ///
     /// # Errors
-    /// As for [`ChatTemplate::of`].
+    /// The errors of [`ChatTemplate::of`].
     pub fn new(
         tokenizer: &Tokenizer,
         reading: ChatReading,
@@ -84,10 +84,10 @@ impl Messages {
         })
     }
 
-    /// The tokens of texts or pairs behind a prompt, which is the system's message. The tokenizer adds no special tokens.
+    /// Tokenizes texts or pairs with a prompt, which becomes the system message. The tokenizer adds no special tokens.
     ///
     /// # Errors
-    /// If the template fails, or leaves out a text of a pair.
+    /// If the template fails, or omits a text in a pair.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -143,8 +143,8 @@ impl Messages {
             .render_with(&messages, *add_generation_prompt, variables)
     }
 
-    /// The tokens that the template puts behind every text of this kind: those at the end that two texts without a token
-    /// in common share.
+    /// Returns the tokens that the template puts after every text of this kind: the common suffix for two texts without a
+    /// token in common.
     fn end(&self, tokenizer: &Tokenizer, input: &TextInput, prompt: &str) -> Result<Vec<u32>> {
         let with = |filler: &'static str| -> Result<Vec<u32>> {
             let input = match input {
@@ -162,7 +162,7 @@ impl Messages {
         })
     }
 
-    /// Refuses a template that leaves out a text of a pair.
+    /// Refuses a template that omits a text in a pair.
     fn check_pairs(&self, path: &Path) -> Result<()> {
         let render = |a, b| self.render(&TextInput::Pair(a, b), "");
         let base = render("alpha", "bravo")?;

@@ -1,8 +1,8 @@
-//! Texts in; vectors, scores and texts out (feature `text`).
+//! Converts texts to vectors, scores and texts (feature `text`).
 //!
-//! A [`TextEmbedder`] makes vectors of texts, as sentence-transformers does; a [`TextClassifier`] gives texts, or pairs of
-//! them, scores of labels; a [`TextGenerator`] continues texts, and conversations that a [`ChatTemplate`] writes. A
-//! [`Tokenizer`] is what all read texts with.
+//! A [`TextEmbedder`] computes vectors for texts, as sentence-transformers does. A [`TextClassifier`] returns scores for
+//! labels, given texts or pairs. A [`TextGenerator`] continues texts, and conversations that a [`ChatTemplate`] writes. All
+//! of them read texts with a [`Tokenizer`].
 
 mod added_tokens;
 mod batches;

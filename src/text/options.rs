@@ -1,4 +1,4 @@
-//! How a model that reads texts is loaded.
+//! Options for loading a model that reads texts.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::{Checkpoint, CheckpointOptions};
 
-/// The model types of two stacks of which sentence-transformers takes the encoder alone.
+/// Model types with two stacks for which sentence-transformers only uses the encoder.
 const ENCODERS: &[&str] = &[
     "blenderbot",
     "blenderbot-small",
@@ -35,8 +35,8 @@ const ENCODERS: &[&str] = &[
     "umt5",
 ];
 
-/// Options for opening a [`TextEmbedder`] or a [`TextClassifier`]; by default the files decide, and the model is packed in
-/// f32 for inference on the CPU.
+/// Options for opening a [`TextEmbedder`] or a [`TextClassifier`]. By default the files determine everything, and the model
+/// is packed in f32 for inference on the CPU.
 ///
 /// ```no_run
 /// use candle_blocks::text::{Pooling, TextOptions};
@@ -72,36 +72,36 @@ impl Default for Form {
 
 impl TextOptions {
     setters! {
-        /// Sets how the checkpoint is opened.
+        /// Sets the options for opening the checkpoint.
         checkpoint(options: CheckpointOptions) => checkpoint = options;
         /// Packs the weights for the CPU in this precision.
         precision(precision: Precision) => form = Form::Packed(precision);
-        /// Shortens texts to this many tokens, special ones included.
+        /// Truncates texts to this number of tokens, including special ones.
         max_length(max_length: usize) => max_length = Some(max_length);
-        /// Sets the text of a pair that is shortened, whatever the files say.
+        /// Sets which text of a pair is truncated, overriding the files.
         truncation(truncation: TruncationStrategy) => truncation = Some(truncation);
-        /// Sets whether vectors are divided by their lengths, whatever the files say.
+        /// Sets whether vectors are normalized to length 1, overriding the files.
         normalize(normalize: bool) => normalize = Some(normalize);
     }
 
-    /// Loads the weights unpacked, in this type and on this device.
+    /// Loads the weights unpacked, in this dtype and on this device.
     pub fn device(mut self, dtype: DType, device: &Device) -> Self {
         self.form = Form::Plain(dtype, device.clone());
         self
     }
 
-    /// Sets the pooling, whatever the files say; several are joined.
+    /// Sets the pooling, overriding the files; the results of several are concatenated.
     pub fn pooling(mut self, pooling: impl IntoIterator<Item = Pooling>) -> Self {
         self.pooling = pooling.into_iter().collect();
         self
     }
 
-    /// Opens an embedder: a directory with `modules.json`, or a plain encoder with a pooling of the caller's. Of T5 and other
-    /// models of two stacks whose encoder sentence-transformers takes, the encoder is opened.
+    /// Opens an embedder: a directory with `modules.json`, or a plain encoder with the pooling set by the caller. For T5 and
+    /// other models with two stacks whose encoder sentence-transformers uses, opens the encoder.
     ///
     /// # Errors
-    /// If there is no `modules.json` and no pooling is given, a file is missing or malformed, a module, pooling, activation or
-    /// key is not known, or the tokenizer is another model's.
+    /// If there is no `modules.json` and no pooling is set, a file is missing or malformed, a module, pooling, activation or
+    /// key is unknown, or the tokenizer belongs to another model.
     pub fn embedder(self, path: impl AsRef<Path>) -> Result<TextEmbedder> {
         let path = path.as_ref();
         let folder = Folder::of(path, &self.checkpoint)?;
@@ -133,8 +133,8 @@ impl TextOptions {
     /// Opens a classifier or a cross-encoder.
     ///
     /// # Errors
-    /// If the checkpoint has no head for labels of texts and `modules.json` names no modules that give scores, a file is missing
-    /// or malformed, a module or key is not known, or the tokenizer is another model's.
+    /// If the checkpoint has no classification head and `modules.json` names no modules that compute scores, a file is
+    /// missing or malformed, a module or key is unknown, or the tokenizer belongs to another model.
     pub fn classifier(self, path: impl AsRef<Path>) -> Result<TextClassifier> {
         let path = path.as_ref();
         let folder = Folder::of(path, &self.checkpoint)?;
@@ -201,7 +201,7 @@ impl TextOptions {
         ))
     }
 
-    /// What makes a text's vector: the caller's pooling, or that of the files, and the modules behind it.
+    /// Returns the pooling, the caller's or that of the files, and the modules after it.
     fn source(
         &self,
         folder: &Folder,
@@ -226,7 +226,7 @@ impl TextOptions {
         Ok((Source::Pooling(pooling), steps))
     }
 
-    /// Puts the number of tokens to which texts are shortened, and how, in the place of those of the files.
+    /// Overrides the files' limit on tokens, and how texts are truncated.
     fn shorten(&self, reading: &mut Reading) {
         reading.limit = self.max_length.map_or(reading.limit, Limit::Tokens);
         reading.truncation = self.truncation.unwrap_or(reading.truncation);
@@ -249,7 +249,7 @@ impl TextOptions {
         }
     }
 
-    /// The model without pooler and head.
+    /// Returns the model without pooler and head.
     fn base_model(&self, checkpoint: &Checkpoint) -> Result<Model> {
         match &self.form {
             Form::Packed(precision) => checkpoint.packed_base_model(*precision),
@@ -258,14 +258,14 @@ impl TextOptions {
     }
 }
 
-/// The modules of a cross-encoder, and its labels.
+/// Returns a cross-encoder's modules and labels.
 fn modules(encoder: Encoder, source: Source, steps: Vec<Step>) -> Result<(Head, Vec<String>)> {
     let sentences = Sentences::new(encoder, source, steps, Feature::Scores)?;
     let labels = (0..sentences.width()).map(label).collect();
     Ok((Head::Modules(Box::new(sentences)), labels))
 }
 
-/// The name of a label that has none.
+/// Returns the name for a label that has none.
 fn label(i: usize) -> String {
     format!("LABEL_{i}")
 }

@@ -1,28 +1,28 @@
-//! The text of tokens as they come, in whole characters.
+//! Converts generated tokens to text in whole characters.
 
 use super::Tokenizer;
 use crate::error::Result;
 
-/// What a decoder writes for bytes that are no character, or not yet.
+/// A decoder writes this for bytes that are not a character, or not yet.
 const NO_CHARACTER: char = '\u{fffd}';
 
-/// Turns tokens into text piece by piece. The pieces add up to the text of all tokens behind that of the prompt.
+/// Converts tokens to text piece by piece. The pieces add up to the text of all tokens after the prompt's text.
 ///
-/// A piece comes once later tokens cannot change it: a character with the last of its bytes, and of a tokenizer with byte
-/// fallback, bytes in a row with the token behind them, because one that is no character spoils the whole row. If the prompt ends
+/// A piece is returned once later tokens cannot change it. A character is returned with its last byte. With byte fallback, a
+/// run of bytes is returned with the token after it, because an invalid byte makes the whole run invalid. If the prompt ends
 /// within a character, the piece has the whole character.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pieces {
-    /// The tokens that are decoded: from a place at which text began, since a decoder needs to see what is in front.
+    /// The tokens that are decoded. They begin where a text began, because decoding depends on the preceding tokens.
     ids: Vec<u32>,
-    /// The number of tokens in front of the last place at which all text was shown.
+    /// The number of tokens before the last point at which all text was returned.
     shown_ids: usize,
-    /// The text of the tokens that was shown.
+    /// The tokens' text that was returned.
     shown: String,
 }
 
 impl Pieces {
-    /// The text behind a prompt.
+    /// Starts after a prompt.
     ///
     /// # Errors
     /// If the tokenizer fails.
@@ -34,7 +34,7 @@ impl Pieces {
         })
     }
 
-    /// The text that one more token completes; empty if it completes none.
+    /// Returns the text that one more token completes; empty if it completes none.
     ///
     /// # Errors
     /// If the tokenizer fails.
@@ -49,14 +49,14 @@ impl Pieces {
             return Ok(String::new());
         }
         let piece = self.show(&text[..length]);
-        // Cleaning may depend on all text in front.
+        // Cleaning may depend on all preceding text.
         if length == text.len() && !tokenizer.cleans() {
             self.forget(tokenizer)?;
         }
         Ok(piece)
     }
 
-    /// The text of tokens that have none yet, though it ends within a character.
+    /// Returns the remaining text, even if it ends within a character.
     ///
     /// # Errors
     /// If the tokenizer fails.
@@ -65,7 +65,7 @@ impl Pieces {
         Ok(self.show(&text))
     }
 
-    /// Returns what of a text was not shown.
+    /// Returns the part of a text that was not returned yet.
     fn show(&mut self, text: &str) -> String {
         let same = self
             .shown
@@ -80,7 +80,7 @@ impl Pieces {
         text[length..].to_string()
     }
 
-    /// Leaves out tokens in front, where all text was shown before: what is kept still has text in front of the next.
+    /// Drops the first tokens, up to a point where all text was returned; the remaining ones still precede the next token.
     fn forget(&mut self, tokenizer: &Tokenizer) -> Result<()> {
         let shown = tokenizer.decode(&self.ids[self.shown_ids..])?;
         if !shown.is_empty() && self.shown_ids < self.ids.len() {

@@ -1,20 +1,20 @@
-//! One vector of the vectors of a text's tokens.
+//! Combines a text's token vectors into one vector.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// How the vectors of a text's tokens become one, as in sentence-transformers' `Pooling`:
+/// The method that combines a text's token vectors into one, as in sentence-transformers' `Pooling`:
 /// <https://github.com/huggingface/sentence-transformers/blob/v5.1.0/sentence_transformers/models/Pooling.py>.
 ///
-/// Parsed and written with the names that its files have: `cls`, `max`, `mean`, `mean_sqrt_len_tokens`, `weightedmean`,
+/// Parsed and written with the names in its files: `cls`, `max`, `mean`, `mean_sqrt_len_tokens`, `weightedmean`,
 /// `lasttoken`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pooling {
-    /// The first token's (`[CLS]`).
+    /// The first token's vector (`[CLS]`).
     Cls,
-    /// The largest value of each feature.
+    /// The maximum in each dimension.
     Max,
     /// The mean.
     Mean,
@@ -22,12 +22,12 @@ pub enum Pooling {
     MeanSqrtLen,
     /// The mean with weights 1, 2, 3 .. by position.
     WeightedMean,
-    /// The last token's.
+    /// The last token's vector.
     LastToken,
 }
 
 impl Pooling {
-    /// All, in the order in which sentence-transformers joins several.
+    /// All methods, in the order in which sentence-transformers concatenates several.
     pub const ALL: [Self; 6] = [
         Self::Cls,
         Self::Max,
@@ -37,7 +37,7 @@ impl Pooling {
         Self::LastToken,
     ];
 
-    /// The name that the files of sentence-transformers give it.
+    /// Returns its name in sentence-transformers' files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cls => "cls",
@@ -49,7 +49,7 @@ impl Pooling {
         }
     }
 
-    /// The key that older files set to true.
+    /// Returns the key that older files set to true.
     pub(super) fn old_key(self) -> String {
         let ending = match self {
             Self::Cls => "_token",
@@ -59,7 +59,7 @@ impl Pooling {
         format!("pooling_mode_{self}{ending}")
     }
 
-    /// Pools `rows` of `width` features, of which the first `skipped` are a prompt's, and adds the result to `pooled`.
+    /// Pools `rows` with `width` features and appends the result to `pooled`. The first `skipped` rows belong to a prompt.
     pub(super) fn pool(self, rows: &[f32], width: usize, skipped: usize, pooled: &mut Vec<f32>) {
         let n_rows = rows.len() / width;
         let begin = skipped.min(n_rows);
@@ -81,7 +81,7 @@ impl Pooling {
             Self::Cls if begin < n_rows => pooled.extend(row(begin)),
             Self::Cls => pooled.extend(row(0)),
             Self::LastToken if begin < n_rows => pooled.extend(row(n_rows - 1)),
-            Self::LastToken => pooled.extend(vec![0.0; width]), // all tokens are the prompt's
+            Self::LastToken => pooled.extend(vec![0.0; width]), // all tokens belong to the prompt
             Self::Mean => pooled.extend(weighted(|_| 1.0, |total| total)),
             Self::MeanSqrtLen => pooled.extend(weighted(|_| 1.0, f64::sqrt)),
             Self::WeightedMean => pooled.extend(weighted(|i| (i + 1) as f64, |total| total)),

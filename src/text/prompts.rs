@@ -1,4 +1,4 @@
-//! The prompts of a model: texts that go in front of others.
+//! A model's prompts: texts that precede the input.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Prompts {
     pub by_name: BTreeMap<String, String>,
-    /// The name of the prompt that is used where none is given.
+    /// The name of the default prompt.
     pub default: Option<String>,
 }
 
 impl Prompts {
-    /// The prompt of this name.
+    /// Returns the prompt with this name.
     ///
     /// # Errors
     /// [`Error::InvalidInput`] if there is none.
@@ -29,10 +29,10 @@ impl Prompts {
         prompt.ok_or_else(|| Error::input("prompt", format!("{name:?} is not known; {}", known())))
     }
 
-    /// The prompt that is used where none is given; it is empty where the files name none.
+    /// Returns the default prompt; empty if the files name none.
     ///
     /// # Errors
-    /// As for [`Self::named`].
+    /// The errors of [`Self::named`].
     pub fn default_prompt(&self) -> Result<&str> {
         let prompt = self.default.as_deref().map(|name| self.named(name));
         Ok(prompt.transpose()?.unwrap_or_default())

@@ -1,42 +1,42 @@
-//! How texts become tokens, as far as a model's files say it.
+//! Settings for tokenizing texts, from a model's files.
 
 use serde_json::{Map, Value};
 
 use super::TruncationStrategy;
 
-/// What goes beyond the tokenizer's own files.
+/// Settings beyond the tokenizer's own files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
     pub limit: Limit,
-    /// The text of a pair that is shortened.
+    /// The text of a pair that is truncated.
     pub truncation: TruncationStrategy,
-    /// Whether the case of every text is lowered first.
+    /// Texts are converted to lower case first.
     pub lower_case: bool,
-    /// Whether the special tokens of the tokenizer are left out.
+    /// The tokenizer adds no special tokens.
     pub without_special_tokens: bool,
-    /// Whether the model is told which text of a pair a token belongs to; `None` leaves that to the tokenizer.
+    /// The model gets token types, which tell the two texts of a pair apart; `None` leaves that to the tokenizer.
     pub types: Option<bool>,
-    /// Set where texts go through the chat template.
+    /// Set if texts go through the chat template.
     pub chat: Option<ChatReading>,
 }
 
-/// The number of tokens to which texts are shortened.
+/// The number of tokens to which texts are truncated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Limit {
-    /// The smaller one of the tokenizer's and the model's.
+    /// The smaller of the tokenizer's and the model's limits.
     #[default]
     OfFiles,
-    /// This many, special ones included, as far as the model has positions.
+    /// This number, including special tokens, but at most the model's positions.
     Tokens(usize),
-    /// As many as the model has positions.
+    /// The model's number of positions.
     Positions,
 }
 
-/// How texts become the messages of a conversation.
+/// How texts become messages in a conversation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChatReading {
     pub content: Content,
-    /// Variables of the template.
+    /// Template variables.
     pub variables: Map<String, Value>,
     pub add_generation_prompt: bool,
     pub cut: CutEnd,
@@ -48,18 +48,18 @@ pub(super) enum Content {
     /// The form that the template seems to read.
     #[default]
     ByTemplate,
-    /// The text itself.
+    /// A string.
     Flat,
     /// A list of objects with `type` and `text`.
     Structured,
 }
 
-/// What becomes of the end of the template where a text is shortened.
+/// The treatment of the template's end if a text is truncated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum CutEnd {
-    /// It replaces the last tokens that are left.
+    /// It replaces the last remaining tokens.
     #[default]
     Restored,
-    /// It is cut off with the rest.
+    /// It is truncated too.
     Lost,
 }

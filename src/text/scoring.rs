@@ -1,4 +1,4 @@
-//! Logits to scores.
+//! Converts logits to scores.
 
 use candle_core::{Device, Tensor};
 
@@ -8,20 +8,20 @@ use crate::config::Activation;
 use crate::error::Result;
 use crate::ops;
 
-/// The function that makes scores of logits.
+/// The function that converts logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scoring {
-    /// The same function of every logit.
+    /// The same function for every logit.
     Each(Activation),
     Softmax,
 }
 
 impl Scoring {
-    /// The function that transformers' `TextClassificationPipeline` applies
+    /// Returns the function that transformers' `TextClassificationPipeline` applies
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/pipelines/text_classification.py>).
     ///
     /// # Errors
-    /// If `problem_type` is none of transformers' three.
+    /// If `problem_type` is not one of transformers' three.
     pub fn of_pipeline(json: Option<&ConfigJson>, n_labels: usize) -> Result<Self> {
         const KEY: &str = "problem_type";
         let by_number = match n_labels {
@@ -42,10 +42,10 @@ impl Scoring {
         }
     }
 
-    /// The function that `config.json` names for sentence-transformers' `CrossEncoder`, if it names one.
+    /// Returns the function that `config.json` names for sentence-transformers' `CrossEncoder`, if it names one.
     ///
     /// # Errors
-    /// If it is not known.
+    /// If it is unknown.
     pub fn of_cross_encoder(json: &ConfigJson) -> Result<Option<Self>> {
         if let Some(section) = json.section(&["sentence_transformers"])?
             && section.at("activation_fn").is_some()
@@ -55,7 +55,7 @@ impl Scoring {
         torch_class::scoring(json, "sbert_ce_default_activation_function") // before version 4
     }
 
-    /// The scores of the logits of one text.
+    /// Returns the scores for one text's logits.
     pub fn scores(self, logits: &[f32]) -> Result<Vec<f32>> {
         match self {
             Self::Each(Activation::Identity) => Ok(logits.to_vec()),

@@ -1,4 +1,4 @@
-//! Vectors of texts: a model, a pooling, and the modules behind it.
+//! Computes vectors for texts: a model, a pooling, and the modules after it.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -18,20 +18,20 @@ pub(super) struct Sentences {
     width: usize,
 }
 
-/// The vectors that the steps begin with.
+/// The source of the vectors that the steps read.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// The model's pooler makes them.
+    /// The model's pooler.
     Pooler,
-    /// They are pooled.
+    /// A pooling of token vectors.
     Pooling(PoolingBody),
 }
 
 impl Sentences {
-    /// Puts the parts together; `result` is the feature that counts.
+    /// Makes the pipeline from its parts; `result` is the feature that is returned.
     ///
     /// # Errors
-    /// If a step reads vectors of another width, or the model has no pooler that is needed.
+    /// If a step reads vectors with another width, or the model lacks the pooler that is needed.
     pub fn new(
         encoder: Encoder,
         source: Source,
@@ -71,12 +71,12 @@ impl Sentences {
         })
     }
 
-    /// The number of features of a result.
+    /// Returns the number of features in a result.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// The pooling, if there is one.
+    /// Returns the pooling, if there is one.
     pub fn pooling(&self) -> Option<&PoolingBody> {
         match &self.source {
             Source::Pooling(pooling) => Some(pooling),
@@ -84,10 +84,10 @@ impl Sentences {
         }
     }
 
-    /// The results for some texts behind a prompt, `[n, width]` of f32 on the CPU, in their order.
+    /// Returns the results for texts with a prompt, `[n, width]` in f32 on the CPU, in their order.
     ///
     /// # Errors
-    /// As for [`Encoder::encode`] and [`Encoder::run`].
+    /// The errors of [`Encoder::encode`] and [`Encoder::run`].
     pub fn vectors(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
         let vectors = match &self.source {
             Source::Pooler => self.by_pooler(texts, prompt),
@@ -158,7 +158,7 @@ impl Sentences {
     }
 }
 
-/// The vectors of all tokens of a batch.
+/// Returns all token vectors in a batch.
 fn of_tokens(pooling: &PoolingBody, output: &ModelOutput) -> Result<Vec<f32>> {
     if pooling.of_tokens.is_empty() {
         return host(&output.last_hidden_state);
@@ -171,7 +171,7 @@ fn of_tokens(pooling: &PoolingBody, output: &ModelOutput) -> Result<Vec<f32>> {
     host(&hidden)
 }
 
-/// The place of a feature of texts among the two that there are.
+/// Returns the index of a text's feature, one of two.
 fn place(feature: Feature) -> usize {
     usize::from(feature == Feature::Scores)
 }

@@ -1,4 +1,4 @@
-//! The modules of sentence-transformers that map a vector to a vector.
+//! The modules in sentence-transformers that map a vector to a vector.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::layers::{Linear, Norm};
 use crate::ops;
 
-/// The least length by which a vector is divided, as in PyTorch's `normalize`.
+/// The minimum length by which a vector is divided, as in PyTorch's `normalize`.
 const LEAST_LENGTH: f64 = 1e-12;
 
-/// A map of vectors, and which of a text's features it reads and writes.
+/// A map on vectors, and the features that it reads and writes.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub stage: Stage,
@@ -20,21 +20,21 @@ pub(super) struct Step {
     pub to: Feature,
 }
 
-/// A feature of a text, under the name that sentence-transformers gives it.
+/// A text's feature, with its name in sentence-transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Feature {
     /// A vector for each token.
     Tokens,
-    /// One vector.
+    /// One vector for the text.
     Vectors,
-    /// The scores of a cross-encoder.
+    /// A cross-encoder's scores.
     Scores,
 }
 
-/// A map of vectors `[n, d]` to vectors.
+/// A map from vectors `[n, d]` to vectors.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
-    /// A linear layer and an activation, with the input added if there is a residual.
+    /// A linear layer and an activation, optionally with a residual connection.
     Dense {
         linear: Linear,
         activation: Activation,
@@ -48,7 +48,7 @@ pub(super) enum Stage {
     Truncate(usize),
 }
 
-/// What a dense layer adds to its output.
+/// The value that a dense layer adds to its output.
 #[derive(Clone, Debug)]
 pub(super) enum Residual {
     None,
@@ -62,7 +62,7 @@ impl Feature {
     /// All features.
     pub const ALL: [Self; 3] = [Self::Tokens, Self::Vectors, Self::Scores];
 
-    /// The feature of this name.
+    /// Returns the feature with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -81,7 +81,7 @@ impl fmt::Display for Feature {
 }
 
 impl Step {
-    /// A stage that maps a text's vector.
+    /// Makes a step that maps a text's vector.
     pub fn of_vectors(stage: Stage) -> Self {
         Self {
             stage,
@@ -92,7 +92,7 @@ impl Step {
 }
 
 impl Stage {
-    /// The output for vectors `[n, d]`.
+    /// Returns the output for vectors `[n, d]`.
     pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
             Self::Dense {
@@ -118,10 +118,10 @@ impl Stage {
         }
     }
 
-    /// The width of its output for an input of this width.
+    /// Returns the output's width for an input with this width.
     ///
     /// # Errors
-    /// If it reads vectors of another width.
+    /// If it reads vectors with another width.
     pub fn width(&self, d_in: usize) -> Result<usize> {
         let (reads, d_out) = match self {
             Self::Dense { linear, .. } => {

@@ -1,6 +1,6 @@
-//! Text that ends before the first of some strings.
+//! Ends a text before the first stop string.
 
-/// Hands text on until one of some strings occurs in it, and holds back what may become one.
+/// Passes text on until a stop string occurs in it, and holds back text that may begin one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StopStrings {
     strings: Vec<String>,
@@ -17,12 +17,12 @@ impl StopStrings {
         }
     }
 
-    /// Whether one of the strings has occurred.
+    /// Returns whether a stop string has occurred.
     pub fn has_stopped(&self) -> bool {
         self.has_stopped
     }
 
-    /// The text that certainly comes before all strings.
+    /// Returns the text that cannot be part of a stop string.
     pub fn push(&mut self, piece: &str) -> String {
         if self.has_stopped {
             return String::new();
@@ -48,7 +48,7 @@ impl StopStrings {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// What was held back.
+    /// Returns the text that was held back.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

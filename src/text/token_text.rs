@@ -1,4 +1,4 @@
-//! The text of single tokens, as they have it in the middle of a text.
+//! The text of single tokens, as they appear within a text.
 
 use std::collections::HashMap;
 
@@ -8,22 +8,22 @@ use tokenizers::Decoder;
 use super::Tokenizer;
 use crate::generate::StopStrings;
 
-/// A text in front of a token, so that the decoder does not take it for the first.
+/// A text before a token, so that the decoder does not treat the token as the first.
 const IN_FRONT: &str = "abcdef";
 
-/// How tokens name bytes that are no characters.
+/// How tokens represent bytes that are not characters.
 #[derive(Clone, Debug)]
 enum Bytes {
     /// By another character for each byte.
     Characters(HashMap<char, u8>),
-    /// As `<0xE2>`.
+    /// Like `<0xE2>`.
     Names,
     /// Not at all.
     None,
 }
 
 impl Tokenizer {
-    /// Strings that end a sequence, with the texts of this tokenizer's tokens.
+    /// Returns strings that end a sequence, with the texts of this tokenizer's tokens.
     ///
     /// # Errors
     /// If the tokenizer fails.
@@ -43,7 +43,7 @@ impl Tokenizer {
     }
 }
 
-/// The bytes that a token names.
+/// Returns the bytes that a token represents.
 fn named(token: &str, bytes: &Bytes) -> Option<Vec<u8>> {
     match bytes {
         Bytes::Characters(of) => token.chars().map(|c| of.get(&c).copied()).collect(),
@@ -56,7 +56,7 @@ fn named(token: &str, bytes: &Bytes) -> Option<Vec<u8>> {
     }
 }
 
-/// The text that the decoder makes of a token behind others.
+/// Returns the decoder's text for a token after others.
 fn decoded(inner: &tokenizers::Tokenizer, front: &[String], token: String) -> Vec<u8> {
     let Some(decoder) = inner.get_decoder() else {
         return format!(" {token}").into_bytes();
@@ -84,7 +84,7 @@ fn bytes_of(inner: &tokenizers::Tokenizer) -> Bytes {
     }
 }
 
-/// Whether a decoder, or a part of it, is of this type.
+/// Returns whether a decoder, or a part of it, has this type.
 fn has_type(decoder: &Value, name: &str) -> bool {
     match decoder {
         Value::Object(parts) => {
@@ -95,7 +95,7 @@ fn has_type(decoder: &Value, name: &str) -> bool {
     }
 }
 
-/// GPT-2's characters: of a byte that is a visible one, itself, and of the others those from 256 on.
+/// Returns GPT-2's characters: visible bytes represent themselves, all others characters from 256 on.
 fn characters() -> HashMap<char, u8> {
     let is_visible = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let visible = (0..=255)

@@ -1,10 +1,10 @@
-//! Whether a tokenizer tells the model which text of a pair a token belongs to.
+//! Determines whether a tokenizer returns token types, which tell the two texts of a pair apart.
 
 use super::Tokenizer;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
-/// The tokenizer classes of transformers 5 that give token types, which need not be named in `model_input_names`.
+/// The tokenizer classes in transformers 5 that return token types even if `model_input_names` does not list them.
 const CLASSES: [&str; 11] = [
     "BertTokenizer",
     "ConvBertTokenizer",
@@ -18,7 +18,7 @@ const CLASSES: [&str; 11] = [
     "MobileBertTokenizer",
     "SqueezeBertTokenizer",
 ];
-/// The model types whose tokenizer is one of these where no class is named.
+/// The model types that use one of these tokenizers if no class is named.
 const MODEL_TYPES: [&str; 13] = [
     "bert",
     "convbert",
@@ -35,7 +35,7 @@ const MODEL_TYPES: [&str; 13] = [
     "nomic_bert",
 ];
 
-/// Whether the tokenizer gives token types, by `tokenizer_config.json` or else by the `config.json` beside it.
+/// Returns whether the tokenizer returns token types, from `tokenizer_config.json` or else from the `config.json` beside it.
 ///
 /// # Errors
 /// If a key has a wrong type.

@@ -1,4 +1,4 @@
-//! The tokenizer of a checkpoint.
+//! A checkpoint's tokenizer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,15 +23,15 @@ use crate::checkpoint::python_json;
 use crate::config::getters;
 use crate::error::{Error, Result};
 
-/// Ten times the largest published (Gemma's).
+/// The size limit: ten times the largest published file (Gemma's).
 const MAX_BYTES: u64 = 400_000_000;
 
-/// How a file begins that stands for another in Git LFS.
+/// The beginning of a Git LFS pointer, which stands for another file.
 const GIT_LFS: &[u8] = b"version https://git-lfs";
 
-/// The `tokenizer.json` of a checkpoint, and what `tokenizer_config.json` beside it says.
+/// A checkpoint's `tokenizer.json`, and the settings in `tokenizer_config.json` beside it.
 ///
-/// The truncation and padding that the file may name are those of its training and not used, as in transformers.
+/// Truncation and padding settings in the file come from training and are not used, as in transformers.
 ///
 /// ```no_run
 /// use candle_blocks::text::Tokenizer;
@@ -44,30 +44,30 @@ const GIT_LFS: &[u8] = b"version https://git-lfs";
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     path: PathBuf,
-    /// Where files are that say more; a GGUF file says all itself.
+    /// The folder with additional files; a GGUF file contains everything.
     folder: Option<PathBuf>,
     config: Option<ConfigJson>,
     limit: Option<Limit>,
-    /// The tokenizer without truncation, once a text needed it.
+    /// The tokenizer without truncation, once a text has needed it.
     whole: OnceLock<Box<tokenizers::Tokenizer>>,
-    /// Which side of a text is cut by `tokenizer.json`, where `tokenizer_config.json` does not say.
+    /// The side on which `tokenizer.json` truncates, if `tokenizer_config.json` does not set it.
     side: TruncationDirection,
     decoding: Decoding,
-    /// A token that texts may not have.
+    /// A token that texts must not contain.
     fill_token: Option<String>,
     unread_keys: Vec<String>,
     named_tokens: BTreeMap<String, String>,
     class_note: Option<String>,
 }
 
-/// What decoding depends on.
+/// Settings that affect decoding.
 #[derive(Clone, Debug, Default)]
 struct Decoding {
-    /// Whether bytes of characters that are no words are tokens such as `<0xE2>`.
+    /// Bytes outside the vocabulary are tokens such as `<0xE2>`.
     has_byte_fallback: bool,
-    /// Whether spaces before punctuation are left out: `clean_up_tokenization_spaces`.
+    /// Spaces before punctuation are removed: `clean_up_tokenization_spaces`.
     cleans: bool,
-    /// The end of a word's last token, in whose place a space is.
+    /// The suffix of a word's last token, which becomes a space.
     word_end: Option<String>,
 }
 
@@ -81,7 +81,7 @@ impl Decoding {
             Some(config) => config.flag(&["clean_up_tokenization_spaces"], false)?,
             None => false,
         };
-        // As transformers: of BPE, cleaning would damage texts, so that it asks twice.
+        // As in transformers, which checks twice because cleaning would damage BPE texts.
         let is_bpe = matches!(inner.get_model(), ModelWrapper::BPE(_));
         let insists = match config {
             Some(config) => config.flag(
@@ -109,9 +109,9 @@ fn falls_back(decoder: &DecoderWrapper) -> bool {
 /// A text, or a pair of texts, as token ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenizedText {
-    /// The ids, those of special tokens included.
+    /// The ids, including special tokens.
     pub ids: Vec<u32>,
-    /// Which text of a pair each token belongs to, as the tokenizer numbers them.
+    /// Each token's type, which tells the two texts of a pair apart.
     pub types: Vec<u32>,
 }
 
@@ -128,8 +128,8 @@ impl Tokenizer {
     /// Opens the tokenizer in a checkpoint's directory, or in a GGUF file.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if there is no `tokenizer.json`, or it is not one; [`Error::ConfigKey`] if the words of a GGUF file are
-    /// malformed, or of a kind that is not known.
+    /// [`Error::Tokenizer`] if there is no `tokenizer.json`, or it is not one; [`Error::ConfigKey`] if a GGUF file's
+    /// tokenizer is malformed, or has an unknown type.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         if is_gguf(directory)
@@ -200,10 +200,10 @@ impl Tokenizer {
         })
     }
 
-    /// Opens the tokenizer of a checkpoint: that in a GGUF file, or else the `tokenizer.json` beside the weights.
+    /// Opens a checkpoint's tokenizer: the one in a GGUF file, or else the `tokenizer.json` beside the weights.
     ///
     /// # Errors
-    /// As for [`Self::open`].
+    /// The errors of [`Self::open`].
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         match checkpoint.words()? {
             Some(words) => Self::of_words(words),
@@ -235,20 +235,20 @@ impl Tokenizer {
     }
 
     getters! {
-        /// The path of `tokenizer.json`, or of the GGUF file.
+        /// Returns the path of `tokenizer.json`, or of the GGUF file.
         path(&self) -> &Path => &self.path;
-        /// The `tokenizer_config.json`, if there is one, or what a GGUF file says in its place.
+        /// Returns the `tokenizer_config.json`, if there is one, or a GGUF file's equivalent.
         config(&self) -> Option<&ConfigJson> => self.config.as_ref();
-        /// The tokenizer itself.
+        /// Returns the tokenizer from the `tokenizers` library.
         inner(&self) -> &tokenizers::Tokenizer => &self.inner;
     }
 
-    /// The keys of `tokenizer_config.json` that nothing reads here and that are not known to change nothing.
+    /// Returns the keys in `tokenizer_config.json` that nothing reads and that are not known to change nothing.
     pub fn unread_keys(&self) -> &[String] {
         &self.unread_keys
     }
 
-    /// Notes on [`Self::unread_keys`], and on a class of transformers that may make other tokens.
+    /// Returns notes on [`Self::unread_keys`], and on a class in transformers that may produce other tokens.
     pub fn notes(&self) -> Vec<String> {
         let keys = self.unread_keys.join(", ");
         let keys = (!keys.is_empty())
@@ -256,17 +256,17 @@ impl Tokenizer {
         self.class_note.iter().cloned().chain(keys).collect()
     }
 
-    /// Where files are that say more than `tokenizer.json`, unless there are none.
+    /// Returns the folder with files beside `tokenizer.json`; `None` if there is none.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// The special tokens by their names, such as `bos_token`, which chat templates read.
+    /// Returns the special tokens by name, such as `bos_token`, which chat templates read.
     pub(super) fn named_tokens(&self) -> &BTreeMap<String, String> {
         &self.named_tokens
     }
 
-    /// The number of tokens that the model may have at most by `tokenizer_config.json`.
+    /// Returns the maximum number of tokens that `tokenizer_config.json` sets for the model.
     ///
     /// # Errors
     /// If it is not a number.
@@ -274,24 +274,23 @@ impl Tokenizer {
         let Some(config) = &self.config else {
             return Ok(None);
         };
-        // Where there is no limit, the file says 1e30.
+        // A file without a limit has 1e30.
         let length = config.optional_number(&["model_max_length", "max_len"])?;
         Ok(length.filter(|&n| n < 1e9).map(|n| n as usize))
     }
 
-    /// Shortens what is encoded from now on to this many tokens, special ones included: of a pair, the longer text.
+    /// From now on, truncates texts to this number of tokens, including special ones; in a pair, truncates the longer text.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the special tokens alone are more.
+    /// [`Error::Tokenizer`] if there are more special tokens than that.
     pub fn truncate(&mut self, max_length: usize) -> Result<()> {
         self.truncate_by(max_length, TruncationStrategy::LongestFirst)
     }
 
-    /// As [`Self::truncate`], with the text of a pair that is shortened. There is no `stride`: the tokens that a text loses are
-    /// not returned.
+    /// Like [`Self::truncate`], with a strategy for pairs. There is no `stride`: truncated tokens are not returned.
     ///
     /// # Errors
-    /// As for [`Self::truncate`].
+    /// The errors of [`Self::truncate`].
     pub fn truncate_by(&mut self, max_length: usize, strategy: TruncationStrategy) -> Result<()> {
         let added = self.inner.get_post_processor();
         let n_special = added.map_or(0, |p| tokenizers::PostProcessor::added_tokens(p, true));
@@ -326,7 +325,7 @@ impl Tokenizer {
         truncated.map_err(|error| self.fail(error.to_string()))
     }
 
-    /// Lowers the case of every text first, unless the tokenizer does so itself.
+    /// Converts every text to lower case first, unless the tokenizer does so itself.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the added tokens do not allow it.
@@ -350,14 +349,14 @@ impl Tokenizer {
         })
     }
 
-    /// Adds no special token to what is encoded from now on.
+    /// From now on, adds no special tokens.
     pub(super) fn leave_out_special_tokens(&mut self) {
         self.whole.take();
         self.inner
             .with_post_processor(None::<tokenizers::PostProcessorWrapper>);
     }
 
-    /// The tokens of a text without special ones, however many they are.
+    /// Tokenizes a text without special tokens or truncation.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
@@ -367,11 +366,11 @@ impl Tokenizer {
         Ok(encoded.get_ids().to_vec())
     }
 
-    /// Checks that the vocabulary fits a model's table of this many words. (Tokens that were added to the vocabulary may
-    /// lie beyond: a text that has them is refused.)
+    /// Checks that the vocabulary fits a model with this number of token embeddings. (Added tokens may have higher ids: a
+    /// text that contains them is refused.)
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if it has more.
+    /// [`Error::Tokenizer`] if the vocabulary is larger.
     pub fn check_vocabulary(&self, n_words: usize) -> Result<()> {
         let n_tokens = self.inner.get_vocab_size(false);
         match n_tokens > n_words {
@@ -383,19 +382,19 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text, special ones included.
+    /// Tokenizes a text, with special tokens.
     ///
     /// # Errors
-    /// As for [`Self::encode_all`].
+    /// The errors of [`Self::encode_all`].
     pub fn encode(&self, text: &str) -> Result<TokenizedText> {
         let encoded = self.encode_all([text])?.pop();
         Ok(encoded.unwrap_or_default())
     }
 
-    /// The tokens of a text that has its special tokens written in it.
+    /// Tokenizes a text that already contains its special tokens.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails; [`Error::Text`] if the text has a place that is to be filled in.
+    /// [`Error::Tokenizer`] if the tokenizer fails; [`Error::Text`] if the text contains a place to be filled in.
     pub fn encode_written(&self, text: &str) -> Result<TokenizedText> {
         self.check_fillings([text])?;
         let encoded = self.inner.encode_fast(text, false);
@@ -403,11 +402,11 @@ impl Tokenizer {
         Ok(TokenizedText::from(&encoded))
     }
 
-    /// The tokens of many texts or pairs, in parallel.
+    /// Tokenizes many texts or pairs, in parallel.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails; [`Error::Text`] if a text cannot be shortened by the strategy of
-    /// [`Self::truncate_by`], or has a place that is to be filled in (Code Llama's `<FILL_ME>`).
+    /// [`Error::Tokenizer`] if the tokenizer fails; [`Error::Text`] if a text cannot be truncated by the strategy in
+    /// [`Self::truncate_by`], or contains a place to be filled in (Code Llama's `<FILL_ME>`).
     pub fn encode_all<'t, T>(
         &self,
         texts: impl IntoIterator<Item = T>,
@@ -441,7 +440,7 @@ impl Tokenizer {
         Ok(encoded)
     }
 
-    /// Refuses a text with the token in whose place Code Llama fills something in: transformers reorders such a text.
+    /// Refuses a text with Code Llama's fill-in token: transformers reorders such a text.
     fn check_fillings<'t>(&self, texts: impl IntoIterator<Item = &'t str>) -> Result<()> {
         let Some(token) = &self.fill_token else {
             return Ok(());
@@ -461,16 +460,16 @@ impl Tokenizer {
         }
     }
 
-    /// The tokenizer without truncation.
+    /// Returns the tokenizer without truncation.
     fn whole(&self) -> &tokenizers::Tokenizer {
         self.whole.get_or_init(|| {
             let mut whole = Box::new(self.inner.clone());
-            let _ = whole.with_truncation(None); // which fails of no tokenizer
+            let _ = whole.with_truncation(None); // this never fails
             whole
         })
     }
 
-    /// The text of some tokens, without special ones.
+    /// Returns the text of tokens, without special ones.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
@@ -486,7 +485,7 @@ impl Tokenizer {
         })
     }
 
-    /// Whether the tokens end in a row of bytes, which the next one may go on with or spoil.
+    /// Returns whether the tokens end with a run of bytes, which the next token may continue or invalidate.
     pub(super) fn ends_within_bytes(&self, ids: &[u32]) -> bool {
         let added = self.inner.get_added_vocabulary();
         let is_left_out = |token: &String| added.is_special_token(token);
@@ -507,29 +506,29 @@ impl Tokenizer {
                 })
     }
 
-    /// Whether spaces before punctuation are left out of texts.
+    /// Returns whether spaces before punctuation are removed from texts.
     pub(super) fn cleans(&self) -> bool {
         self.decoding.cleans
     }
 
-    /// The length of the text that the text of further tokens leaves as it is.
+    /// Returns the length of the text that further tokens cannot change.
     pub(super) fn settled(&self, text: &str) -> usize {
         if !self.decoding.cleans {
             return text.len();
         }
-        // What is cleaned begins with a space and has four characters at most.
+        // A cleaned pattern begins with a space and has at most four characters.
         let from = text.char_indices().rev().nth(3).map_or(0, |(at, _)| at);
         let space = text[from..].find(' ').map(|at| from + at);
         space.map_or(text.len(), |at| text[..at].trim_end_matches(' ').len())
     }
 
-    /// Whether a token is special, such as one that ends a text.
+    /// Returns whether a token is special, such as an end-of-text token.
     pub fn is_special(&self, id: u32) -> bool {
         let token = self.inner.id_to_token(id);
         token.is_some_and(|t| self.inner.get_added_vocabulary().is_special_token(&t))
     }
 
-    /// An error about this tokenizer.
+    /// Makes an error about this tokenizer.
     pub(super) fn fail(&self, reason: impl Into<String>) -> Error {
         Error::Tokenizer {
             path: self.path.clone(),

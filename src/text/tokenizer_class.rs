@@ -1,7 +1,7 @@
-//! The class of transformers that makes a tokenizer of `tokenizer.json` and the files beside it.
+//! The class in transformers that builds a tokenizer from `tokenizer.json` and the files beside it.
 //!
-//! Many classes take only the words and merges of `tokenizer.json`, and build normalizer, pre-tokenizer, decoder and
-//! post-processor themselves, by keys of `tokenizer_config.json`. `classes.json` has these parts for each such class.
+//! Many classes only use the vocabulary and merges of `tokenizer.json`, and build normalizer, pre-tokenizer, decoder and
+//! post-processor themselves, from keys in `tokenizer_config.json`. `classes.json` has these parts for each such class.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/auto/tokenization_auto.py>
 
@@ -20,7 +20,7 @@ use crate::error::Result;
 
 static CLASSES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
     let classes = serde_json::from_str(include_str!("tokenizer_class/classes.json"));
-    classes.unwrap_or_default() // which a test holds
+    classes.unwrap_or_default() // a test checks this
 });
 
 /// Classes that follow `tokenizer.json`.
@@ -31,28 +31,28 @@ const AS_WRITTEN: [&str; 5] = [
     "PythonBackend",
     "ConvBertTokenizer",
 ];
-/// Entries of the list that are no classes: model types and Python classes.
+/// Entries in the list that are not classes: model types and Python classes.
 const MISTAKEN: &str = "mistaken";
 const IN_PYTHON: &str = "in Python";
-/// Names that transformers knows no class by, so that it follows `tokenizer.json`.
+/// Names for which transformers has no class, so it follows `tokenizer.json`.
 const NONE: &str = "";
 
-/// How a tokenizer is made of `tokenizer.json`.
+/// How a tokenizer is built from `tokenizer.json`.
 #[derive(Clone, Debug)]
 pub(super) enum TokenizerClass {
-    /// As the file says.
+    /// Exactly like the file.
     AsWritten,
-    /// With parts that a class builds, by the values of its keys.
+    /// With parts that a class builds from its keys' values.
     Built {
         parts: Map<String, Value>,
         keys: BTreeMap<String, Value>,
     },
-    /// By a class whose code is not known here: `tokenizer.json` is followed. The note says so, if transformers has the class.
+    /// By a class that is not supported here: `tokenizer.json` is followed. If transformers has the class, the note says so.
     Unknown { note: Option<String> },
 }
 
 impl TokenizerClass {
-    /// Returns the class that transformers takes for the tokenizer in a directory.
+    /// Returns the class that transformers uses for the tokenizer in a directory.
     ///
     /// # Errors
     /// If a key that the class reads has a value of another type.
@@ -99,15 +99,16 @@ impl TokenizerClass {
         Ok(Self::Built { parts, keys })
     }
 
-    /// Returns the class for the files in a directory without a `tokenizer.json`, if it is one of transformers that writes none.
+    /// Returns the class for the files in a directory without `tokenizer.json`, if it is a transformers class that does not
+    /// write one.
     pub fn in_python(directory: &Path) -> Option<String> {
         let config = ConfigJson::open_named(&directory.join("tokenizer_config.json")).ok()?;
         let name = name_of(directory, config.as_ref(), || false).ok()?;
         types_of(IN_PYTHON).any(|one| one == name).then_some(name)
     }
 
-    /// The special tokens that a class names where the files do not: those with the names that all classes know, then its own in
-    /// the order in which they get ids.
+    /// Returns the special tokens that a class defines if the files do not: first those with names that all classes know,
+    /// then its own in the order in which they get ids.
     pub fn named_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
         let part = |name: &str| match self {
             Self::Built { parts, .. } => parts.get(name),
@@ -123,7 +124,7 @@ impl TokenizerClass {
             .chain(own)
     }
 
-    /// The special tokens without a name that a class has where the files list none, such as languages.
+    /// Returns the special tokens without a name that a class defines if the files list none, such as languages.
     pub fn further_tokens(&self) -> Vec<String> {
         match self {
             Self::Built { parts, keys } => parts::further_tokens(parts, keys),
@@ -131,7 +132,7 @@ impl TokenizerClass {
         }
     }
 
-    /// The end of a word's last token, which decoding replaces by a space.
+    /// Returns the suffix of a word's last token, which decoding replaces by a space.
     pub fn word_end(&self) -> Option<&str> {
         match self {
             Self::Built { parts, .. } => parts.get("word_end").and_then(Value::as_str),
@@ -139,10 +140,10 @@ impl TokenizerClass {
         }
     }
 
-    /// The token of Code Llama in whose place a text is to be filled in.
+    /// Returns Code Llama's fill-in token.
     ///
     /// # Errors
-    /// If the key of the file is no text.
+    /// If the key's value is not a string.
     pub fn fill_token(&self, config: Option<&ConfigJson>) -> Result<Option<String>> {
         const KEY: &str = "fill_token";
         let Some((_, default)) = self.named_tokens().find(|(name, _)| *name == KEY) else {
@@ -152,12 +153,12 @@ impl TokenizerClass {
         Ok(Some(said.flatten().unwrap_or_else(|| default.to_string())))
     }
 
-    /// Whether the class's own keys are not read here.
+    /// Returns whether the class's own keys are not read here.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown { .. })
     }
 
-    /// A sentence on a class of transformers that is not followed.
+    /// Returns a note on a transformers class that is not followed.
     pub fn note(&self) -> Option<&str> {
         match self {
             Self::Unknown { note } => note.as_deref(),
@@ -166,7 +167,7 @@ impl TokenizerClass {
     }
 }
 
-/// The value of a key that says how many tokens a class adds.
+/// Returns the value of a key that sets the number of tokens that a class adds.
 fn number_of_tokens(config: &ConfigJson, key: &str) -> Result<Option<Value>> {
     const MOST: u64 = 1_000_000;
     match config.parsed::<u64>(key)? {
@@ -178,13 +179,13 @@ fn number_of_tokens(config: &ConfigJson, key: &str) -> Result<Option<Value>> {
     }
 }
 
-/// The name of the class for the files in a directory; empty if there is none.
+/// Returns the class name for the files in a directory; empty if there is none.
 fn name_of(
     directory: &Path,
     config: Option<&ConfigJson>,
     is_byte_level: impl FnOnce() -> bool,
 ) -> Result<String> {
-    // Its own reader tells what is wrong with it.
+    // The model's own reader reports its errors.
     let model = ConfigJson::open(&directory.join("config.json")).ok();
     let named = |file: Option<&ConfigJson>, key: &str| match file {
         Some(file) => file.text(&[key]).unwrap_or_default(),
@@ -203,7 +204,7 @@ fn name_of(
     ))
 }
 
-/// The name of the class for a file that names `class` and a model of a type; empty if there is none.
+/// Returns the class name for a file that names `class` and a model type; empty if there is none.
 fn chosen(
     class: Option<&str>,
     model_type: Option<&str>,
@@ -227,7 +228,7 @@ fn chosen(
     }
 }
 
-/// The lines `class: types` of the list.
+/// Returns the lines `class: types` in the list.
 fn lines() -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = include_str!("tokenizer_class/of_types.txt").lines();
     lines.filter_map(|line| line.split_once(": "))
@@ -239,14 +240,14 @@ fn types_of(class: &str) -> impl Iterator<Item = &'static str> {
         .flat_map(|(_, types)| types.split(' '))
 }
 
-/// The class that transformers registers for a model type.
+/// Returns the class that transformers registers for a model type.
 fn registered(model_type: &str) -> Option<&'static str> {
     let mut classes = lines().filter(|(name, _)| ![MISTAKEN, IN_PYTHON].contains(name));
     let found = classes.find(|(_, types)| types.split(' ').any(|one| one == model_type));
     found.map(|(name, _)| name)
 }
 
-/// The parts of a class, with those of the one that it is like.
+/// Returns a class's parts, merged with those of the class that it resembles.
 fn parts_of(name: &str) -> Option<Map<String, Value>> {
     let has_name = |entry: &Value| {
         let names = entry.get("names").and_then(Value::as_array);

@@ -1,9 +1,9 @@
-//! Keys of `tokenizer_config.json`: those that nothing reads, and the spaces that one of them cleans up.
+//! Keys in `tokenizer_config.json`: those that nothing reads, and the cleanup of spaces that one of them enables.
 
 use super::tokenizer_class::TokenizerClass;
 use crate::checkpoint::config_json::ConfigJson;
 
-/// Keys that are read here or in another place, or change neither tokens nor texts of a `tokenizer.json`.
+/// Keys that are read here or elsewhere, or that change neither the tokens nor the texts of a `tokenizer.json`.
 const KNOWN: [&str; 40] = [
     "_commit_hash",
     "add_bos_token", // transformers leaves this to tokenizer.json
@@ -39,7 +39,7 @@ const KNOWN: [&str; 40] = [
     "special_tokens_map_file",
     "split_special_tokens",
     "stride",
-    "tgt_lang", // transformers reads it for texts that are to be generated
+    "tgt_lang", // transformers reads it for target texts
     "tokenizer_class",
     "tokenizer_file",
     "truncation_side",
@@ -58,7 +58,7 @@ pub(super) const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
-/// Keys of classes that build a tokenizer's parts. Other classes leave them alone, also in transformers.
+/// Keys for classes that build a tokenizer's parts. Other classes ignore them, also in transformers.
 const OF_CLASSES: [&str; 21] = [
     "add_prefix_space",
     "clean_text",
@@ -95,7 +95,7 @@ pub(super) fn unread(config: &ConfigJson, class: &TokenizerClass) -> Vec<String>
     entries.map(|(key, _)| key.clone()).collect()
 }
 
-/// Returns a text as transformers' `clean_up_tokenization` leaves it: without spaces before punctuation and English endings.
+/// Returns a text after transformers' `clean_up_tokenization`: without spaces before punctuation and English endings.
 pub(super) fn cleaned(text: &str) -> String {
     const ENDINGS: [(&str, &str); 10] = [
         (" .", "."),

@@ -1,4 +1,4 @@
-//! Texts and pairs that are shortened to a number of tokens.
+//! Truncates texts and pairs to a number of tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use tokenizers::{
 
 use crate::error::{Error, Result};
 
-/// The text that loses tokens where a pair has too many: transformers' `TruncationStrategy`.
+/// The text that is truncated in a pair with too many tokens: transformers' `TruncationStrategy`.
 ///
 /// A text without a second one is the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,9 +18,9 @@ pub enum TruncationStrategy {
     /// The longer text, and then both.
     #[default]
     LongestFirst,
-    /// The first text. A pair whose second text leaves it no token is an error.
+    /// The first text. A pair whose second text leaves no token for it is an error.
     OnlyFirst,
-    /// The second text. A pair whose first text leaves it no token, and a text that is too long by itself, are errors.
+    /// The second text. A pair whose first text leaves no token for it, and a single text that is too long, are errors.
     OnlySecond,
 }
 
@@ -37,7 +37,7 @@ impl FromStr for TruncationStrategy {
     /// Reads transformers' name.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if it is none.
+    /// [`Error::InvalidConfig`] if it is not one.
     fn from_str(name: &str) -> Result<Self> {
         let all = [Self::LongestFirst, Self::OnlyFirst, Self::OnlySecond];
         let found = all.into_iter().find(|one| one.to_string() == name);
@@ -59,14 +59,14 @@ impl TruncationStrategy {
         }
     }
 
-    /// Whether the tokenizers library shortens a text as this strategy does. It reads of each text of a pair only as many tokens
-    /// as both may have, so that it does not know which of two longer ones is the longest.
+    /// Returns whether the tokenizers library truncates a text in the same way. The library reads at most as many tokens of
+    /// each text in a pair as both together may have, so it cannot tell which of two longer texts is the longest.
     pub(super) fn is_the_library_s(self, input: &EncodeInput) -> bool {
         matches!(input, EncodeInput::Single(_)) && self != Self::OnlySecond
     }
 }
 
-/// A number of tokens, special ones included, to which texts are shortened.
+/// The number of tokens, including special ones, to which texts are truncated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     pub max_length: usize,
@@ -75,10 +75,10 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Encodes a text or a pair as transformers does, with a tokenizer that truncates nothing itself.
+    /// Encodes a text or a pair like transformers, with a tokenizer that does not truncate.
     ///
     /// # Errors
-    /// If the tokenizer fails, or the strategy cannot shorten the text.
+    /// If the tokenizer fails, or the strategy cannot truncate the text.
     pub fn encode(
         &self,
         tokenizer: &tokenizers::Tokenizer,
@@ -106,7 +106,7 @@ impl Limit {
         tokenizer.post_process(first, second, true).map_err(fail)
     }
 
-    /// The reason why a text of so many tokens, or a pair, cannot be shortened.
+    /// Returns why a text or pair with these lengths cannot be truncated.
     fn refused(&self, lengths: (usize, Option<usize>)) -> String {
         let (strategy, most) = (self.strategy, self.max_length);
         let has = match lengths {

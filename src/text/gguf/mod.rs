@@ -1,7 +1,7 @@
-//! A tokenizer made of the words in a GGUF file.
+//! Builds a tokenizer from a GGUF file.
 //!
-//! It is the one that the model's own `tokenizer.json` describes: what a file lacks of that goes by the kind of tokenizer and
-//! the name of its pre-tokenizer.
+//! The result equals the model's own `tokenizer.json`. Parts that a GGUF file lacks follow from the tokenizer's type and its
+//! pre-tokenizer's name.
 
 mod pairs;
 mod pre_tokenizers;
@@ -16,7 +16,7 @@ use self::pre_tokenizers::{Also, PreTokenizer};
 use crate::checkpoint::{Special, TokenType, Words};
 use crate::error::{Error, Result};
 
-/// A tokenizer's parts but its added tokens, and what surrounds a text.
+/// A tokenizer's components without added tokens, and the special tokens around a text.
 struct Parts {
     tokenizer: Tokenizer,
     around: Around,
@@ -26,17 +26,17 @@ struct Parts {
 #[derive(Clone, Copy, Debug, Default)]
 struct Around {
     first: Option<u32>,
-    /// Between two texts, before the second's own.
+    /// Between two texts, before the second one's own.
     between: Option<u32>,
     last: Option<u32>,
-    /// The type of the second text's tokens.
+    /// The token type for the second text.
     second_type: u32,
 }
 
-/// The tokenizer of a file's words.
+/// Returns the tokenizer in a file.
 ///
 /// # Errors
-/// If the file's kind of tokenizer or of pre-tokenizer is not known, or a key that the kind needs is missing or of another form.
+/// If the tokenizer's type or pre-tokenizer is unknown, or a required key is missing or malformed.
 pub(super) fn tokenizer(words: &Words) -> Result<Tokenizer> {
     let Parts {
         mut tokenizer,
@@ -62,7 +62,7 @@ pub(super) fn tokenizer(words: &Words) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Makes a part of what a `tokenizer.json` would say of it.
+/// Makes a component from its description in the form of `tokenizer.json`.
 fn part<T: serde::de::DeserializeOwned>(words: &Words, described: Value) -> Result<T> {
     serde_json::from_value(described).map_err(|error| failed(words, error))
 }
@@ -74,7 +74,7 @@ fn failed(words: &Words, reason: impl ToString) -> Error {
     }
 }
 
-/// Tokens that are found in a text before all else.
+/// Adds tokens that are matched in a text before everything else.
 fn add_tokens(words: &Words, tokenizer: &mut Tokenizer) -> Result<()> {
     let is_phi = ["phi-3", "phi3"]
         .iter()
@@ -86,7 +86,7 @@ fn add_tokens(words: &Words, tokenizer: &mut Tokenizer) -> Result<()> {
             _ => return None,
         };
         let text = &words.tokens[id];
-        // Marked as what begins a word.
+        // Marked as the beginning of a word.
         let text = match (words.model == "bert", text.strip_prefix('▁')) {
             (true, Some(text)) => text,
             _ => text,
@@ -99,13 +99,13 @@ fn add_tokens(words: &Words, tokenizer: &mut Tokenizer) -> Result<()> {
     };
     let types = words.settled_types();
     let tokens: Vec<AddedToken> = types.into_iter().enumerate().filter_map(added).collect();
-    // In one call, or each would be searched for anew; special ones are known by their flag.
+    // In one call, because each call rebuilds the search; the library recognizes special ones by their flag.
     let added = tokenizer.add_tokens(tokens);
     added.map(drop).map_err(|error| failed(words, error))
 }
 
 impl Around {
-    /// What a `tokenizer.json` says of it; nothing if there is nothing around a text.
+    /// Returns the template as in `tokenizer.json`; `None` if there are no tokens around a text.
     fn template(self, words: &Words) -> Option<Value> {
         let text = |id: u32| words.text(id).unwrap_or_default();
         let token = |id: Option<u32>, kind: u32| {
@@ -141,15 +141,15 @@ impl Around {
     }
 }
 
-/// The token that begins or ends a text, if the file or else `default` says that one does.
+/// Returns the token that begins or ends a text, if the file or else `default` requests one.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such token.
 fn wanted(words: &Words, key: &str, default: bool, special: Special) -> Result<Option<u32>> {
     match (words.flag(key)?.unwrap_or(default), words.id(special)) {
         (false, _) => Ok(None),
         (true, Some(id)) => Ok(Some(id)),
-        // Unsaid, there is none to add.
+        // If the file does not set it, no token is added.
         (true, None) if words.flag(key)?.is_none() => Ok(None),
         (true, None) => {
             Err(words.error(key, "is true, but no token for that is named".to_string()))
@@ -157,7 +157,7 @@ fn wanted(words: &Words, key: &str, default: bool, special: Special) -> Result<O
     }
 }
 
-/// Whether a word only fills up the list, as converters write it.
+/// Returns whether a token is only filler, as converters write it.
 fn is_filler(words: &Words, id: usize) -> bool {
     let is_unused = words.types.get(id) == Some(&TokenType::Unused);
     is_unused && words.tokens[id].starts_with("[PAD")

@@ -1,4 +1,4 @@
-//! Words made of pairs in the order of their merges: `gpt2`, spelled in signs for bytes or in characters.
+//! BPE vocabularies: `gpt2`, with GPT-2's byte characters or with plain characters.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     let known: HashMap<&str, u32> = { vocabulary.iter() }
         .map(|(token, id)| (&token[..], *id))
         .collect();
-    // Those of words that the model lacks are of no use.
+    // Merges of tokens that the vocabulary lacks have no effect.
     let is_known = |(one, other): &(String, String)| {
         let both = format!("{one}{other}");
         [one, other, &both]
@@ -82,7 +82,7 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     let is_separated = words
         .flag("add_sep_token")?
         .unwrap_or(pre.is(Also::Separated));
-    // Gemma's files say no, and llama.cpp does it all the same.
+    // Gemma's files say no, but llama.cpp does it anyway.
     let first = match name {
         "gemma4" => words.id(Special::Bos),
         _ => wanted(words, "add_bos_token", pre.is(Also::Begun), Special::Bos)?,
@@ -102,7 +102,7 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     })
 }
 
-/// Sets what is done to a text first.
+/// Sets the normalizer.
 pub(super) fn with_normalizer(
     words: &Words,
     tokenizer: &mut Tokenizer,
@@ -113,7 +113,8 @@ pub(super) fn with_normalizer(
     set.map(drop).map_err(|error| failed(words, error))
 }
 
-/// All pairs of line breaks, the shortest first, so that each run of them that is a token becomes that.
+/// Returns all merges of line breaks, the shortest first, so that each run of line breaks that is a token becomes that
+/// token.
 fn line_breaks(known: &HashMap<&str, u32>) -> Vec<(String, String)> {
     let breaks = |n: usize| "\n".repeat(n);
     let n_most = (1..)
@@ -125,7 +126,7 @@ fn line_breaks(known: &HashMap<&str, u32>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Pairs in their order. The first of a pair may begin with a space.
+/// Returns the merges in order. The first token in a merge may begin with a space.
 fn merges(words: &Words) -> Result<Vec<(String, String)>> {
     let pair = |merge: &String| {
         let first = merge.chars().next().map_or(0, char::len_utf8);

@@ -1,50 +1,51 @@
-//! Pre-tokenizers by the names that llama.cpp gives them in `tokenizer.ggml.pre`.
+//! Pre-tokenizers by their names in llama.cpp's `tokenizer.ggml.pre`.
 //!
-//! Patterns are those of the tokenizers' own files where llama.cpp rewrote one for its engine. What a file cannot say and its
-//! tokenizer.json does, such as composed characters, goes by the name.
+//! Patterns are those in the original tokenizers' files if llama.cpp rewrote one for its engine. Settings that a GGUF file
+//! cannot express but `tokenizer.json` has, such as character composition, follow from the name.
 
 use Also::{Begun, Composed, Marked, Separated, WholeBreaks, WholeWords};
 
-/// How a tokenizer cuts texts before pairs are merged, and what else its name says.
+/// How a tokenizer splits texts before merging, and other settings that its name implies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PreTokenizer {
     names: &'static [&'static str],
-    /// Patterns, each of which cuts what those before it left: a match is a piece, and so is what lies between two.
+    /// Patterns, each of which splits the pieces left by the previous ones: both the matches and the text between them
+    /// become pieces.
     pub cuts: &'static [&'static str],
     also: &'static [Also],
 }
 
-/// What else a name says.
+/// Other settings that a name implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Also {
-    /// A piece that is a word is not made of pairs.
+    /// A piece that is in the vocabulary is not split and merged.
     WholeWords,
-    /// A text begins with the token for that, unless the file says otherwise.
+    /// A text begins with the start token, unless the file says otherwise.
     Begun,
-    /// A pair of texts has the token between them twice, as RoBERTa's.
+    /// A pair has two separators between its texts, as in RoBERTa.
     Separated,
     /// Characters are composed first (NFC).
     Composed,
-    /// Words are spelled in characters, with spaces marked, and not in GPT-2's signs for bytes.
+    /// Tokens contain characters, with spaces marked, instead of GPT-2's byte characters.
     Marked,
-    /// Line breaks beside each other are one token if the model has it, whatever its merges are.
+    /// Adjacent line breaks are one token if the vocabulary has it, whatever its merges are.
     WholeBreaks,
 }
 
 impl PreTokenizer {
-    /// The one of a name.
+    /// Returns the pre-tokenizer with this name.
     pub fn named(name: &str) -> Option<Self> {
         let found = TABLE.iter().find(|one| one.names.contains(&name));
         found.copied()
     }
 
-    /// All names, for a message.
+    /// Returns all names, for a message.
     pub fn listed() -> String {
         let names: Vec<&str> = TABLE.iter().flat_map(|one| one.names).copied().collect();
         names.join(", ")
     }
 
-    /// Whether its name says this.
+    /// Returns whether its name implies this setting.
     pub fn is(&self, what: Also) -> bool {
         self.also.contains(&what)
     }
@@ -58,20 +59,20 @@ const fn of(
     PreTokenizer { names, cuts, also }
 }
 
-/// Of GPT-2.
+/// GPT-2's pattern.
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// Of Llama 3: digits in threes.
+/// Llama 3's pattern: digits in threes.
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Of Qwen 2: digits alone.
+/// Qwen 2's pattern: single digits.
 const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_3_5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Of Mistral: words are cut where capitals begin.
+/// Mistral's pattern: words are split where capitals begin.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Of GPT-4o: the same with digits in threes.
+/// GPT-4o's pattern: Mistral's with digits in threes.
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const YOUTU_SCRIPTS: &str = r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+";
-/// Chinese characters are apart.
+/// Kimi K2's pattern: Chinese characters are separate.
 const KIMI_K2: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const DEEPSEEK_3_WORDS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 /// Chinese characters and kana.
@@ -90,9 +91,9 @@ const EXAONE_MOE: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{
 const MINICPM_5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const NO_CONTRACTIONS: &str =
     r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Spaces in powers of two.
+/// Jais 2's pattern: spaces in powers of two.
 const JAIS_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}";
-/// Line breaks apart from all else.
+/// Line breaks separate from everything else.
 const LINES: &str = r"[^\n]+|[\n]+";
 const DIGIT: &str = r"\p{N}";
 const DIGITS: &str = r"\p{N}+";

@@ -1,4 +1,4 @@
-//! Words made of pairs, the best scored first: `llama`, as SentencePiece makes them.
+//! SentencePiece BPE vocabularies: `llama`, merged in the order of scores.
 
 use std::collections::HashMap;
 
@@ -61,7 +61,7 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     })
 }
 
-/// Every pair of words that is a word, that of the best score first: transformers' `generate_merges`.
+/// Returns all pairs of tokens that form a token, in descending order of score: transformers' `generate_merges`.
 fn merges(vocabulary: &[(&str, u32)], scores: &[f32]) -> Vec<(String, String)> {
     let ids: HashMap<&str, u32> = vocabulary.iter().copied().collect();
     let mut all = Vec::new();

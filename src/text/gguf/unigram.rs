@@ -1,4 +1,4 @@
-//! The likeliest words: `t5`, as SentencePiece's unigram model has them.
+//! SentencePiece unigram vocabularies: `t5`.
 
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
@@ -16,7 +16,7 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     let n = words.tokens.len();
     let fillers = (0..n).rev().take_while(|&id| is_filler(words, id)).count();
     let scored = (0..n - fillers).map(|id| match (words.types[id], is_filler(words, id)) {
-        // The least score is the unknown token's, and no text has this word.
+        // The lowest score belongs to the unknown token, and no text contains this word.
         (_, true) => (format!("\0{}", words.tokens[id]), 0.0),
         (TokenType::Control | TokenType::UserDefined | TokenType::Unknown, _) => (
             words.tokens[id].clone(),

@@ -1,4 +1,4 @@
-//! Words made of the longest pieces from the left: `bert`.
+//! WordPiece vocabularies: `bert`.
 
 use serde_json::json;
 use tokenizers::Tokenizer;
@@ -10,7 +10,7 @@ use super::{Around, Parts, failed, part};
 use crate::checkpoint::{Special, TokenType, Words};
 use crate::error::Result;
 
-/// What continues a word in the vocabulary of a `tokenizer.json`.
+/// The prefix of tokens inside a word in a `tokenizer.json`.
 const INSIDE: &str = "##";
 
 pub(super) fn parts(words: &Words) -> Result<Parts> {
@@ -19,7 +19,7 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
         let reason = "is missing, and [UNK] is no token".to_string();
         return Err(words.error("unknown_token_id", reason));
     };
-    // Files mark what begins a word, and not what continues one.
+    // GGUF files mark the beginning of a word instead of its continuation.
     let mut vocabulary = Vocab::default();
     for (id, (token, kind)) in words.tokens.iter().zip(words.settled_types()).enumerate() {
         let is_bracketed = token.starts_with('[') && token.ends_with(']');

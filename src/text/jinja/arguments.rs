@@ -1,9 +1,9 @@
-//! The arguments of a Python method or a filter, by place or by name.
+//! The arguments of a Python method or a filter, by position or by name.
 
 use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind};
 
-/// Arguments of one call.
+/// The arguments in one call.
 #[derive(Debug)]
 pub(super) struct Arguments<'a> {
     of: &'a str,
@@ -12,10 +12,10 @@ pub(super) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Reads the arguments of the function `of`, whose parameters have these names.
+    /// Reads the arguments for the function `of`, whose parameters have these names.
     ///
     /// # Errors
-    /// If there are more arguments, or one has another name.
+    /// If there are too many arguments, or one has an unknown name.
     pub fn new(of: &'a str, args: &'a [Value], names: &[&str]) -> Result<Self, Error> {
         let (placed, named) = match args.split_last() {
             Some((last, placed)) if last.is_kwargs() => (
@@ -34,7 +34,7 @@ impl<'a> Arguments<'a> {
         Ok(Self { of, placed, named })
     }
 
-    /// The argument at a place, or with a name; `None` if it is not given or Python's `None`.
+    /// Returns the argument at a position, or with a name; `None` if it is not given or Python's `None`.
     pub fn value(&self, place: usize, name: &str) -> Option<Value> {
         let named = || self.named.peek::<Value>(name).ok();
         let value = self.placed.get(place).cloned().or_else(named);

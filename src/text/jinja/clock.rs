@@ -25,7 +25,7 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-/// A wider field is an attack.
+/// The width limit for a field; a wider one is an attack.
 const MOST_WIDTH: usize = 1000;
 
 /// Returns the local time in this format.
@@ -33,7 +33,7 @@ pub(super) fn strftime_now(format: &str) -> String {
     strftime(format, &Local::now())
 }
 
-/// How a directive is padded and cased: the flags of glibc.
+/// A directive's padding and case: glibc's flags.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     pad: Option<char>,
@@ -56,7 +56,7 @@ fn strftime(format: &str, now: &DateTime<Local>) -> String {
                     let width = flags.width.unwrap_or(0) * 10 + digit as usize - '0' as usize;
                     flags.width = Some(width.min(MOST_WIDTH));
                 }
-                Some('E' | 'O') => {} // of other locales
+                Some('E' | 'O') => {} // alternatives in other locales
                 Some(code) => break field(code, flags, now),
                 None => break None,
             }
@@ -64,14 +64,14 @@ fn strftime(format: &str, now: &DateTime<Local>) -> String {
         let length = rest.len() - at - 1 - directive.as_str().len();
         match written {
             Some(text) => out.push_str(&text),
-            None => out.push_str(&rest[at..at + 1 + length]), // as glibc leaves it
+            None => out.push_str(&rest[at..at + 1 + length]), // glibc leaves it unchanged
         }
         rest = directive.as_str();
     }
     out + rest
 }
 
-/// Returns the text of a directive, or `None` if there is no such directive.
+/// Returns a directive's text, or `None` if there is no such directive.
 fn field(code: char, flags: Flags, now: &DateTime<Local>) -> Option<String> {
     let text = |text: &str| Some(padded(text, flags, ' ', 0));
     let number = |n: i64, width: usize| Some(padded(&n.to_string(), flags, '0', width));

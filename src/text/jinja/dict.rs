@@ -1,4 +1,4 @@
-//! Python's dictionaries: attributes of a mapping are its methods first, and its keys behind them.
+//! Python's dictionaries: an attribute of a mapping is first a method, then a key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use minijinja::{Error, ErrorKind, State};
 
 use super::python::repr;
 
-/// Methods of a dictionary that a template may call: its environment is immutable.
+/// Dictionary methods that a template may call: its environment is immutable.
 pub(super) const METHODS: [&str; 5] = ["get", "items", "keys", "values", "copy"];
-/// Methods that the sandbox of Jinja2 hides.
+/// Methods that Jinja2's sandbox hides.
 const HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
 /// Returns the value with every mapping in it as a [`Dict`].
@@ -31,7 +31,7 @@ pub(in crate::text) fn python_value(value: Value) -> Value {
     }
 }
 
-/// A mapping of the conversation. In Jinja2 `schema.items` is the method, though the mapping has a key of this name.
+/// A mapping in the conversation. In Jinja2, `schema.items` is the method even if the mapping has a key with this name.
 #[derive(Debug)]
 struct Dict(Value);
 
@@ -84,7 +84,7 @@ impl Object for Method {
     }
 }
 
-/// What `keys()`, `values()` and `items()` return: iterable, without indices.
+/// The results of `keys()`, `values()` and `items()`: iterable, without indexing.
 #[derive(Debug)]
 pub(super) struct View {
     name: &'static str,
@@ -106,7 +106,7 @@ impl Object for View {
     }
 }
 
-/// Calls a method of a dictionary.
+/// Calls a dictionary's method.
 pub(super) fn method(dict: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let Some(object) = dict.as_object() else {
         return Err(ErrorKind::UnknownMethod.into());

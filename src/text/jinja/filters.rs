@@ -1,4 +1,4 @@
-//! Filters and tests of Jinja2 that minijinja lacks, or that differ there.
+//! Jinja2's filters and tests that minijinja lacks, or that differ there.
 
 use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, filters};
@@ -47,7 +47,7 @@ const FILTERS: [(&str, Filter); 13] = [
     }),
 ];
 
-/// Filters of Jinja2 that this crate does not have, and filters of minijinja alone.
+/// Jinja2's filters that this crate does not support, and filters that only minijinja has.
 const UNSUPPORTED: &str = "attr filesizeformat format pprint random striptags truncate urlencode urlize wordwrap xmlattr bool chain \
     lines split zip";
 
@@ -153,7 +153,7 @@ fn default(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new("default", args, &["default_value", "boolean"])?;
     let is_missing = value.is_undefined() || (arguments.is_true(1, "boolean") && !value.is_true());
     let given = match args.first() {
-        Some(first) if first.is_none() => Some(first.clone()), // which is a value here
+        Some(first) if first.is_none() => Some(first.clone()), // a value here
         _ => arguments.value(0, "default_value"),
     };
     Ok(match is_missing {
@@ -231,7 +231,7 @@ fn join(value: &Value, args: &[Value]) -> Result<Value, Error> {
     Ok(items.join(&between).into())
 }
 
-/// Whether Python reads a character in a number that Rust does not.
+/// Returns whether Python accepts a character in a number that Rust does not.
 fn is_other(c: char) -> bool {
     c == '_' || (!c.is_ascii() && c.is_numeric())
 }
@@ -243,7 +243,7 @@ fn check_defined(value: &Value, filter: &str) -> Result<(), Error> {
     }
 }
 
-/// Returns the whole number that Python's `int` makes of a value, or the default.
+/// Returns the integer that Python's `int` makes from a value, or the default.
 fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new("int", args, &["default", "base"])?;
     check_defined(value, "int")?;
@@ -287,7 +287,7 @@ fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
         .filter(|_| is_number)
     {
         Some(n) => Ok(Value::from(sign * n)),
-        // As Jinja2 does with "42.23".
+        // Jinja2 does this for "42.23".
         None => match text.parse::<f64>().ok().filter(|x| x.is_finite()) {
             Some(x) => Ok(Value::from(x as i128)),
             None => default(),

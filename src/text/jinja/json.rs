@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind};
 
 use super::python::{float, is_float, is_object};
 
-/// The arguments of `json.dumps`.
+/// The arguments to `json.dumps`.
 #[derive(Debug)]
 pub(super) struct Style {
     pub escapes_beyond_ascii: bool,
@@ -18,10 +18,10 @@ pub(super) struct Style {
     pub sorts_keys: bool,
 }
 
-/// Deeper values than Python's recursion limit lets `json.dumps` write.
+/// The nesting limit: Python's recursion limit does not let `json.dumps` write deeper values.
 const MOST_LEVELS: usize = 900;
 
-/// Returns the JSON of a value.
+/// Returns a value as JSON.
 ///
 /// # Errors
 /// If a value has no JSON, such as an undefined one, or keys cannot be sorted.
@@ -69,7 +69,7 @@ fn write(out: &mut String, value: &Value, style: &Style, level: usize) -> Result
     Ok(())
 }
 
-/// Writes the items of a list or an object between its brackets.
+/// Writes a list's or an object's items between its brackets.
 fn group(
     out: &mut String,
     [open, close]: [char; 2],
@@ -108,7 +108,7 @@ fn number(value: &Value) -> String {
     }
 }
 
-/// Returns the text of a key: `json.dumps` writes numbers, booleans and `None` as strings.
+/// Returns a key's text: `json.dumps` writes numeric keys, booleans and `None` as strings.
 fn key_text(key: &Value) -> Result<String, Error> {
     match key.kind() {
         ValueKind::String => Ok(key.as_str().unwrap_or_default().to_string()),

@@ -1,6 +1,7 @@
 //! Jinja2 as transformers sets it up for chat templates, on minijinja.
 //!
-//! minijinja reads almost all of Jinja2. This module adds what transformers adds, and replaces what Python does otherwise.
+//! minijinja reads almost all of Jinja2. This module adds transformers' extensions, and replaces the parts that Python
+//! computes differently.
 
 mod arguments;
 mod clock;
@@ -20,7 +21,8 @@ use minijinja::{Environment, Error, ErrorKind, State};
 
 pub(in crate::text) use dict::python_value;
 
-/// A template that loops for ever ends with an error after a second; real ones take some hundred steps a message.
+/// The step limit: a template that loops for ever ends with an error after a second. Real templates take some hundred steps
+/// for each message.
 const MOST_STEPS: u64 = 10_000_000;
 
 /// Returns an environment that holds one template under `name`.
@@ -50,7 +52,7 @@ pub(in crate::text) fn environment(
     Ok(environment)
 }
 
-/// Calls a method of a value of Python's types.
+/// Calls a method on a value of a Python type.
 fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String if value.is_safe() => {
@@ -70,7 +72,7 @@ fn failed(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason.into())
 }
 
-/// Refuses what Jinja2 renders and this module does not.
+/// Refuses a construct that Jinja2 renders and this module does not.
 fn unsupported(construct: impl std::fmt::Display) -> Error {
     failed(format!("{construct} is not supported"))
 }

@@ -1,4 +1,4 @@
-//! Objects of Python that minijinja lacks.
+//! Python objects that minijinja lacks.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use minijinja::value::{Enumerator, Object, ObjectRepr, Value};
 use super::python::is_named;
 use super::{failed, unsupported};
 
-/// Items that can be read once. A generator is true, whatever it has, and has no length.
+/// Items that can be read once. A generator is always true, and has no length.
 #[derive(Debug)]
 pub(super) struct Generator(Arc<Mutex<std::vec::IntoIter<Value>>>);
 
@@ -29,7 +29,7 @@ impl Object for Generator {
     }
 
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
-        Some(Value::UNDEFINED) // so that no index reads the items
+        Some(Value::UNDEFINED) // so that indexing does not read the items
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
@@ -50,8 +50,8 @@ impl Object for Generator {
     }
 }
 
-/// Returns the items of a loop: a generator and a string have a length there. How many items the loop leaves in a generator is
-/// not known, so that they are refused from then on.
+/// Returns a loop's items: generators and strings have a length there. It is unknown how many items the loop leaves in a
+/// generator, so any later use is refused.
 pub(super) fn iterated(value: Value) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.chars().map(|c| c.to_string()).collect());
@@ -116,7 +116,7 @@ impl Object for Range {
     }
 }
 
-/// An undefined argument of a macro: the parameter's default does not replace it.
+/// An undefined macro argument: the parameter's default does not replace it.
 #[derive(Debug)]
 struct Given;
 

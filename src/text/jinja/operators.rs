@@ -1,4 +1,4 @@
-//! Operators that compute otherwise in Python than in minijinja, as functions: [`rewrite`](super::rewrite) writes them.
+//! Operators that compute differently in Python and in minijinja, as functions: [`rewrite`](super::rewrite) calls them.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use super::python::{HIDDEN_ENTRY, is_float, is_list, is_own, text};
 use super::rewrite::has;
 use super::{failed, unsupported};
 
-/// Attributes of Python's strings, lists, numbers and ranges that a template may read without a call.
+/// Attributes of Python's strings, lists, numeric types and ranges that a template may read without a call.
 pub(super) const ATTRIBUTES: &str = "append as_integer_ratio bit_count bit_length capitalize casefold center clear conjugate copy \
     count denominator encode endswith expandtabs extend find format format_map from_bytes fromhex hex imag index insert is_integer \
     isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower \
@@ -100,7 +100,7 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_function("python_taken", taken);
     environment.add_function("python_iterated", iterated);
     environment.add_function("range", Range::value);
-    // The entry makes a namespace true, as an object of Python is.
+    // The entry makes a namespace true, like a Python object.
     environment.add_function("namespace", |args: Rest<ValueOrKwargs>| {
         let entry = Value::from_pairs([(HIDDEN_ENTRY, true)]);
         let all = args.into_values();
@@ -119,7 +119,7 @@ fn unfit(operator: &str, a: &Value, b: &Value) -> Error {
     ))
 }
 
-/// Returns the whole number of an integer or a boolean.
+/// Returns the integer value of an integer or a boolean.
 pub(super) fn integer(value: &Value) -> Option<i128> {
     let is_integer = value.is_integer() || value.kind() == ValueKind::Bool;
     is_integer
@@ -158,7 +158,7 @@ fn added(a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Returns `a % b`: the text of a format, or the remainder with the divisor's sign.
+/// Returns `a % b`: a formatted string, or the remainder with the divisor's sign.
 fn percent(a: &Value, b: &Value) -> Result<Value, Error> {
     if let Some(template) = a.as_str() {
         let values = match b.is_tuple() {
@@ -233,7 +233,7 @@ pub(super) fn formatted(
     Ok(format(style, template, &values).map_err(reason)?.into())
 }
 
-/// Compares two values as Python does, which has no order of values of different types.
+/// Compares two values like Python, which cannot order values of different types.
 fn compare(a: &Value, operator: &str, b: &Value) -> Result<bool, Error> {
     let test: fn(Ordering) -> bool = match operator {
         "==" => return Ok(is_own(a) == is_own(b) && a == b),
@@ -250,7 +250,7 @@ fn compare(a: &Value, operator: &str, b: &Value) -> Result<bool, Error> {
         .is_some_and(test))
 }
 
-/// Returns the order of two values of types that Python orders; within, `None` of a NaN.
+/// Returns the order of two values whose types Python can order; the inner value is `None` for a NaN.
 pub(super) fn ordering(a: &Value, b: &Value) -> Option<Option<Ordering>> {
     if let (Some(x), Some(y)) = (number(a), number(b)) {
         return Some(Some(a.cmp(b)).filter(|_| !x.is_nan() && !y.is_nan()));
@@ -279,7 +279,7 @@ pub(super) fn is_hashable(value: &Value) -> bool {
     }
 }
 
-/// Whether Python's `value in container` holds.
+/// Returns Python's `value in container`.
 fn contains(container: &Value, value: &Value) -> Result<bool, Error> {
     match (container.kind(), value.as_str()) {
         (ValueKind::String, Some(part)) => {
@@ -296,7 +296,7 @@ fn contains(container: &Value, value: &Value) -> Result<bool, Error> {
     }
 }
 
-/// Returns an attribute that is none of a mapping's entries only if the value is no mapping.
+/// Returns an entry of a mapping, or an attribute of an object. Refuses attributes of all other types.
 fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Map | ValueKind::Plain | ValueKind::Undefined | ValueKind::None => {

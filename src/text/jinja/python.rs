@@ -6,30 +6,30 @@ use minijinja::value::ValueKind;
 use super::dict::View;
 use super::objects::{Generator, Range};
 
-/// An entry of each namespace, which no template can name.
+/// An entry in each namespace, which no template can name.
 pub(super) const HIDDEN_ENTRY: &str = "\0";
 
-/// Whether the value is one of minijinja's objects of a type with this name.
+/// Returns whether the value is a minijinja object whose type has this name.
 pub(super) fn is_named(value: &Value, name: &str) -> bool {
     let object = value.as_object();
     object.is_some_and(|object| object.type_name().ends_with(name))
 }
 
-/// Whether the value is a mapping to minijinja, and none to Python.
+/// Returns whether the value is a mapping in minijinja but not in Python.
 pub(super) fn is_object(value: &Value) -> bool {
     ["::Namespace", "::Loop", "::Macro"]
         .iter()
         .any(|name| is_named(value, name))
 }
 
-/// Whether the value has items, and is no list.
+/// Returns whether the value has items, but is not a list.
 pub(super) fn is_own(value: &Value) -> bool {
     let is_view = value.downcast_object_ref::<View>().is_some();
     let is_generator = value.downcast_object_ref::<Generator>().is_some();
     is_view || is_generator || value.downcast_object_ref::<Range>().is_some()
 }
 
-/// Whether the value is a list or a tuple.
+/// Returns whether the value is a list or a tuple.
 pub(super) fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && !is_own(value)
 }
@@ -103,7 +103,8 @@ pub(super) fn repr(value: &Value) -> String {
     }
 }
 
-/// Returns Python's `repr` of a float: the shortest digits that are this number, with an exponent beyond 16 digits.
+/// Returns Python's `repr` for a float: the shortest digits that read back as this number, with an exponent beyond 16
+/// digits.
 pub(super) fn float(x: f64) -> String {
     if !x.is_finite() {
         return x.to_string().to_lowercase();
@@ -118,7 +119,7 @@ pub(super) fn float(x: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Returns Python's `repr` of a string.
+/// Returns Python's `repr` for a string.
 fn string(text: &str) -> String {
     let quote = match text.contains('\'') && !text.contains('"') {
         true => '"',
@@ -144,9 +145,9 @@ fn string(text: &str) -> String {
     out
 }
 
-/// Whether Python's `str.isprintable` holds. Rust's own escapes leave the same characters as they are.
+/// Returns Python's `str.isprintable`. Rust's own escapes leave the same characters unchanged.
 pub(super) fn is_printable(c: char) -> bool {
-    // Behind another character: at the start of a string, Rust escapes a combining character too.
+    // After another character: at the start of a string, Rust escapes a combining character too.
     match c {
         '\'' | '"' | '\\' => true,
         c => c == ' ' || ['a', c].iter().collect::<String>().escape_debug().count() == 2,

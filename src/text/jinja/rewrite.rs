@@ -1,5 +1,5 @@
-//! A template written again for minijinja: what minijinja computes in another way than Jinja2 becomes a call of a function of
-//! [`operators`](super::operators), or is refused by its name.
+//! Rewrites a template for minijinja: expressions that minijinja computes differently from Jinja2 become calls to functions
+//! in [`operators`](super::operators), or are refused by name.
 
 use std::collections::BTreeSet;
 
@@ -17,25 +17,25 @@ use super::python::is_float;
 use super::source::quoted;
 use super::{failed, unsupported};
 
-/// Names that Jinja2 defines, and this crate does not.
+/// Names that Jinja2 defines, but this crate does not.
 const NAMES: &str = "cycler joiner kwargs lipsum self varargs";
-/// Functions that are no macros of the template.
+/// Functions that are not macros in the template.
 const FUNCTIONS: &str = "dict loop namespace raise_exception range strftime_now";
-/// Filters of strings, which take the text of any value.
+/// String filters, which convert any value to text.
 const TEXT_FILTERS: &str = "capitalize lower replace safe title trim upper";
 
-/// Filters of items, which are not of `None`.
+/// Filters for items, which `None` does not have.
 const ITEM_FILTERS: &str =
     "batch join list map max min reject rejectattr select selectattr slice sort sum unique";
 /// Filters whose result is a generator in Jinja2, and a list in minijinja.
 const GENERATORS: &str = "batch items map reject rejectattr reverse select selectattr slice unique";
 
-/// Whether a word is in a list of words.
+/// Returns whether a word is in a space-separated list.
 pub(super) fn has(words: &str, word: &str) -> bool {
     words.split(' ').any(|known| known == word)
 }
 
-/// Returns the syntax of written templates. Texts do not have its marks.
+/// Returns the syntax of rewritten templates, whose delimiters do not occur in texts.
 pub(super) fn syntax() -> Result<SyntaxConfig, Error> {
     let mut syntax = SyntaxConfig::builder();
     syntax
@@ -47,7 +47,7 @@ pub(super) fn syntax() -> Result<SyntaxConfig, Error> {
         .build()
 }
 
-/// Writes a template of Jinja2, with transformers' settings of white space, in [`syntax`].
+/// Rewrites a Jinja2 template, with transformers' whitespace settings, to [`syntax`].
 ///
 /// # Errors
 /// If the template is not valid, or has a construct that is not supported.
@@ -72,7 +72,7 @@ pub(super) fn rewritten(source: &str) -> Result<String, Error> {
     Ok(writer.out)
 }
 
-/// The statement around another one, as far as `{% break %}` and `{% continue %}` ask.
+/// The statement around another one, as far as `{% break %}` and `{% continue %}` depend on it.
 #[derive(Clone, Copy)]
 enum Around {
     Loop,
@@ -83,7 +83,7 @@ enum Around {
 #[derive(Default)]
 struct Writer<'a> {
     out: String,
-    /// The number of line ends in `out`: a tag is on the line of its source, so that errors name that.
+    /// The number of line ends in `out`: a tag is on its original line, so that errors name that line.
     lines: usize,
     /// Names that the template gives a value to.
     assigned: BTreeSet<&'a str>,
@@ -99,7 +99,7 @@ impl<'a> Writer<'a> {
         body.iter().try_for_each(|stmt| self.stmt(stmt, around))
     }
 
-    /// Moves to the line of an expression, inside the tag that was begun.
+    /// Moves to an expression's line, inside the tag that was begun.
     fn begin(&mut self, start: &str, expr: &Expr) {
         let n = usize::from(expr.span().start_line).saturating_sub(self.lines + 1);
         self.lines += n;
@@ -220,8 +220,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a macro. Parameters get their defaults in the body, in order: one may read an earlier one, and only an argument that
-    /// is missing is replaced, not an undefined one.
+    /// Writes a macro. Parameters get their defaults in the body, in order, because one may read an earlier one. Only a
+    /// missing argument is replaced, not an undefined one.
     fn of_macro(&mut self, start: &str, node: &Macro<'a>, end: &str) -> Result<(), Error> {
         let names: Vec<&str> = node.args.iter().filter_map(name).collect();
         self.assigned.extend(&names);
@@ -257,7 +257,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes expressions with a comma behind each.
+    /// Writes expressions with a comma after each.
     fn list(&mut self, items: &[Expr<'a>]) -> Result<String, Error> {
         items
             .iter()
@@ -417,7 +417,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes arguments in parentheses; those of a macro are given also if they are undefined.
+    /// Writes arguments in parentheses; for a macro, undefined arguments count as given.
     fn arguments(&mut self, args: &[CallArg<'a>], is_macro: bool) -> Result<String, Error> {
         let given = |value: String| match is_macro {
             true => format!("python_given({value})"),
@@ -456,7 +456,8 @@ fn comparison(op: CompareOpKind) -> &'static str {
     }
 }
 
-/// Refuses an attribute of a filter whose name a method of dictionaries has: Jinja2 finds the key, and minijinja the method.
+/// Refuses a filter's attribute if a dictionary method has the same name: Jinja2 would find the key, and minijinja the
+/// method.
 fn check_attribute(node: &Filter) -> Result<(), Error> {
     let is_first = has("selectattr rejectattr groupby sum", node.name);
     for (index, arg) in node.args.iter().enumerate() {

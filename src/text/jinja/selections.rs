@@ -93,7 +93,8 @@ fn sorted(value: Value, keys: &Kwargs, order: Ordering) -> Result<Vec<Value>, Er
     }
 }
 
-/// Returns the value that an item is compared by: itself, or its attributes, in small letters unless case counts.
+/// Returns the value by which an item is compared: itself, or its attributes, in lower case unless the comparison is
+/// case-sensitive.
 fn key(item: &Value, keys: &Kwargs) -> Result<Value, Error> {
     let attributes = keys
         .get::<Option<Value>>("attribute")?
@@ -117,7 +118,7 @@ fn key(item: &Value, keys: &Kwargs) -> Result<Value, Error> {
     }
 }
 
-/// Names the arguments that have places.
+/// Converts positional arguments to named ones.
 fn named(args: Given, names: &[&'static str]) -> Result<Kwargs, Error> {
     let args = args.into_values();
     let (placed, named): (&[Value], Kwargs) = from_args(&args)?;

@@ -1,15 +1,15 @@
-//! The source of a template, rewritten where minijinja reads another language than Jinja2 does.
+//! A template's source, rewritten where minijinja's syntax differs from Jinja2's.
 
-/// Rewrites a template of transformers into one that minijinja reads in the same way:
+/// Rewrites a transformers template so that minijinja reads it in the same way:
 ///
-/// - Line ends become `\n`, also inside strings, as Jinja2's lexer makes them.
-/// - `{% generation %}` becomes `{% with %}`: to a renderer, the tag of transformers is a scope.
-/// - Escapes of string literals are resolved as Python does.
+/// - Line ends become `\n`, also inside strings, as in Jinja2's lexer.
+/// - `{% generation %}` becomes `{% with %}`: for rendering, transformers' tag is a scope.
+/// - Escapes in string literals are resolved as in Python.
 ///
 /// # Errors
 /// If a string has an escape that is not valid in Python, or the template has a character that is not supported.
 pub(super) fn rewritten(source: &str) -> Result<String, String> {
-    // Python takes some for white space, and rewrite.rs one for a mark.
+    // Python treats some of these as whitespace, and rewrite.rs uses one as a delimiter.
     if let Some(c) = source
         .chars()
         .find(|c| matches!(c, '\x02' | '\x1c'..='\x1f'))
@@ -34,7 +34,7 @@ pub(super) fn rewritten(source: &str) -> Result<String, String> {
             tag.find("#}").map(|end| end + 2)
         } else if tag.starts_with("{%") && keyword(tag) == "raw" {
             let start = tag.find("%}").map_or(tag.len(), |end| end + 2);
-            // minijinja leaves out a line end there, and Jinja2 does not.
+            // minijinja drops a line end there, and Jinja2 does not.
             if tag[start..].starts_with('\n') && !tag[..start].ends_with("-%}") {
                 out.push_str(&tag[..start]);
                 out.push('\n');
@@ -68,14 +68,14 @@ pub(super) fn rewritten(source: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// Returns the first word of a tag.
+/// Returns a tag's first word.
 fn keyword(tag: &str) -> &str {
     let body = tag[2..].trim_start_matches(['-', '+']).trim_start();
     let end = body.find(|c: char| !c.is_alphanumeric() && c != '_');
     &body[..end.unwrap_or(body.len())]
 }
 
-/// Returns the length of a `{% raw %}` block, its `{% endraw %}` included.
+/// Returns the length of a `{% raw %}` block, including its `{% endraw %}`.
 fn end_of_raw(block: &str) -> Option<usize> {
     let mut from = 2;
     loop {
@@ -93,8 +93,8 @@ fn rename(tokens: &mut [String], from: &str, to: &str) {
     }
 }
 
-/// Splits the inside of a tag into tokens, up to and including `end`; returns its length. A tag that does not end is left for
-/// the parser to refuse.
+/// Splits the inside of a tag into tokens, up to and including `end`; returns its length. An unfinished tag is left for the
+/// parser to refuse.
 fn tokenize(body: &str, end: &str, tokens: &mut Vec<String>) -> Result<usize, String> {
     let mut depth = 0usize;
     let mut at = 0;
@@ -140,7 +140,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Returns the length of a string literal with its quotes.
+/// Returns a string literal's length with its quotes.
 fn string_length(text: &str, quote: char) -> Option<usize> {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -169,7 +169,7 @@ pub(super) fn quoted(text: &str) -> String {
     literal + "'"
 }
 
-/// Resolves the escapes of a string as Python's codec `unicode-escape` does.
+/// Resolves a string's escapes like Python's codec `unicode-escape`.
 fn unescaped(text: &str) -> Result<String, String> {
     let mut out = String::new();
     let mut chars = text.chars();
@@ -217,7 +217,7 @@ fn unescaped(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// Reads the four digits behind `\u`; two halves of a surrogate pair are one character.
+/// Reads the four digits after `\u`; a surrogate pair becomes one character.
 fn wide(chars: &mut std::str::Chars) -> Result<char, String> {
     let first = digits(chars, 4)?;
     let unit = u32::from_str_radix(&first, 16).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The methods of Python's strings and lists.
+//! Methods of Python's strings and lists.
 
 use minijinja::formatting::FormatStyle;
 use minijinja::value::{Tuple, Value, from_args};
@@ -10,15 +10,15 @@ use super::python::is_printable;
 use super::rewrite::has;
 use super::{failed, unsupported};
 
-/// A padded string of more bytes than this is an attack.
+/// The limit for padded strings; a longer one is an attack.
 const MOST_CHARACTERS: usize = 1_000_000;
 
-/// Whether Python's `str.isspace` holds.
+/// Returns Python's `str.isspace`.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// Calls a method of a list, a tuple or a range.
+/// Calls a method on a list, a tuple or a range.
 pub(super) fn list_method(list: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let items = || list.try_iter();
     let arguments = |names| Arguments::new(name, args, names);
@@ -45,7 +45,7 @@ pub(super) fn list_method(list: &Value, name: &str, args: &[Value]) -> Result<Va
     })
 }
 
-/// Calls a method of a string.
+/// Calls a method on a string.
 pub(super) fn string_method(s: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
     let with = |names: &'static [&'static str]| Arguments::new(name, args, names);
     let all = |holds: fn(char) -> bool| !s.is_empty() && s.chars().all(holds);
@@ -205,7 +205,7 @@ pub(super) fn string_method(s: &str, name: &str, args: &[Value]) -> Result<Value
     })
 }
 
-/// Returns the part of a string between two places, counted in characters as a slice is, and the first place.
+/// Returns the part of a string between two positions, in characters as in a slice, and the first position.
 fn window(s: &str, start: Option<i64>, end: Option<i64>) -> (usize, &str) {
     if start.is_none() && end.is_none() {
         return (0, s);
@@ -220,7 +220,7 @@ fn window(s: &str, start: Option<i64>, end: Option<i64>) -> (usize, &str) {
     (start, s.get(byte(start)..byte(end)).unwrap_or_default())
 }
 
-/// Whether the string begins or ends with the first argument, or with one of them if it is a tuple.
+/// Returns whether the string begins or ends with the first argument, or if it is a tuple, with one of its items.
 fn affixed(
     (arguments, _, text): &(Arguments, usize, &str),
     has: impl Fn(&str, &str) -> bool,
@@ -266,7 +266,7 @@ fn separator(arguments: &Arguments) -> Result<String, Error> {
     }
 }
 
-/// The most parts that `split` and `rsplit` return.
+/// Returns the maximum number of parts for `split` and `rsplit`.
 fn most_parts(arguments: &Arguments) -> Result<usize, Error> {
     let maxsplit = arguments
         .integer(1, "maxsplit")?
@@ -321,7 +321,7 @@ fn rsplit(s: &str, arguments: &Arguments) -> Result<Value, Error> {
     Ok(Value::from(parts))
 }
 
-/// Returns the lines of a text, with their ends or without.
+/// Returns a text's lines, with or without their ends.
 pub(super) fn lines(s: &str, keeps_ends: bool) -> Vec<&str> {
     const ENDS: [char; 10] = [
         '\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}',
@@ -347,16 +347,17 @@ fn swapped(c: char) -> String {
     }
 }
 
-/// Returns the string with a title letter at its start, as minijinja's filter finds it.
+/// Returns the string with its first letter in title case, as minijinja's filter does.
 fn capitalized(s: &str) -> Result<Value, Error> {
     Ok(filters::capitalize(from_args::<(_,)>(&[s.into()])?.0))
 }
 
-/// Methods that look at the properties of each character, of which Python and Rust have different tables.
+/// Methods that depend on each character's properties, for which Python's and Rust's tables differ.
 const BY_CHARACTER: &str =
     "casefold isalnum isalpha isdecimal isdigit isnumeric istitle swapcase title";
 
-/// Whether the tables agree on a character: not on digits beyond ASCII, ligatures, or letters of which one case is two letters.
+/// Returns whether the tables agree on a character. They differ on digits beyond ASCII, ligatures, and letters whose other
+/// case has two letters.
 fn is_common(c: char) -> bool {
     let is_plain = c.to_uppercase().len() == 1
         && !matches!(c, 'ı' | 'ſ' | 'ς' | 'Σ' | 'µ' | 'Ǆ'..='ǌ' | 'Ǳ'..='ǳ');

@@ -15,10 +15,10 @@ use crate::text::stages::{Feature, Residual, Stage, Step};
 /// PyTorch's default.
 const NORM_EPS: f64 = 1e-5;
 
-/// A `Dense` whose files are in `folder`.
+/// Reads a `Dense` whose files are in `folder`.
 ///
 /// # Errors
-/// If a key, the activation or a feature is not known, or a parameter is missing or has another shape.
+/// If a key, the activation or a feature is unknown, or a parameter is missing or has another shape.
 pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<Step> {
     let [d_in, d_out] = [json.size(&["in_features"])?, json.size(&["out_features"])?];
     let activation = torch_class::activation(json, "activation_function")?;
@@ -51,10 +51,10 @@ pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<Step> {
     step(json, stage)
 }
 
-/// A `LayerNorm` whose files are in `folder`.
+/// Reads a `LayerNorm` whose files are in `folder`.
 ///
 /// # Errors
-/// If a key is not known, or a parameter is missing or has another shape.
+/// If a key is unknown, or a parameter is missing or has another shape.
 pub(super) fn layer_norm(folder: &Path, json: &ConfigJson) -> Result<Stage> {
     let width = json.size(&["dimension"])?;
     finished(json, &[])?;
@@ -69,10 +69,10 @@ pub(super) fn layer_norm(folder: &Path, json: &ConfigJson) -> Result<Stage> {
     )?))
 }
 
-/// A `Normalize`, which may have no configuration.
+/// Reads a `Normalize`, which may have no configuration.
 ///
 /// # Errors
-/// If a key or a feature is not known.
+/// If a key or a feature is unknown.
 pub(super) fn normalize(json: Option<&ConfigJson>) -> Result<Step> {
     match json {
         Some(json) => step(json, Stage::Normalize),
@@ -80,7 +80,7 @@ pub(super) fn normalize(json: Option<&ConfigJson>) -> Result<Step> {
     }
 }
 
-/// The stage with the features that the configuration names.
+/// Returns the stage with the features that the configuration names.
 fn step(json: &ConfigJson, stage: Stage) -> Result<Step> {
     let feature = |key: &str| -> Result<Option<Feature>> {
         let Some(name) = json.text(&[key])? else {
@@ -100,7 +100,7 @@ fn step(json: &ConfigJson, stage: Stage) -> Result<Step> {
     Ok(Step { stage, from, to })
 }
 
-/// A parameter of this shape, in f32.
+/// Reads a parameter with this shape, in f32.
 fn parameter(files: &TensorFiles, name: &str, shape: &[usize]) -> Result<Tensor> {
     let tensor = floating(files.read(name)?, files.path(), name)?;
     if tensor.dims() != shape {

@@ -1,4 +1,4 @@
-//! The files of sentence-transformers: `modules.json` and what it names.
+//! Reads sentence-transformers' files: `modules.json` and the files that it names.
 
 mod dense;
 mod modules;
@@ -22,14 +22,14 @@ use crate::error::{Error, Result};
 /// The list of a model's modules.
 const MODULES: &str = "modules.json";
 
-/// The class of sentence-transformers that a folder's files were written by.
+/// The class in sentence-transformers that wrote a folder's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Vectors of texts.
+    /// Vectors for texts.
     SentenceTransformer,
-    /// Scores of pairs of texts.
+    /// Scores for pairs of texts.
     CrossEncoder,
-    /// Another one, such as `SparseEncoder`.
+    /// Another class, such as `SparseEncoder`.
     Other(String),
 }
 
@@ -56,45 +56,45 @@ impl fmt::Display for Kind {
 /// A model as its `modules.json` describes it.
 #[derive(Debug)]
 pub(super) struct SentenceFiles {
-    /// Where the checkpoint and its tokenizer are.
+    /// The folder with the checkpoint and its tokenizer.
     pub model: PathBuf,
     pub reading: Reading,
     pub body: Body,
     pub prompts: Prompts,
-    /// The function of a cross-encoder's scores, if the files name one.
+    /// The function for a cross-encoder's scores, if the files name one.
     pub scoring: Option<Scoring>,
-    /// What the files say and results do not follow.
+    /// Notes on settings in the files that results do not follow.
     pub notes: Vec<String>,
 }
 
-/// What makes one result of a text's hidden states.
+/// The computation from a text's hidden states to one result.
 #[derive(Debug)]
 pub(super) enum Body {
     /// A pooling.
     Pooling(PoolingBody),
-    /// The model's own pooler, and the modules behind it.
+    /// The model's own pooler, and the modules after it.
     Pooler(Vec<Step>),
     /// The model's own classifier.
     Classifier,
-    /// The logits of the next token: that of one token, from which another's may be subtracted.
+    /// The logit of one next token, optionally minus another's.
     NextToken { yes: u32, no: Option<u32> },
 }
 
 /// A pooling, and the modules around it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolingBody {
-    /// Maps of the vectors of tokens.
+    /// Maps on token vectors.
     pub of_tokens: Vec<Stage>,
-    /// Several are joined.
+    /// The results of several poolings are concatenated.
     pub poolings: Vec<Pooling>,
-    /// Whether the tokens of a prompt are not pooled.
+    /// A prompt's tokens are not pooled.
     pub skip_prompt: bool,
-    /// Maps of the pooled vectors.
+    /// Maps on the pooled vectors.
     pub steps: Vec<Step>,
 }
 
 impl SentenceFiles {
-    /// The kind of model in a folder; `None` if there is no `modules.json`.
+    /// Returns the kind of model in a folder; `None` if there is no `modules.json`.
     ///
     /// # Errors
     /// If a file is malformed.
@@ -105,7 +105,7 @@ impl SentenceFiles {
         }
     }
 
-    /// Reads the files of a model of this kind.
+    /// Reads the files for a model of this kind.
     ///
     /// # Errors
     /// If a file is malformed, or names a module, a key or a value that is not supported.
@@ -128,7 +128,8 @@ impl SentenceFiles {
         })
     }
 
-    /// What holds where the files are not read: those of a folder without `modules.json`, or of another kind of model.
+    /// Returns the settings that apply if the files are not read: a folder without `modules.json`, or with another kind of
+    /// model.
     pub fn without(directory: &Path) -> Self {
         let is_there = |name: &&str| directory.join(name).exists();
         let unread = [settings::FILE, transformer::FILES[0]]
@@ -154,12 +155,12 @@ impl SentenceFiles {
     }
 }
 
-/// A file that need not be there.
+/// Reads an optional file.
 fn optional(path: &Path) -> Result<Option<ConfigJson>> {
     ConfigJson::open_named(path)
 }
 
-/// Refuses keys that were not read and are not among those known to change nothing.
+/// Refuses keys that were not read and are not known to change nothing.
 fn finished(json: &ConfigJson, harmless: &[&str]) -> Result<()> {
     match json.unread(harmless).first() {
         None => Ok(()),
@@ -171,7 +172,7 @@ fn finished(json: &ConfigJson, harmless: &[&str]) -> Result<()> {
     }
 }
 
-/// A refusal of an entry of `modules.json`.
+/// Returns the error for an entry in `modules.json`.
 fn refused(path: &Path, key: &str, reason: impl Into<String>) -> Error {
     Error::ConfigKey {
         path: path.to_path_buf(),

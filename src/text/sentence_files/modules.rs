@@ -1,4 +1,4 @@
-//! `modules.json`: the modules of a model, one behind the other.
+//! Reads `modules.json`: a model's modules, applied one after another.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::text::reading::Reading;
 use crate::text::stages::{Feature, Step};
 
-/// A `modules.json` has some hundred bytes.
+/// The size limit; a `modules.json` has some hundred bytes.
 const MAX_BYTES: u64 = 1_000_000;
-/// The package of the supported modules' classes, whatever lies between it and the class.
+/// The package of the supported modules' classes, whatever is between it and the class name.
 const PACKAGE: &str = "sentence_transformers.";
 
-/// An entry of `modules.json`.
+/// An entry in `modules.json`.
 #[derive(Deserialize)]
 struct Module {
     path: String,
@@ -26,7 +26,7 @@ struct Module {
     class: String,
 }
 
-/// The model's folder, how it reads texts, and what makes a result of its output.
+/// Returns the model's folder, how it reads texts, and the computation on its output.
 ///
 /// # Errors
 /// If the file is malformed, or a module is not supported.
@@ -93,7 +93,7 @@ fn at(i: usize) -> String {
 }
 
 impl Module {
-    /// The name of its class.
+    /// Returns its class name.
     fn name(&self, path: &Path, i: usize) -> Result<&str> {
         let own = || {
             let reason = format!(
@@ -107,11 +107,11 @@ impl Module {
     }
 }
 
-/// Why a module was not added.
+/// The reason why a module was not added.
 enum Refusal {
-    /// The module itself, or its place, is not supported.
+    /// The module itself, or its position, is not supported.
     Module(String),
-    /// A file of it.
+    /// An error in one of its files.
     Other(Error),
 }
 
@@ -137,7 +137,7 @@ impl Walk {
         }
     }
 
-    /// Whether a module has this feature to read.
+    /// Returns whether this feature is available to the next module.
     fn has(&self, feature: Feature) -> bool {
         let is_written = |step: &Step| step.to == feature;
         match feature {
@@ -151,7 +151,7 @@ impl Walk {
         }
     }
 
-    /// Adds the module of this name whose files are in `folder`, which may be the model's.
+    /// Adds the module with this name whose files are in `folder`, which may be the model's.
     fn add(
         &mut self,
         name: &str,
@@ -234,7 +234,7 @@ impl Walk {
         }
     }
 
-    /// What all modules make of a text.
+    /// Returns the computation that all modules make together.
     fn end(self, kind: &Kind) -> std::result::Result<Body, String> {
         let result = match kind {
             Kind::CrossEncoder => Feature::Scores,

@@ -1,4 +1,4 @@
-//! The configuration of a `Pooling`.
+//! Reads the configuration of a `Pooling`.
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use crate::text::Pooling;
 /// The width of a token's vector, which the model itself knows.
 const HARMLESS: &[&str] = &["embedding_dimension", "word_embedding_dimension"];
 
-/// The poolings, which are joined, and whether the tokens of a prompt are left out.
+/// Returns the poolings, whose results are concatenated, and whether a prompt's tokens are left out.
 ///
 /// # Errors
-/// If a pooling or a key is not known.
+/// If a pooling or a key is unknown.
 pub(super) fn open(json: &ConfigJson) -> Result<(Vec<Pooling>, bool)> {
     const KEY: &str = "pooling_mode";
-    // Python takes null for false.
+    // Python treats null as false.
     let includes = json
         .at("include_prompt")
         .is_none_or(|value| !value.is_null());
@@ -56,7 +56,7 @@ pub(super) fn open(json: &ConfigJson) -> Result<(Vec<Pooling>, bool)> {
         poolings.sort_by_key(place);
     }
     if poolings.is_empty() {
-        poolings.push(Pooling::Mean); // as sentence-transformers
+        poolings.push(Pooling::Mean); // the default in sentence-transformers
     }
     finished(json, HARMLESS)?;
     Ok((poolings, skip_prompt))

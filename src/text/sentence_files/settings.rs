@@ -1,4 +1,4 @@
-//! `config_sentence_transformers.json`: what kind of model it is, its prompts, and how results are given.
+//! Reads `config_sentence_transformers.json`: the kind of model, its prompts, and the form of results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,22 +10,22 @@ use crate::text::scoring::Scoring;
 
 /// The name of the file.
 pub(super) const FILE: &str = "config_sentence_transformers.json";
-/// Keys that change no vector and no score: versions, and how two vectors are compared.
+/// Keys that change no vector and no score: versions, and the function that compares two vectors.
 const HARMLESS: &[&str] = &["__version__", "requirements", "similarity_fn_name"];
-/// Layers that are computed in f32 where the others are not.
+/// Layers that stay in f32 if the others do not.
 const IN_F32: &str = "keep_in_fp32_modules";
 
 /// The contents of the file.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub prompts: Prompts,
-    /// The number of features that are kept of a vector.
+    /// The number of features of a vector that are kept.
     pub truncate_dim: Option<usize>,
-    /// The function of a cross-encoder's scores.
+    /// The function for a cross-encoder's scores.
     pub scoring: Option<Scoring>,
 }
 
-/// The kind of model that a folder with a `modules.json` holds.
+/// Returns the kind of model in a folder with a `modules.json`.
 ///
 /// # Errors
 /// If the file is malformed.

@@ -1,11 +1,11 @@
-//! The classes of PyTorch that the files of sentence-transformers name as activations.
+//! PyTorch classes that sentence-transformers' files name as activations.
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::config::Activation;
 use crate::error::Result;
 use crate::text::scoring::Scoring;
 
-/// The classes of `torch.nn` that map each element, with PyTorch's default arguments.
+/// Classes in `torch.nn` that map each element, with PyTorch's default arguments.
 const CLASSES: &[(&str, Activation)] = &[
     ("Identity", Activation::Identity),
     ("Tanh", Activation::Tanh),
@@ -19,11 +19,11 @@ const CLASSES: &[(&str, Activation)] = &[
     ("Sigmoid", Activation::Sigmoid),
 ];
 
-/// The activation under `key`; `None` if absent.
+/// Returns the activation under `key`; `None` if absent.
 ///
 /// # Errors
-/// If it is none of the known classes of PyTorch. (sentence-transformers takes its default instead of a class that is not
-/// PyTorch's.)
+/// If it is not one of PyTorch's known classes. (For a class outside PyTorch, sentence-transformers uses its default
+/// instead.)
 pub(super) fn activation(json: &ConfigJson, key: &str) -> Result<Option<Activation>> {
     match scoring(json, key)? {
         None => Ok(None),
@@ -32,10 +32,10 @@ pub(super) fn activation(json: &ConfigJson, key: &str) -> Result<Option<Activati
     }
 }
 
-/// The function of a cross-encoder's scores under `key`; `None` if absent.
+/// Returns the function under `key` for a cross-encoder's scores; `None` if absent.
 ///
 /// # Errors
-/// If it is none of the known classes of PyTorch.
+/// If it is not one of PyTorch's known classes.
 pub(in crate::text) fn scoring(json: &ConfigJson, key: &str) -> Result<Option<Scoring>> {
     let Some(path) = json.text(&[key])? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `sentence_bert_config.json`: how the model reads texts, and which of its outputs goes on.
+//! Reads `sentence_bert_config.json`: how the model reads texts, and which of its outputs is used.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::text::TruncationStrategy;
 use crate::text::reading::{ChatReading, Content, CutEnd, Limit, Reading};
 
-/// The names of the file: a newer model's, and those of older ones.
+/// Possible names of the file: the newest model's first, then older ones.
 pub(super) const FILES: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -20,8 +20,8 @@ pub(super) const FILES: [&str; 7] = [
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 ];
-/// Keys that change no vector and no score: padding and how it is left out, inputs other than texts, and where the model is
-/// held. Those of `encode_query` and `encode_document` have no effect on `encode`.
+/// Keys that change no vector and no score: padding and its removal, inputs other than texts, and the model's device. Keys
+/// for `encode_query` and `encode_document` do not affect `encode`.
 const HARMLESS: &[&str] = &[
     "unpad_inputs",
     "query_length",
@@ -31,7 +31,7 @@ const HARMLESS: &[&str] = &[
     "modality_config",
     "processing_kwargs.chat_template",
 ];
-/// The sections of arguments of the tokenizer's call, and which of these change nothing.
+/// Sections with arguments to the tokenizer's call, and the arguments that change nothing.
 const CALLS: [&str; 2] = ["processing_kwargs.text", "processing_kwargs.common"];
 const HARMLESS_IN_CALLS: &[&str] = &[
     "logits_to_keep",
@@ -40,13 +40,13 @@ const HARMLESS_IN_CALLS: &[&str] = &[
     "return_tensors",
     "verbose",
 ];
-/// The arguments of `from_pretrained`, under their names of now and before.
+/// The arguments to `from_pretrained`, with their current and former names.
 const LOADING: [[&str; 2]; 3] = [
     ["model_kwargs", "model_args"],
     ["processor_kwargs", "tokenizer_args"],
     ["config_kwargs", "config_args"],
 ];
-/// Which of them change no vector and no score.
+/// Arguments among these that change no vector and no score.
 const HARMLESS_IN_LOADING: &[&str] = &[
     "add_pooling_layer",
     "attn_implementation",
@@ -75,16 +75,16 @@ pub(super) struct Transformer {
     pub output: Output,
 }
 
-/// The output of the model that the next module reads.
+/// The model's output that the next module reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
-    /// The hidden states behind the last block, one for each token.
+    /// The hidden states after the last block, one for each token.
     Tokens,
-    /// The pooler's, one for each text.
+    /// The pooler's output, one vector for each text.
     Pooled,
-    /// The logits of a classifier.
+    /// A classifier's logits.
     Scores,
-    /// The logits of the next token.
+    /// The next token's logits.
     NextToken,
 }
 
@@ -153,7 +153,7 @@ impl Transformer {
     }
 }
 
-/// A number of tokens; `None` if absent. Where there is no limit, transformers writes 1e30.
+/// Reads a number of tokens; `None` if absent. transformers writes 1e30 for no limit.
 fn limit(json: &ConfigJson, key: &str) -> Result<Option<Limit>> {
     const UNLIMITED: f64 = 1e9;
     let found = json.optional_number(&[key])?;
@@ -166,7 +166,7 @@ fn limit(json: &ConfigJson, key: &str) -> Result<Option<Limit>> {
         .transpose()
 }
 
-/// Which output goes on, and how texts become messages, if they do.
+/// Returns which output is used, and how texts become messages, if they do.
 fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>)> {
     const TASK: &str = "transformer_task";
     const CONFIG: &str = "modality_config";
@@ -183,7 +183,7 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>
     };
     let module_output = json.text(&["module_output_name"])?;
     let Some(config) = json.section(&[CONFIG])? else {
-        return Ok((by_task, None)); // older files: `module_output_name` counts only beside `modality_config`
+        return Ok((by_task, None)); // older files: `module_output_name` only counts beside `modality_config`
     };
     let (modality, chat) = match (config.section(&["message"])?, config.section(&["text"])?) {
         (Some(message), _) => {
@@ -242,7 +242,7 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>
     Ok((output, chat))
 }
 
-/// The arguments of the tokenizer's call.
+/// Reads the arguments to the tokenizer's call.
 fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
     for of_no_text in ["audio", "image", "video"] {
         kwargs.at(of_no_text);
@@ -251,7 +251,7 @@ fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
     let template = template.filter(|_| reading.chat.is_some());
     let (own_limit, mut truncation) = (reading.limit, Some(TruncationStrategy::LongestFirst));
     let mut of_call = [kwargs.section(&["text"])?, kwargs.section(&["common"])?];
-    // Of two sections with the same key, the later one counts. For chats, the library joins them the other way.
+    // If two sections have the same key, the later one counts. For chats, the library merges them in the opposite order.
     if reading.chat.is_some() {
         of_call.reverse();
     }
@@ -269,7 +269,7 @@ fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
         let adds = section.flag(&["add_special_tokens"], !reading.without_special_tokens)?;
         reading.without_special_tokens = !adds;
         section.only("return_attention_mask", &[true.into()])?;
-        // To a fixed length it would also change which tokens count as a prompt's.
+        // Padding to a fixed length would also change which tokens count as a prompt's.
         section.only(
             "padding",
             &[
@@ -289,7 +289,7 @@ fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
     Ok(())
 }
 
-/// How texts are shortened, or that they are not, if the section says it.
+/// Returns how texts are truncated, or that they are not, if the section says so.
 fn truncation_of(section: &ConfigJson) -> Result<Option<Option<TruncationStrategy>>> {
     const KEY: &str = "truncation";
     let strategy = match section.at(KEY) {
@@ -312,7 +312,7 @@ fn truncation_of(section: &ConfigJson) -> Result<Option<Option<TruncationStrateg
     Ok(Some(strategy))
 }
 
-/// The arguments of `apply_chat_template`; all that it does not know are variables of the template.
+/// Reads the arguments to `apply_chat_template`; unknown ones are template variables.
 fn chat_template(section: &ConfigJson, chat: &mut ChatReading) -> Result<()> {
     const KNOWN: [&str; 6] = [
         "add_generation_prompt",

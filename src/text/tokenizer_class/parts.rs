@@ -1,7 +1,7 @@
-//! The parts of a tokenizer that a class builds: normalizer, pre-tokenizer, decoder and post-processor.
+//! The tokenizer parts that a class builds: normalizer, pre-tokenizer, decoder and post-processor.
 //!
-//! A part of `classes.json` is that of a `tokenizer.json` with places for the values of keys: the text `$key` stands for a
-//! value, `{"if": key, "then": .., "else": ..}` for one of two parts. A list leaves out what is null.
+//! A part in `classes.json` has the form of `tokenizer.json`, with placeholders for keys' values: the text `$key` means a
+//! value, and `{"if": key, "then": .., "else": ..}` one of two parts. Null values in a list are left out.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use super::TokenizerClass;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
-/// The place of the characters' table that `tokenizer.json` has, in a list of normalizers.
+/// The placeholder, in a list of normalizers, for the character table in `tokenizer.json`.
 const PRECOMPILED: &str = "precompiled";
 
 impl TokenizerClass {
-    /// Replaces the parts that the class builds before it adds tokens. `named` has the special tokens by their names.
+    /// Replaces the parts that the class builds before it adds tokens. `named` has the special tokens by name.
     ///
     /// # Errors
     /// [`Error::ConfigKey`](crate::Error::ConfigKey) if the parts do not fit together.
@@ -49,7 +49,7 @@ impl TokenizerClass {
             0 | 1 => normalizers.pop(),
             _ => Some(Normalizers::new(normalizers).into()),
         };
-        // It fails only of added tokens that the normalizer refuses, which none does.
+        // This only fails for added tokens that the normalizer refuses, and none does.
         let _ = inner.with_normalizer(normalizer);
         let splits = listed(&parts["pre_tokenizer"], &keys).into_iter();
         let splits = splits.map(|part| read::<PreTokenizerWrapper>(part, config));
@@ -64,11 +64,11 @@ impl TokenizerClass {
         Ok(())
     }
 
-    /// Replaces the post-processor by the class's own, if it has one, once all tokens are there. Without any, a template
-    /// numbers the two texts of a pair.
+    /// Replaces the post-processor by the class's own, if it has one, after all tokens are added. Without any, a template
+    /// assigns types to a pair's texts.
     ///
     /// # Errors
-    /// [`Error::ConfigKey`](crate::Error::ConfigKey) if a key names a token that the tokenizer has not.
+    /// [`Error::ConfigKey`](crate::Error::ConfigKey) if a key names a token that the tokenizer does not have.
     pub fn finish(
         &self,
         inner: &mut tokenizers::Tokenizer,
@@ -97,7 +97,7 @@ impl TokenizerClass {
     }
 }
 
-/// Refuses a language that no token stands for.
+/// Refuses a language that has no token.
 fn check_language(
     inner: &tokenizers::Tokenizer,
     keys: &BTreeMap<String, Value>,
@@ -113,7 +113,8 @@ fn check_language(
     }
 }
 
-/// The entries of a class's `special`: a token, the key of one, or `{"each": .., "from": .., "to": ..}` for numbered ones.
+/// Returns the entries of a class's `special`: a token, a token's key, or `{"each": .., "from": .., "to": ..}` for numbered
+/// ones.
 pub(super) fn further_tokens(
     parts: &Map<String, Value>,
     keys: &BTreeMap<String, Value>,
@@ -132,7 +133,7 @@ pub(super) fn further_tokens(
     tokens
 }
 
-/// The template of a class, unless it has none or the files say that a token of it is none.
+/// Returns a class's template; `None` if it has none or the files disable one of its tokens.
 fn own_template(
     inner: &tokenizers::Tokenizer,
     parts: &Map<String, Value>,
@@ -169,7 +170,7 @@ fn template_of([single, pair]: [Vec<Value>; 2], special: Map<String, Value>) -> 
     json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special})
 }
 
-/// The pieces of a side of a template, which is a text with spaces between them, or a list.
+/// Returns the pieces of one side of a template, which is a text with spaces between them, or a list.
 fn pieces_of(side: &Value, keys: &BTreeMap<String, Value>) -> Vec<String> {
     let text = |value: Value| value.as_str().unwrap_or_default().to_string();
     match filled(side, keys) {
@@ -179,7 +180,7 @@ fn pieces_of(side: &Value, keys: &BTreeMap<String, Value>) -> Vec<String> {
     }
 }
 
-/// The table of characters that a normalizer has.
+/// Returns a normalizer's character table.
 fn precompiled(normalizer: &NormalizerWrapper) -> Option<&NormalizerWrapper> {
     match normalizer {
         NormalizerWrapper::Precompiled(_) => Some(normalizer),
@@ -195,7 +196,7 @@ fn listed(parts: &Value, keys: &BTreeMap<String, Value>) -> Vec<Value> {
     }
 }
 
-/// A part with the values of keys in their places.
+/// Returns a part with the keys' values filled in.
 fn filled(part: &Value, keys: &BTreeMap<String, Value>) -> Value {
     match part {
         Value::String(text) => {

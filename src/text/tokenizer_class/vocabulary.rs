@@ -1,4 +1,4 @@
-//! What a class says of unknown characters, whatever the model of `tokenizer.json` says.
+//! Applies a class's rule for unknown characters, which overrides the model in `tokenizer.json`.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use tokenizers::models::unigram::Unigram;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{Model, ModelWrapper};
 
-/// A character that no vocabulary has.
+/// A character that is in no vocabulary.
 const UNKNOWN: &str = "\u{10fffe}";
 
-/// Returns the model with what its class says of unknown characters, or `None` if that changes nothing. Copies of a vocabulary
-/// take time.
+/// Returns the model with its class's rule for unknown characters, or `None` if that changes nothing, because copying a
+/// vocabulary takes time.
 pub(super) fn fitted(
     inner: &tokenizers::Tokenizer,
     said: &Value,
@@ -55,7 +55,7 @@ fn of_bpe(bpe: &BPE, said: &Value, unknown: Option<&String>) -> Option<BPE> {
     let is_same = bpe.unk_token.as_ref() == unknown && bpe.fuse_unk == fuses;
     let suffix = said["end_of_word_suffix"].as_str().unwrap_or_default();
     let has_suffix = bpe.end_of_word_suffix.as_deref().unwrap_or_default() == suffix;
-    // Where all bytes are tokens, no character is unknown.
+    // If all bytes are tokens, no character is unknown.
     let has = |token: String| bpe.token_to_id(&token).is_some();
     let has_all = || match falls_back {
         true => (0..=255).all(|byte| has(format!("<0x{byte:02X}>"))),
