@@ -18,12 +18,26 @@ const MAX_BYTES: u64 = 50_000_000;
 /// Keys that list special tokens without names.
 const LISTS: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 
+const MASK: &str = "mask_token";
+
 /// The tokens that files add.
 pub(super) struct AddedTokens {
     /// The tokens, in the order in which they get ids.
     pub all: Vec<AddedToken>,
     /// Special tokens by name, such as `unk_token`, or `image_token` for one model.
     pub named: BTreeMap<String, String>,
+}
+
+/// Returns the special tokens that have a name, as [`added_tokens`] does.
+///
+/// # Errors
+/// If a file is malformed.
+pub(super) fn named_tokens(
+    directory: &Path,
+    config: Option<&ConfigJson>,
+    class: &TokenizerClass,
+) -> Result<BTreeMap<String, String>> {
+    Ok(added_tokens(directory, config, class, |_| true)?.named)
 }
 
 /// Returns the tokens in `added_tokens_decoder`, or else in `added_tokens.json`, by their ids; then named special tokens,
@@ -81,19 +95,27 @@ pub(super) fn added_tokens(
         keys.push((LISTS[0].to_string(), class.further_tokens().into()));
     }
     let named = named(&keys);
-    let special = special(&keys);
+    let mut special = special(&keys);
+    let mask = value(&keys, MASK).filter(|_| class.mask_takes_spaces());
+    for token in &mut special {
+        token.lstrip |= mask.as_ref().and_then(Value::as_str) == Some(&token.content);
+    }
     let mut all: Vec<AddedToken> = Vec::new();
     for (_, mut token) in listed {
         let named = special.iter().find(|known| known.content == token.content);
         token.special |= named.is_some_and(|named| named.special);
         all.push(token);
     }
-    for token in special {
+    for token in &special {
         if !all.iter().any(|known| known.content == token.content) {
-            all.push(token);
+            all.push(token.clone());
         }
     }
     all.retain(|token| !has(&token.content));
+    if class.has_plain_special_tokens() {
+        let plain = |token: AddedToken| AddedToken::from(token.content, true);
+        all.extend(special.into_iter().map(plain));
+    }
     Ok(AddedTokens { all, named })
 }
 

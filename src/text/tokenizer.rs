@@ -11,8 +11,8 @@ use tokenizers::{
 };
 
 use super::TruncationStrategy;
-use super::added_tokens::added_tokens;
-use super::tokenizer_class::TokenizerClass;
+use super::added_tokens::{added_tokens, named_tokens};
+use super::tokenizer_class::{Origin, TokenizerClass};
 use super::tokenizer_config::{SPECIAL_TOKENS, cleaned, unread};
 use super::truncation::Limit;
 use crate::Checkpoint;
@@ -125,11 +125,13 @@ impl From<&Encoding> for TokenizedText {
 }
 
 impl Tokenizer {
-    /// Opens the tokenizer in a checkpoint's directory, or in a GGUF file.
+    /// Opens the tokenizer in a checkpoint's directory, or in a GGUF file. Without `tokenizer.json`, the class of transformers that
+    /// the directory names reads its own files: `vocab.txt` (BERT), `vocab.json` and `merges.txt` (GPT-2, RoBERTa), or a model of
+    /// SentencePiece (T5, XLM-RoBERTa, Llama).
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if there is no `tokenizer.json`, or it is not one; [`Error::ConfigKey`] if a GGUF file's
-    /// tokenizer is malformed, or has an unknown type.
+    /// [`Error::Tokenizer`] if there is neither a `tokenizer.json` nor the files of its class, or they are malformed;
+    /// [`Error::ConfigKey`] if a GGUF file's tokenizer is malformed, or has an unknown type.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         if is_gguf(directory)
@@ -138,30 +140,17 @@ impl Tokenizer {
             return Self::of_words(words);
         }
         let path = directory.join("tokenizer.json");
-        let fail = |reason| Error::Tokenizer {
-            path: path.clone(),
-            reason,
-        };
         if !is_named(&path) {
-            let reason = match TokenizerClass::in_python(directory) {
-                Some(class) => format!(
-                    "missing, and transformers' {class} writes none; build it of the class's own files with the tokenizers package, \
-                     or give the model token ids"
-                ),
-                None => format!(
-                    "missing; copy it from the model's repository, or write it with `python -c 'import transformers as t, \
-                     sys; t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {}`",
-                    directory.display()
-                ),
-            };
-            return Err(fail(reason));
+            return Self::of_class_files(directory, path);
         }
         let bytes = read_limited(&path, MAX_BYTES, "tokenizer.json")?;
-        if bytes.starts_with(GIT_LFS) {
-            let reason = "a Git LFS pointer, not the tokenizer itself; fetch it with `git lfs pull`, or download it again";
-            return Err(fail(reason.to_string()));
-        }
-        let malformed = |error| fail(format!("not a tokenizer: {error}; download it again"));
+        check_pointer(&path, &bytes)?;
+        let malformed = |error| {
+            failed(
+                &path,
+                format!("not a tokenizer: {error}; download it again"),
+            )
+        };
         let bytes = python_json::behind_mark(&bytes).map_err(|e| malformed(e.into()))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(malformed)?;
         let side = inner
@@ -170,19 +159,59 @@ impl Tokenizer {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(malformed)?;
         let config = ConfigJson::open_named(&directory.join("tokenizer_config.json"))?;
+        let class = TokenizerClass::of(directory, config.as_ref(), &inner)?;
+        let opened = Self::assembled(directory, path, inner, config, class, Origin::TokenizerJson)?;
+        Ok(Self { side, ..opened })
+    }
+
+    /// Makes the tokenizer of a folder without `tokenizer.json` from the files that its class reads.
+    fn of_class_files(directory: &Path, path: PathBuf) -> Result<Self> {
+        let config = ConfigJson::open_named(&directory.join("tokenizer_config.json"))?;
+        let Some((mut class, paths)) = TokenizerClass::with_files(directory, config.as_ref())?
+        else {
+            let reason = match TokenizerClass::in_python(directory) {
+                Some(class) => format!(
+                    "missing, and transformers' {class} writes none; build it of the class's own files with the tokenizers package, \
+                     or give the model token ids"
+                ),
+                None => format!(
+                    "missing, and there are no other files of its class that are read ({}); copy it from the model's repository, or \
+                     write it with `python -c 'import transformers as t, sys; \
+                     t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {}`",
+                    TokenizerClass::known_files(),
+                    directory.display()
+                ),
+            };
+            return Err(failed(&path, reason));
+        };
+        let named = named_tokens(directory, config.as_ref(), &class)?;
+        let inner = class.read_files(&paths, &named)?;
+        let path = paths.into_iter().next().unwrap_or(path);
+        Self::assembled(directory, path, inner, config, class, Origin::ClassFiles)
+    }
+
+    /// Adds to a model's vocabulary what its class and the files beside it say.
+    fn assembled(
+        directory: &Path,
+        path: PathBuf,
+        mut inner: tokenizers::Tokenizer,
+        config: Option<ConfigJson>,
+        class: TokenizerClass,
+        origin: Origin,
+    ) -> Result<Self> {
         if let Some(config) = &config
             && config.flag(&["split_special_tokens"], false)?
         {
             inner.set_encode_special_tokens(true);
         }
-        let class = TokenizerClass::of(directory, config.as_ref(), &inner)?;
         let known = inner.get_added_vocabulary().get_vocab().clone();
         let tokens = added_tokens(directory, config.as_ref(), &class, |token| {
             known.contains_key(token)
         })?;
         class.build(&mut inner, config.as_ref(), &tokens.named)?;
-        inner.add_tokens(tokens.all).map_err(malformed)?;
-        class.finish(&mut inner, config.as_ref(), &tokens.named)?;
+        let added = inner.add_tokens(tokens.all);
+        added.map_err(|error| failed(&path, format!("its added tokens do not fit: {error}")))?;
+        class.finish(&mut inner, config.as_ref(), &tokens.named, origin)?;
         let unread_keys = config.as_ref().map(|config| unread(config, &class));
         Ok(Self {
             decoding: Decoding::of(&inner, config.as_ref(), class.word_end())?,
@@ -196,7 +225,7 @@ impl Tokenizer {
             path,
             limit: None,
             whole: OnceLock::new(),
-            side,
+            side: TruncationDirection::Right,
         })
     }
 
@@ -235,7 +264,7 @@ impl Tokenizer {
     }
 
     getters! {
-        /// Returns the path of `tokenizer.json`, or of the GGUF file.
+        /// Returns the path of `tokenizer.json`, of the vocabulary in its place, or of the GGUF file.
         path(&self) -> &Path => &self.path;
         /// Returns the `tokenizer_config.json`, if there is one, or a GGUF file's equivalent.
         config(&self) -> Option<&ConfigJson> => self.config.as_ref();
@@ -534,5 +563,23 @@ impl Tokenizer {
             path: self.path.clone(),
             reason: reason.into(),
         }
+    }
+}
+
+/// Refuses a file that stands for another in Git LFS.
+pub(super) fn check_pointer(path: &Path, bytes: &[u8]) -> Result<()> {
+    match bytes.starts_with(GIT_LFS) {
+        true => Err(failed(
+            path,
+            "a Git LFS pointer, not the tokenizer itself; fetch it with `git lfs pull`, or download it again",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn failed(path: &Path, reason: impl Into<String>) -> Error {
+    Error::Tokenizer {
+        path: path.to_path_buf(),
+        reason: reason.into(),
     }
 }

@@ -5,16 +5,21 @@
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/auto/tokenization_auto.py>
 
+mod ends;
+mod files;
 mod parts;
+mod sentence_piece;
 mod vocabulary;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use minijinja::value::Value as Described;
 use serde_json::{Map, Value};
 use tokenizers::ModelWrapper;
 
+pub(super) use self::parts::Origin;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
@@ -46,6 +51,8 @@ pub(super) enum TokenizerClass {
     Built {
         parts: Map<String, Value>,
         keys: BTreeMap<String, Value>,
+        /// The tokens that a model of SentencePiece marks, where there is no `tokenizer.json`.
+        of_pieces: Vec<Described>,
     },
     /// By a class that is not supported here: `tokenizer.json` is followed. If transformers has the class, the note says so.
     Unknown { note: Option<String> },
@@ -84,6 +91,10 @@ impl TokenizerClass {
             );
             return Ok(Self::Unknown { note: Some(note) });
         }
+        Self::built(parts, config)
+    }
+
+    fn built(parts: Map<String, Value>, config: Option<&ConfigJson>) -> Result<Self> {
         let mut keys = BTreeMap::new();
         let defaults = parts.get("keys").and_then(Value::as_object);
         for (key, default) in defaults.into_iter().flatten() {
@@ -96,7 +107,11 @@ impl TokenizerClass {
             };
             keys.insert(key.clone(), said.unwrap_or_else(|| default.clone()));
         }
-        Ok(Self::Built { parts, keys })
+        Ok(Self::Built {
+            parts,
+            keys,
+            of_pieces: Vec::new(),
+        })
     }
 
     /// Returns the class for the files in a directory without `tokenizer.json`, if it is a transformers class that does not
@@ -124,12 +139,35 @@ impl TokenizerClass {
             .chain(own)
     }
 
-    /// Returns the special tokens without a name that a class defines if the files list none, such as languages.
-    pub fn further_tokens(&self) -> Vec<String> {
+    /// Returns the special tokens without a name that a class defines if the files list none, such as languages, as
+    /// `tokenizer_config.json` would list them.
+    pub fn further_tokens(&self) -> Vec<Described> {
         match self {
-            Self::Built { parts, keys } => parts::further_tokens(parts, keys),
+            Self::Built {
+                parts,
+                keys,
+                of_pieces,
+            } => {
+                let special = parts::further_tokens(parts, keys);
+                let special = special.into_iter().map(Described::from);
+                of_pieces.iter().cloned().chain(special).collect()
+            }
             _ => Vec::new(),
         }
+    }
+
+    /// Returns whether the mask takes the spaces before it, where a file gives its text alone.
+    pub fn mask_takes_spaces(&self) -> bool {
+        self.says("mask_takes_spaces")
+    }
+
+    /// Returns whether special tokens take no spaces, whatever the files say.
+    pub fn has_plain_special_tokens(&self) -> bool {
+        self.says("special_are_plain")
+    }
+
+    fn says(&self, name: &str) -> bool {
+        matches!(self, Self::Built { parts, .. } if parts.contains_key(name))
     }
 
     /// Returns the suffix of a word's last token, which decoding replaces by a space.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_blocks::text::{ChatTemplate, Tokenizer};
+use safetensors::SafeTensors;
 use serde_json::{Map, Value};
 
 use crate::weights::weights;
@@ -53,6 +54,24 @@ fn tokens_and_texts_are_those_of_transformers_for_every_class_of_tokenizers() {
     assert!(tokens_and_texts(&path) > 50);
 }
 
+/// `CANDLE_BLOCKS_VOCABULARIES` names another file of this kind, such as `weights/sweep/vocabulary_files.py` writes.
+#[test]
+fn a_folder_without_tokenizer_json_is_read_from_the_files_of_its_class() {
+    let other = std::env::var_os("CANDLE_BLOCKS_VOCABULARIES").map(PathBuf::from);
+    let path = other.unwrap_or_else(|| weights("reference/vocabulary_files.safetensors"));
+    assert!(tokens_and_texts(&path) > 20);
+}
+
+/// Writes the vocabulary of a kind under these names: the tensors of bytes in a reference file.
+fn write_vocabulary(folder: &Path, names: &[Value], kind: &str, reference: &Path) {
+    let bytes = fs::read(reference).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    for (index, name) in names.iter().enumerate() {
+        let content = tensors.tensor(&format!("{kind} {index}")).unwrap();
+        fs::write(folder.join(name.as_str().unwrap()), content.data()).unwrap();
+    }
+}
+
 /// Compares with the cases of a file, and returns how many there are.
 fn tokens_and_texts(path: &Path) -> usize {
     let reference = reference(path);
@@ -60,7 +79,7 @@ fn tokens_and_texts(path: &Path) -> usize {
         let found = reference.iter().find(|(key, _)| key == name);
         &found.unwrap().1
     };
-    let (kinds, inputs) = (entry("kinds"), entry("inputs"));
+    let inputs = entry("inputs");
     let mut wrong = Vec::new();
     let mut n_cases = 0;
     for (name, case) in reference
@@ -69,7 +88,10 @@ fn tokens_and_texts(path: &Path) -> usize {
     {
         let folder = tempfile::tempdir().unwrap();
         let kind = case["kind"].as_str().unwrap();
-        write(folder.path(), "tokenizer.json", &kinds[kind]);
+        match case["vocabulary"].as_array() {
+            Some(names) => write_vocabulary(folder.path(), names, kind, path),
+            None => write(folder.path(), "tokenizer.json", &entry("kinds")[kind]),
+        }
         for (file, value) in case["files"].as_object().unwrap() {
             write(folder.path(), file, value);
         }
@@ -207,6 +229,57 @@ fn a_missing_tokenizer_is_refused_with_a_cure_that_its_class_has() {
             "config.json",
             &serde_json::json!({"model_type": model_type}),
         );
+        let error = Tokenizer::open(folder.path()).unwrap_err().to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+}
+
+#[test]
+fn a_malformed_vocabulary_is_refused_by_its_name() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n";
+    for (model_type, files, words) in [
+        (
+            "bert",
+            &[("vocab.txt", pointer)][..],
+            &["vocab.txt", "Git LFS"][..],
+        ),
+        (
+            "gpt2",
+            &[("vocab.json", "{\"a\": 0}"), ("merges.txt", "a b c\n")],
+            &["vocab.json", "line 1"],
+        ),
+        (
+            "gpt2",
+            &[("vocab.json", "[]"), ("merges.txt", "")],
+            &["vocab.json", "not a vocabulary"],
+        ),
+        (
+            "gpt2",
+            &[("vocab.json", "{\"a\": 0}")],
+            &["tokenizer.json: missing", "merges.txt"],
+        ),
+        (
+            "t5",
+            &[("spiece.model", "\u{a}\u{5}abc")],
+            &["spiece.model", "cut short"],
+        ),
+        (
+            "t5",
+            &[("spiece.model", "")],
+            &["spiece.model", "no pieces"],
+        ),
+        (
+            "bert",
+            &[("vocab.txt", "[UNK]\n"), ("tokenizer.model", "")],
+            &["tokenizer.json: missing"],
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = serde_json::json!({"model_type": model_type});
+        write(folder.path(), "config.json", &config);
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
         let error = Tokenizer::open(folder.path()).unwrap_err().to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
     }

@@ -11,12 +11,20 @@ use tokenizers::normalizers::{NormalizerWrapper, Sequence as Normalizers};
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
 use tokenizers::{DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
-use super::TokenizerClass;
+use super::{TokenizerClass, ends};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
 /// The placeholder, in a list of normalizers, for the character table in `tokenizer.json`.
 const PRECOMPILED: &str = "precompiled";
+
+/// The file or files that have a tokenizer's vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::text) enum Origin {
+    TokenizerJson,
+    /// Those of the class, where there is no `tokenizer.json`.
+    ClassFiles,
+}
 
 impl TokenizerClass {
     /// Replaces the parts that the class builds before it adds tokens. `named` has the special tokens by name.
@@ -29,7 +37,7 @@ impl TokenizerClass {
         config: Option<&ConfigJson>,
         named: &BTreeMap<String, String>,
     ) -> Result<()> {
-        let Self::Built { parts, keys } = self else {
+        let Self::Built { parts, keys, .. } = self else {
             return Ok(());
         };
         if let Some(model) = super::vocabulary::fitted(inner, &parts["model"], named) {
@@ -74,15 +82,28 @@ impl TokenizerClass {
         inner: &mut tokenizers::Tokenizer,
         config: Option<&ConfigJson>,
         named: &BTreeMap<String, String>,
+        origin: Origin,
     ) -> Result<()> {
-        let has_other = inner.get_post_processor().is_some();
+        let has_other = match origin {
+            Origin::TokenizerJson => inner.get_post_processor().is_some(),
+            Origin::ClassFiles => ends::are_said(config),
+        };
+        let is_left = |parts: &Map<String, Value>| match origin {
+            Origin::ClassFiles if parts.contains_key("ends_of_keys") => true,
+            _ => has_other && parts.contains_key("only_if_none"),
+        };
         let template = match self {
-            Self::Built { parts, keys } if !(has_other && parts.contains_key("only_if_none")) => {
+            Self::Built { parts, keys, .. } if !is_left(parts) => {
                 check_language(inner, keys, config)?;
                 own_template(inner, parts, keys, named)
             }
             _ => None,
         };
+        if let (None, Origin::ClassFiles, Self::Built { parts, .. }) = (&template, origin, self) {
+            let template = ends::template(inner, config, parts, named)?;
+            inner.with_post_processor(Some(read::<PostProcessorWrapper>(template, config)?));
+            return Ok(());
+        }
         let plain = || {
             let text = |side: &str, kind: u32| json!({"Sequence": {"id": side, "type_id": kind}});
             template_of(
@@ -197,7 +218,7 @@ fn listed(parts: &Value, keys: &BTreeMap<String, Value>) -> Vec<Value> {
 }
 
 /// Returns a part with the keys' values filled in.
-fn filled(part: &Value, keys: &BTreeMap<String, Value>) -> Value {
+pub(super) fn filled(part: &Value, keys: &BTreeMap<String, Value>) -> Value {
     match part {
         Value::String(text) => {
             let whole = text.strip_prefix('$').and_then(|key| keys.get(key));

@@ -1,0 +1,70 @@
+//! The tokens around a text by `add_bos_token` and `add_eos_token`, which transformers reads where there is no `tokenizer.json`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use tokenizers::Tokenizer;
+
+use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
+
+const KEYS: [(&str, &str); 2] = [
+    ("add_bos_token", "bos_token"),
+    ("add_eos_token", "eos_token"),
+];
+
+/// Returns whether the file has one of the keys.
+pub(super) fn are_said(config: Option<&ConfigJson>) -> bool {
+    let has = |config: &ConfigJson| {
+        config
+            .entries()
+            .any(|(key, _)| KEYS.iter().any(|(known, _)| known == key))
+    };
+    config.is_some_and(has)
+}
+
+/// Returns a template with the tokens that the file or else the class asks for: transformers' `update_post_processor`.
+///
+/// # Errors
+/// If a key is no truth value.
+pub(super) fn template(
+    inner: &Tokenizer,
+    config: Option<&ConfigJson>,
+    parts: &Map<String, Value>,
+    named: &BTreeMap<String, String>,
+) -> Result<Value> {
+    let mut special = Map::new();
+    let mut end = |(key, name): (&str, &str)| -> Result<Option<String>> {
+        let default = parts.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let said = config.and_then(|config| config.value_at(key));
+        let is_wanted = match (config, said) {
+            (_, Some(Value::Null)) => false,
+            (Some(config), _) => config.flag(&[key], default)?,
+            (None, _) => default,
+        };
+        let token = named.get(name).filter(|_| is_wanted);
+        let id = token.and_then(|token| inner.token_to_id(token));
+        Ok(token.zip(id).map(|(token, id)| {
+            special.insert(
+                token.clone(),
+                json!({"id": token, "ids": [id], "tokens": [token]}),
+            );
+            token.clone()
+        }))
+    };
+    let [first, last] = [end(KEYS[0])?, end(KEYS[1])?];
+    let text = |side: &str, kind: u32| {
+        let token = |token: &Option<String>| {
+            let token = token.as_ref();
+            token.map(|token| json!({"SpecialToken": {"id": token, "type_id": kind}}))
+        };
+        let text = json!({"Sequence": {"id": side, "type_id": kind}});
+        let pieces = [token(&first), Some(text), token(&last)];
+        pieces.into_iter().flatten().collect::<Vec<Value>>()
+    };
+    let single = text("A", 0);
+    let pair: Vec<Value> = single.iter().cloned().chain(text("B", 1)).collect();
+    Ok(
+        json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}),
+    )
+}

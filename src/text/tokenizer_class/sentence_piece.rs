@@ -1,0 +1,151 @@
+//! A model file of SentencePiece: its pieces and what else a tokenizer needs of it.
+//!
+//! The file is a message of Protocol Buffers:
+//! <https://github.com/google/sentencepiece/blob/v0.2.1/src/sentencepiece_model.proto>
+
+use minijinja::value::Value;
+
+/// A piece, its score and its kind.
+pub(super) struct Piece {
+    pub text: String,
+    pub score: f32,
+    kind: u64,
+}
+
+/// The kinds of pieces that are found in a text before all others.
+const CONTROL: u64 = 3;
+const USER_DEFINED: u64 = 4;
+
+/// What a file holds.
+pub(super) struct SentencePiece {
+    pub pieces: Vec<Piece>,
+    /// The table by which characters are normalized.
+    pub charsmap: Vec<u8>,
+    /// The index of the piece for unknown characters.
+    pub unknown: usize,
+}
+
+impl SentencePiece {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A reason, if the bytes are no such message.
+    pub fn read(bytes: &[u8]) -> Result<Self, String> {
+        let mut file = Self {
+            pieces: Vec::new(),
+            charsmap: Vec::new(),
+            unknown: 0,
+        };
+        for field in fields(bytes) {
+            match field? {
+                (1, Content::Bytes(piece)) => file.pieces.push(Piece::read(piece)?),
+                (2, Content::Bytes(trainer)) => {
+                    for field in fields(trainer) {
+                        if let (40, Content::Number(id)) = field? {
+                            file.unknown = id as usize;
+                        }
+                    }
+                }
+                (3, Content::Bytes(normalizer)) => {
+                    for field in fields(normalizer) {
+                        if let (2, Content::Bytes(map)) = field? {
+                            file.charsmap = map.to_vec();
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        match file.pieces.is_empty() {
+            true => Err("it holds no pieces of SentencePiece".to_string()),
+            false => Ok(file),
+        }
+    }
+
+    /// The pieces that are found in a text before all others, as `added_tokens_decoder` would describe them.
+    pub fn added_tokens(&self) -> Vec<Value> {
+        let added = self
+            .pieces
+            .iter()
+            .filter(|piece| [CONTROL, USER_DEFINED].contains(&piece.kind));
+        let described = added.map(|piece| {
+            minijinja::context! { content => piece.text.clone(), special => piece.kind == CONTROL, normalized => false }
+        });
+        described.collect()
+    }
+}
+
+impl Piece {
+    fn read(bytes: &[u8]) -> Result<Self, String> {
+        let mut piece = Self {
+            text: String::new(),
+            score: 0.0,
+            kind: 1,
+        };
+        for field in fields(bytes) {
+            match field? {
+                (1, Content::Bytes(text)) => {
+                    let text = std::str::from_utf8(text);
+                    piece.text = text.map_err(|_| "a piece is no text")?.to_string();
+                }
+                (2, Content::Four(score)) => piece.score = f32::from_le_bytes(score),
+                (3, Content::Number(kind)) => piece.kind = kind,
+                _ => {}
+            }
+        }
+        Ok(piece)
+    }
+}
+
+/// The content of a field.
+enum Content<'b> {
+    Number(u64),
+    Four([u8; 4]),
+    Bytes(&'b [u8]),
+    Other,
+}
+
+/// The numbers and contents of a message's fields.
+fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u64, Content<'_>), String>> {
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let field = field(&mut rest);
+        if field.is_none() {
+            rest = &[];
+        }
+        Some(field.ok_or_else(|| "it is cut short or no model of SentencePiece".to_string()))
+    })
+}
+
+fn field<'b>(rest: &mut &'b [u8]) -> Option<(u64, Content<'b>)> {
+    let tag = number(rest)?;
+    let content = match tag & 7 {
+        0 => Content::Number(number(rest)?),
+        1 => {
+            rest.split_off(..8)?;
+            Content::Other
+        }
+        2 => {
+            let n = usize::try_from(number(rest)?).ok()?;
+            Content::Bytes(rest.split_off(..n)?)
+        }
+        5 => Content::Four(rest.split_off(..4)?.try_into().ok()?),
+        _ => return None,
+    };
+    Some((tag >> 3, content))
+}
+
+/// A number in groups of seven bits, the lowest first.
+fn number(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = *rest.split_off_first()?;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
