@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::{described, task_of};
+use crate::checkpoint::families::is_of_decoder;
 use crate::checkpoint::known::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::two_stacks::OtherStack;
@@ -196,6 +197,12 @@ pub(super) fn located(error: Error, path: &Path) -> Error {
     }
 }
 
+/// Returns whether a class in `architectures` has the decoder of an encoder-decoder alone, of which `first` is the first stack.
+fn is_decoder_alone(json: &ConfigJson, first: StackPart) -> Result<bool> {
+    let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    Ok(classes.iter().any(|class| is_of_decoder(class, first)))
+}
+
 /// Returns the stack of a class in `architectures`, if that class has only one of two stacks.
 fn only_stack(json: &ConfigJson) -> Result<Option<StackPart>> {
     const CLASSES: [(&str, StackPart); 3] = [
@@ -222,15 +229,24 @@ fn family_of(
     let Some(model_type) = json.text(&[key])? else {
         return Err(json.error(&[key], "missing, expected the name of a family"));
     };
+    let mut is_alone = false;
     let part = match (part, first_of_two(&model_type)) {
         (None, Some(_)) if encoder_of.contains(&model_type.as_str()) => Some(StackPart::Encoder),
+        (None, Some(first)) if is_decoder_alone(json, first)? => {
+            is_alone = true;
+            Some(first)
+        }
         (None, Some(first)) => match whole {
             true => Some(first),
             false => only_stack(json)?,
         },
         _ => part,
     };
-    known(&model_type, part).map_err(|unknown| match unknown {
+    let family = known(&model_type, part).map(|family| match is_alone {
+        true => family.alone(),
+        false => family,
+    });
+    family.map_err(|unknown| match unknown {
         Unknown::ModelType { lacks, nearest } => Error::UnknownFamily {
             path: json.path().to_path_buf(),
             model_type,

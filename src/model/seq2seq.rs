@@ -1,10 +1,10 @@
 //! An encoder and the decoder that attends to its output.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::{Model, ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{Task, getters};
+use crate::config::{EmbeddingsConfig, Task, getters};
 use crate::layers::{DropoutSource, of_sequences};
 
 /// An encoder and its decoder (BART, T5, Whisper), made by [`Checkpoint::seq2seq`](crate::Checkpoint::seq2seq).
@@ -147,15 +147,43 @@ impl Seq2Seq {
         .with_memory(memory, input.attention_mask.as_ref()))
     }
 
+    /// The encoder's tokens one place later, for a model that classifies texts: transformers' `shift_tokens_right`.
     fn one_place_later(&self, input: &ModelInput) -> Result<Tensor> {
         let reads_same_text = !matches!(self.decoder.task(), None | Some(Task::CausalLm));
-        let (Some(ids), Some(start), true) = (&input.input_ids, self.start_token, reads_same_text)
-        else {
+        let (Some(ids), true) = (&input.input_ids, reads_same_text) else {
             let reason = "missing; the decoder reads them beside what the encoder reads";
             return Err(Error::input("decoder_input_ids", reason).into());
         };
         let (batch, seq) = ids.dims2()?;
-        let start = Tensor::full(start, (batch, 1), ids.device())?.to_dtype(ids.dtype())?;
-        Tensor::cat(&[&start, &ids.narrow(1, 0, seq.saturating_sub(1))?], 1)
+        let first = match self.start_token {
+            Some(start) => Tensor::full(start, (batch, 1), ids.device())?.to_dtype(ids.dtype())?,
+            None => self.last_of_each(ids)?,
+        };
+        Tensor::cat(&[&first, &ids.narrow(1, 0, seq.saturating_sub(1))?], 1)
+    }
+
+    /// The token at the end of each sequence, `[batch, 1]`: the language of mBART's texts. transformers counts the tokens that are
+    /// no padding, also where padding stands in front of them.
+    fn last_of_each(&self, ids: &Tensor) -> Result<Tensor> {
+        let padding = match &self.decoder.config.embeddings {
+            EmbeddingsConfig::Tokens(embeddings) => embeddings.padding,
+            _ => None,
+        };
+        let Some(padding) = padding else {
+            let reason = "missing; transformers makes them of the last token before the padding, but config.json has no pad_token_id";
+            return Err(Error::input("decoder_input_ids", reason).into());
+        };
+        let rows = ids.to_dtype(DType::I64)?.to_vec2::<i64>()?;
+        let last = rows.iter().map(|row| {
+            let n_real = row.iter().filter(|&&id| id != i64::from(padding)).count();
+            // Of padding alone, PyTorch's index of -1 is out of range.
+            n_real.checked_sub(1).map(|last| row[last])
+        });
+        match last.collect::<Option<Vec<i64>>>() {
+            Some(last) => {
+                Tensor::from_vec(last, (rows.len(), 1), ids.device())?.to_dtype(ids.dtype())
+            }
+            None => Err(Error::input("input_ids", "a sequence has padding alone").into()),
+        }
     }
 }

@@ -60,9 +60,9 @@ fn a_changed_key_changes_the_numbers_as_in_transformers() {
         if !report.passed {
             failures.push(format!("{label}\n{report}"));
         }
-        // The file sees that a key is not read.
-        let without = change.run(Map::new()).unwrap();
-        if verify(&change.fixture, &without).passed {
+        // The file sees that a key is not read: the numbers are others, or the class needs further input.
+        let without = change.run(Map::new());
+        if without.is_ok_and(|without| verify(&change.fixture, &without).passed) {
             failures.push(format!("{label}: the same without the key"));
         }
     }

@@ -18,6 +18,7 @@ mod cohere;
 mod cwm;
 mod deberta;
 mod deberta_v2;
+mod decoder_alone;
 mod deepseek;
 mod dinov2;
 mod dinov3;
@@ -96,6 +97,8 @@ mod vit_mae;
 mod wav2vec2;
 mod whisper;
 mod width_of_heads;
+
+pub(super) use self::decoder_alone::is_of_decoder;
 
 /// Declares the files and collects their families.
 macro_rules! of_files {

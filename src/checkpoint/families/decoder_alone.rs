@@ -1,0 +1,30 @@
+//! The decoder of an encoder-decoder as a language model: transformers' `BartForCausalLM`, `WhisperForCausalLM` and others.
+//!
+//! Such a class has the decoder's cross-attention too, and computes it only where it is given an encoder's output:
+//! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/bart/modeling_bart.py>
+
+use super::prelude::*;
+
+/// How the name of such a class ends.
+const CLASS: &str = "ForCausalLM";
+
+/// Returns whether a class of a model whose first stack is `first` has the decoder alone.
+pub(in crate::checkpoint) fn is_of_decoder(class: &str, first: StackPart) -> bool {
+    first == StackPart::Decoder && class.ends_with(CLASS)
+}
+
+impl Family {
+    /// A decoder's table without its cross-attention, whose tensors are ignored.
+    pub(in crate::checkpoint) fn alone(self) -> Self {
+        let is_cross = |role: &str| role.starts_with("cross_attention");
+        let of_cross = self.block_rules.iter().filter(|rule| is_cross(&rule.role));
+        let names = of_cross.flat_map(|rule| rule.weight.iter().chain(&rule.bias));
+        let names: Vec<String> = names.map(|name| format!("*.{name}")).collect();
+        let mut family = self.change(BlockChange::new(json!({"cross_attention": null})));
+        family.block_rules.retain(|rule| !is_cross(&rule.role));
+        family.ignored.extend(names);
+        family.joined = None;
+        // The heads of these classes have no bias.
+        family.head(Task::CausalLm, causal_lm)
+    }
+}
