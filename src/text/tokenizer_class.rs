@@ -51,7 +51,7 @@ pub(super) enum TokenizerClass {
     Built {
         parts: Map<String, Value>,
         keys: BTreeMap<String, Value>,
-        /// The tokens that a model of SentencePiece marks, where there is no `tokenizer.json`.
+        /// Control and user-defined pieces from a SentencePiece model; empty if there is a `tokenizer.json`.
         of_pieces: Vec<Described>,
     },
     /// By a class that is not supported here: `tokenizer.json` is followed. If transformers has the class, the note says so.

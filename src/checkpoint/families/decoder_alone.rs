@@ -1,20 +1,20 @@
 //! The decoder of an encoder-decoder as a language model: transformers' `BartForCausalLM`, `WhisperForCausalLM` and others.
 //!
-//! Such a class has the decoder's cross-attention too, and computes it only where it is given an encoder's output:
+//! These classes have the decoder's cross-attention too, and compute it only if they are given an encoder's output:
 //! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/bart/modeling_bart.py>
 
 use super::prelude::*;
 
-/// How the name of such a class ends.
+/// The suffix of these classes' names.
 const CLASS: &str = "ForCausalLM";
 
-/// Returns whether a class of a model whose first stack is `first` has the decoder alone.
+/// Returns whether a class has only the decoder, if `first` is the model's first stack.
 pub(in crate::checkpoint) fn is_of_decoder(class: &str, first: StackPart) -> bool {
     first == StackPart::Decoder && class.ends_with(CLASS)
 }
 
 impl Family {
-    /// A decoder's table without its cross-attention, whose tensors are ignored.
+    /// Returns the decoder's table without its cross-attention, whose tensors are ignored.
     pub(in crate::checkpoint) fn alone(self) -> Self {
         let is_cross = |role: &str| role.starts_with("cross_attention");
         let of_cross = self.block_rules.iter().filter(|rule| is_cross(&rule.role));

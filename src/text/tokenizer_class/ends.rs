@@ -1,4 +1,4 @@
-//! The tokens around a text by `add_bos_token` and `add_eos_token`, which transformers reads where there is no `tokenizer.json`.
+//! Tokens around a text by `add_bos_token` and `add_eos_token`, which transformers reads if there is no `tokenizer.json`.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The model of a tokenizer in a folder without `tokenizer.json`: of `vocab.txt`, of `vocab.json` with `merges.txt`, or of a model of
-//! SentencePiece, as transformers' class of the folder reads them.
+//! Reads a class's own vocabulary files, for folders without `tokenizer.json`: `vocab.txt`, `vocab.json` with `merges.txt`, or a
+//! SentencePiece model.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,11 +21,12 @@ use crate::error::{Error, Result};
 /// Ten times the largest published.
 const MAX_BYTES: u64 = 100_000_000;
 
-/// Files that transformers takes for the vocabulary of any class where there is no `tokenizer.json`.
+/// Files that transformers takes as any class's vocabulary if there is no `tokenizer.json`.
 const OF_ANY_CLASS: [&str; 3] = ["tekken.json", "tokenizer.model", "tiktoken.model"];
 
 impl TokenizerClass {
-    /// Returns the class of a folder without `tokenizer.json` whose own files are there, and their paths.
+    /// Returns the class for a folder without `tokenizer.json`, and the paths to its files. Returns `None` if a file is
+    /// missing, or the class's files are not read here.
     ///
     /// # Errors
     /// If a key that the class reads has a value of another type.
@@ -54,13 +55,13 @@ impl TokenizerClass {
         Ok(Some((Self::built(parts, config)?, paths)))
     }
 
-    /// The names of the files of every class that is read without `tokenizer.json`.
+    /// Returns the supported file names, for messages.
     pub fn known_files() -> String {
         "vocab.txt; vocab.json and merges.txt; spiece.model, sentencepiece.bpe.model, spm.model or tokenizer.model".to_string()
     }
 
-    /// Makes the model of a class's own files; its other parts follow by [`Self::build`]. The tokens that a model of SentencePiece
-    /// marks as special or as whole become tokens of the class.
+    /// Makes the tokenizer's model from the class's own files; [`Self::build`] adds the other parts. Control and user-defined
+    /// pieces become special tokens.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if a file is malformed.
@@ -117,7 +118,7 @@ impl TokenizerClass {
     }
 }
 
-/// The pieces of a model in the order that the class gives them: transformers' `convert_from_spm`.
+/// Returns the pieces in the class's order: transformers' `convert_from_spm`.
 fn arranged(
     file: &SentencePiece,
     parts: &Map<String, Value>,
@@ -145,12 +146,12 @@ fn arranged(
     pieces
 }
 
-/// A model of the likeliest pieces.
+/// Makes a Unigram model.
 fn likeliest(file: &SentencePiece, pieces: Vec<(String, f64)>) -> tokenizers::Result<Unigram> {
     Unigram::from(pieces, Some(file.unknown), false)
 }
 
-/// A model of pairs, that of the first piece first: transformers' `generate_merges`.
+/// Makes a BPE model, with merges in the order in which their pieces are listed: transformers' `generate_merges`.
 fn of_pairs(pieces: &[(String, f64)]) -> tokenizers::Result<BPE> {
     let ids: HashMap<&str, u32> = (0..)
         .zip(pieces)

@@ -18,11 +18,12 @@ use crate::error::Result;
 /// The placeholder, in a list of normalizers, for the character table in `tokenizer.json`.
 const PRECOMPILED: &str = "precompiled";
 
-/// The file or files that have a tokenizer's vocabulary.
+/// The source for a tokenizer's vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) enum Origin {
+    /// `tokenizer.json`.
     TokenizerJson,
-    /// Those of the class, where there is no `tokenizer.json`.
+    /// The class's own files; there is no `tokenizer.json`.
     ClassFiles,
 }
 

@@ -1,6 +1,6 @@
-//! A model file of SentencePiece: its pieces and what else a tokenizer needs of it.
+//! A SentencePiece model file: its pieces, and the other fields that a tokenizer needs.
 //!
-//! The file is a message of Protocol Buffers:
+//! The file is a Protocol Buffers message:
 //! <https://github.com/google/sentencepiece/blob/v0.2.1/src/sentencepiece_model.proto>
 
 use minijinja::value::Value;
@@ -12,16 +12,16 @@ pub(super) struct Piece {
     kind: u64,
 }
 
-/// The kinds of pieces that are found in a text before all others.
+/// Piece types that are found in a text before all others.
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
-/// What a file holds.
+/// The contents used here.
 pub(super) struct SentencePiece {
     pub pieces: Vec<Piece>,
     /// The table by which characters are normalized.
     pub charsmap: Vec<u8>,
-    /// The index of the piece for unknown characters.
+    /// The unknown piece's index.
     pub unknown: usize,
 }
 
@@ -29,7 +29,7 @@ impl SentencePiece {
     /// Reads a file.
     ///
     /// # Errors
-    /// A reason, if the bytes are no such message.
+    /// If the bytes are not such a message.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let mut file = Self {
             pieces: Vec::new(),
@@ -62,7 +62,7 @@ impl SentencePiece {
         }
     }
 
-    /// The pieces that are found in a text before all others, as `added_tokens_decoder` would describe them.
+    /// Returns the pieces that are found in a text before all others, as `added_tokens_decoder` would describe them.
     pub fn added_tokens(&self) -> Vec<Value> {
         let added = self
             .pieces
@@ -97,7 +97,7 @@ impl Piece {
     }
 }
 
-/// The content of a field.
+/// A field's content.
 enum Content<'b> {
     Number(u64),
     Four([u8; 4]),
@@ -105,7 +105,7 @@ enum Content<'b> {
     Other,
 }
 
-/// The numbers and contents of a message's fields.
+/// Returns a message's fields: tag and content.
 fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u64, Content<'_>), String>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -137,7 +137,7 @@ fn field<'b>(rest: &mut &'b [u8]) -> Option<(u64, Content<'b>)> {
     Some((tag >> 3, content))
 }
 
-/// A number in groups of seven bits, the lowest first.
+/// Reads a varint: seven bits in each byte, the lowest first.
 fn number(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
