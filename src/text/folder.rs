@@ -62,14 +62,17 @@ impl<'p> Folder<'p> {
     }
 
     /// Returns the error for an embedder without a known pooling.
-    pub fn without_pooling(&self) -> Error {
-        let why = match self.kind {
-            Some(_) => "modules.json names no Pooling",
-            None => "there is no modules.json",
+    pub fn without_pooling(&self, checkpoint: &Checkpoint) -> Error {
+        let is_gguf = checkpoint.files().gguf().is_some();
+        let (path, why) = match self.kind {
+            Some(_) => (self.directory, "modules.json names no Pooling"),
+            None if is_gguf => (checkpoint.files().path(), "its pooling_type names none"),
+            None => (self.directory, "there is no modules.json"),
         };
-        self.error(format!(
-            "{why}, so how the vectors of tokens become one is not known; name a pooling, which for most encoders is \
-             \"mean\" or \"cls\" (`TextOptions::pooling`)"
+        Error::InvalidConfig(format!(
+            "{}: {why}, so how the vectors of tokens become one is not known; name a pooling, which for most encoders is \
+             \"mean\" or \"cls\" (`TextOptions::pooling`)",
+            path.display()
         ))
     }
 

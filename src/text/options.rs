@@ -220,7 +220,7 @@ impl TextOptions {
             pooling.poolings.push(name.parse()?);
         }
         if pooling.poolings.is_empty() {
-            return Err(folder.without_pooling());
+            return Err(folder.without_pooling(checkpoint));
         }
         let steps = std::mem::take(&mut pooling.steps);
         Ok((Source::Pooling(pooling), steps))

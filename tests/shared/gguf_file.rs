@@ -26,6 +26,11 @@ pub fn wholes(numbers: &[u32]) -> Vec<u8> {
     array(4, numbers.len(), items)
 }
 
+pub fn numbers(numbers: &[f32]) -> Vec<u8> {
+    let items = numbers.iter().flat_map(|number| number.to_le_bytes());
+    array(6, numbers.len(), items)
+}
+
 pub fn texts(texts: &[impl AsRef<str>]) -> Vec<u8> {
     let items = texts.iter().flat_map(|text| string(text.as_ref()));
     array(8, texts.len(), items)
@@ -100,11 +105,11 @@ const ALIGNMENT: u64 = 32;
 pub fn with_keys(mut bytes: Vec<u8>, keys: &[(&str, Vec<u8>)]) -> Vec<u8> {
     const HEAD: usize = 24;
     let mut added = vec![];
-    for (key, value) in keys {
+    for (i, (key, value)) in keys.iter().enumerate() {
         let old = string(key);
         if let Some(at) = bytes.windows(old.len()).position(|found| found == old) {
             // Under a name that says nothing.
-            let unused = format!("general.{}", "x".repeat(key.len() - 8));
+            let unused = format!("general.{i:x>0$}", key.len() - 8);
             bytes[at..at + old.len()].copy_from_slice(&string(&unused));
         }
         added.extend([string(key), value.clone()].concat());

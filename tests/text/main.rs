@@ -22,6 +22,7 @@ mod folder;
 mod generation;
 mod gguf_cuts;
 mod gguf_literal_end;
+mod gguf_pooling;
 mod gguf_words;
 mod minilm;
 mod refused;

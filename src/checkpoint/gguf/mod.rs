@@ -80,8 +80,9 @@ pub(super) fn pooling(files: &TensorFiles) -> Result<Option<&'static str>> {
     let Some(found) = metadata.and_then(|all| all.get(&key)) else {
         return Ok(None);
     };
-    Ok(Some(match found.as_u64() {
-        Some(0) => return Ok(None),
+    Ok(Some(match found.as_i64() {
+        // llama.cpp's number for a type that is not said.
+        Some(-1 | 0) => return Ok(None),
         Some(1) => "mean",
         Some(2) => "cls",
         Some(3) => "lasttoken",
@@ -90,7 +91,7 @@ pub(super) fn pooling(files: &TensorFiles) -> Result<Option<&'static str>> {
                 path: files.path().to_path_buf(),
                 key: format!("{key:?}"),
                 reason: format!(
-                    "is {found}, expected 1 (mean), 2 (cls) or 3 (last token): a file of 4 ranks pairs of texts, and makes no vectors"
+                    "is {found}, expected 0 (none), 1 (mean), 2 (cls) or 3 (last token): 4 ranks pairs of texts, and gives no vectors"
                 ),
             });
         }
