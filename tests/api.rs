@@ -20,7 +20,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The declarations of a file that rustfmt has formatted, each up to its body and on one line.
+/// Returns a formatted file's declarations, each up to its body and on one line.
 fn declarations(source: &str) -> String {
     let (mut all, mut one, mut in_enum) = (String::new(), String::new(), false);
     let mut table = "";

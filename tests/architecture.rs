@@ -100,7 +100,7 @@ fn library() -> Vec<(PathBuf, String, String)> {
         .collect()
 }
 
-/// The first segment of every path that starts with `crate::`, braces opened.
+/// Returns the first segment after `crate::` in every path, with braces expanded.
 fn first_segments(text: &str) -> Vec<String> {
     let code: String = text
         .lines()
@@ -243,7 +243,7 @@ fn pages() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The worked examples of the documents are files that are compiled and tested.
+/// The documents' worked examples are files that are compiled and tested.
 #[test]
 fn examples_in_documents_are_the_files_that_are_tested() {
     let read = |local: &str| fs::read_to_string(package(local)).unwrap();
@@ -261,7 +261,7 @@ fn examples_in_documents_are_the_files_that_are_tested() {
     assert_eq!(python, read("weights/own_module.py"));
 }
 
-/// A family is a table and the reading of its configuration: sizes and names, no tensors.
+/// A family is a table and a function that reads its configuration: sizes and names, no tensors.
 #[test]
 fn a_family_is_one_short_file_without_tensors() {
     const MAX_LINES: usize = 150;

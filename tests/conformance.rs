@@ -45,7 +45,7 @@ use whole::Whole;
 
 const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_CONFORMANCE";
 
-/// What one line of the table says.
+/// The contents of one line in the table.
 struct Row {
     /// Checkpoint, stack, type, how many stages and gradients: the same on every machine.
     fixed: [String; 5],
@@ -58,7 +58,7 @@ struct Row {
 struct Worst {
     /// Our largest error in proportion to PyTorch's.
     ratio: f64,
-    /// The largest share of what the rule allows.
+    /// The largest share of the tolerance.
     share: f64,
 }
 
@@ -117,7 +117,7 @@ fn path() -> PathBuf {
     weights("../docs/conformance.md")
 }
 
-/// One stack of a checkpoint, or its whole model.
+/// One stack in a checkpoint, or its whole model.
 struct Subject {
     name: String,
     stack: String,
@@ -193,8 +193,8 @@ fn row(subject: &Subject, dtype: DType) -> Row {
     }
 }
 
-/// Where a fixture in f32 judges half precision, our weights and inputs are rounded as well, which PyTorch's
-/// were not: one more error as large as those of the run itself.
+/// If a fixture in f32 judges half precision, our weights and inputs are rounded too, which PyTorch's were not. This adds
+/// one more error as large as the run's own.
 const ROUNDED_WEIGHTS: f64 = 2.0;
 /// And twice that for gradients, which pass the rounded weights on through more products.
 const HALF_GRADIENTS: f64 = 2.0;
@@ -234,7 +234,7 @@ fn verdict(
     is_allowed.then_some("within the allowance")
 }
 
-/// The cells of a line that are the same on every machine; `None` for other text.
+/// Returns the cells of a line that are the same on every machine; `None` for other text.
 fn fixed_cells(line: &str) -> Option<Vec<&str>> {
     let cells: Vec<&str> = line.strip_prefix("| ")?.split(" | ").collect();
     let is_row = cells.len() == HEADER.len() && ![HEADER[0], "---"].contains(&cells[0]);

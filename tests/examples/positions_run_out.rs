@@ -1,4 +1,4 @@
-//! Behind the last position of a learned table, the examples say which limit was met, and what to do.
+//! After the last position of a learned table, the examples name the limit and say what to do.
 
 use crate::{
     message::message,

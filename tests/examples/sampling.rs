@@ -1,4 +1,4 @@
-//! What `examples/train` writes behind a prompt, at the edges of its settings.
+//! Texts that `examples/train` generates after a prompt, at the edges of its settings.
 
 use crate::{
     message::message,

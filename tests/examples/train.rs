@@ -73,7 +73,7 @@ fn a_resumed_training_has_the_bits_of_an_uninterrupted_one() {
     let mut first = fresh(SETTINGS);
     first.run(6).unwrap(); // between two evaluations
     first.save(&state).unwrap();
-    let other = Gpt::fresh(SIZE, 8).unwrap(); // whose parameters give way to the file's
+    let other = Gpt::fresh(SIZE, 8).unwrap(); // the file's parameters replace its own
     let mut second = Training::new(other, readme(), SETTINGS).unwrap();
     second.restore(&state).unwrap();
     assert_eq!(second.step(), 6);
@@ -172,7 +172,7 @@ fn the_cache_gives_the_bytes_that_reading_everything_again_gives() {
     let mut training = fresh(SETTINGS);
     training.run(20).unwrap();
     let model = &training.model;
-    let text: &[u8] = b"the same machine"; // as long as the context
+    let text: &[u8] = b"the same machine"; // with the context's full length
     let mut cache = model.new_cache();
     for i in 0..text.len() {
         let cached = model.next(&text[i..=i], &mut cache).unwrap();
@@ -262,7 +262,7 @@ fn the_recorded_losses_end_where_pytorchs_do_and_are_the_committed_models() {
     assert!((found - ours).abs() < 1e-5, "{found} {ours}"); // other instructions round differently
 }
 
-/// A line of `losses.csv` is read as it was written, to the bit.
+/// A line in `losses.csv` reads back with the same bits.
 #[test]
 fn losses_survive_as_text() {
     let losses = Losses {

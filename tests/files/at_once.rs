@@ -30,7 +30,7 @@ fn writers_at_once_leave_the_files_of_one_of_them() {
         });
         assert!(each[0] != each[1] && !each[0].is_empty(), "{name}");
         for round in 0..6 {
-            // Where nothing is yet, and where an old one is.
+            // With and without an old one.
             let before = if round % 2 == 0 {
                 &Files::new()
             } else {

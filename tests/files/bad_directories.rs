@@ -41,7 +41,7 @@ fn a_directory_with_weights_of_another_format_says_how_to_convert_them() {
     folder.write("tf_model.h5", b"\x89HDF\r\n\x1a\n\0");
     let error = TensorFiles::open(folder.root()).unwrap_err();
     assert_says(&error, &["only tf_model.h5", "convert it"]);
-    // What a trainer leaves is no model, whatever it holds.
+    // A trainer's files are not a model, whatever they contain.
     let folder = Folder::new();
     folder.write("training_args.bin", b"PK\x03\x04");
     folder.write("optimizer.pt", b"PK\x03\x04");

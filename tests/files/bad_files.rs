@@ -265,7 +265,7 @@ fn a_device_is_not_read() {
     assert_says(&error, &["/dev/zero", "not a regular file"]);
 }
 
-/// A file of these bytes is not a safetensors file, for these reasons.
+/// Checks that these bytes are refused as a safetensors file, for these reasons.
 fn refused(bytes: &[u8], reasons: &[&str]) {
     let folder = Folder::new();
     assert_not_safetensors(&folder.write("bad.safetensors", bytes), reasons);

@@ -1,4 +1,4 @@
-//! Files of `torch.save` whose archive or pickle is broken: an error each, whatever the bytes.
+//! Damaged archives and pickles from `torch.save`: each is an error, for any bytes.
 
 use candle_blocks::{Error, checkpoint::files::TensorFiles};
 use safetensors::Dtype;
@@ -253,7 +253,7 @@ fn a_pickle_takes_no_more_memory_than_its_file_may() {
     refused(&of_pickle(&shared), &["more values"]);
 }
 
-/// As the fuzzer's inputs: nothing but instructions, in any order.
+/// Instructions in any order, as in the fuzzer's inputs.
 #[test]
 fn instructions_in_any_order_never_panic() {
     const ALL: &[u8] = b"(N\x88KMJ\x8aGXc)]}t\x85\x86\x87qrhjaseuQRb.";

@@ -1,5 +1,5 @@
-//! What lies beside config.json and the weights when a checkpoint is saved: files without which a copy computes something else
-//! come with it, and a directory that is replaced keeps them.
+//! Files beside config.json and the weights: saving a checkpoint copies those that change results, and a directory that is
+//! replaced keeps them.
 
 use std::fs;
 use std::path::Path;

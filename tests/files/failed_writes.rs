@@ -1,4 +1,4 @@
-//! A write leaves a whole file of the usual permissions, or what was there before.
+//! A write leaves a complete file with the usual permissions, or the old contents.
 
 use std::fs;
 
@@ -74,7 +74,7 @@ fn a_written_file_has_the_permissions_of_any_new_file() {
     assert_eq!(mode("m.safetensors"), mode("ordinary"));
 }
 
-/// A rename would put a file in the place of /dev/null.
+/// A rename would replace /dev/null by a file.
 #[test]
 #[cfg(unix)]
 fn what_is_no_file_is_not_replaced() {

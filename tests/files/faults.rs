@@ -1,8 +1,7 @@
 //! Writing and reading where any system call fails, does half its work, or is the process's last.
 //!
-//! `tracer.c` has the n-th call on files of an operation fail, for every n. Whatever it was: what has a final name is whole,
-//! the old or the new; an operation that says that it failed leaves nothing behind; and one that says that it did not has done
-//! all its work.
+//! `tracer.c` makes the n-th file operation fail, for every n. After any failure, a file with its final name is complete,
+//! old or new. An operation that reports an error leaves nothing else, and one that reports success has done all its work.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -25,7 +24,7 @@ use tempfile::TempDir;
 
 use crate::{trained::trained, weights::weights};
 
-/// What is done to a file or directory `target`, which is there already but for the first.
+/// Operations on a file or directory `target`, which exists already for all but the first.
 pub const OPERATIONS: [&str; 7] = [
     "save in a new directory",
     "save",
@@ -35,14 +34,14 @@ pub const OPERATIONS: [&str; 7] = [
     "save adapters for PEFT",
     "quantise",
 ];
-/// As tracer.c takes them.
+/// The error number for tracer.c.
 const EIO: &str = "5";
 const NO_SPACE: &str = "28";
 
-/// The bytes of files by their paths below a directory, each with a `/` behind it; of a file, by no path.
+/// Files' bytes by their paths below a directory, each with a final `/`; a single file has an empty path.
 pub type Files = HashMap<String, Vec<u8>>;
 
-/// What all writers but the first change, so that no two leave the same files.
+/// Returns the change that each writer but the first makes, so that no two write the same files.
 fn changed(checkpoint: &Checkpoint, writer: u64) -> Vec<(String, Tensor)> {
     let parameters = trained(checkpoint, DType::F32).into_iter();
     let changed = parameters.filter(|_| writer > 0).map(|(role, parameter)| {
@@ -148,7 +147,7 @@ static TRACER: LazyLock<(TempDir, bool)> = LazyLock::new(|| {
     (folder, is_there)
 });
 
-/// Has a process do something as one of several writers.
+/// Makes a process run an operation as one of several writers.
 pub fn set<'c>(
     process: &'c mut Command,
     (name, target): (&str, &Path),
@@ -161,13 +160,13 @@ pub fn set<'c>(
         .env("RAYON_NUM_THREADS", "1")
 }
 
-/// What it says in the end.
+/// Returns a process's final message.
 pub fn said(text: &str) -> Option<&str> {
     let (_, said) = text.split_once("outcome: ")?;
     Some(said.split_once(" :end")?.0)
 }
 
-/// What a traced operation says; none if it was killed. And the numbers of its calls, if they were to be counted.
+/// Returns a traced operation's message, if it was not killed, and the counts of its calls, if they were counted.
 fn run(name: &str, target: &Path, kind: &str, at: usize) -> (Option<String>, Vec<usize>) {
     let counted = tempfile::NamedTempFile::new().unwrap();
     let tracer = TRACER.0.path().join("tracer");
@@ -226,7 +225,7 @@ pub fn folder(old: &Files) -> TempDir {
     folder
 }
 
-/// The first run of an operation makes what the next one replaces: the same but for one byte.
+/// Returns the files that an operation replaces: those of its first run with one byte changed.
 pub fn old(name: &str, new: &Files) -> Files {
     let mut old = new.clone();
     if name == OPERATIONS[0] {
@@ -240,14 +239,14 @@ pub fn old(name: &str, new: &Files) -> Files {
     old
 }
 
-/// How many calls an operation makes on files, and how many of them read or write.
+/// Returns an operation's number of file operations, and how many of them read or write.
 fn count(name: &str, target: &Path) -> [usize; 2] {
     let (said, counted) = run(name, target, "count", 0);
     assert_eq!(said.as_deref(), Some("done"), "{name}");
     counted.try_into().unwrap()
 }
 
-/// What is wrong after an operation that met a fault.
+/// Returns the problem after an operation with a fault, if there is one.
 fn problem(
     name: &str,
     folder: &Path,
@@ -277,7 +276,7 @@ fn problem(
     let problem = match said {
         _ if found != *old && found != *new && !each => "neither the old nor the new is there",
         Some("done") if found != *new => "not all is done",
-        // To remove the old may fail behind all else.
+        // Removing the old files may fail after everything else.
         Some("done") | None => return None,
         Some(_) if !beside.is_empty() => "something is left behind",
         Some(said) if !is_named(said) => "the file is not named",
@@ -286,7 +285,7 @@ fn problem(
     Some(format!("{problem}; {said:?}, {beside:?}"))
 }
 
-/// Every fault of an operation: their number, and what went wrong.
+/// Injects every fault into an operation; returns the number of faults, and the problems.
 fn faults(name: &str) -> (usize, Vec<String>) {
     let first = tempfile::tempdir().unwrap();
     let target = first.path().join("target");

@@ -42,7 +42,7 @@ impl Header {
         self.u32(kind).u64(offset)
     }
 
-    /// Up to where tensors begin, and so many bytes of them.
+    /// Pads to where tensors begin, and adds `n` bytes of data.
     fn padded(mut self, n: usize) -> Self {
         self.0.resize(self.0.len().next_multiple_of(32) + n, 0);
         self

@@ -14,7 +14,7 @@ fn part(i: usize) -> String {
     format!("model-{i:05}-of-{N:05}.gguf")
 }
 
-/// The parts but those left out, in a folder of their own.
+/// Returns a folder with all parts except those in `left_out`.
 fn parts(left_out: &[usize]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for i in (1..=N).filter(|i| !left_out.contains(i)) {

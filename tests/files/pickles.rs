@@ -1,4 +1,5 @@
-//! Files of `torch.save` and of NumPy: the tensors that PyTorch and NumPy read from them, and models as from safetensors.
+//! Files from `torch.save` and NumPy: they contain the same tensors as in PyTorch and NumPy, and the same models as in
+//! safetensors.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +17,7 @@ use crate::weights::{is_present, weights};
 
 const CPU: Device = Device::Cpu;
 
-/// The bits of a tensor, whatever its type.
+/// Returns a tensor's bits, for any dtype.
 fn bits(tensor: &Tensor) -> (DType, Vec<usize>, Vec<u8>) {
     let all = tensor.flatten_all().unwrap();
     let bytes = match tensor.dtype() {
@@ -34,7 +35,7 @@ fn bits(tensor: &Tensor) -> (DType, Vec<usize>, Vec<u8>) {
     (tensor.dtype(), tensor.dims().to_vec(), bytes)
 }
 
-/// Asserts that files have the tensors of others, whole and by rows, and returns how many have been read.
+/// Asserts that files contain the same tensors as others, whole and by rows, and returns how many were read.
 fn assert_same(found: &TensorFiles, expected: &TensorFiles) -> usize {
     let mut n_read = 0;
     for name in expected.names() {
@@ -101,7 +102,7 @@ fn arrays_of_numpy_have_numpy_s_values() {
     assert_eq!(layers[0], layers[1]);
 }
 
-/// A folder with some of the files of a committed one.
+/// Returns a folder with some files from a committed one.
 fn folder_of(name: &str, is_wanted: fn(&str) -> bool) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(weights("pickles").join(name)).unwrap() {
@@ -114,7 +115,7 @@ fn folder_of(name: &str, is_wanted: fn(&str) -> bool) -> tempfile::TempDir {
     folder
 }
 
-/// Every result of the whole model, for some ids.
+/// Returns every result of the whole model, for some ids.
 fn results(path: &Path) -> Vec<(DType, Vec<usize>, Vec<u8>)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let model = checkpoint.model(DType::F32, &CPU).unwrap();
@@ -177,7 +178,7 @@ fn what_pytorch_s_file_holds_is_saved_as_safetensors() {
     assert_eq!(results(&target), expected);
 }
 
-/// Views of a storage that is not in the order of any of them, or reaches into others.
+/// Views that are not contiguous, or overlap other views of the same storage.
 #[test]
 fn views_of_one_storage_are_read_where_they_lie() {
     let numbers: Vec<f32> = (0..24).map(|i| i as f32).collect();

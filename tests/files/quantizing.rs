@@ -47,7 +47,7 @@ fn numbers(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Every parameter, of what surrounds the blocks too, by role.
+/// Returns every parameter by role, including embeddings and heads.
 fn parameters(checkpoint: &Checkpoint) -> HashMap<String, Vec<f32>> {
     let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
     let (vb, report) = (loader.var_builder(), checkpoint.report());
@@ -72,7 +72,7 @@ fn relative(original: &[f32], read: &[f32]) -> f64 {
     if off == 0.0 { 0.0 } else { (off / all).sqrt() }
 }
 
-/// Checkpoints of every architecture that GGUF files are read of.
+/// Returns checkpoints for every architecture that GGUF files may have.
 fn of_gguf() -> Vec<PathBuf> {
     let mut found = vec![weights("tiny-gpt2"), weights("tiny-bert")];
     if is_present("families") {
@@ -130,7 +130,7 @@ fn a_gguf_file_of_every_architecture_reads_as_the_checkpoint_that_it_was_made_of
     }
 }
 
-/// A Llama, one of whose matrices is the reference's.
+/// Returns a Llama with the reference's matrix as one of its weights.
 fn with_matrix(folder: &Path, matrix: &Tensor) -> Checkpoint {
     llama(folder, matrix, 2, json!({}))
 }
@@ -166,7 +166,7 @@ fn llama(folder: &Path, matrix: &Tensor, head_dim: usize, rope_parameters: Value
     open(folder)
 }
 
-/// FNV-1a of 64 bits.
+/// Returns the 64-bit FNV-1a hash.
 fn hash(numbers: &[f32]) -> String {
     let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -248,7 +248,7 @@ fn packed_words_and_scales_are_those_of_compressed_tensors() {
         let reported = told.iter().find(|tensor| tensor.name == name).unwrap();
         let error = relative(&numbers(&weight), &read[ROLE]);
         assert!((reported.error / error - 1.0).abs() < 1e-9);
-        // Of two columns and of four, no group is whole: left as they are, which is said.
+        // Two or four columns do not fill a group: such tensors are not packed, and the report says so.
         for name in ["self_attn.o_proj", "mlp.down_proj"] {
             let name = format!("model.layers.0.{name}.weight");
             let narrow = told.iter().find(|tensor| tensor.name == name).unwrap();
@@ -345,7 +345,7 @@ fn factors_of_llama_3s_frequencies_are_transformers_own() {
     }
     let folder = tempfile::tempdir().unwrap();
     let matrix = Tensor::ones((4, 512), DType::F32, &Device::Cpu).unwrap();
-    // As of the file beside, whose factors transformers computed.
+    // As in the neighboring file, whose factors transformers computed.
     let rope = json!({
         "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16, "rope_theta": 10000.0,

@@ -8,7 +8,7 @@ use crate::cases::for_cases;
 use crate::hostile::{Entry, Folder, framed, header, valid};
 use crate::judged_by_safetensors::agrees_with_the_crate;
 
-/// As many of every property, in which nothing but small files is read.
+/// The number of cases for each property that only reads small files.
 const CASES: usize = 2000;
 
 /// Flipped bytes, a cut or an extension, anywhere.
@@ -27,7 +27,7 @@ fn a_damaged_file_is_judged_as_by_the_safetensors_crate() {
     });
 }
 
-/// Well-formed headers with wrong and right numbers; random bytes rarely get past the JSON.
+/// Well-formed headers with wrong and right values; random bytes rarely pass the JSON parser.
 #[test]
 fn a_header_of_any_numbers_is_judged_as_by_the_safetensors_crate() {
     for_cases(CASES, |draw| {

@@ -1,4 +1,4 @@
-//! What is written is what is read: by this crate, and by the `safetensors` crate.
+//! Written files read back the same, by this crate and by the `safetensors` crate.
 #![allow(
     clippy::single_range_in_vec_init,
     reason = "one range of rows is meant"
@@ -37,7 +37,7 @@ fn the_safetensors_crate_reads_the_same_and_would_write_the_same_order() {
     let bytes = fs::read(&path).unwrap();
     let theirs = SafeTensors::deserialize(&bytes).unwrap();
     assert_eq!(theirs.len(), written.len());
-    // Their own serialiser, given what they read, makes the same file.
+    // The crate's own serializer makes the same file from the tensors that it read.
     assert_eq!(
         safetensors::serialize(theirs.tensors(), None).unwrap(),
         bytes
@@ -282,7 +282,7 @@ const TYPES: [DType; 9] = [
     DType::F64,
 ];
 
-/// Every type in every kind of shape: a matrix, a vector, a scalar, and two with no element.
+/// Every dtype in every kind of shape: a matrix, a vector, a scalar, and two without elements.
 fn samples() -> Vec<(String, Tensor)> {
     let mut tensors = Vec::new();
     for (i, dtype) in TYPES.into_iter().enumerate() {

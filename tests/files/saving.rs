@@ -18,7 +18,7 @@ use crate::{
     weights::weights,
 };
 
-/// The same stack of the saved copy.
+/// Opens the same stack in the saved copy.
 fn reopened(committed: &Committed, directory: &Path) -> Checkpoint {
     let copy = committed.options().open(directory).unwrap();
     assert_eq!(copy.report(), committed.open().report());

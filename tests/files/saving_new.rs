@@ -1,4 +1,4 @@
-//! A stack that never was a checkpoint is written as transformers writes one of its family.
+//! A stack without a checkpoint is saved as transformers saves its family.
 
 use std::{collections::BTreeMap, fs, path::Path};
 

@@ -16,7 +16,7 @@ use crate::{
     weights::weights,
 };
 
-/// Saving `change` fails, names all `words`, and leaves nothing behind.
+/// Checks that saving `change` fails, names all `words`, and leaves no files.
 #[track_caller]
 fn refused(change: &[(&str, Tensor)], words: &[&str]) {
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
@@ -128,7 +128,7 @@ fn a_place_that_cannot_be_written_is_named() {
     assert_eq!(names(folder.path()), ["file"]);
 }
 
-/// A damaged source is found half-way through writing; nothing of the copy stays.
+/// A damaged source is detected in the middle of writing; no part of the copy remains.
 #[test]
 fn a_source_that_is_cut_short_leaves_no_copy() {
     let folder = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ fn what_goes_to_disk_has_a_place_there() {
     assert_says(&error, &[role, "[25]", "[24]"]);
 }
 
-/// A table of the user's own in which two roles take the same part of a tensor: which of them should be saved?
+/// A custom table in which two roles use the same part of a tensor: it is unclear which of them to save.
 #[test]
 fn roles_that_share_features_cannot_be_saved() {
     let text = fs::read_to_string(weights("../examples/family.json")).unwrap();

@@ -1,4 +1,4 @@
-//! What a saved checkpoint's directory holds, read by others than this crate.
+//! The contents of a saved checkpoint's directory, read by other programs.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
 use candle_blocks::candle_core::{Device, Tensor};
 use safetensors::{Dtype, SafeTensors};
 
-/// Type, shape and bytes of every tensor, by the `safetensors` crate's own reading.
+/// Dtype, shape and bytes of every tensor, read by the `safetensors` crate.
 pub type Stored = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
 pub fn stored(directory: &Path) -> Stored {
@@ -28,7 +28,7 @@ pub fn stored(directory: &Path) -> Stored {
     tensors
 }
 
-/// The names of the tensors that differ.
+/// Returns the names of the tensors that differ.
 pub fn differing(one: &Stored, other: &Stored) -> Vec<String> {
     assert!(one.keys().eq(other.keys()), "other names");
     let differs = |name: &&String| one[*name] != other[*name];

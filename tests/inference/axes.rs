@@ -1,4 +1,4 @@
-//! Positions of time, row and column behind a cache.
+//! Positions by time, row and column with a cache.
 
 use candle_blocks::{
     Checkpoint, ForwardContext, Precision,
@@ -10,7 +10,7 @@ use crate::{device::device, double::has_f64, weights::is_present, weights::weigh
 const FAMILIES: [&str; 3] = ["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"];
 const SEQ: usize = 6;
 
-/// Two words, an image of 2 x 2 patches or, in the second sequence, of 1 x 4, and another word.
+/// Two text tokens, an image with 2 x 2 patches or, in the second sequence, 1 x 4, and another text token.
 fn positions() -> Tensor {
     let times = [[0u32, 1, 2, 2, 2, 2], [0, 1, 2, 2, 2, 2]];
     let rows = [[0u32, 1, 2, 2, 3, 3], [0, 1, 2, 2, 2, 2]];
@@ -36,7 +36,7 @@ fn difference(a: &Tensor, b: &Tensor) -> f64 {
     largest.to_scalar().unwrap()
 }
 
-/// The outputs of pieces of two, one and three positions.
+/// Returns the outputs for chunks with two, one and three positions.
 fn in_pieces(x: &Tensor, mut run: impl FnMut(&Tensor, &ForwardContext) -> Tensor) -> Tensor {
     let piece = |(at, n): (usize, usize)| {
         let own = positions().narrow(2, at, n).unwrap();

@@ -35,7 +35,7 @@ fn depends_on_length(position: &Position) -> bool {
     )
 }
 
-/// The largest difference of the rows that `mask` keeps, which start at `from`.
+/// Returns the largest difference in the rows that `mask` keeps, which begin at `from`.
 fn difference(ours: &Tensor, full: &Tensor) -> f64 {
     let largest = (ours - full).unwrap().abs().unwrap().max_all().unwrap();
     largest.to_scalar().unwrap()
@@ -62,7 +62,7 @@ fn input(batch: usize, seq: usize, width: usize) -> Tensor {
         .unwrap()
 }
 
-/// f64, so that only the order of a few additions may differ: 1e-12 of values of order 1 to 10.
+/// In f64 only the order of a few additions may differ: 1e-12 for values between 1 and 10.
 const BOUND: f64 = 1e-11;
 
 #[test]

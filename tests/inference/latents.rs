@@ -1,4 +1,4 @@
-//! A cache of latent attention keeps what keys and values are made from, and nothing of each head.
+//! A cache for latent attention keeps the latents, not each head's keys and values.
 
 use candle_blocks::{
     ForwardContext, KvCache, PackedKvCache, Position, Precision, Stack,
@@ -14,7 +14,7 @@ use crate::{
 
 const BATCH: usize = 2;
 
-/// The numbers that one layer keeps of a position.
+/// The number of values that one layer keeps for each position.
 const KEPT: usize = LATENT[0] + LATENT[1];
 
 fn plain() -> ForwardContext {
@@ -69,7 +69,7 @@ fn other_attentions_keep_keys_and_values_of_every_head() {
     assert_eq!(of_packed.bytes(), cache.bytes());
 }
 
-/// What a cache of either kind can do beside its stack.
+/// Operations that both kinds of caches have with their stacks.
 trait Cache: Clone {
     fn step(&mut self, x: &Tensor) -> Vec<u64>;
     fn keep(&mut self, sequences: &[usize]) -> Result<()>;

@@ -1,4 +1,4 @@
-//! The cache of the layers is of tensors: it holds no graph, and what it cannot serve leaves it as it was.
+//! The cache of unpacked layers consists of tensors: it holds no graph, and a refused call leaves it unchanged.
 
 use candle_blocks::{
     AttentionMask, ForwardContext, KvCache, Precision, Stack,
@@ -14,7 +14,7 @@ use crate::{
     small::{self, WIDTH, numbers, stack},
 };
 
-/// Two sequences of five positions are seen.
+/// Returns a cache after two sequences with five positions.
 fn after_five(stack: &Stack, context: &ForwardContext) -> KvCache {
     let mut cache = stack.new_cache();
     let x = numbers(&[2, 5, WIDTH], 1);
@@ -22,7 +22,7 @@ fn after_five(stack: &Stack, context: &ForwardContext) -> KvCache {
     cache
 }
 
-/// The two positions behind those that a cache has seen.
+/// Returns the next two positions' output.
 fn next(stack: &Stack, context: &ForwardContext, cache: &mut KvCache) -> Vec<u64> {
     let x = numbers(&[2, 2, WIDTH], 2);
     bits(&stack.forward_cached(&x, context, cache).unwrap())
@@ -78,7 +78,7 @@ fn clones_go_on_differently_and_each_as_if_alone() {
     }
 }
 
-/// Else each step of a stack of variables would keep the graph of all steps before it.
+/// Otherwise each step of a stack with variables would keep the graph of all earlier steps.
 #[test]
 fn what_a_cache_gives_has_no_graph() {
     for config in [small::decoder(), kinds::cross_decoder()] {

@@ -1,10 +1,10 @@
-//! What cross-attention reads.
+//! The encoder output that cross-attention reads.
 
 use candle_blocks::{AttentionMask, ForwardContext};
 
 use crate::small::numbers;
 
-/// An evaluation in which cross-attention reads a memory of this shape.
+/// Returns a context for evaluation with an encoder output of this shape.
 pub fn with_memory(shape: &[usize]) -> ForwardContext {
     ForwardContext::evaluation().with_memory(numbers(shape, 5), AttentionMask::none())
 }

@@ -22,7 +22,7 @@ fn bits(x: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// Numbers without a pattern that a layer could hide behind.
+/// Returns values without a regular pattern, which could hide an error.
 fn input(batch: usize, seq: usize, width: usize) -> Tensor {
     let values = (0..batch * seq * width).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0);
     Tensor::from_iter(values, &Device::Cpu)
@@ -65,18 +65,18 @@ fn every_committed_checkpoint_packed_in_f32_is_within_the_ratio_rule() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// As in tests/conformance.rs: a fixture in f32 judges half precision by its own error, and our weights and inputs
-/// are rounded beside.
+/// The rule is that of tests/conformance.rs: a fixture in f32 judges half precision by its own error, and our weights and inputs are
+/// rounded in addition.
 #[test]
 fn every_committed_checkpoint_packed_in_bf16_is_within_the_rule_for_half_precision() {
     // f16's rule asks for more digits than bf16 has.
     assert_within_the_rule(DType::BF16, Precision::Bf16, DType::F16);
 }
 
-/// Its rule for half precision, that of f16, is eight times as strict as bf16's.
+/// f16's rule for half precision is eight times as strict as bf16's.
 #[test]
 fn every_committed_checkpoint_packed_in_f16_is_within_the_rule_for_f16() {
-    // PyTorch's error in bf16 is no measure of f16's.
+    // PyTorch's error in bf16 does not measure f16's.
     assert_within_the_rule(DType::F16, Precision::F16, DType::BF16);
 }
 
@@ -106,7 +106,7 @@ fn assert_within_the_rule(dtype: DType, precision: Precision, left_out: DType) {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// Root mean square of the difference over that of the exact values.
+/// Returns the root mean square of the difference, relative to that of the exact values.
 fn relative_error(found: &Tensor, exact: &Tensor) -> f64 {
     let exact = exact.to_dtype(DType::F64).unwrap();
     let difference = (found.to_dtype(DType::F64).unwrap() - &exact).unwrap();
@@ -117,8 +117,8 @@ fn relative_error(found: &Tensor, exact: &Tensor) -> f64 {
     size(&difference) / size(&exact)
 }
 
-/// Of numbers with normal distribution each precision errs as much as its digits say. int8: of 128 such numbers the largest
-/// is some 2.7 deviations, and so is the least; rounding to 1/127 of that errs by 1/√12 of a step, in the row and in the weight.
+/// For normally distributed values, each precision's error follows from its number of digits. int8: the largest of 128 such
+/// values is about 2.7 standard deviations; rounding to 1/127 of that errs by 1/√12 of a step, in the row and in the weight.
 #[test]
 fn each_precision_errs_as_its_digits_say() {
     use candle_blocks::{Linear, candle_core::Module};
@@ -141,11 +141,13 @@ fn each_precision_errs_as_its_digits_say() {
     let int8 = 2.7 / 127.0 / 12f64.sqrt() * 2f64.sqrt();
     // A chain of 128 additions, each of which errs by some 2⁻²⁵ of a sum that grows.
     let single_precision = 2f64.powi(-25) * 128f64.sqrt() / 2.0;
-    // Half a step of 2⁻⁷ at most, evenly: 1/√3 of that, of numbers some 1.4 times their power of two; in both factors.
+    // At most half a step of 2⁻⁷, uniformly distributed: 1/√3 of that, for values about 1.4 times their power of two; in
+    // both factors.
     let bf16 = 2f64.powi(-8) / 3f64.sqrt() / 1.4 * 2f64.sqrt();
     // The same with a step of 2⁻¹⁰, in the weights alone.
     let f16 = bf16 / 8.0 / 2f64.sqrt();
-    // What the search of scales leaves of a weight; of a row, 1/127 of some 2 to 2.7 deviations adds nothing to see.
+    // The error that the search for scales leaves in a weight; a row's error, 1/127 of 2 to 2.7 standard deviations, is
+    // negligible.
     let int4 = |group| Precision::Int4 { group };
     for (precision, expected) in [
         (Precision::F32, single_precision),
@@ -273,7 +275,7 @@ fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_behind_it() {
         let kept = packed.forward_with(&padded, &context).unwrap();
         let kept = kept.narrow(1, 0, seq).unwrap();
         if checkpoint.config().relative_bias.is_some() || depends_on_length(&checkpoint) {
-            continue; // its numbers depend on the length by design
+            continue; // its values depend on the length by design
         }
         assert_eq!(bits(&alone), bits(&kept), "{label} padded");
     }

@@ -16,7 +16,7 @@ fn packed(config: &StackConfig) -> PackedStack {
     stack(config).pack(Precision::F32).unwrap()
 }
 
-/// Two sequences of five positions are seen.
+/// Returns a cache after two sequences with five positions.
 fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedKvCache {
     let mut cache = stack.new_cache();
     let x = numbers(&[2, 5, WIDTH], 1);
@@ -24,7 +24,7 @@ fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedKvCache {
     cache
 }
 
-/// The two positions behind those that a cache has seen.
+/// Returns the next two positions' output.
 fn next(stack: &PackedStack, context: &ForwardContext, cache: &mut PackedKvCache) -> Vec<u64> {
     let x = numbers(&[2, 2, WIDTH], 2);
     bits(&stack.forward_cached(&x, context, cache).unwrap())
@@ -79,7 +79,7 @@ fn a_refused_call_leaves_the_cache_as_it_was() {
         assert_eq!(cache.seen(), 5, "{message}");
         assert_eq!(next(&stack, &plain, &mut cache), expected, "{message}");
     }
-    // Positions are looked at in the first block, behind its projections.
+    // The first block checks positions after its projections.
     let stack = packed(&small::decoder());
     let plain = ForwardContext::evaluation();
     let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
@@ -107,7 +107,7 @@ fn a_refused_first_call_leaves_the_cache_free_for_any_batch() {
     assert_eq!(bits(&again), bits(&new.unwrap()));
 }
 
-/// Several continuations of one prompt, as a search with beams has them.
+/// Several continuations of one prompt, as in beam search.
 #[test]
 fn a_copy_of_a_cache_goes_on_by_itself() {
     let windowed = small::decoder().with_each(|_, block| block.attention.window = Some(3));
@@ -220,7 +220,7 @@ fn behind_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
         .unwrap_err();
     cache.truncate(5).unwrap();
     assert_eq!(next(&stack, &plain, &mut cache), expected);
-    // Refused by the first cross-attention, behind the first self-attention.
+    // The first cross-attention refuses it, after the first self-attention.
     let mut cache = long();
     let context = ForwardContext::evaluation();
     stack.forward_cached(&x, &context, &mut cache).unwrap_err();

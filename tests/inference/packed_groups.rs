@@ -1,4 +1,4 @@
-//! With sequences enough, threads take groups of them through attention by themselves; it shows in no bit.
+//! With enough sequences, threads compute attention for groups of them separately; the bits stay the same.
 
 use candle_blocks::{
     AttentionMask, ForwardContext, Precision,

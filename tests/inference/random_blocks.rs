@@ -1,4 +1,4 @@
-//! Blocks of any configuration, not only those that a family has: `drawn/properties.rs` holds of each.
+//! Blocks with random configurations, also outside the families: `drawn/properties.rs` holds for each.
 
 use crate::drawn::{
     Draws,
@@ -7,7 +7,7 @@ use crate::drawn::{
 
 const CASES: u64 = 600;
 
-/// The property holds of every case, and says something of so many at least.
+/// Asserts that the property holds for every case, and applies to at least `least`.
 #[track_caller]
 fn assert_holds(property: Property, least: u64) {
     let (mut n, mut failures) = (0, Vec::new());

@@ -1,4 +1,4 @@
-//! All of this program once more as it would run on a GPU; see `shared/rehearsal.rs`.
+//! Repeats this program's tests as they would run on a GPU; see `shared/rehearsal.rs`.
 
 use crate::rehearsal::rehearse;
 

@@ -29,7 +29,7 @@ fn a_row_has_the_same_bits_alone_in_a_batch_and_before_padding() {
                     expected,
                     "{name} {dtype:?}"
                 );
-                // The same tokens with seven of padding behind them.
+                // The same tokens with seven padding tokens after them.
                 let padding = Tensor::ones((1, 7, width), dtype, &device()).unwrap();
                 let padded = Tensor::cat(&[&alone, &padding], 1).unwrap();
                 let keep: Vec<u8> = (0..47).map(|at| u8::from(at < 40)).collect();

@@ -1,4 +1,4 @@
-//! A server's use of packed stacks: many callers at once, beside other work in the same thread pool.
+//! Packed stacks in a server: many concurrent callers, beside other work in the same thread pool.
 
 use std::{
     sync::{Barrier, mpsc},
@@ -11,7 +11,7 @@ use candle_blocks::{ForwardContext, Precision, candle_core::Result};
 
 use crate::small::{self, WIDTH, numbers, stack};
 
-/// Much longer than any of this takes, also on a busy machine.
+/// A time limit far above this test's duration, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -19,7 +19,7 @@ fn observers_of_several_callers_may_wait_for_the_thread_pool() {
     let packed = stack(&small::encoder()).pack(Precision::F32).unwrap();
     let x = numbers(&[8, 64, WIDTH], 1);
     let expected = packed.forward(&x).unwrap();
-    // As many as there are threads, so that the helpers of all passes would fill the pool.
+    // One caller for each thread, so that the helper tasks of all calls would fill the pool.
     let n_callers = rayon::current_num_threads().max(2);
     let (done, all_done) = mpsc::channel();
     let observe = move || -> Result<()> {

@@ -1,4 +1,4 @@
-//! The weights of attention: what it makes of values that are the identity, for scores that are added to zeros.
+//! Attention weights, measured as attention with identity values and scores added to zeros.
 
 use candle_blocks::{
     Attention, AttentionConfig, AttentionMask, ForwardContext, Visibility,
@@ -8,14 +8,14 @@ use candle_blocks::{
 
 use crate::tensors::builder;
 
-/// Which keys are seen.
+/// The keys that are visible.
 pub struct Seen<'a> {
     pub keep: Option<&'a Tensor>,
     pub visibility: Visibility,
     pub window: Option<usize>,
 }
 
-/// The weights `[batch, n_heads, queries, keys]` for such scores, whose queries stand at the last positions of the keys.
+/// Returns the weights `[batch, n_heads, queries, keys]` for such scores; queries are at the keys' last positions.
 pub fn attention_weights(scores: &Tensor, seen: &Seen) -> Result<Tensor> {
     let (batch, n_heads, queries, keys) = scores.dims4()?;
     let (dtype, device) = (scores.dtype(), scores.device());

@@ -1,4 +1,4 @@
-//! How much a GPU is asked to do, counted in a rehearsal.
+//! The number of operations that a GPU would run, counted in a rehearsal.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::{
     weights::{is_present, weights},
 };
 
-/// A checkpoint, and at most so many operations for one of its layers: forward, and forward and back: less than half of
-/// what they were when candle's graph computed the backward pass (docs/devices.md).
+/// A checkpoint, and the maximum number of operations for one of its layers: forward, and forward plus backward. This is
+/// less than half of the number when candle's graph computed the backward pass (docs/devices.md).
 const LAYERS: [(&str, [usize; 2]); 3] = [
     ("tiny-bert", [32, 165]),
     ("families/llama", [26, 130]),
@@ -68,7 +68,7 @@ fn a_token_of_decoding_uploads_nothing_and_waits_for_nothing() {
     );
 }
 
-/// The blocks of a checkpoint in f32, and an input.
+/// Returns a checkpoint's blocks in f32, and an input.
 fn opened(name: &str, trainable: bool) -> (Stack, Tensor) {
     match trainable {
         true => {

@@ -4,9 +4,8 @@
 //! CANDLE_BLOCKS_TEST_DEVICE=cuda cargo test --release --features cuda
 //! ```
 //!
-//! runs on the GPU whatever makes layers that are not packed: in this program every layer by itself and whole blocks
-//! against PyTorch, and operations; in `training` the rest. Where the device has no f64 (Metal), what needs it is left
-//! out with a line that says so.
+//! runs unpacked layers on the GPU: here every layer alone and whole blocks against PyTorch, and operations; in `training`
+//! all other tests. If the device has no f64 (Metal), tests that need it are skipped with a message.
 
 use std::process::Command;
 
@@ -29,7 +28,7 @@ use crate::{
     weights::{left_out, weights},
 };
 
-/// Runs another test of this file on the device of that name.
+/// Runs another test in this file on the device with that name.
 fn run_on(name: &str, test: &str) -> (bool, String) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("devices::{test}"), "--nocapture"])
@@ -150,7 +149,7 @@ fn a_checkpoint_loads_onto_the_device() {
     }
 }
 
-/// Layers that share a parameter may be asked for by a handle each. On Metal candle itself takes them for two devices.
+/// Layers that share a parameter may request it with different device handles. On Metal, candle treats these as two devices.
 #[test]
 fn a_parameter_is_one_for_all_handles_of_its_device() {
     let other = match device() {
@@ -170,7 +169,7 @@ fn a_parameter_is_one_for_all_handles_of_its_device() {
     }
 }
 
-/// In f32, where all of the reference's small integers are exact but the division is not.
+/// In f32, the reference's small integers are exact, but the division is not.
 #[test]
 fn seeded_dropout_drops_what_numpy_drops_forward_and_backward() {
     let reference = Reference::open("dropout");

@@ -1,5 +1,5 @@
-//! One layer at a time against PyTorch's numbers and gradients in `weights/reference`, by the ratio
-//! rule, on the device under test (`CANDLE_BLOCKS_TEST_DEVICE`).
+//! Single layers against PyTorch's outputs and gradients in `weights/reference`, by the ratio rule, on the device under test
+//! (`CANDLE_BLOCKS_TEST_DEVICE`).
 
 use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
@@ -42,17 +42,17 @@ fn judge(
     comparisons
 }
 
-/// The gradient of a key's bias, which the softmax takes away: there is nothing to compare with.
+/// Returns whether this is the gradient of a key bias, which the softmax cancels: there is nothing to compare.
 fn is_zero_but_for_rounding(name: &str) -> bool {
     name.ends_with(".grad_key_bias")
 }
 
-/// A linear layer of two inputs that follow each other, weight and bias.
+/// Makes a linear layer from two inputs, weight and bias.
 fn linear(parts: &[Tensor]) -> Result<Linear> {
     Linear::from_parts(parts[0].clone(), Some(parts[1].clone()))
 }
 
-/// `x` and the weight and bias of every projection, under `prefix`.
+/// Returns `x` and every projection's weight and bias, under `prefix`.
 fn inputs(reference: &Reference, prefix: &str, projections: &[&str]) -> Vec<(String, Tensor)> {
     let mut inputs = vec![("x".to_string(), reference.get(&format!("{prefix}x")))];
     for projection in projections {
@@ -83,7 +83,7 @@ fn linear_gives_pytorchs_outputs_and_gradients_at_every_rank() {
     assert_passed(&comparisons);
 }
 
-/// Each of PyTorch's and transformers' norms as ours.
+/// Returns PyTorch's and transformers' norms with our configurations.
 fn norms() -> Vec<(String, NormConfig)> {
     let mut norms = Vec::new();
     for (label, eps) in [("eps1e-12", 1e-12), ("eps1e-5", 1e-5)] {
@@ -205,7 +205,7 @@ fn softmax_gives_pytorchs_weights_and_gradients_under_every_mask() {
         comparisons.extend(judge(&reference, &case, &inputs, &grad_output, |t| {
             attention_weights(&t[0], &seen)
         }));
-        // What is hidden is exactly 0, and so is the row that sees nothing.
+        // Masked keys have weight exactly 0, and so has a row without visible keys.
         let y = numbers(&attention_weights(&scores, &seen).unwrap());
         let zeros = |y: &[f64]| y.iter().map(|&y| y == 0.0).collect::<Vec<_>>();
         let torch = numbers(&reference.get(&format!("{case}.output")));

@@ -71,7 +71,7 @@ fn gradients_of_all_families_are_nearer_to_the_truth_than_pytorchs() {
             let largest = numbers(expected.value())
                 .iter()
                 .fold(0.0, |a: f64, x| a.max(x.abs()));
-            // What is itself noise, as a key bias's gradient, has no digits to compare.
+            // A gradient that is noise, such as a key bias's, has no digits to compare.
             let Some(torch) = torch.filter(|&torch| torch < 0.01 * largest) else {
                 continue;
             };

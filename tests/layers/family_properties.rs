@@ -1,8 +1,7 @@
-//! What must hold of any stack whatever its numbers: no fixture, every family's checkpoint, f32.
+//! Properties of every stack for any parameters: without fixtures, for every family's checkpoint, in f32.
 //!
-//! Runs of the same shape are compared bit for bit; runs of another shape by the comparer's model of how
-//! rounding errors grow, since sums may be taken in another order. `properties.rs` asks more of
-//! fewer checkpoints.
+//! Runs with the same shape are compared bit for bit. Runs with another shape are compared by the comparer's model of
+//! rounding errors, because sums may be taken in another order. `properties.rs` has more properties for fewer checkpoints.
 
 use candle_blocks::{
     Attention, AttentionMask, Checkpoint, ForwardContext, Position, Stack, StackConfig, Visibility,
@@ -57,7 +56,7 @@ impl Subject {
         blocks.all(|block| block.attention.visibility == Visibility::Causal)
     }
 
-    /// Whether rotations depend on the length of the sequence.
+    /// Returns whether rotary angles depend on the sequence length.
     fn depends_on_length(&self) -> bool {
         if n_front(&self.config).is_some() {
             return true;
@@ -73,7 +72,7 @@ impl Subject {
         })
     }
 
-    /// Different everywhere, without any drawing of numbers: `[batch, seq, width]`.
+    /// Returns values that differ everywhere, without a random generator: `[batch, seq, width]`.
     fn waves(&self, batch: usize, seq: usize, width: usize, shift: f32) -> Tensor {
         let n = (batch * seq * width) as f32;
         let x = Tensor::arange(0f32, n, &Device::Cpu).unwrap();
@@ -109,7 +108,7 @@ impl Subject {
         self.run(x, &self.context(x.dims()[0], x.dims()[1]))
     }
 
-    /// Whether padding on the left moves the places that a temperature goes by.
+    /// Returns whether left padding shifts the positions that a temperature depends on.
     fn counts_padding(&self) -> bool {
         let by_place = |by: PositionTemperature| by.by == TemperatureBy::Place;
         let mut blocks = self.config.blocks.iter();
@@ -135,7 +134,7 @@ fn tokens(x: &Tensor, start: usize, n: usize) -> Tensor {
     x.narrow(1, start, n).unwrap()
 }
 
-/// `x` with the positions from `start` on, `n` of them, taken from `other`.
+/// Returns `x` with `n` positions from `start` on taken from `other`.
 fn replaced(x: &Tensor, other: &Tensor, start: usize, n: usize) -> Tensor {
     let end = start + n;
     let parts = [
@@ -152,7 +151,7 @@ fn paddings() -> [([u8; SEQ], usize); 2] {
     [([1, 1, 1, 1, 0, 0, 0], 0), ([0, 0, 0, 1, 1, 1, 1], 3)]
 }
 
-/// The positions of the kept tokens counted from 0, as decoders do; of others, 0.
+/// Returns the context with positions that count the kept tokens from 0, as decoders do; all others are 0.
 fn with_padding(context: ForwardContext, mask: [u8; SEQ], first: usize) -> ForwardContext {
     let rows = Tensor::new(&[mask; BATCH], &device()).unwrap();
     let position = |i: usize| if mask[i] == 1 { (i - first) as u32 } else { 0 };
@@ -225,15 +224,14 @@ fn a_causal_stack_cannot_see_the_future_and_another_does() {
     assert!(subjects.is_empty() || (20..subjects.len()).contains(&n_causal));
 }
 
-/// Rows `order` of a projection's heads.
-/// The features of the heads in the given order.
+/// Returns the features of a projection's heads in the given order.
 fn features(order: impl Iterator<Item = usize>, head_dim: usize) -> Tensor {
     let features = order.flat_map(|head| head * head_dim..(head + 1) * head_dim);
     let features: Vec<u32> = features.map(|feature| feature as u32).collect();
     Tensor::new(features, &device()).unwrap()
 }
 
-/// Why the heads of an attention are not alike, if they are not.
+/// Returns why an attention's heads are not interchangeable, if they are not.
 fn own_heads(config: &StackConfig) -> Option<&'static str> {
     let attention = &config.blocks[0].attention;
     let span = attention.query_key_norm.map(|norm| norm.span);
@@ -246,7 +244,7 @@ fn own_heads(config: &StackConfig) -> Option<&'static str> {
     }
 }
 
-/// The stack's own position biases and caches stay outside: attention by itself.
+/// Attention alone, without the stack's position biases and caches.
 #[test]
 fn permuted_heads_give_the_same_output() {
     let mut n_permuted = 0;

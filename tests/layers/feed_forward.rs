@@ -1,4 +1,4 @@
-//! A feed-forward and what it is made of: PyTorch's numbers, its default width, its fresh parameters.
+//! A feed-forward and its parts: PyTorch's results, the default width, new parameters.
 
 use candle_blocks::{
     Activation, Checkpoint, FeedForward, FeedForwardConfig, Linear,

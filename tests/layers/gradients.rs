@@ -1,4 +1,4 @@
-//! Every parameter of every block gets its gradient; none is cut off.
+//! Every parameter in every block gets its gradient; none is detached.
 
 use candle_blocks::{
     AttentionMask, Checkpoint, CheckpointOptions, ForwardContext,
@@ -96,7 +96,7 @@ fn every_parameter_of_every_family_gets_a_gradient_that_is_not_zero() {
         let fixture = stack.fixture();
         let mut input = judged::input(&fixture);
         let shape = input.hidden_states.as_ref().unwrap().shape().clone();
-        // Of no size in particular, and other than zero.
+        // Irregular values, and none is zero.
         let cotangent = (0..shape.elem_count()).map(|i| ((i * 29 % 37) as f64 - 17.5) / 20.0);
         let cotangent = Tensor::from_iter(cotangent, &device()).unwrap();
         input.grad_output = Some(cotangent.reshape(shape).unwrap());
@@ -215,7 +215,7 @@ fn a_stack_as_a_whole_has_the_values_and_gradients_of_its_layers_one_by_one() {
         let whole = stack.forward_with(&x, &context).unwrap();
         assert!(bits(&whole) == bits(&one_by_one), "{label}");
 
-        // Of the first parameter candle's own operations have a share too.
+        // candle's own operations contribute to the first parameter's gradient too.
         let (_, first) = &parameters[0];
         let cotangent = random(x.dims3().unwrap());
         let loss = |y: Tensor| {
@@ -241,7 +241,7 @@ fn a_stack_as_a_whole_has_the_values_and_gradients_of_its_layers_one_by_one() {
     assert!(n_stacks >= 4, "{n_stacks}");
 }
 
-/// As in transformers, whose experts lie in one tensor: an optimiser then decays all of them alike.
+/// Follows transformers, whose experts are one tensor: an optimizer then decays all of them.
 #[test]
 fn an_expert_that_no_position_chose_has_a_gradient_of_0() {
     for name in ["mixtral", "qwen2_moe", "qwen3_moe"] {

@@ -1,4 +1,4 @@
-//! The environment variable that forces a level of instructions, each in a process of its own.
+//! The environment variable that forces an instruction set, tested in a separate process for each.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,4 @@
-//! Layers, blocks and operations against PyTorch, forward and backward, and what must hold whatever the numbers.
+//! Layers, blocks and operations against PyTorch, forward and backward, and properties that hold for any values.
 //!
 //! On the device under test: `devices.rs` says how it is chosen.
 

@@ -13,7 +13,7 @@ use crate::{device::device, numbers::bits, reference::Reference};
 const INTEGERS: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-/// Numbers in a type on the device, row after row or as a view of columns.
+/// Returns values with a dtype on the device, contiguous or as a view of columns.
 fn on_device(values: &[[u8; 4]; 2], dtype: DType, is_view: bool) -> Tensor {
     let values = Tensor::new(values, &Device::Cpu).unwrap();
     let values = values.to_dtype(dtype).unwrap();

@@ -1,4 +1,4 @@
-//! The gradients of `candle_blocks::ops` with respect to every argument, against central differences in f64.
+//! The gradients of `candle_blocks::ops` for every argument, against central differences in f64.
 
 use std::slice;
 
@@ -18,7 +18,7 @@ use crate::{
     tensors::builder,
 };
 
-/// Compares the gradient of every argument with central differences in f64.
+/// Compares every argument's gradient with central differences in f64.
 fn check_gradients(name: &str, args: &[Tensor], f: Function) {
     let vars: Vec<Var> = args.iter().map(|a| Var::from_tensor(a).unwrap()).collect();
     let tensors: Vec<Tensor> = vars.iter().map(|v| v.as_tensor().clone()).collect();
@@ -51,7 +51,7 @@ fn check_gradients(name: &str, args: &[Tensor], f: Function) {
     }
 }
 
-/// The function itself, and behind and before views of every kind.
+/// Checks the function itself, and the function before and after every kind of view.
 fn check_gradients_of_views(name: &str, f: &dyn Fn(&Tensor) -> Result<Tensor>) {
     let x = random(&[2, 3, 4], 5);
     check_gradients(name, slice::from_ref(&x), &|a| f(&a[0]));
@@ -126,7 +126,7 @@ fn rotation_gradients_equal_central_differences_of_part_and_all_of_a_head() {
     }
 }
 
-/// Products of queries and keys and of weights and values, soft cap, window and shared heads between them.
+/// Products of queries and keys and of weights and values, with soft cap, window and shared heads between them.
 #[test]
 fn attention_gradients_equal_central_differences_of_every_parameter() {
     if !has_f64("attention's central differences") {

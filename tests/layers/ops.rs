@@ -1,4 +1,4 @@
-//! The promises of `candle_blocks::ops`: agreement with candle, layouts, types, errors.
+//! The promises of `candle_blocks::ops`: agreement with candle, layouts, dtypes, errors.
 
 use candle_blocks::{Activation, NormConfig, ops};
 use candle_core::{DType, Result, Tensor, Var};

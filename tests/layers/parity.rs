@@ -1,4 +1,4 @@
-//! Blocks of committed checkpoints against PyTorch, forward and backward, by the ratio rule.
+//! Blocks in committed checkpoints against PyTorch, forward and backward, by the ratio rule.
 //!
 //! Variants (prefixes, names, shards, types) are made here out of the committed files, so that one
 //! PyTorch fixture judges them all.

@@ -1,4 +1,4 @@
-//! Layers that are loaded from a script's plain file give the numbers that PyTorch or NumPy gave with them.
+//! Layers that are loaded from a script's plain file return the results that PyTorch or NumPy computed with them.
 
 use candle_blocks::{
     Activation, Norm, NormConfig, NormPlacement, PlainFile,
@@ -10,7 +10,7 @@ use crate::{
     device::device, double::has_f64, numbers::bits, reference::Reference, types::computable,
 };
 
-/// `t(i, j, k)` of weights/fixtures/reference/prenorm_ffn.py.
+/// Returns `t(i, j, k)` as in weights/fixtures/reference/prenorm_ffn.py.
 fn formula(rows: usize, columns: usize, k: usize) -> Tensor {
     let t = |i: usize, j: usize| ((131 * i + 71 * j + 7 * i * j + 17 * k) % 257) as f32 - 128.0;
     let values: Vec<f32> = (0..rows)
@@ -19,7 +19,7 @@ fn formula(rows: usize, columns: usize, k: usize) -> Tensor {
     Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap()
 }
 
-/// The weights and biases of two linear layers, and of a LayerNorm.
+/// Names for two linear layers' and a LayerNorm's weights and biases.
 type Names<'n> = [&'n str; 6];
 
 const TORCH: Names = [
@@ -261,8 +261,8 @@ fn numpy_mlp_with_one_or_two_hidden_layers_equals_numpy() {
             let y = reference.get(&format!("{case}.y"));
             let out = mlp.forward(&y).unwrap();
             reference.check(&format!("{case}.out"), &out);
-            // Parameters are shared over positions: each row by itself gives the same. A GPU's matrix
-            // products may differ in the last bit with the number of rows.
+            // All positions share the parameters: each row alone gives the same result. A GPU's matrix products may differ
+            // in the last bit for another number of rows.
             let rows = if device().is_cpu() { 0..3 } else { 0..0 };
             for row in rows {
                 let alone = mlp.forward(&y.get(row).unwrap()).unwrap();

@@ -1,7 +1,7 @@
-//! What must hold of any block whatever its numbers: no fixture, every committed checkpoint, f32 and f64.
+//! Properties of every block for any parameters: without fixtures, for every committed checkpoint, in f32 and f64.
 //!
-//! Runs of the same shape are compared bit for bit. Runs with another number of rows or keys are not: on CUDA and Metal
-//! sums may then be taken in another order. There the comparer judges by its model of how rounding errors grow.
+//! Runs with the same shape are compared bit for bit. Runs with another number of rows or keys are not: on CUDA and Metal,
+//! sums may then be taken in another order. There the comparer judges by its model of rounding errors.
 
 use candle_blocks::{
     Attention, AttentionMask, ForwardContext,

@@ -1,4 +1,5 @@
-//! What must hold of any block in training: evaluation draws nothing, seeds repeat, candle's containers pass the flag on.
+//! Properties of every block in training: evaluation uses no randomness, seeds reproduce results, and candle's containers
+//! pass the flag on.
 
 use std::fs;
 

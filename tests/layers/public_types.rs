@@ -1,4 +1,4 @@
-//! What users may do with the public types: share them between threads, print them, copy them.
+//! Users can share the public types between threads, print them and copy them.
 
 use std::fmt::Debug;
 

@@ -1,11 +1,11 @@
-//! All of this program once more as it would run on a GPU; see `shared/rehearsal.rs`.
+//! Repeats this program's tests as they would run on a GPU; see `shared/rehearsal.rs`.
 
 use crate::rehearsal::rehearse;
 
 #[test]
 fn layers_compute_the_same_as_on_cuda_and_on_metal() {
     let levels = "instruction_sets";
-    // What computes in f64, which Metal lacks.
+    // Tests that compute in f64, which Metal does not have.
     let f64s = ["properties", "ops::linear_of_views", "one_by_one", levels];
     rehearse(&[("cuda", &[levels]), ("metal", &f64s)]);
 }

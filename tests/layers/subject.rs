@@ -1,4 +1,4 @@
-//! The stacks of the committed checkpoints, as the tests of properties ask them.
+//! The stacks of the committed checkpoints, with the inputs for tests of properties.
 
 use candle_blocks::{
     AttentionMask, Checkpoint, Dropout, DropoutSource, ForwardContext, Stack, Visibility,
@@ -54,7 +54,7 @@ impl Subject {
         self.random(&[BATCH, SEQ, self.d_model()], seed)
     }
 
-    /// About normal: sums of coin flips, drawn by the crate's own dropout, which can be seeded.
+    /// Returns nearly normal values: sums of coin flips, made by the crate's own dropout, which can be seeded.
     pub fn random(&self, dims: &[usize], seed: u64) -> Tensor {
         const FLIPS: usize = 24;
         let ones = Tensor::ones((FLIPS, dims.iter().product()), DType::F64, &Device::Cpu).unwrap();
@@ -102,7 +102,7 @@ pub fn n_different(a: &Tensor, b: &Tensor) -> usize {
         .count()
 }
 
-/// Evaluation under the same mask for every sequence of the batch.
+/// Returns a context for evaluation with the same mask for every sequence in the batch.
 pub fn masked(mask: [u8; SEQ]) -> ForwardContext {
     masked_each([mask; BATCH])
 }
@@ -112,7 +112,7 @@ pub fn masked_each(rows: [[u8; SEQ]; BATCH]) -> ForwardContext {
     ForwardContext::evaluation().with_mask(AttentionMask::padding(&mask).unwrap())
 }
 
-/// `x` with positions `at .. at + n` of `other`.
+/// Returns `x` with positions `at .. at + n` from `other`.
 pub fn replaced(x: &Tensor, other: &Tensor, at: usize, n: usize) -> Tensor {
     let (before, after) = (x.narrow(1, 0, at), x.narrow(1, at + n, SEQ - at - n));
     let parts = [before, other.narrow(1, at, n), after].map(|part| part.unwrap());

@@ -1,4 +1,4 @@
-//! Adapters of PEFT become part of the weights, and compute what PEFT computes.
+//! PEFT adapters are merged into the weights, and give PEFT's results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::message::message;
 use crate::torch_from_safetensors::convert;
 use crate::weights::{is_present, weights};
 
-/// What PEFT computed with adapters, and the base model.
+/// PEFT's results with adapters, and the base model.
 struct Judged {
     base: PathBuf,
     adapters: Vec<PathBuf>,
@@ -75,7 +75,7 @@ fn output(model: &Model, files: &TensorFiles) -> Tensor {
     output.logits.unwrap_or(output.last_hidden_state)
 }
 
-/// Whether a checkpoint computes what is expected, unpacked and packed.
+/// Asserts that a checkpoint gives the expected results, unpacked and packed.
 fn assert_computes(checkpoint: &Checkpoint, expected: &TensorFiles) {
     let read = |name: &str| expected.read(name).unwrap();
     let judge = Expected::new(read("output"), Some(read("output.f64"))).unwrap();
@@ -211,7 +211,7 @@ fn an_adapter_over_quantised_weights_is_added_to_their_numbers() {
     }
 }
 
-/// A copy of a base model and an adapter in one folder.
+/// Returns a folder with a copy of a base model and an adapter.
 fn beside(base: &str, name: &str, change: impl Fn(&mut Value)) -> TempDir {
     let folder = tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
@@ -286,7 +286,7 @@ fn an_adapter_beside_the_weights_is_applied_and_reported() {
         assert!(checkpoint.report().adapters[0].is_beside);
         assert_eq!(checkpoint.labels().unwrap().len(), 3);
     }
-    // Once, also where it is asked for.
+    // Applied once, even if it is also requested.
     let asked = open(folder.path(), &[folder.path().to_path_buf()]).unwrap();
     assert_eq!(asked.report().adapters.len(), 1);
     assert_computes(&asked, &judge);

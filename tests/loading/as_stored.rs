@@ -1,4 +1,4 @@
-//! Weights of quantised files that are packed as they are.
+//! Quantized weights that are packed as stored.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use candle_blocks::{Checkpoint, PackedStack, Precision};
 use super::quantized::{Judged, judged};
 use crate::weights::{is_present, weights};
 
-/// What no scale times a whole number with an offset is, and what the refusal says of it.
+/// Tensors that are not a scale times an integer plus an offset, and words in the error.
 const REFUSED: [(&str, &str); 9] = [
     ("mlx-mixed", "groups have 16 columns"),
     ("packed-4", "groups have 16 columns"),
@@ -76,7 +76,8 @@ fn results_err_by_no_more_than_rounding_the_rows_makes() {
             error(&output.logits.unwrap_or(output.last_hidden_state), &exact)
         };
         let as_stored = err(&model);
-        // There weights are rounded as well; rows to as many steps, of one scale where the numbers are of one sign.
+        // For int8, weights are rounded as well; rows are rounded to the same number of steps, with one scale if all values
+        // have the same sign.
         let in_int8 = err(&checkpoint.packed_model(Precision::Int8).unwrap());
         assert!(
             as_stored < 1.3 * in_int8,
@@ -109,7 +110,7 @@ fn files_of_numbers_and_layers_in_memory_are_refused_with_the_cure() {
     assert!(message.contains("no weight has any"), "{message}");
 }
 
-/// The types of the files' matrices that are not packed as they are stored, as `weights/fixtures` wrote them.
+/// Types of the files' matrices that are not packed as stored, as `weights/fixtures` wrote them.
 const OTHERWISE: [(&str, &[(&str, InsteadOfStored, usize)]); 8] = [
     (
         "gguf/few-bits/model.gguf",
@@ -172,7 +173,7 @@ fn a_file_of_types_without_a_packed_form_is_refused_by_their_names() {
     if !is_present("gguf") {
         return;
     }
-    // The only matrix of another type gets one of these: so many bytes are enough for it.
+    // The only matrix with another type gets one of these; this number of bytes is enough for it.
     let mut bytes = fs::read(weights("gguf/few-bits/model.gguf")).unwrap();
     let name = b"blk.0.attn_output.weight";
     let at = { bytes.windows(name.len()) }

@@ -1,4 +1,4 @@
-//! What a `config.json` that says little means: the defaults of transformers 5.23's configuration classes.
+//! The meaning of a short `config.json`: the defaults in transformers 5.23's configuration classes.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use candle_blocks::{
 };
 use serde_json::{Value, json};
 
-/// The blocks that a `config.json` of these keys describes.
+/// Returns the blocks that a `config.json` with these keys describes.
 fn stack(keys: Value) -> StackConfig {
     architecture(keys).config
 }
@@ -22,7 +22,7 @@ fn architecture(keys: Value) -> Architecture {
     Architecture::open(&path).unwrap_or_else(|e| panic!("{keys}: {e}"))
 }
 
-/// Published files hold of each tower what differs from the class: SigLIP's base model says nothing at all.
+/// Published files contain only each tower's differences from the class: SigLIP's base model has none.
 #[test]
 fn a_tower_without_sizes_has_those_of_its_class() {
     let folder = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ fn a_tower_without_sizes_has_those_of_its_class() {
     }
 }
 
-/// `int(i / (num_hidden_layers / num_hidden_groups))` of transformers' `AlbertTransformer` in Python: layer 9 is 6, not 7.
+/// `int(i / (num_hidden_layers / num_hidden_groups))` in transformers' `AlbertTransformer` in Python: layer 9 is 6, not 7.
 #[test]
 fn alberts_groups_are_those_of_the_rounded_quotient() {
     let folder = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn alberts_groups_are_those_of_the_rounded_quotient() {
     assert_eq!(stack.layers, expected);
 }
 
-/// Defaults of the configuration classes, which are not those of Llama's.
+/// Defaults in the configuration classes, which differ from Llama's.
 #[test]
 fn absent_heads_are_those_of_each_class() {
     let folder = tempfile::tempdir().unwrap();
@@ -178,7 +178,7 @@ fn scales(stack: &StackConfig) -> Vec<f64> {
     stack.blocks.iter().map(scale).collect()
 }
 
-/// Defaults of the configuration classes, which are not BERT's.
+/// Defaults in the configuration classes, which differ from BERT's.
 #[test]
 fn absent_settings_of_an_encoder_are_those_of_its_class() {
     for (family, eps, dropouts, theta) in [
@@ -211,7 +211,7 @@ fn absent_settings_of_an_encoder_are_those_of_its_class() {
     }
 }
 
-/// Defaults of the configuration classes, which are not BART's.
+/// Defaults in the configuration classes, which differ from BART's.
 #[test]
 fn absent_settings_of_an_encoder_decoder_are_those_of_its_class() {
     let folder = tempfile::tempdir().unwrap();
@@ -242,7 +242,7 @@ fn absent_settings_of_an_encoder_decoder_are_those_of_its_class() {
     }
 }
 
-/// `attn.scaling` of transformers' `GPT2Attention` and `GPTBigCodeAttention`.
+/// `attn.scaling` in transformers' `GPT2Attention` and `GPTBigCodeAttention`.
 #[test]
 fn scores_are_scaled_as_the_flags_say() {
     let keys = json!({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 3,
@@ -346,7 +346,7 @@ fn gptj_turns_64_dimensions_unless_the_file_says_otherwise() {
     }
 }
 
-/// The widths of transformers' `Dinov2SwiGLUFFN`.
+/// The widths in transformers' `Dinov2SwiGLUFFN`.
 #[test]
 fn dinov2s_gated_width_is_two_thirds_rounded_up_to_a_multiple_of_8() {
     for (d_model, d_ff) in [(1536, 4096), (100, 272)] {
@@ -358,7 +358,7 @@ fn dinov2s_gated_width_is_two_thirds_rounded_up_to_a_multiple_of_8() {
     }
 }
 
-/// The attention factors of transformers' `_compute_yarn_parameters`.
+/// The attention factors in transformers' `_compute_yarn_parameters`.
 #[test]
 fn yarns_attention_factor_goes_by_both_mscales_or_by_none() {
     for (mscale, mscale_all_dim, expected) in [
@@ -401,7 +401,7 @@ fn a_deviation_of_0_is_none() {
     }
 }
 
-/// As the file of LLaVA 1.5: what differs from `LlamaConfig`.
+/// Like LLaVA 1.5's file, which only has the differences from `LlamaConfig`.
 #[test]
 fn a_llava_without_sizes_has_those_of_llama() {
     let text = json!({"model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": 32064});

@@ -1,6 +1,6 @@
-//! Keys of `config.json` that are absent, null, or ask for what no block has, family by family.
+//! Keys in `config.json` that are absent, null, or request an unsupported feature, family by family.
 //!
-//! What absent keys mean is what the defaults of transformers 5.23's configuration classes say.
+//! Absent keys have the defaults in transformers 5.23's configuration classes.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn open(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Option<Resu
     Some(stack.options().config(path).open(stack.folder()))
 }
 
-/// What a committed configuration, changed, describes without weights.
+/// Returns the architecture in a committed configuration after a change.
 fn described(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Option<Architecture> {
     let stack = committed::families().into_iter().find(|s| s.name == name)?;
     let text = fs::read_to_string(stack.folder().join("config.json")).unwrap();
@@ -39,7 +39,7 @@ fn described(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Option
     Some(stack.options().architecture(&path).unwrap())
 }
 
-/// The configuration that comes of `keys`, of which null stands for an absent one.
+/// Returns the configuration with `keys`; null removes a key.
 fn config(name: &str, keys: &[(&str, Value)]) -> Option<StackConfig> {
     let opened = open(name, |config| {
         for (key, value) in keys {
@@ -155,7 +155,7 @@ fn rotary(stack: &StackConfig) -> &RotaryConfig {
     }
 }
 
-/// `attribute_map` of the configuration classes.
+/// `attribute_map` in the configuration classes.
 #[test]
 fn sizes_are_read_under_the_names_that_all_families_share() {
     let shared = ["hidden_size", "num_attention_heads", "num_hidden_layers"];
@@ -221,7 +221,7 @@ fn keys_that_transformers_does_not_apply_change_nothing() {
     }
 }
 
-/// `NTKScalingRotaryEmbedding` of GTE's own code: a base times the factor, and frequencies over its root.
+/// `NTKScalingRotaryEmbedding` in GTE's own code: a base times the factor, and frequencies divided by its root.
 #[test]
 fn gtes_own_model_type_has_its_defaults_and_its_rotation() {
     let keys = [
@@ -421,7 +421,7 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
             json!({"type": "yarn", "factor": 4.0}),
         ),
         ("t5", "feed_forward_proj", json!("gated-gleu")),
-        // Whose blocks transformers makes causal only where nothing is padded.
+        // transformers makes its blocks causal only in a batch without padding.
         ("roberta", "is_causal", json!(true)),
         ("llama4_text", "is_causal", json!(false)),
         ("gpt_neo", "is_causal", json!(false)),
@@ -447,7 +447,8 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
     }
 }
 
-/// transformers' `convert_rope_params_to_dict` of OLMo 3: what stands beside the parameters of both is the global layers' alone.
+/// transformers' `convert_rope_params_to_dict` for OLMo 3: keys beside both layer types' parameters only apply to global
+/// layers.
 #[test]
 fn olmo_3_reads_an_older_base_for_global_layers_only() {
     let keys = [
@@ -497,7 +498,7 @@ fn layers_turn_and_slide_where_each_class_says() {
     }
 }
 
-/// As the files of Qwen2-VL: what describes the text stands where the whole is described.
+/// Like Qwen2-VL's files, which describe the text stack at the top level.
 #[test]
 fn older_files_of_qwen_vl_describe_the_text_outside() {
     for name in ["qwen2_vl", "qwen2_5_vl"] {
@@ -523,7 +524,7 @@ fn older_files_of_qwen_vl_describe_the_text_outside() {
     }
 }
 
-/// `Mistral3Config` ties words and head whatever `text_config` says, `LlavaConfig` if one of the two does.
+/// `Mistral3Config` ties embeddings and head whatever `text_config` says, `LlavaConfig` if one of the two does.
 #[test]
 fn a_text_side_is_tied_as_the_whole_says() {
     let key = "tie_word_embeddings";

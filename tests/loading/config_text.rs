@@ -1,4 +1,4 @@
-//! `config.json` as Python and editors write it: numbers that are not finite, and byte-order marks.
+//! `config.json` as Python and editors write it: non-finite values, and byte-order marks.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use candle_blocks::{CheckpointOptions, Result, StackConfig};
 
 use crate::weights::weights;
 
-/// What comes of the text of a committed `config.json`, changed.
+/// Opens a committed `config.json` after a change to its text.
 fn opened(change: impl FnOnce(String) -> Vec<u8>) -> Result<StackConfig> {
     let source = weights("tiny-bert");
     let text = fs::read_to_string(source.join("config.json")).unwrap();

@@ -1,4 +1,4 @@
-//! What DeBERTa's files say of their attention, as published, and what is refused of it.
+//! DeBERTa's attention keys in published files, and refused values.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::opened::opened_with;
 use crate::weights::{is_present, weights};
 
-/// The keys of `microsoft/deberta-v3-base` with these in their place.
+/// Opens `microsoft/deberta-v3-base`'s configuration with these changes.
 fn version_3(changes: Value) -> Result<Architecture> {
     let config = json!({
         "model_type": "deberta-v2", "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
@@ -89,7 +89,7 @@ fn what_no_block_has_is_refused_by_its_key() {
     }
 }
 
-/// Files of version 3 name the head for hidden words as their authors' own program does, and say no `legacy`.
+/// Files for version 3 name the masked language model's head as in their authors' own program, and have no `legacy`.
 #[test]
 fn the_head_for_hidden_words_is_read_under_either_name() {
     let folder = weights("families/deberta-v2-own");

@@ -16,10 +16,10 @@ use crate::numbers::bits;
 use crate::said::assert_says;
 use crate::weights::{is_present, weights};
 
-/// Tensors of f32: names, shapes and the number that each holds everywhere.
+/// An f32 tensor: its name, shape and the value of all its elements.
 type Extra<'n> = (&'n str, &'n [usize], f32);
 
-/// A copy of a checkpoint with these tensors and keys beside its own.
+/// Returns a copy of a checkpoint with these additional tensors and keys.
 fn with(folder: &Path, extra: &[Extra], change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     let text = fs::read(folder.join("config.json")).unwrap();
@@ -41,7 +41,7 @@ fn with(folder: &Path, extra: &[Extra], change: impl FnOnce(&mut Value)) -> temp
     copy
 }
 
-/// The bits of the logits on some tokens.
+/// Returns the logits' bits for some tokens.
 fn logits(checkpoint: &Checkpoint) -> Vec<u64> {
     let ids = candle_blocks::candle_core::Tensor::new(&[[1u32, 5, 9, 2]], &Device::Cpu).unwrap();
     let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
@@ -53,7 +53,7 @@ fn open(folder: impl AsRef<Path>) -> Result<Checkpoint> {
     CheckpointOptions::default().whole().open(folder)
 }
 
-/// The layers of GLM-4.5, DeepSeek-V3 and their like, and modules called so.
+/// The layers in GLM-4.5, DeepSeek-V3 and similar models, and modules with such names.
 #[test]
 fn layers_that_predict_further_tokens_are_ignored_in_every_family() {
     let mut n = 0;

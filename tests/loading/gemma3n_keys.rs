@@ -1,4 +1,4 @@
-//! What Gemma 3n's files say of single layers, what is refused of it, and its text side in a model of several.
+//! Gemma 3n's keys for single layers, refused values, and its text stack in a multimodal model.
 
 use std::{collections::HashMap, fs};
 
@@ -85,7 +85,7 @@ fn what_contradicts_is_refused_by_its_key() {
     }
 }
 
-/// As `google/gemma-3n-E2B` is published: the text under `text_config`, beside a side for images and one for sounds.
+/// Like the published `google/gemma-3n-E2B`: the text stack under `text_config`, beside stacks for images and audio.
 #[test]
 fn the_text_side_of_a_model_of_several_has_the_bits_of_the_text_alone() {
     let name = "families/gemma3n_text";
@@ -121,7 +121,7 @@ fn the_text_side_of_a_model_of_several_has_the_bits_of_the_text_alone() {
         let checkpoint = Checkpoint::open(path).unwrap();
         assert!(checkpoint.report().unused.is_empty());
         let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
-        // Token 10 is beyond the table of the layers' inputs, which has nine rows.
+        // Token 10 is outside the per-layer embeddings, which have nine rows.
         let tokens = Tensor::new(&[[3u32, 10, 9, 5]], &Device::Cpu).unwrap();
         let output = model.forward(&ModelInput::tokens(&tokens)).unwrap();
         output

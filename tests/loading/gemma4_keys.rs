@@ -1,11 +1,11 @@
-//! What Gemma 4's files say of single layers, and what is refused of it.
+//! Gemma 4's keys for single layers, and refused values.
 
 use candle_blocks::{Architecture, Position, Result, config::RotaryScaling};
 use serde_json::{Value, json};
 
 use crate::opened::opened_with;
 
-/// The keys of a small text model, as the hub spells them, with these in their place.
+/// Opens a small text model with the Hub's spelling of keys and these changes.
 fn text(changes: Value) -> Result<Architecture> {
     let config = json!({
         "model_type": "gemma4_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 12, "head_dim": 8,
@@ -41,7 +41,7 @@ fn each_sixth_layer_is_global_and_the_last_share_keys_with_their_kind() {
     }
 }
 
-/// As transformers writes them: with zeros in front, of as many digits as the last layer's number.
+/// transformers writes them with leading zeros, as many digits as the last layer's index.
 #[test]
 fn the_numbers_of_layers_may_begin_with_zeros() {
     let each = json!({"03": {"head_dim": 12}, "11": {"head_dim": 20, "num_key_value_heads": 1}});

@@ -1,5 +1,5 @@
-//! Keys of a GGUF file: each is read, changes nothing, or is refused by its name. `weights/sweep/gguf_keys.py` has llama.cpp as
-//! the judge of all of them.
+//! Keys in a GGUF file: each is read, changes nothing, or is refused by its name. `weights/sweep/gguf_keys.py` compares all
+//! of them with llama.cpp.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use candle_blocks::{Checkpoint, Result};
 use crate::gguf_file::{flag, number, text, whole, wholes, with_keys};
 use crate::weights::{is_present, weights};
 
-/// The committed file of an architecture with further keys, or others in place of those that it has.
+/// Opens an architecture's committed file with additional or replaced keys.
 fn opened(name: &str, keys: &[(&str, Vec<u8>)]) -> Result<Checkpoint> {
     let bytes = fs::read(weights(&format!("gguf/{name}/model.gguf"))).unwrap();
     let folder = tempfile::tempdir().unwrap();

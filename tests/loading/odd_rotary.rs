@@ -1,5 +1,5 @@
-//! A share of a head that is an odd number of dimensions: turned as transformers turns it, and refused where transformers
-//! fails. The numbers are those of `families/gpt_neox-odd-rotary`.
+//! Partial rotary embeddings with an odd number of dimensions: rotated like in transformers, and refused where transformers
+//! fails. The values are those in `families/gpt_neox-odd-rotary`.
 
 use std::fs;
 
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::{message::message, said::assert_says};
 
-/// How the first block turns heads of six by half, in a decoder with these other keys.
+/// Returns the first block's rotation, for heads of width six with half of them rotated, in a decoder with these additional
+/// keys.
 fn rotary(model_type: &str, own: Value) -> Result<RotaryConfig> {
     let mut keys = json!({
         "model_type": model_type, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 4,

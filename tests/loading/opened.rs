@@ -1,11 +1,11 @@
-//! A `config.json` opened, of which a test changes some keys.
+//! Opens a `config.json` in which a test changes some keys.
 
 use std::fs;
 
 use candle_blocks::{Architecture, Result};
 use serde_json::Value;
 
-/// What a configuration with these keys in the place of its own is read as.
+/// Opens a configuration with these keys replaced.
 pub fn opened_with(mut config: Value, changes: Value) -> Result<Architecture> {
     let changes = changes.as_object().unwrap().clone();
     config.as_object_mut().unwrap().extend(changes);

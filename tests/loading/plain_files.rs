@@ -65,7 +65,7 @@ fn plain_files_are_read_under_every_name_with_and_without_biases() {
     }
 }
 
-/// What is in the file, and what the error must say, at opening or at loading.
+/// Contents of a file, and words in the error when it is opened or loaded.
 #[test]
 fn faulty_plain_files_are_refused_with_the_culprit() {
     let (w1, b1) = (("W1", ones(&[3, 2])), ("b1", ones(&[3])));

@@ -1,4 +1,5 @@
-//! What a `quantization_config` says: where it contradicts the tensors these count, and what is not done is refused by its key.
+//! The keys of a `quantization_config`: if one contradicts the tensors, the tensors count; unsupported ones are refused by
+//! name.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::numbers::bits;
 use crate::said::assert_says;
 use crate::weights::{is_present, weights};
 
-/// Opens a copy of a quantized checkpoint whose configuration has other keys.
+/// Opens a copy of a quantized checkpoint with a changed configuration.
 fn changed<T>(
     name: &str,
     change: impl FnOnce(&mut Value),
@@ -49,7 +50,7 @@ fn logits(checkpoint: &Checkpoint) -> Vec<u64> {
     )
 }
 
-/// The logits of a checkpoint with these keys are those of the committed one, which are transformers'.
+/// Asserts that a checkpoint with these keys has the committed one's logits, which are transformers'.
 #[track_caller]
 fn assert_same(name: &str, keys: Value) {
     if !is_present(name) {
@@ -86,7 +87,7 @@ fn assert_refused(name: &str, keys: Value, words: &[&str]) {
     assert_says(&said, &["config.json"]);
 }
 
-/// The zero points of gptq-4 are asymmetric and one less than they are, those of gptq-8 the middle.
+/// The zero points in gptq-4 are asymmetric and stored minus one, those in gptq-8 are the middle.
 #[test]
 fn zero_points_of_gptq_are_read_whatever_the_configuration_calls_them() {
     assert_same("quantized/gptq-4", json!({"sym": true}));
@@ -133,7 +134,7 @@ fn auto_round_s_tensors_are_those_of_the_method_that_it_names() {
 
 #[test]
 fn modules_of_gptq_may_have_bits_of_their_own() {
-    // The configuration's bits are those of no module.
+    // No module has the configuration's number of bits.
     assert_same(
         "quantized/gptq-4",
         json!({"bits": 8, "dynamic": {"+:.*": {"bits": 4}}}),
@@ -218,7 +219,7 @@ fn keys_of_every_method_are_read_or_harmless_or_refused() {
         );
         for off in [json!(null), json!(false), json!({}), json!([]), json!("")] {
             if name.ends_with("experts") {
-                continue; // gives logits of another kind
+                continue; // has another kind of logits
             }
             assert_same(&name, json!({"unheard_of": off}));
         }

@@ -1,4 +1,4 @@
-//! Quantised weights are read as the numbers that their codes stand for.
+//! Quantized weights are dequantized while they are read.
 
 use std::{
     collections::HashMap,
@@ -16,14 +16,14 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use crate::message::message;
 use crate::weights::{is_present, weights};
 
-/// A checkpoint of quantised weights, and what is expected of it.
+/// A checkpoint with quantized weights, and its expected results.
 pub struct Judged {
     pub name: String,
     pub checkpoint: Checkpoint,
     pub expected: TensorFiles,
 }
 
-/// All of them: folders of safetensors, and GGUF files.
+/// Returns all of them: folders with safetensors, and GGUF files.
 pub fn judged() -> Vec<Judged> {
     let mut found = Vec::new();
     for (kind, file, least) in [("quantized", "", 17), ("gguf", "model.gguf", 12)] {
@@ -46,7 +46,7 @@ fn open(folder: impl AsRef<Path>) -> candle_blocks::Result<Checkpoint> {
     CheckpointOptions::default().whole().open(folder)
 }
 
-/// FNV-1a of 64 bits.
+/// Returns the 64-bit FNV-1a hash.
 fn hash(numbers: &[f32]) -> String {
     let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -81,7 +81,7 @@ fn every_weight_has_the_bits_that_the_format_s_own_package_gives_it() {
                 "{name}: {}",
                 used.name
             );
-            // Of several in one tensor, the logits tell.
+            // For several matrices in one tensor, the logits are compared instead.
             if used.conversions == [Conversion::Dequantized] {
                 let weight = vb.get_unchecked(&used.roles[0]).unwrap();
                 assert_eq!(
@@ -179,10 +179,10 @@ fn a_copy_is_saved_dense_and_reads_the_same() {
     }
 }
 
-/// The tensors of a file, to be changed.
+/// The tensors in a file, to be changed.
 type Tensors = HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
-/// What opening and reading says of a copy of a format whose tensors were changed.
+/// Returns the error from opening and reading a copy whose tensors were changed.
 fn refusal(format: &str, change: impl Fn(&mut Tensors)) -> String {
     let folder = weights("quantized").join(format);
     let bytes = fs::read(folder.join("model.safetensors")).unwrap();
@@ -277,7 +277,7 @@ fn tensors_that_contradict_each_other_are_named() {
     }
     let said = refusal("gptq-4", |tensors| drop(tensors.remove(&name("qzeros"))));
     assert!(said.contains(&name("qzeros")), "{said}");
-    // Bytes of eight bits without their scale are not numbers.
+    // 8-bit values without their scale are meaningless.
     let said = refusal("fp8", |tensors| {
         drop(tensors.remove(&name("weight_scale_inv")))
     });
@@ -285,7 +285,7 @@ fn tensors_that_contradict_each_other_are_named() {
         said.contains(&name("weight")) && said.contains("F8_E4M3"),
         "{said}"
     );
-    // Every weight as it was before it was quantised, but the configuration.
+    // Every weight as before quantization, except for the configuration.
     let said = refusal("gptq-4", |tensors| {
         tensors.retain(|name, _| !name.contains("proj"))
     });

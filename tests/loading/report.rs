@@ -23,7 +23,7 @@ fn open(name: &str) -> Checkpoint {
     Checkpoint::open(weights(name)).unwrap()
 }
 
-/// A committed checkpoint's tensors, changed, beside a copy of its `config.json`.
+/// Returns a committed checkpoint with changed tensors, beside a copy of its `config.json`.
 fn changed(name: &str, change: impl FnOnce(&mut Vec<(String, Tensor)>)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.json");
@@ -40,7 +40,7 @@ fn write(folder: &Path, tensors: &[(String, Tensor)]) {
     write_safetensors(folder.join("model.safetensors"), tensors, None).unwrap();
 }
 
-/// The weights of a checkpoint's stack, as one list of bits.
+/// Returns the weights in a checkpoint's stack, as lists of bits.
 fn loaded(checkpoint: &Checkpoint) -> Vec<Vec<u64>> {
     let parameters = trained(checkpoint, DType::F32).into_iter();
     parameters.map(|(_, variable)| bits(&variable)).collect()
@@ -48,7 +48,7 @@ fn loaded(checkpoint: &Checkpoint) -> Vec<Vec<u64>> {
 
 // Reports.
 
-/// How many of a checkpoint's tensors are used, transposed, split, ignored and outside.
+/// Returns how many tensors are used, transposed, split, ignored and outside.
 fn counts(report: &LoadReport) -> [usize; 5] {
     let converted = |to| {
         report
@@ -171,7 +171,7 @@ fn a_missing_tensor_is_an_error_whatever_the_strictness() {
                 "encoder.layer.2.output.dense.weight",
             ],
         );
-        // What is there can be loaded.
+        // The existing tensors can be loaded.
         checkpoint.block(0, DType::F32, &CPU).unwrap();
     }
 }
@@ -279,7 +279,7 @@ fn a_block_that_is_not_there_is_an_error() {
     }
 }
 
-/// The error of a layer is candle's, which holds text only; the loader gives the typed one back.
+/// A layer's error is candle's, which only has text; the loader returns the typed one.
 #[test]
 fn errors_behind_candle_keep_their_type() {
     let checkpoint = open("tiny-bert");

@@ -1,4 +1,4 @@
-//! The list of roles in the documentation is complete, and its shapes are those that layers ask for.
+//! The documented list of roles is complete, and its shapes are those that layers request.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use crate::{
     all::all, committed::Committed, trained::trained, weights::is_present, weights::weights,
 };
 
-/// The shapes of each role's weight, as products of names.
+/// Returns the documented shapes of each role's weight, as products of names.
 fn documented() -> BTreeMap<String, Vec<String>> {
     let path = weights("../src/checkpoint/scheme/roles.md");
     let text = fs::read_to_string(path).unwrap();
@@ -33,7 +33,7 @@ fn documented() -> BTreeMap<String, Vec<String>> {
     rows.map(row).collect()
 }
 
-/// A role without its numbers: `blocks.3.feed_forward.experts.1.up` to `feed_forward.experts.{e}.up`.
+/// Returns a role without its indices: `blocks.3.feed_forward.experts.1.up` becomes `feed_forward.experts.{e}.up`.
 fn pattern(role: &str) -> String {
     let local = match role.strip_prefix("blocks.") {
         Some(rest) => rest.split_once('.').unwrap().1,
@@ -48,7 +48,7 @@ fn pattern(role: &str) -> String {
     segments.collect::<Vec<_>>().join(".")
 }
 
-/// What the names in a shape stand for.
+/// Returns the size that a name in a shape stands for.
 fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     let index = role
         .split('.')
@@ -86,7 +86,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     }
 }
 
-/// The roles that the layers of a stack ask for, each held against its documented shape.
+/// Returns the roles that a stack's layers request, after checking each one's documented shape.
 fn checked(stack: &Committed, documented: &BTreeMap<String, Vec<String>>) -> BTreeSet<String> {
     let checkpoint: Checkpoint = stack.open();
     let mut roles = BTreeSet::new();
@@ -127,7 +127,7 @@ fn every_role_that_a_layer_asks_for_is_listed_with_its_shape() {
     for stack in all() {
         asked.extend(checked(&stack, &documented));
     }
-    assert!(asked.len() >= 9, "{asked:?}"); // those of BERT and GPT-2
+    assert!(asked.len() >= 9, "{asked:?}"); // BERT's and GPT-2's
     if is_present("families") {
         let listed: BTreeSet<String> = documented.into_keys().collect();
         assert_eq!(listed, asked);

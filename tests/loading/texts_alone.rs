@@ -1,5 +1,5 @@
-//! Files of the class of texts alone (`Gemma3ForCausalLM`), whose config.json describes the model of texts and images.
-//! `weights/sweep/classes.py` holds their logits against transformers.
+//! Files of the text-only class (`Gemma3ForCausalLM`), whose config.json describes the multimodal model.
+//! `weights/sweep/classes.py` compares their logits with transformers.
 
 use std::fs;
 

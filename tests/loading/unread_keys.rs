@@ -1,4 +1,4 @@
-//! Keys of `config.json` that nothing reads are in the report, unless they are known to change nothing.
+//! Keys in `config.json` that nothing reads are in the report, unless they are known to change nothing.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::committed;
 use crate::weights::{is_present, weights};
 
-/// What the report says with these keys in a committed `config.json`.
+/// Returns the reported keys for a committed `config.json` with these additional keys.
 fn unread(folder: &str, keys: &[(&str, Value)]) -> Vec<String> {
     let source = weights(folder);
     let text = fs::read_to_string(source.join("config.json")).unwrap();

@@ -1,4 +1,4 @@
-//! A file of codes is loaded and continued in its own size, that of the cache, and little more: no weight is there twice.
+//! A quantized file is loaded and run in its own size, plus the cache's and little more: no weight is in memory twice.
 
 use std::{fs, path::Path};
 
@@ -9,17 +9,17 @@ use candle_blocks::{
 
 use crate::resident::{in_a_process_of_its_own, start_measuring, status};
 
-/// A Llama of 80 MB.
+/// A Llama with 80 MB.
 const D_MODEL: usize = 1024;
 const D_FF: usize = 4096;
 const D_KEYS: usize = 256;
 const N_BLOCKS: usize = 7;
 const N_TOKENS: usize = 32_000;
-/// The last chunk of the cache has but few of these positions.
+/// The last chunk of the cache has only a few of these positions.
 const PROMPT: usize = 257;
 const NEW: usize = 17;
-/// The program's own pages, pieces of a tensor that is packed, the prompt's rows between layers. The table of words alone has 18 MB
-/// of codes.
+/// The program's own pages, pieces of a tensor that is being packed, and the prompt's rows between layers. The quantized
+/// token embeddings alone have 18 MB.
 const SLACK: usize = 24 << 20;
 
 #[test]
@@ -54,7 +54,7 @@ fn measure() {
     assert!(grown >= file, "{grown}");
 }
 
-/// A file of Q4_0, all zeros, that takes no room on the disk.
+/// Writes a Q4_0 file with all zeros, which takes no space on disk.
 fn write_llama(path: &Path) {
     let (u32s, f32s, texts) = (4u32, 6u32, 8u32);
     let (of_f32, of_q4_0) = (0, 2);

@@ -1,4 +1,4 @@
-//! What the process has allocated.
+//! Counts the process's allocations.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -13,7 +13,7 @@ struct Counting;
 
 /// Bytes that are allocated.
 pub static LIVE: AtomicUsize = AtomicUsize::new(0);
-/// The most of them since it was last set.
+/// The maximum since it was last reset.
 pub static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call goes to the system's allocator as it came.

@@ -14,7 +14,7 @@ use crate::{
     synthetic::write_bert,
 };
 
-/// What a process has beside what it loads: threads, the table of its tensors, mappings of whole large pages.
+/// The process's memory besides the model: threads, the list of its tensors, mappings with whole large pages.
 const BESIDE: usize = 36 << 20;
 const STEPS: usize = 10;
 
@@ -61,7 +61,7 @@ fn load(kind: &str, path: &Path) -> candle_blocks::Result<()> {
     }
 }
 
-/// What a load says of itself under a limit; the status if nothing.
+/// Returns a loading process's message under a memory limit; its status if there is none.
 fn under(limit: usize, kind: &str, path: &Path) -> String {
     let shell = format!(
         "ulimit -d {}; exec \"$0\" --exact limits::loads --ignored --nocapture --test-threads 1",
@@ -105,7 +105,7 @@ fn loads_from_its_peak_on(path: &Path) {
     let sizes = files.names().map(|name| files.info(name).unwrap().n_bytes);
     let (total, largest) = (files.n_bytes() as usize, sizes.max().unwrap());
     let block = total / SIZES.n_blocks;
-    // What is held in the end, and what may come and go beside it.
+    // The memory that remains, and the temporary memory besides.
     for (kind, held, beside) in [
         ("f32", total, largest),
         ("f64", 2 * total, 2 * largest),

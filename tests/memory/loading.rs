@@ -1,5 +1,5 @@
-//! Loading takes the memory of what is loaded and of one tensor more, not of the file a second time; loading and
-//! packing, that of what is packed and of one block more.
+//! Loading takes the memory of the loaded tensors plus one more, not the file's size twice. Loading and packing takes the
+//! memory of the packed weights plus one block.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use crate::{
     synthetic::{Sizes, Tensors, adder, write, write_bert},
 };
 
-/// About 113 MB, of which the largest tensor has 9.4.
+/// About 113 MB; the largest tensor has 9.4 MB.
 pub const SIZES: Sizes = Sizes {
     d_model: 768,
     d_ff: 3072,
     n_blocks: 4,
 };
-/// A table of 61 MB.
+/// Embeddings with 61 MB.
 const N_TOKENS: usize = 20_000;
 const N_POSITIONS: usize = 64;
 /// For the plan, the layers and what the allocator rounds up.
@@ -123,7 +123,7 @@ fn measure_whole() {
     assert_eq!(kept.len(), 5);
 }
 
-/// `config.json` and `model.safetensors` of a GPT-2 as transformers saves them, with embeddings of so many words or none.
+/// Writes `config.json` and `model.safetensors` of a GPT-2 as transformers saves them, with `n_tokens` embeddings or none.
 pub fn write_gpt2(folder: &Path, n_tokens: Option<usize>) {
     let Sizes {
         d_model,

@@ -1,4 +1,4 @@
-//! What loading, serving and training hold in memory, and what they leave behind.
+//! The memory that loading, serving and training hold, and the memory that they leave allocated.
 //!
 //! Apart from the other programs, because the allocator here counts for the whole process. Its tests take turns, and
 //! those that look at the process's peak start it again for themselves.

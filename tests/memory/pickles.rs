@@ -1,4 +1,4 @@
-//! A file of `torch.save` is read as a safetensors file is: tensor by tensor, never as a whole.
+//! A `torch.save` file is read like a safetensors file: tensor by tensor, never as a whole.
 
 use candle_blocks::{
     Checkpoint,

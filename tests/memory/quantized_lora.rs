@@ -1,4 +1,4 @@
-//! Adapters over weights that stay quantised take at most half the memory of adapters over the dequantised weights.
+//! Adapters on weights that stay quantized take at most half the memory of adapters on dequantized weights.
 
 use std::{
     path::Path,
@@ -19,7 +19,7 @@ use crate::{
     synthetic::write_typed,
 };
 
-/// 101 MB in f32, 13 MB in codes.
+/// 101 MB in f32, 13 MB quantized.
 const D_MODEL: usize = 512;
 const D_FF: usize = 2048;
 const N_BLOCKS: usize = 6;
@@ -37,13 +37,13 @@ fn measure() {
     let folder = tempfile::tempdir().unwrap();
     write_gptq(folder.path());
     let options = CheckpointOptions::default;
-    // Those over codes first, so that they profit from nothing that the others leave behind.
+    // First on quantized weights, so that they cannot reuse memory from the others.
     let [kept, dense] = [options().keep_quantized(), options()]
         .map(|options| peak(&options.open(folder.path()).unwrap()));
     let share = kept as f64 / dense as f64;
     println!("{kept} bytes over codes, {dense} over f32: {share:.2}");
     assert!(share <= 0.5, "{kept} {dense}");
-    // The measure sees what was loaded: the weights in f32, the codes.
+    // The measurement includes the loaded weights: f32, or quantized.
     let n_weights = N_BLOCKS * (4 * D_MODEL * D_MODEL + 3 * D_MODEL * D_FF);
     assert!(
         dense >= 4 * n_weights && kept >= n_weights / 2,
@@ -105,7 +105,7 @@ fn time_of_a_step_over_codes() {
     }
 }
 
-/// A Llama in GPTQ of four bits.
+/// Writes a Llama in 4-bit GPTQ.
 fn write_gptq(folder: &Path) {
     let mut tensors = Vec::new();
     let mut add =

@@ -1,4 +1,4 @@
-//! What the system says that a process has in memory.
+//! The process's memory as reported by the system.
 
 use std::{env, fs, process::Command};
 
@@ -24,7 +24,7 @@ pub fn in_a_process_of_its_own(test: &str, measure: fn()) {
     assert!(output.status.success());
 }
 
-/// A line of the process's own status, in bytes.
+/// Returns a line in the process's own status, in bytes.
 pub fn status(key: &str) -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(key)).unwrap();

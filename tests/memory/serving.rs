@@ -1,4 +1,4 @@
-//! What calls leave behind, while the thread pool does something else and in a cache that serves many batches.
+//! The memory that calls leave allocated, while the thread pool does other work and in a cache that serves many batches.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -48,7 +48,7 @@ fn calls_beside_a_busy_pool_leave_nothing_behind() {
     assert!(growth < 64 << 10, "{growth} bytes");
 }
 
-/// Bytes of the process that are in memory; mappings do not come from the allocator.
+/// Returns the process's resident bytes; mappings do not come from the allocator.
 #[cfg(target_os = "linux")]
 pub fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -1,7 +1,7 @@
 //! Many callers of shared layers for a long time: no growth, no stall, and the bits that each call has alone.
 //!
-//! `CANDLE_BLOCKS_SOAK=100000` sets the number of calls of each caller. `CANDLE_BLOCKS_SOAK_CURVE=FILE` writes what is
-//! resident, in bytes, at each hundredth of the way.
+//! `CANDLE_BLOCKS_SOAK=100000` sets each caller's number of calls. `CANDLE_BLOCKS_SOAK_CURVE=FILE` writes the resident bytes
+//! at each hundredth of the run.
 
 use std::{
     env, fs,
@@ -27,7 +27,7 @@ const CALLS: usize = 400;
 const SHAPES: [(usize, usize); 5] = [(1, 1), (1, 7), (2, 5), (3, 16), (1, 65)];
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/tiny-gpt2");
 
-/// What a caller does.
+/// A caller's operation.
 #[derive(Clone, Copy)]
 enum Call {
     Encode,
@@ -45,7 +45,7 @@ const CALLS_OF_ANY_KIND: [Call; 5] = [
     Call::Load,
 ];
 
-/// What all callers share.
+/// The layers that all callers share.
 struct Layers {
     encoder: PackedStack,
     decoder: PackedStack,
@@ -62,7 +62,7 @@ impl Layers {
         }
     }
 
-    /// The bits of what a call gives.
+    /// Returns the bits of a call's result.
     fn bits(&self, call: Call, (batch, seq): (usize, usize)) -> Vec<u32> {
         let evaluation = ForwardContext::evaluation();
         let x = numbers(&[batch, seq, WIDTH], 1);

@@ -1,4 +1,4 @@
-//! What a training holds: it does not grow with time, and recomputed activations are those of one block.
+//! Memory in training: it does not grow over time, and with recomputation only one block's activations are held.
 
 use std::{
     sync::atomic::Ordering,
@@ -57,7 +57,7 @@ impl Step {
         found.unwrap().gradients
     }
 
-    /// Bytes of the gradients, which both ways must hold in the end.
+    /// Returns the gradients' size in bytes, which both methods must hold in the end.
     fn gradient_bytes(&self) -> usize {
         self.parameters
             .iter()
@@ -88,7 +88,8 @@ fn a_thousand_steps_more_hold_no_more_than_the_first_ones() {
     let mut optimizer = AdamW::new(groups, AdamWConfig::default()).unwrap();
     let mut live = Vec::new();
     for _ in 0..5 {
-        // What threads keep for later swings by tens of kilobytes from step to step: growth shows in the least of many.
+        // Memory that threads keep varies by tens of kilobytes from step to step, so growth is measured in the minimum of
+        // many steps.
         let mut least = usize::MAX;
         for i in 0..250 {
             let mut gradients = match i % 3 {
@@ -165,7 +166,7 @@ fn memory_and_time_of_a_large_stack() {
     );
 }
 
-/// PyTorch beside it: `torch.optim.AdamW` on parameters of these shapes.
+/// PyTorch for comparison: `torch.optim.AdamW` on parameters with these shapes.
 #[test]
 #[ignore = "a measurement: `cargo test --release --test memory -- --ignored --nocapture`"]
 fn time_of_an_optimisers_step() {

@@ -1,4 +1,4 @@
-//! Keys of `config.json` that change numbers as transformers says: files of `weights/keys`, one for each change.
+//! Keys in `config.json` that change results as in transformers: the files in `weights/keys`, one for each change.
 
 use std::{collections::HashMap, fs, path::PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::weights::{is_present, weights};
 
-/// What transformers computes with a committed checkpoint and a key of its config.json changed.
+/// transformers' results for a committed checkpoint with one changed key in config.json.
 struct Change {
     path: PathBuf,
     fixture: Fixture,

@@ -19,7 +19,7 @@ fn whole(name: &str) -> Checkpoint {
     options.open(weights(name)).unwrap()
 }
 
-/// Those with tokens that transformers made, and its input.
+/// Returns models with tokens that transformers generated, and its input.
 fn generators() -> Vec<(Whole, TraceInput, Tensor)> {
     let generator = |whole: Whole| {
         let fixture = whole.fixture();
@@ -33,7 +33,7 @@ fn generators() -> Vec<(Whole, TraceInput, Tensor)> {
     found
 }
 
-/// The tokens that greedy search puts behind the prompts, one at a time behind a cache.
+/// Returns the tokens from greedy search after the prompts, one at a time with a cache.
 fn cached(model: &Seq2Seq, input: &ModelInput, n_new: usize) -> Vec<Vec<u32>> {
     let encoded = model.encode(input).unwrap();
     let mut cache = model.new_cache();

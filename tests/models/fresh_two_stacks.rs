@@ -1,4 +1,4 @@
-//! A fresh model of two stacks, drawn and written without any weights, is one that transformers reads.
+//! A new model with two stacks, initialized and saved without any weights, can be read by transformers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ fn second(architecture: &Architecture) -> &OtherStack {
     architecture.other_stack().unwrap().unwrap()
 }
 
-/// The tensors of a checkpoint by name: shape and bits.
+/// Returns a checkpoint's tensors by name: shape and bits.
 fn contents(checkpoint: &Checkpoint) -> BTreeMap<String, (Vec<usize>, Vec<u64>)> {
     let files = checkpoint.files();
     let read = |name: &str| {
@@ -77,7 +77,7 @@ fn both_stacks_are_written_as_transformers_wrote_them() {
             contents(&options.open(folder.path()).unwrap()),
             contents(&checkpoint),
         );
-        // Of BART with a table for each stack, transformers also writes one that nothing reads.
+        // For BART with embeddings for each stack, transformers also saves one that nothing reads.
         let mut ignored = checkpoint.report().ignored;
         if whole.name == "heads/bart-untied" {
             ignored.push("model.shared.weight".to_string());
@@ -98,7 +98,7 @@ fn tokens() -> Tensor {
     Tensor::new(&[[4u32, 5, 2], [7, 6, 2]], &Device::Cpu).unwrap()
 }
 
-/// What the other stack and the first read.
+/// Returns the input for both stacks.
 fn input(architecture: &Architecture) -> ModelInput {
     let ones = |shape: (usize, usize, usize, usize)| {
         Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap()
@@ -125,7 +125,7 @@ fn of_memory(model: &Seq2Seq, input: &ModelInput) -> Vec<u64> {
     bits(&output.logits.unwrap_or(output.last_hidden_state))
 }
 
-/// Of each tower by itself: some have vectors of two widths, which cannot be compared.
+/// Returns each tower's results separately: some have vectors with different widths, which cannot be compared.
 fn of_towers(model: &TwoTowers, input: &ModelInput) -> Vec<u64> {
     let pixels = ModelInput::pixels(input.pixel_values.as_ref().unwrap());
     let outputs = [model.text().forward(input), model.vision().forward(&pixels)];
@@ -138,7 +138,7 @@ fn of_towers(model: &TwoTowers, input: &ModelInput) -> Vec<u64> {
         .collect()
 }
 
-/// A model drawn for a `config.json`: its parameters, and what it makes of the input.
+/// Initializes a model from a `config.json`; returns its parameters and its results for the input.
 fn drawn(architecture: &Architecture) -> (Parameters, Vec<u64>) {
     let initialization = architecture.initialization.clone();
     let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);

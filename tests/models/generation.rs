@@ -1,4 +1,4 @@
-//! Greedy generation puts the tokens behind a prompt that transformers' `generate` puts there.
+//! Greedy generation returns the same tokens as transformers' `generate`.
 
 use std::{collections::HashMap, fs};
 
@@ -10,15 +10,15 @@ use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Result};
 use crate::weights::{is_present, weights};
 use crate::whole::wholes;
 
-/// Prompts and what transformers put behind them.
+/// Prompts and transformers' continuations.
 struct Judged {
     /// The checkpoint's folder under `weights/`.
     folder: String,
     prompts: Vec<Vec<u32>>,
     tokens: Vec<Vec<u32>>,
-    /// What the model attends to, if it is behind an encoder.
+    /// The encoder's output, for an encoder-decoder.
     encoded: Option<Encoded>,
-    /// Whether tokens that end a text were not chosen. Otherwise, none ended one.
+    /// End tokens were suppressed. Otherwise, none occurred.
     without_stop: bool,
 }
 
@@ -45,7 +45,7 @@ impl Judged {
         Checkpoint::open(weights(&self.folder)).unwrap()
     }
 
-    /// As many tokens as transformers made.
+    /// Returns options for as many tokens as transformers generated.
     fn options(&self, checkpoint: &Checkpoint) -> GenerationOptions {
         let n = self.tokens[0].len();
         let options = match self.without_stop {
@@ -57,7 +57,7 @@ impl Judged {
         options.with_max_new_tokens(n)
     }
 
-    /// What is wrong with the tokens, unpacked and packed.
+    /// Returns the differences in tokens, unpacked and packed.
     fn check(&self) -> Vec<String> {
         let checkpoint = self.open();
         let forms = [
@@ -112,7 +112,7 @@ fn plain(checkpoint: &Checkpoint) -> Model {
     checkpoint.model(DType::F32, &Device::Cpu).unwrap()
 }
 
-/// 200 tokens, or as many as there are positions, behind unequal prompts.
+/// Returns cases with 200 tokens, or as many as there are positions, after prompts with different lengths.
 fn long() -> Vec<Judged> {
     let path = weights("reference/generation.safetensors");
     let tensors = safetensors::load(path, &Device::Cpu).unwrap();
@@ -129,7 +129,7 @@ fn long() -> Vec<Judged> {
     judged
 }
 
-/// The fixtures of whole models that hold tokens. (Those of an encoder and a decoder have a test of their own.)
+/// Returns fixtures of whole models with tokens. (Encoder-decoders have a separate test.)
 fn fixtures() -> Vec<Judged> {
     let judged = wholes().into_iter().filter_map(|whole| {
         let path = weights(&whole.name).join("whole.safetensors");
@@ -172,7 +172,7 @@ fn greedy_tokens_of_every_fixture_of_a_whole_decoder_are_those_of_transformers()
     assert_all(judged);
 }
 
-/// Of an encoder and a decoder: what is wrong with the tokens behind `decoder_input_ids`, or behind the one that begins.
+/// For an encoder-decoder: returns the differences in tokens after `decoder_input_ids`, or after the start token.
 fn check_seq2seq(name: &str, tensors: &HashMap<String, Tensor>) -> Vec<String> {
     let checkpoint = CheckpointOptions::default().whole();
     let checkpoint = checkpoint.open(weights(name)).unwrap();
@@ -218,7 +218,7 @@ fn greedy_tokens_of_every_encoder_and_decoder_are_those_of_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The likeliest token behind a text but one, computed from all of the text.
+/// Returns the most likely token except one after a text, computed from the whole text.
 fn likeliest(model: &Model, text: &[u32], except: u32) -> u32 {
     let ids = Tensor::new(text, &Device::Cpu)
         .unwrap()
@@ -408,7 +408,7 @@ fn options_are_those_of_generation_config_json_or_else_of_config_json() {
     );
 }
 
-/// What transformers' processors for them do.
+/// The effects of transformers' processors for them.
 #[test]
 fn tokens_that_may_not_or_must_be_chosen_are_not_or_are() {
     let Some((_, model)) = text_model() else {

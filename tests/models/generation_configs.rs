@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::weights::{is_present, weights};
 
-/// What transformers made: the tensors, and the configuration of each `<model>/<case>`.
+/// Returns transformers' results: the tensors, and the configuration for each `<model>/<case>`.
 fn judged() -> (HashMap<String, Tensor>, Vec<(String, String)>) {
     let path = weights("reference/generation_configs.safetensors");
     let bytes = fs::read(&path).unwrap();
@@ -31,7 +31,7 @@ fn judged() -> (HashMap<String, Tensor>, Vec<(String, String)>) {
     )
 }
 
-/// A copy of a checkpoint with another `generation_config.json`.
+/// Returns a copy of a checkpoint with another `generation_config.json`.
 fn configured(model: &str, config: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors"] {
@@ -41,7 +41,8 @@ fn configured(model: &str, config: &str) -> TempDir {
     folder
 }
 
-/// The tokens `[sequences, n]` and the scores of a checkpoint that continues some prompts, or says something of them.
+/// Returns the tokens `[sequences, n]` and the scores from a checkpoint that continues some prompts, or decodes an encoder's
+/// output.
 fn generated(folder: &Path, input: &ModelInput, packed: bool) -> Result<(Vec<Vec<u32>>, Vec<f32>)> {
     let (checkpoint, options);
     let ids = input.input_ids.as_ref().unwrap();
@@ -81,7 +82,7 @@ fn generated(folder: &Path, input: &ModelInput, packed: bool) -> Result<(Vec<Vec
     finished(generator.start(&prompts, Sampler::greedy())?)
 }
 
-/// What differs in the cases that `is_asked` takes, and their number.
+/// Returns the differences in the cases that `is_asked` selects, and the number of cases.
 fn differences(is_asked: impl Fn(&str) -> bool) -> (usize, Vec<String>) {
     let (tensors, cases) = judged();
     let (mut n, mut wrong) = (0, Vec::new());
@@ -173,7 +174,7 @@ fn ways_of_generation_that_are_not_there_are_refused_by_their_key() {
             "{message}"
         );
     }
-    // Where they change nothing, they are not.
+    // With values that change nothing, they are accepted.
     for config in [
         json!({"penalty_alpha": 0.6, "top_k": 1}),
         json!({"num_beam_groups": 2, "guidance_scale": 1.0, "token_healing": false}),
@@ -212,7 +213,7 @@ fn beam_search_is_read_and_refuses_what_draws_tokens() {
     }
 }
 
-/// In transformers, the order in which `torch.topk` lists equal numbers then decides.
+/// In transformers, the order in which `torch.topk` lists equal values then decides.
 #[test]
 fn scores_beside_which_all_beams_are_equal_are_refused_by_the_keys_that_raise_them() {
     if !is_present("tiny-gpt-text") {

@@ -1,4 +1,4 @@
-//! The bytes of images become the numbers that transformers' processors make of them.
+//! Image bytes become the values that transformers' processors compute.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! Generation computes the last position of a prompt alone where the last block ends: with the bits of all positions.
+//! If the last block allows it, generation only computes a prompt's last position, with the same bits as for all positions.
 
 use candle_blocks::{
     Position, Precision, Visibility,
@@ -23,7 +23,7 @@ fn tokens(rows: &[[u32; 6]; 2]) -> Tensor {
     Tensor::new(rows, &Device::Cpu).unwrap()
 }
 
-/// The decoder of a whole model. (Some that name a next token see later ones.)
+/// Returns a whole model's decoder. (In some models with a language modeling head, tokens attend to later ones.)
 fn decoder(whole: &Whole, precision: Precision) -> Option<Model> {
     let checkpoint = whole.open();
     let decodes = |model: &Model| {

@@ -1,4 +1,4 @@
-//! What a model that attends to an encoder's output is given, where the output may be any.
+//! Encoder output for models that attend to one, in tests where any will do.
 
 use candle_blocks::{
     candle_core::Tensor,

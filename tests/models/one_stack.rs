@@ -1,8 +1,8 @@
-//! The committed whole models of one stack.
+//! The committed whole models with one stack.
 
 use crate::whole::{Whole, wholes};
 
-/// Those of which no other stack is needed.
+/// Returns the models that need no second stack.
 pub fn of_one_stack() -> Vec<Whole> {
     let is_one = |whole: &Whole| whole.open().other_stack().unwrap().is_none();
     wholes().into_iter().filter(is_one).collect()

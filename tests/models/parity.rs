@@ -16,7 +16,7 @@ use crate::{
     whole::{Whole, of_whole, wholes},
 };
 
-/// What the model read in transformers.
+/// Returns the model's input in transformers.
 fn input(whole: &Whole) -> TraceInput {
     let fixture = whole.fixture();
     TraceInput::new(|name| fixture.tensor(name).cloned()).unwrap()
@@ -24,7 +24,7 @@ fn input(whole: &Whole) -> TraceInput {
 
 type Stages = Vec<(String, Tensor)>;
 
-/// Demands of every model that what `run` gives passes by `judge`.
+/// Asserts for every model that the result of `run` passes by `judge`.
 fn judge_all(
     wholes: Vec<Whole>,
     run: impl Fn(&Whole) -> candle_blocks::Result<Stages>,
@@ -70,7 +70,8 @@ fn every_model_packed_in_f32_gives_transformers_logits() {
     );
 }
 
-/// As in tests/conformance.rs: a fixture in f32 judges half precision by its own error, and our weights are rounded beside.
+/// The factor is that of tests/conformance.rs: a fixture in f32 judges half precision by its own error, and our weights are rounded in
+/// addition.
 const ROUNDED_WEIGHTS: f64 = 2.0;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What must hold of whole models whatever their numbers.
+//! Properties of whole models for any parameters.
 
 use candle_blocks::{
     BlockConfig, Position, Precision,
@@ -43,14 +43,14 @@ fn result(output: ModelOutput) -> Tensor {
     output.logits.unwrap_or(output.last_hidden_state)
 }
 
-/// On which side of a text padding is.
+/// The side on which texts are padded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Side {
     Left,
     Right,
 }
 
-/// Fails if fewer than so many models were padded, unless the package leaves families out.
+/// Fails if fewer than `least` models were padded, unless the package leaves families out.
 fn assert_padded(side: Side, least: usize) {
     let n = padded(side);
     assert!(n >= least || !is_present("families"), "{n} models");
@@ -66,9 +66,9 @@ fn padding_in_front_of_a_text_changes_nothing_of_it_where_positions_leave_it_out
     assert_padded(Side::Left, 100);
 }
 
-/// Whether a model cannot tell a text from the same behind padding: it counts no positions, or only those of tokens, and
-/// reads none by its number. (Scores of rotated queries and keys depend on distances alone, unless norms or a temperature by
-/// position follow.)
+/// Returns whether left padding cannot change a model's result: it counts no positions, or only those of tokens, and no
+/// table depends on them. (Scores with rotary embeddings depend on distances alone, unless norms or a position-dependent
+/// temperature follow.)
 fn is_blind_to_the_left(model: &Model) -> bool {
     let counts = |block: &BlockConfig| {
         let norm = block.attention.query_key_norm;
@@ -87,7 +87,7 @@ fn is_blind_to_the_left(model: &Model) -> bool {
     !counts_all && !matches!(reads, Some(Reads::First | Reads::Pooled))
 }
 
-/// Demands that padding on one side changes no result for the text; returns of how many models.
+/// Asserts that padding on one side changes no result for the text; returns the number of models.
 fn padded(side: Side) -> usize {
     let text = vec![5, 3, 7, 4, 6];
     let n_padding = 3;

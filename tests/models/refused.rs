@@ -1,4 +1,4 @@
-//! What a whole model cannot do is said.
+//! Whole models refuse what they cannot do.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What is said of the tensors of a whole model's files.
+//! The report on a whole model's tensors.
 
 use std::collections::HashSet;
 
@@ -19,9 +19,9 @@ const OF_OTHER_HEADS: [&str; 7] = [
     "dinov2_with_registers.embeddings.mask_token",
 ];
 
-/// What transformers writes and does not read: BART's shared table, where each stack has one of its own.
+/// Tensors that transformers saves and does not read: BART's shared embeddings, if each stack has its own.
 const READ_BY_NONE: [(&str, &str); 1] = [("heads/bart-untied", "model.shared.weight")];
-/// What makes embeddings of images beside a model of text.
+/// Modules for image embeddings beside a text model.
 const IMAGES: [&str; 3] = ["vision_tower.", "multi_modal_projector.", "visual."];
 
 #[test]

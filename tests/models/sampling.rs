@@ -13,7 +13,7 @@ use crate::weights::weights;
 
 const DRAWS: usize = 20_000;
 
-/// The settings of a case, as transformers' `GenerationConfig` names them.
+/// Returns the settings for a case, with the names in transformers' `GenerationConfig`.
 fn settings(name: &str) -> (Sampling, GenerationOptions) {
     let bytes = fs::read(weights("reference/generation.safetensors")).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -52,7 +52,7 @@ impl Decoder for Fixed {
     fn forget(&mut self) {}
 }
 
-/// A token for each of many sequences with the same logits.
+/// Returns a token for each of many sequences with the same logits.
 fn drawn(sampling: Sampling, logits: &[f32], tokens: &[u32]) -> Vec<u32> {
     let sequences = (0..DRAWS).map(|index| Sequence { index, tokens });
     let sequences: Vec<Sequence> = sequences.collect();

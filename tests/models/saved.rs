@@ -20,7 +20,7 @@ use crate::{
     weights::weights,
 };
 
-/// The parameters of the whole model, as training gets them.
+/// Returns the whole model's parameters, as for training.
 fn trained(checkpoint: &Checkpoint) -> Parameters {
     let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
     loader.model().unwrap();
@@ -33,7 +33,7 @@ fn changed_embeddings_and_heads_of_every_model_arrive() {
         let checkpoint = whole.open();
         let given = trained(&checkpoint);
         for (_, variable) in &given {
-            // Numbers that bf16 and f16 hold as they are.
+            // Values that are exact in bf16 and f16.
             let changed = Tensor::full(0.25f32, variable.dims(), &Device::Cpu).unwrap();
             variable.set(&changed).unwrap();
         }
@@ -50,7 +50,7 @@ fn changed_embeddings_and_heads_of_every_model_arrive() {
     }
 }
 
-/// Of some, config.json describes two stacks, of which the class has one.
+/// Some config.json files describe two stacks, although the class has only one.
 fn architecture(folder: &Path) -> Architecture {
     let options = CheckpointOptions::default().whole();
     options.architecture(folder).unwrap()
@@ -88,8 +88,8 @@ fn every_head_is_written_as_transformers_wrote_it() {
         let is_beside = |name: &String| {
             ignored.contains(name)
                 || name.starts_with("cls.seq_relationship.") // the other head of pretraining
-                || name.starts_with("esm.contact_head.") // which reads attention weights
-                || name.ends_with("embeddings.mask_token") // which hides patches in training alone
+                || name.starts_with("esm.contact_head.") // reads attention weights
+                || name.ends_with("embeddings.mask_token") // hides patches in training only
                 || of_images(name)
                 || model.pooler.is_none() && name.contains("pooler.")
         };
@@ -150,7 +150,7 @@ fn embeddings_and_heads_are_drawn_as_transformers_draws_them() {
         let values = numbers(parameters.find(role).unwrap().as_tensor());
         let square: f64 = values.iter().map(|value| value * value).sum();
         let deviation = (square / values.len() as f64).sqrt();
-        // Of 264 numbers or more, four deviations of what is drawn for.
+        // With 264 or more values, four standard deviations of the sample's deviation.
         assert!((0.0165..0.0235).contains(&deviation), "{role}: {deviation}");
     }
 }

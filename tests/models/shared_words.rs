@@ -1,4 +1,4 @@
-//! A table of words that the head shares is held once in a packed model, and read out of it.
+//! Token embeddings that are tied to the head are stored once in a packed model, and read from the packed weight.
 
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::layers::Embeddings;
@@ -25,7 +25,7 @@ fn embedded(model: &Model) -> Vec<f32> {
     output.embeddings.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// How far numbers are from others, as a share of their root mean square.
+/// Returns the error relative to the root mean square.
 fn error(found: &[f32], expected: &[f32]) -> f64 {
     let square = |x: f32| f64::from(x).powi(2);
     let of: f64 = expected.iter().map(|&x| square(x)).sum();
@@ -46,7 +46,7 @@ fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
         }
         assert_eq!(has_own_table(&plain), Some(true), "{}", whole.name);
         let expected = embedded(&plain);
-        // Of random words, in the numbers of which they consist.
+        // Random embeddings, with values of typical size.
         for (precision, most) in [
             (Precision::F32, 0.0),
             (Precision::F16, 5e-4),

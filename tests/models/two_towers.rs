@@ -80,7 +80,7 @@ fn towers_of_two_widths_are_refused_with_both() {
     assert!(said.contains("[12]") && said.contains("[16]"), "{said}");
 }
 
-/// As of files that hold one tower and say so.
+/// Like files with one tower that name it.
 #[test]
 fn a_tower_that_config_json_names_is_opened_alone() {
     if !is_present("families/clip") {

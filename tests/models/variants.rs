@@ -1,4 +1,4 @@
-//! Further fixtures of whole models: each tower of two alone, and images of another size than trained.
+//! Additional fixtures for whole models: each tower alone, and images with another size than in training.
 
 use std::path::PathBuf;
 

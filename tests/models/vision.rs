@@ -1,4 +1,4 @@
-//! Images of every size.
+//! Images with any size.
 
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ fn an_image_of_a_size_that_no_patch_divides_is_refused_with_the_cure() {
     assert!(tokens.contains("the model reads images"), "{tokens}");
 }
 
-/// As SigLIP's 384 pixels, of which patches of 14 leave 6.
+/// Like SigLIP's 384 pixels, of which patches with 14 leave 6.
 #[test]
 fn what_fills_no_patch_of_a_trained_size_is_left_out_as_by_a_convolution() {
     let config = PatchEmbeddingsConfig {

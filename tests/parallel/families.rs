@@ -20,7 +20,8 @@ use crate::{
     weights::is_present,
 };
 
-/// How much of its bounds a stack may use, in stages and in gradients: a sum is cut into those of ranks, and each rounds.
+/// Returns the share of its tolerance that a stack may use, in stages and in gradients: a sum is divided among ranks, and
+/// each rounds.
 fn allowance(stack: &Committed) -> (f64, f64) {
     match stack.name.as_str() {
         // PyTorch's own error is small there by luck (tests/shared/allowance.rs).
@@ -42,7 +43,7 @@ fn note(stages: &mut Stages, layer: usize, block: &BlockStages) {
     }
 }
 
-/// The stages of one rank, and on rank 0 the gradients, from a file that the ranks saved with them in place of the parameters.
+/// Returns one rank's stages, and on rank 0 the gradients, from a file that the ranks saved with gradients as parameters.
 fn stages(
     stack: &Committed,
     input: &TraceInput,
@@ -85,7 +86,7 @@ fn stages(
     Ok(stages)
 }
 
-/// What does not pass, or why it cannot be divided.
+/// Returns the failed comparisons, or why the stack cannot be divided.
 fn judged(stack: &Committed, size: usize) -> Result<Vec<String>> {
     let fixture = stack.fixture();
     let input = judged::input(&fixture);
@@ -122,7 +123,7 @@ fn judged(stack: &Committed, size: usize) -> Result<Vec<String>> {
     Ok(failed.map(line).collect())
 }
 
-/// Stacks of f32 that are judged from hidden states.
+/// Returns stacks in f32 that are tested from hidden states.
 pub fn stacks() -> impl Iterator<Item = Committed> {
     families().into_iter().filter(|stack| {
         let fixture = stack.fixture();
@@ -162,7 +163,7 @@ fn divided_families_give_transformers_outputs_and_gradients() {
     assert_eq!(are_many, is_present("families"), "{n_divided:?}");
 }
 
-/// The bytes of the file that one process saves, or rank 0 of several.
+/// Returns the bytes that one process saves, or rank 0 of several.
 fn saved(checkpoint: &Checkpoint, rank: Option<Arc<dyn Communicator>>) -> Result<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("saved");

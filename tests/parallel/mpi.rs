@@ -1,4 +1,4 @@
-//! Ranks that are processes of an MPI job: `cargo test --features mpi --test parallel`, where `mpirun` is.
+//! Ranks as processes in an MPI job: `cargo test --features mpi --test parallel`, if `mpirun` is installed.
 
 use std::{
     path::Path,
@@ -16,7 +16,8 @@ use candle_blocks::{
 
 use crate::{example, numbers::bits, ranks::of_ranks, weights::weights};
 
-/// The bits of a rank's outputs, plain and packed, and of its gradients; and what the ranks saved, by rank 0.
+/// Returns the bits of a rank's outputs, plain and packed, and of its gradients. On rank 0, also returns the file that the
+/// ranks saved.
 fn bits_of_all(rank: Arc<dyn Communicator>, saved: &Path) -> Result<(Vec<Vec<u64>>, Vec<u8>)> {
     let is_first = rank.rank() == 0;
     let checkpoint = Checkpoint::open(weights("tiny-gpt2"))?;
@@ -82,7 +83,7 @@ fn rank_of_which_one_gives_up() {
     mpi.all_reduce_sum(&mut [1.0]).unwrap();
 }
 
-/// Two processes that run one of the tests above.
+/// Runs a test above in two processes.
 fn mpirun(test: &str) -> Output {
     let mut command = Command::new("mpirun");
     command.args(["-n", "2", "--oversubscribe", "--allow-run-as-root"]);
@@ -92,7 +93,7 @@ fn mpirun(test: &str) -> Output {
     command.output().unwrap()
 }
 
-/// What they print; they must end well.
+/// Returns their output; both must succeed.
 fn said_by_two(test: &str) -> String {
     let output = mpirun(test);
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());

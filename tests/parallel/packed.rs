@@ -14,7 +14,7 @@ use crate::{
     weights::is_present,
 };
 
-/// Root mean square of the difference from what is exact, of that.
+/// Returns the root mean square of the difference from the exact values, relative to these.
 fn error(found: &Tensor, exact: &Tensor) -> f64 {
     let (found, exact) = (numbers(found), numbers(exact));
     let pairs = found.iter().zip(&exact);
@@ -51,7 +51,7 @@ fn divided_families_packed_are_as_near_to_the_truth_as_whole_ones() {
             assert!(bits(&divided[0][0]) == bits(&divided[1][0]), "{label}");
             let whole = outputs(checkpoint.packed_stack(precision).unwrap()).unwrap();
             let [ours, expected] = [&divided[0][1], &whole[1]].map(|found| error(found, exact));
-            // Of f32, some roundings in each layer; of coarser types, what one process errs by.
+            // For f32, some roundings in each layer; for narrower types, one process's error.
             let floor = 3e-7 * n_layers as f64;
             assert!(
                 ours < 2.0 * expected + floor,

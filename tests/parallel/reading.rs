@@ -1,4 +1,4 @@
-//! How much of a file a rank reads.
+//! The part of a file that a rank reads.
 
 #![cfg(target_os = "linux")]
 
@@ -17,12 +17,12 @@ fn bytes_read() -> usize {
     line.unwrap().parse().unwrap()
 }
 
-/// Weights as `[d_out, d_in]`, and fused and turned; norms and the biases behind sums are whole.
+/// Weights as `[d_out, d_in]`, fused and transposed; norms and the biases after sums are whole.
 #[test]
 fn a_rank_reads_its_part_of_the_file_alone() {
     for name in present(["minilm-block0", "tiny-gpt2"], |&name| name) {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
-        // What a process reads once, of its cores and memory, is read before it counts.
+        // Data that a process reads once, about its cores and memory, is read before counting.
         checkpoint.packed_stack(Precision::F32).unwrap();
         let of_blocks = checkpoint.report().used;
         let names = of_blocks.iter().map(|used| used.name.as_str());

@@ -1,4 +1,4 @@
-//! What cannot be divided among ranks is refused.
+//! Parts that cannot be divided among ranks are refused.
 
 use candle_blocks::{
     AttentionMask, Checkpoint, CheckpointOptions, ForwardContext, Precision,
@@ -14,7 +14,7 @@ use crate::{
     weights::{is_present, weights},
 };
 
-/// What each rank of so many is told of a checkpoint, by a loader of this type.
+/// Returns the errors on `size` ranks for a checkpoint, with a loader of this dtype.
 fn refusals(name: &str, dtype: DType, size: usize) -> Vec<String> {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
     of_ranks(size, |rank| {
@@ -24,7 +24,7 @@ fn refusals(name: &str, dtype: DType, size: usize) -> Vec<String> {
     })
 }
 
-/// What each of two ranks is told by what it does with its part of tiny-bert.
+/// Returns the errors on two ranks from using their parts of tiny-bert.
 fn refusals_of_parts(work: impl Fn(TensorParallel) -> String + Sync) -> Vec<String> {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     of_ranks(2, |rank| {

@@ -1,4 +1,4 @@
-//! Where the order of sums is the same, so are the bits.
+//! If the order of sums is the same, the bits are the same.
 
 use candle_blocks::{
     Checkpoint, ForwardContext, Precision, Stack,
@@ -85,7 +85,7 @@ fn parts_that_are_packed_later_have_the_bits_of_those_packed_as_they_are_read() 
     });
 }
 
-/// Threads add in the order of ranks, however they are scheduled.
+/// Threads add in the order of ranks, independent of scheduling.
 #[test]
 fn sums_of_threads_are_those_of_ranks_in_their_order() {
     let of_rank = |rank: usize| [0.1f32, 1e8, -3.7].map(|value| value / (rank + 3) as f32);

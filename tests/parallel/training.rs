@@ -1,4 +1,4 @@
-//! Ranks that train together go the way of one process, on the device under test.
+//! Training on several ranks follows training in one process, on the device under test.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,13 +17,13 @@ use crate::{
     weights::{is_present, weights},
 };
 
-/// Losses and norms of gradients before they were clipped, and the parameters in the end.
+/// Losses, gradient norms before clipping, and the final parameters.
 struct Way {
     seen: Vec<f64>,
     saved: Vec<(String, Tensor)>,
 }
 
-/// Three steps of AdamW, the second with blocks that are computed twice.
+/// Runs three AdamW steps, the second with recomputed blocks.
 fn steps(
     checkpoint: &Checkpoint,
     stack: &Stack,
@@ -123,8 +123,8 @@ fn ranks_train_as_one_process_does() {
     if !is_present("families") {
         return;
     }
-    // Grouped keys with norms of heads, norms behind sums, experts with one that all share, branches side by side, one block
-    // many times, a bias by distance.
+    // Grouped keys with head norms, norms after sums, experts with a shared one, parallel branches, one block repeated, a
+    // relative position bias.
     for family in ["qwen3", "roberta", "qwen2_moe", "gpt_neox", "albert", "t5"] {
         let (checkpoint, _config) = open(family);
         let expected = alone(&checkpoint);

@@ -9,7 +9,7 @@ use crate::{
     weights::{is_present, weights},
 };
 
-/// A scratch whose input is that of an adapter's judge.
+/// Returns a scratch folder whose input is an adapter fixture's.
 fn scratch(base: &str, judge: &str) -> Scratch {
     let scratch = Scratch::of(base);
     let judge = weights("adapters").join(judge);

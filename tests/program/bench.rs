@@ -1,6 +1,6 @@
 //! `candle-blocks bench`: what it reports, that it keeps to its threads, and what it refuses.
 //!
-//! Times of a busy machine are anything; the tests hold only what no machine can break.
+//! Times on a busy machine vary; the tests only check facts that hold on every machine.
 
 use std::{process::Command, time::Instant};
 
@@ -35,7 +35,7 @@ fn assert_close(found: f64, expected: f64) {
     assert!(error <= 1e-9 * expected.abs(), "{found}, not {expected}");
 }
 
-/// What must hold between the numbers of any report.
+/// Checks relations between the values in a report.
 #[track_caller]
 fn assert_consistent(report: &Value) {
     let [median, min] = ["median_ms", "min_ms"].map(|key| number(report, key));
@@ -216,7 +216,7 @@ fn as_many_threads_as_asked_for_whatever_the_environment_says() {
     }
 }
 
-/// Not what the program says of itself: the processor's time, which the shell adds up for what it ran.
+/// Measures the processor time in the shell instead of trusting the program.
 #[cfg(unix)]
 #[test]
 fn one_thread_takes_no_more_processor_time_than_passes() {

@@ -1,4 +1,4 @@
-//! What the program does with good input: the files it writes, what it prints, its exit status.
+//! The program with valid input: the files that it writes, its output, its exit status.
 
 use std::{fs, io};
 
@@ -95,7 +95,7 @@ fn an_older_output_is_replaced() {
     assert_eq!(scratch.written(), ["stages.safetensors"]);
 }
 
-/// A sequence of length 1 is a row of its own: the same row, alone behind padding, must be equal to it.
+/// A sequence with length 1 is a single row: the same row, alone in a batch with padding, must be equal.
 #[test]
 fn a_sequence_of_one_equals_its_row_in_a_padded_batch() {
     for (name, position) in [("tiny-bert", 0), ("tiny-gpt2", 3)] {
@@ -242,7 +242,7 @@ fn inspect_tells_the_promised_things_in_json() {
     let block = &json["config"]["blocks"][0];
     assert_eq!(block["attention"]["visibility"], json!("causal"));
     assert_eq!(block["feed_forward"]["d_ff"], json!(40));
-    // 24·72+72 and 24·24+24; 24·40+40 and 40·24+24; two norms of 2·24 in each of two blocks and one behind.
+    // 24·72+72 and 24·24+24; 24·40+40 and 40·24+24; two norms with 2·24 in each of two blocks, and a final one.
     let (attention, feed_forward, norms) = (2 * 2400, 2 * 1984, 2 * 96 + 48);
     let in_blocks = attention + feed_forward + norms;
     let outside = (16 + 11) * 24;

@@ -11,7 +11,7 @@ use crate::weights::{is_present, weights};
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.calls | tojson if m.calls }}\n{% endfor %}\
                         {{ tools | tojson }}{{ documents | tojson }}{{ thinks }}{% if add_generation_prompt %}<assistant>{% endif %}";
 
-/// A copy of the model of bytes with a chat template, and files of a conversation.
+/// Returns a copy of the byte-level model with a chat template, and files with a conversation.
 fn folder() -> Option<TempDir> {
     if !is_present("tiny-gpt-text") {
         return None;

@@ -15,12 +15,12 @@ use crate::{
     weights::weights,
 };
 
-/// The example that the documentation of `Family::from_json_file` shows.
+/// Returns the path of the example in the documentation for `Family::from_json_file`.
 fn example() -> PathBuf {
     weights("../examples/family.json")
 }
 
-/// The example, changed, in a file of a folder of its own.
+/// Returns the example after a change, in a file in its own folder.
 fn changed(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, PathBuf) {
     let mut table = serde_json::from_str(&fs::read_to_string(example()).unwrap()).unwrap();
     change(&mut table);
@@ -30,7 +30,7 @@ fn changed(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The output of tiny-bert's blocks.
+/// Returns the output of tiny-bert's blocks.
 fn output(checkpoint: &Checkpoint) -> Vec<u64> {
     let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
     let x = Tensor::arange(0f32, 60.0, &Device::Cpu).unwrap();

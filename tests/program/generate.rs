@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::scratch::{Answer, answer, load, program};
 use crate::weights::{is_present, weights};
 
-/// A folder beside the text model of bytes.
+/// A folder beside the byte-level text model.
 struct Folder(TempDir);
 
 impl Folder {
@@ -147,7 +147,7 @@ fn a_decoder_says_something_of_the_ids_that_its_encoder_reads() {
     answer(&mut command).assert_refused(&["--prompt", "--input-ids"]);
 }
 
-/// Whisper's fixture holds a sound, what its decoder has said, and what transformers put behind that.
+/// Whisper's fixture contains audio features, the decoder's initial tokens, and transformers' continuation.
 #[test]
 fn a_decoder_says_of_a_sound_what_transformers_says() {
     if !is_present("families/whisper") {
@@ -187,7 +187,7 @@ fn a_decoder_says_of_a_sound_what_transformers_says() {
         said.assert_status(0);
         assert_eq!(said.stdout.lines().collect::<Vec<_>>(), lines);
     }
-    // Where nothing was said before, the decoder begins.
+    // Without initial tokens, the decoder starts with its start token.
     let fresh = said(&both[..1], &["--max-new-tokens", "3"]);
     fresh.assert_status(0);
     assert_eq!(fresh.stdout.lines().count(), sound.dim(0).unwrap());
@@ -251,7 +251,7 @@ fn positions_that_run_out_end_the_text_with_a_note() {
     assert!(said.stderr.contains("128 positions"), "{said:#?}");
 }
 
-/// As with `embed`: nothing under the final name, and what was made under another.
+/// Like `embed`: no file under the final name, and the results so far under another.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_generation_keeps_its_tokens_and_says_so() {
@@ -325,7 +325,7 @@ fn what_cannot_be_continued_is_refused_in_one_line() {
     assert!(fs::read_dir(folder.0.path()).unwrap().count() == 1);
 }
 
-/// A copy of the text model with a `generation_config.json`.
+/// Returns a copy of the text model with a `generation_config.json`.
 fn configured(folder: &Folder, config: &str) -> PathBuf {
     let model = folder.path("model");
     fs::create_dir_all(&model).unwrap();
@@ -393,7 +393,7 @@ fn the_best_beams_are_written_with_their_scores() {
         scores
     );
 
-    // Of a text, all of it comes at the end, and each beam on a line of its own.
+    // Text is printed at the end, with each beam on its own line.
     let said = generate(&[&["--prompt", "She ", "--max-new-tokens", "9"][..], &beams].concat());
     said.assert_status(0);
     assert!(said.stdout.trim_end().lines().count() >= 2, "{said:#?}");
@@ -443,7 +443,7 @@ fn a_text_ends_with_the_stop_string_of_the_checkpoint() {
     let said = generate_with(&model, &["--prompt", "Sir Walter "]);
     said.assert_status(0);
     assert_eq!(said.stdout, format!("{expected}\n"));
-    // Of ids, the tokens end where the text does.
+    // Token output ends where the text does.
     let prompt: Vec<u32> = b"Sir Walter ".iter().map(|&byte| byte.into()).collect();
     let ids = folder.ids(&[&prompt], None);
     let said = generate_with(&model, &["--input-ids", &ids]);

@@ -1,4 +1,4 @@
-//! One GGUF file is a whole model: it is asked, answers as transformers does, and stops; files beside it say nothing.
+//! One GGUF file is a whole model: it loads, gives transformers' results, and stops; files beside it have no effect.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ fn a_conversation_is_the_prompt_of_transformers() {
     );
 }
 
-/// The model in a folder with files of another.
+/// Returns a folder with the model and another model's files.
 fn beside(folder: &Path, tokens: &[u32]) -> PathBuf {
     let model = folder.join("model.gguf");
     fs::copy(weights(MODEL), &model).unwrap();

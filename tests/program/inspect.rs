@@ -1,4 +1,4 @@
-//! What `inspect` says of every family: its name, its sizes, and parameters by role that add up.
+//! The output of `inspect` for every family: its name, its sizes, and counts of parameters by role that add up.
 
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
@@ -69,9 +69,9 @@ fn every_element_of_every_checkpoint_is_counted_once() {
     }
 }
 
-/// What a block's configuration says of its sizes.
+/// The sizes in a block's configuration.
 struct Expected {
-    /// Attention, cross-attention, feed-forward, experts, router, inputs of layers, streams.
+    /// Attention, cross-attention, feed-forward, experts, router, per-layer inputs, streams.
     counts: [usize; 7],
 }
 
@@ -131,7 +131,7 @@ fn expected(block: &BlockConfig) -> Expected {
     let mlp = |d_ff: usize| {
         let up_bias = if ff.up_bias { n_up * d_ff } else { 0 };
         let down_bias = if ff.down_bias { ff.d_model } else { 0 };
-        // Of an xIELU the two that it learns and the two that are fixed.
+        // An xIELU has two learned and two fixed parameters.
         let n_numbers = if ff.xielu.is_some() { 4 } else { 0 };
         (n_up + 1) * d_ff * ff.d_model + up_bias + down_bias + n_numbers
     };
@@ -260,7 +260,7 @@ fn a_class_with_a_head_that_is_not_known_is_noted() {
     }
 }
 
-/// On standard error, where the numbers of standard output stay alone.
+/// Notes go to standard error, so that standard output only has the results.
 #[test]
 fn a_key_of_config_json_that_nothing_reads_is_noted_by_name() {
     let folder = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ pub fn interrupted(command: &mut Command, after: Duration, kept: &str) {
     ended_by("INT", 130, command, after, kept);
 }
 
-/// As `interrupted`, with the name of the signal and the exit status that it asks for.
+/// Like `interrupted`, with the signal's name and the expected exit status.
 pub fn ended_by(signal: &str, status: i32, command: &mut Command, after: Duration, kept: &str) {
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(after);
@@ -31,7 +31,7 @@ pub fn ended_by(signal: &str, status: i32, command: &mut Command, after: Duratio
     assert_says(&stderr, &["interrupted", kept]);
 }
 
-/// The names of the signals that end a program, and their numbers.
+/// The names of signals that end a program, and their values.
 const SIGNALS: [(&str, i32); 3] = [("INT", 2), ("TERM", 15), ("HUP", 1)];
 
 /// Every file and directory below a directory whose name is a temporary one.
@@ -116,7 +116,7 @@ fn quantizing_that_a_signal_ends_leaves_nothing() {
     }
 }
 
-/// Answers as a Hub does, and sends half of the weights.
+/// Answers like a Hub, but sends only half the weights.
 fn stalling_hub(stream: TcpStream) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let first = lines.next().unwrap_or(Ok(String::new()))?;

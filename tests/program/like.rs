@@ -112,7 +112,7 @@ fn the_same_difference_in_rust_is_the_same_family() {
     assert_eq!(output(&ours), output(&theirs));
 }
 
-/// As an author outside this crate reads it: from Llama's reading, and with the rotation's own keys.
+/// Reads a configuration as an author outside this crate would: starting from Llama's, with the rotation's own keys.
 fn read(json: &ConfigJson) -> Result<StackConfig> {
     let mut stack = Family::known("llama", None)?.stack_config(json)?;
     let head_dim = stack.blocks[0].attention.head_dim;
@@ -144,7 +144,7 @@ fn a_family_in_rust_starts_from_a_built_in_one_and_reads_what_it_likes() {
     assert_is_torchs(&smollm3(family.read_by(read)));
 }
 
-/// The output of a decoder's blocks.
+/// Returns the output of a decoder's blocks.
 fn output(checkpoint: &Checkpoint) -> Vec<u64> {
     let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
     let d_model = checkpoint.config().blocks[0].d_model();
@@ -155,8 +155,8 @@ fn output(checkpoint: &Checkpoint) -> Vec<u64> {
 
 const LLAMA: &str = "families/llama";
 
-/// Llama's checkpoint as the text part of another model: other names of tensors, and a nested configuration whose keys
-/// have other names or are left out.
+/// Returns Llama's checkpoint as another model's text stack: with other tensor names, and a nested configuration whose keys
+/// are renamed or omitted.
 fn nested() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let tensors = load(&weights(LLAMA).join("model.safetensors")).into_iter();

@@ -1,4 +1,4 @@
-//! Where the system gives less memory than a checkpoint takes, the program says so in one line and ends with 2.
+//! If the system has less memory than a checkpoint needs, the program says so in one line and exits with status 2.
 
 #![cfg(target_os = "linux")]
 
@@ -12,7 +12,7 @@ use crate::{
     synthetic::{Sizes, write_bert, write_typed},
 };
 
-/// 57 MB, of which a block has 28.
+/// 57 MB, with 28 MB for each block.
 const SIZES: Sizes = Sizes {
     d_model: 768,
     d_ff: 3072,

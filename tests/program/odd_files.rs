@@ -1,5 +1,5 @@
-//! What is no file, under the name of a file of a checkpoint, is an error that names it: nothing waits for a pipe or reads a
-//! device to its end, and a link that leads nowhere is no missing file.
+//! Paths under a checkpoint file's name that are not files are errors that name the path: the program does not wait for a
+//! pipe or read a device to its end, and a broken link does not count as a missing file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::scratch::{answer, program};
 use crate::weights::{is_present, weights};
 
-/// What may lie under a file's name, and how it is put there.
+/// A kind of path, and a function that creates it.
 type Odd = (&'static str, fn(&Path));
 
 const ODD: [Odd; 5] = [
@@ -24,7 +24,7 @@ const ODD: [Odd; 5] = [
     ("dangling link", |path| symlink("nowhere", path).unwrap()),
 ];
 
-/// Demands of each that the command refuses it by its name.
+/// Asserts for each that the command refuses it by name.
 fn assert_named(model: &str, files: &[&str], command: &[&str]) {
     if !is_present(model) {
         return;

@@ -1,5 +1,5 @@
-//! What packing promises of whole processes: the same bytes on any number of threads, PyTorch's numbers on every level
-//! of instructions, and clear words for what cannot be packed.
+//! Packed models in whole processes: the same bytes for any number of threads, PyTorch's results with every instruction set,
+//! and clear errors for checkpoints that cannot be packed.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ fn any_number_of_threads_writes_the_same_bytes() {
     for name in present(CHECKPOINTS, |&name| name) {
         let scratch = Scratch::of(name);
         for precision in PRECISIONS {
-            // Of so many threads, only as many are made as can compute.
+            // The program makes at most as many threads as the machine can run.
             let [one, others @ ..] = ["1", "2", "3", "7", "100000"]
                 .map(|threads| written(&scratch, precision, ("RAYON_NUM_THREADS", threads)));
             for other in others {
@@ -60,7 +60,7 @@ fn every_level_of_instructions_gives_pytorchs_numbers() {
     }
 }
 
-/// Of int8 the sums are exact, and what is between products has the same functions: levels differ in f32's last digits.
+/// int8's sums are exact, and the functions between products are the same: instruction sets differ in f32's last digits.
 #[test]
 fn levels_agree_on_what_they_round_to() {
     for name in present(CHECKPOINTS, |&name| name) {

@@ -1,4 +1,4 @@
-//! `quantize` writes a checkpoint in few bits, and says what became of each tensor.
+//! `quantize` saves a quantized checkpoint, and reports each tensor's type.
 
 use std::fs;
 

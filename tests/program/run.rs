@@ -104,7 +104,7 @@ fn a_causal_model_without_its_head_gives_no_logits_and_a_note_says_so() {
     assert!(!load(Path::new(&output)).contains_key("logits"));
 }
 
-/// As PyTorch writes it, too; but said.
+/// PyTorch writes NaN too; here a note says so.
 #[test]
 fn nan_is_written_and_a_note_says_where_it_comes_from() {
     let scratch = Scratch::of("tiny-bert");

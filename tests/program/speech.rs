@@ -1,4 +1,5 @@
-//! `candle-blocks generate` begins Whisper's decoder by the keys of `generation_config.json`: transformers is the judge.
+//! `candle-blocks generate` starts Whisper's decoder as the keys in `generation_config.json` say, compared with
+//! transformers.
 
 use std::fs;
 
@@ -12,7 +13,7 @@ use crate::weights::{is_present, weights};
 
 const WHISPER: &str = "families/whisper";
 
-/// What the program generates with a `generation_config.json`.
+/// Returns the program's output with a `generation_config.json`.
 fn generated(folder: &TempDir, features: &Tensor, config: &Value) -> Answer {
     let path = |name: &str| folder.path().join(name);
     for name in ["config.json", "model.safetensors"] {
@@ -27,7 +28,7 @@ fn generated(folder: &TempDir, features: &Tensor, config: &Value) -> Answer {
     answer(command.arg("--output").arg(path("out.safetensors")))
 }
 
-/// The tokens of each row before the first that ends it or pads it.
+/// Returns each row's tokens before the first end or padding token.
 fn rows(tokens: &Tensor) -> Vec<Vec<i64>> {
     let rows = tokens.to_dtype(DType::I64).unwrap().to_vec2::<i64>();
     let cut = |row: Vec<i64>| row.into_iter().take_while(|id| ![-1, 0, 2].contains(id));

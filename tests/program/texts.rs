@@ -16,7 +16,7 @@ use crate::{
 
 const TEXTS: &str = "Who repaired the clock?\n\nboats\r\nThe tide left three small boats.";
 
-/// A folder with `texts.txt`, and the answers of the program in it.
+/// A folder with `texts.txt`, in which the program runs.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -30,7 +30,7 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// What a command says of `texts.txt`, with the output `to` if that is not empty.
+    /// Runs a command on `texts.txt`, with the output `to` if that is not empty.
     fn says(&self, command: &str, model: &Path, to: &str, flags: &[&str]) -> Answer {
         let mut program = program();
         program
@@ -52,7 +52,7 @@ impl Folder {
             .collect()
     }
 
-    /// The names of all files.
+    /// Returns the names of all files.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<_> = entries
@@ -269,7 +269,7 @@ fn bad_texts_outputs_and_models_are_refused_in_one_line() {
     answer(command.arg("--output").arg(inside)).assert_refused(&["a file that the run reads"]);
 }
 
-/// A copy of a checkpoint of texts, one file of which a test changes.
+/// Returns a copy of a text checkpoint in which a test changes one file.
 fn changed(name: &str, file: &str, change: impl FnOnce(&mut Value)) -> Folder {
     fn copy(from: &Path, to: &Path) {
         fs::create_dir_all(to).unwrap();

@@ -1,4 +1,4 @@
-//! Checkpoints of two stacks: a whole model is run without choosing one, blocks are not.
+//! Checkpoints with two stacks: a whole model runs without selecting one, blocks do not.
 
 use crate::{
     said::assert_says,
@@ -47,7 +47,7 @@ fn blocks_of_two_stacks_are_not_verified_without_a_part() {
     answer.assert_refused(&["part: none chosen", "choose encoder or decoder", "--part"]);
 }
 
-/// A class of transformers that has the encoder alone; of an embedder, T5 with both stacks in its file.
+/// A class in transformers with only the encoder; for an embedder, T5 with both stacks in its file.
 #[test]
 fn the_encoder_is_opened_where_the_files_say_so() {
     use candle_blocks::text::{Pooling, TextOptions};
@@ -75,7 +75,7 @@ fn the_encoder_is_opened_where_the_files_say_so() {
     }
     let options = TextOptions::default().pooling([Pooling::Mean]);
     let refusal = options.embedder(weights("families/t5")).unwrap_err();
-    assert!(refusal.to_string().contains("tokenizer.json"), "{refusal}"); // of the encoder; none was asked for
+    assert!(refusal.to_string().contains("tokenizer.json"), "{refusal}"); // the encoder's; no decoder was requested
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn ones(dims: &[usize]) -> Tensor {
     Tensor::ones(dims, DType::F32, &CPU).unwrap()
 }
 
-/// A copy of a committed checkpoint whose `config.json` has other keys.
+/// Returns a copy of a committed checkpoint with changed keys in `config.json`.
 fn changed(name: &str, keys: Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let file = "model.safetensors";
@@ -31,7 +31,7 @@ fn changed(name: &str, keys: Value) -> tempfile::TempDir {
     folder
 }
 
-// As `numpy.savez`, `numpy.save` and `torch.save` begin their files.
+// Files begin like those from `numpy.savez`, `numpy.save` and `torch.save`.
 #[test]
 fn a_numpy_file_is_not_taken_for_a_pickle() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ fn an_optimiser_before_the_layers_is_told_to_make_them_first() {
     optimiser(loader.parameters()).unwrap();
 }
 
-/// What `quantization_config` holds in files on the Hub, and what of it must be said.
+/// `quantization_config` in files on the Hub, and words in the error.
 #[test]
 fn quantised_weights_that_are_not_read_are_refused_by_their_method() {
     let methods: [(Value, &[&str]); 4] = [
@@ -141,7 +141,7 @@ fn quantised_weights_that_are_not_read_are_refused_by_their_method() {
             &["bits", "5", "8"],
         ),
     ];
-    // The weights of this file are not quantised.
+    // This file's weights are not quantized.
     let contradictions: [(Value, &[&str]); 3] = [
         (
             json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false, "sym": true}),

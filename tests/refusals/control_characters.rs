@@ -9,7 +9,7 @@ use crate::{
     message::message, scratch::Answer, scratch::Scratch, scratch::answer, scratch::program,
 };
 
-/// Carriage return, a line of its own, colours, the one-byte form of an escape sequence, and reversed writing.
+/// Carriage return, a separate line, colors, the one-byte form of an escape sequence, and right-to-left override.
 const HOSTILE: &str = "\r\nok\u{1b}[31m\u{9b}2J\u{202e}txt\u{7f}";
 
 fn is_shown(c: char) -> bool {
@@ -33,7 +33,7 @@ fn assert_output(text: &str) {
     assert!(!text.lines().any(|line| line.starts_with("ok")), "{text:?}");
 }
 
-/// A BERT with an additional tensor of that name.
+/// Returns a BERT with an additional tensor called `name`.
 fn scratch(name: &str) -> Scratch {
     let scratch = Scratch::of("tiny-bert");
     scratch.change_weights(|tensors| {

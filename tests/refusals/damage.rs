@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint's directory and with an input.
+//! Faults in a checkpoint's directory and in an input.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::scratch::{Scratch, Tensors};
 
 impl Scratch {
-    /// Sets keys of `config.json`; `null` takes a key away.
+    /// Sets keys in `config.json`; `null` removes a key.
     pub fn set_config(&self, keys: Value) {
         let text = fs::read_to_string(self.config()).unwrap();
         let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
@@ -20,7 +20,7 @@ impl Scratch {
         fs::write(self.config(), Value::Object(config).to_string()).unwrap();
     }
 
-    /// Leaves of the input only `hidden_states`, of this shape.
+    /// Reduces the input to `hidden_states`, with this shape.
     pub fn hidden_states(&self, dims: &[usize]) {
         self.change_input(|tensors| {
             tensors.clear();
@@ -30,7 +30,7 @@ impl Scratch {
     }
 }
 
-/// Rewrites the header of a safetensors file and leaves the data as they are.
+/// Changes a safetensors file's header and leaves the data unchanged.
 pub fn change_header(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) {
     let bytes = fs::read(path).unwrap();
     let n = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -41,7 +41,7 @@ pub fn change_header(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) 
     fs::write(path, [&length, &header[..], &bytes[8 + n..]].concat()).unwrap();
 }
 
-/// Cuts a file, or lengthens it with zeros that take no room on the disk.
+/// Truncates a file, or extends it with zeros that take no space on disk.
 pub fn set_len(path: &Path, len: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(len).unwrap();

@@ -1,4 +1,4 @@
-//! `inspect` refuses weights of which the configuration describes nothing.
+//! `inspect` refuses weights that do not match the configuration at all.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ fn another_models_configuration_is_refused() {
     }
 }
 
-/// What is missing of a checkpoint that is not another's is shown with the rest.
+/// The missing tensors of a matching checkpoint are shown with the rest.
 #[test]
 fn a_checkpoint_that_lacks_a_tensor_is_inspected() {
     let scratch = Scratch::of("tiny-bert");

@@ -1,4 +1,4 @@
-//! What layers are given or made of that does not fit is named, with what was expected; packed layers answer alike.
+//! Inputs and parts that do not fit a layer are named, with the expected values; packed layers give the same errors.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ use crate::{
     small::{self, WIDTH, made_of, numbers, stack},
 };
 
-/// That a call is refused in words that contain these.
+/// Asserts that a call is refused with an error that contains these words.
 #[track_caller]
 fn says<T>(words: &[&str], call: impl FnOnce() -> candle_blocks::candle_core::Result<T>) {
     let message = refusal(words[0], call);
@@ -28,7 +28,7 @@ fn says<T>(words: &[&str], call: impl FnOnce() -> candle_blocks::candle_core::Re
     assert!(missing.is_none(), "{message:?} does not say {missing:?}");
 }
 
-/// That layers and their packed form refuse a context in these words.
+/// Asserts that layers and their packed form refuse a context with these words.
 #[track_caller]
 fn both_say(words: &[&str], config: &StackConfig, context: &ForwardContext) {
     let x = numbers(&[2, 5, WIDTH], 1);
@@ -272,7 +272,7 @@ fn a_fused_projection_has_a_bias_for_all_or_none() {
     });
 }
 
-/// bfloat16 would round the two first rows of the router to the same numbers.
+/// bfloat16 would round the router's first two rows to the same values.
 #[test]
 fn a_packed_router_tells_experts_apart_that_a_narrow_type_would_not() {
     let tensor = |values: &[f32], shape: [usize; 2]| {

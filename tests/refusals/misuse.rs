@@ -1,4 +1,4 @@
-//! Mistakes that a newcomer makes are answered by what was expected and how to mend it; layers and their packed forms alike.
+//! A beginner's mistakes give errors with the expected values and the cure, for layers and their packed forms alike.
 
 use std::{collections::HashMap, fs};
 
@@ -156,7 +156,7 @@ fn a_mixture_of_experts_does_not_mix_rows_of_another_width() {
     let checkpoint = Checkpoint::open(weights("families/mixtral")).unwrap();
     let block = checkpoint.block(0, DType::F32, &Device::Cpu).unwrap();
     let width = checkpoint.config().blocks[0].d_model();
-    // As many numbers as two rows of the right width have.
+    // As many values as two rows with the correct width.
     assert_eq!(
         said(
             block

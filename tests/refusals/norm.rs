@@ -1,10 +1,10 @@
-//! A norm that a misfit is made of.
+//! A norm for tests with misfitting parts.
 
 use candle_blocks::{Norm, NormConfig};
 
 use crate::small::numbers;
 
-/// A root mean square norm of rows of a width.
+/// Returns an RMS norm for rows with this width.
 pub fn norm(width: usize) -> Norm {
     Norm::from_parts(
         numbers(&[width], 1),

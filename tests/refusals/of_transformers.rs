@@ -1,4 +1,4 @@
-//! What comes of the `config.json` that each model type of transformers writes without arguments: docs/transformers.md.
+//! The result for each transformers model type's default `config.json`: docs/transformers.md.
 //!
 //! `CANDLE_BLOCKS_WRITE_TRANSFORMERS=1 cargo test --release --features cli --test refusals of_transformers` writes the file.
 //! Without the variable the test demands that today's answers are the file's, word for word.
@@ -45,7 +45,7 @@ fn the_document_says_of_the_model_types_of_transformers_what_comes_of_them() {
     );
 }
 
-/// Whether a `config.json` loads, or why not.
+/// Returns whether a `config.json` loads, or why not.
 fn answer(config: &Value, folder: &Path) -> String {
     let path = folder.join("config.json");
     fs::write(&path, config.to_string()).unwrap();

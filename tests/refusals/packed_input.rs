@@ -22,7 +22,7 @@ fn configurations() -> [(&'static str, StackConfig); 6] {
     ]
 }
 
-/// What a stack is asked.
+/// A stack's input.
 #[derive(Clone, Debug)]
 struct Request {
     x: Vec<usize>,
@@ -51,7 +51,7 @@ impl Request {
     fn context(&self) -> Result<ForwardContext> {
         let mask = |keep: &Option<Vec<usize>>, additive: &Option<Vec<usize>>| -> Result<_> {
             let mask = match keep {
-                // The first sequence is padded behind; a single one is dropped whole.
+                // The first sequence is padded at its end; a single one is dropped entirely.
                 Some(shape) => AttentionMask::padding(&marks(shape))?,
                 None => AttentionMask::none(),
             };
@@ -76,7 +76,7 @@ impl Request {
     }
 }
 
-/// The first sequence is padded behind; a single one is dropped whole.
+/// Returns a mask: the first sequence is padded at its end; a single one is dropped entirely.
 fn marks(shape: &[usize]) -> Tensor {
     let (batch, seq) = (shape[0], shape[1]);
     let kept = |b| {

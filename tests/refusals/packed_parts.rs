@@ -140,7 +140,7 @@ fn a_weight_beyond_the_range_of_f16_is_refused_with_its_name_where_it_is_packed_
                 beyond.pack(precision).unwrap();
             }
             if role.contains("router") || role.contains("shared_gate") {
-                beyond.pack(Precision::F16).unwrap(); // which stay in f32
+                beyond.pack(Precision::F16).unwrap(); // these stay in f32
                 parameter.set(&before).unwrap();
                 continue;
             }

@@ -1,6 +1,6 @@
 //! Bad input to the program: one clear line that names file, tensor and cure; status 2; nothing written.
 //!
-//! What the reader of safetensors files refuses is covered in `tests/files`; here is one of each kind.
+//! `tests/files` has all refusals of the safetensors reader; here is one of each kind.
 
 use std::fs;
 
@@ -246,7 +246,7 @@ refused! {
         ["input.safetensors: tensor grad_output has shape [3, 6, 20], expected [3, 7, 20]"];
 }
 
-/// What `run` is told by flags whose paths depend on the folder.
+/// Returns the error from `run` with flags whose paths depend on the folder.
 #[test]
 fn an_output_that_cannot_be_or_would_destroy_what_is_read_is_refused() {
     let scratch = Scratch::of("tiny-bert");
@@ -376,7 +376,7 @@ fn a_device_that_the_build_has_not_is_refused_with_the_cure() {
         ("metal", cfg!(feature = "metal")),
     ] {
         if is_built {
-            continue; // whether it is refused depends on the machine
+            continue; // the result depends on the machine
         }
         let words = [
             &format!("--device {device} needs"),

@@ -13,10 +13,10 @@ use crate::{
     small::{WIDTH, attention, block, numbers, stack},
 };
 
-/// The width of a layer's input.
+/// The width of a per-layer input.
 const OWN: usize = 3;
 
-/// Three causal layers, of which the last attends to the keys of the first.
+/// Returns three causal layers; the last one attends to the first one's keys.
 fn shared() -> StackConfig {
     let block = block(attention().causal());
     let stack = StackConfig::uniform(block, 3, None);

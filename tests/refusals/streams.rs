@@ -10,7 +10,7 @@ use crate::{
     small::{attention, block},
 };
 
-/// Two layers of two streams.
+/// Returns two layers with two streams.
 fn streams() -> StackConfig {
     let input = LayerInputConfig {
         width: 3,

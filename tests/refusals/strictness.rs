@@ -23,7 +23,7 @@ struct Stored {
     bytes: Vec<u8>,
 }
 
-/// Opens and loads a copy of the checkpoint whose tensors `change` has changed.
+/// Opens and loads a copy of the checkpoint after `change` has changed its tensors.
 fn load_changed(stack: &Committed, change: impl FnOnce(&mut Vec<Stored>)) -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -49,7 +49,7 @@ fn load_changed(stack: &Committed, change: impl FnOnce(&mut Vec<Stored>)) -> Res
     Ok(())
 }
 
-/// A tensor that gives parameters of the last block.
+/// Returns a tensor with parameters of the last block.
 fn of_the_last_block(checkpoint: &Checkpoint) -> String {
     let last = format!("blocks.{}.", checkpoint.config().blocks.len() - 1);
     let report = checkpoint.report();
@@ -58,7 +58,7 @@ fn of_the_last_block(checkpoint: &Checkpoint) -> String {
     tensor.expect("every block has parameters").name
 }
 
-/// The tensor of that name, to be changed.
+/// Returns the tensor with that name, to be changed.
 fn named<'t>(tensors: &'t mut [Stored], name: &str) -> &'t mut Stored {
     tensors.iter_mut().find(|t| t.name == name).unwrap()
 }
@@ -134,7 +134,7 @@ fn a_reshaped_tensor_is_an_error_that_names_it_and_both_shapes() {
     }
 }
 
-/// Cohere stacks the norms of all heads in one tensor.
+/// Cohere stacks all heads' norms in one tensor.
 #[test]
 fn a_tensor_that_stacks_parameters_is_reported_as_split() {
     let name = "families/cohere-qk-norm";

@@ -22,7 +22,7 @@ fn optimiser(parameters: &[(String, Var)]) -> AdamW {
     AdamW::new([group], AdamWConfig::default()).unwrap()
 }
 
-/// Of `Σ w²/2`: the parameters themselves.
+/// Returns the gradients of `Σ w²/2`: the parameters themselves.
 fn gradients(parameters: &[(String, Var)]) -> Gradients {
     let mut loss = Tensor::zeros((), DType::F32, &device()).unwrap();
     for (_, variable) in parameters {
@@ -55,7 +55,7 @@ fn a_learning_rate_or_factor_that_is_no_size_of_a_step_is_refused() {
     assert_eq!(bits(&parameters[0].1), before);
 }
 
-/// The second of two gradients does not fit: the first parameter must not have moved by then.
+/// The second gradient does not fit: the first parameter must not change before that is found.
 #[test]
 fn a_gradient_of_another_shape_or_type_is_refused_before_any_parameter_moves() {
     let named = |b: Var| vec![("a".to_string(), variable(&[1.])), ("b".to_string(), b)];

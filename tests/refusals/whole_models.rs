@@ -8,7 +8,7 @@ use candle_blocks::checkpoint::write::write_safetensors;
 use crate::scratch::{Answer, Scratch, answer, program};
 use crate::weights::{is_present, weights};
 
-/// What `run` says of these tensors and a committed checkpoint.
+/// Runs the program with these tensors and a committed checkpoint.
 fn run(model: &str, tensors: &[(&str, Tensor)], flags: &[&str]) -> Answer {
     let folder = tempfile::tempdir().unwrap();
     let (input, output) = (
@@ -109,7 +109,7 @@ fn an_output_replaces_no_file_beside_the_weights() {
         "chat_template.jinja",
     ] {
         let file = scratch.weights().with_file_name(name);
-        // As in the Hub's cache.
+        // Like in the Hub's cache.
         let blob = scratch.path("out").join("blob");
         fs::write(&blob, "{}").unwrap();
         std::os::unix::fs::symlink(&blob, &file).unwrap();

@@ -11,7 +11,7 @@ pub const OTHERS: [&str; 5] = [
     "minilm-block0",
 ];
 
-/// Every stack of every committed checkpoint.
+/// Returns every stack in every committed checkpoint.
 pub fn all() -> Vec<Committed> {
     let others = present(OTHERS, |&name| name).into_iter();
     let others = others.flat_map(|name| stacks(name.to_string()));

@@ -2,8 +2,8 @@
 
 use crate::{committed::Committed, composed::of_any};
 
-/// How much of their bounds the f32 gradients of a stack may use. In these fixtures PyTorch's error is smaller than usual by
-/// luck: on other inputs ours is 0.8 of it, as in other families (src/verify/tolerance.rs).
+/// Returns the share of the tolerance that a stack's f32 gradients may use. In these fixtures PyTorch's error happens to be
+/// smaller than usual: on other inputs ours is 0.8 of it, as in other families (src/verify/tolerance.rs).
 pub fn gradient_allowance(stack: &Committed) -> f64 {
     // The second only with the portable kernels.
     match stack.name.as_str() {

@@ -1,11 +1,11 @@
-//! Properties of whatever can be drawn.
+//! Properties of random cases.
 
 use arbtest::{
     arbitrary::{Result, Unstructured},
     arbtest,
 };
 
-/// Bytes to draw a case from, more than any property takes: behind the last one all draws are 0.
+/// The number of bytes for a random case, more than any property uses: after the last byte all choices are 0.
 const BYTES: u32 = 256;
 
 /// Holds a property against at least `n` cases. One that fails is printed as a seed; with that as `ARBTEST_SEED`, the same

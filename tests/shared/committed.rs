@@ -6,12 +6,12 @@ use candle_blocks::{Checkpoint, CheckpointOptions, checkpoint::scheme::StackPart
 
 use crate::weights::{is_present, weights};
 
-/// One stack of a committed checkpoint.
+/// One stack in a committed checkpoint.
 #[derive(Clone, Debug)]
 pub struct Committed {
     /// The folder under `weights/`: `families/t5`.
     pub name: String,
-    /// Which stack, if the checkpoint holds several.
+    /// The selected stack, if the checkpoint contains several.
     pub part: Option<StackPart>,
 }
 
@@ -50,7 +50,7 @@ pub fn fixture_name(part: Option<StackPart>) -> String {
     }
 }
 
-/// The folders of all families, or none in the package, which leaves them out.
+/// Returns the folders of all families, or none in the package, which leaves them out.
 fn folders() -> Vec<PathBuf> {
     if !is_present("families") {
         return Vec::new();
@@ -71,7 +71,7 @@ pub fn families() -> Vec<Committed> {
         .collect()
 }
 
-/// The stacks of a checkpoint: as many as it has fixtures.
+/// Returns a checkpoint's stacks, one for each fixture.
 pub fn stacks(name: String) -> Vec<Committed> {
     let parts = [
         None,
@@ -90,7 +90,7 @@ pub fn stacks(name: String) -> Vec<Committed> {
     stacks
 }
 
-/// Of checkpoints under `weights/`, all that [`is_present`].
+/// Returns all checkpoints under `weights/` that pass [`is_present`].
 pub fn present<T>(checkpoints: impl IntoIterator<Item = T>, name: fn(&T) -> &str) -> Vec<T> {
     let checkpoints = checkpoints.into_iter();
     checkpoints.filter(|c| is_present(name(c))).collect()

@@ -1,4 +1,4 @@
-//! All that the files of a checkpoint hold.
+//! The contents of a checkpoint's files.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use candle_blocks::Checkpoint;
 
 use crate::numbers::bits;
 
-/// The tensors of a checkpoint by name: shape and bits.
+/// Returns a checkpoint's tensors by name: shape and bits.
 pub fn contents(checkpoint: &Checkpoint) -> BTreeMap<String, (Vec<usize>, Vec<u64>)> {
     let files = checkpoint.files();
     let read = |name: &str| {

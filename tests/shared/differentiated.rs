@@ -2,7 +2,7 @@
 
 use candle_blocks::candle_core::{self, Tensor, Var};
 
-/// `f(inputs)` and the gradient of every input under the cotangent `grad_output`.
+/// Returns `f(inputs)` and every input's gradient for the cotangent `grad_output`.
 pub fn value_and_gradients(
     inputs: &[Tensor],
     grad_output: &Tensor,

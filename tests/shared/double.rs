@@ -2,7 +2,7 @@
 
 use crate::{device::device, rehearsal::rehearsed, weights::left_out};
 
-/// Whether the device under test computes in f64. Where it does not, says that `what` is left out.
+/// Returns whether the device under test supports f64. If not, prints that `what` is skipped.
 pub fn has_f64(what: &str) -> bool {
     let has_f64 = !device().is_metal() && rehearsed().as_deref() != Some("metal");
     if !has_f64 {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-/// The bytes of a key's value, its type first.
+/// Returns the bytes for a key's value, its type first.
 pub fn number(number: f32) -> Vec<u8> {
     [6u32.to_le_bytes(), number.to_le_bytes()].concat()
 }
@@ -65,7 +65,7 @@ impl GgufFile {
         self
     }
 
-    /// Adds a tensor of the type with this number; its shape is outermost first.
+    /// Adds a tensor whose type has this id; its shape is outermost first.
     pub fn tensor(mut self, name: &str, shape: &[usize], kind: u32, bytes: Vec<u8>) -> Self {
         let dims = shape.iter().rev().map(|&size| size as u64).collect();
         self.tensors.push((name.to_string(), dims, kind, bytes));
@@ -101,7 +101,7 @@ impl GgufFile {
 
 const ALIGNMENT: u64 = 32;
 
-/// The bytes of a file with further keys, or others in place of those that it has.
+/// Returns a file's bytes with additional or replaced keys.
 pub fn with_keys(mut bytes: Vec<u8>, keys: &[(&str, Vec<u8>)]) -> Vec<u8> {
     const HEAD: usize = 24;
     let mut added = vec![];

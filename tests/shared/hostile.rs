@@ -1,4 +1,4 @@
-//! Files made by hand, byte by byte, for the tests of hostile input.
+//! Files made byte by byte, for tests with hostile input.
 
 use std::fs;
 use std::path::{Path, PathBuf};

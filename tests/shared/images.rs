@@ -1,4 +1,4 @@
-//! Images as bytes, and what transformers makes of them: `weights/reference/images.safetensors`.
+//! Images as bytes, and transformers' results for them: `weights/reference/images.safetensors`.
 
 use std::{collections::HashMap, fs};
 
@@ -6,7 +6,7 @@ use candle_blocks::candle_core::{Device, Tensor};
 
 use crate::weights::weights;
 
-/// The tensors, and by the name of each case its `preprocessor_config.json`.
+/// Returns the tensors, and each case's `preprocessor_config.json` by name.
 pub fn images() -> (HashMap<String, Tensor>, HashMap<String, String>) {
     let bytes = fs::read(weights("reference/images.safetensors")).unwrap();
     let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();

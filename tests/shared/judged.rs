@@ -11,7 +11,7 @@ impl Committed {
     }
 }
 
-/// The input side of a fixture.
+/// Returns a fixture's inputs.
 pub fn input(fixture: &Fixture) -> TraceInput {
     TraceInput::new(|name| fixture.tensor(name).cloned()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! The `safetensors` crate as the judge of a file.
+//! The `safetensors` crate's verdict on a file.
 
 use candle_blocks::{
     Error,

@@ -1,4 +1,4 @@
-//! Small stacks of the rarer kinds of block.
+//! Small stacks with rarer kinds of blocks.
 
 use candle_blocks::{
     AttentionConfig, BlockConfig, ExpertsConfig, NormConfig, Position, RotaryConfig, RotaryPairing,
@@ -11,7 +11,7 @@ use candle_blocks::{
 
 use crate::small::{HEADS, WIDTH, attention, block};
 
-/// The width of what cross-attention reads.
+/// The width of the encoder output for cross-attention.
 pub const MEMORY: usize = 10;
 
 fn two(block: BlockConfig) -> StackConfig {
@@ -43,7 +43,7 @@ pub fn cross_decoder() -> StackConfig {
     stack
 }
 
-/// A decoder whose cross-attention has linear biases of its own.
+/// Returns a decoder whose cross-attention has its own linear position biases.
 pub fn cross_alibi() -> StackConfig {
     let mut stack = cross_decoder();
     let alibi = AlibiConfig {
@@ -58,7 +58,7 @@ pub fn cross_alibi() -> StackConfig {
     stack
 }
 
-/// The numbers of [`latent`]'s attention: its latent, the dimensions that turn, and a value.
+/// Sizes in [`latent`]'s attention: its latent, the rotated dimensions, and a value.
 pub const LATENT: [usize; 3] = [7, 4, 3];
 
 /// A decoder whose keys and values are made from a latent, as DeepSeek's, with a sliding window in its second block.
@@ -91,7 +91,7 @@ pub fn disentangled() -> StackConfig {
     two(block(attention().with_position(position))).with_relative_embeddings(table)
 }
 
-/// An encoder of experts.
+/// Returns an encoder with experts.
 pub fn experts() -> StackConfig {
     let mut block = block(attention());
     let shared = SharedExpertConfig {

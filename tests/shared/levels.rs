@@ -1,6 +1,6 @@
-//! The levels of instructions that there are.
+//! The instruction sets.
 
-/// Every level of instructions, as `CANDLE_BLOCKS_ISA` takes it.
+/// Every instruction set, by its name in `CANDLE_BLOCKS_ISA`.
 pub const LEVELS: [&str; 10] = [
     "portable",
     "neon",

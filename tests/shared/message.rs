@@ -1,8 +1,8 @@
-//! The message of an error.
+//! Error messages.
 
 use std::fmt::Display;
 
-/// What an error says.
+/// Returns an error's message.
 #[track_caller]
 pub fn message<T, E: Display>(result: Result<T, E>) -> String {
     match result {

@@ -1,8 +1,8 @@
-//! Stacks whose queries and keys turn by the rows and columns of an image's patches.
+//! Stacks with rotary embeddings by the rows and columns of an image's patches.
 
 use candle_blocks::{ForwardContext, Position, StackConfig, config::RotaryAxes};
 
-/// Tokens in front of the patches, if the stack goes by these.
+/// Returns the number of tokens before the patches, if the stack depends on patches.
 pub fn n_front(config: &StackConfig) -> Option<usize> {
     match &config.blocks[0].attention.position {
         Position::Rotary(rotary) => match rotary.axes {
@@ -13,7 +13,7 @@ pub fn n_front(config: &StackConfig) -> Option<usize> {
     }
 }
 
-/// The context of `seq` positions, whose patches are one row of an image.
+/// Returns a context with `seq` positions, whose patches are one row of an image.
 pub fn in_one_row(context: ForwardContext, config: &StackConfig, seq: usize) -> ForwardContext {
     match n_front(config) {
         Some(n_front) => context.with_patches([1, seq - n_front]),

@@ -1,10 +1,10 @@
-//! Numbers to compute with, and a loss to differentiate.
+//! Random values to compute with, and a loss to differentiate.
 
 use candle_blocks::candle_core::{DType, Device, Result, Tensor};
 
 use crate::device::device;
 
-/// Numbers without a pattern, of unit size, in f64.
+/// Returns irregular values of unit size, in f64.
 pub fn random(shape: &[usize], seed: u64) -> Tensor {
     random_in(DType::F64, shape, seed)
 }
@@ -28,7 +28,7 @@ pub fn random_in(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
         .unwrap()
 }
 
-/// Of some arguments.
+/// A function with tensor arguments.
 pub type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
 
 /// `Σ c · f(args)` with a cotangent `c` that no two elements share.

@@ -1,4 +1,4 @@
-//! Ranks that are threads, each with its part of a stack.
+//! Ranks as threads, each with its part of a stack.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use candle_blocks::{
     trace::TraceInput,
 };
 
-/// What each of so many ranks gives, in their order.
+/// Returns the result on each of `size` ranks, in order.
 pub fn of_ranks<R: Send>(size: usize, work: impl Fn(Arc<dyn Communicator>) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let start = |rank| {
@@ -20,7 +20,7 @@ pub fn of_ranks<R: Send>(size: usize, work: impl Fn(Arc<dyn Communicator>) -> R 
     })
 }
 
-/// What a fixture says beside the hidden states.
+/// Returns a fixture's context for the hidden states.
 pub fn context(input: &TraceInput) -> ForwardContext {
     let padding = |mask| match mask {
         Some(mask) => AttentionMask::padding(mask).unwrap(),

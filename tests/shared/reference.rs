@@ -1,4 +1,4 @@
-//! Numbers that PyTorch or NumPy computed, and the comparer that holds ours against them.
+//! Results that PyTorch or NumPy computed, and the comparison with ours.
 
 use std::collections::HashMap;
 

@@ -1,10 +1,10 @@
-//! What a call that should be refused says; never a panic.
+//! Errors from calls that should be refused, never a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use candle_blocks::candle_core;
 
-/// What came of a call, a panic in words as well.
+/// Returns a call's outcome, with a panic as text too.
 pub fn outcome<T>(call: impl FnOnce() -> candle_core::Result<T>) -> std::result::Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| format!("error: {error}")),
@@ -12,7 +12,7 @@ pub fn outcome<T>(call: impl FnOnce() -> candle_core::Result<T>) -> std::result:
     }
 }
 
-/// The message of a refusal.
+/// Returns a refusal's message.
 #[track_caller]
 pub fn refusal<T>(what: &str, call: impl FnOnce() -> candle_core::Result<T>) -> String {
     match outcome(call) {

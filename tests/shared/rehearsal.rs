@@ -1,7 +1,7 @@
-//! The tests of a program once more, with the CPU computing as a GPU does.
+//! Repeats a program's tests, with the CPU computing like a GPU.
 //!
-//! Layers on CUDA and Metal are composed of candle's operations. The environment variable `CANDLE_BLOCKS_REHEARSE` has the
-//! CPU do the same, and refuse what the table of candle's back ends says that the device lacks.
+//! Layers on CUDA and Metal are composed of candle's operations. The environment variable `CANDLE_BLOCKS_REHEARSE` makes the
+//! CPU do the same, and refuse the operations that the device lacks according to the table of candle's back ends.
 
 use std::{
     process::{Command, Output},
@@ -18,8 +18,8 @@ pub fn rehearsed() -> Option<String> {
     std::env::var(VARIABLE).ok()
 }
 
-/// Runs the tests of this program as each of these back ends, but for those whose names contain one of those beside it.
-/// Within a rehearsal nothing.
+/// Runs this program's tests as each of these back ends, except tests whose names contain a given part. Does nothing within
+/// a rehearsal.
 #[track_caller]
 pub fn rehearse(backends: &[(&str, &[&str])]) {
     if rehearsed().is_some() {
@@ -39,7 +39,7 @@ pub fn rehearse(backends: &[(&str, &[&str])]) {
     }
 }
 
-/// What this program prints as one back end.
+/// Returns this program's output as one back end.
 fn output_as(backend: &str, left_out: &[&str]) -> Output {
     let mut program = Command::new(std::env::current_exe().unwrap());
     for name in left_out {

@@ -1,8 +1,8 @@
-//! What errors say.
+//! Words in errors.
 
 use std::fmt::Display;
 
-/// Demands that a text has all of these words.
+/// Asserts that a text contains all these words.
 #[track_caller]
 pub fn assert_says(text: impl Display, words: &[&str]) {
     let text = text.to_string();

@@ -69,7 +69,7 @@ impl Scratch {
         self.path("out/stages.safetensors")
     }
 
-    /// The names of the files in `out/`, hidden ones too.
+    /// Returns the names of the files in `out/`, including hidden ones.
     pub fn written(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("out")).unwrap();
         let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
@@ -118,7 +118,7 @@ impl Scratch {
         command
     }
 
-    /// `candle-blocks verify` of the model against the input as a fixture.
+    /// Runs `candle-blocks verify` on the model, with the input as a fixture.
     pub fn verify(&self, flags: &[&str]) -> Answer {
         answer(&mut self.verify_command(flags))
     }
@@ -132,13 +132,13 @@ impl Scratch {
         command
     }
 
-    /// `candle-blocks inspect` of the model.
+    /// Runs `candle-blocks inspect` on the model.
     pub fn inspect(&self, flags: &[&str]) -> Answer {
         answer(program().arg("inspect").arg(self.model()).args(flags))
     }
 }
 
-/// What the program said, and its exit status.
+/// The program's output and exit status.
 #[derive(Debug)]
 pub struct Answer {
     pub status: Option<i32>,
@@ -156,7 +156,7 @@ impl Answer {
         assert_eq!(self.status, Some(status), "{self:#?}");
     }
 
-    /// Refused: status 2, one line on standard error that holds all of `words`, no panic.
+    /// Asserts a refusal: status 2, one line on standard error with all `words`, no panic.
     #[track_caller]
     pub fn assert_refused(&self, words: &[&str]) {
         self.assert_status(2);

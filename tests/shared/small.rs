@@ -11,17 +11,17 @@ use candle_blocks::{
 
 /// The width of every stack's rows.
 pub const WIDTH: usize = 12;
-/// Of every attention.
+/// The number of heads in every attention.
 pub const HEADS: usize = 4;
 
-/// A layer made by `make` from parameters without a pattern that it could hide behind.
+/// Returns a layer made by `make` from irregular parameters, whose pattern cannot hide an error.
 pub fn made<L>(make: impl FnOnce(VarBuilder) -> candle_core::Result<L>) -> L {
     let value = |i, around, dims: &[usize]| numbers(dims, i).affine(0.4, around).unwrap();
     made_of(DType::F32, make, value).0
 }
 
-/// A layer made by `make` in a type, with its parameters by name. `value` makes each, in the order of names, of its number,
-/// what it lies around (1 for a norm's, else 0), and its dimensions.
+/// Returns a layer made by `make` with a dtype, and its parameters by name. `value` makes each parameter, in the order of
+/// names, from its index, its mean (1 for a norm, otherwise 0), and its dimensions.
 pub fn made_of<L>(
     dtype: DType,
     make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
@@ -50,19 +50,19 @@ pub fn made_on<L>(
     (layer, parameters)
 }
 
-/// Numbers of order 1, others for each `start`.
+/// Returns values of unit size, which differ for each `start`.
 pub fn numbers(shape: &[usize], start: usize) -> Tensor {
     let n: usize = shape.iter().product();
     let values = (0..n).map(|i| (((i + 7 * start) * 37 % 101) as f32 - 50.0) / 40.0);
     Tensor::from_vec(values.collect::<Vec<_>>(), shape, &Device::Cpu).unwrap()
 }
 
-/// Of four heads.
+/// Returns an attention with four heads.
 pub fn attention() -> AttentionConfig {
     AttentionConfig::new(WIDTH, HEADS).unwrap()
 }
 
-/// A block of these two, normalised before.
+/// Returns a pre-norm block with these parts.
 pub fn block(attention: AttentionConfig) -> BlockConfig {
     BlockConfig::new(
         attention,
@@ -93,7 +93,7 @@ pub fn decoder() -> StackConfig {
     StackConfig::new(vec![first, block(attention.with_window(Some(3)))], None)
 }
 
-/// The stack of a configuration.
+/// Returns a configuration's stack.
 pub fn stack(config: &StackConfig) -> Stack {
     made(|vb| Stack::new(config, vb))
 }

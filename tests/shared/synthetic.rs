@@ -1,11 +1,11 @@
-//! Checkpoints of any size, made by rule: all zeros, in files that take no room on the disk.
+//! Checkpoints with any size, made by rule: all zeros, in files that take no space on disk.
 
 use std::{fs, path::Path};
 
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-/// The sizes of a checkpoint.
+/// A checkpoint's sizes.
 #[derive(Clone, Copy)]
 pub struct Sizes {
     pub d_model: usize,
@@ -16,7 +16,7 @@ pub struct Sizes {
 /// Names and shapes.
 pub type Tensors = Vec<(String, Vec<usize>)>;
 
-/// `config.json` and `model.safetensors` of a BERT, as transformers saves them but for the pooler.
+/// Writes `config.json` and `model.safetensors` of a BERT as transformers saves it, without the pooler.
 pub fn write_bert(folder: &Path, sizes: Sizes, n_words: usize) {
     let Sizes {
         d_model,
@@ -54,7 +54,7 @@ pub fn adder(tensors: &mut Tensors, stem: String) -> impl FnMut(&str, &[usize], 
     }
 }
 
-/// The two files of a checkpoint.
+/// Writes a checkpoint's two files.
 pub fn write(folder: &Path, config: &Value, tensors: &Tensors) {
     let typed = tensors
         .iter()
@@ -62,7 +62,7 @@ pub fn write(folder: &Path, config: &Value, tensors: &Tensors) {
     write_typed(folder, config, &typed.collect::<Vec<_>>());
 }
 
-/// The same of tensors of any types.
+/// Like [`write`], for tensors with any dtypes.
 pub fn write_typed(folder: &Path, config: &Value, tensors: &[(String, Dtype, Vec<usize>)]) {
     fs::write(folder.join("config.json"), config.to_string()).unwrap();
     let mut header = Map::new();

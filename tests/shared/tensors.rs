@@ -5,7 +5,7 @@ use candle_blocks::{
     candle_nn::{Init, VarBuilder, var_builder::SimpleBackend},
 };
 
-/// Tensors by name, in the type and on the device of the first.
+/// Returns a builder over named tensors, with the first one's dtype and device.
 pub fn builder<'a, N: ToString>(
     named: impl IntoIterator<Item = (N, &'a Tensor)>,
 ) -> VarBuilder<'static> {
@@ -17,8 +17,8 @@ pub fn builder<'a, N: ToString>(
     VarBuilder::from_tensors(named.into_iter().collect(), dtype, &device)
 }
 
-/// The parameters of an attention whose outputs or inputs stand in another order: by the name of a layer in it, the axis of
-/// its weight and what stands there.
+/// An attention's parameters with outputs or inputs in another order: by the name of a layer in it, the axis of its weight
+/// and the order there.
 pub struct Reordered<'c> {
     pub of: VarBuilder<'c>,
     pub order: Vec<(&'static str, usize, Tensor)>,

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 /// The first byte of an entry's data is a multiple of this.
 const ALIGNMENT: usize = 64;
 
-/// A zip archive of stored entries.
+/// Returns a zip archive with uncompressed entries.
 pub fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
     for (name, data) in entries {
@@ -48,7 +48,7 @@ pub fn record(name: &str, n_bytes: usize, padding: usize, local: Option<usize>) 
     bytes
 }
 
-/// A tensor of storage 0.
+/// A view of storage 0.
 pub struct View<'a> {
     pub name: &'a str,
     pub first: usize,
@@ -56,7 +56,7 @@ pub struct View<'a> {
     pub strides: &'a [usize],
 }
 
-/// `data.pkl` of a dict of tensors, which share one storage of `n` elements.
+/// Returns `data.pkl` with a dict of tensors, which share one storage with `n` elements.
 pub fn pickle(dtype: Dtype, n: usize, views: &[View]) -> Vec<u8> {
     let mut bytes = b"\x80\x02}(".to_vec();
     for view in views {
@@ -87,7 +87,7 @@ pub fn pickle(dtype: Dtype, n: usize, views: &[View]) -> Vec<u8> {
     bytes
 }
 
-/// A file of tensors that lie one after another in one storage.
+/// Returns a file with tensors that are consecutive in one storage.
 pub fn torch_file(dtype: Dtype, views: &[View], data: &[u8]) -> Vec<u8> {
     let n = data.len() * 8 / dtype.bitsize();
     let pickle = pickle(dtype, n, views);

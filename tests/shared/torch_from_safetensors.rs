@@ -1,4 +1,4 @@
-//! Safetensors files that become those of `torch.save`.
+//! Converts safetensors files to `torch.save` files.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use safetensors::Dtype;
 
 use crate::torch_file::{View, torch_file};
 
-/// Puts a file of `torch.save` in the place of a safetensors file of f32.
+/// Replaces an f32 safetensors file by a `torch.save` file.
 pub fn convert(from: &Path, to: &Path) {
     let files = TensorFiles::open(from).unwrap();
     let shapes = files

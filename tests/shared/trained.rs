@@ -1,4 +1,4 @@
-//! Parameters of a checkpoint.
+//! A checkpoint's parameters.
 
 use candle_blocks::{
     Checkpoint, Parameters,

@@ -1,4 +1,4 @@
-//! The committed weights, of which the published package leaves some out.
+//! The committed weights; the published package leaves some out.
 
 #[path = "package.rs"]
 mod package;
@@ -10,8 +10,8 @@ pub fn weights(local: &str) -> PathBuf {
     package::package("weights").join(local)
 }
 
-/// Whether a path under `weights/` can be used. Not if the published package leaves it out, which is
-/// said then; in a clone nothing may be missing, and who uses it will find out.
+/// Returns whether a path under `weights/` can be used. If the published package leaves it out, returns false and prints a
+/// message. In a clone nothing may be missing, and using a missing file fails.
 pub fn is_present(local: &str) -> bool {
     // Cargo writes this file when it packs a crate.
     let is_package = weights("../Cargo.toml.orig").exists();

@@ -1,4 +1,4 @@
-//! The committed checkpoints of whole models: those with a fixture from what the model reads to its logits.
+//! The committed checkpoints of whole models: those with a fixture from the model's input to its logits.
 
 use std::{fs, path::Path};
 
@@ -32,12 +32,12 @@ impl Whole {
     }
 }
 
-/// How much of its bound a gradient of a whole model may use, which passes through every block.
+/// Returns the share of its tolerance that a whole model's gradient may use, which passes through every block.
 pub fn of_whole() -> f64 {
     of_any().powi(2)
 }
 
-/// Every committed checkpoint of a whole model; in the package, those that it holds.
+/// Returns every committed checkpoint with a whole model; in the package, those that it contains.
 pub fn wholes() -> Vec<Whole> {
     let mut found = Vec::new();
     for folder in ["", "families", "heads"] {

@@ -73,7 +73,7 @@ fn every_family_gives_a_text_the_same_bits_alone_and_in_any_batch() {
         }
         std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
         let options = TextOptions::default().pooling([Pooling::Mean, Pooling::LastToken]);
-        // Of images, of two stacks, behind an encoder, or without embeddings.
+        // Models for images, with two stacks, after an encoder, or without embeddings.
         let Ok(embedder) = options.embedder(folder.path()) else {
             continue;
         };

@@ -1,5 +1,5 @@
-//! What the files of sentence-transformers say is done: models whose files are changed, and the results of
-//! sentence-transformers and transformers for them.
+//! Settings in sentence-transformers' files are followed: models with changed files, compared with sentence-transformers and
+//! transformers.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn changes() -> Vec<Value> {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The results for a changed model: vectors, or scores of texts or of pairs.
+/// Returns the results for a changed model: vectors, or scores for texts or pairs.
 fn results(judge: &str, folder: &Path, texts: &[String]) -> candle_blocks::Result<Tensor> {
     if judge == "encode" {
         return TextEmbedder::open(folder)?.embed(texts);
@@ -58,7 +58,7 @@ fn keys_of_the_files_do_what_they_do_in_sentence_transformers() {
     assert_passed(&comparisons);
 }
 
-/// File, key, value, and words of the refusal beside the key.
+/// File, key, value, and words in the error beside the key.
 #[test]
 fn values_that_change_results_and_are_not_supported_are_refused_by_name() {
     let transformer = "sentence_bert_config.json";

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::weights::{is_present, weights};
 
-/// A directory with a tokenizer of bytes and this configuration of it.
+/// Returns a directory with a byte-level tokenizer and this configuration.
 fn tokenizer_with(config: &Value) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let tokenizer = weights("tiny-gpt-text/tokenizer.json");
@@ -236,7 +236,7 @@ fn of_several_templates_the_one_for_tools_is_taken_with_tools_and_any_by_its_nam
     );
 }
 
-/// As transformers' `apply_chat_template` with `continue_final_message`, for a template that trims and one that does not.
+/// Compares with transformers' `apply_chat_template` with `continue_final_message`, for a template that trims and one that does not.
 #[test]
 fn the_last_message_is_continued_where_it_ends() {
     if !is_present("tiny-gpt-text") {

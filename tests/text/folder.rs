@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::weights::weights;
 
-/// A copy of `weights/text/<name>`, changed.
+/// Returns a copy of `weights/text/<name>` after a change.
 pub fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     copy_folder(&weights(&format!("text/{name}")), copy.path());
@@ -35,7 +35,7 @@ pub fn change_json(path: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(path, value.to_string()).unwrap();
 }
 
-/// Sets keys of a file, which need not be there; a list replaces it.
+/// Sets keys in a file, which may not exist yet; a list replaces the file.
 pub fn merge(path: &Path, keys: &Value) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let Some(keys) = keys.as_object() else {

@@ -15,7 +15,7 @@ fn checkpoint() -> Option<Checkpoint> {
     is_present("tiny-gpt-text").then(|| Checkpoint::open(weights("tiny-gpt-text")).unwrap())
 }
 
-/// The bytes behind a text, as tokens.
+/// Returns the bytes generated after a text, as tokens.
 fn bytes(
     checkpoint: &Checkpoint,
     text: &str,
@@ -51,7 +51,7 @@ fn a_text_is_continued_by_the_characters_of_its_tokens() {
     }
 }
 
-/// Of "é", the first byte alone is no text.
+/// The first byte of "é" alone is not text.
 #[test]
 fn a_character_comes_with_the_last_of_its_bytes() {
     let Some(checkpoint) = checkpoint() else {
@@ -72,7 +72,7 @@ fn a_character_comes_with_the_last_of_its_bytes() {
     assert_eq!(pieces, ["a", "é", "→", "𝄞", "\u{fffd}z"]);
 }
 
-/// As transformers' `TextGenerationPipeline` does; `prefix` is a key of every configuration.
+/// Follows transformers' `TextGenerationPipeline`; `prefix` is a key in every configuration.
 #[test]
 fn the_prefix_of_a_configuration_comes_before_a_text() {
     if !is_present("tiny-gpt-text") {
@@ -124,7 +124,7 @@ fn a_text_ends_before_a_stop_string() {
     assert_eq!(generation.tokens().len(), expected.len() + stop.len());
 }
 
-/// A folder with the model of bytes, whose tokenizer is another one of this many tokens.
+/// Returns a folder with the byte-level model and another tokenizer with this number of tokens.
 fn model_with(tokenizer: &Value, n_tokens: usize) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let from = |file: &str| weights("tiny-gpt-text").join(file);
@@ -147,7 +147,7 @@ fn model_with(tokenizer: &Value, n_tokens: usize) -> TempDir {
     folder
 }
 
-/// A tokenizer of these tokens that only has to decode; the last is special.
+/// Returns a tokenizer with these tokens that only has to decode; the last one is special.
 fn decoding(model: &str, decoder: Value, tokens: &[&str]) -> Value {
     let ids: serde_json::Map<String, Value> = (0..)
         .zip(tokens)
@@ -227,7 +227,7 @@ fn kinds() -> Vec<(&'static str, Value, bool)> {
     ]
 }
 
-/// The tokenizers that lie beside committed models, and those of the reference file.
+/// Returns the tokenizers beside committed models, and those in the reference file.
 fn committed() -> Vec<(String, Value, bool)> {
     let folders = [
         "text/ranker",
@@ -251,11 +251,11 @@ fn committed() -> Vec<(String, Value, bool)> {
         .collect()
 }
 
-/// A text whose tokens are those of which characters are made, words and punctuation.
+/// A text whose tokens include characters from several bytes, words and punctuation.
 const SAMPLE: &str = "The boats do n't lie , it 's \u{e9}\u{2192}\u{6f22}\u{5b57} \u{1f642}\u{1f980}  . x ! it is hello  world ' it";
 
-/// Of random tokens, cut into prompt and continuation at every place. What a prompt has of a character that goes on counts to the
-/// continuation.
+/// Random tokens are split into prompt and continuation at every place. The part of a character in the prompt counts as part
+/// of the continuation.
 #[test]
 fn pieces_add_up_to_the_text_of_all_tokens_for_every_tokenizer_and_cut() {
     if !is_present("tiny-gpt-text") {

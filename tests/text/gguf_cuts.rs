@@ -1,4 +1,4 @@
-//! Texts cut by every name of a pre-tokenizer, with the tokens of llama.cpp.
+//! Texts split by every pre-tokenizer name, compared with llama.cpp's tokens.
 //!
 //! `weights/sweep/gguf_pre_tokenizers.py` asks llama.cpp, and says how the vocabulary is made.
 
@@ -25,15 +25,15 @@ struct Cuts {
 struct Group {
     names: Vec<String>,
     words: String,
-    /// The lengths in bytes of the tokens of each text, in base 36.
+    /// The lengths of each text's tokens in bytes, in base 36.
     lengths: Vec<String>,
 }
 
-/// Whether llama.cpp's pattern for a name and that of the `tokenizer.json`, which it rewrote or matches otherwise, mean the same in a
-/// text.
+/// Returns whether llama.cpp's pattern for a name, which it rewrote or matches differently, means the same in a text as the
+/// one in `tokenizer.json`.
 fn means_the_same(name: &str, text: &str) -> bool {
     match name {
-        // llama.cpp has one case for all letters, and no word's end behind digits but in ASCII.
+        // llama.cpp has one case for all letters, and only recognizes a word's end after ASCII digits.
         "cohere2moe" | "kimi-k2" | "tiny_aya" | "youtu" => {
             text.is_ascii() && text.to_lowercase() == text
         }
@@ -105,7 +105,7 @@ impl Vocabulary {
         }
     }
 
-    /// A GGUF file of these, by the name of a pre-tokenizer.
+    /// Writes a GGUF file with these tokens and a pre-tokenizer's name.
     fn write(&self, path: &Path, name: &str) {
         let mut file = GgufFile::new("llama")
             .key("tokenizer.ggml.model", text("gpt2"))
@@ -119,7 +119,7 @@ impl Vocabulary {
             .write(path);
     }
 
-    /// The lengths in bytes of the texts of tokens, in base 36.
+    /// Returns the lengths of tokens' texts in bytes, in base 36.
     fn lengths(&self, ids: &[u32]) -> String {
         let length = |&id: &u32| match (self.types[id as usize], self.types[3]) {
             (3, _) => 0,
@@ -133,7 +133,7 @@ impl Vocabulary {
     }
 }
 
-/// `CANDLE_BLOCKS_CUTS=FILE` takes another file of the script's, of more texts.
+/// `CANDLE_BLOCKS_CUTS=FILE` uses another file from the script, with more texts.
 #[test]
 fn every_name_of_a_pre_tokenizer_cuts_texts_as_llama_cpp_does() {
     let given = std::env::var_os("CANDLE_BLOCKS_CUTS").map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! `</s>` in the vocabulary of a GGUF file: a word of the language if a merge makes it, as in Qwen's, and else the end of a text.
+//! `</s>` in a GGUF file's vocabulary: ordinary text if a merge produces it, as in Qwen's, and otherwise the end of a text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use serde_json::json;
 
 use crate::gguf_file::{GgufFile, number, text, texts, whole, wholes};
 
-/// The id of `</s>`, and of the control token that ends a text.
+/// The ids of `</s>`, and of the control token that ends a text.
 const LITERAL: u32 = 12;
 const END: u32 = 0;
-/// The width of the model.
+/// The model's width.
 const WIDTH: usize = 8;
 const TOKENS: [&str; 13] = [
     "<|im_end|>",
@@ -65,7 +65,7 @@ fn own(folder: &Path, merges: &[&str]) -> Tokenizer {
     Tokenizer::open(folder).unwrap()
 }
 
-/// A model of zeros with the words, of which all but the first are normal ones.
+/// Writes a model with zeros and the vocabulary, in which all tokens but the first are normal.
 fn file(folder: &Path, merges: &[&str]) -> PathBuf {
     let path = folder.join("model.gguf");
     let mut types = vec![1; TOKENS.len()];

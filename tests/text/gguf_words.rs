@@ -1,6 +1,6 @@
 //! The tokenizer in a GGUF file beside the model's own `tokenizer.json`: equal ids for generated strings.
 //!
-//! `weights/fixtures/gguf_words.py` writes both, of tokenizers that it trains or that are given. Those committed are tiny.
+//! `weights/fixtures/gguf_words.py` writes both, from tokenizers that it trains or is given. The committed ones are tiny.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,7 +49,7 @@ const SIGNS: [&str; 34] = [
     "🇫🇷",
     "\u{fffd}",
 ];
-/// Where letters are taken from.
+/// Scripts whose letters are used.
 const SCRIPTS: [(u32, u32); 14] = [
     (0x20, 0x7e),
     (0x61, 0x7a),
@@ -67,7 +67,7 @@ const SCRIPTS: [(u32, u32); 14] = [
     (0x1f600, 0x1f640),
 ];
 
-/// A string of words of the tokenizer, letters of some script, and signs that tokenizers treat in their own ways.
+/// Returns a random string with the tokenizer's words, letters from some script, and signs that tokenizers treat specially.
 fn string(words: &[String], rng: &mut StdRng) -> String {
     let mut text = String::new();
     for _ in 0..rng.random_range(0..12) {
@@ -89,17 +89,17 @@ fn string(words: &[String], rng: &mut StdRng) -> String {
     text
 }
 
-/// The strings of a tokenizer that differ between its two files.
+/// The strings that give different results in a tokenizer's two files.
 #[derive(Default)]
 struct Differences {
-    /// Those with other ids, or whose ids give another text back.
+    /// The number with different ids, or whose ids decode to another text.
     n: usize,
-    /// The first of them.
+    /// The first such string.
     first: String,
-    /// Those with the same ids, which give another text back because `tokenizer.json` shows a token that the GGUF file calls a
-    /// control token: llama.cpp's converter does so with every added token whose text is `<|..|>` or `<｜..｜>`.
+    /// The number with the same ids that decode to another text because `tokenizer.json` shows a token that the GGUF file
+    /// calls a control token: llama.cpp's converter does so for every added token whose text is `<|..|>` or `<｜..｜>`.
     n_hidden: usize,
-    /// The texts of these tokens.
+    /// These tokens' texts.
     hidden: BTreeSet<String>,
 }
 
@@ -123,7 +123,7 @@ fn differences(folder: &Path, n: usize, seed: u64) -> Differences {
                 .unwrap()
         };
         for (i, ((text, a), b)) in strings.iter().zip(of(&own)).zip(of(&of_file)).enumerate() {
-            // Of some, back again.
+            // Some are also decoded.
             let texts = || [&own, &of_file].map(|tokenizer| tokenizer.decode(&a.ids).unwrap());
             let differs_back = i % 20 == 0 && texts()[0] != texts()[1];
             let hidden: Vec<u32> = a.ids.iter().copied().filter(is_hidden).collect();
@@ -182,8 +182,8 @@ fn words_of_a_gguf_file_are_those_of_its_tokenizer_json() {
     }
 }
 
-/// `CANDLE_BLOCKS_WORDS=FOLDER cargo test --release --features cli --test text million -- --ignored --nocapture`, of what
-/// `weights/fixtures/gguf_words.py` wrote there.
+/// `CANDLE_BLOCKS_WORDS=FOLDER cargo test --release --features cli --test text million -- --ignored --nocapture`, with the
+/// files that `weights/fixtures/gguf_words.py` wrote there.
 #[test]
 #[ignore = "minutes for each tokenizer, and these are made by weights/fixtures/gguf_words.py"]
 fn a_million_strings_have_the_same_ids() {

@@ -32,13 +32,13 @@ mod truncation;
 
 use candle_blocks::candle_core::Tensor;
 
-/// The texts of a committed model's results.
+/// Returns the texts for a committed model's results.
 fn texts(name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(weights::weights(&format!("text/{name}/texts.json")));
     serde_json::from_str(&text.unwrap()).unwrap()
 }
 
-/// The rows of a table, by their bits.
+/// Returns a table's rows, as bits.
 fn bits(table: &Tensor) -> Vec<Vec<u32>> {
     let rows = table.to_vec2::<f32>().unwrap();
     let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();

@@ -11,7 +11,7 @@ use crate::{
     weights::{is_present, left_out},
 };
 
-/// A directory of sentence-transformers/all-MiniLM-L6-v2.
+/// The directory of sentence-transformers/all-MiniLM-L6-v2.
 const VARIABLE: &str = "CANDLE_BLOCKS_MINILM";
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::folder::{change_json, changed};
 use crate::{message::message, weights::weights};
 
-/// A copy of `weights/text/joined`, changed.
+/// Returns a copy of `weights/text/joined` after a change.
 fn joined(change: impl FnOnce(&Path)) -> tempfile::TempDir {
     changed("joined", change)
 }
@@ -157,7 +157,7 @@ fn a_limit_below_the_special_tokens_is_refused() {
     assert!(refusal.contains("special tokens"), "{refusal}");
 }
 
-/// As in sentence-transformers it is special tokens alone; where there are none, it is nothing.
+/// In sentence-transformers an empty text is special tokens alone; without special tokens, it is nothing.
 #[test]
 fn an_empty_text_without_special_tokens_is_refused() {
     let folder = joined(|folder| {

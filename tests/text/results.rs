@@ -1,4 +1,4 @@
-//! The results of small models, by the ratio rule.
+//! Small models' results, by the ratio rule.
 
 use candle_blocks::Precision;
 use candle_blocks::candle_core::{DType, Device, Tensor};
@@ -51,9 +51,9 @@ fn modules_in_files_of_pytorch_give_the_same_vectors() {
 #[test]
 fn texts_are_shortened_as_the_files_say() {
     let embedder = TextEmbedder::open(weights("text/joined")).unwrap();
-    assert_eq!(embedder.max_length(), Some(14)); // of the tokenizer; the model has 20 positions
+    assert_eq!(embedder.max_length(), Some(14)); // the tokenizer's limit; the model has 20 positions
     let embedder = TextEmbedder::open(weights("text/last")).unwrap();
-    assert_eq!(embedder.max_length(), Some(12)); // of the model; the tokenizer has 1000
+    assert_eq!(embedder.max_length(), Some(12)); // the model's limit; the tokenizer has 1000
     let options = TextOptions::default().max_length(300);
     let embedder = options.embedder(weights("text/joined")).unwrap();
     assert_eq!(embedder.max_length(), Some(20)); // more positions there are not

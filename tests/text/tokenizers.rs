@@ -1,4 +1,4 @@
-//! Tokens, truncation and texts of small tokenizers with files beside them: transformers is the judge.
+//! Tokens, truncation and texts for small tokenizers with files beside them, compared with transformers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::weights::weights;
 
-/// The metadata of a reference file, each entry parsed.
+/// Returns a reference file's metadata, each entry parsed.
 fn reference(path: &Path) -> Vec<(String, Value)> {
     let bytes = fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -23,7 +23,7 @@ fn reference(path: &Path) -> Vec<(String, Value)> {
         .collect()
 }
 
-/// The `tokenizer.json` of each kind.
+/// Returns the `tokenizer.json` for each kind.
 pub fn kinds() -> Value {
     let all = reference(&weights("reference/tokenizers.safetensors"));
     let found = all.into_iter().find(|(name, _)| name == "kinds");
@@ -46,7 +46,7 @@ fn tokens_and_texts_are_those_of_transformers_for_every_key_and_file() {
     assert!(tokens_and_texts(&weights("reference/tokenizers.safetensors")) > 50);
 }
 
-/// `CANDLE_BLOCKS_TOKENIZERS` names another file of this kind, such as `weights/sweep/tokenizer_classes.py` writes.
+/// `CANDLE_BLOCKS_TOKENIZERS` names another such file, from `weights/sweep/tokenizer_classes.py`.
 #[test]
 fn tokens_and_texts_are_those_of_transformers_for_every_class_of_tokenizers() {
     let other = std::env::var_os("CANDLE_BLOCKS_TOKENIZERS").map(PathBuf::from);
@@ -151,7 +151,7 @@ fn tokens_and_texts(path: &Path) -> usize {
     n_cases
 }
 
-/// transformers makes other tokens of `tokenizer.json` then.
+/// transformers produces other tokens from `tokenizer.json` then.
 #[test]
 fn a_class_of_tokenizers_that_is_not_followed_is_named() {
     let reference = reference(&weights("reference/tokenizer_classes.safetensors"));
@@ -215,7 +215,7 @@ fn a_text_that_is_to_be_filled_in_is_refused_by_name() {
     }
 }
 
-/// transformers' class for a model of this type writes no `tokenizer.json`.
+/// transformers' class for this model type writes no `tokenizer.json`.
 #[test]
 fn a_missing_tokenizer_is_refused_with_a_cure_that_its_class_has() {
     for (model_type, words) in [

@@ -1,4 +1,4 @@
-//! Pairs of all lengths, shortened by each strategy and on each side: transformers is the judge.
+//! Pairs with all lengths, truncated by each strategy and on each side, compared with transformers.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ const WORDS: [&str; 11] = [
     "hello", "world", "it", "is", "a", "test", "do", "lead", "x", "y", "t",
 ];
 const LIMIT: usize = 8;
-/// Behind a row's ids.
+/// Padding after a row's ids.
 const NONE: u8 = 255;
 
 fn words(n: usize, from_the_end: bool) -> String {
@@ -51,7 +51,7 @@ fn pairs_of_all_lengths_lose_the_tokens_that_transformers_takes() {
                 .map(u32::from)
                 .collect();
             n += 1;
-            // Behind another text, so that the error has a place to name.
+            // After another text, so that the error has an index to name.
             match tokenizer.encode_all([("x".to_string(), "y".to_string()), pair]) {
                 Ok(ours) if ours[1].ids == theirs => {}
                 Err(Error::Text { index: 1, reason }) if theirs.is_empty() => {
@@ -133,7 +133,7 @@ fn a_classifier_shortens_the_text_of_a_pair_that_is_chosen() {
     );
     let error = scores(Some(TruncationStrategy::OnlyFirst), question, &passage).unwrap_err();
     assert!(error.to_string().contains("only_first"), "{error}");
-    // Of two long texts, another one loses tokens.
+    // For two long texts, another one is truncated.
     let both = scores(None, &passage[..90], &passage[10..100]).unwrap();
     let first = scores(
         Some(TruncationStrategy::OnlyFirst),

@@ -1,4 +1,4 @@
-//! Every place that drops, by itself: in training it drops by the given source, in evaluation nothing does.
+//! Every place with dropout, alone: training uses the given source, and evaluation drops nothing.
 
 use candle_blocks::{
     Activation, AttentionConfig, Dropout, DropoutSource, ForwardContext, Mlp, NormPlacement,
@@ -20,7 +20,7 @@ fn rows(y: &Tensor) -> Vec<f32> {
     y.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// The output of a stack in training, of which the same seed draws every mask.
+/// Returns a stack's output in training; the same seed determines every mask.
 fn trained(stack: &mut Stack, context: &ForwardContext, seed: u64) -> Vec<f32> {
     stack.set_dropout_source(&DropoutSource::seeded(seed));
     let x = numbers(&[4, 5, WIDTH], 1);
@@ -108,7 +108,7 @@ fn each_place_drops_by_itself() {
 
 const ADAPTED: [&str; 2] = ["blocks.0.attention.value", "blocks.1.feed_forward.up"];
 
-/// A stack whose only dropout is that of the adapter of one linear layer, and the adapter's parameters.
+/// Returns a stack whose only dropout is in one linear layer's adapter, and the adapter's parameters.
 fn adapted(adapted: &str) -> (Stack, Parameters) {
     let mut stack = stack(&small::encoder());
     let config = LoraConfig::new(2, 1.4, &[adapted]).with_dropout(P);

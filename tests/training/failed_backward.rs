@@ -1,4 +1,4 @@
-//! A backward pass that fails leaves nothing behind for the next.
+//! A failed backward pass leaves no state for the next one.
 
 use candle_blocks::{
     candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var},
@@ -8,7 +8,7 @@ use candle_blocks::{
 
 use crate::{message::message, numbers::numbers, said::assert_says};
 
-/// An operation of a user's that has no backward pass.
+/// A user's operation without a backward pass.
 struct NoBackward;
 
 impl CustomOp1 for NoBackward {
@@ -55,7 +55,7 @@ fn activations_that_were_given_back_are_missed_with_the_cure() {
         .unwrap()
         .sum_all()
         .unwrap();
-    // As often as one likes, as long as nothing is given back.
+    // Any number of times, if nothing is freed.
     for _ in 0..2 {
         let store = loss.backward().unwrap();
         assert_eq!(numbers(store.get(&weight).unwrap()), [3.0; 6]);

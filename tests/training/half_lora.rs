@@ -1,4 +1,4 @@
-//! Adapters beside weights of half types are f32, as PEFT's, and train as those do.
+//! Adapters on weights with half types are f32, like PEFT's, and train in the same way.
 
 use candle_blocks::{
     Checkpoint, ForwardContext, Linear, Stack,

@@ -23,7 +23,7 @@ use crate::{
 
 const SHAPE: [usize; 3] = [2, 64, 768];
 
-/// The numbers of `weights/fixtures/reference/autocast.py`.
+/// The values in `weights/fixtures/reference/autocast.py`.
 fn by_rule(dims: &[usize], number: usize, spread: f64, around: f64) -> Tensor {
     let value = |i: u64| {
         let mut z = (i + ((number as u64) << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -59,7 +59,7 @@ fn llama() -> BlockConfig {
     BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
 }
 
-/// The output of a block and all of its gradients, by name.
+/// Returns a block's output and all its gradients, by name.
 fn computed(
     config: &BlockConfig,
     (dtype, device): (DType, &Device),
@@ -118,7 +118,7 @@ fn no_output_and_no_gradient_is_further_from_f64_than_autocasts() {
         assert_eq!(ours.len(), known.count());
         for (result, exact) in &exact {
             let label = format!("{name}.{result}");
-            // What our errors are measured against is PyTorch's float64 too.
+            // The reference for our errors is PyTorch's float64 too.
             let known = numbers(&reference.get(&format!("{label}.f64")));
             let (size, shown) = known.split_last().unwrap();
             let ours_exact = exact.iter().take(shown.len()).copied();

@@ -140,7 +140,7 @@ fn a_seed_fixes_every_parameter_and_another_changes_it() {
     assert_ne!(query, &both["blocks.1.attention.query.weight"]);
 }
 
-/// A layer of one's own may ask candle's `VarBuilder` for any distribution.
+/// A custom layer may request any distribution from candle's `VarBuilder`.
 #[test]
 fn hints_of_any_mean_are_followed() {
     let fresh = Fresh::new(Initialization::layers(), 5, DType::F64, &Device::Cpu);
@@ -216,7 +216,7 @@ fn a_linear_layer_without_inputs_has_a_bias_of_zeros() {
     }
 }
 
-/// A converted copy would stay behind when the variable is trained.
+/// A converted copy would not follow the variable in training.
 #[test]
 fn a_parameter_is_not_made_in_two_types() {
     let fresh = Fresh::new(Initialization::layers(), 5, DType::F32, &Device::Cpu);

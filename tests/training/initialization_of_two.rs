@@ -1,4 +1,4 @@
-//! Fresh models of families of two stacks have the distributions that transformers draws from, embeddings and heads included.
+//! New models in families with two stacks have transformers' distributions, including embeddings and heads.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ use crate::{
     weights::{is_present, weights},
 };
 
-/// Those of which the reference has all but the later blocks.
+/// Families for which the reference has everything except the later blocks.
 const OF_TWO: [&str; 8] = [
     "families/bart",
     "families/clip",
@@ -25,7 +25,7 @@ const OF_TWO: [&str; 8] = [
     "families/t5",
     "families/t5-gated",
     "families/whisper",
-    // Of one of the two.
+    // For one of the two.
     "heads/clip-image_classification",
     "heads/siglip-image_classification",
 ];

@@ -1,4 +1,4 @@
-//! Adapters over weights that stay quantised: PEFT's losses, and the dequantised model's bits.
+//! Adapters on weights that stay quantized: PEFT's losses, and the dequantized model's bits.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +35,7 @@ const TARGETS: [&str; 5] = [
 ];
 const ALL: [&str; 2] = ["*attention.*", "feed_forward.*"];
 
-/// A committed file's checkpoint, dequantised and with its codes.
+/// Opens a committed file's checkpoint, dequantized and quantized.
 fn opened(path: &Path) -> [Checkpoint; 2] {
     let options = CheckpointOptions::default;
     [options(), options().keep_quantized()].map(|options| options.open(path).unwrap())
@@ -48,7 +48,7 @@ fn path(name: &str) -> PathBuf {
     }
 }
 
-/// Every quantised checkpoint that is committed.
+/// Returns every committed quantized checkpoint.
 fn committed() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for (kind, least) in [("quantized", 17), ("gguf", 12)] {
@@ -67,7 +67,7 @@ fn committed() -> Vec<PathBuf> {
     found
 }
 
-/// `ruled` of `weights/fixtures/reference/quantized_lora.py`.
+/// Returns `ruled` as in `weights/fixtures/reference/quantized_lora.py`.
 pub fn ruled(start: usize, scale: f64, dims: &[usize]) -> Tensor {
     let number = |i| ((i * 31 + start * 17) % 97) as f64 / 97.0 - 0.5;
     let n: usize = dims.iter().product();
@@ -124,7 +124,8 @@ fn fifty_steps_over_codes_stay_on_the_loss_curve_of_peft() {
     assert_passed(&comparisons);
 }
 
-/// A stack with adapters away from zero, and what is trained: these, and of a loader of variables all that is not quantised.
+/// Returns a stack with nonzero adapters, and the trained parameters: the adapters, and for a loader with variables all
+/// weights that are not quantized.
 fn adapted(
     checkpoint: &Checkpoint,
     dtype: DType,
@@ -155,7 +156,7 @@ fn loss_of(y: &Tensor) -> candle_blocks::candle_core::Result<Tensor> {
     y.sqr()?.mean_all()
 }
 
-/// The bits of a stack's output, of the gradient of its input, and of all that is trained, by role.
+/// The bits of a stack's output, of its input's gradient, and of all trained parameters, by role.
 struct Results {
     output: Vec<u64>,
     of_input: Vec<u64>,
@@ -237,7 +238,7 @@ fn gradient_bits(gradients: &Gradients) -> Vec<(String, Vec<u64>)> {
     roles.into_iter().map(of).collect()
 }
 
-/// Dropout, accumulated gradients and recomputed activations, and then the files of the adapters.
+/// With dropout, accumulated gradients and recomputed activations; then the adapters' files are compared.
 #[test]
 fn a_training_ends_in_the_same_files_as_over_the_dequantised_model() {
     if !is_present("gguf") {
@@ -341,7 +342,7 @@ fn a_checkpoint_without_quantised_weights_is_refused() {
     assert!(message.contains("no quantised weights"), "{message}");
 }
 
-/// A copy of a committed folder, to damage.
+/// Returns a copy of a committed folder, to damage.
 fn copied(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {

@@ -1,4 +1,4 @@
-//! Low-rank adapters: PyTorch's numbers, nothing else trained, and the merged model is the same function.
+//! Low-rank adapters: PyTorch's results, nothing else is trained, and the merged model is the same function.
 
 use candle_blocks::{
     Checkpoint, Dropout, DropoutSource, ForwardContext, Linear, Stack,

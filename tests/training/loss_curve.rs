@@ -1,4 +1,4 @@
-//! A hundred steps of fine-tuning stay on PyTorch's loss curve.
+//! A hundred fine-tuning steps stay on PyTorch's loss curve.
 
 use candle_blocks::{
     Checkpoint, DropoutSource, ForwardContext, Stack,
@@ -16,7 +16,7 @@ use crate::{
 const NAMES: [&str; 2] = ["tiny-bert", "tiny-gpt2"];
 const N_STEPS: u64 = 100;
 
-/// The losses of every step, as `weights/fixtures/reference/training.py` makes them.
+/// Returns the losses for every step, as in `weights/fixtures/reference/training.py`.
 fn run(reference: &Reference, name: &str, dropout: f64, seed: u64) -> Vec<f64> {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
     let mut config = checkpoint.config().clone();
@@ -65,7 +65,7 @@ fn the_loss_curve_stays_on_pytorchs() {
     assert_passed(&comparisons);
 }
 
-/// Mean and deviation of one column.
+/// Returns a column's mean and standard deviation.
 fn moments(rows: &[Vec<f64>], column: usize) -> (f64, f64) {
     let n = rows.len() as f64;
     let mean = rows.iter().map(|row| row[column]).sum::<f64>() / n;
@@ -96,7 +96,7 @@ fn with_dropout_the_losses_of_twenty_seeds_are_distributed_as_pytorchs() {
                 "{name} {column}: {mean:.4} ± {deviation:.4}, PyTorch {their_mean:.4} ± {their_deviation:.4}: {off:.1} σ"
             );
             assert!(off.abs() < 4.0, "{name}: {mean} {their_mean}");
-            // 0.1% of all pairs of 20 and 80 normal samples lie beyond.
+            // For normal samples, 0.1% of all pairs with 20 and 80 values are outside.
             let ratio = deviation / their_deviation;
             assert!(
                 (0.48..1.72).contains(&ratio),

@@ -1,4 +1,5 @@
-//! What training asks of a device beside its layers, counted; on the CPU in a rehearsal (`rehearsal_of_all.rs`).
+//! The operations that training runs on a device besides its layers, counted; on the CPU in a rehearsal
+//! (`rehearsal_of_all.rs`).
 
 use candle_blocks::{
     Parameters,
@@ -9,7 +10,7 @@ use candle_blocks::{
 
 use crate::{device::device, numbers::bits};
 
-/// What `work` asks of the device under test, if it is asked: nothing where kernels compute.
+/// Returns the operations that `work` runs on the device under test, if any: none with kernels.
 fn asked<R>(work: impl FnOnce() -> R) -> (R, Option<Vec<Operation>>) {
     let (result, asked) = recorded(work);
     if route(&device()) == Route::Kernels {
@@ -19,7 +20,7 @@ fn asked<R>(work: impl FnOnce() -> R) -> (R, Option<Vec<Operation>>) {
     (result, Some(asked))
 }
 
-/// So many parameters: matrices and vectors, of f32 and bf16.
+/// Returns `n` parameters: matrices and vectors, in f32 and bf16.
 fn parameters(n: usize) -> Parameters {
     let parameter = |i: usize| {
         let dims: &[usize] = if i.is_multiple_of(2) { &[3, 4] } else { &[5] };
@@ -42,7 +43,7 @@ fn gradients(of: &[(String, Var)]) -> Gradients {
 
 #[test]
 fn a_step_asks_for_four_copies_of_a_parameter_and_for_one_transfer() {
-    /// Beside these copies: some 20 operations for each of four groups, two types with and without decay.
+    /// Besides these copies: about 20 operations for each of four groups, two dtypes with and without decay.
     const CONSTANT: usize = 80;
     for n in [8, 400] {
         let all = parameters(n);

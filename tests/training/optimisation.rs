@@ -1,4 +1,4 @@
-//! The optimiser takes PyTorch's steps, clips and schedules as it does, and refuses what cannot be trained.
+//! The optimizer's steps, clipping and schedules are PyTorch's, and parameters that cannot be trained are refused.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ const CONFIG: AdamWConfig = AdamWConfig {
     eps: 1e-6,
 };
 
-/// The parameters and groups of `weights/fixtures/reference/optimisation.py`.
+/// Returns the parameters and groups in `weights/fixtures/reference/optimisation.py`.
 fn groups(reference: &Reference, dtype: DType) -> (Parameters, Vec<ParameterGroup>) {
     let parameter = |name: &str| {
         let start = reference.get(&format!("adamw.{name}")).to_dtype(dtype);
@@ -57,7 +57,7 @@ fn gradients(parameters: &[(String, Var)], given: &[(&str, Tensor)]) -> Gradient
     Gradients::of(parameters, &loss.backward().unwrap())
 }
 
-/// The gradients of a step of that script: `c` has one at every other step only.
+/// Returns the gradients for a step in that script: `c` only has one in every other step.
 fn given(reference: &Reference, step: usize, dtype: DType) -> Vec<(&'static str, Tensor)> {
     let gradient = |name| {
         let all = reference.get(&format!("adamw.{name}.gradients"));
@@ -187,7 +187,7 @@ fn scaled_gradients_are_their_multiples_in_norms_sums_clips_and_steps() {
     assert_eq!(scaled.norm().unwrap(), 20f64.sqrt());
     assert_eq!(numbers(&scaled.get("w").unwrap().unwrap()), [4.0, 2.0]);
 
-    // What torch's `clip_grad_norm_` divides by is the norm and 1e-6.
+    // torch's `clip_grad_norm_` divides by the norm plus 1e-6.
     let mut clipped = of(&[3e-3, 4e-3]);
     clipped.clip_norm(1e-3).unwrap();
     let factor = 1e-3 / (5e-3 + 1e-6);

@@ -1,4 +1,4 @@
-//! Adapters in PEFT's files. `weights/check_adapters.py` holds the numbers against PEFT itself.
+//! Adapters in PEFT's files. `weights/check_adapters.py` compares the results with PEFT itself.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -49,7 +49,7 @@ fn config_of(folder: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// PEFT adds `alpha / rank · B·A` to a module's weight, transposed for a `Conv1D`; merging must make the same of the file's.
+/// PEFT adds `alpha / rank · B·A` to a module's weight, transposed for a `Conv1D`; merging our file must give the same.
 #[test]
 fn adapters_of_a_fused_tensors_parts_are_one_of_the_whole() {
     let cases = [
@@ -120,7 +120,7 @@ fn adapters_of_a_fused_tensors_parts_are_one_of_the_whole() {
     }
 }
 
-/// Moves the variables of adapters, `B` of which starts at 0.
+/// Changes the adapters' variables, because `B` starts at 0.
 fn fill(lora: &Lora) {
     for (i, (_, variable)) in lora.parameters().into_iter().enumerate() {
         let n = variable.elem_count();
@@ -131,8 +131,8 @@ fn fill(lora: &Lora) {
     }
 }
 
-/// The parameters that transformers 5.24 has for the experts of these families, by `named_parameters()`. That PEFT computes with
-/// such files what we compute, the fixtures of `tests/loading/adapters.rs` show.
+/// transformers 5.24's parameters for the experts in these families, from `named_parameters()`. The fixtures in
+/// `tests/loading/adapters.rs` show that PEFT computes the same with such files.
 #[test]
 fn adapters_of_experts_are_those_of_the_parameters_that_stack_them() {
     let cases = [
@@ -216,7 +216,7 @@ fn an_adapter_without_a_tensor_in_the_checkpoint_is_refused() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// The names that transformers' classes have, by `named_modules()` of each.
+/// The names in transformers' classes, from each one's `named_modules()`.
 #[test]
 fn adapters_go_by_the_names_of_the_class_and_not_of_the_files() {
     let cases = [

@@ -88,7 +88,7 @@ fn shares_keys(config: &StackConfig) -> bool {
     attentions.any(|attention| attention.shared_keys.is_some())
 }
 
-/// The stack of a checkpoint with dropout everywhere, whatever its configuration says.
+/// Returns a checkpoint's stack with dropout everywhere, whatever its configuration says.
 fn with_dropout(config: &StackConfig) -> StackConfig {
     let mut config = config.clone();
     for block in &mut config.blocks {

@@ -1,4 +1,4 @@
-//! Whether numbers are of one distribution with those of a reference.
+//! Tests whether values have the same distribution as a reference.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use candle_blocks::candle_core::Tensor;
 
 use crate::{numbers::numbers, reference::Reference};
 
-/// As many models as the reference has: `N_MODELS` in `weights/fixtures/reference/initialization.py`.
+/// The number of models in the reference: `N_MODELS` in `weights/fixtures/reference/initialization.py`.
 pub const N_MODELS: u64 = 200;
-/// Of a few thousand comparisons none should lie so many standard errors off.
+/// Among a few thousand comparisons, none should be this many standard errors off.
 pub const SIGMAS: f64 = 5.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Statistics {
         }
     }
 
-    /// Why the two are not of one distribution.
+    /// Returns why the two distributions differ.
     fn differs(&self, theirs: &Self) -> Option<String> {
         if self.count != theirs.count {
             return Some(format!("{} elements beside {}", self.count, theirs.count));
@@ -76,7 +76,7 @@ impl Statistics {
                 self.kurtosis - theirs.kurtosis,
                 24f64.sqrt() * error,
             ),
-            // Of thousands of uniform values the largest lies that near the bound.
+            // Among thousands of uniform values, the largest is this close to the bound.
             (
                 "bound",
                 if is_cut {

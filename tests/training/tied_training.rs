@@ -17,7 +17,8 @@ use crate::weights::{is_present, weights};
 const N_STEPS: usize = 6;
 const SEQ: i64 = 5;
 
-/// A copy of a committed checkpoint with more names for its tensors, and with another value of `tie_word_embeddings`.
+/// Returns a copy of a committed checkpoint with additional names for its tensors, and with another value for
+/// `tie_word_embeddings`.
 fn copy(name: &str, copies: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     let from = weights(name);
     let folder = tempfile::tempdir().unwrap();
@@ -34,7 +35,7 @@ fn copy(name: &str, copies: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The rule of the exporter.
+/// Returns ids by the exporter's rule.
 fn ids(start: i64, rows: i64) -> Vec<Vec<i64>> {
     let row = |row| (0..SEQ).map(move |i| (start + 3 * row + 5 * i) % 7 + 2);
     (0..rows).map(|i| row(i).collect()).collect()
@@ -89,7 +90,7 @@ impl Whole {
     }
 }
 
-/// The losses of some steps, the saved directory, and how many parameters have gradients.
+/// Returns the losses for some steps, the saved directory, and the number of parameters with gradients.
 fn trained(case: &str, path: &Path, saved: &Path) -> (Vec<f64>, usize) {
     let checkpoint = CheckpointOptions::default().whole().open(path).unwrap();
     let loader = checkpoint.trainable(DType::F64, &Device::Cpu).unwrap();
@@ -251,7 +252,7 @@ fn a_table_of_words_that_differs_from_the_one_it_is_tied_to_is_refused() {
     }
 }
 
-/// Two micro-batches of a row each, the second of fewer targets.
+/// Two micro-batches with one row each; the second has fewer targets.
 #[test]
 fn micro_batches_with_different_numbers_of_targets_are_one_batch() {
     if !has_f64("training in f64") || !is_present("families") || !is_present("heads") {

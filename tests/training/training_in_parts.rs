@@ -1,4 +1,4 @@
-//! A training in parts: micro-batches, interruptions, and a stack of which a part is frozen.
+//! Training in parts: micro-batches, interruptions, and a stack with frozen parts.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -33,7 +33,7 @@ fn trainable(dtype: DType) -> (Stack, Parameters) {
     (stack, loader.parameters())
 }
 
-/// The mean square of the output on some rows of a fixed batch.
+/// Returns the output's mean square for some rows of a fixed batch.
 fn loss(stack: &Stack, rows: Range<usize>, context: &ForwardContext) -> Tensor {
     let dtype = stack.final_norm().map_or_else(
         || {
@@ -89,7 +89,7 @@ fn accumulated_micro_batches_are_one_big_batch() {
     assert!((sum.norm().unwrap() / whole.norm().unwrap() - 1.0).abs() < 1e-12);
 }
 
-/// Parameters and moments after `steps`, with dropout, some of them after a restart from a file.
+/// Returns parameters and moments after `steps`, with dropout, and some of them after a restart from a file.
 fn train(interruption: Option<u64>) -> Vec<Vec<u64>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.safetensors");
@@ -188,7 +188,7 @@ fn frozen_parameters_are_no_variables_and_stay_through_training_and_saving() {
     let loader = all().freeze(&["*attention*", "blocks.0.*"]).unwrap();
     let stack = loader.stack().unwrap();
     let parameters = loader.parameters();
-    // Of each of the two other blocks up, down and their norm, with weight and bias.
+    // In each of the two other blocks: up, down and their norm, with weight and bias.
     assert_eq!(parameters.len(), 2 * 6);
     let is_trained = |role: &str| !role.contains("attention") && !role.starts_with("blocks.0.");
     assert!(parameters.iter().all(|(role, _)| is_trained(role)));

@@ -1,7 +1,7 @@
 //! Training mode drops what transformers drops, where it drops it: dropout, drop path and whole layers.
 //!
-//! transformers' modules drew their masks from NumPy's stream (`weights/fixtures/reference/training_mode.py`), so that the
-//! same stream must give the same numbers here.
+//! transformers' modules used masks from NumPy's random stream (`weights/fixtures/reference/training_mode.py`), so the same
+//! stream must give the same results here.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ use crate::{
 
 const SEED: u32 = 7;
 
-/// What stands under `label` in the reference's metadata: the keys of config.json that were changed.
+/// Returns the entry under `label` in the reference's metadata: the changed keys in config.json.
 fn changes(label: &str) -> Option<Map<String, Value>> {
     let bytes = fs::read(weights("reference/training_mode.safetensors")).unwrap();
     let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
@@ -101,7 +101,7 @@ fn every_family_drops_what_transformers_drops() {
     if outputs.is_empty() {
         return;
     }
-    // Three drop nothing, and the hidden states of OPT end behind a projection, which is not the stack's.
+    // Three have no dropout, and OPT's hidden states are those after a projection, which is not part of the stack.
     assert_eq!(
         left_out,
         [
@@ -148,7 +148,7 @@ fn samples(n: usize) -> Tensor {
     Tensor::from_vec(values, (n, 3, D_MODEL), &device()).unwrap()
 }
 
-/// Which samples are the same bits in both.
+/// Returns which samples have the same bits in both.
 fn unchanged(before: &Tensor, after: &Tensor) -> Vec<bool> {
     let rows = |t: &Tensor| bits(t).chunks(3 * D_MODEL).map(<[u64]>::to_vec).collect();
     let (before, after): (Vec<_>, Vec<_>) = (rows(before), rows(after));

@@ -1,5 +1,5 @@
-//! A factor of 0 (MPT's `softmax_scale`, Granite's `residual_multiplier`) gives gradients of zeros, as in PyTorch, and
-//! not none.
+//! A factor of 0 (MPT's `softmax_scale`, Granite's `residual_multiplier`) gives zero gradients, as in PyTorch, instead of
+//! none.
 
 use candle_blocks::{
     AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, Position,
@@ -11,7 +11,7 @@ use candle_blocks::{
 
 use crate::{device::device, numbers::numbers};
 
-/// For every parameter of a block and its gradient under an input of random numbers, whether that is zero.
+/// Returns whether each parameter's gradient is zero, for a block with random input.
 fn gradients(config: &BlockConfig) -> Vec<(String, bool)> {
     let parameters = VarMap::new();
     let vb = VarBuilder::from_varmap(&parameters, DType::F32, &device());

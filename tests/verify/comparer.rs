@@ -14,7 +14,7 @@ const WIDTH: usize = DIMS[2];
 const PLACE: usize = (5 + 2) * WIDTH + 3;
 const PLACE_INDEX: [usize; 3] = [1, 2, 3];
 
-/// One element of ours is overwritten; the comparison must fail and name its place.
+/// Overwrites one element in ours; the comparison must fail and name its index.
 #[track_caller]
 fn assert_found(fault: impl Fn(f32) -> f32) -> Comparison {
     let case = Case::new(&DIMS, 1.0, 7);
@@ -29,7 +29,7 @@ fn assert_found(fault: impl Fn(f32) -> f32) -> Comparison {
     found
 }
 
-/// All of ours is replaced; the comparison must fail somewhere.
+/// Replaces all of ours; the comparison must fail somewhere.
 #[track_caller]
 fn assert_fails(dims: &[usize], fault: impl Fn(&Tensor) -> Result<Tensor>) -> Comparison {
     let case = Case::new(dims, 1.0, 7);

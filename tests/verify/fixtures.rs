@@ -215,7 +215,7 @@ fn results_that_prove_nothing_are_refused() {
     assert_refused(&eight_bits, &["layers.0.output", "F8_E4M3"]);
 }
 
-/// In float64, transformers gives NaN where a row sees nothing, as on the left of a padded decoder.
+/// In float64, transformers gives NaN in rows without visible keys, as on the left of a padded decoder.
 #[test]
 fn a_twin_may_hold_anything_in_rows_that_the_mask_drops() {
     let mut exact = normals(1, 24);

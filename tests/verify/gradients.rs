@@ -1,4 +1,4 @@
-//! A gradient is judged in the company of its fixture's others.
+//! A gradient is judged together with its fixture's other gradients.
 
 use candle_blocks::verify::{Comparer, Fixture, Report, Scope, verify};
 use safetensors::tensor::Dtype;
@@ -37,7 +37,7 @@ fn zeros_do_not_pass_for_a_gradient_in_bad_company() {
     assert!(failed(&wrong), "{right}\n{wrong}");
 }
 
-/// What PyTorch's two precisions make of dropped rows says nothing about the gradients.
+/// The difference between PyTorch's two precisions in dropped rows says nothing about the gradients.
 #[test]
 fn dropped_rows_of_a_gradient_are_no_company() {
     let weight = Case::new(&[4, 16], 1.0, 4);
@@ -66,7 +66,7 @@ fn dropped_rows_of_a_gradient_are_no_company() {
     );
 }
 
-/// As that of a key bias, which the softmax takes away: zero but for rounding.
+/// Like a key bias's gradient, which the softmax cancels: zero except for rounding.
 #[test]
 fn without_a_twin_the_noise_of_a_gradient_is_measured_by_its_module() {
     let weight = Case::new(&[4, 16], 1.0, 4);
@@ -94,7 +94,7 @@ fn without_a_twin_the_noise_of_a_gradient_is_measured_by_its_module() {
     assert!(!verify(&fixture, &produced).passed);
 }
 
-/// There a hundredth of a weight's gradient is within rounding, and may be right or wrong all the same.
+/// There a hundredth of a weight's gradient is within rounding, but may be right or wrong all the same.
 #[test]
 fn without_a_twin_no_small_gradient_counts_as_noise_in_half_precision() {
     let in_bf16 = |case: &Case| {

@@ -1,4 +1,4 @@
-//! Random results that PyTorch might have computed, and fixtures of them, to plant faults in.
+//! Random results that PyTorch might have computed, and fixtures with them, to plant faults in.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ pub struct Case {
 }
 
 impl Case {
-    /// Normal values times `scale`, with an error of about one ulp of that.
+    /// Makes normal values times `scale`, with an error of about one ulp.
     pub fn new(dims: &[usize], scale: f64, seed: u64) -> Self {
         Self::with_error(dims, scale, seed, 1.0)
     }
 
-    /// The same with an error of `ulps` of `scale`.
+    /// Makes normal values with an error of `ulps` times `scale`.
     pub fn with_error(dims: &[usize], scale: f64, seed: u64, ulps: f64) -> Self {
         let n = dims.iter().product();
         let exact = normals(seed, n).into_iter().map(|v| v * scale).collect();
         Self::from_exact(dims, exact, seed, ulps * scale)
     }
 
-    /// Given values, with an error of `error` times the epsilon of f32.
+    /// Takes given values, with an error of `error` times f32's epsilon.
     pub fn from_exact(dims: &[usize], exact: Vec<f64>, seed: u64, error: f64) -> Self {
         let torch = with_noise(&exact, seed.wrapping_add(1), error);
         let value = Tensor::from_vec(torch, dims, &Device::Cpu).unwrap();
@@ -49,7 +49,7 @@ impl Case {
         value.flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    /// A good result of ours: as far from the truth as PyTorch's, in other directions.
+    /// Returns a good result: as far from the truth as PyTorch's, in other directions.
     pub fn ours(&self) -> Vec<f32> {
         with_noise(&self.exact, self.seed.wrapping_add(2), self.error)
     }
@@ -70,14 +70,14 @@ fn with_noise(exact: &[f64], seed: u64, error: f64) -> Vec<f32> {
     exact.iter().zip(noise).map(add).collect()
 }
 
-/// Standard normal numbers (Box and Muller 1958).
+/// Returns standard normal values (Box and Muller 1958).
 pub fn normals(seed: u64, n: usize) -> Vec<f64> {
     let uniforms = uniforms(seed, 2 * n);
     let pair = |u: &[f64]| (-2.0 * (1.0 - u[0]).ln()).sqrt() * (std::f64::consts::TAU * u[1]).cos();
     uniforms.chunks(2).map(pair).collect()
 }
 
-/// Uniform numbers in `[0, 1)` (SplitMix64, Steele et al. 2014).
+/// Returns uniform values in `[0, 1)` (SplitMix64, Steele et al. 2014).
 fn uniforms(seed: u64, n: usize) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0xD134_2543_DE82_EF95);
     let mut next = || {
@@ -107,7 +107,7 @@ impl Draft {
         }
     }
 
-    /// `hidden_states` of the given shape, and nothing else.
+    /// Makes a draft with only `hidden_states` in the given shape.
     pub fn with_hidden_states(dims: &[usize]) -> Self {
         Self::empty().f32("hidden_states", dims, 1)
     }
@@ -162,7 +162,7 @@ impl Draft {
         path
     }
 
-    /// Writes other bytes in place of a file.
+    /// Replaces a file's bytes.
     pub fn write_bytes(&self, bytes: &[u8]) -> PathBuf {
         // ext4 waits for the disk where a file is cut to be written again; not where it is new.
         let _ = std::fs::remove_file(self.path());
@@ -181,10 +181,10 @@ pub fn values(tensor: &Tensor) -> Vec<f64> {
     flat.to_vec1().unwrap()
 }
 
-/// `[batch, seq, d_model]` of [`good_run`].
+/// `[batch, seq, d_model]` in [`good_run`].
 pub const DIMS: [usize; 3] = [2, 3, 4];
 
-/// A fixture of `n_layers` blocks, and a good run of it.
+/// Returns a fixture with `n_layers` blocks, and a good run.
 pub fn good_run(n_layers: usize) -> (Draft, HashMap<String, Tensor>) {
     let mut draft = Draft::with_hidden_states(&DIMS);
     let mut produced = HashMap::new();

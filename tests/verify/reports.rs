@@ -1,4 +1,4 @@
-//! A run is verified against all of a fixture, and the report says where it goes astray.
+//! A run is verified against a whole fixture, and the report names the first deviation.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Configurations of stacks and requests to them, drawn from a seed or from bytes.
+//! Random stack configurations and inputs for them, from a seed or from bytes.
 
 pub mod properties;
 mod request;
@@ -28,7 +28,7 @@ pub fn made<L>(dtype: DType, make: impl FnOnce(VarBuilder) -> candle_core::Resul
     made_with_parameters(dtype, make).0
 }
 
-/// As [`made`], with the parameters by name.
+/// Like [`made`], with the parameters by name.
 pub fn made_with_parameters<L>(
     dtype: DType,
     make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
@@ -44,17 +44,17 @@ pub fn made_with_parameters<L>(
     (layer, parameters.into_iter().collect())
 }
 
-/// Whether scores of self-attention are biased by position.
+/// Returns whether self-attention has a position bias (ALiBi).
 pub fn has_alibi(config: &StackConfig) -> bool {
     let is_alibi = |block: &BlockConfig| matches!(block.attention.position, Position::Alibi(_));
     config.blocks.iter().any(is_alibi)
 }
 
-/// A stream of choices.
+/// A stream of random choices.
 pub struct Draws {
     /// The next ones, in reverse.
     bytes: Vec<u8>,
-    /// Of the generator that makes those behind them.
+    /// The state of the generator that continues after the given bytes.
     state: u64,
 }
 
@@ -77,7 +77,7 @@ impl Draws {
         }
     }
 
-    /// A stack, and what it is asked.
+    /// Returns a stack's configuration and an input.
     pub fn case(&mut self) -> (StackConfig, Request) {
         let mut config = self.stack();
         let request = self.request(&config);
@@ -113,7 +113,7 @@ impl Draws {
         (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     }
 
-    /// Numbers in ±1, exact in f32.
+    /// Returns values in ±1, exact in f32.
     pub fn tensor(&mut self, shape: &[usize]) -> Tensor {
         let n: usize = shape.iter().product();
         let values: Vec<f64> = (0..n).map(|_| f64::from(self.number() as f32)).collect();

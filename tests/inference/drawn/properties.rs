@@ -1,6 +1,6 @@
-//! What holds of any block: packed, cached, watched and whole it is one function.
+//! Properties of every block: packed, cached, traced and whole, it is the same function.
 //!
-//! The yardstick is the layer in f64, which no kernel of f32 shares.
+//! The reference is the layer in f64, which uses no f32 kernel.
 
 use candle_blocks::{
     ForwardContext, Precision, Stack, StackConfig,
@@ -9,7 +9,7 @@ use candle_blocks::{
 
 use super::{Draws, Request, has_alibi, made, made_with_parameters};
 
-/// Whether it says anything of the case, in which it holds, or what does not.
+/// A property either does not apply to a case, holds, or fails with a reason.
 pub type Property = fn(&StackConfig, &Request) -> Holds;
 pub type Holds = std::result::Result<bool, String>;
 
@@ -17,7 +17,7 @@ fn stack(config: &StackConfig, dtype: DType) -> Stack {
     made(dtype, |vb| Stack::new(config, vb))
 }
 
-/// What the stack in f64 gives when its input and parameters are each one rounding of f32 away.
+/// Returns the f64 stack's output after each input and parameter was rounded by one f32 unit.
 fn of_roundings(config: &StackConfig, request: &Request, seed: u64) -> Result<Tensor> {
     let (stack, parameters) = made_with_parameters(DType::F64, |vb| Stack::new(config, vb));
     for (i, (_, parameter)) in parameters.iter().enumerate() {
@@ -26,17 +26,17 @@ fn of_roundings(config: &StackConfig, request: &Request, seed: u64) -> Result<Te
     stack.forward_with(&nearby(&request.x(), seed), &request.context(DType::F64))
 }
 
-/// Draws of roundings before a case counts as wrong.
+/// The number of roundings tried before a case counts as wrong.
 const ROUNDINGS: u64 = 16;
 
-/// Numbers of which each is one rounding of f32 larger or smaller.
+/// Returns values that are each one f32 rounding larger or smaller.
 fn nearby(x: &Tensor, seed: u64) -> Tensor {
     let sign = Draws::new(seed).tensor(x.dims()).sign().unwrap();
     let factor = sign.affine(f64::from(f32::EPSILON), 1.0).unwrap();
     (x * factor).unwrap()
 }
 
-/// The largest difference over the rows that are kept, in parts of the largest value.
+/// Returns the largest difference over the kept rows, relative to the largest value.
 fn difference(request: &Request, ours: &Tensor, theirs: &Tensor) -> f64 {
     let rows = |y: &Tensor| -> Vec<f64> {
         let y = y.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
@@ -80,8 +80,8 @@ pub fn a_packed_stack_is_its_layers(config: &StackConfig, request: &Request) -> 
     let [plain, packed] = [&plain, &packed].map(|y| difference(request, y, &expected));
     let mut most = plain;
     let is_held = |most: f64| packed <= 3.0 * most + 2e-6;
-    // What the function makes of roundings of its input and parameters, a computation may make of its own: of some that a
-    // search found, one draw's were twenty times another's.
+    // An f32 computation may err as much as the exact function of rounded inputs. A search found cases in which one
+    // rounding's error was twenty times another's.
     for seed in 0..ROUNDINGS {
         if is_held(most) {
             break;
@@ -97,13 +97,13 @@ pub fn a_packed_stack_is_its_layers(config: &StackConfig, request: &Request) -> 
     Ok(is_conditioned(plain))
 }
 
-/// Whether f32 can compute a case at all: a norm of outputs near 0 makes anything of their rounding. None of the tests' cases
-/// is another, but a search finds some.
+/// Returns whether f32 can compute a case at all: a norm of outputs near 0 amplifies rounding without limit. The tests' own
+/// cases are all computable, but a search finds others.
 fn is_conditioned(plain: f64) -> bool {
     plain < 1e-4
 }
 
-/// As its documentation says of rows that nothing of the kept ones depends on.
+/// The documentation promises this for rows that no kept row depends on.
 pub fn padding_is_zero_in_what_a_packed_stack_returns(
     config: &StackConfig,
     request: &Request,
@@ -230,7 +230,7 @@ pub fn half_types_are_the_function_rounded(config: &StackConfig, request: &Reque
     Ok(true)
 }
 
-/// A loss of no symmetry, and what its gradients are of.
+/// An asymmetric loss, to differentiate.
 fn loss(y: &Tensor) -> Tensor {
     let cotangent = Draws::new(77).tensor(y.dims());
     (y * cotangent).unwrap().sum_all().unwrap()
@@ -261,7 +261,7 @@ pub fn gradients_are_the_slopes_of_the_loss(config: &StackConfig, request: &Requ
         };
         match (along(&gradients), along(&of_watched)) {
             (None, None) if !request.reaches(config, name) => {
-                // The loss depends on an xIELU's fixed numbers, and on the outputs' factors.
+                // The loss depends on an xIELU's fixed constants, and on output scales.
                 if name.contains(".xielu.") || name.contains("output_scale") {
                     direction = direction.zeros_like().unwrap();
                 }

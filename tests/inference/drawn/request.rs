@@ -1,4 +1,4 @@
-//! What a stack is asked: its input, masks, positions and memory.
+//! A stack's input: hidden states, masks, positions and an encoder's output.
 
 use candle_blocks::{
     AttentionMask, BlockConfig, ForwardContext, Position, StackConfig, Visibility,
@@ -71,7 +71,7 @@ impl Draws {
         marks
     }
 }
-/// Whether the angles of positions depend on the length of the sequence.
+/// Returns whether rotary angles depend on the sequence length.
 fn depends_on_length(config: &StackConfig) -> bool {
     let by_length = |block: &BlockConfig| match &block.attention.position {
         Position::Rotary(rotary) => matches!(
@@ -83,7 +83,7 @@ fn depends_on_length(config: &StackConfig) -> bool {
     config.blocks.iter().any(by_length)
 }
 
-/// What a stack is asked.
+/// A stack's input.
 pub struct Request {
     batch: usize,
     seq: usize,
@@ -93,9 +93,9 @@ pub struct Request {
     additive: Option<Tensor>,
     positions: Option<Vec<Vec<u32>>>,
     memory: Option<(Tensor, Option<Vec<u8>>)>,
-    /// Where a cached run begins its later chunks.
+    /// The positions at which later chunks begin in a cached run.
     cuts: Vec<usize>,
-    /// What the inputs of layers are made of besides.
+    /// The token embeddings for per-layer inputs.
     words: Option<Tensor>,
 }
 
@@ -122,9 +122,9 @@ impl std::fmt::Debug for Request {
 }
 
 impl Request {
-    /// Whether the parameter of a role takes part.
+    /// Returns whether a role's parameter affects the output.
     pub fn reaches(&self, config: &StackConfig, name: &str) -> bool {
-        // What corrects the choice of experts has no gradient, nor have an xIELU's fixed numbers and the outputs' factors.
+        // The router's correction has no gradient, nor have an xIELU's fixed constants and output scales.
         let without = [
             "router.correction",
             "xielu.slope",
@@ -147,7 +147,7 @@ impl Request {
         }
     }
 
-    /// The first sequence alone, and the batch with padding behind every sequence.
+    /// Returns the first sequence alone, and the batch with padding after every sequence.
     pub fn alone_and_padded(&self, config: &StackConfig) -> Option<(Self, Self)> {
         const PADDING: usize = 3;
         if self.additive.is_some() || self.positions.is_some() || depends_on_length(config) {
@@ -199,7 +199,7 @@ impl Request {
         ))
     }
 
-    /// Whether the marks have no gaps, and nothing makes a packed stack compute the padding.
+    /// Returns whether padding is at one end only and the packed stack does not compute it.
     pub fn padding_is_left_out(&self, config: &StackConfig) -> bool {
         let Some(keep) = &self.keep else {
             return false;
@@ -222,7 +222,7 @@ impl Request {
         self.part(0, self.seq, dtype)
     }
 
-    /// Of the positions from `at` on.
+    /// Returns the context for `n` positions from `at` on.
     fn part(&self, at: usize, n: usize, dtype: DType) -> ForwardContext {
         let marks = |keep: &Option<Vec<u8>>, keys: usize, at: usize, n: usize| match keep {
             None => AttentionMask::none(),
@@ -232,7 +232,7 @@ impl Request {
                 let least = keep.flatten_all().unwrap().min(0).unwrap();
                 match least.to_scalar::<u8>().unwrap() {
                     0 => AttentionMask::padding(&keep).unwrap(),
-                    _ => AttentionMask::none(), // a cache fills in the marks of such chunks
+                    _ => AttentionMask::none(), // the cache supplies the mask for such chunks
                 }
             }
         };
@@ -261,13 +261,13 @@ impl Request {
         context
     }
 
-    /// Whether a cached run gives what a whole one gives.
+    /// Returns whether a cached run gives the same result as a whole one.
     pub fn can_be_cached(&self, config: &StackConfig) -> bool {
         let causal = |block: &BlockConfig| block.attention.visibility == Visibility::Causal;
         config.blocks.iter().all(causal) && !depends_on_length(config) && self.additive.is_none()
     }
 
-    /// The results of `step` for one chunk after the other, side by side.
+    /// Returns the concatenated results of `step` for each chunk in turn.
     pub fn chunks(
         &self,
         x: &Tensor,

@@ -25,7 +25,7 @@ fn a_second_download_fetches_no_body_again() -> Result<()> {
     Ok(())
 }
 
-/// As Python's client has it: the content of a file lies under its `ETag` without quotes and marks, and the snapshot has a link
+/// Follows Python's client: a file's content is stored under its `ETag` without quotes and prefix, and the snapshot has a link
 /// to it.
 #[cfg(unix)]
 #[test]
@@ -53,7 +53,7 @@ fn contents_have_the_names_that_huggingface_hub_gives_them() -> Result<()> {
     Ok(())
 }
 
-/// A cache in the image of a container can only be read.
+/// A cache in a container's image is read-only.
 #[cfg(unix)]
 #[test]
 fn nothing_is_written_to_a_warm_cache() -> Result<()> {
@@ -100,7 +100,7 @@ fn callers_that_start_together_fetch_each_body_once() -> Result<()> {
 fn a_download_waits_for_another_process_however_long_that_takes() -> Result<()> {
     let setup = Setup::new(single()?)?;
     setup.hub().download()?;
-    // The locks that the other process holds are those that a download leaves behind.
+    // The other process holds the locks that a download leaves.
     let locks = files_below(&setup.cache.path().join(".locks"))?;
     assert_eq!(locks.len(), 3);
     std::fs::remove_dir_all(setup.cache.path().join("models--owner--tiny"))?;

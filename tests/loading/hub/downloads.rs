@@ -26,7 +26,7 @@ fn a_single_file_checkpoint_arrives_with_its_config_and_tokenizer_and_nothing_el
         contents(&snapshot)?,
         only(&files, &["config.json", "tokenizer.json", WEIGHTS])
     );
-    // Where Python's huggingface_hub looks.
+    // The folder that Python's huggingface_hub uses.
     let folder = setup.cache.path().join("models--owner--tiny");
     assert_eq!(snapshot, folder.join("snapshots").join(commit('a')));
     assert_eq!(

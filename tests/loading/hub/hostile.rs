@@ -36,7 +36,7 @@ fn refused(file: &str, headers: Headers) -> Result<String> {
     assert_eq!(escaped, [&outside.path().join("victim")], "{reason}");
     let entries = std::fs::read_dir(outside.path())?.count();
     assert_eq!(entries, 2, "{reason}");
-    // Not even within the cache is anything of the file.
+    // Not even the cache contains any part of the file.
     assert!(!below.iter().any(|path| path.ends_with(file)), "{below:?}");
     Ok(reason)
 }

@@ -1,4 +1,4 @@
-//! Checkpoints from the Hub, of which a server on this machine plays the part.
+//! Checkpoints from the Hub, with a local server in its place.
 
 mod cache;
 mod downloads;

@@ -12,18 +12,18 @@ use std::thread::JoinHandle;
 
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// What goes wrong with the body of one file.
+/// A fault in the body of one file.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// `content-length` promises the whole file, half of it comes, the connection ends.
+    /// `content-length` announces the whole file, half of it is sent, and the connection ends.
     Truncated,
     /// A chunked body whose connection ends halfway through a chunk.
     Cut,
-    /// Half of the file without a length: the end of the connection looks like the end of the file.
+    /// Half the file without a length: the end of the connection looks like the end of the file.
     EndsEarly,
     /// The metadata is served, the body is an error page.
     ErrorPage(u16),
-    /// Half of the file, then nothing, with the connection open.
+    /// Half the file, then nothing, with an open connection.
     Stalls,
     /// Not even the metadata is served, with the connection open.
     Silent,
@@ -31,7 +31,7 @@ pub enum Fault {
     RedirectsInACircle,
 }
 
-/// Headers that a server without good intentions sends in the place of its own.
+/// Headers that a malicious server sends instead of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
     pub etag: Option<String>,
@@ -58,11 +58,11 @@ pub struct Repo {
     pub refuse: Option<(u16, &'static str)>,
     pub faults: HashMap<String, Fault>,
     pub headers: HashMap<String, Headers>,
-    /// What stands before each ETag, such as `W/`.
+    /// A prefix for each ETag, such as `W/`.
     pub before_etag: &'static str,
-    /// The address of another server, from which the contents of weights come.
+    /// The address of another server, which sends the weights' contents.
     pub contents_at: Option<String>,
-    /// More entries of the listing.
+    /// Additional entries in the listing.
     pub entries: Vec<serde_json::Value>,
 }
 
@@ -119,7 +119,7 @@ impl Server {
         lock(&self.shared.requests).clone()
     }
 
-    /// The paths of the GET requests for a file's body.
+    /// Returns the paths of GET requests for a file's body.
     pub fn bodies(&self) -> Vec<String> {
         self.requests()
             .into_iter()

@@ -1,4 +1,4 @@
-//! What the tests start from: a server with a small checkpoint, an empty cache, and a look at what is on disk.
+//! The setup for these tests: a server with a small checkpoint, an empty cache, and functions that inspect the disk.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Setup {
         })
     }
 
-    /// Explicit in all things, so that no variable of the environment matters.
+    /// Returns a client with all options set, so that environment variables do not matter.
     pub fn hub(&self) -> Hub {
         self.hub_of(REPO)
     }
@@ -61,7 +61,7 @@ impl Setup {
         self.hub().network(Network::Offline)
     }
 
-    /// Nothing of a file may be found by whoever opens the cache next.
+    /// Asserts that no part of a file can be found by the next reader of the cache.
     pub fn assert_absent(&self, file: &str, body: &[u8]) -> Result<()> {
         for path in files_below(self.cache.path())? {
             let name = path.file_name().context("a file has a name")?;
@@ -84,7 +84,7 @@ pub fn commit(letter: char) -> String {
     letter.to_string().repeat(40)
 }
 
-/// A real safetensors file with one tensor of `n` bytes, all of them `fill`.
+/// Returns a real safetensors file with one tensor of `n` bytes, all of them `fill`.
 pub fn safetensors(name: &str, fill: u8, n: usize) -> Result<Vec<u8>> {
     let data = vec![fill; n];
     let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, vec![n], &data)?;
