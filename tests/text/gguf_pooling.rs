@@ -12,14 +12,14 @@ use tempfile::TempDir;
 use crate::gguf_file::{numbers, text, texts, whole, wholes, with_keys};
 use crate::weights::{is_present, weights};
 
-/// The numbers of pooling types, by their names in the expected results.
+/// Pooling types by their names in the expected results, with their ids in GGUF.
 const TYPES: [(&str, u32, Pooling); 3] = [
     ("mean", 1, Pooling::Mean),
     ("cls", 2, Pooling::Cls),
     ("last", 3, Pooling::LastToken),
 ];
 
-/// A copy of a committed model with another pooling type.
+/// Returns a copy of a committed model with another pooling type.
 fn with_type(name: &str, value: Vec<u8>) -> (TempDir, PathBuf) {
     let bytes = fs::read(weights(&format!("gguf-pooling/{name}.gguf"))).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -29,7 +29,7 @@ fn with_type(name: &str, value: Vec<u8>) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The largest difference of two tables of vectors.
+/// Returns the largest difference between two tables of vectors.
 fn off(found: &[Vec<f32>], expected: &Value) -> f64 {
     let expected: Vec<Vec<f64>> = serde_json::from_value(expected.clone()).unwrap();
     assert_eq!(found.len(), expected.len());
