@@ -91,7 +91,10 @@ pub(super) fn added_tokens(
             keys.push((name.to_string(), Value::from(token)));
         }
     }
-    if !keys.iter().any(|(key, _)| LISTS.contains(&key.as_str())) {
+    let counts = |value: &Value| !(class.passes_over_null() && value.is_none());
+    let is_list = |(key, value): &(String, Value)| LISTS.contains(&key.as_str()) && counts(value);
+    if !keys.iter().any(is_list) {
+        keys.retain(|(key, _)| !LISTS.contains(&key.as_str()));
         keys.push((LISTS[0].to_string(), class.further_tokens().into()));
     }
     let named = named(&keys);

@@ -99,9 +99,22 @@ impl TokenizerClass {
         let defaults = parts.get("keys").and_then(Value::as_object);
         for (key, default) in defaults.into_iter().flatten() {
             let said = match (config, default) {
+                // A null says that Pegasus has no such token.
+                (Some(config), Value::String(_)) if key == "mask_token_sent" => {
+                    let said = config.value_at(key);
+                    let is_null = said.is_some_and(Value::is_null);
+                    let text = config.text(&[key])?.map(Value::from);
+                    text.or(is_null.then_some(Value::Null))
+                }
                 (Some(config), Value::String(_)) => config.text(&[key])?.map(Value::from),
                 (Some(config), Value::Number(_)) => number_of_tokens(config, key)?,
                 (Some(config), _) if key == "task" => config.text(&[key])?.map(Value::from),
+                // Python takes a null for false, unless the class takes it for its default.
+                (Some(config), Value::Bool(_)) if !parts.contains_key("null_is_default") => {
+                    let is_null = config.value_at(key).is_some_and(Value::is_null);
+                    let flag = config.parsed::<bool>(key)?;
+                    flag.or(is_null.then_some(false)).map(Value::from)
+                }
                 (Some(config), _) => config.parsed::<bool>(key)?.map(Value::from),
                 (None, _) => None,
             };
@@ -164,6 +177,11 @@ impl TokenizerClass {
     /// Returns whether special tokens take no spaces, whatever the files say.
     pub fn has_plain_special_tokens(&self) -> bool {
         self.says("special_are_plain")
+    }
+
+    /// Returns whether a null in place of a list of tokens counts as a missing list.
+    pub fn passes_over_null(&self) -> bool {
+        self.says("null_is_no_list")
     }
 
     fn says(&self, name: &str) -> bool {
