@@ -18,6 +18,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +33,8 @@ VARIABLES = {
     "rows": [{"name": "x", "v": 3, "in": {"k": 1}}, {"name": "y", "v": 1, "in": {"k": 2}}, {"name": "X", "v": 2, "in": {"k": 1}}, {"v": None, "name": "q"}],
     "uni": "日本 🦀 ß ǆ İ ﬁ", "tabs": "a\tb\x0bc\u2028d\x7f",
 }
+# The model's, which templates read by their names.
+SPECIAL_TOKENS = {}
 VALUES = [*VARIABLES, "missing", "1", "2.0", "'x'", "(1, 'a')", "[1]", "{'a': 1}", "none", "true", "range(3)"]
 
 
@@ -91,7 +94,7 @@ def of_filters() -> list[str]:
         "tojson(indent='\t')": ["d"], "tojson(sort_keys=true)": ["d", "rows"], "tojson(ensure_ascii=true)": ["uni", "d"], "tojson(separators=(',', ':'))": ["d"], "tojson(indent=0)": ["d"], "tojson(indent=2, separators=(', ', ' : '))": ["d"], "tojson(ensure_ascii=False, indent=4, sort_keys=True)": ["d", "rows"], "tojson(indent=none)": ["d"], "tojson(nope=1)": ["d"],
         "tojson|safe": ["d"], "tojson|length": ["d"], "tojson|replace('\"', \"'\")": ["d"], "trim": ["s", "nl", "tabs", "n", "none_", "missing"], "trim('d- ')": ["w", "num"], "trim(chars='\\n ')": ["s"], "truncate(5)": ["w", "s", "'abcdefg'"], "truncate(9)": ["w"], "truncate(5, true)": ["w", "html"], "truncate(5, true, '..')": ["w"], "truncate(8, false, '…', 0)": ["w"], "truncate(length=6, killwords=true, end='!', leeway=1)": ["w", "uni"], "truncate(1)": ["w"],
         "unique|list": ["l", "ws", "mixed", "[1, 1.0, true, 2]", "s"], "unique(true)|list": ["ws"], "unique(attribute='in.k')|list": ["rows[:3]"], "urlencode": ["s", "uni", "d", "html", "'a/b?c=d&e'", "n", "d.items()", "[['a', 1]]"], "wordcount": ["s", "w", "uni", "e", "\"it's a-b c_d\""], "wordwrap(5)": ["w", "s", "'abcdefghij kl'"], "wordwrap(10, false)": ["w"], "wordwrap(4, true, '|')": ["w", "nl"], "wordwrap(5, wrapstring='/')": ["w"],
-        "wordwrap(6, break_on_hyphens=false)": ["'a-b-c-d e'"], "xmlattr": ["d", "{'a': 1, 'b': none, 'c': missing}"], "xmlattr(false)": ["{'a': '<'}"], "upper": ["uni", "s"], "lower": ["uni", "s"], "title": ["uni", "s", "w", "\"it's a-b (c) d1e\""], "capitalize": ["uni", "'éA'", "'ABC'"], "string": VALUES, "striptags": ["html", "'a  <!-- x --> b &amp; <i>c'", "s"],
+        "wordwrap(6, break_on_hyphens=false)": ["'a-b-c-d e'"], "xmlattr": ["d", "{'a': 1, 'b': none, 'c': missing}"], "xmlattr(false)": ["{'a': '<'}"], "upper": ["uni", "s"], "lower": ["uni", "s"], "title": ["'ΟΔΟΣ ΑΣ-ΒΑΣ [ΣΣ'", "uni", "s", "w", "\"it's a-b (c) d1e\""], "capitalize": ["uni", "'éA'", "'ABC'"], "string": VALUES, "striptags": ["html", "'a  <!-- x --> b &amp; <i>c'", "s"],
         "upper|lower|trim": ["s"], "items": ["d", "ed", "missing", "l"], "items|list": ["d", "missing"], "abs": ["m", "g", "s", "t"], "filesizeformat": ["n", "1", "1000", "1500000", "big"], "filesizeformat(true)": ["1024", "2048000"], "e": ["html", "n", "none_", "html|e", "l"], "forceescape": ["html|e"], "escape|upper": ["html"], "safe": ["html", "n"], "safe|e": ["html"], "tojson(indent=2)|indent(4)": ["d"],
         "upper()": ["w"], "lower(1)": ["w"], "trim()": ["s"], "list|tojson": ["d", "d.items()", "range(3)", "ws|map('upper')"],
     }.items() for v in values]
@@ -227,7 +230,7 @@ def theirs(template: str) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             given = dict(messages=json.loads(json.dumps(MESSAGES)), tools=None, documents=None, add_generation_prompt=True)
-            text = _compile_jinja_template(template).render(**given, **json.loads(json.dumps(VARIABLES)))
+            text = _compile_jinja_template(template).render(**given, **SPECIAL_TOKENS, **json.loads(json.dumps(VARIABLES)))
         text.encode()
         return text
     except Exception:  # noqa: BLE001 - Jinja's and Python's errors alike
@@ -266,6 +269,7 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=20, help="how many of each kind are printed")
     parser.add_argument("--write", type=Path, help="a file for all that is not equal, as lines of JSON")
     args = parser.parse_args()
+    SPECIAL_TOKENS.update(AutoTokenizer.from_pretrained(args.model.resolve()).special_tokens_map)
     templates = snippets(args.random, args.seed)
     parts = [templates[i::16] for i in range(16)]
     with ThreadPoolExecutor(2) as pool:

@@ -8,13 +8,13 @@ use super::json::{Style, json};
 use super::objects::Range;
 use super::operators::integer;
 use super::python::{self, is_named, is_object, is_own, text};
-use super::strings::{lines, string_method};
+use super::strings::{is_space, lines, string_method};
 use super::{failed, unsupported};
 
 /// A filter: its value, and the arguments in parentheses.
 type Filter = fn(&Value, &[Value]) -> Result<Value, Error>;
 
-const FILTERS: [(&str, Filter); 13] = [
+const FILTERS: [(&str, Filter); 14] = [
     ("center", |value, args| match args {
         [] => string_method(&text(value), "center", &[80.into()]),
         args => string_method(&text(value), "center", args),
@@ -37,6 +37,7 @@ const FILTERS: [(&str, Filter); 13] = [
             text(value).into()
         })
     }),
+    ("title", |value, _| Ok(titled(&text(value)).into())),
     ("tojson", tojson),
     ("wordcount", |value, _| {
         Ok(text(value)
@@ -50,6 +51,20 @@ const FILTERS: [(&str, Filter); 13] = [
 /// Jinja2's filters that this crate does not support, and filters that only minijinja has.
 const UNSUPPORTED: &str = "attr filesizeformat format pprint random striptags truncate urlencode urlize wordwrap xmlattr bool chain \
     lines split zip";
+
+/// Returns the text with a capital after each space, hyphen and opening bracket; the other letters are lowered.
+fn titled(text: &str) -> String {
+    let is_between = |c: char| is_space(c) || "-({[<".contains(c);
+    let words = text.split_inclusive(is_between);
+    let capital = |word: &str| match word.chars().next() {
+        Some(first) => {
+            let rest = &word[first.len_utf8()..];
+            first.to_uppercase().collect::<String>() + &rest.to_lowercase()
+        }
+        None => String::new(),
+    };
+    words.map(capital).collect()
+}
 
 /// Adds the filters and tests to an environment.
 pub(super) fn add(environment: &mut Environment) {
