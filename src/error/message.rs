@@ -121,10 +121,11 @@ impl fmt::Display for Message<'_> {
                 similar,
             } => write!(
                 f,
-                "{}: no tensor for {role}{}{}; rename it, or check that the file is complete",
+                "{}: no tensor for {role}{}{}; {}",
                 path.display(),
                 listed("tried", tried),
-                listed("the file holds the similar", similar)
+                listed("the file holds the similar", similar),
+                wrapped(tried, similar).unwrap_or("rename it, or check that the file is complete")
             ),
             Error::ShapeMismatch {
                 path,
@@ -210,4 +211,25 @@ pub(crate) fn abbreviated(names: &[String]) -> String {
         text.push_str(&format!(", and {} more", names.len() - SHOWN));
     }
     text
+}
+
+/// Returns the cure for tensors of a model that PyTorch wrapped in another module.
+fn wrapped(tried: &[String], similar: &[String]) -> Option<&'static str> {
+    const WRAPPERS: [(&str, &str); 2] = [
+        (
+            "module.",
+            "torch.nn.DataParallel put \"module.\" in front of the names: save `model.module.state_dict()`, or remove it from them",
+        ),
+        (
+            "_orig_mod.",
+            "torch.compile put \"_orig_mod.\" in front of the names: save `model._orig_mod.state_dict()`, or remove it from them",
+        ),
+    ];
+    let is_wrapped = |wrapper: &str| {
+        let bare = similar.iter().filter_map(|name| name.strip_prefix(wrapper));
+        bare.into_iter()
+            .any(|name| tried.iter().any(|tried| tried == name))
+    };
+    let found = WRAPPERS.iter().find(|(wrapper, _)| is_wrapped(wrapper));
+    found.map(|(_, cure)| *cure)
 }

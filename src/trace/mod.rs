@@ -28,6 +28,7 @@
 mod backward;
 mod input;
 mod stages;
+mod unread;
 
 pub use backward::run_backward;
 pub use input::TraceInput;

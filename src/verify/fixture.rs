@@ -163,7 +163,8 @@ impl Fixture {
         &self.gradients
     }
 
-    /// Returns the names that are neither an input, a stage, a gradient nor a twin. They are not compared.
+    /// Returns the names that are neither an input, a stage, a gradient nor a twin. They are not compared or, of
+    /// [`Self::open_input`], not read.
     pub fn unknown(&self) -> &[String] {
         &self.unknown
     }

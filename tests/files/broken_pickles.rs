@@ -60,6 +60,99 @@ fn a_whole_file_is_read() {
     assert_eq!(opened(&valid()).unwrap().names().count(), 2);
 }
 
+/// The same archive with wide fields, as of more than 4 GB: an end record of its own, and in the directory sizes and places of
+/// eight bytes.
+fn wide(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let narrow = zip(entries);
+    let (mut bytes, mut directory) = (Vec::new(), Vec::new());
+    for (name, data) in entries {
+        let local = bytes.len() as u64;
+        let padding = (64 - (bytes.len() + 30 + name.len()) % 64) % 64;
+        bytes.extend(record(name, data.len(), padding, None));
+        bytes.extend(data.iter());
+        let mut record = record(name, data.len(), 28, Some(0));
+        record[20..28].fill(0xff); // both sizes
+        record[42..46].fill(0xff); // the place
+        let at = record.len() - 28;
+        record[at..at + 4].copy_from_slice(&[1, 0, 24, 0]);
+        for (i, field) in [data.len() as u64, data.len() as u64, local]
+            .iter()
+            .enumerate()
+        {
+            record[at + 4 + 8 * i..][..8].copy_from_slice(&field.to_le_bytes());
+        }
+        directory.extend(record);
+    }
+    assert!(narrow.starts_with(&bytes));
+    let (offset, n) = (bytes.len() as u64, entries.len() as u64);
+    let end = offset + directory.len() as u64;
+    bytes.extend(&directory);
+    bytes.extend(b"PK\x06\x06");
+    bytes.extend(44u64.to_le_bytes());
+    bytes.extend([0; 12]); // versions and disks
+    for field in [n, n, directory.len() as u64, offset] {
+        bytes.extend(field.to_le_bytes());
+    }
+    bytes.extend(b"PK\x06\x07\0\0\0\0");
+    bytes.extend(end.to_le_bytes());
+    bytes.extend(1u32.to_le_bytes());
+    bytes.extend(b"PK\x05\x06\0\0\0\0");
+    bytes.extend([0xff; 12]); // counts, size and place
+    bytes.extend([0, 0]);
+    bytes
+}
+
+/// PyTorch writes such archives above 4 GB.
+#[test]
+fn an_archive_with_wide_fields_has_the_same_tensors() {
+    let views = [View {
+        name: "weight",
+        first: 1,
+        shape: &[2, 2],
+        strides: &[2, 1],
+    }];
+    let data: Vec<u8> = (0..6).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let pickle = pickle(Dtype::F32, 6, &views);
+    let entries: [(&str, &[u8]); 2] = [("m/data.pkl", &pickle), ("m/data/0", &data)];
+    let wide = wide(&entries);
+    let folder = Folder::new();
+    let files = TensorFiles::open(folder.write("model.bin", &wide)).unwrap();
+    let weight = files.read("weight").unwrap().to_vec2::<f32>().unwrap();
+    assert_eq!(weight, [[1., 2.], [3., 4.]]);
+
+    for n in 4..wide.len() {
+        refused(&wide[..n], &["cut short"]);
+    }
+    // A record of wide fields without one of them, and an end record that is elsewhere.
+    let at = wide
+        .windows(4)
+        .position(|four| four == [1, 0, 24, 0])
+        .unwrap();
+    let mut short = wide.clone();
+    short[at + 2] = 16;
+    refused(&short, &["cut short"]);
+    let at = wide
+        .windows(4)
+        .position(|four| four == b"PK\x06\x07")
+        .unwrap();
+    let mut elsewhere = wide.clone();
+    elsewhere[at + 8] ^= 1;
+    refused(&elsewhere, &["cut short"]);
+}
+
+/// PyTorch compares no checksums, and `torch.serialization.set_crc32_options(False)` writes zeros.
+#[test]
+fn checksums_are_not_compared() {
+    assert!(valid().windows(4).any(|four| four == b"PK\x01\x02")); // whose checksums are zeros
+    let mut other = valid();
+    let at = other
+        .windows(4)
+        .rposition(|four| four == b"PK\x01\x02")
+        .unwrap();
+    other[at + 16..at + 20].fill(7);
+    assert_eq!(opened(&other).unwrap().names().count(), 2);
+}
+
 #[test]
 fn every_truncation_is_refused() {
     let bytes = valid();

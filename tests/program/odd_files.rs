@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use crate::scratch::{answer, program};
+use crate::scratch::{Scratch, answer, program};
 use crate::weights::{is_present, weights};
 
 /// A kind of path, and a function that creates it.
@@ -76,4 +76,20 @@ fn whatever_is_no_file_of_a_generator_is_named() {
     assert_named("tiny-gpt-text", &files, &command);
     let chat = [&command[..], &["--chat"]].concat();
     assert_named("tiny-gpt-text", &["chat_template.jinja"], &chat);
+}
+
+#[test]
+fn names_of_a_module_that_pytorch_wrapped_are_refused_with_the_cure() {
+    for (prefix, cure) in [
+        ("module.", "model.module.state_dict()"),
+        ("_orig_mod.", "model._orig_mod.state_dict()"),
+    ] {
+        let scratch = Scratch::of("tiny-bert");
+        scratch.change_weights(|tensors| {
+            let renamed = std::mem::take(tensors).into_iter();
+            let renamed = renamed.map(|(name, tensor)| (format!("{prefix}{name}"), tensor));
+            *tensors = renamed.collect();
+        });
+        scratch.run(&[]).assert_refused(&[prefix, cure]);
+    }
 }

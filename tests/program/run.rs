@@ -158,3 +158,37 @@ fn gradients_need_a_fixture_that_has_some() {
     answer.assert_status(1);
     assert_says(&answer.stdout, &["FAIL", "no gradients"]);
 }
+
+#[test]
+fn a_note_names_the_inputs_that_the_model_does_not_read() {
+    let scratch = Scratch::of("tiny-bert");
+    let note = "the model does not read";
+    let answer = scratch.run(&[]);
+    assert!(!answer.stderr.contains(note), "{answer:?}");
+    let ones = Tensor::ones((2, 3), DType::F32, &candle_blocks::candle_core::Device::Cpu).unwrap();
+    scratch.change_input(|tensors| {
+        for name in ["attention_maks", "pixel_values", "encoder_hidden_states"] {
+            tensors.insert(name.to_string(), ones.unsqueeze(0).unwrap());
+        }
+    });
+    let answer = scratch.run(&[]);
+    answer.assert_status(0);
+    // Beside hidden states, the names of a whole model's inputs are those of the file's origin.
+    let said = format!("{note} encoder_hidden_states, attention_maks");
+    assert_says(&answer.stderr, &["input.safetensors", &said]);
+
+    scratch.change_input(|tensors| tensors.retain(|name, _| name != "hidden_states"));
+    let ids = Tensor::new(&[[1u32, 2, 3]], &candle_blocks::candle_core::Device::Cpu).unwrap();
+    scratch.change_input(|tensors| {
+        tensors.clear();
+        for name in ["input_ids", "decoder_input_ids", "position_ids"] {
+            tensors.insert(name.to_string(), ids.clone());
+        }
+        tensors.insert("pixel_values".to_string(), ones.clone());
+        tensors.insert("labels".to_string(), ids.clone());
+    });
+    let answer = scratch.run(&[]);
+    answer.assert_status(0);
+    let said = format!("{note} pixel_values, decoder_input_ids, labels");
+    assert_says(&answer.stderr, &[&said]);
+}

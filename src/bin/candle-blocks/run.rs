@@ -39,10 +39,12 @@ pub fn run(args: &Args) -> Result<Outcome> {
     let checkpoint = args.model.open()?;
     let read = args.model.files().chain([args.input.as_path()]);
     output::check_file(&args.output, &checkpoint, read)?;
-    let input = trace_input(&Fixture::open_input(&args.input)?)?;
+    let fixture = Fixture::open_input(&args.input)?;
+    let input = trace_input(&fixture)?;
     let compute = &args.compute;
     let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.input)?;
     write_safetensors(&args.output, &stages, None)?;
+    note_unread(&checkpoint, &fixture, &input)?;
     if input.hidden_states.is_none()
         && let Some(task) = checkpoint.missing_head()?
     {
@@ -52,6 +54,21 @@ pub fn run(args: &Args) -> Result<Outcome> {
     }
     note_non_finite(&checkpoint, &input, &stages)?;
     Ok(Outcome::Done)
+}
+
+/// Prints a note with the input's tensors that the model does not read.
+fn note_unread(checkpoint: &Checkpoint, fixture: &Fixture, input: &TraceInput) -> Result<()> {
+    let unread = input.unread(checkpoint)?;
+    let unknown = fixture.unknown().iter().map(String::as_str);
+    let names: Vec<&str> = unread.into_iter().chain(unknown).collect();
+    if !names.is_empty() {
+        output::warn(format_args!(
+            "note: {}: the model does not read {}",
+            fixture.path().display(),
+            names.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// Prints notes about the first result with NaN or infinity, and about inputs and weights that hold such values.

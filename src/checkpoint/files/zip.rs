@@ -1,5 +1,6 @@
 //! A zip archive's directory: the location of each entry. `torch.save` and `numpy.savez` store entries uncompressed, so a
-//! tensor can be read in place; compressed entries are refused.
+//! tensor can be read in place; compressed entries are refused. Checksums are not compared: PyTorch does not, and writes zeros
+//! after `torch.serialization.set_crc32_options(False)`.
 //!
 //! The format is described in <https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT>.
 
