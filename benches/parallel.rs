@@ -12,7 +12,7 @@ use std::{env, fs, path::Path, sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Architecture, Checkpoint, ForwardContext, PackedStack, Precision,
+    Architecture, Checkpoint, ForwardContext, Precision, Stack,
     candle_core::{DType, Device, Tensor},
     checkpoint::TensorParallel,
     ops::parallel::{Communicator, Mpi},
@@ -91,7 +91,7 @@ fn run(directory: &str, precision: &str) -> Result<()> {
     Ok(())
 }
 
-fn per_token(stack: &PackedStack, input: &impl Fn(usize) -> Result<Tensor>) -> Result<[f64; 2]> {
+fn per_token(stack: &Stack, input: &impl Fn(usize) -> Result<Tensor>) -> Result<[f64; 2]> {
     let context = ForwardContext::evaluation();
     let mut cache = stack.new_cache();
     stack.forward_cached(&input(PROMPT)?, &context, &mut cache)?;

@@ -4,7 +4,7 @@
 //! - A [`Checkpoint`] loads from safetensors or GGUF files by their `config.json`, and reports the use of every tensor.
 //! - Results equal PyTorch's within a tested bound, from token ids to logits; [`verify`] compares them with fixtures from PyTorch.
 //! - On the CPU, layers run this crate's own kernels, and can be packed for inference in f32, f16, bf16, int8 or int4
-//!   ([`packed`]). On CUDA and Metal, layers are composed of candle's operations; no GPU has run them yet.
+//!   ([`layers`](layers#packing)). On CUDA and Metal, layers are composed of candle's operations; no GPU has run them yet.
 //! - Every parameter gets its gradient ([`ops`]), and transformers loads the saved files ([`Checkpoint::save`]).
 //!
 //! The guides in the repository's `docs/` folder show embeddings, generation, fine-tuning, your own blocks and new model
@@ -25,7 +25,7 @@
 //! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack, with a [`Precision`] |
 //! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
 //! | read the hidden states of every layer | [`Stack::observe`] |
-//! | decode token by token | [`Stack::forward_cached`], [`PackedStack::forward_cached`] |
+//! | decode token by token | [`Stack::forward_cached`] |
 //! | generate token ids, greedily or by sampling | [`generate::Generator`] |
 //! | generate text, or answer in a chat | `text::TextGenerator` (feature `text`) |
 //! | build layers into your own model | `new(&config, vb)` for every layer; `from_parts(..)` for linear layers, norms, feed-forwards and perceptrons |
@@ -68,7 +68,7 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 //!
-//! Every layer and packed layer is `Send` and `Sync`: share one among threads by reference or in an
+//! Every layer is `Send` and `Sync`: share one among threads by reference or in an
 //! `Arc`. Each caller that decodes has its own cache.
 //!
 //! # Decoding
@@ -157,7 +157,7 @@
 //! # Modules
 //!
 //! Each module depends only on earlier ones in this list: [`config`] (plain data), [`device`] (dtypes that a device lacks),
-//! [`ops`] (differentiable operations), [`layers`], [`packed`] (the same layers for inference on the CPU), [`checkpoint`]
+//! [`ops`] (differentiable operations), [`layers`], [`checkpoint`]
 //! (files to layers), [`train`] (optimizer, schedules, LoRA), [`model`] (embeddings, blocks and heads together),
 //! [`compat`] (candle-transformers' interface), [`generate`] (generation of token ids), `text` (text to vectors, scores and
 //! text) and [`trace`] (every intermediate result by name). [`verify`] uses no layer, so it cannot repeat a layer's mistake.
@@ -184,7 +184,6 @@ pub mod layers;
 mod memory;
 pub mod model;
 pub mod ops;
-pub mod packed;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod trace;
@@ -207,10 +206,6 @@ pub use error::{Error, Result};
 pub use layers::{
     Attention, AttentionMask, Dropout, DropoutSource, FeedForward, ForwardContext, KvCache, Linear,
     MixtureOfExperts, Mlp, Norm, RelativeBias, Stack, Sublayer, SublayerNorm, TransformerBlock,
-};
-pub use packed::{
-    PackedAttention, PackedFeedForward, PackedKvCache, PackedMixtureOfExperts, PackedStack,
-    PackedTransformerBlock,
 };
 
 /// The programs in the pages, compiled and run with the tests of the documentation.

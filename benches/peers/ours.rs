@@ -7,13 +7,12 @@ use std::env;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, PackedKvCache, PackedStack,
-    Precision, Stack,
+    AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, Precision, Stack,
     config::GroupSize,
     ops::mse,
     train::{AdamW, AdamWConfig, Lora, ParameterGroup},
 };
-use candle_core::{DType, Device, Module, ModuleT, Tensor};
+use candle_core::{DType, Device, ModuleT, Tensor};
 use protocol::{Case, Run, Simply, Steps, Task, serve};
 
 /// The worker's command-line argument.
@@ -80,27 +79,23 @@ fn load(form: Form, case: Case) -> Result<Box<dyn Run>> {
     match (form, case.precision.as_str()) {
         (Form::Plain, "f32") => {
             let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
-            plain(stack, case, context)
+            inference(stack, case, context)
         }
         (Form::Plain, _) => bail!("not packed, it is measured in f32 only"),
-        (Form::Packed, name) => packed(&checkpoint, precision(name)?, case, context),
+        (Form::Packed, name) => {
+            let stack = checkpoint.packed_stack(precision(name)?)?;
+            inference(stack, case, context)
+        }
     }
 }
 
-fn packed(
-    checkpoint: &Checkpoint,
-    precision: Precision,
-    case: Case,
-    context: ForwardContext,
-) -> Result<Box<dyn Run>> {
+fn inference(stack: Stack, case: Case, context: ForwardContext) -> Result<Box<dyn Run>> {
     let Case { x, step, op, .. } = case;
-    if op == "feed_forward" {
-        let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
-        let sublayer = stack.blocks()[0].feed_forward().pack(precision)?;
-        return Ok(Box::new(Simply(move || sublayer.forward(&x))));
-    }
-    let stack = checkpoint.packed_stack(precision)?;
     Ok(match op.as_str() {
+        "feed_forward" => {
+            let sublayer = stack.blocks()[0].feed_forward().clone();
+            Box::new(Simply(move || sublayer.forward_t(&x, false)))
+        }
         "encoder" => Box::new(Simply(move || stack.forward_with(&x, &context))),
         "prefill" => {
             let mut cache = stack.new_cache();
@@ -112,35 +107,9 @@ fn packed(
         "step" => {
             let mut cache = stack.new_cache();
             stack.forward_cached(&x, &context, &mut cache)?;
-            Box::new(PackedStep {
+            Box::new(Step {
                 seen: cache.seen(),
                 cache,
-                x: step.context("the input has no step")?,
-                context,
-                stack,
-            })
-        }
-        other => bail!("{other} is not measured"),
-    })
-}
-
-fn plain(stack: Stack, case: Case, context: ForwardContext) -> Result<Box<dyn Run>> {
-    let Case { x, step, op, .. } = case;
-    Ok(match op.as_str() {
-        "feed_forward" => {
-            let sublayer = stack.blocks()[0].feed_forward().clone();
-            Box::new(Simply(move || sublayer.forward_t(&x, false)))
-        }
-        "encoder" => Box::new(Simply(move || stack.forward_with(&x, &context))),
-        "prefill" => Box::new(Simply(move || {
-            stack.forward_cached(&x, &context, &mut stack.new_cache())
-        })),
-        "step" => {
-            let mut filled = stack.new_cache();
-            stack.forward_cached(&x, &context, &mut filled)?;
-            Box::new(Step {
-                cache: filled.clone(),
-                filled,
                 x: step.context("the input has no step")?,
                 context,
                 stack,
@@ -197,15 +166,15 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
 }
 
 /// The next position, with the same cache in each run.
-struct PackedStep {
-    stack: PackedStack,
+struct Step {
+    stack: Stack,
     context: ForwardContext,
-    cache: PackedKvCache,
+    cache: KvCache,
     seen: usize,
     x: Tensor,
 }
 
-impl Run for PackedStep {
+impl Run for Step {
     fn prepare(&mut self) -> Result<()> {
         Ok(self.cache.truncate(self.seen)?)
     }
@@ -219,27 +188,5 @@ impl Run for PackedStep {
             ..
         } = self;
         Ok(stack.forward_cached(x, context, cache)?)
-    }
-}
-
-/// The next position, with the same cache in each run.
-struct Step {
-    stack: Stack,
-    context: ForwardContext,
-    filled: KvCache,
-    cache: KvCache,
-    x: Tensor,
-}
-
-impl Run for Step {
-    fn prepare(&mut self) -> Result<()> {
-        self.cache = self.filled.clone();
-        Ok(())
-    }
-
-    fn compute(&mut self) -> Result<Tensor> {
-        Ok(self
-            .stack
-            .forward_cached(&self.x, &self.context, &mut self.cache)?)
     }
 }

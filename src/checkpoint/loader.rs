@@ -21,7 +21,6 @@ use crate::layers::{
     FeedForward, ParameterBackend, ParameterSource, Stack, Stored, TransformerBlock, Weight,
 };
 use crate::memory::{check_all, check_next, loading};
-use crate::packed::PackedStack;
 
 /// Loads layers from a checkpoint in a given dtype on a given device. Created by [`Checkpoint::loader`] (plain tensors) or
 /// [`Checkpoint::trainable`] (variables).
@@ -158,11 +157,11 @@ impl<'c> Loader<'c> {
     ///
     /// # Errors
     /// The errors of [`Self::block`]; also if this loader's parameters are variables, f64, or not on the CPU.
-    pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
+    pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
         self.check_frozen()?;
         self.check_room(Held::Blocks, Some(precision))?;
         let config = &self.checkpoint.config;
-        self.packing(precision, |vb| PackedStack::new(config, vb, precision))
+        self.packing(precision, |vb| Stack::new_packed(config, vb, precision))
     }
 
     /// # Errors

@@ -63,7 +63,6 @@ use crate::checkpoint::scheme::{Family, StackPart};
 use crate::config::{ModelConfig, Precision, StackConfig, Task, setters};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
-use crate::packed::PackedStack;
 
 pub(crate) use adapters::{ExpertMatrix, ExpertPart, Reading};
 pub use architecture::Architecture;
@@ -407,7 +406,7 @@ impl Checkpoint {
     /// Loads all blocks and the final norm and packs them. This is the fastest way to run a checkpoint on a CPU.
     ///
     /// Each block is packed, and its original weights are freed, before the next one is read.
-    pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
+    pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
         self.loader(DType::F32, &Device::Cpu)?
             .packed_stack(precision)
     }

@@ -311,8 +311,8 @@ mod tests {
     use super::*;
     use crate::CheckpointOptions;
     use crate::config::Precision;
+    use crate::layers::packed::Packing;
     use crate::layers::{Linear, Stored, Weight};
-    use crate::packed::Packing;
 
     /// The committed files with quantized values, in safetensors folders and in GGUF.
     fn fixtures() -> Vec<PathBuf> {

@@ -10,7 +10,6 @@ use crate::checkpoint::{Loader, Parameters, SaveOptions};
 use crate::config::{Precision, StackConfig};
 use crate::error::{Error, Result};
 use crate::layers::{Communicator, DropoutSource, Partial, Ranks, Stack, visit::Visit};
-use crate::packed::PackedStack;
 
 /// Loads one rank's part of a checkpoint's blocks for tensor parallelism (Shoeybi et al. 2019,
 /// <https://arxiv.org/abs/1909.08053>). Each rank has some heads of every attention and some hidden columns of every
@@ -113,11 +112,11 @@ impl<'c> TensorParallel<'c> {
     ///
     /// # Errors
     /// The errors of [`Loader::packed_stack`].
-    pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
+    pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
         self.loader.check_frozen()?;
         let ranks = (self.communicator.size() > 1).then(|| self.ranks());
         self.loader
-            .build(|vb| PackedStack::part(&self.config, vb, precision, ranks.as_ref()))
+            .build(|vb| Stack::packed_part(&self.config, vb, precision, ranks.as_ref()))
     }
 
     /// Returns this rank's part of the variables, by role; see [`Loader::parameters`].

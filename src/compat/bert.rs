@@ -30,7 +30,6 @@ use crate::config::{
     Precision, StackConfig, TokenEmbeddingsConfig,
 };
 use crate::layers::{AttentionMask, ForwardContext, Stack, TokenEmbeddings, Tokens};
-use crate::packed::PackedStack;
 
 /// The weights' type in the original's examples.
 pub const DTYPE: DType = DType::F32;
@@ -135,15 +134,9 @@ impl Config {
 #[derive(Debug)]
 pub struct BertModel {
     embeddings: TokenEmbeddings,
-    blocks: Blocks,
+    stack: Stack,
     /// The device of the weights.
     pub device: Device,
-}
-
-#[derive(Debug)]
-enum Blocks {
-    Plain(Stack),
-    Packed(PackedStack),
 }
 
 impl BertModel {
@@ -167,9 +160,9 @@ impl BertModel {
         let is_packed = device.is_cpu() && dtype == DType::F32 && !is_trained;
         Ok(Self {
             embeddings,
-            blocks: match is_packed {
-                true => Blocks::Packed(PackedStack::new(&stack, roles, Precision::F32)?),
-                false => Blocks::Plain(Stack::new(&stack, roles)?),
+            stack: match is_packed {
+                true => Stack::new_packed(&stack, roles, Precision::F32)?,
+                false => Stack::new(&stack, roles)?,
             },
             device,
         })
@@ -199,10 +192,7 @@ impl BertModel {
             Some(mask) => attention_mask_of(mask, x.dtype())?,
         };
         let context = ForwardContext::evaluation().with_mask(mask);
-        match &self.blocks {
-            Blocks::Plain(stack) => stack.forward_with(&x, &context),
-            Blocks::Packed(stack) => stack.forward_with(&x, &context),
-        }
+        self.stack.forward_with(&x, &context)
     }
 }
 

@@ -1,9 +1,12 @@
 //! Multi-head attention: self-attention, or cross-attention to an encoder's output.
 
+use std::sync::Arc;
+
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::Init;
 
 use crate::config::{AttentionConfig, LinearConfig, getters};
+use crate::layers::packed::PackedAttention;
 use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, visit::parts};
 use crate::ops::Value;
@@ -71,6 +74,8 @@ pub struct Attention {
     sinks: Option<Tensor>,
     dropout: Dropout,
     config: AttentionConfig,
+    /// The packed weights, in a packed layer. Its linear layers have shapes and biases alone.
+    pub(crate) packed: Option<Arc<PackedAttention>>,
 }
 
 impl Attention {
@@ -129,6 +134,7 @@ impl Attention {
             sinks: sinks.transpose()?,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
             config: config.clone(),
+            packed: None,
         })
     }
 
@@ -178,7 +184,10 @@ impl Attention {
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
-        pass.through(x, |x| self.apply(x, &pass, None, None))
+        pass.through(("attention", self.is_packed()), x, |x| match &self.packed {
+            Some(packed) => packed.apply(x, &pass, None, None),
+            None => self.apply(x, &pass, None, None),
+        })
     }
 
     /// Cross-attention to the context's memory, the output of an encoder: every query sees every position that the memory's
@@ -191,12 +200,14 @@ impl Attention {
     /// If the context has no memory, or shapes do not fit.
     pub fn forward_cross(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
-        pass.through(x, |x| self.apply_cross(x, &pass, None, None))
+        pass.through(("attention", self.is_packed()), x, |x| {
+            self.apply_cross(x, &pass, None, None)
+        })
     }
 }
 
-parts!(Attention: Self { projections, positions, output, position_dropout, dropout, .. }
-    => [projections, positions, position_dropout, dropout] [output]);
+parts!(Attention: Self { projections, positions, output, position_dropout, dropout, packed, .. }
+    => [projections, positions, position_dropout, dropout, packed] [output]);
 
 impl ModuleT for Attention {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -5,7 +5,7 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
     Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, ParameterSource, Sublayer,
-    kv_cache::LayerCache,
+    kv_cache::{LayerCache, LayerCaches},
 };
 use crate::layers::{own::gemma::Beside, pass::Pass, sublayer::Watch, visit::parts};
 use crate::ops::Value;
@@ -48,12 +48,12 @@ pub use stages::BlockStages;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TransformerBlock {
-    attention: Sublayer<Attention>,
-    cross_attention: Option<Sublayer<Attention>>,
-    feed_forward: Sublayer<BlockFeedForward>,
+    pub(crate) attention: Sublayer<Attention>,
+    pub(crate) cross_attention: Option<Sublayer<Attention>>,
+    pub(crate) feed_forward: Sublayer<BlockFeedForward>,
     pub(crate) beside: Option<Box<Beside>>,
-    topology: Topology,
-    parallel_dropout: Dropout,
+    pub(crate) topology: Topology,
+    pub(crate) parallel_dropout: Dropout,
 }
 
 impl TransformerBlock {
@@ -103,6 +103,20 @@ impl TransformerBlock {
         topology(&self) -> Topology => self.topology;
     }
 
+    /// Whether its weights are packed.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.attention.inner().is_packed()
+    }
+
+    /// # Errors
+    /// If the cache is of another stack: of other heads, another number of sequences, or layers that are packed or not.
+    pub(super) fn check_cache(&self, cache: &LayerCache, batch: usize) -> Result<()> {
+        let memory = self.cross_attention.as_ref();
+        let packed = |of: &Sublayer<Attention>| of.inner().packed.clone();
+        let of_attention = (packed(&self.attention), memory.and_then(packed));
+        cache.check(of_attention, batch)
+    }
+
     /// Whether it is a part of a block, whose other parts other ranks have.
     pub(crate) fn is_part(&self) -> bool {
         self.attention.ranks.is_some()
@@ -128,14 +142,18 @@ impl TransformerBlock {
 
     /// The output in a pass, without a cache.
     pub(crate) fn run(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        pass.through(x, |x| self.apply(x, pass, None, &mut Watch::off()))
+        let of = ("block", self.is_packed());
+        pass.through(of, x, |x| {
+            self.apply(x.clone(), pass, None, &mut Watch::off())
+        })
     }
 
     /// Like [`Self::forward_with`], with the same errors, but returns all intermediate results.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         let pass = Pass::new(context, x.dims())?;
         let mut watch = Watch::on();
-        let output = self.apply(&pass.value(x)?, &pass, None, &mut watch)?;
+        let x = pass.value(("block", self.is_packed()), x)?;
+        let output = self.apply(x, &pass, None, &mut watch)?;
         self.watched(watch, output)
     }
 
@@ -156,12 +174,12 @@ impl TransformerBlock {
     /// The output in a pass, for positions after the cached ones.
     pub(super) fn apply(
         &self,
-        x: &Value,
+        x: Value,
         pass: &Pass,
-        cache: Option<&mut LayerCache>,
+        cache: Option<&mut LayerCaches>,
         watch: &mut Watch,
     ) -> Result<Value> {
-        let branches = |x: &Value, watch: &mut Watch| self.apply_branches(x, pass, cache, watch);
+        let branches = |x: Value, watch: &mut Watch| self.apply_branches(x, pass, cache, watch);
         match &self.beside {
             Some(beside) => beside.around(x, pass, watch, branches),
             None => branches(x, watch),
@@ -171,36 +189,50 @@ impl TransformerBlock {
     /// Attention and feed-forward, in sequence or in parallel.
     fn apply_branches(
         &self,
-        x: &Value,
+        x: Value,
         pass: &Pass,
-        mut cache: Option<&mut LayerCache>,
+        mut cache: Option<&mut LayerCaches>,
         watch: &mut Watch,
     ) -> Result<Value> {
         self.check_given(pass.context)?;
         let train = pass.context.train();
         if let Topology::Parallel(norm) = self.topology {
-            return self.apply_parallel(x, pass, cache, watch, norm);
+            return self.apply_parallel(&x, pass, cache, watch, norm);
         }
+        let last = self.last_rows(&x, pass)?;
         let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
             inner.apply(x, pass, cache.as_deref_mut(), residual)
         };
         let beside = self.beside.as_ref();
         let beside = beside.filter(|beside| beside.reads_attention_input());
-        let normal = beside.map(|_| self.attention.input(x)).transpose()?;
-        let mut x = self.attention.apply(x, train, watch, attend)?;
+        let normal = beside.map(|_| self.attention.input(last.as_ref().unwrap_or(&x)));
+        let normal = normal.transpose()?;
+        let rows = (&x, last.as_ref());
+        let attended = self.attention.apply(rows, train, watch, attend)?;
+        // Its memory serves the next step.
+        drop((x, last));
+        let mut x = attended;
         if let (Some(beside), Some(normal)) = (beside, normal) {
             x = beside.after_attention(&normal, x, train)?;
         }
         if let Some(cross) = &self.cross_attention {
             let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
-                inner.apply_cross(x, pass, cache, residual)
+                inner.apply_cross(x, pass.asked(), cache, residual)
             };
-            x = cross.apply(&x, train, watch, attend)?;
+            x = cross.apply((&x, None), train, watch, attend)?;
         }
         let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
             inner.apply(x, residual, train)
         };
-        self.feed_forward.apply(&x, train, watch, feed)
+        self.feed_forward.apply((&x, None), train, watch, feed)
+    }
+
+    /// The rows of the positions whose output is requested, if those are not all.
+    fn last_rows(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
+        match pass.asked().seq == pass.seq {
+            true => Ok(None),
+            false => pass.asked_rows(x.clone()).map(Some),
+        }
     }
 
     /// # Errors

@@ -64,6 +64,9 @@ parts!(BlockFeedForward: Self::Dense(of) => [of] [], Self::Experts(of) => [of] [
 
 impl ModuleT for BlockFeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        Value::through(x, |x| self.apply(x, None, train))
+        match self {
+            Self::Dense(feed_forward) => feed_forward.forward_t(x, train),
+            Self::Experts(experts) => experts.forward_t(x, train),
+        }
     }
 }

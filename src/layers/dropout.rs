@@ -286,6 +286,14 @@ impl Dropout {
         }
     }
 
+    /// As [`Self::apply`], of a value that nobody else reads.
+    pub(super) fn apply_to(&self, x: Value, train: bool) -> Result<Value> {
+        match self.is_on(train) {
+            true => self.apply(&x, train),
+            false => Ok(x),
+        }
+    }
+
     /// A mask of these dimensions, 1 = keep; `None` where nothing is dropped.
     pub(super) fn mask(
         &self,

@@ -1,10 +1,13 @@
 //! The position-wise feed-forward network, plain and gated.
 
+use std::sync::Arc;
+
 use candle_core::{ModuleT, Result, Tensor};
 
 use crate::config::{
     Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit, getters,
 };
+use crate::layers::packed::PackedFeedForward;
 use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource, Xielu, visit::parts};
 use crate::ops::Value;
 
@@ -44,6 +47,8 @@ pub struct FeedForward {
     /// The share of the gate's outputs that become 0.
     pub(crate) sparsity: Option<f64>,
     dropout: Dropout,
+    /// The packed weights, in a packed layer. Its linear layers have shapes and biases alone.
+    pub(crate) packed: Option<Arc<PackedFeedForward>>,
 }
 
 impl FeedForward {
@@ -77,6 +82,7 @@ impl FeedForward {
             clamp: config.clamp,
             sparsity: config.sparsity,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
+            packed: None,
         })
     }
 
@@ -104,6 +110,7 @@ impl FeedForward {
             clamp: None,
             sparsity: None,
             dropout: Dropout::none(),
+            packed: None,
         })
     }
 
@@ -130,7 +137,7 @@ impl FeedForward {
     }
 
     /// Gate, if any, up and down.
-    pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up, &self.down])
     }
 
@@ -150,6 +157,9 @@ impl FeedForward {
 
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        if let Some(packed) = &self.packed {
+            return packed.apply(x, residual, train);
+        }
         let up = self.up.apply(x, None, train)?;
         let gate = self.gate.as_ref().map(|gate| {
             let gate = gate.apply(x, None, train)?;
@@ -182,10 +192,14 @@ impl FeedForward {
     }
 }
 
-parts!(FeedForward: Self { gate, up, down, dropout, .. } => [dropout] [gate, up, down]);
+parts!(FeedForward: Self { gate, up, down, dropout, packed, .. } => [dropout, packed] [gate, up, down]);
 
 impl ModuleT for FeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        Value::through(x, |x| self.apply(x, None, train))
+        match &self.packed {
+            // Its products wake their threads themselves.
+            Some(_) => Value::through_packed("feed-forward", x, |x| self.apply(x, None, train)),
+            None => Value::through(x, |x| self.apply(x, None, train)),
+        }
     }
 }

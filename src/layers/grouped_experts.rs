@@ -10,7 +10,7 @@ use crate::ops::{
 
 /// What experts on a device without kernels of this crate have together.
 #[derive(Clone, Debug)]
-pub(super) struct GroupedExperts {
+pub(crate) struct GroupedExperts {
     chooser: Chooser,
     constants: Constants,
     /// Of frozen experts: gate, if there is one, up and down, each with the tensors of all experts that it was made of.

@@ -5,7 +5,7 @@ use candle_nn::Init;
 
 use crate::config::{LinearConfig, LinearInit, getters};
 use crate::layers::{Dropout, DropoutSource, LowRank, ParameterSource};
-use crate::ops::{Value, Weight};
+use crate::ops::{Packed, Value, Weight};
 
 /// The candle hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {
@@ -102,6 +102,9 @@ impl Linear {
         if (b[0], a[1]) != (d_out, d_in) {
             bail!("linear: an adapter of {a:?} and {b:?} for a weight of [{d_out}, {d_in}]");
         }
+        if let Weight::Joined(..) = self.weight {
+            bail!("linear: the layer is packed and takes no adapter; add it before you pack");
+        }
         adapter.check_beside(self.weight.dtype())?;
         self.adapter = Some(adapter);
         Ok(self)
@@ -133,6 +136,24 @@ impl Linear {
     /// The weight in the form in which the layer keeps it.
     pub(crate) fn kept_weight(&self) -> &Weight {
         &self.weight
+    }
+
+    /// The size of the weight in bytes, if it is packed.
+    pub(super) fn packed_bytes(&self) -> usize {
+        match &self.weight {
+            Weight::Packed(Packed(weight)) => weight.bytes(),
+            _ => 0,
+        }
+    }
+
+    /// The layer's shape and bias, for a layer that has packed its weight with others.
+    pub(crate) fn joined(&self) -> Self {
+        let (d_out, d_in) = self.shape();
+        Self {
+            weight: Weight::Joined(d_out, d_in),
+            bias: self.bias.clone(),
+            adapter: None,
+        }
     }
 
     /// A copy of the layer with the adapter folded into the weight: the same function in evaluation, without the cost

@@ -4,6 +4,37 @@
 //! Layers without dropout implement candle's `Module`. Layers with dropout implement `ModuleT` instead,
 //! so that generic code cannot lose the training flag, and have an inherent `forward` for evaluation;
 //! [`Evaluation`] makes a `Module` of them.
+//!
+//! # Packing
+//!
+//! `pack` returns the same layer with packed weights, for inference on the CPU. The weights are stored in the order in which
+//! the matrix kernels read them: query, key and value together, and gate and up. Biases, activations, gates, residual
+//! connections and norms are computed while the results of a product are in the cache. Attention never writes a matrix of
+//! scores. A packed layer has no gradients and refuses an input that tracks them, and its weights cannot be read back. It
+//! accepts f32, f16 and bf16 inputs, returns the dtype of its input, and computes in f32 between products.
+//!
+//! In every [`Precision`](crate::Precision), a row gives the same bits whatever the rest of the batch, its place in it, the
+//! padding after it and the number of threads. A packed layer can be called from several threads at once. Each thread that
+//! calls, and each thread of the pool, keeps the working memory of its largest call until it ends. So a call with much longer
+//! input than usual is best made from a thread of its own. A packed stack also keeps the memory of hidden states while it lives.
+//!
+//! ```
+//! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
+//! use candle_blocks::{Precision, TransformerBlock};
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::VarBuilder;
+//! let config = BlockConfig::new(
+//!     AttentionConfig::new(64, 4)?,
+//!     FeedForwardConfig::new(64),
+//!     NormConfig::layer_norm(64, 1e-12),
+//!     NormPlacement::Post,
+//! );
+//! let block = TransformerBlock::new(&config, VarBuilder::zeros(DType::F32, &Device::Cpu))?;
+//! let packed = block.pack(Precision::F32)?;
+//! let x = Tensor::randn(0f32, 1., (2, 3, 64), &Device::Cpu)?; // [batch, seq, d_model]
+//! assert_eq!(packed.forward(&x)?.dims(), [2, 3, 64]);
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
 
 mod activation;
 mod attention;
@@ -28,6 +59,7 @@ mod mlp;
 mod moe;
 mod norm;
 pub(crate) mod own;
+pub(crate) mod packed;
 mod parameter_source;
 mod pass;
 mod position;
@@ -56,11 +88,10 @@ pub use ends::ModelEnds;
 pub use evaluation::Evaluation;
 pub use feed_forward::FeedForward;
 pub use kv_cache::KvCache;
-pub(crate) use ledger::{Ledger, check_cached};
+pub(crate) use kv_cache::LayerCaches;
 pub use linear::Linear;
 pub(crate) use linear::torch_bound;
 pub use low_rank::LowRank;
-pub(crate) use marks::Marks;
 pub use mask::AttentionMask;
 pub(crate) use mask::{Marked, check_additive};
 pub use mlp::Mlp;
@@ -69,13 +100,13 @@ pub use norm::Norm;
 pub(crate) use parameter_source::ParameterBackend;
 pub use parameter_source::ParameterSource;
 pub(crate) use pass::{AlibiKey, KeysAndValues, Memo, Pass, TemperatureKey};
-pub(crate) use position::{DistanceRows, RelativeBiases};
+pub(crate) use position::DistanceRows;
 pub use position::{RelativeBias, RelativeEmbeddings, RotaryTables};
 pub use readout::{BlocksOutput, Readout};
 pub(crate) use routing::{Routing, among_near, best, choose_experts, has_gradient};
 pub use similarity::Similarity;
+pub(crate) use stack::SharedParts;
 pub use stack::Stack;
-pub(crate) use stack::{SharedParts, unread_words};
 pub(crate) use sublayer::BranchScale;
 pub use sublayer::{Sublayer, SublayerNorm, SublayerStages};
 pub use xielu::Xielu;

@@ -1,5 +1,7 @@
 //! A mixture of experts: many feed-forwards, of which a router chooses a few for each position.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, ModuleT, Result, Tensor, bail};
 use candle_nn::Init;
 
@@ -8,10 +10,11 @@ use crate::config::{
     Weighted, getters,
 };
 use crate::layers::grouped_experts::GroupedExperts;
+use crate::layers::packed::PackedMixture;
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::sparse_mixer::{self, SparseMixer};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear, ParameterSource, visit::parts};
-use crate::ops::{Columns, Groups, Scores, Value, wide};
+use crate::ops::{Columns, Groups, Scores, Value, wide, with_team};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
 /// sigmoid of `router(x)`, plus a shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>;
@@ -20,22 +23,24 @@ use crate::ops::{Columns, Groups, Scores, Value, wide};
 /// The choice of experts has no gradient; their weights have one, which is 0 for an expert that no position chose.
 #[derive(Clone, Debug)]
 pub struct MixtureOfExperts {
-    router: Linear,
+    pub(crate) router: Linear,
     /// Added to the scores for the choice, `[n_experts]`. It has no gradient: who trains the layer moves it by how often each expert is chosen.
     pub(crate) correction: Option<Tensor>,
-    experts: Vec<FeedForward>,
+    pub(crate) experts: Vec<FeedForward>,
     /// What a device has of them to compute them without the host's knowing which are chosen.
-    grouped: Option<GroupedExperts>,
+    pub(crate) grouped: Option<GroupedExperts>,
     /// The expert that every position uses.
-    shared: Option<Box<FeedForward>>,
+    pub(crate) shared: Option<Box<FeedForward>>,
     /// `[1, d_model]`: the shared expert's output is multiplied by its sigmoid.
-    shared_gate: Option<Linear>,
+    pub(crate) shared_gate: Option<Linear>,
     /// How each position chooses its experts.
     pub(crate) routing: RoutingConfig,
     /// What the weights of experts multiply.
     pub(crate) weighted: Weighted,
     /// Where experts are drawn in training: from its source, and its masks say which count in full.
-    drawn: Dropout,
+    pub(crate) drawn: Dropout,
+    /// The parameters for the kernels, in a packed layer.
+    pub(crate) packed: Option<Arc<PackedMixture>>,
 }
 
 /// Where the rows of a mixture go.
@@ -102,6 +107,7 @@ impl MixtureOfExperts {
             routing: experts.routing,
             weighted: experts.weighted,
             drawn,
+            packed: None,
         })
     }
 
@@ -187,6 +193,9 @@ impl MixtureOfExperts {
 
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        if let Some(packed) = &self.packed {
+            return packed.apply(x, residual, train);
+        }
         let dims = x.dims().to_vec();
         let width = self.router.shape().1;
         // Rows of another width might fill rows of this one, and be mixed without an error.
@@ -281,8 +290,8 @@ impl MixtureOfExperts {
     }
 }
 
-parts!(MixtureOfExperts: Self { router, experts, shared, shared_gate, drawn, .. }
-    => [drawn] [router, experts, shared, shared_gate]);
+parts!(MixtureOfExperts: Self { router, experts, shared, shared_gate, drawn, packed, .. }
+    => [drawn, packed] [router, experts, shared, shared_gate]);
 
 impl ModuleT for MixtureOfExperts {
     /// # Shapes
@@ -291,6 +300,14 @@ impl ModuleT for MixtureOfExperts {
     /// # Errors
     /// If the last dimension is not `d_model`.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        Value::through(x, |x| self.apply(x, None, train))
+        match &self.packed {
+            Some(_) => {
+                let work = || {
+                    Value::through_packed("mixture of experts", x, |x| self.apply(x, None, train))
+                };
+                with_team(work)
+            }
+            None => Value::through(x, |x| self.apply(x, None, train)),
+        }
     }
 }

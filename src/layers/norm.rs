@@ -1,5 +1,8 @@
 //! LayerNorm and RMSNorm.
 
+use std::sync::Arc;
+
+use candle_blocks_kernels::rows::RowNorm;
 use candle_core::{DType, Module, Result, Tensor, bail};
 use candle_nn::Init;
 
@@ -28,6 +31,8 @@ pub struct Norm {
     weight: Tensor, // [d_model]
     bias: Option<Tensor>,
     config: NormConfig,
+    /// The parameters for the kernels, in a packed layer.
+    packed: Option<Arc<RowNorm>>,
 }
 
 impl Norm {
@@ -47,6 +52,7 @@ impl Norm {
             weight,
             bias,
             config: *config,
+            packed: None,
         })
     }
 
@@ -78,6 +84,7 @@ impl Norm {
             weight,
             bias,
             config,
+            packed: None,
         })
     }
 
@@ -88,10 +95,39 @@ impl Norm {
             weight: self.weight.to_dtype(dtype)?,
             bias: bias.transpose()?,
             config: self.config,
+            packed: None,
         })
     }
 
+    /// Returns the norm with its parameters for the kernels too.
+    pub(crate) fn with_packed(&self, packed: RowNorm) -> Self {
+        Self {
+            packed: Some(Arc::new(packed)),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the normalized rows. In a packed layer, the product that reads them normalizes them.
     pub(super) fn apply(&self, x: &Value) -> Result<Value> {
+        let x = match &self.packed {
+            Some(norm) => match x.clone().normalized_by(norm)? {
+                Ok(normal) => return Ok(normal),
+                Err(other) => other,
+            },
+            None => x.clone(),
+        };
+        x.norm(&self.weight, self.bias.as_ref(), &self.config)
+    }
+
+    /// Returns the normalized rows, in a packed layer in the memory of `x`.
+    pub(super) fn apply_in_place(&self, x: Value) -> Result<Value> {
+        let x = match &self.packed {
+            Some(norm) => match x.into_normalized(norm)? {
+                Ok(normal) => return Ok(normal),
+                Err(other) => other,
+            },
+            None => x,
+        };
         x.norm(&self.weight, self.bias.as_ref(), &self.config)
     }
 

@@ -5,8 +5,10 @@ use std::cell::RefCell;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::config::{
-    AlibiConfig, DisentangledConfig, PositionTemperature, RotaryAxes, RotaryConfig, TemperatureBy,
+    AlibiConfig, DisentangledConfig, PositionTemperature, Precision, RotaryAxes, RotaryConfig,
+    TemperatureBy,
 };
+use crate::layers::packed::{Kept, PassTables, check_evaluation};
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,
 };
@@ -37,7 +39,13 @@ pub(crate) struct Pass<'c> {
     pub relative: Option<Tensor>,
     /// What all passes have on a device in common.
     pub constants: Constants,
-    last: Memo<usize, Marks>,
+    /// The pass of each sequence's last position, where the last layer computes no other output.
+    pub last: Option<Box<Self>>,
+    /// The rows that packed layers compute, if padding is left out.
+    pub kept: Option<Kept>,
+    /// What packed layers make of it.
+    pub packed: PassTables,
+    last_marks: Memo<usize, Marks>,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
     temperatures: Memo<(TemperatureKey, DType), Option<RotaryTables>>,
     alibi: Memo<(AlibiKey, DType), Tensor>,
@@ -90,7 +98,10 @@ impl<'c> Pass<'c> {
             shared: RefCell::default(),
             relative: context.relative_embeddings().cloned(),
             constants: Constants::default(),
-            last: Memo::default(),
+            last: None,
+            kept: None,
+            packed: PassTables::default(),
+            last_marks: Memo::default(),
             tables: Memo::default(),
             temperatures: Memo::default(),
             alibi: Memo::default(),
@@ -99,18 +110,37 @@ impl<'c> Pass<'c> {
         }
     }
 
-    /// The value of a tensor, which begins a tape in the context's precision.
-    pub fn value(&self, tensor: &Tensor) -> Result<Value> {
-        Value::multiplied_in(self.context.precision(), tensor)
+    /// The value of a tensor, which begins a tape for a layer that this error name stands for, and that is packed or not.
+    ///
+    /// # Errors
+    /// If the layer is packed, and the context trains or chooses a precision; as for [`Value::packed`].
+    pub fn value(&self, (op, is_packed): (&str, bool), tensor: &Tensor) -> Result<Value> {
+        let precision = self.context.precision();
+        if !is_packed {
+            return Value::multiplied_in(precision, tensor);
+        }
+        if precision != Precision::F32 {
+            bail!(
+                "packed layers multiply in the precision that they were packed to; leave out ForwardContext::with_precision"
+            );
+        }
+        check_evaluation(self.context.train())?;
+        Value::packed(op, tensor)
     }
 
-    /// As [`Value::through`], in the context's precision.
+    /// Applies a layer to a tensor, with threads that stay awake between its steps.
     pub fn through(
         &self,
+        of: (&str, bool),
         x: &Tensor,
         layer: impl FnOnce(&Value) -> Result<Value>,
     ) -> Result<Tensor> {
-        Value::through_in(self.context.precision(), x, layer)
+        let value = self.value(of, x)?;
+        let y = value.working(|| layer(&value)?.tensor())?;
+        match of {
+            (_, true) => y.to_dtype(x.dtype()),
+            _ => Ok(y),
+        }
     }
 
     /// The same pass with what earlier passes have left on a device.
@@ -144,6 +174,19 @@ impl<'c> Pass<'c> {
             self.relative = Some(relative.rows()?);
         }
         Ok(self)
+    }
+
+    /// Leaves out the padding around each sequence, where that changes nothing for the rest.
+    pub fn leave_out_padding(&mut self) -> Result<()> {
+        let keep = self.keep.as_ref().map(|keep| &keep.host);
+        if let Some(keep) = keep
+            && keep.dims() == [self.batch, self.seq]
+            && self.seen == 0
+            && self.additive.borrow().is_none()
+        {
+            self.kept = Kept::new(&keep.flatten_all()?.to_vec1()?, self.seq);
+        }
+        Ok(())
     }
 
     /// The embeddings of this pass's distances, or of `all` that there are, and which is whose.
@@ -183,7 +226,7 @@ impl<'c> Pass<'c> {
     pub fn keep_of_last(&self, keys: usize) -> Result<Option<Marks>> {
         self.check_keep()?;
         let all = self.seen + self.seq;
-        let last = |keep: &Marks| self.last.get(&keys, || keep.narrow(all - keys, keys));
+        let last = |keep: &Marks| self.last_marks.get(&keys, || keep.narrow(all - keys, keys));
         self.keep.as_ref().map(last).transpose()
     }
 

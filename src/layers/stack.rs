@@ -1,21 +1,23 @@
 //! A sequence of blocks with their final norm.
 
-use candle_core::{ModuleT, Result, Tensor, bail};
+use candle_core::{DType, ModuleT, Result, Tensor, bail};
 
-use crate::config::{StackConfig, getters};
-use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
+use std::sync::Arc;
+
+use crate::config::{Position, Precision, StackConfig, getters};
+use crate::layers::kv_cache::{KvCache, without_graph};
+use crate::layers::packed::{Packing, check_evaluation};
 use crate::layers::visit::{Part, Visit, parts};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource,
     RelativeBias, RelativeEmbeddings, TransformerBlock,
 };
 use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
-use crate::ops::{Constants, Value};
+use crate::ops::{Constants, MemoryKeeper, Ranks, Route, Value, with_team};
 
 mod inputs;
 mod shared;
 
-pub(crate) use inputs::unread_words;
 pub(crate) use shared::SharedParts;
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
@@ -24,7 +26,7 @@ pub(crate) use shared::SharedParts;
 /// `layer_inputs.{projection,norm}`, `altup.{spread,merge}.{i}`, and `relative_bias` or, where each block has its own, `blocks.{i}.relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    blocks: Vec<TransformerBlock>,
+    pub(crate) blocks: Vec<TransformerBlock>,
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
     pub(crate) shared: SharedParts,
@@ -32,6 +34,8 @@ pub struct Stack {
     output_dropout: Dropout,
     /// What passes have left on a device for the next.
     constants: Constants,
+    /// Keeps the memory of a packed stack's hidden states between passes.
+    _keeper: Option<Arc<MemoryKeeper>>,
 }
 
 impl Stack {
@@ -52,7 +56,80 @@ impl Stack {
             layer_drop: dropout(config.layer_drop)?,
             output_dropout: dropout(config.output_dropout)?,
             constants: Constants::default(),
+            _keeper: None,
         })
+    }
+
+    /// Like [`Self::new`], with the weights packed for inference on the CPU. Each block is packed before the next is read, so
+    /// that at most one block is in memory unpacked.
+    ///
+    /// # Errors
+    /// As for [`Self::new`] and [`Self::pack`].
+    pub fn new_packed<'p>(
+        config: &StackConfig,
+        vb: impl Into<ParameterSource<'p>>,
+        precision: Precision,
+    ) -> Result<Self> {
+        Self::packed_part(config, vb.into(), precision, None)
+    }
+
+    /// As [`Self::new_packed`], of blocks that are parts of those of the ranks, if there are some.
+    pub(crate) fn packed_part(
+        config: &StackConfig,
+        vb: ParameterSource,
+        precision: Precision,
+        ranks: Option<&Arc<Ranks>>,
+    ) -> Result<Self> {
+        config.validate()?;
+        let shared = SharedParts::new(config, &vb)?;
+        let packing = Packing::of_file(precision)?;
+        let packing = packing.with_relative(shared.relative_embeddings.as_ref())?;
+        let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
+            let mut block = TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
+            if let Some(ranks) = ranks {
+                block.divide(ranks);
+            }
+            block.packed(&packing.of_block(i))
+        });
+        let blocks = blocks.collect::<Result<_>>()?;
+        packing.check_codes()?;
+        Ok(Self {
+            blocks,
+            layers: config.layers.clone(),
+            shared: shared.packed(&packing)?,
+            layer_drop: Dropout::none(),
+            output_dropout: Dropout::none(),
+            constants: Constants::default(),
+            _keeper: Some(Arc::default()),
+        })
+    }
+
+    /// The same layers with packed parts.
+    pub(crate) fn with_packed(&self, blocks: Vec<TransformerBlock>, shared: SharedParts) -> Self {
+        Self {
+            blocks,
+            shared,
+            _keeper: Some(Arc::default()),
+            ..self.clone()
+        }
+    }
+
+    /// Whether its weights are packed.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.blocks.first().is_some_and(TransformerBlock::is_packed)
+    }
+
+    /// Whether padding is not computed.
+    pub(crate) fn leaves_out_padding(&self) -> bool {
+        let attentions = || {
+            self.blocks
+                .iter()
+                .map(|block| block.attention().inner().config())
+        };
+        let has_alibi = attentions().any(|of| matches!(of.position, Position::Alibi(_)));
+        let shares_keys = attentions().any(|of| of.shared_keys.is_some());
+        let has_bias = !self.relative_biases().is_empty();
+        self.is_packed() && !has_bias && !has_alibi && !shares_keys
     }
 
     getters! {
@@ -94,8 +171,11 @@ impl Stack {
     /// # Errors
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let pass = self.pass(Pass::new(context, x.dims())?)?;
-        pass.through(x, |x| self.apply(x, &pass, None))
+        let mut pass = self.pass(Pass::new(context, x.dims())?)?;
+        if self.leaves_out_padding() {
+            pass.leave_out_padding()?;
+        }
+        self.run(x.clone(), &pass, None, None)
     }
 
     /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
@@ -129,27 +209,12 @@ impl Stack {
         mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<Tensor> {
         let pass = self.pass(Pass::new(context, x.dims())?)?;
-        // Without a team, whose threads would be missing where the observer computes.
-        let mut x = pass.value(x)?;
-        let inputs = self.inputs_of_layers(&x, &pass)?;
-        x = self.before_blocks(&x, context.train())?;
-        for (i, &block) in self.layers.iter().enumerate() {
-            if self.layer_drop.drops_all(context.train())? {
-                continue;
-            }
-            self.enter(i, &pass, inputs.as_ref())?;
-            let (block, mut watch) = (&self.blocks[block], Watch::on());
-            x = block.apply(&x, &pass, None, &mut watch)?;
-            let stages = block.watched(watch, x)?;
-            x = pass.value(stages.hidden())?;
-            observer(i, &stages)?;
-        }
-        self.behind_blocks(&x, context.train())?.tensor()
+        self.run(x.clone(), &pass, None, Some(&mut observer))
     }
 
     /// An empty cache for [`Self::forward_cached`].
     pub fn new_cache(&self) -> KvCache {
-        KvCache::new(self.layers.len())
+        KvCache::new(self.layers.len(), self.is_packed())
     }
 
     /// The output for new positions that follow those in `cache`, to which they are added.
@@ -180,11 +245,39 @@ impl Stack {
         context: &ForwardContext,
         cache: &mut KvCache,
     ) -> Result<Tensor> {
+        self.after_cached(x.clone(), context, cache, Requested::All)
+    }
+
+    /// The output for the last of each sequence's new positions, `[batch, 1, d_model]`, in the bits of [`Self::forward_cached`]:
+    /// all a next token needs. The last block of a packed stack computes no more than keys and values of the others.
+    pub(crate) fn last_cached(
+        &self,
+        x: Tensor,
+        context: &ForwardContext,
+        cache: &mut KvCache,
+    ) -> Result<Tensor> {
+        let y = self.after_cached(x, context, cache, Requested::Last)?;
+        y.narrow(1, y.dim(1)?.saturating_sub(1), 1)
+    }
+
+    fn after_cached(
+        &self,
+        x: Tensor,
+        context: &ForwardContext,
+        cache: &mut KvCache,
+        requested: Requested,
+    ) -> Result<Tensor> {
+        if self.is_packed() {
+            check_evaluation(context.train())?;
+        }
         let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         let n_layers = (cache.layers.len(), self.layers.len());
-        let sizes = check_cached(x, context, n_layers, attentions)?;
+        let sizes = check_cached(&x, context, n_layers, attentions)?;
+        for (layer, &block) in cache.layers.iter().zip(&self.layers) {
+            self.blocks[block].check_cache(layer, sizes.0)?;
+        }
         let memory = context.memory().map(|memory| &memory.hidden_states);
-        for (name, tensor) in [("input", Some(x)), ("encoder_hidden_states", memory)] {
+        for (name, tensor) in [("input", Some(&x)), ("encoder_hidden_states", memory)] {
             if tensor.is_some_and(Tensor::track_op) {
                 bail!(
                     "stack: {name} tracks gradients, which a pass with a cache does not keep; detach() it, or use forward_with"
@@ -193,14 +286,23 @@ impl Stack {
         }
         let before = cache.ledger.clone();
         let added = |cache: &mut KvCache| {
-            let keep = cache.ledger.extend(context.mask().marks(), sizes)?;
-            let pass = self.pass(Pass::behind(context, sizes, before.seen(), keep))?;
-            pass.through(x, |x| self.apply(x, &pass, Some(&mut cache.layers)))
+            let keep = cache.extend(context.mask().marks(), sizes)?;
+            let seen = before.seen();
+            let last = match (requested, sizes) {
+                (Requested::Last, (batch, seq @ 2..)) if self.is_packed() => {
+                    let pass = Pass::behind(context, (batch, 1), seen + seq - 1, keep.clone());
+                    Some(Box::new(self.pass(pass)?))
+                }
+                _ => None,
+            };
+            let mut pass = self.pass(Pass::behind(context, sizes, seen, keep))?;
+            pass.last = last;
+            self.run(x, &pass, Some(cache), None)
         };
         match added(cache) {
             Ok(y) => Ok(without_graph(&y)),
             Err(error) => {
-                cache.undo(before)?;
+                cache.undo(before);
                 Err(error)
             }
         }
@@ -213,23 +315,78 @@ impl Stack {
         pass.with_relative(self.relative_embeddings())
     }
 
+    /// The output for the requested positions of a pass. The memory of the input is free after the first block, if nobody else
+    /// holds it.
+    fn run(
+        &self,
+        x: Tensor,
+        pass: &Pass,
+        cache: Option<&mut KvCache>,
+        observer: Option<&mut Observer>,
+    ) -> Result<Tensor> {
+        let (dims, dtype, is_packed) = (x.dims().to_vec(), x.dtype(), self.is_packed());
+        let rows = match &pass.kept {
+            Some(kept) => kept.gathered(&x)?,
+            None => x.clone(),
+        };
+        drop(x);
+        let value = pass.value(("stack", is_packed), &rows)?;
+        drop(rows);
+        // Without a cache, keys that layers share stay in one of this pass.
+        let mut own = (is_packed && cache.is_none()).then(|| self.new_cache());
+        let cache = cache.or(own.as_mut().filter(|_| self.shares_keys()));
+        // An observer may compute, and must not find its threads kept by a team.
+        let has_team = observer.is_none() && matches!(value.route(), Route::Kernels);
+        let work = || {
+            self.apply(value, pass, cache, observer.map(|of| (of, dtype)))?
+                .tensor()
+        };
+        let y = if has_team { with_team(work) } else { work() }?;
+        let y = match &pass.kept {
+            Some(kept) => kept.scattered(&y, dims)?,
+            None => y,
+        };
+        y.to_dtype(dtype)
+    }
+
     fn apply(
         &self,
-        x: &Value,
+        x: Value,
         pass: &Pass,
-        mut caches: Option<&mut Vec<LayerCache>>,
+        mut cache: Option<&mut KvCache>,
+        mut observer: Option<(&mut Observer, DType)>,
     ) -> Result<Value> {
-        let inputs = self.inputs_of_layers(x, pass)?;
-        let mut x = self.before_blocks(x, pass.context.train())?;
+        let train = pass.context.train();
+        let inputs = self.inputs_of_layers(&x, pass)?;
+        let mut x = self.before_blocks(&x, train)?;
         for (i, &block) in self.layers.iter().enumerate() {
-            if self.layer_drop.drops_all(pass.context.train())? {
+            if self.layer_drop.drops_all(train)? {
                 continue;
             }
             self.enter(i, pass, inputs.as_ref())?;
-            let cache = caches.as_deref_mut().map(|caches| &mut caches[i]);
-            x = self.blocks[block].apply(&x, pass, cache, &mut Watch::off())?;
+            let block = &self.blocks[block];
+            let shared = block.attention().inner().config().shared_keys;
+            let cache = cache.as_deref_mut();
+            let mut cache = cache.map(|cache| cache.of_layer(i, shared));
+            let Some((observer, dtype)) = &mut observer else {
+                x = block.apply(x, pass, cache.as_mut(), &mut Watch::off())?;
+                continue;
+            };
+            let (route, precision, mut watch) = (x.route(), x.precision(), Watch::on());
+            let y = x
+                .clone()
+                .working(|| block.apply(x, pass, cache.as_mut(), &mut watch))?;
+            let stages = block.watched(watch, y)?;
+            x = Value::on(route, precision, stages.hidden())?;
+            observer(i, &stages.to_dtype(*dtype)?)?;
         }
-        self.behind_blocks(&x, pass.context.train())
+        self.behind_blocks(x, train)
+    }
+
+    /// Whether a layer attends to the keys of another.
+    fn shares_keys(&self) -> bool {
+        let mut attentions = self.blocks.iter().map(|b| b.attention().inner().config());
+        attentions.any(|attention| attention.shared_keys.is_some())
     }
 
     /// What the first block reads: the input, or the streams made of it.
@@ -241,17 +398,29 @@ impl Stack {
     }
 
     /// The output of streams, the final norm and the dropout behind it.
-    pub(crate) fn behind_blocks(&self, x: &Value, train: bool) -> Result<Value> {
+    pub(crate) fn behind_blocks(&self, x: Value, train: bool) -> Result<Value> {
         let x = match &self.shared.streams {
-            Some(streams) => &streams.merged(x, train)?,
+            Some(streams) => streams.merged(&x, train)?,
             None => x,
         };
-        match &self.shared.final_norm {
-            Some(norm) => self.output_dropout.apply(&norm.apply(x)?, train),
-            None => self.output_dropout.apply(x, train),
-        }
+        let x = match &self.shared.final_norm {
+            Some(norm) => norm.apply_in_place(x)?,
+            None => x,
+        };
+        self.output_dropout.apply_to(x, train)
     }
 }
+
+/// The positions whose output is requested.
+#[derive(Clone, Copy)]
+enum Requested {
+    All,
+    /// The last of each sequence.
+    Last,
+}
+
+/// Receives the intermediate results of each layer.
+type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 parts!(Stack:
     Self {

@@ -210,6 +210,19 @@ impl<L> Sublayer<L> {
         })
     }
 
+    /// The same sublayer with other parts.
+    pub(crate) fn with_parts(&self, inner: L, norm: SublayerNorm, scale: BranchScale) -> Self {
+        Self {
+            inner,
+            norm,
+            scale,
+            dropout: self.dropout.clone(),
+            drop_path: self.drop_path.clone(),
+            source: self.source,
+            ranks: self.ranks.clone(),
+        }
+    }
+
     /// Applies `dropout` to the inner layer's output.
     pub fn with_dropout(mut self, dropout: Dropout) -> Self {
         self.dropout = dropout;
@@ -240,23 +253,28 @@ impl<L> Sublayer<L> {
         let inner = |layer: &L, x: &Value, _: Option<&Value>| {
             Value::of(&inner(layer, &x.clone().tensor()?)?)
         };
-        self.apply(&Value::of(x)?, train, &mut watch, inner)?;
+        self.apply((&Value::of(x)?, None), train, &mut watch, inner)?;
         watch.sublayer()
     }
 
-    /// The output for the inner layer `inner`, which adds its own output to the residual that it is given.
+    /// The output for the inner layer `inner`, which adds its own output to the residual that it is given. The residual comes
+    /// from `last`: from the rows of `x` whose output is requested, if those are not all.
     pub(super) fn apply(
         &self,
-        x: &Value,
+        (x, last): (&Value, Option<&Value>),
         train: bool,
         watch: &mut Watch,
         inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
     ) -> Result<Value> {
         let input = watch.see(self.input(x)?)?;
-        let residual = self.residual(x, &input);
+        let residual = match (self.source, last) {
+            (ResidualSource::Input, last) => last.unwrap_or(x),
+            (ResidualSource::Normalized, None) => &input,
+            (ResidualSource::Normalized, Some(last)) => &self.input(last)?,
+        };
         let sum = self.added(&input, Some(residual), train, watch, inner)?;
         watch.see(match self.norm.of_sum() {
-            Some(norm) => norm.apply(&sum)?,
+            Some(norm) => norm.apply_in_place(sum)?,
             None => sum,
         })
     }
@@ -314,11 +332,12 @@ impl<L> Sublayer<L> {
         };
         let branch = watch.see(branch)?;
         let branch = match self.norm.of_output() {
-            Some(norm) => norm.apply(&branch)?,
+            Some(norm) => norm.apply_in_place(branch)?,
             None => branch,
         };
-        let branch = self.scale.apply(self.dropout.apply(&branch, train)?)?;
-        self.drop_path.apply(&branch, train)?.added_to(residual)
+        let branch = self.scale.apply(self.dropout.apply_to(branch, train)?)?;
+        let branch = self.drop_path.apply_to(branch, train)?;
+        branch.added_to(residual)
     }
 
     /// Whether the branch is the inner layer's output as it is.
@@ -353,10 +372,10 @@ impl Watch {
         let Some(seen) = &mut self.0 else {
             return Ok(value);
         };
-        let precision = value.precision();
+        let (route, precision) = (value.route(), value.precision());
         let tensor = value.tensor()?;
         seen.push(tensor.clone());
-        Value::multiplied_in(precision, &tensor)
+        Value::on(route, precision, &tensor)
     }
 
     /// The results of the first sublayer not yet taken.
@@ -392,7 +411,7 @@ impl<L: ModuleT> ModuleT for Sublayer<L> {
             let y = layer.forward_t(&x.clone().tensor()?, train)?;
             Value::of(&y)?.added_to(residual)
         };
-        self.apply(&Value::of(x)?, train, &mut Watch::off(), inner)?
+        self.apply((&Value::of(x)?, None), train, &mut Watch::off(), inner)?
             .tensor()
     }
 }

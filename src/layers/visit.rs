@@ -13,6 +13,8 @@ use crate::ops::Ranks;
 pub(crate) enum Part<'a> {
     Linear(&'a Linear),
     Dropout(&'a Dropout),
+    /// Weights that a layer has packed together: their size in bytes.
+    Packed(usize),
 }
 
 /// A [`Part`] that a visitor may change.
@@ -42,14 +44,33 @@ pub(crate) trait Visit {
         linears.into_iter()
     }
 
+    /// Leaves linear layers whose weights are packed together their shapes and biases.
+    fn join_linears(&mut self) {
+        for (_, linear) in self.linears_mut() {
+            *linear = linear.joined();
+        }
+    }
+
     /// Every dropout, those of adapters too.
     fn dropouts(&self) -> Vec<&Dropout> {
         let mut dropouts = Vec::new();
         self.visit("", &mut |_, part| match part {
             Part::Linear(linear) => dropouts.extend(linear.dropout()),
             Part::Dropout(dropout) => dropouts.push(dropout),
+            Part::Packed(_) => {}
         });
         dropouts
+    }
+
+    /// The size of all packed weights in bytes.
+    fn packed_bytes(&self) -> usize {
+        let mut bytes = 0;
+        self.visit("", &mut |_, part| match part {
+            Part::Linear(linear) => bytes += linear.packed_bytes(),
+            Part::Packed(of_layer) => bytes += of_layer,
+            Part::Dropout(_) => {}
+        });
+        bytes
     }
 
     /// Makes every dropout draw its masks from `source`.
@@ -105,6 +126,22 @@ impl Visit for Option<Arc<Ranks>> {
     fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
         visitor(role, PartMut::Ranks(self));
     }
+}
+
+/// What packs the weights of a layer together.
+pub(crate) trait PackedTogether {
+    /// The size in bytes.
+    fn bytes(&self) -> usize;
+}
+
+impl<P: PackedTogether> Visit for Option<Arc<P>> {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+        if let Some(packed) = self {
+            visitor(role, Part::Packed(packed.bytes()));
+        }
+    }
+
+    fn visit_mut<'a>(&'a mut self, _: &str, _: &mut dyn FnMut(&str, PartMut<'a>)) {}
 }
 
 /// Parts that there may be, with the role of one.
@@ -176,13 +213,18 @@ macro_rules! parts {
     };
 }
 
-/// Gives layers the public method that sets the source of their dropouts.
+/// Gives layers the public methods that concern all their parts.
 macro_rules! draws {
     ($($layer:ident),*) => {
         $(impl $layer {
             /// Makes the layer draw all its dropout masks from `source`, in the order of the forward pass.
             pub fn set_dropout_source(&mut self, source: &DropoutSource) {
                 self.draw_from(source);
+            }
+
+            /// Returns the size of the packed weights in bytes: 0 unless the layer is packed.
+            pub fn bytes(&self) -> usize {
+                self.packed_bytes()
             }
         })*
     };

@@ -2,16 +2,15 @@
 
 use candle_core::{DType, Device};
 
-use super::body::Body;
 use super::shared::sharing;
 use super::{Model, Seq2Seq, TwoTowers};
 use crate::checkpoint::{Checkpoint, Held, Loader, OtherStack};
 use crate::config::{Joint, ModelConfig, Precision};
 use crate::error::{Error, Result};
+use crate::layers::packed::Packing;
 use crate::layers::{
     Embeddings, Linear, ModelEnds, ParameterSource, Readout, Similarity, Stack, Weight,
 };
-use crate::packed::{PackedStack, Packing};
 
 impl Model {
     /// Makes a model whose parameters come from `vb`: under `embeddings`, `blocks`, `pooler`, and the head's task.
@@ -25,15 +24,15 @@ impl Model {
         let vb = vb.into();
         let ends = ModelEnds::new(config, vb.clone())?;
         let device = vb.device().clone();
-        let body = Body::Plain(Box::new(Stack::new(&config.stack, vb)?));
-        Ok(Self::of_parts(config, ends, body, device))
+        let stack = Stack::new(&config.stack, vb)?;
+        Ok(Self::of_parts(config, ends, stack, device))
     }
 
-    fn of_parts(config: &ModelConfig, ends: ModelEnds, body: Body, device: Device) -> Self {
+    fn of_parts(config: &ModelConfig, ends: ModelEnds, stack: Stack, device: Device) -> Self {
         Self {
             config: config.clone(),
             embeddings: ends.embeddings,
-            body,
+            stack: Box::new(stack),
             projection_back: ends.projection_back,
             pooler: ends.pooler,
             head: ends.head,
@@ -73,8 +72,8 @@ impl Model {
                 embeddings.set_word_weight(words);
             }
         }
-        let body = Body::Packed(Box::new(PackedStack::new(&config.stack, vb, precision)?));
-        Ok(Self::of_parts(config, ends, body, Device::Cpu))
+        let stack = Stack::new_packed(&config.stack, vb, precision)?;
+        Ok(Self::of_parts(config, ends, stack, Device::Cpu))
     }
 }
 

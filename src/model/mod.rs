@@ -16,7 +16,7 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 
-mod body;
+mod cache;
 mod image_scaling;
 mod input;
 mod load;
@@ -26,7 +26,7 @@ mod shared;
 mod two_towers;
 mod walk;
 
-pub use body::ModelCache;
+pub use cache::ModelCache;
 pub use image_scaling::ImageScaling;
 pub use input::ModelInput;
 pub use output::ModelOutput;

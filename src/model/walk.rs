@@ -2,12 +2,11 @@
 
 use candle_core::{Device, Module, Result, Tensor, bail};
 
-use super::body::{Body, Observer};
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
 use crate::config::{BlockConfig, ModelConfig, Position, RotaryAxes, RotaryConfig, Task, getters};
 use crate::layers::{
-    BlockStages, BlocksOutput, DropoutSource, Embeddings, ForwardContext, Linear, Readout,
+    BlockStages, BlocksOutput, DropoutSource, Embeddings, ForwardContext, Linear, Readout, Stack,
     TokenEmbeddings, Tokens,
 };
 
@@ -17,7 +16,7 @@ use crate::layers::{
 pub struct Model {
     pub(super) config: ModelConfig,
     pub(super) embeddings: Embeddings,
-    pub(super) body: Body,
+    pub(super) stack: Box<Stack>,
     /// The map of the blocks' output back to the width of the words, if there is one.
     pub(super) projection_back: Option<Linear>,
     pub(super) pooler: Option<Readout>,
@@ -40,9 +39,7 @@ impl Model {
     /// Makes all dropouts draw their masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.embeddings.set_dropout_source(source);
-        if let Body::Plain(stack) = &mut self.body {
-            stack.set_dropout_source(source);
-        }
+        self.stack.set_dropout_source(source);
         for readout in self.pooler.iter_mut().chain(&mut self.head) {
             readout.set_dropout_source(source);
         }
@@ -51,7 +48,7 @@ impl Model {
     /// Whether padding is not computed.
     #[cfg(feature = "text")]
     pub(crate) fn leaves_out_padding(&self) -> bool {
-        matches!(&self.body, Body::Packed(stack) if stack.leaves_out_padding())
+        self.stack.leaves_out_padding()
     }
 
     /// Runs the whole model.
@@ -85,7 +82,10 @@ impl Model {
         {
             context = context.with_patches(patches.grid(pixels)?);
         }
-        let blocks = self.body.blocks(&embeddings, &context, observer)?;
+        let blocks = match observer {
+            None => self.stack.forward_with(&embeddings, &context)?,
+            Some(observer) => self.stack.observe(&embeddings, &context, observer)?,
+        };
         let last_hidden_state = self.projected_back(blocks)?;
         let pooler_output = self.pool(&last_hidden_state, input)?;
         let logits = self.logits(&last_hidden_state, pooler_output.as_ref(), input)?;
@@ -99,7 +99,7 @@ impl Model {
 
     /// An empty cache for [`Self::next_logits`].
     pub fn new_cache(&self) -> ModelCache {
-        self.body.new_cache()
+        ModelCache::new(self.stack.new_cache())
     }
 
     /// The logits `[batch, n_tokens]` behind the last of some new positions, which follow those in `cache` and are added
@@ -117,7 +117,7 @@ impl Model {
         let embeddings = embeddings.forward_t(&tokens, input.train)?;
         let keys_and_values = &mut cache.keys_and_values;
         let last = self
-            .body
+            .stack
             .last_cached(embeddings, &context, keys_and_values)?;
         cache.counted = counted;
         let last = self.projected_back(last)?;
@@ -203,9 +203,12 @@ impl Model {
 
     /// Whether the dropouts of pooler and head are on.
     fn trains(&self, input: &ModelInput) -> bool {
-        input.train && matches!(self.body, Body::Plain(_))
+        input.train && !self.stack.is_packed()
     }
 }
+
+/// Receives the intermediate results of each layer.
+type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 /// The context with the rows of tokens that the inputs of layers are made of, where these have some.
 fn with_layer_inputs(

@@ -4,7 +4,7 @@ use candle_blocks_kernels::{Cpu, rows::elements};
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::array::wide;
-use super::kernels::same_types;
+use super::kernels::{owned, same_types};
 use super::ledger::asked;
 use super::numbers::{Number, Numbers};
 use super::tape::Taped;
@@ -21,9 +21,22 @@ impl Value {
 
     /// Computes `residual + self`, or returns `self` without a residual.
     pub fn added_to(self, residual: Option<&Value>) -> Result<Value> {
-        match residual {
-            Some(residual) => residual.add(&self),
-            None => Ok(self),
+        let Some(residual) = residual else {
+            return Ok(self);
+        };
+        match (self, residual) {
+            (Self::Kernels(x), Self::Kernels(residual))
+                if x.dims() == residual.dims() && x.can_be_added_to(residual) =>
+            {
+                let engine = x.engine();
+                let sum = x.with_data(|data| {
+                    let mut sum = owned(data);
+                    elements::add(engine, sum.slice_mut(), residual.data.read().slice());
+                    Ok(sum.into())
+                });
+                Ok(sum?.into())
+            }
+            (branch, residual) => residual.add(&branch),
         }
     }
 
@@ -97,6 +110,12 @@ impl Value {
 }
 
 impl Taped<Cpu> {
+    /// Returns whether a residual can be added in place.
+    fn can_be_added_to(&self, residual: &Self) -> bool {
+        let is_plain = |of: &Self| of.slot.place.is_none() && of.slot.is_whole();
+        is_plain(self) && is_plain(residual) && self.dtype() == residual.dtype()
+    }
+
     /// Copies the elements. The value must be whole.
     pub(super) fn copy(&self) -> Numbers {
         Numbers::copied(self.data.read().slice())

@@ -3,8 +3,8 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use candle_blocks_kernels::rows::{column_sums, elements};
-use candle_blocks_kernels::{Cpu, Slice, SliceMut, products::Matrix};
+use candle_blocks_kernels::rows::{RowNorm, Source, column_sums, elements};
+use candle_blocks_kernels::{Cpu, Slice, SliceMut, memory::Buffer, products::Matrix};
 use candle_core::{DType, Layout, Result, Storage, Tensor};
 
 use super::backward::Pass;
@@ -19,11 +19,21 @@ pub(crate) enum Data {
     Numbers(Arc<Numbers>),
     /// A contiguous tensor, or a matrix with any strides.
     Tensor(Tensor),
+    /// F32 rows with a norm that a packed product applies as it reads them. Other steps read a normalized copy.
+    Normalized(Arc<Normalized>),
+}
+
+/// Rows, and the norm for each of them.
+pub(crate) struct Normalized {
+    pub rows: Data,
+    pub norm: Arc<RowNorm>,
+    pub engine: Cpu,
 }
 
 /// Read access to [`Data`].
 pub(crate) enum Reading<'a> {
     Numbers(&'a Numbers),
+    Normalized(Numbers),
     Tensor(Box<dyn Deref<Target = Storage> + 'a>, &'a Layout),
 }
 
@@ -50,6 +60,7 @@ impl Engine for Cpu {
         match data {
             Data::Numbers(numbers) => numbers.dtype(),
             Data::Tensor(tensor) => tensor.dtype(),
+            Data::Normalized(_) => DType::F32,
         }
     }
 
@@ -75,6 +86,7 @@ impl Engine for Cpu {
         match data {
             Data::Tensor(tensor) => tensor.reshape(dims),
             Data::Numbers(numbers) => own(numbers).into_tensor(dims),
+            Data::Normalized(rows) => rows.numbers().into_tensor(dims),
         }
     }
 
@@ -82,6 +94,7 @@ impl Engine for Cpu {
         Ok(match data {
             Data::Tensor(tensor) => Computed::Copied(tensor.reshape(dims)?),
             Data::Numbers(numbers) => Computed::moved(own(numbers).into_storage(), dims.into()),
+            Data::Normalized(rows) => Computed::moved(rows.numbers().into_storage(), dims.into()),
         })
     }
 
@@ -161,6 +174,14 @@ macro_rules! same_types {
 }
 pub(super) use same_types;
 
+/// Returns the values, copied if somebody else still reads them, or if a tensor has them.
+pub(super) fn owned(data: Data) -> Numbers {
+    match data {
+        Data::Numbers(numbers) => own(numbers),
+        other => Numbers::copied(other.read().slice()),
+    }
+}
+
 /// Returns the values, copied only if somebody else still reads them.
 fn own(numbers: Arc<Numbers>) -> Numbers {
     Arc::try_unwrap(numbers).unwrap_or_else(|shared| Numbers::copied(shared.slice()))
@@ -203,6 +224,7 @@ impl Data {
     pub fn read(&self) -> Reading<'_> {
         match self {
             Self::Numbers(numbers) => Reading::Numbers(numbers),
+            Self::Normalized(rows) => Reading::Normalized(rows.numbers()),
             Self::Tensor(tensor) => {
                 let (storage, layout) = tensor.storage_and_layout();
                 Reading::Tensor(Box::new(storage), layout)
@@ -211,11 +233,26 @@ impl Data {
     }
 }
 
+impl Normalized {
+    /// Normalizes the rows.
+    fn numbers(&self) -> Numbers {
+        let rows = self.rows.read();
+        let Slice::F32(rows) = rows.slice() else {
+            unreachable!("f32, as checked where the norm was attached")
+        };
+        let mut normal = Buffer::new(rows.len());
+        let rows = Source::new(rows, self.norm.width()).with_norm(Some(&self.norm));
+        rows.copy_to(self.engine, &mut normal);
+        Numbers::F32(normal)
+    }
+}
+
 impl Reading<'_> {
     /// Returns all values. A tensor's values start at its first element.
     pub fn slice(&self) -> Slice<'_> {
         match self {
             Self::Numbers(numbers) => numbers.slice(),
+            Self::Normalized(numbers) => numbers.slice(),
             Self::Tensor(storage, layout) => {
                 let all = storage_slice(storage);
                 // A view without elements may begin after the last one.

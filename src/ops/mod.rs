@@ -48,7 +48,7 @@ mod linear;
 mod mse;
 mod norm;
 mod numbers;
-mod packed_linear;
+mod packed_step;
 pub mod parallel;
 mod peak;
 mod ranks;

@@ -42,11 +42,6 @@ impl Ranks {
         })
     }
 
-    /// Replaces values by their sums over the ranks.
-    pub fn sum_in_place(&self, values: &mut [f32]) -> Result<()> {
-        self.communicator.all_reduce_sum(values)
-    }
-
     fn sum<E: Engine>(&self, data: E::Data, dims: &[usize]) -> Result<E::Output> {
         E::cotangent(&self.communicator.sum(&E::tensor(data, dims)?)?)
     }

@@ -257,6 +257,12 @@ impl<E: Engine> Taped<E> {
         Ok(value)
     }
 
+    /// Changes the data of a value without a gradient.
+    pub fn with_data(self, change: impl FnOnce(E::Data) -> Result<E::Data>) -> Result<Self> {
+        let data = change(self.data)?;
+        Ok(Self { data, ..self })
+    }
+
     /// Returns some columns in the last dimension, without a copy.
     pub fn columns(&self, columns: Range<usize>) -> Self {
         let mut value = self.clone();

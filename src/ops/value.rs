@@ -56,7 +56,7 @@ impl Value {
     }
 
     /// Like [`Self::multiplied_in`], on a given route.
-    pub(super) fn on(route: Route, precision: Precision, tensor: &Tensor) -> Result<Self> {
+    pub fn on(route: Route, precision: Precision, tensor: &Tensor) -> Result<Self> {
         Ok(match route {
             Route::Kernels => Self::Kernels(Taped::begin(tensor, precision)?),
             Route::Composed => Self::Composed(Taped::begin(tensor, precision)?),
@@ -68,24 +68,28 @@ impl Value {
         on_either!(self, of => of.precision())
     }
 
+    /// Returns the route on which it is computed.
+    pub fn route(&self) -> Route {
+        match self {
+            Self::Kernels(_) => Route::Kernels,
+            Self::Composed(_) => Route::Composed,
+        }
+    }
+
     /// Applies `layer` to a tensor, on a tape, with threads that stay awake between its steps.
     ///
     /// # Errors
     /// Same as for [`Self::of`], and `layer`'s errors.
     pub fn through(x: &Tensor, layer: impl FnOnce(&Value) -> Result<Value>) -> Result<Tensor> {
-        Self::through_in(Precision::F32, x, layer)
+        let x = Self::of(x)?;
+        x.working(|| layer(&x)?.tensor())
     }
 
-    /// Like [`Self::through`], for a tape whose linear layers multiply in a precision.
-    pub fn through_in(
-        precision: Precision,
-        x: &Tensor,
-        layer: impl FnOnce(&Value) -> Result<Value>,
-    ) -> Result<Tensor> {
-        let work = || layer(&Self::multiplied_in(precision, x)?)?.tensor();
-        match route(x.device()) {
-            Route::Kernels => with_team(work),
-            Route::Composed => work(),
+    /// Runs `work`, on the kernels' route with threads that stay awake between its steps.
+    pub fn working<R>(&self, work: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Kernels(_) => with_team(work),
+            Self::Composed(_) => work(),
         }
     }
 

@@ -42,6 +42,8 @@ pub(crate) enum Weight {
     Stored(Arc<Stored>),
     /// Packed for the kernels: for inference on the CPU.
     Packed(Packed),
+    /// Packed together with other weights of its layer, which holds them: a shape, `(d_out, d_in)`.
+    Joined(usize, usize),
 }
 
 /// A packed weight, cheap to clone.
@@ -75,6 +77,7 @@ impl Weight {
             Self::Dense(weight) => weight.dims2(),
             Self::Stored(stored) => Ok(stored.dims),
             Self::Packed(Packed(packed)) => Ok((packed.d_out(), packed.d_in())),
+            &Self::Joined(d_out, d_in) => Ok((d_out, d_in)),
         }
     }
 
@@ -82,7 +85,7 @@ impl Weight {
         match self {
             Self::Dense(weight) => weight.dtype(),
             Self::Stored(stored) => stored.dtype,
-            Self::Packed(_) => DType::F32,
+            Self::Packed(_) | Self::Joined(..) => DType::F32,
         }
     }
 
@@ -90,7 +93,7 @@ impl Weight {
         match self {
             Self::Dense(weight) => weight.device(),
             Self::Stored(stored) => &stored.device,
-            Self::Packed(_) => &Device::Cpu,
+            Self::Packed(_) | Self::Joined(..) => &Device::Cpu,
         }
     }
 
@@ -98,7 +101,7 @@ impl Weight {
     pub fn dense(&self) -> Option<&Tensor> {
         match self {
             Self::Dense(weight) => Some(weight),
-            Self::Stored(_) | Self::Packed(_) => None,
+            Self::Stored(_) | Self::Packed(_) | Self::Joined(..) => None,
         }
     }
 
@@ -111,6 +114,9 @@ impl Weight {
                 let rows: Vec<u32> = (0..packed.0.d_out() as u32).collect();
                 packed.rows(&rows)
             }
+            Self::Joined(d_out, d_in) => bail!(
+                "linear: the weight [{d_out}, {d_in}] is packed with others of its layer, and cannot be read or used alone; keep the layer that it was packed from"
+            ),
         }
     }
 
@@ -118,7 +124,7 @@ impl Weight {
     pub fn detached(&self) -> Self {
         match self {
             Self::Dense(weight) => Self::Dense(weight.detach()),
-            Self::Stored(_) | Self::Packed(_) => self.clone(),
+            Self::Stored(_) | Self::Packed(_) | Self::Joined(..) => self.clone(),
         }
     }
 
@@ -127,7 +133,7 @@ impl Weight {
         match self {
             Self::Dense(weight) => Ok(Data::Tensor(weight.clone())),
             Self::Stored(stored) => stored.numbers().map(Data::from),
-            Self::Packed(_) => self.tensor().map(Data::Tensor),
+            Self::Packed(_) | Self::Joined(..) => self.tensor().map(Data::Tensor),
         }
     }
 

@@ -81,9 +81,8 @@ pub fn backward_recomputing(
         None => x.clone(),
         Some(_) => {
             let pass = Pass::new(context, x.dims())?;
-            stack
-                .before_blocks(&pass.value(x)?, context.train())?
-                .tensor()?
+            let x = pass.value(of(stack), x)?;
+            stack.before_blocks(&x, context.train())?.tensor()?
         }
     };
     let mut hidden = opened.detach();
@@ -105,7 +104,7 @@ pub fn backward_recomputing(
     {
         (y, _) = shared.forward(stack, layer, &y)?;
     }
-    y = Value::through(&y, |y| stack.behind_blocks(y, context.train()))?;
+    y = Value::through(&y, |y| stack.behind_blocks(y.clone(), context.train()))?;
     let loss = loss(&y)?;
     drop(y);
     let end = snapshot()?;
@@ -160,6 +159,11 @@ fn pulled_back(y: &Tensor, cotangent: &Tensor) -> Result<GradStore> {
     Ok((y * cotangent)?.sum_all()?.backward()?)
 }
 
+/// Returns the stack's name in errors, and whether it is packed.
+fn of(stack: &Stack) -> (&'static str, bool) {
+    ("stack", stack.is_packed())
+}
+
 /// Returns each random stream that a dropout layer uses, once.
 fn sources(stack: &Stack) -> Vec<DropoutSource> {
     let mut sources: Vec<DropoutSource> = Vec::new();
@@ -199,7 +203,7 @@ impl Shared {
         };
         let mut within = context.clone();
         let pass = Pass::new(context, x.dims())?.with_relative(stack.relative_embeddings())?;
-        let inputs = stack.inputs_of_layers(&pass.value(x)?, &pass)?;
+        let inputs = stack.inputs_of_layers(&pass.value(of(stack), x)?, &pass)?;
         let inputs = inputs.map(|inputs| cut(&inputs.tensor()?)).transpose()?;
         pass.enter(stack.shared.relative_biases.shared())?;
         if let Some(relative) = &pass.relative {
@@ -231,12 +235,13 @@ impl Shared {
         x: &Tensor,
     ) -> candle_core::Result<(Tensor, Option<KeysAndValues>)> {
         let pass = Pass::new(&self.context, x.dims())?;
-        let inputs = self.inputs.as_ref().map(|inputs| pass.value(inputs));
+        let (of_stack, inputs) = (of(stack), self.inputs.as_ref());
+        let inputs = inputs.map(|inputs| pass.value(of_stack, inputs));
         stack.enter(layer, &pass, inputs.transpose()?.as_ref())?;
         for (of, [key, value], keys) in &self.keys {
             let shared = KeysAndValues {
-                key: pass.value(key)?,
-                value: pass.value(value)?,
+                key: pass.value(of_stack, key)?,
+                value: pass.value(of_stack, value)?,
                 keys: *keys,
             };
             pass.put_shared(*of, shared);

@@ -1,7 +1,7 @@
 //! A cache for latent attention keeps the latents, not each head's keys and values.
 
 use candle_blocks::{
-    ForwardContext, KvCache, PackedKvCache, Position, Precision, Stack,
+    ForwardContext, KvCache, Position, Precision, Stack,
     candle_core::{DType, Device, Result, Tensor},
     candle_nn::VarBuilder,
 };
@@ -69,20 +69,11 @@ fn other_attentions_keep_keys_and_values_of_every_head() {
     assert_eq!(of_packed.bytes(), cache.bytes());
 }
 
-/// Operations that both kinds of caches have with their stacks.
-trait Cache: Clone {
-    fn step(&mut self, x: &Tensor) -> Vec<u64>;
-    fn keep(&mut self, sequences: &[usize]) -> Result<()>;
-    fn forget(&mut self);
-}
-
+/// A stack with a cache of it.
 #[derive(Clone)]
-struct OfLayers(Stack, KvCache);
+struct OfStack(Stack, KvCache);
 
-#[derive(Clone)]
-struct OfPacked<'a>(&'a candle_blocks::PackedStack, PackedKvCache);
-
-impl Cache for OfLayers {
+impl OfStack {
     fn step(&mut self, x: &Tensor) -> Vec<u64> {
         bits(&self.0.forward_cached(x, &plain(), &mut self.1).unwrap())
     }
@@ -96,21 +87,7 @@ impl Cache for OfLayers {
     }
 }
 
-impl Cache for OfPacked<'_> {
-    fn step(&mut self, x: &Tensor) -> Vec<u64> {
-        bits(&self.0.forward_cached(x, &plain(), &mut self.1).unwrap())
-    }
-
-    fn keep(&mut self, sequences: &[usize]) -> Result<()> {
-        self.1.keep_sequences(sequences)
-    }
-
-    fn forget(&mut self) {
-        self.1.reset();
-    }
-}
-
-fn serves_fewer_sequences_and_begins_again(mut cache: impl Cache) {
+fn serves_fewer_sequences_and_begins_again(mut cache: OfStack) {
     let x = |seed| numbers(&[3, 2, WIDTH], seed);
     let one = |seed: usize, of: usize| x(seed).narrow(0, of, 1).unwrap();
     let mut alone = cache.clone();
@@ -130,16 +107,17 @@ fn a_cache_of_latents_serves_fewer_sequences_and_begins_again() {
     let layers = stack(&kinds::latent());
     for precision in [Precision::F32, Precision::Bf16] {
         let packed = layers.pack(precision).unwrap();
-        serves_fewer_sequences_and_begins_again(OfPacked(&packed, packed.new_cache()));
+        let cache = packed.new_cache();
+        serves_fewer_sequences_and_begins_again(OfStack(packed, cache));
     }
     let cache = layers.new_cache();
-    serves_fewer_sequences_and_begins_again(OfLayers(layers, cache));
+    serves_fewer_sequences_and_begins_again(OfStack(layers, cache));
 }
 
 #[test]
 fn latents_are_taken_back_to_any_position() {
     let packed = stack(&kinds::latent()).pack(Precision::F32).unwrap();
-    let step = |cache: &mut PackedKvCache, seed| {
+    let step = |cache: &mut KvCache, seed| {
         let x = numbers(&[BATCH, 2, WIDTH], seed);
         bits(&packed.forward_cached(&x, &plain(), cache).unwrap())
     };

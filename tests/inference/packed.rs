@@ -1,8 +1,8 @@
 //! Packed layers against PyTorch's fixtures, against the layers they were made from, and against themselves.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, PackedStack, Precision, Visibility,
-    candle_core::{DType, Device, Module, Tensor, Var},
+    AttentionMask, Checkpoint, ForwardContext, Precision, Stack, Visibility,
+    candle_core::{DType, Device, Tensor, Var},
     config::GroupSize,
     trace,
     verify::verify,
@@ -31,8 +31,8 @@ fn input(batch: usize, seq: usize, width: usize) -> Tensor {
         .unwrap()
 }
 
-fn width(stack: &PackedStack) -> usize {
-    stack.blocks()[0].d_model()
+fn width(stack: &Stack) -> usize {
+    stack.blocks()[0].attention().inner().config().d_model
 }
 
 /// An encoder's output for stacks with cross-attention.
@@ -221,7 +221,7 @@ const PRECISIONS: [Precision; 7] = [
 ];
 
 /// Every committed stack in every precision.
-fn packed_stacks() -> impl Iterator<Item = (String, Checkpoint, PackedStack)> {
+fn packed_stacks() -> impl Iterator<Item = (String, Checkpoint, Stack)> {
     let of = |(stack, precision): (Committed, Precision)| {
         let checkpoint = stack.open();
         let packed = checkpoint.packed_stack(precision).unwrap();

@@ -1,7 +1,7 @@
 //! A cache serves the stack and the sequences that it is of; what it cannot serve is an error that leaves it as it was.
 
 use candle_blocks::{
-    AttentionMask, ForwardContext, PackedKvCache, PackedStack, Precision, StackConfig,
+    AttentionMask, ForwardContext, KvCache, Precision, Stack, StackConfig,
     candle_core::{DType, Device, Tensor},
 };
 
@@ -12,12 +12,12 @@ use crate::{
     small::{self, WIDTH, numbers, stack},
 };
 
-fn packed(config: &StackConfig) -> PackedStack {
+fn packed(config: &StackConfig) -> Stack {
     stack(config).pack(Precision::F32).unwrap()
 }
 
 /// Returns a cache after two sequences with five positions.
-fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedKvCache {
+fn after_five(stack: &Stack, context: &ForwardContext) -> KvCache {
     let mut cache = stack.new_cache();
     let x = numbers(&[2, 5, WIDTH], 1);
     stack.forward_cached(&x, context, &mut cache).unwrap();
@@ -25,7 +25,7 @@ fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedKvCache {
 }
 
 /// Returns the next two positions' output.
-fn next(stack: &PackedStack, context: &ForwardContext, cache: &mut PackedKvCache) -> Vec<u64> {
+fn next(stack: &Stack, context: &ForwardContext, cache: &mut KvCache) -> Vec<u64> {
     let x = numbers(&[2, 2, WIDTH], 2);
     bits(&stack.forward_cached(&x, context, cache).unwrap())
 }
@@ -119,7 +119,7 @@ fn a_copy_of_a_cache_goes_on_by_itself() {
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let stack = stack(&config).pack(precision).unwrap();
-            let step = |seed, cache: &mut PackedKvCache| {
+            let step = |seed, cache: &mut KvCache| {
                 let x = numbers(&[2, 2, WIDTH], seed);
                 bits(&stack.forward_cached(&x, &plain, cache).unwrap())
             };

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use candle_blocks::candle_core::Module;
 use candle_blocks::{ForwardContext, Precision, candle_core::Result};
 
 use crate::small::{self, WIDTH, numbers, stack};

@@ -6,7 +6,6 @@ use candle_blocks::{
     checkpoint::{scheme::*, *},
     config::*,
     layers::*,
-    packed::*,
     train::*,
     verify::*,
     *,
@@ -60,15 +59,7 @@ fn layers_and_configurations_are_clone_send_sync_and_debug() {
 }
 
 #[test]
-fn packed_layers_checkpoints_and_optimisers_are_send_sync_and_debug() {
-    shared::<PackedAttention>();
-    shared::<PackedTransformerBlock>();
-    shared::<PackedBlockFeedForward>();
-    shared::<PackedKvCache>();
-    shared::<PackedFeedForward>();
-    shared::<PackedMixtureOfExperts>();
-    shared::<PackedStack>();
-    shared::<PackedSublayer<PackedFeedForward>>();
+fn checkpoints_and_optimisers_are_send_sync_and_debug() {
     shared::<Checkpoint>();
     shared::<Loader>();
     shared::<PlainFile>();

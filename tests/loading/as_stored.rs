@@ -5,7 +5,7 @@ use std::fs;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::InsteadOfStored;
 use candle_blocks::model::{Model, ModelInput};
-use candle_blocks::{Checkpoint, PackedStack, Precision};
+use candle_blocks::{Checkpoint, Precision, Stack};
 
 use super::quantized::{Judged, judged};
 use crate::weights::{is_present, weights};
@@ -101,7 +101,7 @@ fn files_of_numbers_and_layers_in_memory_are_refused_with_the_cure() {
     assert!(message.contains("Checkpoint::packed_stack"), "{message}");
     // Without a checkpoint, the stack finds out for itself.
     let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
-    let stack = PackedStack::new(
+    let stack = Stack::new_packed(
         checkpoint.config(),
         loader.var_builder(),
         Precision::AsStored,

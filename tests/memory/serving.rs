@@ -7,7 +7,6 @@ use std::{
 };
 
 use candle_blocks::Precision;
-use candle_blocks::candle_core::Module;
 
 use crate::{
     counted::{LIVE, alone},

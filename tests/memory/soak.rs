@@ -11,7 +11,7 @@ use std::{
 };
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, PackedStack, Precision, Stack,
+    AttentionMask, Checkpoint, ForwardContext, Precision, Stack,
     candle_core::{Device, Tensor, Var},
 };
 
@@ -47,8 +47,8 @@ const CALLS_OF_ANY_KIND: [Call; 5] = [
 
 /// The layers that all callers share.
 struct Layers {
-    encoder: PackedStack,
-    decoder: PackedStack,
+    encoder: Stack,
+    decoder: Stack,
     trained: Stack,
 }
 

@@ -1,7 +1,7 @@
 //! Packed blocks divided among ranks.
 
 use candle_blocks::{
-    Error, PackedStack, Precision, Result,
+    Error, Precision, Result, Stack,
     candle_core::{DType, Device, Tensor},
     checkpoint::TensorParallel,
 };
@@ -33,7 +33,7 @@ fn divided_families_packed_are_as_near_to_the_truth_as_whole_ones() {
         let exact = fixture.tensor(&format!("layers.{}.output.f64", n_layers - 1));
         let Some(exact) = exact else { continue };
         for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
-            let outputs = |packed: PackedStack| {
+            let outputs = |packed: Stack| {
                 let mut last = None;
                 packed.observe(&x, &context, |_, block| {
                     last = Some(block.output().clone());

@@ -1,8 +1,8 @@
 //! A block that no layer runs is refused: it would be loaded, reported as used and trained, and change nothing.
 
 use candle_blocks::{
-    AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, PackedStack,
-    Precision, Stack, StackConfig,
+    AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, Precision, Stack,
+    StackConfig,
     candle_core::{DType, Device},
     candle_nn::VarBuilder,
 };
@@ -31,7 +31,7 @@ fn layers_that_leave_blocks_out_are_refused() {
     let idle = stack(&[0, 1, 2]);
     assert_says(message(idle.validate()), &WORDS);
     assert_says(message(Stack::new(&idle, zeros())), &WORDS);
-    let packed = PackedStack::new(&idle, zeros(), Precision::F32);
+    let packed = Stack::new_packed(&idle, zeros(), Precision::F32);
     assert_says(message(packed), &WORDS);
 }
 

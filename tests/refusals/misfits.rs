@@ -6,7 +6,7 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, ExpertsConfig, FeedForward,
     FeedForwardConfig, ForwardContext, MixtureOfExperts, NormConfig, Precision, RelativeBias,
     StackConfig, Visibility,
-    candle_core::{DType, Device, Module, Tensor},
+    candle_core::{DType, Device, Tensor},
     candle_nn::VarBuilder,
     config::{
         GateClamp, NormWeight, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RoutingConfig,

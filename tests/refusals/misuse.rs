@@ -9,7 +9,7 @@ use candle_blocks::{
     train::Fresh,
     verify::Fixture,
 };
-use candle_core::{DType, Device, Module, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::weights::{is_present, weights};
 

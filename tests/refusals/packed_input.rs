@@ -2,7 +2,7 @@
 
 use candle_blocks::{
     AttentionMask, ForwardContext, Precision, StackConfig, TransformerBlock,
-    candle_core::{Device, Module, Result, Tensor},
+    candle_core::{Device, Result, Tensor},
 };
 
 use crate::{

@@ -70,7 +70,8 @@ impl<T: Element> Pool<T> {
     /// reuse an activation's buffer with another size, but nothing takes twice the memory that it needs.
     fn take(&mut self, len: usize) -> Option<Vec<T>> {
         let most = len + len / 2;
-        let sizes = self.free.iter().map(Vec::capacity).enumerate();
+        // Of equal ones the last that was freed, which may still be in the cache.
+        let sizes = self.free.iter().map(Vec::capacity).enumerate().rev();
         let (at, size) = sizes
             .filter(|&(_, size)| (len..=most).contains(&size))
             .min_by_key(|&(_, size)| size)?;
@@ -125,9 +126,15 @@ impl<T: Recycled> Buffer<T> {
     /// Creates a buffer with `len` elements and unspecified contents.
     pub fn new(len: usize) -> Self {
         let known = lock::<T>().take(len);
-        let mut numbers = known.unwrap_or_else(|| Vec::with_capacity(len));
-        // Fills only new memory, and elements beyond a reused buffer's last length.
-        numbers.resize(len, T::ZERO);
+        let numbers = match known {
+            // Fills elements beyond a reused buffer's last length.
+            Some(mut numbers) => {
+                numbers.resize(len, T::ZERO);
+                numbers
+            }
+            // The system clears new pages as they are first touched, by the thread that touches them.
+            None => vec![T::ZERO; len],
+        };
         lock::<T>().using(numbers.capacity());
         Self(numbers)
     }

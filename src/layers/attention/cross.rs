@@ -4,7 +4,7 @@ use candle_core::{Result, bail};
 
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
-use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
+use crate::layers::{kv_cache::LayerCaches, mask::Marked, pass::Pass};
 use crate::ops::{Value, Visible};
 
 impl Attention {
@@ -14,9 +14,12 @@ impl Attention {
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCache>,
+        cache: Option<&mut LayerCaches>,
         residual: Option<&Value>,
     ) -> Result<Value> {
+        if let Some(packed) = &self.packed {
+            return packed.apply(x, pass, cache, residual);
+        }
         let train = pass.context.train();
         let memory = pass.memory()?;
         let QueryKeyValue::Separate { query, key, value } = &self.projections else {
@@ -35,6 +38,7 @@ impl Attention {
         let (key, value) = match cache {
             None => project()?,
             Some(cache) => {
+                let cache = cache.tensors()?;
                 let known = match cache.known_memory(pass.batch, memory.keys)? {
                     Some(known) => known.clone(),
                     None => {

@@ -6,7 +6,7 @@ use super::disentangled::Positions;
 use super::query_key_norm::normalized;
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
-use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::KeysAndValues, pass::Pass};
+use crate::layers::{kv_cache::LayerCaches, mask::Marked, pass::KeysAndValues, pass::Pass};
 use crate::ops::{Value, Visible};
 use crate::{
     config::{AttentionConfig, Position, QueryKeyNorm, RotaryPairing},
@@ -19,9 +19,12 @@ impl Attention {
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCache>,
+        cache: Option<&mut LayerCaches>,
         residual: Option<&Value>,
     ) -> Result<Value> {
+        if let Some(packed) = &self.packed {
+            return packed.apply(x, pass, cache, residual);
+        }
         let (query, made) = self.project(x, pass)?;
         let positions = self.positions_of(x, pass)?;
         let Some(made) = made else {
@@ -35,6 +38,7 @@ impl Attention {
                 let rows = |of: Value| rows(of, pass.batch, pass.seq);
                 let heads = self.latent().map_or(self.config.n_kv_heads, |_| 1);
                 let new = (&rows(first)?, &rows(second)?);
+                let cache = cache.tensors()?;
                 let (first, second) = cache.append(new, heads, self.config.window)?;
                 let keys = first.dim(1)?;
                 ([query.beside(&first)?, query.beside(&second)?], keys)

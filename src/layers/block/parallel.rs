@@ -5,7 +5,7 @@ use candle_core::Result;
 use super::TransformerBlock;
 use crate::config::ParallelNorm;
 use crate::layers::{Attention, BlockFeedForward};
-use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
+use crate::layers::{kv_cache::LayerCaches, pass::Pass, sublayer::Watch};
 use crate::ops::Value;
 
 impl TransformerBlock {
@@ -14,13 +14,18 @@ impl TransformerBlock {
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCache>,
+        cache: Option<&mut LayerCaches>,
         watch: &mut Watch,
         norm: ParallelNorm,
     ) -> Result<Value> {
         let train = pass.context.train();
         let attention_input = watch.see(self.attention.input(x)?)?;
-        let residual = self.attention.residual(x, &attention_input);
+        let last = self.last_rows(x, pass)?;
+        let (x, last_input) = match &last {
+            None => (x, attention_input.clone()),
+            Some(last) => (last, self.attention.input(last)?),
+        };
+        let residual = self.attention.residual(x, &last_input);
         // With dropout of the two branches' sum, the residual comes last.
         let dropped = self.parallel_dropout.is_on(train);
         let added_to = (!dropped).then_some(residual);
@@ -33,13 +38,14 @@ impl TransformerBlock {
         let attended = match dropped && watch.is_on() {
             false => watch.see(attended)?,
             true => {
-                let attended = pass.value(&attended.tensor()?)?;
+                let (route, precision) = (attended.route(), attended.precision());
+                let attended = Value::on(route, precision, &attended.tensor()?)?;
                 watch.see(residual.add(&attended)?)?;
                 attended
             }
         };
         let input = match norm {
-            ParallelNorm::Shared => attention_input.clone(),
+            ParallelNorm::Shared => last_input.clone(),
             ParallelNorm::Separate => self.feed_forward.input(x)?,
         };
         let input = watch.see(input)?;

@@ -1,6 +1,6 @@
 //! The intermediate results of a block.
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 
 use crate::config::AltUpConfig;
 use crate::layers::SublayerStages;
@@ -53,6 +53,25 @@ impl BlockStages {
         let active = self.hidden.narrow(D::Minus1, altup.active * width, width)?;
         self.output = active.contiguous()?;
         Ok(self)
+    }
+
+    /// The same stages in another type.
+    pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        let sublayer = |of: &SublayerStages| -> Result<SublayerStages> {
+            Ok(SublayerStages {
+                input: of.input.to_dtype(dtype)?,
+                inner_output: of.inner_output.to_dtype(dtype)?,
+                output: of.output.to_dtype(dtype)?,
+            })
+        };
+        Ok(Self {
+            attention: sublayer(&self.attention)?,
+            cross_attention: self.cross_attention.as_ref().map(sublayer).transpose()?,
+            feed_forward: sublayer(&self.feed_forward)?,
+            layer_input: self.layer_input.as_ref().map(sublayer).transpose()?,
+            output: self.output.to_dtype(dtype)?,
+            hidden: self.hidden.to_dtype(dtype)?,
+        })
     }
 
     /// What the next block reads: the output, or all its streams side by side.

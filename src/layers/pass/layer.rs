@@ -12,6 +12,8 @@ pub(crate) struct Layer {
     pub shared_as: Option<usize>,
     /// The input that it has for itself.
     pub input: Option<Value>,
+    /// Whether it computes no output but that of the pass's last positions.
+    pub asks_last: bool,
 }
 
 /// What queries of a pass attend to.
@@ -36,7 +38,23 @@ impl Pass<'_> {
     pub fn layer_input(&self) -> Result<Value> {
         let input = self.layer.borrow().input.clone();
         let none = "layer input: the block has an input for itself, which its stack makes; run the block there";
-        input.ok_or_else(|| candle_core::Error::msg(none))
+        self.asked_rows(input.ok_or_else(|| candle_core::Error::msg(none))?)
+    }
+
+    /// The pass of the positions whose output is requested of the layer that runs: this one, or that of the last positions.
+    pub fn asked(&self) -> &Self {
+        match &self.last {
+            Some(last) if self.layer.borrow().asks_last => last,
+            _ => self,
+        }
+    }
+
+    /// Among the rows of all positions, those of the requested ones.
+    pub fn asked_rows(&self, rows: Value) -> Result<Value> {
+        match self.asked().seq == self.seq {
+            true => Ok(rows),
+            false => rows.last_of_each(self.seq),
+        }
     }
 
     /// Keeps the keys and values of the layer that runs, if later ones attend to them.

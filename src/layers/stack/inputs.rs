@@ -11,7 +11,15 @@ impl Stack {
     pub(crate) fn inputs_of_layers(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
         let (words, train) = (pass.context.layer_inputs(), pass.context.train());
         match (&self.shared.layer_inputs, words) {
-            (Some(inputs), words) => inputs.apply(x, words, train).map(Some),
+            (Some(inputs), words) => {
+                let gathered = match (words, &pass.kept) {
+                    (Some(words), Some(kept)) => Some(kept.gathered(words)?),
+                    _ => None,
+                };
+                inputs
+                    .apply(x, gathered.as_ref().or(words), train)
+                    .map(Some)
+            }
             (None, None) => Ok(None),
             (None, Some(_)) => unread_words(),
         }
@@ -19,13 +27,17 @@ impl Stack {
 
     /// Begins a layer of a pass.
     pub(crate) fn enter(&self, layer: usize, pass: &Pass, inputs: Option<&Value>) -> Result<()> {
-        pass.enter(self.shared.relative_biases.own(self.layers[layer]))?;
+        let bias = self.shared.relative_biases.own(self.layers[layer]);
+        for pass in [Some(pass), pass.last.as_deref()].into_iter().flatten() {
+            pass.enter(bias)?;
+        }
         let of_inputs = self.shared.layer_inputs.as_ref();
         let width = of_inputs.map_or(0, LayerInputs::width);
         let reads = |block: &TransformerBlock| block.attention().inner().config().shared_keys;
         let is_shared = self.blocks.iter().any(|block| reads(block) == Some(layer));
         pass.begin(Layer {
             shared_as: is_shared.then_some(layer),
+            asks_last: layer + 1 == self.layers.len(),
             input: inputs.map(|all| all.columns(layer * width..(layer + 1) * width)),
         });
         Ok(())
@@ -33,7 +45,7 @@ impl Stack {
 }
 
 /// What a stack says that is given words for the inputs of its layers, which have none.
-pub(crate) fn unread_words<T>() -> Result<T> {
+fn unread_words<T>() -> Result<T> {
     bail!(
         "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
     )

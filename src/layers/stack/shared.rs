@@ -5,6 +5,7 @@ use candle_core::Result;
 use crate::config::StackConfig;
 use crate::layers::own::gemma::{LayerInputs, Streams};
 use crate::layers::position::RelativeBiases;
+use crate::layers::visit::parts;
 use crate::layers::{Norm, ParameterSource, RelativeEmbeddings};
 
 /// The parts of a stack that belong to no block.
@@ -38,3 +39,5 @@ impl SharedParts {
         })
     }
 }
+
+parts!(SharedParts: Self { layer_inputs, streams: altup, .. } => [] [layer_inputs, altup]);

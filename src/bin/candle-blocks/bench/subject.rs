@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use candle_blocks::{
     AttentionConfig, AttentionMask, BlockConfig, Checkpoint, FeedForwardConfig, ForwardContext,
     NormConfig, NormPlacement, StackConfig, Sublayer, SublayerNorm, TransformerBlock,
-    candle_core::{DType, Device, Module, ModuleT, Result as CandleResult, Tensor},
+    candle_core::{DType, Device, ModuleT, Result as CandleResult, Tensor},
     layers::BlockFeedForward,
 };
 

@@ -56,8 +56,9 @@ impl AltUp {
     /// The coefficients that `map` makes of rows, in f32 or wider.
     fn coefficients(&self, x: &Value, map: &Linear, train: bool) -> Result<Value> {
         let normal = self.router_norm.apply(x)?;
-        let normal = normal.scale(1.0 / self.d_model() as f64)?;
         let routed = self.router.apply(&normal, None, train)?;
+        // Scaled behind the product, which rounds once.
+        let routed = routed.scale(1.0 / self.d_model() as f64)?;
         let routed = routed.activate(Activation::Tanh)?;
         map.apply(&routed, None, train)?.widened()
     }
@@ -75,8 +76,8 @@ impl AltUp {
                 let coefficient = coefficients.columns(to * n + from..to * n + from + 1);
                 wide[from].times_column(&coefficient)
             };
-            let sum = (1..n).try_fold(part(0)?, |sum, from| sum.add(&part(from)?))?;
-            sum.add(&wide[to])?.to_dtype(dtype)
+            let sum = (0..n).try_fold(wide[to].clone(), |sum, from| sum.add(&part(from)?))?;
+            sum.to_dtype(dtype)
         };
         (0..n).map(predicted).collect()
     }
@@ -117,7 +118,7 @@ pub(crate) struct Streams {
 }
 
 /// What streams of smaller mean squares are scaled as.
-pub(crate) const LEAST_SQUARE: f64 = 1e-5;
+const LEAST_SQUARE: f64 = 1e-5;
 /// Added to squares of which a root divides, and beyond the digits of any but zeros.
 const TINY: f64 = 1e-30;
 

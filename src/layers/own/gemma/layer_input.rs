@@ -78,7 +78,8 @@ impl LayerInputs {
             None => Ok(inputs),
             Some(words) => {
                 self.check_words(x.dims(), words)?;
-                let words = x.beside(words)?.reshape(dims)?;
+                let words = words.to_dtype(x.dtype())?;
+                let words = x.beside(&words)?.reshape(dims)?;
                 inputs.add(&words)?.scale(FACTOR_OF_SUM)
             }
         }
@@ -88,9 +89,9 @@ impl LayerInputs {
 parts!(LayerInputs: Self { projection, .. } => [] [projection]);
 
 /// Of the sum of projection and words.
-pub(crate) const FACTOR_OF_SUM: f64 = std::f64::consts::FRAC_1_SQRT_2;
+const FACTOR_OF_SUM: f64 = std::f64::consts::FRAC_1_SQRT_2;
 
-pub(crate) fn factor_of_projection(d_model: usize) -> f64 {
+fn factor_of_projection(d_model: usize) -> f64 {
     1.0 / (d_model as f64).sqrt()
 }
 

@@ -13,9 +13,9 @@ mod altup;
 mod laurel;
 mod layer_input;
 
-pub(crate) use altup::{AltUp, LEAST_SQUARE, Streams};
+pub(crate) use altup::{AltUp, Streams};
 pub(crate) use laurel::Laurel;
-pub(crate) use layer_input::{FACTOR_OF_SUM, GatedInput, LayerInputs, factor_of_projection};
+pub(crate) use layer_input::{GatedInput, LayerInputs};
 
 /// The parts of a block beside attention and feed-forward.
 #[derive(Clone, Debug)]
@@ -69,13 +69,13 @@ impl Beside {
     /// The output of a block whose attention and feed-forward are `branches`.
     pub(in crate::layers) fn around(
         &self,
-        x: &Value,
+        x: Value,
         pass: &Pass,
         watch: &mut Watch,
-        branches: impl FnOnce(&Value, &mut Watch) -> Result<Value>,
+        branches: impl FnOnce(Value, &mut Watch) -> Result<Value>,
     ) -> Result<Value> {
         if let Some(altup) = &self.altup {
-            return self.around_streams(altup, x, pass, watch, branches);
+            return self.around_streams(altup, &x, pass, watch, branches);
         }
         let mut x = branches(x, watch)?;
         if let Some(input) = &self.layer_input {
@@ -83,7 +83,7 @@ impl Beside {
             let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
                 inner.apply(x, &of_layer, residual, train)
             };
-            x = input.apply(&x, train, watch, gated)?;
+            x = input.apply((&x, None), train, watch, gated)?;
         }
         match &self.output_scale {
             Some(scale) => x.scale_by(scale),
@@ -99,11 +99,13 @@ impl Beside {
         x: &Value,
         pass: &Pass,
         watch: &mut Watch,
-        branches: impl FnOnce(&Value, &mut Watch) -> Result<Value>,
+        branches: impl FnOnce(Value, &mut Watch) -> Result<Value>,
     ) -> Result<Value> {
         let (train, active) = (pass.context.train(), altup.config.active);
         let predicted = altup.predicted(x, train)?;
-        let y = branches(&predicted[active], watch)?;
+        let y = branches(predicted[active].clone(), watch)?;
+        let predicted = predicted.into_iter().map(|of| pass.asked_rows(of));
+        let predicted = predicted.collect::<Result<Vec<_>>>()?;
         let mut streams = altup.corrected(&predicted, &y, train)?;
         if let Some(input) = &self.layer_input {
             let of_layer = pass.layer_input()?;

@@ -1,25 +1,28 @@
 //! A mixture of experts with packed weights.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use candle_blocks_kernels::rows::{ActivationFunction, Source, softmax};
 use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, products::WeightFormat};
-use candle_core::{Module, Result, Tensor};
+use candle_core::Result;
 
-use super::linear::{Finishing, Product};
-use super::{PackedFeedForward, Packing, elements, map_rows};
+use super::linear::{Product, add_residual};
+use super::{PackedFeedForward, Packing, check_evaluation, elements};
 use crate::config::{Precision, RoutingConfig, RoutingScores, RoutingWeights, Weighted};
-use crate::layers::{MixtureOfExperts, Routing, among_near, best, choose_experts};
+use crate::layers::visit::PackedTogether;
+use crate::layers::{Linear, MixtureOfExperts, Routing, among_near, best, choose_experts};
+use crate::ops::Value;
 
-/// A [`MixtureOfExperts`] packed for inference on the CPU, created by [`MixtureOfExperts::pack`]. The router stays in f32
-/// in every precision, so that rounding does not change the choice of experts.
+/// The packed weights of a [`MixtureOfExperts`]. The router stays in f32 in every precision, so that rounding does not
+/// change the choice of experts.
 #[derive(Clone, Debug)]
-pub struct PackedMixtureOfExperts {
+pub(crate) struct PackedMixture {
     router: Product,
     correction: Option<Vec<f32>>,
-    experts: Vec<PackedFeedForward>,
-    shared: Option<Box<SharedExpert>>,
+    experts: Vec<Arc<PackedFeedForward>>,
+    shared: Option<SharedExpert>,
     routing: RoutingConfig,
     weighted: Weighted,
     cpu: Cpu,
@@ -28,7 +31,7 @@ pub struct PackedMixtureOfExperts {
 /// The expert that every position uses, times the sigmoid of a gate if it has one.
 #[derive(Clone, Debug)]
 struct SharedExpert {
-    feed_forward: PackedFeedForward,
+    feed_forward: Arc<PackedFeedForward>,
     gate: Option<Product>,
 }
 
@@ -36,56 +39,67 @@ scratch!(INPUT_ROWS);
 scratch!(SUM_ROWS);
 scratch!(EXPERT_ROWS);
 
-packs!(MixtureOfExperts, PackedMixtureOfExperts);
+packs!(MixtureOfExperts);
 
-impl PackedMixtureOfExperts {
-    pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
+impl PackedTogether for PackedMixture {
+    fn bytes(&self) -> usize {
+        // The experts are layers themselves.
+        let gate = self.shared.as_ref().and_then(|shared| shared.gate.as_ref());
+        self.router.bytes() + gate.map_or(0, Product::bytes)
+    }
+}
+
+impl MixtureOfExperts {
+    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
         let exact = Packing {
             format: Some(WeightFormat::F32),
             ..packing.clone()
         };
-        let experts = mixture.experts().iter().enumerate();
-        let shared = mixture.shared().map(|(feed_forward, gate)| {
-            let gate = gate.map(|gate| Product::new(&exact, gate));
-            Ok::<_, candle_core::Error>(SharedExpert {
-                feed_forward: PackedFeedForward::new(&packing.at("shared"), feed_forward)?,
-                gate: gate.transpose()?,
-            })
-        });
-        Ok(Self {
-            router: Product::new(&exact, mixture.router())?,
-            correction: mixture.correction.as_ref().map(elements).transpose()?,
-            experts: experts
-                .map(|(e, expert)| {
-                    PackedFeedForward::new(&packing.at(format_args!("experts.{e}")), expert)
-                })
-                .collect::<Result<_>>()?,
-            shared: shared.transpose()?.map(Box::new),
-            routing: mixture.routing,
-            weighted: mixture.weighted,
+        let experts = self.experts.iter().enumerate();
+        let experts = experts.map(|(e, of)| of.packed(&packing.at(format_args!("experts.{e}"))));
+        let experts = experts.collect::<Result<Vec<_>>>()?;
+        let shared = self.shared.as_ref();
+        let shared = shared.map(|of| of.packed(&packing.at("shared")).map(Box::new));
+        let shared = shared.transpose()?;
+        let gate = self.shared_gate.as_ref();
+        let gate = gate.map(|gate| Product::new(&exact, gate)).transpose()?;
+        let packed = PackedMixture {
+            router: Product::new(&exact, &self.router)?,
+            correction: self.correction.as_ref().map(elements).transpose()?,
+            experts: experts.iter().flat_map(|of| of.packed.clone()).collect(),
+            shared: shared
+                .as_ref()
+                .and_then(|of| of.packed.clone())
+                .map(|feed_forward| SharedExpert { feed_forward, gate }),
+            routing: self.routing,
+            weighted: self.weighted,
             cpu: packing.cpu,
+        };
+        Ok(Self {
+            router: self.router.joined(),
+            experts,
+            grouped: None,
+            shared,
+            shared_gate: self.shared_gate.as_ref().map(Linear::joined),
+            packed: Some(Arc::new(packed)),
+            ..self.clone()
+        })
+    }
+}
+
+impl PackedMixture {
+    /// The output, added to `residual`.
+    pub fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        check_evaluation(train)?;
+        let of = ("mixture of experts", self.router.d_in());
+        x.packed_step(of, x.dims().to_vec(), residual, |_, x, residual, y| {
+            self.apply_rows(x, residual, y);
+            Ok(())
         })
     }
 
-    /// The width of the input and the output.
-    pub fn d_model(&self) -> usize {
-        self.router.d_in()
-    }
-
-    /// The size of the packed weights in bytes.
-    pub fn bytes(&self) -> usize {
-        let shared = self.shared.iter();
-        let shared: usize = shared
-            .map(|shared| {
-                shared.feed_forward.bytes() + shared.gate.as_ref().map_or(0, Product::bytes)
-            })
-            .sum();
-        let experts: usize = self.experts.iter().map(PackedFeedForward::bytes).sum();
-        self.router.bytes() + experts + shared
-    }
-
-    /// `y = finishing(Σ weightₑ · expertₑ(x))`.
-    pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+    /// `y = residual + Σ weightₑ · expertₑ(x)`.
+    fn apply_rows(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
         let (rows, width) = (x.rows(), x.width());
         lend(INPUT_ROWS, rows * width, |input: &mut [f32]| {
             x.copy_to(self.cpu, input);
@@ -100,7 +114,7 @@ impl PackedMixtureOfExperts {
                 if let Some(shared) = &self.shared {
                     self.add_shared(shared, input, sum);
                 }
-                finishing.finish(self.cpu, sum, width, y);
+                add_residual(self.cpu, residual, (sum, width), y);
             });
         });
     }
@@ -110,7 +124,7 @@ impl PackedMixtureOfExperts {
         let n_experts = self.router.d_out();
         let mut logits = vec![0.0; input.len() / width * n_experts];
         self.router
-            .apply(&Source::new(input, width), &Finishing::NONE, &mut logits);
+            .apply(&Source::new(input, width), None, &mut logits);
         let RoutingConfig { top_k, scale, .. } = self.routing;
         if let RoutingWeights::AmongNear { tolerance } = self.routing.weights {
             return one_after_another(&logits, n_experts, (top_k, tolerance, scale));
@@ -143,17 +157,17 @@ impl PackedMixtureOfExperts {
 
     /// Adds the shared expert, times its gate if it has one.
     fn add_shared(&self, shared: &SharedExpert, input: &[f32], sum: &mut [f32]) {
-        let width = self.d_model();
+        let width = self.router.d_in();
         let source = Source::new(input, width);
         let mut gates = vec![1.0; source.rows()];
         if let Some(gate) = &shared.gate {
             let mut logits = vec![0.0; source.rows()];
-            gate.apply(&source, &Finishing::NONE, &mut logits);
+            gate.apply(&source, None, &mut logits);
             let (from, to) = (logits[..].into(), (&mut gates[..]).into());
             ActivationFunction::Sigmoid.forward(self.cpu, from, to);
         }
         lend(EXPERT_ROWS, input.len(), |output: &mut [f32]| {
-            shared.feed_forward.apply(&source, &Finishing::NONE, output);
+            shared.feed_forward.apply_rows(&source, None, output);
             let rows = sum.chunks_exact_mut(width).zip(output.chunks_exact(width));
             for ((sum, output), &gate) in rows.zip(&gates) {
                 add_scaled(sum, output, gate);
@@ -161,13 +175,6 @@ impl PackedMixtureOfExperts {
         });
     }
 }
-
-per_row!(
-    PackedMixtureOfExperts,
-    "mixture of experts",
-    |of| (of.d_model(), of.d_model()),
-    of.cpu.threads
-);
 
 /// For each expert the rows that chose it, and its weight in each, by [`RoutingWeights::AmongNear`].
 fn one_after_another(
@@ -206,7 +213,7 @@ fn add_expert(
                 to.iter_mut().for_each(|x| *x *= weight);
             }
         }
-        expert.apply(&Source::new(rows, width), &Finishing::NONE, output);
+        expert.apply_rows(&Source::new(rows, width), None, output);
         for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
             let factor = match weighted {
                 Weighted::Inputs => 1.0,

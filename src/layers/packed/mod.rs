@@ -1,39 +1,13 @@
-//! Layers packed for inference on the CPU: the same results, several times as fast.
+//! Packed weights: the layers' weights in the order in which the kernels read them, for inference on the CPU.
 //!
-//! `pack` converts a layer into its packed form. The weights are stored in the order in which the matrix
-//! kernels read them; biases, activations, gates, residual connections and norms are computed while the
-//! results of a product are in the cache; and attention never writes a matrix of scores. A packed layer has
-//! no gradients and refuses an input that tracks them. It accepts f32, f16 and bf16 inputs, returns the dtype
-//! of its input, and computes in f32 between products.
-//!
-//! In every [`Precision`], a row gives the same bits whatever the rest of the batch, its place in it, the padding
-//! behind it and the number of threads. The number of threads is candle's: set `RAYON_NUM_THREADS`. A packed layer can be called
-//! from several threads at once. Each thread that calls, and each of the pool's, keeps the working memory of its largest call
-//! until it ends: a call with much longer input than usual is best made from a thread of its own.
-//!
-//! ```
-//! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
-//! use candle_blocks::{Precision, TransformerBlock};
-//! use candle_core::{DType, Device, Module, Tensor};
-//! use candle_nn::VarBuilder;
-//! let config = BlockConfig::new(
-//!     AttentionConfig::new(64, 4)?,
-//!     FeedForwardConfig::new(64),
-//!     NormConfig::layer_norm(64, 1e-12),
-//!     NormPlacement::Post,
-//! );
-//! let block = TransformerBlock::new(&config, VarBuilder::zeros(DType::F32, &Device::Cpu))?;
-//! let packed = block.pack(Precision::F32)?;
-//! let x = Tensor::randn(0f32, 1., (2, 3, 64), &Device::Cpu)?; // [batch, seq, d_model]
-//! assert_eq!(packed.forward(&x)?.dims(), [2, 3, 64]);
-//! # Ok::<(), candle_blocks::Error>(())
-//! ```
+//! A layer that has several weights packs them together: query, key and value, or gate and up. It keeps them beside its
+//! linear layers, which have shapes and biases alone from then on, and computes with them as one step of the pass.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use candle_blocks_kernels::{Cpu, products::WeightFormat, threads};
+use candle_blocks_kernels::{Cpu, products::WeightFormat};
 use candle_blocks_kernels::{attention::OperandFormat, memory::LargePages};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
@@ -41,75 +15,40 @@ use crate::{config::Precision, layers::RelativeEmbeddings, ops};
 
 /// Gives a layer the method `pack`.
 macro_rules! packs {
-    ($layer:ty, $packed:ty, |$packing:ident, $of:ident| $made:expr) => {
+    ($layer:ty) => {
         impl $layer {
-            /// Packs the weights for inference on the CPU.
+            /// Packs the weights for inference on the CPU: the same layer, several times as fast, without gradients. The [page
+            /// of the module](crate::layers#packing) says what that means.
             ///
             /// # Errors
             /// If the layer is not on the CPU or is f64, or a weight is beyond the range of the precision.
-            pub fn pack(&self, precision: Precision) -> Result<$packed> {
-                let ($packing, $of) = (&Packing::new(precision)?, self);
-                $made
-            }
-        }
-    };
-    ($layer:ty, $packed:ty) => {
-        packs!($layer, $packed, |packing, layer| <$packed>::new(
-            packing, layer
-        ));
-    };
-}
-
-/// Makes a candle `Module` of a packed layer that computes each row by itself: with its name, the widths of its input and
-/// output, and how many threads stay awake between its steps.
-macro_rules! per_row {
-    ($packed:ty, $name:literal, |$of:ident| $widths:expr, $team:expr) => {
-        impl Module for $packed {
-            /// The output of the original layer in evaluation mode.
-            ///
-            /// # Shapes
-            /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
-            ///
-            /// # Errors
-            /// If the last dimension is not `d_in`, or the input tracks gradients, is f64, or is not on the CPU.
-            fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                let $of = self;
-                let (d_in, d_out) = $widths;
-                map_rows($name, x, (d_in, d_out), $team, |x, y| {
-                    self.apply(&Source::new(x, d_in), &Finishing::NONE, y);
-                    Ok(())
-                })
+            pub fn pack(&self, precision: Precision) -> Result<Self> {
+                self.packed(&Packing::new(precision)?)
             }
         }
     };
 }
 
 mod additive;
-mod altup;
 mod attention;
-mod block;
 mod cache;
+mod compose;
 mod feed_forward;
 mod kept;
 mod key_value_rows;
 mod latents;
-mod laurel;
-mod layer_input;
 mod linear;
 mod mixture;
 mod norm;
 mod pass;
-mod stack;
 mod stored;
-mod sublayer;
 
-pub use attention::PackedAttention;
-pub use block::{PackedBlockFeedForward, PackedTransformerBlock};
-pub use cache::PackedKvCache;
-pub use feed_forward::PackedFeedForward;
-pub use mixture::PackedMixtureOfExperts;
-pub use stack::PackedStack;
-pub use sublayer::PackedSublayer;
+pub(crate) use attention::PackedAttention;
+pub(crate) use cache::PackedLayerCache;
+pub(crate) use feed_forward::PackedFeedForward;
+pub(crate) use kept::Kept;
+pub(crate) use mixture::PackedMixture;
+pub(crate) use pass::PassTables;
 
 /// How and where to pack, and on how many threads to compute.
 #[derive(Clone)]
@@ -134,7 +73,7 @@ impl Packing {
     ///
     /// # Errors
     /// If `CANDLE_BLOCKS_ISA` asks for an instruction set that the CPU lacks, or the precision is that of a file.
-    fn new(precision: Precision) -> Result<Self> {
+    pub(crate) fn new(precision: Precision) -> Result<Self> {
         if precision == Precision::AsStored {
             bail!(
                 "pack: AsStored packs the codes of a quantised file, and a layer in memory has none; load it by \
@@ -168,7 +107,7 @@ impl Packing {
     }
 
     /// To pack blocks that read these embeddings of distances.
-    fn with_relative(self, embeddings: Option<&RelativeEmbeddings>) -> Result<Self> {
+    pub(crate) fn with_relative(self, embeddings: Option<&RelativeEmbeddings>) -> Result<Self> {
         let rows = embeddings.map(RelativeEmbeddings::rows).transpose()?;
         Ok(Self {
             relative: rows.map(|rows| rows.detach()),
@@ -183,7 +122,7 @@ impl Packing {
 
     /// # Errors
     /// If codes were to be packed, and there were none.
-    fn check_codes(&self) -> Result<()> {
+    pub(crate) fn check_codes(&self) -> Result<()> {
         if self.format.is_none() && !self.has_codes.load(Ordering::Relaxed) {
             bail!(
                 "pack: AsStored packs the codes of a quantised file, and no weight has any; pack in Int8, Int4, Bf16, \
@@ -193,8 +132,13 @@ impl Packing {
         Ok(())
     }
 
+    /// To pack a stack's block.
+    pub(crate) fn of_block(&self, i: usize) -> Self {
+        self.at(format_args!("blocks.{i}"))
+    }
+
     /// To pack what has this role in the layer.
-    fn at(&self, role: impl fmt::Display) -> Self {
+    pub(crate) fn at(&self, role: impl fmt::Display) -> Self {
         let role = match &*self.role {
             "" => role.to_string(),
             of => format!("{of}.{role}"),
@@ -206,27 +150,21 @@ impl Packing {
     }
 }
 
-/// Calls `compute` with the elements of `x` `[.., d_in]` in f32 and those of the result, which becomes a tensor
-/// `[.., d_out]` in the type of `x`. With more than one thread, a `team` stays awake
-/// meanwhile.
-fn map_rows(
-    op: &str,
-    x: &Tensor,
-    (d_in, d_out): (usize, usize),
-    team: usize,
-    compute: impl FnOnce(&[f32], &mut [f32]) -> Result<()>,
-) -> Result<Tensor> {
-    let mut dims = x.dims().to_vec();
-    if dims.pop() != Some(d_in) {
-        bail!(
-            "{op}: input has shape {:?}, expected [.., {d_in}]",
-            x.dims()
-        );
+/// # Errors
+/// If a packed layer is to be trained.
+pub(crate) fn check_evaluation(train: bool) -> Result<()> {
+    if train {
+        bail!("packed layers do not train; pack them after training, or use evaluation()");
     }
-    dims.push(d_out);
-    let mut y = vec![0.0; dims.iter().product()];
-    with_elements(op, x, |x| threads::with_team(team, || compute(x, &mut y)))?;
-    Tensor::from_vec(y, dims, x.device())?.to_dtype(x.dtype())
+    Ok(())
+}
+
+/// Dimensions with another last one.
+fn with_last(mut dims: Vec<usize>, last: usize) -> Vec<usize> {
+    if let Some(of) = dims.last_mut() {
+        *of = last;
+    }
+    dims
 }
 
 /// Calls `work` with the elements of `x` in f32, row after row.

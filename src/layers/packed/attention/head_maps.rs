@@ -4,8 +4,8 @@ use candle_blocks_kernels::{Cpu, rows::Source, threads};
 use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::{Result, Tensor};
 
-use crate::packed::Packing;
-use crate::packed::linear::{Finishing, Product};
+use crate::layers::packed::Packing;
+use crate::layers::packed::linear::Product;
 
 /// The maps of all heads, from vectors of one width to vectors of another.
 #[derive(Clone)]
@@ -76,7 +76,7 @@ impl HeadMaps {
                         }
                         let map = &self.0[first % n_heads + head];
                         let from = Source::new(from, d_in);
-                        map.apply_on(cpu.alone(), &from, &Finishing::NONE, to);
+                        map.apply_on(cpu.alone(), &from, None, to);
                         for (i, to) in to.chunks_exact(d_out).enumerate() {
                             y[(i * n_heads + head) * width..][..d_out].copy_from_slice(to);
                         }

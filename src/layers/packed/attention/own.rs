@@ -9,11 +9,11 @@ use candle_core::{Result, bail};
 use super::mix::{Attended, Output, Scored};
 use super::prepare::{Columns, Prepare, Turn, Turning};
 use super::{Call, PackedAttention, PackedLatent, groups::for_groups, positions::Positions};
+use crate::layers::packed::cache::{OwnKeys, PackedLayerCache};
+use crate::layers::packed::linear::Product;
+use crate::layers::packed::pass::PackedPass;
 use crate::layers::{DistanceRows, Marked};
 use crate::ops::{Reach, Visible};
-use crate::packed::cache::{OwnKeys, PackedLayerCache};
-use crate::packed::linear::{Finishing, Product};
-use crate::packed::pass::PackedPass;
 
 /// What all sequences of a pass share.
 struct Own<'a> {
@@ -53,7 +53,7 @@ impl PackedAttention {
         &'a self,
         joined: &'a Product,
         kv: usize,
-        pass: &'a PackedPass,
+        pass: PackedPass<'a>,
     ) -> Result<Steps<'a>> {
         let q = self.config.query_width();
         let width = q + 2 * kv;
@@ -83,7 +83,7 @@ impl PackedAttention {
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
         let chunks = self.config.chunk.map(|chunk| asked.chunks(chunk));
         let chunks = chunks.transpose()?.flatten();
-        let additive = asked.additive();
+        let additive = asked.additive()?;
         let scored = Scored {
             keys,
             keep: pass.marks()?,
@@ -109,7 +109,6 @@ impl PackedAttention {
                 None => None,
             },
         };
-        let finishing = *call.finishing;
         match cache {
             None => for_groups(pass.queries(), self.cpu.threads, call.y, |group, y| {
                 let rows = group.rows;
@@ -121,7 +120,10 @@ impl PackedAttention {
                     cache: None,
                     scored: &scored.part(group.sequences),
                     output: Output {
-                        finishing: finishing.part(rows, self.output.d_out()),
+                        residual: call.residual.map(|residual| {
+                            let width = self.output.d_out();
+                            &residual[rows.start * width..rows.end * width]
+                        }),
                         y,
                         cpu: self.cpu.on(group.threads),
                     },
@@ -135,7 +137,7 @@ impl PackedAttention {
                 cache,
                 scored: &scored,
                 output: Output {
-                    finishing,
+                    residual: call.residual,
                     y: call.y,
                     cpu: self.cpu,
                 },
@@ -168,8 +170,7 @@ impl Own<'_> {
         let cpu = part.output.cpu;
         let n = part.x.rows() * width;
         lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
-            let plain = &Finishing::NONE;
-            joined.apply_on(cpu, &part.x, plain, projected);
+            joined.apply_on(cpu, &part.x, None, projected);
             prepare.rows(cpu, projected, part.first_row);
             let heads = |offset| Heads {
                 data: projected,

@@ -9,28 +9,28 @@ mod own;
 mod positions;
 mod prepare;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use candle_blocks_kernels::attention::{OperandFormat, PanelShape};
 use candle_blocks_kernels::{Cpu, rows::RowNorm, rows::Source, scratch};
-use candle_core::{DType, Device, Module, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, bail};
 
 use self::{latent::PackedLatent, own::Steps, prepare::Turn};
-use super::linear::{Finishing, Product};
-use super::{Packing, elements, map_rows, pass::PackedPass};
+use super::linear::Product;
+use super::{Packing, check_evaluation, elements, pass::PackedPass};
 use super::{
     cache::{Cached, PackedLayerCache},
     norm::{SpanNorms, row_norm},
 };
 use crate::config::{AttentionConfig, Precision};
-use crate::layers::{Attention, ForwardContext, QueryKeyValue};
+use crate::layers::visit::{PackedTogether, Visit};
+use crate::layers::{Attention, LayerCaches, Pass, QueryKeyValue};
+use crate::ops::Value;
 use positions::Positions;
 
-/// An [`Attention`] packed for inference on the CPU, created by [`Attention::pack`] or [`Attention::pack_cross`].
-///
-/// The query, key and value projections form a single weight.
+/// The packed weights of an [`Attention`]. The query, key and value projections form a single weight.
 #[derive(Clone)]
-pub struct PackedAttention {
+pub(crate) struct PackedAttention {
     projections: Projections,
     output: Product,
     norms: Option<SpanNorms>,
@@ -71,21 +71,36 @@ impl Attention {
     /// # Errors
     /// If the layer is not on the CPU or is f64, if keys are not computed from the input, or if it is disentangled: what its
     /// distances add is made with the table of its stack.
-    pub fn pack(&self, precision: Precision) -> Result<PackedAttention> {
-        PackedAttention::new(&Packing::new(precision)?, self)
+    pub fn pack(&self, precision: Precision) -> Result<Self> {
+        self.packed(&Packing::new(precision)?)
     }
 
     /// Packs the weights of cross-attention to an encoder's output.
     ///
     /// # Errors
     /// If the layer is not on the CPU or is f64, or if its projections are fused.
-    pub fn pack_cross(&self, precision: Precision) -> Result<PackedAttention> {
-        PackedAttention::cross(&Packing::new(precision)?, self)
+    pub fn pack_cross(&self, precision: Precision) -> Result<Self> {
+        self.packed_cross(&Packing::new(precision)?)
+    }
+
+    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
+        self.with_packed(PackedAttention::new(packing, self)?)
+    }
+
+    pub(super) fn packed_cross(&self, packing: &Packing) -> Result<Self> {
+        self.with_packed(PackedAttention::cross(packing, self)?)
+    }
+
+    fn with_packed(&self, packed: PackedAttention) -> Result<Self> {
+        let mut layer = self.clone();
+        layer.packed = Some(Arc::new(packed));
+        layer.join_linears();
+        Ok(layer)
     }
 }
 
 impl PackedAttention {
-    pub(super) fn new(packing: &Packing, attention: &Attention) -> Result<Self> {
+    fn new(packing: &Packing, attention: &Attention) -> Result<Self> {
         let config = attention.config();
         if config.d_memory != config.d_model {
             bail!(
@@ -117,7 +132,7 @@ impl PackedAttention {
         Self::of_projections(packing, attention, projections)
     }
 
-    pub(super) fn cross(packing: &Packing, attention: &Attention) -> Result<Self> {
+    fn cross(packing: &Packing, attention: &Attention) -> Result<Self> {
         let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
             bail!("cross-attention needs separate projections of query, key and value")
         };
@@ -150,52 +165,40 @@ impl PackedAttention {
         })
     }
 
-    /// Sizes, scale and visibility.
-    pub fn config(&self) -> &AttentionConfig {
-        &self.config
-    }
-
-    /// The size of the packed weights in bytes.
-    pub fn bytes(&self) -> usize {
-        let inputs = match &self.projections {
-            Projections::Input(projection) | Projections::Query(projection) => projection.bytes(),
-            Projections::Latent(latent) => latent.bytes(),
-            Projections::Memory { query, key_value } => query.bytes() + key_value.bytes(),
+    /// Attention with the pass's mask and positions, for positions after the cached ones: the output for the positions that
+    /// the pass requests of the layer that runs, added to `residual`.
+    pub fn apply(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        cache: Option<&mut LayerCaches>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        check_evaluation(pass.context.train())?;
+        let (pass, asked) = (PackedPass(pass), PackedPass(pass.asked()));
+        let of = ("attention", self.config.d_model);
+        let dims = match pass.seq() == asked.seq() {
+            true => x.dims().to_vec(),
+            false => vec![asked.batch(), asked.seq(), self.config.d_model],
         };
-        inputs + self.output.bytes()
-    }
-
-    /// Self-attention with the context's mask and positions, or cross-attention to the context's memory.
-    ///
-    /// # Shapes
-    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, the context is one for training,
-    /// or cross-attention gets no memory; also if the input tracks gradients, is f64, or is not on the CPU.
-    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let pass = PackedPass::of_context(context, x)?;
-        let d_model = self.config.d_model;
-        let (widths, team) = ((d_model, d_model), self.cpu.threads);
-        map_rows("attention", x, widths, team, |x, y| {
-            let x = Source::new(x, d_model);
-            self.apply(&x, &Finishing::NONE, (&pass, &pass), None, y)
+        let cache = cache.map(|cache| cache.packed(self.config.shared_keys.is_some()));
+        let cache = cache.transpose()?;
+        x.packed_step(of, dims, residual, |_, x, residual, y| {
+            self.apply_rows(x, residual, (pass, asked), cache, y)
         })
     }
 
-    /// `y = finishing(attention(x))` in a pass, for positions after the cached ones: of the positions of the pass `asked`,
-    /// which is the same, or that of the last ones alone.
-    pub(super) fn apply(
+    fn apply_rows(
         &self,
         x: &Source,
-        finishing: &Finishing,
-        (pass, asked): (&PackedPass, &PackedPass),
+        residual: Option<&[f32]>,
+        (pass, asked): (PackedPass, PackedPass),
         cache: Option<&mut PackedLayerCache>,
         y: &mut [f32],
     ) -> Result<()> {
         let call = Call {
             x,
-            finishing,
+            residual,
             pass,
             asked,
             y,
@@ -242,7 +245,7 @@ impl PackedAttention {
     }
 
     /// What a cache holds for a batch.
-    pub(super) fn cached(&self, batch: usize) -> Cached {
+    pub fn cached(&self, batch: usize) -> Cached {
         match self.latent() {
             Some(_) => Cached::Latents(self.panel_shape(batch)),
             None => Cached::Panels(self.panel_shape(batch)),
@@ -253,10 +256,21 @@ impl PackedAttention {
 /// The arguments of a call: input rows, the last step on the output, the pass, that of the output's positions, and the output.
 struct Call<'a> {
     x: &'a Source<'a>,
-    finishing: &'a Finishing<'a>,
-    pass: &'a PackedPass<'a>,
-    asked: &'a PackedPass<'a>,
+    residual: Option<&'a [f32]>,
+    pass: PackedPass<'a>,
+    asked: PackedPass<'a>,
     y: &'a mut [f32],
+}
+
+impl PackedTogether for PackedAttention {
+    fn bytes(&self) -> usize {
+        let inputs = match &self.projections {
+            Projections::Input(projection) | Projections::Query(projection) => projection.bytes(),
+            Projections::Latent(latent) => latent.bytes(),
+            Projections::Memory { query, key_value } => query.bytes() + key_value.bytes(),
+        };
+        inputs + self.output.bytes()
+    }
 }
 
 impl fmt::Debug for PackedAttention {
@@ -264,12 +278,5 @@ impl fmt::Debug for PackedAttention {
         f.debug_struct("PackedAttention")
             .field("config", &self.config)
             .finish_non_exhaustive()
-    }
-}
-
-impl Module for PackedAttention {
-    /// The output with nothing masked; shapes and errors as for [`Self::forward_with`].
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
     }
 }

@@ -8,8 +8,8 @@ use candle_core::{Result, bail};
 
 use super::Packing;
 use crate::config::{AttentionConfig, DisentangledConfig, Position};
+use crate::layers::packed::elements;
 use crate::layers::{Attention, DistanceRows};
-use crate::packed::elements;
 
 /// The embeddings of distances as this attention's positions, `[2 · span, n_heads · head_dim]`: of evaluation, they are
 /// constants.

@@ -8,8 +8,8 @@ use candle_core::Result;
 
 use super::PackedAttention;
 use crate::config::{Position, QueryKeyNorm};
-use crate::packed::norm::SpanNorms;
-use crate::packed::pass::{PackedPass, Tables};
+use crate::layers::packed::norm::SpanNorms;
+use crate::layers::packed::pass::{PackedPass, Tables};
 
 /// Rows per task.
 const ROWS: usize = 16;
@@ -79,7 +79,7 @@ impl PackedAttention {
         &'a self,
         columns: Columns,
         turn: Turn,
-        pass: &'a PackedPass,
+        pass: PackedPass<'a>,
     ) -> Result<Prepare<'a>> {
         Ok(Prepare {
             of: self,
@@ -90,7 +90,7 @@ impl PackedAttention {
 
     /// # Errors
     /// If the positions do not fit the pass.
-    pub(super) fn turning<'a>(&self, turn: Turn, pass: &'a PackedPass) -> Result<Turning<'a>> {
+    pub(super) fn turning<'a>(&self, turn: Turn, pass: PackedPass<'a>) -> Result<Turning<'a>> {
         Ok(Turning {
             tables: match &self.config.position {
                 Position::Rotary(rotary) if turn == Turn::Yes => {

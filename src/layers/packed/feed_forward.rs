@@ -5,22 +5,23 @@ use std::{fmt, sync::Arc};
 use candle_blocks_kernels::products::{Epilogue, GateClamp, Matrix, PackedWeight, WeightFormat};
 use candle_blocks_kernels::rows::{ActivationFunction, Source, elements as rows};
 use candle_blocks_kernels::{memory::lend, scratch};
-use candle_core::{Module, Result, Tensor};
+use candle_core::Result;
 
-use super::linear::{Finishing, Product, check_inputs, whole_weight};
+use super::linear::{Product, check_inputs, whole_weight};
 use super::stored::pack_codes;
-use super::{Packing, elements, map_rows, with_elements};
+use super::{Packing, check_evaluation, elements, with_elements, with_last};
 use crate::config::{Precision, getters};
+use crate::layers::visit::{PackedTogether, Visit};
 use crate::layers::{FeedForward, Linear};
 use crate::memory::check_packing;
-use crate::ops;
+use crate::ops::{self, Value};
 
-/// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
+/// The packed weights of a [`FeedForward`].
 ///
 /// The gate and up projections form a single weight, and their product is computed before either leaves the cache. Not so
 /// codes of different formats or orders, and a gate of which the largest outputs alone pass.
 #[derive(Clone)]
-pub struct PackedFeedForward {
+pub(crate) struct PackedFeedForward {
     up: Arc<PackedWeight>,
     /// The gate's if gated, else up's.
     bias: Option<Arc<[f32]>>,
@@ -44,7 +45,26 @@ struct SeparateGate {
 scratch!(GATE_ROWS);
 scratch!(UP_ROWS);
 
-packs!(FeedForward, PackedFeedForward);
+packs!(FeedForward);
+
+impl PackedTogether for PackedFeedForward {
+    fn bytes(&self) -> usize {
+        let gate = self
+            .gate
+            .as_ref()
+            .map_or(0, |separate| separate.gate.bytes());
+        gate + self.up.bytes() + self.down.bytes()
+    }
+}
+
+impl FeedForward {
+    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
+        let mut packed = self.clone();
+        packed.packed = Some(Arc::new(PackedFeedForward::new(packing, self)?));
+        packed.join_linears();
+        Ok(packed)
+    }
+}
 
 impl PackedFeedForward {
     pub(super) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
@@ -91,22 +111,23 @@ impl PackedFeedForward {
         d_model(&self) -> usize => self.up.d_in();
         /// The width of the hidden layer.
         d_ff(&self) -> usize => self.up.d_out();
-        /// The size of the packed weights in bytes.
-        bytes(&self) -> usize => {
-            let gate = self.gate.as_ref().map_or(0, |separate| separate.gate.bytes());
-            gate + self.up.bytes() + self.down.bytes()
-        };
     }
 
-    /// The width of the output; outside a block it may differ from that of the input.
-    pub(super) fn d_out(&self) -> usize {
-        self.down.d_out()
+    /// The output, added to `residual`. Outside a block its width may differ from that of the input.
+    pub fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        check_evaluation(train)?;
+        let (of, dims) = (("feed-forward", self.d_model()), x.dims().to_vec());
+        let dims = with_last(dims, self.down.d_out());
+        x.packed_step(of, dims, residual, |_, x, residual, y| {
+            self.apply_rows(x, residual, y);
+            Ok(())
+        })
     }
 
-    /// `y = finishing(down(act(up(x))))`.
-    pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+    /// `y = residual + down(act(up(x)))`.
+    pub(super) fn apply_rows(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
         if let Some(gate) = &self.gate {
-            return self.apply_separate(gate, x, finishing, y);
+            return self.apply_separate(gate, x, residual, y);
         }
         let up_epilogue = Epilogue {
             up_bias: self.up_bias.as_deref(),
@@ -114,24 +135,24 @@ impl PackedFeedForward {
             clamp: self.clamp,
             ..Epilogue::bias(self.bias.as_deref())
         };
-        let epilogue = self.down.epilogue(finishing);
+        let epilogue = self.down.epilogue(residual);
         let up = (&*self.up, &up_epilogue);
         self.down
             .weight()
             .multiply_hidden(self.down.cpu, up, x, &epilogue, y);
     }
 
-    /// `y = finishing(down(act(largest(gate(x))) · up(x)))`, or with the whole gate.
+    /// `y = residual + down(act(largest(gate(x))) · up(x))`, or with the whole gate.
     fn apply_separate(
         &self,
         SeparateGate { gate: of, above }: &SeparateGate,
         x: &Source,
-        finishing: &Finishing,
+        residual: Option<&[f32]>,
         y: &mut [f32],
     ) {
         let (cpu, n, d_ff) = (self.down.cpu, x.rows() * self.d_ff(), self.d_ff());
         lend(GATE_ROWS, n, |gate: &mut [f32]| {
-            of.apply(x, &Finishing::NONE, gate);
+            of.apply(x, None, gate);
             if let Some(above) = *above {
                 let rows = gate.chunks_exact_mut(d_ff);
                 rows.for_each(|row| ops::keep_largest(row, above));
@@ -150,7 +171,7 @@ impl PackedFeedForward {
                     all.for_each(|up| *up = up.clamp(-limit, limit) + offset);
                 }
                 rows::multiply(cpu, (&mut *up).into(), (&*gate).into());
-                self.down.apply(&Source::new(up, d_ff), finishing, y);
+                self.down.apply(&Source::new(up, d_ff), residual, y);
             });
         });
     }
@@ -188,13 +209,6 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<Option<PackedW
     })
 }
 
-per_row!(
-    PackedFeedForward,
-    "feed-forward",
-    |network| (network.d_model(), network.d_out()),
-    1
-);
-
 impl fmt::Debug for PackedFeedForward {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.debug_struct("PackedFeedForward")
@@ -211,7 +225,7 @@ mod tests {
     use candle_blocks_kernels::products::{
         GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
     };
-    use candle_core::DType;
+    use candle_core::{DType, Tensor};
 
     use super::*;
     use crate::config::{Activation, GateClamp as Clamp};
@@ -318,7 +332,7 @@ mod tests {
         let exact = network(&|codes| Weight::Dense(kept(codes).tensor().unwrap()));
         let coded = network(&kept);
         let packing = Packing::of_file(Precision::AsStored).unwrap();
-        let packed = PackedFeedForward::new(&packing, &coded).unwrap();
+        let packed = coded.packed(&packing).unwrap();
         let x = numbers((5, D_IN));
         let expected = exact.forward(&x).unwrap();
         let found = packed.forward(&x).unwrap();

@@ -7,11 +7,11 @@ use candle_core::{Result, bail};
 use super::mix::{Attended, Output, Scored};
 use super::prepare::{Columns, Turn};
 use super::{Call, PackedAttention};
+use crate::layers::packed::cache::PackedLayerCache;
+use crate::layers::packed::linear::Product;
+use crate::layers::packed::pass::{PackedMemory, PackedPass};
+use crate::layers::{Marked, packed::with_elements};
 use crate::ops::{Reach, Visible};
-use crate::packed::cache::PackedLayerCache;
-use crate::packed::linear::{Finishing, Product};
-use crate::packed::pass::{PackedMemory, PackedPass};
-use crate::{layers::Marked, packed::with_elements};
 
 impl PackedAttention {
     /// Attention of the input's queries to the pass's memory.
@@ -61,7 +61,7 @@ impl PackedAttention {
         };
         let n = call.x.rows() * q;
         lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
-            query.apply(call.x, &Finishing::NONE, projected);
+            query.apply(call.x, None, projected);
             let columns = Columns { q, kv: 0, width: q };
             let prepare = self.preparation(columns, Turn::No, pass)?;
             prepare.rows(self.cpu, projected, 0);
@@ -72,7 +72,7 @@ impl PackedAttention {
                 scored: &scored,
             };
             let output = Output {
-                finishing: *call.finishing,
+                residual: call.residual,
                 y: call.y,
                 cpu: self.cpu,
             };
@@ -86,13 +86,13 @@ impl PackedAttention {
         &self,
         key_value: &Product,
         memory: &PackedMemory,
-        pass: &PackedPass,
+        pass: PackedPass,
     ) -> Result<Vec<f32>> {
         let kv = self.config.key_width();
         let mut projected = vec![0.0; pass.batch() * memory.keys * 2 * kv];
         with_elements("cross-attention", &memory.hidden_states, |rows| {
             let rows = Source::new(rows, self.config.d_memory);
-            key_value.apply(&rows, &Finishing::NONE, &mut projected);
+            key_value.apply(&rows, None, &mut projected);
             Ok(())
         })?;
         let columns = Columns {

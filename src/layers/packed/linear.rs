@@ -1,8 +1,8 @@
 //! The linear layer, `y = x·Wᵀ + b`, with a packed weight.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
-use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, Scale, WeightFormat};
+use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, WeightFormat};
 use candle_blocks_kernels::{Cpu, memory::lend, rows::Source, scratch};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use half::{bf16, f16};
@@ -27,45 +27,7 @@ scratch! {
     SIDE_BY_SIDE
 }
 
-/// The last step of a layer, on its output while that is in the CPU's cache: `residual + scale · output`.
-#[derive(Clone, Copy)]
-pub(super) struct Finishing<'a> {
-    pub scale: Scale<'a, f32>,
-    pub residual: Option<&'a [f32]>,
-}
-
-impl<'a> Finishing<'a> {
-    /// Leaves the output as it is.
-    pub const NONE: Self = Self {
-        scale: Scale::One,
-        residual: None,
-    };
-
-    /// The finishing of a range of rows, each of `width` columns.
-    pub fn part(self, rows: Range<usize>, width: usize) -> Self {
-        let part = |residual: &'a [f32]| &residual[rows.start * width..rows.end * width];
-        Self {
-            residual: self.residual.map(part),
-            ..self
-        }
-    }
-
-    /// The epilogue of a product: the layer's bias, then this.
-    pub fn epilogue(self, bias: Option<&'a [f32]>) -> Epilogue<'a, f32> {
-        Epilogue {
-            scale: self.scale,
-            residual: self.residual,
-            ..Epilogue::bias(bias)
-        }
-    }
-
-    /// `y = residual + scale · output`, for an output in memory with rows of `width` columns.
-    pub fn finish(self, cpu: Cpu, output: &[f32], width: usize, y: &mut [f32]) {
-        self.epilogue(None).finish(cpu, output, width, y);
-    }
-}
-
-packs!(Linear, Linear, |packing, linear| linear.packed(packing));
+packs!(Linear);
 
 impl Product {
     pub fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
@@ -158,15 +120,15 @@ impl Product {
         bytes(&self) -> usize => self.weights.iter().map(|weight| weight.0.bytes()).sum();
     }
 
-    /// `y = finishing(x·Wᵀ + b)`.
-    pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.apply_on(self.cpu, x, finishing, y);
+    /// `y = residual + x·Wᵀ + b`.
+    pub(super) fn apply(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
+        self.apply_on(self.cpu, x, residual, y);
     }
 
     /// As [`Self::apply`], on as many threads as `cpu` says.
-    pub(super) fn apply_on(&self, cpu: Cpu, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+    pub(super) fn apply_on(&self, cpu: Cpu, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
         if let [Packed(weight)] = &self.weights[..] {
-            return weight.multiply(cpu, x, &self.epilogue(finishing), y);
+            return weight.multiply(cpu, x, &self.epilogue(residual), y);
         }
         let (rows, width) = (x.rows(), self.d_out());
         lend(SIDE_BY_SIDE, 2 * rows * width, |memory: &mut [f32]| {
@@ -182,7 +144,7 @@ impl Product {
                 }
                 first += d_out;
             }
-            finishing.finish(cpu, all, width, y);
+            add_residual(cpu, residual, (all, width), y);
         });
     }
 
@@ -195,9 +157,26 @@ impl Product {
         self.bias.as_ref()
     }
 
-    pub(super) fn epilogue<'a>(&'a self, finishing: &Finishing<'a>) -> Epilogue<'a, f32> {
-        finishing.epilogue(self.bias.as_deref())
+    pub(super) fn epilogue<'a>(&'a self, residual: Option<&'a [f32]>) -> Epilogue<'a, f32> {
+        Epilogue {
+            residual,
+            ..Epilogue::bias(self.bias.as_deref())
+        }
     }
+}
+
+/// Writes `residual + output`, for an output in memory with rows of `width` columns.
+pub(super) fn add_residual(
+    cpu: Cpu,
+    residual: Option<&[f32]>,
+    (output, width): (&[f32], usize),
+    y: &mut [f32],
+) {
+    let epilogue = Epilogue {
+        residual,
+        ..Epilogue::bias(None)
+    };
+    epilogue.finish(cpu, output, width, y);
 }
 
 impl Linear {

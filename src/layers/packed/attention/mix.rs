@@ -8,8 +8,8 @@ use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, Tensor};
 
 use super::{PackedAttention, head_maps::HeadRows};
+use crate::layers::packed::{additive::Additive, pass::PackedPass};
 use crate::ops::Reach;
-use crate::packed::{additive::Additive, linear::Finishing, pass::PackedPass};
 use crate::{config::Position, layers::Marked};
 
 scratch!(MIXED_ROWS);
@@ -66,7 +66,7 @@ impl<'a> Scored<'a> {
 
 /// Where the output goes, and what it is computed on.
 pub(super) struct Output<'a> {
-    pub finishing: Finishing<'a>,
+    pub residual: Option<&'a [f32]>,
     pub y: &'a mut [f32],
     pub cpu: Cpu,
 }
@@ -75,7 +75,7 @@ impl PackedAttention {
     /// The linear bias for each key, if the configuration has one.
     pub(super) fn alibi(
         &self,
-        pass: &PackedPass,
+        pass: PackedPass,
         keys: (Marked, usize),
         keep: Option<&Tensor>,
     ) -> Result<Option<Arc<Additive>>> {
@@ -95,7 +95,7 @@ impl PackedAttention {
     pub(super) fn biases<'a>(
         &self,
         added: impl IntoIterator<Item = Option<&'a Additive>>,
-        pass: &PackedPass,
+        pass: PackedPass,
         keys: usize,
     ) -> Result<Vec<Bias<'a>>> {
         let lengths = [pass.batch(), self.config.n_heads, pass.seq(), keys];
@@ -148,8 +148,7 @@ impl PackedAttention {
     /// The last projection, of the results of all heads.
     fn project(&self, mixed: &[f32], output: Output) {
         let mixed = Source::new(mixed, self.config.mixed_width());
-        let finishing = &output.finishing;
         self.output
-            .apply_on(output.cpu, &mixed, finishing, output.y);
+            .apply_on(output.cpu, &mixed, output.residual, output.y);
     }
 }

@@ -8,7 +8,7 @@ use crate::ops::{broadcast_strides, check_broadcast, four};
 use candle_blocks_kernels::attention::Bias;
 
 /// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
-pub(super) struct Additive {
+pub(crate) struct Additive {
     elements: Vec<f32>,
     dims: [usize; 4],
     strides: [usize; 4],

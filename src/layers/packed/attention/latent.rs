@@ -18,9 +18,9 @@ use super::own::Part;
 use super::prepare::Turning;
 use super::{PROJECTED_ROWS, PackedAttention};
 use crate::config::LatentConfig;
+use crate::layers::packed::linear::{Product, whole_weight};
+use crate::layers::packed::{Packing, norm::row_norm};
 use crate::layers::{Attention, LatentProjections};
-use crate::packed::linear::{Finishing, Product, whole_weight};
-use crate::packed::{Packing, norm::row_norm};
 
 /// Packed projections through latents.
 #[derive(Clone)]
@@ -87,15 +87,14 @@ impl PackedLatent {
 
     /// Queries `[rows, n_heads · head_dim]`, not turned.
     fn project_queries(&self, cpu: Cpu, x: &Source, query: &mut [f32]) {
-        let none = &Finishing::NONE;
         let Some((to_latent, norm)) = &self.query_latent else {
-            return self.query.apply_on(cpu, x, none, query);
+            return self.query.apply_on(cpu, x, None, query);
         };
         let rank = to_latent.d_out();
         lend(MAPPED_ROWS, x.rows() * rank, |latents: &mut [f32]| {
-            to_latent.apply_on(cpu, x, none, latents);
+            to_latent.apply_on(cpu, x, None, latents);
             let latents = Source::new(latents, rank).with_norm(Some(norm));
-            self.query.apply_on(cpu, &latents, none, query);
+            self.query.apply_on(cpu, &latents, None, query);
         });
     }
 
@@ -103,7 +102,7 @@ impl PackedLatent {
     fn project_kept(&self, cpu: Cpu, part: (&Source, usize), turning: &Turning, kept: &mut [f32]) {
         let (x, first_row) = part;
         let width = self.config.kept_width();
-        self.latent.apply_on(cpu, x, &Finishing::NONE, kept);
+        self.latent.apply_on(cpu, x, None, kept);
         let n_threads = threads::threads_for(kept.len(), cpu.threads);
         threads::for_chunks(n_threads, kept, ROWS * width, |start, rows| {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {

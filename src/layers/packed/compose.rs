@@ -1,0 +1,166 @@
+//! Layers that are packed part by part.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::{Packing, norm::row_norm};
+use crate::config::Precision;
+use crate::layers::own::gemma::Beside;
+use crate::layers::visit::Visit;
+use crate::layers::{
+    Attention, BlockFeedForward, BranchScale, FeedForward, Norm, RelativeBias, Stack, Sublayer,
+    SublayerNorm, TransformerBlock,
+};
+
+packs!(BlockFeedForward);
+packs!(TransformerBlock);
+
+impl Norm {
+    pub(crate) fn packed(&self) -> Result<Self> {
+        let in_f32 = |of: &Tensor| of.detach().to_dtype(DType::F32);
+        let bias = self.bias().map(in_f32).transpose()?;
+        let norm = Self::from_parts(in_f32(self.weight())?, bias, *self.config())?;
+        Ok(norm.with_packed(row_norm(self)?))
+    }
+}
+
+impl BlockFeedForward {
+    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
+        Ok(match self {
+            Self::Dense(dense) => Self::Dense(dense.packed(packing)?),
+            Self::Experts(experts) => Self::Experts(experts.packed(packing)?),
+        })
+    }
+}
+
+impl<L> Sublayer<L> {
+    /// Packs the norms and the scale around a packed inner layer.
+    fn packed_around(&self, inner: L) -> Result<Self> {
+        let scale = match &self.scale {
+            BranchScale::Learned(vector) => {
+                BranchScale::Learned(vector.detach().to_dtype(DType::F32)?)
+            }
+            other => other.clone(),
+        };
+        let norm = self.norm().try_map(Norm::packed)?;
+        Ok(self.with_parts(inner, norm, scale))
+    }
+}
+
+/// Packs a sublayer around a layer that computes each row by itself.
+macro_rules! packs_around {
+    ($inner:ident) => {
+        impl Sublayer<$inner> {
+            fn packed(&self, packing: &Packing) -> Result<Self> {
+                check_widths(self.norm(), self.inner().widths())?;
+                self.packed_around(self.inner().packed(packing)?)
+            }
+        }
+
+        packs!(Sublayer<$inner>);
+    };
+}
+
+packs_around!(FeedForward);
+packs_around!(BlockFeedForward);
+
+/// # Errors
+/// If an inner layer from rows of `d_in` to rows of `d_out` has no place between these norms.
+fn check_widths(norms: &SublayerNorm, [d_in, d_out]: [usize; 2]) -> Result<()> {
+    if d_in != d_out {
+        bail!("sublayer: maps {d_in} columns to {d_out}, expected as many as come in");
+    }
+    match norms.all().find(|norm| norm.config().d_model != d_in) {
+        None => Ok(()),
+        Some(norm) => {
+            let width = norm.config().d_model;
+            bail!("sublayer: a norm of {width} columns for rows of {d_in}")
+        }
+    }
+}
+
+impl TransformerBlock {
+    pub(crate) fn packed(&self, packing: &Packing) -> Result<Self> {
+        let attention = &self.attention;
+        let inner = attention.inner().packed(&packing.at("attention"))?;
+        let cross = self.cross_attention.as_ref();
+        let cross = cross.map(|cross| {
+            let packing = packing.at("cross_attention");
+            cross.packed_around(cross.inner().packed_cross(&packing)?)
+        });
+        let beside = self.beside.as_deref();
+        let beside = beside.map(|beside| beside.packed(packing).map(Box::new));
+        let network = self.feed_forward.inner();
+        let network = network.packed(&packing.at("feed_forward"))?;
+        Ok(Self {
+            attention: attention.packed_around(inner)?,
+            cross_attention: cross.transpose()?,
+            feed_forward: self.feed_forward.packed_around(network)?,
+            beside: beside.transpose()?,
+            ..self.clone()
+        })
+    }
+}
+
+impl Beside {
+    fn packed(&self, packing: &Packing) -> Result<Self> {
+        let mut packed = self.clone();
+        for (role, linear) in packed.linears_mut() {
+            *linear = linear.packed(&packing.at(role))?;
+        }
+        if let Some(input) = &mut packed.layer_input {
+            *input = input.packed_around(input.inner().clone())?;
+        }
+        if let Some(laurel) = &mut packed.laurel {
+            laurel.norm = laurel.norm.packed()?;
+        }
+        if let Some(altup) = &mut packed.altup {
+            altup.router_norm = altup.router_norm.packed()?;
+            altup.input_scale = altup.input_scale.detach().to_dtype(DType::F32)?;
+        }
+        if let Some(scale) = &mut packed.output_scale {
+            *scale = scale.detach().to_dtype(DType::F32)?;
+        }
+        Ok(packed)
+    }
+}
+
+impl Stack {
+    /// Packs the weights for inference on the CPU. [`Stack::new_packed`] and
+    /// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack) never hold more than one block unpacked.
+    ///
+    /// # Errors
+    /// If the stack is not on the CPU or is f64, or a weight is beyond the range of the precision.
+    pub fn pack(&self, precision: Precision) -> Result<Self> {
+        let packing = Packing::new(precision)?.with_relative(self.relative_embeddings())?;
+        let blocks = self.blocks.iter().enumerate();
+        let blocks = blocks.map(|(i, block)| block.packed(&packing.of_block(i)));
+        let blocks = blocks.collect::<Result<_>>()?;
+        let shared = self.shared.packed(&packing)?;
+        Ok(self.with_packed(blocks, shared))
+    }
+}
+
+impl crate::layers::SharedParts {
+    pub(crate) fn packed(&self, packing: &Packing) -> Result<Self> {
+        let in_f32 = |bias: &RelativeBias| -> Result<RelativeBias> {
+            Ok(bias.with_table(bias.table().detach().to_dtype(DType::F32)?))
+        };
+        let mut packed = self.clone();
+        packed.relative_biases = self.relative_biases.try_map(in_f32)?;
+        packed.final_norm = self.final_norm.as_ref().map(Norm::packed).transpose()?;
+        if let Some(inputs) = &mut packed.layer_inputs {
+            inputs.norm = inputs.norm.packed()?;
+        }
+        for (role, linear) in packed.linears_mut() {
+            *linear = linear.packed(&packing.at(role))?;
+        }
+        Ok(packed)
+    }
+}
+
+impl Attention {
+    /// Whether its weights are packed.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+}

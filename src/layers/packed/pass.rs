@@ -1,0 +1,202 @@
+//! One forward pass through packed blocks: masks, tables and an encoder's output, in the form that the kernels take.
+
+use std::{cell::OnceCell, sync::Arc};
+
+use candle_blocks_kernels::attention::Sequences;
+use candle_core::{DType, Device, Result, Tensor, TensorId};
+
+use super::{additive::Additive, kept::Kept};
+use crate::config::{DisentangledConfig, RotaryConfig, getters};
+use crate::layers::{AlibiKey, DistanceRows, Memo, Pass, RotaryTables, TemperatureKey};
+
+/// A pass as packed layers read it: with its masks and tables as the kernels take them.
+#[derive(Clone, Copy)]
+pub(super) struct PackedPass<'p>(pub &'p Pass<'p>);
+
+/// The masks and tables of a pass as the kernels take them, made once each.
+#[derive(Default)]
+pub(crate) struct PassTables {
+    marks: OnceCell<Option<Vec<u8>>>,
+    additive: Memo<TensorId, Arc<Additive>>,
+    memory: OnceCell<PackedMemory>,
+    tables: Memo<RotaryConfig, Arc<Tables>>,
+    temperatures: Memo<TemperatureKey, Option<Arc<Tables>>>,
+    alibi: Memo<AlibiKey, Arc<Additive>>,
+    chunks: Memo<usize, Option<Arc<Additive>>>,
+    distances: Memo<DisentangledConfig, Arc<DistanceRows>>,
+}
+
+/// What every cross-attention of a pass attends to.
+pub(crate) struct PackedMemory {
+    /// `[batch, keys, d_memory]`.
+    pub hidden_states: Tensor,
+    pub keys: usize,
+    /// `[batch, keys]`, 1 = keep.
+    pub keep: Option<Tensor>,
+    pub marks: Option<Vec<u8>>,
+    /// Added to the scores of every block.
+    pub additive: Option<Additive>,
+}
+
+impl<'p> PackedPass<'p> {
+    getters! {
+        /// The number of sequences.
+        batch(&self) -> usize => self.0.batch;
+        /// The number of new positions.
+        seq(&self) -> usize => self.0.seq;
+        /// The number of positions before.
+        seen(&self) -> usize => self.0.seen;
+        /// The mask of all positions.
+        keep(&self) -> Option<&'p Tensor> => self.0.keep.as_ref().map(|keep| &keep.host);
+    }
+
+    /// The rows that are computed, if not all.
+    pub fn kept(self) -> Option<&'p [usize]> {
+        Some(&self.0.kept.as_ref()?.rows)
+    }
+
+    /// What is added to the scores of the block that runs.
+    ///
+    /// # Errors
+    /// As for [`Additive::new`].
+    pub fn additive(self) -> Result<Option<Arc<Additive>>> {
+        let Some(added) = self.0.additive() else {
+            return Ok(None);
+        };
+        let made = || Additive::new(&added).map(Arc::new);
+        self.0.packed.additive.get(&added.id(), made).map(Some)
+    }
+
+    /// The batch's new positions.
+    pub fn queries(self) -> Sequences<'p> {
+        match &self.0.kept {
+            Some(Kept { starts, .. }) => Sequences::Ragged { starts },
+            None => self.keys(self.0.seq),
+        }
+    }
+
+    /// The batch's sequences, each of so many positions.
+    pub fn keys(self, seq: usize) -> Sequences<'static> {
+        Sequences::Equal {
+            batch: self.0.batch,
+            seq,
+        }
+    }
+
+    /// The marks of all positions, `[batch, keys]`.
+    ///
+    /// # Errors
+    /// If the mask has another shape.
+    pub fn marks(self) -> Result<Option<&'p [u8]>> {
+        self.0.check_keep()?;
+        if self.0.kept.is_some() {
+            return Ok(None);
+        }
+        let cell = &self.0.packed.marks;
+        if cell.get().is_none() {
+            let made = self.keep().map(elements).transpose()?;
+            let _ = cell.set(made);
+        }
+        Ok(cell.get().and_then(Option::as_deref))
+    }
+
+    /// What cross-attention attends to.
+    ///
+    /// # Errors
+    /// As [`Pass::memory`] and [`Additive::new`].
+    pub fn memory(self) -> Result<&'p PackedMemory> {
+        if let Some(known) = self.0.packed.memory.get() {
+            return Ok(known);
+        }
+        let memory = self.0.memory()?;
+        let made = PackedMemory {
+            hidden_states: memory.hidden_states.clone(),
+            keys: memory.keys,
+            keep: memory.keep.map(|keep| keep.host.clone()),
+            marks: memory.keep.map(|keep| elements(&keep.host)).transpose()?,
+            additive: memory.additive.map(Additive::new).transpose()?,
+        };
+        Ok(self.0.packed.memory.get_or_init(|| made))
+    }
+
+    /// Cosines and sines of this pass's positions.
+    ///
+    /// # Errors
+    /// As [`Pass::rotary_tables`].
+    pub fn rotary_tables(self, config: &RotaryConfig) -> Result<Arc<Tables>> {
+        self.0.packed.tables.get(config, || {
+            let made = self.0.rotary_tables(config, DType::F32, &Device::Cpu)?;
+            Tables::new(&made)
+        })
+    }
+
+    /// The temperature of this pass's positions, as tables to turn queries by; `None` if it is 1 for all.
+    ///
+    /// # Errors
+    /// As [`Pass::temperatures`].
+    pub fn temperatures(self, key: TemperatureKey) -> Result<Option<Arc<Tables>>> {
+        self.0.packed.temperatures.get(&key, || {
+            let made = self.0.temperatures(key, DType::F32, &Device::Cpu)?;
+            made.as_ref().map(Tables::new).transpose()
+        })
+    }
+
+    /// Which rows of relative embeddings this pass's distances have.
+    pub fn distances(self, config: &DisentangledConfig) -> Result<Arc<DistanceRows>> {
+        let seq = self.0.seq;
+        self.0
+            .packed
+            .distances
+            .get(config, || Ok(Arc::new(DistanceRows::new(config, seq))))
+    }
+
+    /// What hides the keys of other chunks, where there is more than one.
+    pub fn chunks(self, chunk: usize) -> Result<Option<Arc<Additive>>> {
+        self.0.packed.chunks.get(&chunk, || {
+            // Without its padding, a sequence begins with its first chunk.
+            let keep = self.keep().filter(|_| self.0.kept.is_none());
+            let hidden = self.0.chunks(chunk, keep, (DType::F32, &Device::Cpu))?;
+            hidden
+                .map(|hidden| Additive::new(&hidden).map(Arc::new))
+                .transpose()
+        })
+    }
+
+    /// The linear bias of every head and key.
+    pub fn alibi(self, key: AlibiKey, keep: Option<&Tensor>) -> Result<Arc<Additive>> {
+        self.0.packed.alibi.get(&key, || {
+            Additive::new(&self.0.alibi(key, keep, (DType::F64, &Device::Cpu))?).map(Arc::new)
+        })
+    }
+}
+
+fn elements(keep: &Tensor) -> Result<Vec<u8>> {
+    keep.flatten_all()?.to_vec1()
+}
+
+/// Cosines and sines, `[rows, pairs]`; the rows of one sequence, or of all.
+pub(crate) struct Tables {
+    pairs: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl Tables {
+    fn new(tables: &RotaryTables) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            pairs: tables.cos.dim(2)?,
+            cos: tables.cos.flatten_all()?.to_vec1()?,
+            sin: tables.sin.flatten_all()?.to_vec1()?,
+        }))
+    }
+
+    /// The cosines and sines of a row of the batch.
+    pub fn row(&self, row: usize) -> (&[f32], &[f32]) {
+        let rows = self.cos.len() / self.pairs.max(1);
+        let at = row % rows.max(1) * self.pairs;
+        (
+            &self.cos[at..at + self.pairs],
+            &self.sin[at..at + self.pairs],
+        )
+    }
+}
