@@ -45,7 +45,9 @@ impl ConfigJson {
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
         if gguf::is_gguf(path) {
-            return Ok(Self::given(path, gguf::config(path)?));
+            let value = gguf::config(path)?;
+            let spelled = gguf::spelled_keys(&value);
+            return Ok(Self::given(path, value.clone()).with_value(value, spelled));
         }
         let own = path.file_name().and_then(|name| name.to_str());
         let name = own.filter(|name| name.ends_with(".json"));
@@ -403,6 +405,7 @@ impl ConfigJson {
         let key = self.renamed.get(key).map_or(key, String::as_str);
         Self {
             section: Some(joined(self.section.as_deref(), key)),
+            renamed: BTreeMap::new(),
             ..self.with_value(value, BTreeMap::new())
         }
     }
@@ -424,13 +427,18 @@ impl ConfigJson {
         &self.value
     }
 
-    /// Returns the same file with other contents; `renamed` maps keys to their spelling in the file.
+    /// Returns the same file with other contents; `renamed` maps keys to their spelling in the former contents.
     pub(crate) fn with_value(&self, value: Value, renamed: BTreeMap<String, String>) -> Self {
+        let mut all = self.renamed.clone();
+        all.extend(renamed.into_iter().map(|(key, former)| {
+            let in_file = self.renamed.get(&former).cloned();
+            (key, in_file.unwrap_or(former))
+        }));
         Self {
             path: self.path.clone(),
             value,
             section: self.section.clone(),
-            renamed,
+            renamed: all,
             read: Arc::clone(&self.read),
         }
     }

@@ -212,8 +212,9 @@ impl CheckpointOptions {
         let mut json = ConfigJson::open_named(&config_path)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
         let (mut applied, mut brought) = (Vec::new(), Vec::new());
+        let mut left_out = Vec::new();
         if let Some(json) = &mut json {
-            quantized::dequantize(json, &mut files)?;
+            left_out = quantized::dequantize(json, &mut files)?;
             gguf::translate(json.value(), &mut files)?;
             if !adapters.is_empty() {
                 let plan = Plan::new(&family, &config, Some(json), &files);
@@ -224,6 +225,7 @@ impl CheckpointOptions {
         }
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let mut plan = plan.map_err(|error| located(error, &config_path))?;
+        plan.ignored.extend(left_out);
         // With two stacks, the other one may have the embeddings.
         let is_whole = plan.model.is_some() && family.part.is_none();
         let is_placed = |brought: &Brought| {

@@ -47,6 +47,10 @@ fn keys_that_change_numbers_are_read_or_refused_by_name() {
         ("gemma3", "gemma3.attention.causal", flag(false)),
         ("bert", "bert.attention.causal", flag(true)),
         ("llama", "llama.something_new", whole(1)),
+        // The configuration that a file stands for has other names.
+        ("llama", "llama.rope.freq_base", number(0.0)),
+        ("qwen3", "qwen3.rope.freq_base", number(-1.0)),
+        ("gemma3", "gemma3.rope.freq_base_swa", number(0.0)),
         ("qwen2", "qwen2.rope.scaling.type", text("other")),
         ("gemma2", "gemma2.attention.head_count_kv", wholes(&[2, 4])),
         ("gemma2", "gemma2.feed_forward_length", wholes(&[64, 32])),

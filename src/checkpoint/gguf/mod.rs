@@ -25,6 +25,7 @@ mod unread;
 mod words;
 mod write;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use serde_json::Value;
 
 use self::config::Described;
+use self::keys::{architecture_of, keys};
 use self::names::{Names, step};
 pub(super) use self::save::{Dense, save};
 pub(crate) use self::words::Words;
@@ -66,6 +68,16 @@ pub(super) fn config(path: &Path) -> Result<Value> {
             blocks.numbers(&files, 0..n).map(Some)
         },
     })
+}
+
+/// Returns the spelling in a GGUF file of the keys of a configuration that was made of one: messages name what the file has.
+pub(super) fn spelled_keys(config: &Value) -> BTreeMap<String, String> {
+    let model_type = config.get("model_type").and_then(Value::as_str);
+    let model_type = model_type.unwrap_or_default();
+    let architecture = architecture_of(model_type).unwrap_or_default();
+    keys(model_type)
+        .map(|key| (key.json.to_string(), format!("{architecture}.{}", key.gguf)))
+        .collect()
 }
 
 /// Returns the pooling by its name in sentence-transformers; `None` if the file declares none, or is not a GGUF file.

@@ -31,7 +31,9 @@ pub(super) fn matrix(module: &mut Module, schemes: &Schemes) -> Result<Option<Ma
         if module.has(scales) && module.dtype("weight").is_some_and(|dtype| !is_float(dtype)) {
             let (codes, scales) = (module.needs("weight")?, module.needs(scales)?);
             return match (codes.info.dtype, module.take("weight_scale_2")) {
-                (Dtype::U8, Some(global)) => nvfp4(codes, scales, Global::Times(global)).map(Some),
+                (Dtype::U8, Some(global)) => {
+                    nvfp4(module, codes, scales, Global::Times(global)).map(Some)
+                }
                 (_, global) => bytes(module, codes, scales, schemes, global).map(Some),
             };
         }
@@ -57,25 +59,13 @@ fn bytes(
     codes.check_dtype(&[Dtype::I8, Dtype::F8_E4M3])?;
     let (n_rows, columns) = codes.dims2()?;
     let scales = scales_of(scales, (n_rows, columns), schemes)?;
-    let is_integer = codes.info.dtype == Dtype::I8;
-    let zeros = match module.take("weight_zero_point") {
-        None => ZeroSource::All(if is_integer { 128.0 } else { 0.0 }),
-        Some(zeros) => {
-            zeros.check_dtype(&[Dtype::I8])?;
-            zeros.check_shape(&scales.part.info.shape)?;
-            if scales.rows != 1 {
-                return Err(zeros.error("zero points are read for each row alone"));
-            }
-            ZeroSource::Bytes(zeros)
-        }
-    };
-    let packing = if is_integer {
-        CodePacking::Int8
-    } else {
-        CodePacking::E4m3
+    let (packing, zero) = match codes.info.dtype {
+        Dtype::I8 => (CodePacking::Int8, 128.0),
+        _ => (CodePacking::E4m3, 0.0),
     };
     Grouped::new(codes, packing, (n_rows, columns), scales)
-        .with_zeros(zeros)
+        .with_zeros(ZeroSource::All(zero))
+        .with_companions(module)?
         .matrix()
 }
 
@@ -147,46 +137,31 @@ fn in_words(module: &mut Module, codes: Part, schemes: &Schemes) -> Result<Matri
         )));
     };
     let scales = scales_of(scales, (n_rows, columns), schemes)?;
-    let zeros = match module.take("weight_zero_point") {
-        None => ZeroSource::All((1 << (bits - 1)) as f32),
-        Some(part) => {
-            part.check_dtype(&WORDS)?;
-            part.check_shape(&[n_words(n_rows, bits).unwrap_or(0), scales.n_groups])?;
-            ZeroSource::Words { part, bits }
-        }
-    };
-    let mut stored = Grouped::new(
-        codes,
-        CodePacking::Words { bits },
-        (n_rows, columns),
-        scales,
-    );
-    stored = stored.with_zeros(zeros);
-    if let Some(index) = module.take("weight_g_idx") {
-        index.check_dtype(&[Dtype::I32])?;
-        index.check_shape(&[columns])?;
-        stored.index = Some(index);
-    }
-    stored.matrix()
+    let packing = CodePacking::Words { bits };
+    Grouped::new(codes, packing, (n_rows, columns), scales)
+        .with_zeros(ZeroSource::All((1 << (bits - 1)) as f32))
+        .with_companions(module)?
+        .matrix()
 }
 
 /// Returns an NVFP4 or MXFP4 matrix: E2M1 with a scale for 16 or 32 columns.
 fn two_in_a_byte(module: &mut Module, codes: Part) -> Result<Matrix> {
     let scales = module.needs("weight_scale")?;
     match module.take("weight_global_scale") {
-        Some(global) => nvfp4(codes, scales, Global::Over(global)),
+        Some(global) => nvfp4(module, codes, scales, Global::Over(global)),
         None => {
             scales.check_dtype(&[Dtype::U8, Dtype::F8_E8M0])?;
-            e2m1(codes, scales, 32)?.matrix()
+            let stored = e2m1(codes, scales, 32)?;
+            stored.with_companions(module)?.matrix()
         }
     }
 }
 
-fn nvfp4(codes: Part, scales: Part, global: Global) -> Result<Matrix> {
+fn nvfp4(module: &mut Module, codes: Part, scales: Part, global: Global) -> Result<Matrix> {
     scales.check_dtype(&[Dtype::F8_E4M3])?;
     let mut stored = e2m1(codes, scales, 16)?;
     stored.global = Some(global);
-    stored.matrix()
+    stored.with_companions(module)?.matrix()
 }
 
 fn e2m1(codes: Part, scales: Part, size: usize) -> Result<Grouped> {
@@ -262,9 +237,9 @@ impl Grouped {
     pub fn matrix(self) -> Result<Matrix> {
         let zeros = match &self.zeros {
             ZeroSource::All(_) => None,
-            ZeroSource::Bytes(part) | ZeroSource::Words { part, .. } | ZeroSource::Behind(part) => {
-                Some(part)
-            }
+            ZeroSource::Bytes { part, .. }
+            | ZeroSource::Words { part, .. }
+            | ZeroSource::Behind(part) => Some(part),
         };
         let parts = [
             Some(&self.codes),

@@ -40,6 +40,17 @@ pub(super) enum CodePacking {
     E2m1,
 }
 
+impl CodePacking {
+    /// The bits of a value.
+    pub fn bits(self) -> usize {
+        match self {
+            Self::Words { bits } => bits,
+            Self::Int8 | Self::E4m3 => 8,
+            Self::E2m1 => 4,
+        }
+    }
+}
+
 /// Scales `[row blocks, groups]`, each for `rows` rows and `columns` columns.
 #[derive(Debug)]
 pub(super) struct Scales {
@@ -53,8 +64,8 @@ pub(super) struct Scales {
 pub(super) enum ZeroSource {
     /// The same for all groups.
     All(f32),
-    /// Signed bytes `[rows, groups]`, stored minus 128.
-    Bytes(Part),
+    /// Signed bytes in the shape of the scales, zero points of so many bits minus half their number.
+    Bytes { part: Part, bits: usize },
     /// Quantized zero points `[rows, groups]`, in bit streams along the rows.
     Words { part: Part, bits: usize },
     /// Offsets `[rows, groups]`, added after scaling.
@@ -109,13 +120,26 @@ impl Grouped {
         let span = rows.start * n_groups..rows.end * n_groups;
         Ok(match &self.zeros {
             ZeroSource::All(zero) => Zeros::All(*zero),
-            ZeroSource::Bytes(part) => {
-                let bytes: Vec<u8> = files.part_span(part, span)?;
+            ZeroSource::Bytes { part, bits } => {
+                let bytes: Vec<i8> = files.part(part)?;
+                let middle = 1 << (bits - 1);
+                if let Some(beyond) = bytes
+                    .iter()
+                    .find(|byte| !(-middle..middle).contains(&i32::from(**byte)))
+                {
+                    return Err(part.error(format!(
+                        "it holds the zero point {beyond}, expected {} to {} for weights of {bits} bits",
+                        -middle,
+                        middle - 1
+                    )));
+                }
+                let of_row = |row: usize| {
+                    let at = row / self.scales.rows * n_groups;
+                    bytes[at..at + n_groups].iter()
+                };
+                let all = rows.flat_map(of_row);
                 Zeros::Each(
-                    bytes
-                        .into_iter()
-                        .map(|byte| f32::from(byte ^ 128))
-                        .collect(),
+                    all.map(|byte| (i32::from(*byte) + middle) as f32).collect(),
                     0,
                 )
             }

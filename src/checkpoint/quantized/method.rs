@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use super::compressed_tensors::{self, Schemes};
 use super::gptq::{Gptq, GptqConfig, ZeroPoints};
-use super::{Matrix, Module, Packing, awq::Awq, bitsandbytes, keys, mlx::Mlx};
+use super::{Matrix, Module, Packing, awq::Awq, bitsandbytes, companions, keys, mlx::Mlx};
 use crate::checkpoint::config_json::{ConfigJson, abbreviated};
+use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::gguf;
 use crate::error::{Error, Result};
 
@@ -185,16 +186,11 @@ impl Method {
         }
     }
 
-    /// Returns a module's tensors that describe how its input was rounded; inputs are not rounded here.
-    pub fn unused(&self) -> &'static [&'static str] {
+    /// Takes tensors that change no weight out of the files, and returns their names.
+    pub fn left_out(&self, files: &mut TensorFiles) -> Vec<String> {
         match self {
-            Self::CompressedTensors(_) | Self::Fp8(_) => &[
-                "input_scale",
-                "input_zero_point",
-                "input_global_scale",
-                "activation_scale",
-            ],
-            _ => &[],
+            Self::CompressedTensors(_) | Self::Fp8(_) => companions::left_out(files),
+            _ => Vec::new(),
         }
     }
 

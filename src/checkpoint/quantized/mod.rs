@@ -8,6 +8,7 @@ mod awq;
 mod bits;
 mod bitsandbytes;
 mod coded;
+mod companions;
 mod compressed_tensors;
 mod gptq;
 mod grouped;
@@ -31,14 +32,16 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{Compute, Part, TensorFiles};
 use crate::error::Result;
 
-/// Replaces quantized tensors by dequantized weights.
+/// Replaces quantized tensors by dequantized weights, and takes tensors beside them that change no weight out of the files.
+/// Returns the names of the latter.
 ///
 /// # Errors
 /// If the method is not supported, if its tensors do not fit each other or the configuration, or if there are none.
-pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<()> {
+pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<Vec<String>> {
     let Some((config, method)) = Method::of(json, files.directory())? else {
-        return Ok(());
+        return Ok(Vec::new());
     };
+    let left_out = method.left_out(files);
     let names: Vec<String> = files.names().map(String::from).collect();
     let mut n_found = 0;
     for name in &names {
@@ -54,9 +57,6 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<(
         let Some(matrix) = method.matrix(&mut module)? else {
             continue;
         };
-        for unused in method.unused() {
-            module.take(unused);
-        }
         let weight = format!("{prefix}{}", method.weight());
         let parts: Vec<&Part> = matrix.parts.iter().collect();
         files.add_computed(weight, matrix.shape, &parts, matrix.compute);
@@ -79,7 +79,7 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<(
         );
         return Err(config.error(&KEYS[..1], reason));
     }
-    Ok(())
+    Ok(left_out)
 }
 
 /// Returns whether `config.json`, or a file beside it, declares quantization.
