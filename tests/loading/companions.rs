@@ -185,7 +185,7 @@ fn hash(weight: &[Vec<f32>]) -> String {
     format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, step))
 }
 
-/// The group of each of so many columns: equal groups, in a mixed order.
+/// Each column's group: equal groups, in a mixed order.
 fn mixed(columns: usize, n_groups: usize) -> Vec<i32> {
     (0..columns)
         .map(|i| (i * 7 % columns * n_groups / columns) as i32)

@@ -1,4 +1,4 @@
-//! Tensors beside a module's quantized weight: zero points, groups of columns, and tensors that change no weight.
+//! Tensors beside a module's quantized weight: zero points, each column's group, and tensors that change no weight.
 
 use safetensors::Dtype;
 
@@ -10,8 +10,7 @@ use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::scheme::matches;
 use crate::error::Result;
 
-/// Scales and zero points with which a module's input or output was rounded, which is not done here, and the state of the
-/// observers that found the scales.
+/// Scales and zero points that round a module's input or output, which is not rounded here, and observers' states.
 const LEFT_OUT: [&str; 11] = [
     "*.input_scale",
     "*.input_zero_point",
@@ -26,7 +25,7 @@ const LEFT_OUT: [&str; 11] = [
     "*.max_vals",
 ];
 
-/// Takes tensors that change no weight out of the files, and returns their names.
+/// Takes tensors that change no weight from the files, and returns their names.
 pub(super) fn left_out(files: &mut TensorFiles) -> Vec<String> {
     let is_one = |name: &&str| LEFT_OUT.iter().any(|pattern| matches(pattern, name));
     let names: Vec<String> = files.names().filter(is_one).map(String::from).collect();
@@ -37,7 +36,7 @@ pub(super) fn left_out(files: &mut TensorFiles) -> Vec<String> {
 }
 
 impl Grouped {
-    /// The matrix with what compressed-tensors has beside the values and scales of a module.
+    /// Adds the zero points and groups that compressed-tensors has beside a module's values and scales.
     ///
     /// # Errors
     /// If a tensor has another type or shape than it should, or zero points are not supported for this packing.
@@ -56,12 +55,12 @@ impl Grouped {
                     let bits = self.packing.bits();
                     ZeroSource::Bytes { part, bits }
                 }
-                // Symmetric, whatever the type of its zeros.
+                // Symmetric, whatever type its zeros have.
                 (CodePacking::E4m3 | CodePacking::E2m1, _) => {
                     let bytes: Vec<u8> = module.files.part(&part)?;
                     if bytes.iter().any(|byte| *byte != 0) {
                         return Err(part.error(
-                            "it holds a zero point that is not zero, which weights of floating-point types are not read with",
+                            "it holds a zero point that is not zero, which is not read beside floating-point values",
                         ));
                     }
                     ZeroSource::All(0.0)
@@ -72,7 +71,7 @@ impl Grouped {
             index.check_dtype(&[Dtype::I32])?;
             index.check_shape(&[self.columns])?;
             let groups: Vec<i32> = module.files.part(&index)?;
-            // compressed-tensors' sign for groups that are contiguous after all.
+            // compressed-tensors writes -1 if groups are contiguous after all.
             if !groups.contains(&-1) {
                 self.index = Some(index);
             }

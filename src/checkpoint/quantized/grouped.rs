@@ -41,7 +41,7 @@ pub(super) enum CodePacking {
 }
 
 impl CodePacking {
-    /// The bits of a value.
+    /// Returns a value's bits.
     pub fn bits(self) -> usize {
         match self {
             Self::Words { bits } => bits,
@@ -64,7 +64,7 @@ pub(super) struct Scales {
 pub(super) enum ZeroSource {
     /// The same for all groups.
     All(f32),
-    /// Signed bytes in the shape of the scales, zero points of so many bits minus half their number.
+    /// Signed bytes in the scales' shape: zero points minus `2^(bits - 1)`.
     Bytes { part: Part, bits: usize },
     /// Quantized zero points `[rows, groups]`, in bit streams along the rows.
     Words { part: Part, bits: usize },

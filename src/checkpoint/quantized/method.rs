@@ -186,7 +186,7 @@ impl Method {
         }
     }
 
-    /// Takes tensors that change no weight out of the files, and returns their names.
+    /// Takes tensors that change no weight from the files, and returns their names.
     pub fn left_out(&self, files: &mut TensorFiles) -> Vec<String> {
         match self {
             Self::CompressedTensors(_) | Self::Fp8(_) => companions::left_out(files),

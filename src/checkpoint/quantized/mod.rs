@@ -32,8 +32,8 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{Compute, Part, TensorFiles};
 use crate::error::Result;
 
-/// Replaces quantized tensors by dequantized weights, and takes tensors beside them that change no weight out of the files.
-/// Returns the names of the latter.
+/// Replaces quantized tensors by dequantized weights, and takes tensors that change no weight from the files. Returns the
+/// latter's names.
 ///
 /// # Errors
 /// If the method is not supported, if its tensors do not fit each other or the configuration, or if there are none.
