@@ -1,6 +1,6 @@
 //! Tokens that files beside `tokenizer.json` add to it, as in transformers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use minijinja::value::{Serde, Value, ValueKind};
@@ -26,7 +26,12 @@ pub(super) struct AddedTokens {
     pub all: Vec<AddedToken>,
     /// Special tokens by name, such as `unk_token`, or `image_token` for one model.
     pub named: BTreeMap<String, String>,
+    /// Whether the tokens that `tokenizer.json` adds are left out.
+    pub replaces: bool,
 }
+
+/// The tokens that `tokenizer.json` adds by their text, with their ids.
+pub(super) type Known = HashMap<String, (u64, AddedToken)>;
 
 /// Returns the special tokens that have a name, as [`added_tokens`] does.
 ///
@@ -37,12 +42,12 @@ pub(super) fn named_tokens(
     config: Option<&ConfigJson>,
     class: &TokenizerClass,
 ) -> Result<BTreeMap<String, String>> {
-    Ok(added_tokens(directory, config, class, |_| true)?.named)
+    Ok(added_tokens(directory, config, class, &Known::default())?.named)
 }
 
 /// Returns the tokens in `added_tokens_decoder`, or else in `added_tokens.json`, by their ids; then named special tokens,
-/// and further ones. If the files do not name or list them, the tokenizer's class does. `has` tells which tokens
-/// `tokenizer.json` adds itself.
+/// and further ones. If the files do not name or list them, the tokenizer's class does. `known` has the tokens that
+/// `tokenizer.json` adds itself, which count as listed, unless there is an `added_tokens_decoder`.
 ///
 /// # Errors
 /// If a file is malformed.
@@ -50,18 +55,21 @@ pub(super) fn added_tokens(
     directory: &Path,
     config: Option<&ConfigJson>,
     class: &TokenizerClass,
-    has: impl Fn(&str) -> bool,
+    known: &Known,
 ) -> Result<AddedTokens> {
     let mut keys = match config {
         Some(config) => entries(&ordered(config)?),
         None => Vec::new(),
     };
     let mut listed: Vec<(u64, AddedToken)> = Vec::new();
+    let mut replaces = false;
     if let Some(decoder) = value(&keys, "added_tokens_decoder") {
         for (id, value) in entries(&decoder) {
             let id = id.parse().unwrap_or(u64::MAX);
             listed.extend(token(&value, Special::AsWritten).map(|token| (id, token)));
         }
+        let is_listed = |token: &AddedToken| listed.iter().any(|(_, listed)| listed == token);
+        replaces = class.builds() && !known.values().all(|(_, token)| is_listed(token));
     } else {
         let open = |name: &str| -> Result<Vec<(String, Value)>> {
             match ConfigJson::open_named(&directory.join(name))? {
@@ -84,6 +92,8 @@ pub(super) fn added_tokens(
             let id = u64::try_from(id).unwrap_or(u64::MAX);
             listed.push((id, AddedToken::from(content, is_special)));
         }
+        listed.retain(|(id, _)| !known.values().any(|(known, _)| known == id));
+        listed.extend(known.values().cloned());
     }
     listed.sort_by_key(|(id, _)| *id);
     for (name, token) in class.named_tokens() {
@@ -91,11 +101,17 @@ pub(super) fn added_tokens(
             keys.push((name.to_string(), Value::from(token)));
         }
     }
-    let counts = |value: &Value| !(class.passes_over_null() && value.is_none());
+    // An object has named tokens, and is no list.
+    let counts = |value: &Value| match value.kind() {
+        ValueKind::Map => false,
+        _ => !(class.passes_over_null() && value.is_none()),
+    };
     let is_list = |(key, value): &(String, Value)| LISTS.contains(&key.as_str()) && counts(value);
     if !keys.iter().any(is_list) {
-        keys.retain(|(key, _)| !LISTS.contains(&key.as_str()));
-        keys.push((LISTS[0].to_string(), class.further_tokens().into()));
+        keys.retain(|(key, value)| {
+            !LISTS.contains(&key.as_str()) || value.kind() == ValueKind::Map
+        });
+        keys.push((LISTS[1].to_string(), class.further_tokens().into()));
     }
     let named = named(&keys);
     let mut special = special(&keys);
@@ -103,23 +119,31 @@ pub(super) fn added_tokens(
     for token in &mut special {
         token.lstrip |= mask.as_ref().and_then(Value::as_str) == Some(&token.content);
     }
+    let is_known = |content: &str| !replaces && known.contains_key(content);
     let mut all: Vec<AddedToken> = Vec::new();
     for (_, mut token) in listed {
-        let named = special.iter().find(|known| known.content == token.content);
-        token.special |= named.is_some_and(|named| named.special);
-        all.push(token);
+        token.special |= named.values().any(|named| *named == token.content);
+        let is_same = |(_, known): &(u64, AddedToken)| *known == token;
+        let is_first = all.iter().all(|other| other.content != token.content);
+        if replaces || !is_first || !known.get(&token.content).is_some_and(is_same) {
+            all.push(token);
+        }
     }
     for token in &special {
-        if !all.iter().any(|known| known.content == token.content) {
+        let is_listed = all.iter().any(|listed| listed.content == token.content);
+        if !is_listed && !is_known(&token.content) {
             all.push(token.clone());
         }
     }
-    all.retain(|token| !has(&token.content));
     if class.has_plain_special_tokens() {
         let plain = |token: AddedToken| AddedToken::from(token.content, true);
         all.extend(special.into_iter().map(plain));
     }
-    Ok(AddedTokens { all, named })
+    Ok(AddedTokens {
+        all,
+        named,
+        replaces,
+    })
 }
 
 /// Returns the file with its keys in their original order, which determines ids.
@@ -189,21 +213,20 @@ fn special(keys: &[(String, Value)]) -> Vec<AddedToken> {
         .iter()
         .filter(|(name, _)| name.ends_with("_token") && !SPECIAL_TOKENS.contains(&name.as_str()));
     all.extend(own.filter_map(|(_, value)| token(value, Special::Always)));
-    // The older key is used if the newer one has none.
-    let mut lists = LISTS.iter().filter_map(|name| value(keys, name));
-    if let Some(list) = lists.find(Value::is_true) {
+    // The older key counts if the newer has no list.
+    for list in LISTS.iter().filter_map(|name| value(keys, name)) {
         match list.kind() {
-            ValueKind::Map => all.extend(
-                entries(&list)
-                    .iter()
-                    .filter_map(|(_, value)| token(value, Special::Always)),
-            ),
-            _ => all.extend(
-                list.try_iter()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|value| token(&value, Special::AsWritten)),
-            ),
+            ValueKind::Map => {
+                let tokens = entries(&list);
+                let tokens = tokens.iter();
+                all.extend(tokens.filter_map(|(_, value)| token(value, Special::Always)));
+            }
+            _ if list.is_true() => {
+                let tokens = list.try_iter().into_iter().flatten();
+                all.extend(tokens.filter_map(|value| token(&value, Special::AsWritten)));
+                break;
+            }
+            _ => {}
         }
     }
     all

@@ -204,10 +204,15 @@ impl Tokenizer {
         {
             inner.set_encode_special_tokens(true);
         }
-        let known = inner.get_added_vocabulary().get_vocab().clone();
-        let tokens = added_tokens(directory, config.as_ref(), &class, |token| {
-            known.contains_key(token)
-        })?;
+        let known = inner
+            .get_added_vocabulary()
+            .get_added_tokens_decoder()
+            .iter();
+        let known = known.map(|(&id, token)| (token.content.clone(), (id.into(), token.clone())));
+        let tokens = added_tokens(directory, config.as_ref(), &class, &known.collect())?;
+        if tokens.replaces {
+            inner = without_added_tokens(&inner);
+        }
         class.build(&mut inner, config.as_ref(), &tokens.named)?;
         let added = inner.add_tokens(tokens.all);
         added.map_err(|error| failed(&path, format!("its added tokens do not fit: {error}")))?;
@@ -564,6 +569,16 @@ impl Tokenizer {
             reason: reason.into(),
         }
     }
+}
+
+/// Returns the tokenizer with its vocabulary alone. Copies of a vocabulary take time.
+fn without_added_tokens(inner: &tokenizers::Tokenizer) -> tokenizers::Tokenizer {
+    let mut bare = tokenizers::Tokenizer::new(inner.get_model().clone());
+    // It fails only of added tokens that the normalizer refuses, and there are none.
+    let _ = bare.with_normalizer(inner.get_normalizer().cloned());
+    bare.with_post_processor(inner.get_post_processor().cloned());
+    bare.set_encode_special_tokens(inner.get_encode_special_tokens());
+    bare
 }
 
 /// Refuses a file that stands for another in Git LFS.

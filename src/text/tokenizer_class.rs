@@ -169,6 +169,11 @@ impl TokenizerClass {
         }
     }
 
+    /// Returns whether the class builds the tokenizer from vocabulary and merges.
+    pub fn builds(&self) -> bool {
+        matches!(self, Self::Built { .. })
+    }
+
     /// Returns whether the mask takes the spaces before it, where a file gives its text alone.
     pub fn mask_takes_spaces(&self) -> bool {
         self.says("mask_takes_spaces")

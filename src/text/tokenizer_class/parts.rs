@@ -96,7 +96,7 @@ impl TokenizerClass {
         let template = match self {
             Self::Built { parts, keys, .. } if !is_left(parts) => {
                 check_language(inner, keys, config)?;
-                own_template(inner, parts, keys, named)
+                own_template(inner, parts, keys, named, config)?
             }
             _ => None,
         };
@@ -161,9 +161,10 @@ fn own_template(
     parts: &Map<String, Value>,
     keys: &BTreeMap<String, Value>,
     named: &BTreeMap<String, String>,
-) -> Option<Value> {
+    config: Option<&ConfigJson>,
+) -> Result<Option<Value>> {
     let mut special = Map::new();
-    let mut side = |side: &Value| {
+    let mut side = |side: &Value| -> Result<Option<Vec<Value>>> {
         let mut pieces = Vec::new();
         for piece in pieces_of(side, keys) {
             let (name, kind) = piece.split_once(':').unwrap_or((&piece, "0"));
@@ -172,20 +173,30 @@ fn own_template(
                 pieces.push(json!({"Sequence": {"id": side, "type_id": kind}}));
                 continue;
             }
-            let token = match name.strip_prefix('=') {
-                Some(text) => text,
-                None => named.get(name)?,
+            let token = match (name.strip_prefix('='), named.get(name), config) {
+                (Some(text), ..) => text,
+                (None, Some(token), _) => token,
+                (None, None, Some(config)) => {
+                    let reason = "null, but the class puts this token around texts; name one";
+                    return Err(config.error(&[name], reason));
+                }
+                _ => return Ok(None),
             };
             let unknown = || inner.token_to_id(named.get("unk_token")?);
-            let id = inner.token_to_id(token).or_else(unknown)?;
+            let Some(id) = inner.token_to_id(token).or_else(unknown) else {
+                return Ok(None);
+            };
             let entry = json!({"id": token, "ids": [id], "tokens": [token]});
             special.insert(token.to_string(), entry);
             pieces.push(json!({"SpecialToken": {"id": token, "type_id": kind}}));
         }
-        Some(pieces)
+        Ok(Some(pieces))
     };
-    let sides = [side(parts.get("single")?)?, side(parts.get("pair")?)?];
-    Some(template_of(sides, special))
+    let (Some(single), Some(pair)) = (parts.get("single"), parts.get("pair")) else {
+        return Ok(None);
+    };
+    let sides = side(single)?.zip(side(pair)?);
+    Ok(sides.map(|(single, pair)| template_of([single, pair], special)))
 }
 
 fn template_of([single, pair]: [Vec<Value>; 2], special: Map<String, Value>) -> Value {
