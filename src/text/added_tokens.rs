@@ -26,7 +26,7 @@ pub(super) struct AddedTokens {
     pub all: Vec<AddedToken>,
     /// Special tokens by name, such as `unk_token`, or `image_token` for one model.
     pub named: BTreeMap<String, String>,
-    /// Whether the tokens that `tokenizer.json` adds are left out.
+    /// True if the tokens that `tokenizer.json` adds are left out.
     pub replaces: bool,
 }
 
