@@ -148,7 +148,8 @@ impl CheckpointOptions {
                 None => "a single stack".to_string(),
             };
             let reason = format!(
-                "{part} chosen, but the family {} describes {described}; leave the part out, or set it in the family",
+                "{part} was selected, but the family {} describes {described}; select no stack, or \
+                 set it in the family",
                 family.name
             );
             return Err(Error::input("part", reason));

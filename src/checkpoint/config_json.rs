@@ -60,7 +60,7 @@ impl ConfigJson {
         if !value.is_object() {
             return Err(Error::UnexpectedJson {
                 path: path.to_path_buf(),
-                reason: "expected an object of keys".to_string(),
+                reason: "expected a JSON object".to_string(),
             });
         }
         Ok(Self::given(path, value))
@@ -179,12 +179,12 @@ impl ConfigJson {
     /// Reads a required size.
     pub fn size(&self, keys: &[&str]) -> Result<usize> {
         self.optional_size(keys)?
-            .ok_or_else(|| self.error(keys, "missing, expected a whole number"))
+            .ok_or_else(|| self.error(keys, "missing, expected an integer"))
     }
 
     /// Reads an optional size; `None` if absent or null.
     pub fn optional_size(&self, keys: &[&str]) -> Result<Option<usize>> {
-        self.optional(keys, &format!("a whole number up to {MAX_SIZE}"), |value| {
+        self.optional(keys, &format!("an integer up to {MAX_SIZE}"), |value| {
             let size = usize::try_from(value.as_u64()?).ok()?;
             Some(size).filter(|&size| size <= MAX_SIZE)
         })
@@ -243,7 +243,7 @@ impl ConfigJson {
 
     /// Reads an optional string.
     pub fn text(&self, keys: &[&str]) -> Result<Option<String>> {
-        let kind = format!("a text of up to {MAX_TEXT_BYTES} bytes");
+        let kind = format!("a string of up to {MAX_TEXT_BYTES} bytes");
         self.optional(keys, &kind, |value| {
             let text = value.as_str()?;
             (text.len() <= MAX_TEXT_BYTES).then(|| text.to_string())
@@ -315,7 +315,7 @@ impl ConfigJson {
 
     /// Reads an optional list of strings.
     pub fn texts(&self, keys: &[&str]) -> Result<Option<Vec<String>>> {
-        self.optional(keys, "a list of texts", |value| {
+        self.optional(keys, "a list of strings", |value| {
             let text = |value: &Value| value.as_str().map(str::to_string);
             value.as_array()?.iter().map(text).collect()
         })
@@ -338,7 +338,11 @@ impl ConfigJson {
             }
             Some(all)
         };
-        self.optional(&[key], "lists of texts with their numbers", parse)
+        self.optional(
+            &[key],
+            "lists of strings with a number of repetitions",
+            parse,
+        )
     }
 
     /// Returns for each layer whether it has a sliding window: from `layer_types`, or without it from `default`.

@@ -92,8 +92,8 @@ fn assemble_item(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Resu
         if *start != filled {
             let roles: Vec<&str> = sources.iter().map(|source| source.role.as_str()).collect();
             return Err(Error::InvalidConfig(format!(
-                "{} cannot be put together from {}, which share some of its output features; \
-                 give each role a part of its own in the family's table",
+                "{} cannot be assembled from {}, which share some of its output features; give \
+                 each role its own part in the family's table",
                 sources[0].name,
                 roles.join(", ")
             )));

@@ -74,7 +74,7 @@ impl Ends {
         };
         if !ends.add(&model, "embeddings", family, files, prefix)? {
             let reason = format!(
-                "{} holds blocks, but no embeddings; run the blocks on hidden_states",
+                "{} contains blocks, but no embeddings; run the blocks on hidden_states",
                 files.path().display()
             );
             return Err(Error::InvalidConfig(reason));
@@ -140,7 +140,7 @@ impl Ends {
             Some(other) => Err(Error::input(
                 other,
                 format!(
-                    "it differs from {}, with which config.json ties it; keep one of both in the files",
+                    "it differs from {}, to which config.json ties it; keep one of both in the files",
                     words.name
                 ),
             )),
@@ -263,7 +263,7 @@ pub(super) fn described(
 fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> Result<ModelConfig> {
     let Some(read) = family.embeddings else {
         let reason = format!(
-            "what surrounds the blocks of {} is not known; run the blocks on hidden_states",
+            "the embeddings and heads of {} are not defined; run the blocks on hidden_states",
             family.name
         );
         return Err(Error::InvalidConfig(reason));

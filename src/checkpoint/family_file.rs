@@ -98,7 +98,7 @@ impl Family {
     pub fn from_json_file(path: impl AsRef<Path>) -> Result<Self> {
         let json = &ConfigJson::open(path.as_ref())?;
         if let Some(unknown) = json.keys().find(|key| !KEYS.contains(key)) {
-            let reason = format!("is not known; known: {}", KEYS.join(", "));
+            let reason = format!("is unknown; known: {}", KEYS.join(", "));
             return Err(json.error(&[unknown], reason));
         }
         let part: Option<StackPart> = json.parsed("part")?;
@@ -132,11 +132,11 @@ impl Family {
             Some(block) if block.contains("{i}") => family.block = block,
             Some(block) => {
                 let reason =
-                    format!("found {block:?}, expected a text with {{i}} for the block's number");
+                    format!("found {block:?}, expected a string with {{i}} for the block's index");
                 return Err(json.error(&["block"], reason));
             }
             None if is_whole => {
-                let kind = "the prefix of the names of block {i}, such as \"encoder.layer.{i}.\"";
+                let kind = "the prefix of names in block {i}, such as \"encoder.layer.{i}.\"";
                 return Err(required("block", kind));
             }
             None => {}
@@ -209,7 +209,8 @@ fn source(
     match is_read {
         false => Ok(Some(StackSource::Given(Box::new(given)))),
         true => failed(
-            "section, keys, defaults, blocks and set say how a config.json differs, but uniform and stack read none"
+            "section, keys, defaults, blocks and set describe differences in a config.json, but \
+             uniform and stack do not read one"
                 .to_string(),
         ),
     }
@@ -228,7 +229,7 @@ fn rules(json: &ConfigJson, key: &str, roles: &BTreeSet<&str>) -> Result<Vec<Rul
         }
         let nearest = nearest(&rule.role, roles.iter().copied(), SIMILAR, 3);
         let nearest = listed("nearest:", &nearest);
-        let reason = format!("role {:?} is not known{nearest}", rule.role);
+        let reason = format!("role {:?} is unknown{nearest}", rule.role);
         Err(json.error(&[&key], reason))
     };
     items.into_iter().flatten().enumerate().map(rule).collect()

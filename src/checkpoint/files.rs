@@ -451,7 +451,7 @@ impl TensorFiles {
     ) -> Result<Vec<T>> {
         let failed = |source| read_failed(name, info, source);
         let Some((file, offset, strides)) = info.place() else {
-            return Err(Error::input(name, "it is computed, and not in a file"));
+            return Err(Error::input(name, "it is computed, not stored in a file"));
         };
         let mut values: Vec<T> = Vec::new();
         let len = spans.iter().map(Range::len).sum();
@@ -538,7 +538,8 @@ fn read_header(file: &PositionedFile) -> Result<Header> {
         (false, false) => Err(Error::UnreadableWeights {
             path: file.path().to_path_buf(),
             format: "a zip archive",
-            reason: "it holds neither the `data.pkl` of `torch.save` nor the arrays of `numpy.savez`; give a file of weights"
+            reason: "it contains neither the `data.pkl` of `torch.save` nor the arrays of \
+             `numpy.savez`; give a weights file"
                 .into(),
         }),
     }
@@ -549,7 +550,7 @@ fn read_failed(name: &str, info: &TensorInfo, source: std::io::Error) -> Error {
     match source.kind() {
         ErrorKind::UnexpectedEof => Error::damaged(
             &info.path,
-            format!("it was cut short after it was opened; tensor {name:?} is not all there"),
+            format!("it was cut short after it was opened; tensor {name:?} is incomplete"),
         ),
         _ => Error::io(&info.path, "read", source),
     }

@@ -226,7 +226,8 @@ impl Hub {
     pub fn file(&self, name: &str) -> Result<PathBuf> {
         if !stays_inside(name) {
             return Err(self.error(format!(
-                "{name:?} is not a path inside a repository; give one as the Hub lists it, such as tokenizer.json"
+                "{name:?} is not a path inside a repository; give a path as listed on the Hub, \
+                 such as tokenizer.json"
             )));
         }
         self.obtain(Some(name))
@@ -280,7 +281,7 @@ impl Hub {
     fn validate(&self) -> Result<()> {
         if !is_repo_id(&self.repo) {
             return Err(self.error(
-                "not the name of a repository; expected owner/name or name, of letters, digits, '-', '_' and '.'",
+                "not the name of a repository; expected owner/name or name, with letters, digits, '-', '_' and '.'",
             ));
         }
         if !stays_inside(&self.revision) {
@@ -290,7 +291,9 @@ impl Hub {
         if let Some(token) = self.token_or_environment()
             && !token.bytes().all(|byte| byte.is_ascii_graphic())
         {
-            return Err(self.error("the token holds characters that no token has; copy it again"));
+            return Err(
+                self.error("the token contains characters that no token has; copy it again")
+            );
         }
         Ok(())
     }

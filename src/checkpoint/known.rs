@@ -120,9 +120,9 @@ pub(super) fn known(
             None => "none chosen".to_string(),
         };
         let cure = match parts.is_empty() {
-            true => "which has a single stack; leave the part out".to_string(),
+            true => "which has a single stack; select none".to_string(),
             false => format!(
-                "which has several stacks; choose {} with `CheckpointOptions::part`",
+                "which has several stacks; select {} with `CheckpointOptions::part`",
                 parts.join(" or ")
             ),
         };

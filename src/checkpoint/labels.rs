@@ -21,12 +21,12 @@ impl Checkpoint {
         });
         let Some(output) = output else {
             let found = match head {
-                Some(head) => format!("its head is for {}", head.task),
+                Some(head) => format!("its head has the task {}", head.task),
                 None => "it has no head".to_string(),
             };
             return Err(Error::InvalidConfig(format!(
-                "{} has no labels: {found}; take a checkpoint of a class that ends in Classification, whose `architectures` \
-                 in config.json says so",
+                "{} has no labels: {found}; use a checkpoint whose `architectures` in config.json \
+                 names a class that ends with Classification",
                 self.files().path().display()
             )));
         };
@@ -42,7 +42,7 @@ impl Checkpoint {
             None => {
                 let n_labels = output.n_out;
                 let reason =
-                    format!("names no label \"{i}\"; the head has {n_labels}, from \"0\" on");
+                    format!("has no label \"{i}\"; the head has {n_labels}, from \"0\" on");
                 Err(json.error(&["id2label"], reason))
             }
         };

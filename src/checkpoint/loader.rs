@@ -257,7 +257,7 @@ impl<'c> Loader<'c> {
             Error::input(
                 "block",
                 format!(
-                    "{i} asked for, but {} has the blocks 0 to {}",
+                    "block {i} was requested, but {} has the blocks 0 to {}",
                     self.checkpoint.files.path().display(),
                     blocks.len().saturating_sub(1)
                 ),
@@ -391,7 +391,8 @@ impl Backend<'_> {
             // A converted copy would not follow the variable.
             if variable.dtype() != dtype || !is_one(variable.device(), device) {
                 let reason = format!(
-                    "it is asked for as {dtype:?}, but was loaded as {:?}; a shared parameter has one dtype and device",
+                    "it was requested as {dtype:?}, but was loaded as {:?}; a shared parameter has \
+                     one dtype and device",
                     variable.dtype()
                 );
                 return Err(Error::input(role, reason));

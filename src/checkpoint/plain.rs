@@ -178,8 +178,8 @@ impl PlainFile {
         let [up, down] = &layers[..] else {
             let found = layers.len();
             return Err(self.error(format!(
-                "holds {found} linear layers, a feed-forward has 2; see `mlp`, or call three layers gate, up and down with \
-                 `PlainFile::open_renamed`"
+                "contains {found} linear layers, but a feed-forward has 2; see `mlp`, or rename \
+                 three layers to gate, up and down with `PlainFile::open_renamed`"
             )));
         };
         let linear = |layer: &Pair| self.linear(layer, dtype, device);
@@ -194,7 +194,7 @@ impl PlainFile {
     /// If the file has none, or its shape is not that of a vector.
     pub fn layer_norm(&self, eps: f64, dtype: DType, device: &Device) -> Result<Norm> {
         let Some(Pair { weight, bias }) = &self.contents.norm else {
-            let reason = "holds no norm; see the documentation of `PlainFile` for its names";
+            let reason = "contains no norm; the documentation of `PlainFile` lists its names";
             return Err(self.error(reason));
         };
         let shape = self.shape(weight)?;
@@ -232,7 +232,7 @@ impl PlainFile {
             NormPlacement::None => SublayerNorm::None,
             NormPlacement::Output => SublayerNorm::Output(norm()?),
             NormPlacement::Sandwich => {
-                let reason = "a sandwich has two norms, a plain file holds one";
+                let reason = "a sandwich has two norms, but a plain file contains one";
                 return Err(Error::input("placement", reason));
             }
         };

@@ -381,7 +381,7 @@ impl SimpleBackend for &Recorder {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
-        candle_core::bail!("{name}: asked for without a shape")
+        candle_core::bail!("{name}: requested without a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {

@@ -40,7 +40,7 @@ impl ConfigJson {
         match self.rotary_number(self.rotary_section()?.as_ref(), &key, 1.0)? {
             1.0 => Ok(()),
             share => {
-                let reason = format!("{share} is not supported, only 1: whole heads turn");
+                let reason = format!("{share} is not supported, only 1: whole heads are rotated");
                 Err(self.error(&key, reason))
             }
         }
@@ -176,7 +176,7 @@ impl ConfigJson {
                 Ok([time, down, across].map(|count| count as usize))
             }
             _ => {
-                let expected = "expected three counts, of time, rows and columns";
+                let expected = "expected three counts, for time, rows and columns";
                 Err(parameters.error(&key, format!("holds {numbers:?}, {expected}")))
             }
         }
@@ -292,7 +292,7 @@ impl ConfigJson {
                 let known = "default, linear, proportional, dynamic, yarn, llama3, longrope";
                 return Err(parameters.error(
                     &["rope_type", "type"],
-                    format!("{other:?} is not known; known: {known}"),
+                    format!("{other:?} is unknown; known: {known}"),
                 ));
             }
         })

@@ -267,8 +267,8 @@ fn rounded(role: &str, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     if !is_finite(&rounded)? && is_finite(&tensor)? {
         let dtype = dtype.as_str();
         let reason = format!(
-            "it holds values beyond the range of {dtype}, in which the file stores it; clamp them, \
-             or save to a copy of the checkpoint in a wider type"
+            "it contains values beyond the range of {dtype}, in which the file stores it; clamp \
+             them, or save to a copy of the checkpoint with a wider type"
         );
         return Err(Error::input(role, reason));
     }
@@ -289,7 +289,7 @@ impl Source {
             format!("it has shape {found:?}, expected {expected:?}")
         } else if !tensor.dtype().is_float() {
             let found = tensor.dtype().as_str();
-            format!("it has type {found}, expected a floating one")
+            format!("it has type {found}, expected a floating-point type")
         } else {
             return Ok(());
         };

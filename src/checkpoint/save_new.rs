@@ -70,10 +70,11 @@ impl SaveOptions {
         if let Some(source) = sources.iter().find(|s| !by_role.contains_key(&s.role)) {
             let reason = match source.is_trained {
                 true => {
-                    "not given; a new checkpoint needs every parameter of its blocks, and of what surrounds them all or none"
+                    "missing; a new checkpoint needs every parameter of its blocks, and all or none of the others"
                 }
                 false => {
-                    "not given; it is no variable, since PyTorch does not train it: take it from `Loader::var_builder`"
+                    "missing; it is not a variable, because PyTorch does not train it: get it from \
+                     `Loader::var_builder`"
                 }
             };
             return Err(Error::input(&source.role, reason));
@@ -105,7 +106,9 @@ impl SaveOptions {
             let is_taken = on_disk.contains_key(name.as_str());
             if is_taken || added.insert(name, tensor).is_some() {
                 let reason = match is_taken {
-                    true => "it is the name of a block's parameter; give that by its role alone",
+                    true => {
+                        "it is the name of a block's parameter; give that parameter by its role only"
+                    }
                     false => "two tensors have this name; rename one",
                 };
                 return Err(Error::input(name, reason));

@@ -213,7 +213,8 @@ impl Source {
             [_] => (1, true),
             [_, n_columns] => (n_columns, false),
             _ => {
-                let reason = "it is neither a vector nor a matrix, and has no part for a rank";
+                let reason =
+                    "it is neither a vector nor a matrix, and cannot be divided among ranks";
                 return Err(Error::input(&self.role, reason));
             }
         };
@@ -268,8 +269,8 @@ impl Source {
             return Ok(());
         }
         Err(Error::InvalidConfig(format!(
-            "{}: the part of {} that family {family} gives it has {n_features} output features, expected {expected}; \
-             check the rule's `part`, and the numbers of heads",
+            "{}: the part of {} that family {family} gives it has {n_features} output features, \
+             expected {expected}; check the rule's `part`, and the numbers of heads",
             self.role, self.name
         )))
     }

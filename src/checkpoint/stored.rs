@@ -72,7 +72,7 @@ impl StoredMatrices {
         let sources: HashMap<_, _> = kept.map(|s| (s.role.clone(), s.clone())).collect();
         if sources.is_empty() {
             let path = files.path().display();
-            let reason = format!("{path} has no quantised weights; open it without");
+            let reason = format!("{path} has no quantized weights; open it without");
             return Err(Error::input("keep_quantized", reason));
         }
         Ok(Self {
@@ -220,7 +220,7 @@ fn nothing_packed(checkpoint: &Checkpoint) -> Error {
 
 fn refused(files: &TensorFiles, source: &Source, reason: String) -> Error {
     let reason = format!(
-        "its codes cannot be packed as they are: {reason} ({}); pack in Int8, Int4 or Bf16",
+        "its quantized values cannot be packed directly: {reason} ({}); pack in Int8, Int4 or Bf16",
         source.path(files).display()
     );
     Error::input(&source.name, reason)

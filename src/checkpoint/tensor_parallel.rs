@@ -62,12 +62,13 @@ impl<'c> TensorParallel<'c> {
         let config = checkpoint.config().part_of(rank, size)?;
         let sources = checkpoint.plan.of_blocks();
         if let Some(quantized) = sources.iter().find(|source| source.is_quantized) {
-            let reason = "it is quantised, and its codes are not divided among ranks; save it dequantised first";
+            let reason = "it is quantized, and quantized values are not divided among ranks; save \
+             it dequantized first";
             return Err(Error::input(&quantized.name, reason));
         }
         let dtype = loader.dtype();
         if dtype != DType::F32 {
-            let reason = format!("{dtype:?}; ranks sum in F32 alone, so load in that");
+            let reason = format!("{dtype:?}; ranks only sum in F32, so load in that");
             return Err(Error::input("dtype", reason));
         }
         check_biases(&loader, sources)?;
@@ -192,7 +193,7 @@ impl<'c> TensorParallel<'c> {
             [0.0] => saved,
             _ => saved.and(Err(Error::input(
                 directory.as_ref().display().to_string(),
-                "rank 0 could not save there; its error says why",
+                "rank 0 could not save there; its error gives the reason",
             ))),
         }
     }

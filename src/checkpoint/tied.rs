@@ -77,7 +77,8 @@ impl Checkpoint {
         }
         let failed = |error: serde_json::Error| {
             let reason = format!(
-                "cannot be set to false for a head that differs from the words ({error}); do so in the config.json"
+                "cannot be set to false for a head that differs from the token embeddings \
+                 ({error}); do so in the config.json"
             );
             Error::input(TIES, reason)
         };

@@ -102,7 +102,7 @@ pub(crate) fn write_streamed(
             })?;
             if n_written != record.n_bytes() {
                 let expected = record.n_bytes();
-                let reason = format!("it gave {n_written} bytes, its header promises {expected}");
+                let reason = format!("it gave {n_written} bytes, but its header says {expected}");
                 return Err(Error::input(&record.name, reason));
             }
         }

@@ -75,8 +75,10 @@ pub(super) fn check_scores(scores: &[f32]) -> candle_core::Result<()> {
     match scores.iter().position(|&score| score >= -NEVER) {
         None => Ok(()),
         Some(token) => candle_core::bail!(
-            "the score of token {token} is {:e}, beside which all beams are equal: exponential_decay_length_penalty raises scores \
-             so far, most of all with remove_invalid_values, and so may sequence_bias; remove one of them, or set num_beams to 1",
+            "the score of token {token} is {:e}, so large that f32 cannot tell beams apart: \
+             exponential_decay_length_penalty raises scores that far, especially with \
+             remove_invalid_values, and so may sequence_bias; remove one of them, or set \
+             num_beams to 1",
             scores[token]
         ),
     }

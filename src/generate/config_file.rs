@@ -120,7 +120,7 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
             let unread = json.unread(&[UNCHANGING, of_speech].concat());
             if !unread.is_empty() {
                 options.notes.push(format!(
-                    "{} says {}, which generation does not follow",
+                    "{} sets {}, which generation does not follow",
                     path.display(),
                     unread.join(", ")
                 ));
@@ -262,7 +262,7 @@ fn refuse(json: &ConfigJson, beams: usize, draws: bool) -> Result<()> {
 
 fn unsupported(json: &ConfigJson, key: &str, value: &Value) -> Error {
     let reason =
-        format!("{value} asks for a way of generation that is not supported; remove the key");
+        format!("{value} requests a kind of generation that is not supported; remove the key");
     json.error(&[key], reason)
 }
 

@@ -26,9 +26,7 @@ pub trait Decoder {
     /// # Errors
     /// If the decoder cannot copy sequences.
     fn copy_sequences(&mut self) -> Result<()> {
-        bail!(
-            "this decoder goes on with no copies of sequences, which beam search needs; set num_beams to 1"
-        )
+        bail!("this decoder cannot copy sequences, which beam search needs; set num_beams to 1")
     }
 
     /// Returns the encoder's input tokens for each sequence, empty if its input was something else; `None` without an

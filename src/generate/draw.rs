@@ -151,7 +151,7 @@ impl Candidates {
         let likely = self.scores.iter().rfind(|&&(_, score)| weight(score) > 0.0);
         match likely {
             Some(&(token, _)) => Ok(token),
-            None => bail!("no token can be chosen: all logits are -inf"),
+            None => bail!("no token can be selected: all logits are -inf"),
         }
     }
 

@@ -110,8 +110,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         options: GenerationOptions,
     ) -> Result<Self> {
         if !options.stop_strings.is_empty() && stop_strings.is_none() {
-            let reason = "stop_strings needs the texts of tokens: continue texts, have the checkpoint's tokenizer.json beside \
-                          it, or remove it";
+            let reason = "stop_strings needs the tokens' texts: continue texts, put the \
+             checkpoint's tokenizer.json beside it, or remove it";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         let mut feed = Feed::new(decoder);
@@ -127,8 +127,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         let encoder = match feed.decoder().encoder_tokens()? {
             None => padded.iter().map(|prompt| prompt.tokens.clone()).collect(),
             Some(read) if read.is_empty() && options.needs_encoder_tokens() => {
-                let reason = "encoder_repetition_penalty and encoder_no_repeat_ngram_size need the tokens that the encoder \
-                              has read, and it has read none; remove them";
+                let reason = "encoder_repetition_penalty and encoder_no_repeat_ngram_size need the \
+                 encoder's input tokens, but its input was something else; remove them";
                 return Err(Error::InvalidConfig(reason.to_string()));
             }
             Some(read) => read,
@@ -139,8 +139,9 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             1 => Search::Single(Vec::new()),
             n if choose.draws() => {
                 return Err(Error::InvalidConfig(format!(
-                    "num_beams is {n} and tokens are drawn at random (do_sample): beam sampling is not supported; set num_beams \
-                     to 1 (GenerationOptions::with_beams), or take the likeliest tokens (Sampler::greedy)"
+                    "num_beams is {n} and tokens are sampled (do_sample): beam sampling is not \
+                     supported; set num_beams to 1 (GenerationOptions::with_beams), or select \
+                     the most likely tokens (Sampler::greedy)"
                 )));
             }
             _ => {
@@ -247,7 +248,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             match self.filling() {
                 Some(pad) => all.resize(all.len() + n - row.len(), pad),
                 None if row.len() < n => {
-                    let reason = "no pad_token is set, but the sequences are of unequal lengths";
+                    let reason = "no pad_token is set, but the sequences have different lengths";
                     return Err(Error::input("pad_token", reason));
                 }
                 None => {}
@@ -311,7 +312,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         let tokens = self.choose.choose(&logits, &chosen)?;
         if tokens.len() != running.len() {
             bail!(
-                "{} tokens were chosen for {} sequences",
+                "{} tokens were selected for {} sequences",
                 tokens.len(),
                 running.len()
             );

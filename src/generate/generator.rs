@@ -28,13 +28,14 @@ impl<'m> Generator<'m> {
                     stop_strings: None,
                 });
             }
-            Some(task) => format!("its head is for {task}"),
+            Some(task) => format!("its head has the task {task}"),
             None => "it has no head".to_string(),
         };
         Err(Error::InvalidConfig(format!(
-            "the model predicts no next token: {found}; open the checkpoint of a causal language model, whose \
-             `architectures` in config.json names a `..ForCausalLM` or `..LMHeadModel`, and whose file holds the head's \
-             weight unless `tie_word_embeddings` is true"
+            "the model has no language modeling head: {found}; open the checkpoint of a causal \
+             language model, whose `architectures` in config.json names a `..ForCausalLM` or \
+             `..LMHeadModel`, and whose file contains the head's weight unless \
+             `tie_word_embeddings` is true"
         )))
     }
 
@@ -92,7 +93,7 @@ impl<'m> Generator<'m> {
         self.check_tokens(prompts)?;
         let (batch, n) = (encoded.hidden_states.dim(0)?, prompts.len());
         if batch != n {
-            let reason = format!("there are {n}, but the encoder has read {batch} sequences");
+            let reason = format!("there are {n}, but the encoder's batch has {batch} sequences");
             return Err(Error::input("prompt", reason));
         }
         let decoder = CausalDecoder::new(self.model).attending_to(encoded);
@@ -118,7 +119,7 @@ impl<'m> Generator<'m> {
                 return Err(Error::input(
                     "prompt",
                     format!(
-                        "number {i} holds token {} at {at}; the model has the tokens 0 to {}",
+                        "number {i} contains token {} at {at}; the model has the tokens 0 to {}",
                         prompt[at],
                         tokens.n_tokens.saturating_sub(1)
                     ),

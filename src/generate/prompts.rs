@@ -35,7 +35,7 @@ pub fn prompts(input_ids: &Tensor, attention_mask: Option<&Tensor>) -> Result<Ve
             true => Err(Error::input(
                 "attention_mask",
                 format!(
-                    "drops a token in the middle of prompt {i}; padding goes before or behind it"
+                    "masks a token in the middle of prompt {i}; padding must be before or after it"
                 ),
             )),
             false => Ok(ids[first..end].to_vec()),
@@ -54,7 +54,7 @@ fn rows(name: &str, tensor: &Tensor) -> Result<Vec<Vec<u32>>> {
     let rows = tensor.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;
     let row = |row: Vec<i64>| {
         let token = |id: i64| {
-            let reason = || format!("holds {id}, expected 0 to {}", u32::MAX);
+            let reason = || format!("contains {id}, expected 0 to {}", u32::MAX);
             u32::try_from(id).map_err(|_| Error::input(name, reason()))
         };
         row.into_iter().map(token).collect()

@@ -151,7 +151,7 @@ impl Choose for Sampler {
         let (_, n_tokens) = logits.dims2()?;
         let (storage, layout) = logits.storage_and_layout();
         let Storage::Cpu(storage) = &*storage else {
-            bail!("logits that were moved to the CPU are elsewhere");
+            bail!("the logits are not on the CPU after moving them there");
         };
         let rows = &storage.as_slice::<f32>()?[layout.start_offset()..];
         let rows = rows.chunks_exact(n_tokens.max(1)).zip(sequences);
@@ -167,8 +167,8 @@ impl Choose for Sampler {
 /// Returns the error for a NaN logit.
 pub(super) fn not_a_number(token: usize) -> candle_core::Error {
     candle_core::Error::msg(format!(
-        "the logit of token {token} is not a number; check the weights for values that are not finite, and the settings that \
-         raise logits (exponential_decay_length_penalty, sequence_bias)"
+        "the logit of token {token} is NaN; check the weights for values that are not finite, and \
+         the settings that raise logits (exponential_decay_length_penalty, sequence_bias)"
     ))
 }
 
@@ -186,7 +186,7 @@ fn likeliest(logits: &[f32]) -> Result<u32> {
     let largest = largest(logits);
     match logits.iter().position(|&logit| logit == largest) {
         Some(at) if largest > f32::NEG_INFINITY => Ok(at as u32),
-        _ => bail!("no token can be chosen: all logits are -inf"),
+        _ => bail!("no token can be selected: all logits are -inf"),
     }
 }
 

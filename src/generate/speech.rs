@@ -156,7 +156,7 @@ impl Generator<'_> {
 fn refuse(json: &ConfigJson) -> Result<()> {
     let unsupported = |key: &str, what: &str| {
         let value = json.at(key).unwrap_or(&Value::Null);
-        let reason = format!("{value} asks for {what}, which is not supported; remove the key");
+        let reason = format!("{value} requests {what}, which is not supported; remove the key");
         Err(json.error(&[key], reason))
     };
     if json.flag(&["return_timestamps"], false)? {
@@ -167,15 +167,15 @@ fn refuse(json: &ConfigJson) -> Result<()> {
     }
     match json.at("no_speech_threshold") {
         None | Some(Value::Null) => Ok(()),
-        Some(_) => unsupported("no_speech_threshold", "the detection of silence"),
+        Some(_) => unsupported("no_speech_threshold", "silence detection"),
     }
 }
 
 fn language(json: &ConfigJson) -> Result<Option<String>> {
     match json.at("language") {
         Some(Value::Array(_)) => {
-            let reason = "a list has a language for each row of a batch, which is not supported; name one language, or \
-                          remove the key to have it detected";
+            let reason = "a list with a language for each row of a batch is not supported; set one \
+             language, or remove the key to have it detected";
             Err(json.error(&["language"], reason.to_string()))
         }
         _ => json.text(&["language"]),
@@ -195,7 +195,7 @@ fn forced(json: &ConfigJson, config: &ConfigJson) -> Result<Vec<Said>> {
         return Ok(Vec::new());
     }
     if let Some((expected, (found, _))) = (1..).zip(&pairs).find(|(at, (place, _))| at != place) {
-        let reason = format!("the places go on with {found}, expected {expected}");
+        let reason = format!("the positions continue with {found}, expected {expected}");
         return Err(file.error(&[KEY], reason));
     }
     let said = |(_, token): (usize, Option<u32>)| token.map_or(Said::Nothing, Said::Token);
@@ -245,7 +245,7 @@ fn task_token(json: &ConfigJson, task: &str, known: Option<&BTreeMap<String, u32
         Some(&id) => Ok(id),
         None => Err(json.error(
             &["task_to_id"],
-            format!("has no token of the task {task:?}"),
+            format!("has no token for the task {task:?}"),
         )),
     }
 }

@@ -89,12 +89,13 @@ impl ChatTemplate {
         if sources.is_empty() {
             let reason = match tokenizer.folder() {
                 Some(_) => {
-                    "missing; the model was not made for chats: give it a text to continue, or write its template into \
-                     chat_template.jinja"
+                    "missing; the model was not made for chats: give it a text to continue, or \
+                     write its template into chat_template.jinja"
                 }
                 None => {
-                    "holds no tokenizer.chat_template; the model was not made for chats: give it a text to continue, or take its \
-                     template from files beside it (`Beside::First`)"
+                    "has no tokenizer.chat_template; the model was not made for chats: give it a \
+                     text to continue, or use the template from files beside it \
+                     (`Beside::First`)"
                 }
             };
             return Err(malformed(&path, reason.to_string()));

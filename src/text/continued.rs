@@ -15,12 +15,12 @@ pub(super) fn marked(
     mut messages: Vec<Value>,
     template: &str,
 ) -> Result<(Vec<Value>, String), &'static str> {
-    const NONE: &str = "the last message, which shall be continued, has no text in its content";
+    const NONE: &str = "the last message, which is to be continued, has no text in its content";
     let last = messages.pop().ok_or(NONE)?;
     let content = last.get_attr("content").unwrap_or_default();
     if !template.contains("content") {
         return Err(
-            "the chat template does not read the content of messages, so the last cannot be continued",
+            "the chat template does not read the content of messages, so the last one cannot be continued",
         );
     }
     let (content, text) = match content.as_str() {

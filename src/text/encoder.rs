@@ -64,8 +64,8 @@ impl Encoder {
         let words = words(&model)?;
         if model.is_behind() {
             return Err(Error::InvalidConfig(
-                "the model attends to an encoder's output, which a text does not give; run it by Model::forward, with \
-                 ModelInput::with_memory"
+                "the model attends to an encoder's output, which a text does not provide; run it \
+                 with Model::forward and ModelInput::with_memory"
                     .into(),
             ));
         }
@@ -173,12 +173,12 @@ impl Encoder {
         for (index, text) in encoded.iter().enumerate() {
             let fail = |reason| Err(Error::Text { index, reason });
             if text.ids.is_empty() {
-                let reason = "the tokenizer gives no token for it; leave it out, or give a text";
+                let reason = "the tokenizer returns no token for it; leave it out, or give a text";
                 return fail(reason.to_string());
             }
             if let Some(id) = beyond(&text.ids, words.n_tokens) {
                 return fail(format!(
-                    "holds token {id} ({:?} of {}), but the model has {} words",
+                    "contains token {id} ({:?} of {}), but the model has {} token embeddings",
                     self.tokenizer.inner().id_to_token(id).unwrap_or_default(),
                     self.tokenizer.path().display(),
                     words.n_tokens
@@ -188,7 +188,7 @@ impl Encoder {
                 && let Some(id) = beyond(&text.types, n_types)
             {
                 return fail(format!(
-                    "{} gives its tokens type {id}, but the model has {n_types}: it is another model's",
+                    "{} gives its tokens type {id}, but the model has {n_types}: it belongs to another model",
                     self.tokenizer.path().display()
                 ));
             }
@@ -273,7 +273,7 @@ fn words(model: &Model) -> Result<&TokenEmbeddingsConfig> {
     match &model.config().embeddings {
         EmbeddingsConfig::Tokens(config) => Ok(config),
         _ => Err(Error::InvalidConfig(
-            "the model reads no texts; choose the part of the checkpoint that does".into(),
+            "the model does not read texts; select the checkpoint's part that does".into(),
         )),
     }
 }

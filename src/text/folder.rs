@@ -79,11 +79,11 @@ impl<'p> Folder<'p> {
     /// Returns the error for an embedder whose files belong to another kind of model.
     pub fn of_another_kind(&self, kind: &Kind) -> Error {
         let cure = match kind {
-            Kind::CrossEncoder => "which gives scores of pairs; take `TextClassifier`",
+            Kind::CrossEncoder => "which gives scores for pairs; use `TextClassifier`",
             _ => "which is not supported; a SentenceTransformer or a CrossEncoder is",
         };
         self.error(format!(
-            "config_sentence_transformers.json says \"model_type\": \"{kind}\", {cure}"
+            "config_sentence_transformers.json sets \"model_type\": \"{kind}\", {cure}"
         ))
     }
 
@@ -97,15 +97,17 @@ impl<'p> Folder<'p> {
             return Ok(());
         }
         let found = match head {
-            Some(head) => format!("its head is for {}", head.task),
+            Some(head) => format!("its head has the task {}", head.task),
             None => "it has no head".to_string(),
         };
-        let class = "take a checkpoint of a class that ends in ForSequenceClassification, whose `architectures` in config.json \
-                     says so";
+        let class = "use a checkpoint whose `architectures` in config.json names a class that ends \
+         with ForSequenceClassification";
         let cure = match &self.kind {
             None | Some(Kind::CrossEncoder) => class.to_string(),
             Some(kind) => format!(
-                "modules.json is that of a {kind} (\"model_type\" in config_sentence_transformers.json): take `TextEmbedder` for vectors, or {class}"
+                "modules.json belongs to a {kind} (\"model_type\" in \
+                 config_sentence_transformers.json): use `TextEmbedder` for vectors, or \
+                 {class}"
             ),
         };
         Err(Error::InvalidConfig(format!(

@@ -172,8 +172,9 @@ impl Messages {
                 return Err(Error::Tokenizer {
                     path: path.to_path_buf(),
                     reason: format!(
-                        "the chat template beside it leaves out messages of the role {role:?}, so it cannot write pairs; \
-                         take a template that writes the roles \"query\" and \"document\""
+                        "the chat template beside it omits messages with the role {role:?}, so it \
+                         cannot write pairs; use a template that writes the roles \"query\" \
+                         and \"document\""
                     ),
                 });
             }

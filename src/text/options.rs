@@ -170,7 +170,8 @@ impl TextOptions {
                     .find(|&id| id as usize >= n_tokens)
                 {
                     return Err(Error::InvalidConfig(format!(
-                        "the LogitScore that modules.json names reads token {id}, but the model has {n_tokens} words"
+                        "the LogitScore that modules.json names reads token {id}, but the model \
+                         has {n_tokens} token embeddings"
                     )));
                 }
                 (Head::NextToken { encoder, yes, no }, vec![label(0)])

@@ -115,7 +115,9 @@ impl FromStr for Pooling {
         let found = Self::ALL.into_iter().find(|pooling| pooling.name() == name);
         found.ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            Error::InvalidConfig(format!("{name:?} is no known pooling; known are {known}"))
+            Error::InvalidConfig(format!(
+                "{name:?} is not a known pooling; known are {known}"
+            ))
         })
     }
 }

@@ -26,7 +26,7 @@ impl Prompts {
             ),
         };
         let prompt = self.by_name.get(name).map(String::as_str);
-        prompt.ok_or_else(|| Error::input("prompt", format!("{name:?} is not known; {}", known())))
+        prompt.ok_or_else(|| Error::input("prompt", format!("{name:?} is unknown; {}", known())))
     }
 
     /// Returns the default prompt; empty if the files name none.

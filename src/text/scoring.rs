@@ -37,7 +37,7 @@ impl Scoring {
             Some("single_label_classification") | None => Ok(by_number),
             Some(other) => {
                 let known = "\"regression\", \"single_label_classification\" and \"multi_label_classification\"";
-                Err(json.error(&[KEY], format!("{other:?} is not known; known are {known}")))
+                Err(json.error(&[KEY], format!("{other:?} is unknown; known are {known}")))
             }
         }
     }

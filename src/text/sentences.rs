@@ -50,7 +50,7 @@ impl Sentences {
                 let pooler = encoder.model.config().pooler.as_ref();
                 let pooler = pooler.ok_or_else(|| {
                     Error::InvalidConfig(
-                        "sentence_bert_config.json takes the pooler_output, but the checkpoint has no pooler".into(),
+                        "sentence_bert_config.json uses the pooler_output, but the checkpoint has no pooler".into(),
                     )
                 })?;
                 width = pooler.output.as_ref().map_or(width, |output| output.n_out);
@@ -100,7 +100,7 @@ impl Sentences {
                 .map(|x| step.stage.forward(x));
             features[place(step.to)] = output.transpose()?;
         }
-        let missing = || Error::InvalidConfig(format!("no module gives {}", self.result));
+        let missing = || Error::InvalidConfig(format!("no module returns {}", self.result));
         features[place(self.result)].take().ok_or_else(missing)
     }
 

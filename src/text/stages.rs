@@ -135,8 +135,8 @@ impl Stage {
         match reads == d_in {
             true => Ok(d_out),
             false => Err(Error::InvalidConfig(format!(
-                "a module that modules.json names reads vectors of {reads} features, but has vectors of {d_in} to read; \
-                 check that its config.json belongs to this model"
+                "a module in modules.json reads vectors with {reads} features, but gets vectors \
+                 with {d_in}; check that its config.json belongs to this model"
             ))),
         }
     }

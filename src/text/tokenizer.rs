@@ -171,8 +171,9 @@ impl Tokenizer {
         else {
             let reason = match TokenizerClass::in_python(directory) {
                 Some(class) => format!(
-                    "missing, and transformers' {class} writes none; build it of the class's own files with the tokenizers package, \
-                     or give the model token ids"
+                    "missing, and transformers' {class} does not write one; build it from the \
+                     class's own files with the tokenizers package, or give the model token \
+                     ids"
                 ),
                 None => format!(
                     "missing, and there are no other files of its class that are read ({}); copy it from the model's repository, or \
@@ -409,8 +410,8 @@ impl Tokenizer {
         let n_tokens = self.inner.get_vocab_size(false);
         match n_tokens > n_words {
             true => Err(self.fail(format!(
-                "has {n_tokens} tokens, but the model has {n_words} words: it is another model's; take the one that \
-                 was published with the weights"
+                "has {n_tokens} tokens, but the model has {n_words} token embeddings: it belongs \
+                 to another model; use the one that was published with the weights"
             ))),
             false => Ok(()),
         }
@@ -486,8 +487,8 @@ impl Tokenizer {
             Some(index) => Err(Error::Text {
                 index,
                 reason: format!(
-                    "has {token}, the place of a text that is to be filled in, which is not supported; write the tokens \
-                     ▁<PRE>, ▁<SUF> and ▁<MID> instead"
+                    "contains {token}, a place to be filled in, which is not supported; write the \
+                     tokens ▁<PRE>, ▁<SUF> and ▁<MID> instead"
                 ),
             }),
             None => Ok(()),

@@ -77,7 +77,8 @@ impl TokenizerClass {
             let has_class = lines().any(|(class, _)| class == name);
             let note = has_class.then(|| {
                 format!(
-                    "tokenizer.json is followed as it is; transformers takes its class {name}, whose tokens may be others"
+                    "tokenizer.json is followed unchanged; transformers uses its class {name}, \
+                     which may produce other tokens"
                 )
             });
             return Ok(Self::Unknown { note });
@@ -86,8 +87,8 @@ impl TokenizerClass {
         if kind != Some(found) {
             let kind = kind.unwrap_or_default();
             let note = format!(
-                "tokenizer.json has a {found} model and is followed as it is; transformers takes its class {name}, which makes a \
-                 {kind} model, so that its tokens are others"
+                "tokenizer.json has a {found} model and is followed unchanged; transformers uses \
+                 its class {name}, which makes a {kind} model and therefore other tokens"
             );
             return Ok(Self::Unknown { note: Some(note) });
         }

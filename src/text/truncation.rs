@@ -44,7 +44,7 @@ impl FromStr for TruncationStrategy {
         found.ok_or_else(|| {
             let names = all.map(|one| one.to_string()).join(", ");
             Error::InvalidConfig(format!(
-                "the truncation {name:?} is not known; expected one of {names}"
+                "the truncation {name:?} is unknown; expected one of {names}"
             ))
         })
     }

@@ -286,7 +286,7 @@ fn what_cannot_be_said_or_replaced_is_refused_and_nothing_is_left() {
             (
                 "families/roberta",
                 gguf,
-                "\"roberta\", for which no GGUF file is written; these are: llama, mistral",
+                "\"roberta\", which cannot be saved as GGUF; these can: llama, mistral",
             ),
             ("families/llama", int4(128), "whole groups of 128"),
         ]);
@@ -316,7 +316,7 @@ fn what_cannot_be_said_or_replaced_is_refused_and_nothing_is_left() {
         .unwrap_err()
         .to_string();
     assert!(
-        said.contains("model.gguf") && said.contains("there already"),
+        said.contains("model.gguf") && said.contains("exists already"),
         "{said}"
     );
     assert_eq!(std::fs::read(&file).unwrap(), before);
@@ -328,7 +328,7 @@ fn what_cannot_be_said_or_replaced_is_refused_and_nothing_is_left() {
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "notes").unwrap();
     let said = replacing.save_quantized(&checkpoint, gguf, &text, none(), |_| Ok(()));
-    assert!(said.unwrap_err().to_string().contains("no GGUF file"));
+    assert!(said.unwrap_err().to_string().contains("not a GGUF file"));
     // An error of the caller's, such as after Ctrl-C, leaves no file.
     let stop =
         |_: &QuantizedTensor| Err(candle_blocks::Error::InvalidConfig("stopped".to_string()));

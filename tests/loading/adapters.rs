@@ -251,7 +251,7 @@ fn an_adapter_in_a_file_of_pytorch_is_that_of_safetensors() {
     // In the place of a model, with it or without.
     let text = message(open(folder.path(), &[]));
     assert!(
-        text.contains("an adapter of PEFT without the model"),
+        text.contains("a PEFT adapter without the base model"),
         "{text}"
     );
     for file in ["config.json", "model.safetensors"] {
@@ -329,7 +329,7 @@ fn an_adapter_alone_names_its_base_model_or_finds_it() {
             folder.path().join("adapter_model.safetensors"),
         ] {
             let said = message(open(&path, &[]));
-            for part in ["adapter of PEFT", expected, "--adapter", "merge_and_unload"] {
+            for part in ["PEFT adapter", expected, "--adapter", "merge_and_unload"] {
                 assert!(said.contains(part), "{said}");
             }
         }
@@ -371,7 +371,7 @@ fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
         (
             "layer_replication",
             json!([[0, 1], [0, 1]]),
-            "layers several times",
+            "repeats layers",
         ),
         ("alora_invocation_tokens", json!([1]), "these tokens"),
         ("use_qalora", json!(true), "groups of inputs"),
@@ -385,7 +385,7 @@ fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
             json!("olora"),
             "path_initial_model_for_weight_conversion",
         ),
-        ("init_lora_weights", json!("other"), "not known"),
+        ("init_lora_weights", json!("other"), "is unknown"),
         ("bias", json!("some"), "\"lora_only\""),
         (
             "rank_pattern",
@@ -401,16 +401,16 @@ fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
         (
             "target_modules",
             json!(["q_proj"]),
-            "model.layers.0.mlp.down_proj is to have no adapter",
+            "excludes model.layers.0.mlp.down_proj",
         ),
-        ("target_modules", Value::Null, "a list of its own"),
-        ("target_modules", json!([]), "is to have no adapter"),
+        ("target_modules", Value::Null, "its own list"),
+        ("target_modules", json!([]), "excludes"),
         (
             "exclude_modules",
             json!(".*down_proj"),
-            "model.layers.0.mlp.down_proj is to have no adapter",
+            "excludes model.layers.0.mlp.down_proj",
         ),
-        ("layers_to_transform", json!([0]), "no adapter"),
+        ("layers_to_transform", json!([0]), "excludes"),
         ("use_dora", json!(true), "lora_magnitude_vector"),
         ("r", json!(7), "the rank of model.layers"),
     ];
@@ -559,7 +559,7 @@ fn a_tensor_without_a_place_is_refused_by_its_name() {
             vec![(a.as_str(), &[2, 15]), (b.as_str(), &[16, 2])],
             "do not fit model.layers.0.self_attn.q_proj.weight",
         ),
-        (vec![(a_named.as_str(), &[2, 16])], "no tensor of a LoRA"),
+        (vec![(a_named.as_str(), &[2, 16])], "LoRA has no tensor"),
         (vec![("model.norm.weight", &[5])], "model.norm.weight"),
     ] {
         let said = of(&names);

@@ -146,12 +146,15 @@ fn a_file_that_is_no_model_is_called_what_it_is() {
     }
     for (key, value, what) in [
         ("general.type", "adapter", "an adapter"),
-        ("general.type", "mmproj", "images"),
+        ("general.type", "mmproj", "image or audio"),
         ("adapter.type", "lora", "an adapter"),
     ] {
         let said = opened("llama", &[(key, text(value))])
             .unwrap_err()
             .to_string();
-        assert!(said.contains(what) && said.contains("no model"), "{said}");
+        assert!(
+            said.contains(what) && said.contains("not a model"),
+            "{said}"
+        );
     }
 }

@@ -98,13 +98,13 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         (
             named([w1.clone(), ("W3", ones(&[2, 3]))]),
             &[
-                "between W1 and W3 a layer is missing",
+                "a layer is missing between W1 and W3",
                 "the file holds W1, W3",
             ],
         ),
         (
             named([("W2", ones(&[3, 2])), ("W3", ones(&[2, 3]))]),
-            &["before W2 a layer is missing"],
+            &["a layer is missing before W2"],
         ),
         (
             named([("a.W1", ones(&[3, 2])), ("b.W2", ones(&[2, 3]))]),
@@ -124,7 +124,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         ),
         (
             named([("fc1.weight", ones(&[3, 2])), ("fc1.scale", ones(&[3]))]),
-            &["fc1.scale stands beside fc1.weight as no norm does"],
+            &["fc1.scale is beside fc1.weight, where norms have other names"],
         ),
         (
             named([w1.clone(), ("batch_norm.weight", ones(&[2]))]),
@@ -132,7 +132,10 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         ),
         (
             named([("q.weight", ones(&[2, 2])), ("k.weight", ones(&[2, 2]))]),
-            &["is of no layer with a known name", "k.weight, q.weight"],
+            &[
+                "belongs to no layer with a known name",
+                "k.weight, q.weight",
+            ],
         ),
         (
             named([w1.clone(), b1.clone(), ("W2", ones(&[2, 4])), b2.clone()]),
@@ -225,7 +228,7 @@ fn a_plain_norm_is_one_row() {
         assert_says(norm(&with_norm(weight, bias)).unwrap_err(), &[words]);
     }
     let error = norm(&named([("fc1.weight", ones(&[3, 2]))])).unwrap_err();
-    assert_says(&error, &["holds no norm", "`PlainFile`"]);
+    assert_says(&error, &["contains no norm", "`PlainFile`"]);
 }
 
 #[test]

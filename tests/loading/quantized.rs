@@ -249,9 +249,14 @@ fn tensors_that_contradict_each_other_are_named() {
             "packed-4",
             "weight_shape",
             |t| t.2[8..].copy_from_slice(&i64::MAX.to_le_bytes()),
-            "do not fill",
+            "does not match",
         ),
-        ("packed-4", "weight_shape", |t| t.2[0] = 255, "do not fill"),
+        (
+            "packed-4",
+            "weight_shape",
+            |t| t.2[0] = 255,
+            "does not match",
+        ),
         (
             "float8-blocks",
             "weight_scale",

@@ -249,7 +249,7 @@ fn half_of_two_stacks_is_refused() {
         .filter(|(role, _)| !role.starts_with("encoder."));
     let decoder = decoder.map(|(role, v)| (role, v.as_tensor()));
     let refused = message(architecture.save(folder.path().join("new"), decoder, &[]));
-    assert_says(refused, &["encoder.blocks.0.", "not given"]);
+    assert_says(refused, &["encoder.blocks.0.", "missing"]);
     let vb = Fresh::new(
         architecture.initialization.clone(),
         1,

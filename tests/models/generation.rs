@@ -489,5 +489,8 @@ fn any_closure_from_logits_to_tokens_chooses() {
     assert_eq!(generator.generate(&prompts, argmax).unwrap(), ours);
     let one = |_: &Tensor| Ok(vec![1]);
     let refused = message(generator.generate(&prompts, one));
-    assert!(refused.contains("1 tokens were chosen for 2"), "{refused}");
+    assert!(
+        refused.contains("1 tokens were selected for 2"),
+        "{refused}"
+    );
 }

@@ -97,7 +97,7 @@ fn what_is_wrong_in_a_table_is_named_with_its_key() {
     let faults: [(Change, &str); 11] = [
         (
             |t| t["blocks"] = json!("h.{i}."),
-            "key \"blocks\": is not known; known: name, part",
+            "key \"blocks\": is unknown; known: name, part",
         ),
         (
             |t| t["name"] = json!(7),
@@ -106,7 +106,7 @@ fn what_is_wrong_in_a_table_is_named_with_its_key() {
         (|t| t["name"] = Value::Null, "key \"name\": missing"),
         (
             |t| t["block"] = json!("h."),
-            "key \"block\": found \"h.\", expected a text with {i}",
+            "key \"block\": found \"h.\", expected a string with {i}",
         ),
         (
             |t| t["block_rules"] = json!([]),
@@ -118,7 +118,7 @@ fn what_is_wrong_in_a_table_is_named_with_its_key() {
         ),
         (
             |t| t["block_rules"][2]["role"] = json!("attention.valeu"),
-            "key \"block_rules[2]\": role \"attention.valeu\" is not known; nearest: attention.value",
+            "key \"block_rules[2]\": role \"attention.valeu\" is unknown; nearest: attention.value",
         ),
         (
             |t| t["block_rules"][1]["orientation"] = json!("sideways"),

@@ -296,7 +296,7 @@ fn what_is_wrong_in_a_difference_is_named() {
         (
             &["block"],
             json!("trunk."),
-            &["key \"block\": found \"trunk.\", expected a text with {i}"],
+            &["key \"block\": found \"trunk.\", expected a string with {i}"],
         ),
         (
             &["config", "section"],
@@ -306,7 +306,7 @@ fn what_is_wrong_in_a_difference_is_named() {
         (
             &["config", "keys", "num_attention_heads"],
             json!("shape.n_heads"),
-            &["config.json: key \"shape.n_heads\": missing, expected a whole number"],
+            &["config.json: key \"shape.n_heads\": missing, expected an integer"],
         ),
         (
             &["config", "sets"],
@@ -318,13 +318,15 @@ fn what_is_wrong_in_a_difference_is_named() {
             given,
             &[
                 "key \"config\": section, keys, defaults, blocks and set",
-                "uniform and stack read none",
+                "uniform and stack do not read one",
             ],
         ),
         (
             &blocks,
             json!([{"set": {"attention": {"windo": 3}}}]),
-            &["config.json: the family sets attention.windo, which is no setting; nearest: window"],
+            &[
+                "config.json: the family sets attention.windo, which is not a setting; nearest: window",
+            ],
         ),
         (
             &blocks,

@@ -83,7 +83,7 @@ fn keys_of_speech_that_cannot_be_followed_are_refused_by_name() {
         ),
         (
             json!({"lang_to_id": languages, "language": ["en", "en"]}),
-            ["language", "name one"],
+            ["language", "set one language"],
         ),
         (
             json!({"lang_to_id": languages, "language": "klingon"}),

@@ -212,7 +212,7 @@ fn a_checkpoint_of_two_stacks_says_how_to_choose_one() {
     }
     assert_eq!(
         said(Checkpoint::open(weights("families/bart"))),
-        "part: none chosen for a bart checkpoint, which has several stacks; choose encoder or decoder \
+        "part: none chosen for a bart checkpoint, which has several stacks; select encoder or decoder \
          with `CheckpointOptions::part`"
     );
 }

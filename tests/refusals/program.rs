@@ -142,20 +142,20 @@ refused! {
         ["config.json: malformed JSON", "line 1 column 1"];
     a_config_that_is_no_object_is_refused:
         |s| fs::write(s.config(), "[1, 2]").unwrap(), [],
-        ["config.json: expected an object of keys"];
+        ["config.json: expected a JSON object"];
     a_config_that_is_cut_short_is_refused:
         |s| fs::write(s.config(), "{\"hidden_size\": 20").unwrap(), [], ["config.json: malformed JSON"];
     a_config_nested_without_end_is_refused:
         |s| fs::write(s.config(), "[".repeat(1 << 20)).unwrap(), [], ["config.json: malformed JSON"];
     a_config_of_the_wrong_type_is_refused:
         |s| s.set_config(json!({"hidden_size": "20"})), [],
-        ["config.json: key \"hidden_size\": found \"20\", expected a whole number"];
+        ["config.json: key \"hidden_size\": found \"20\", expected an integer"];
     a_config_with_half_a_head_is_refused:
         |s| s.set_config(json!({"num_attention_heads": 2.5})), [],
-        ["config.json: key \"num_attention_heads\": found 2.5, expected a whole number"];
+        ["config.json: key \"num_attention_heads\": found 2.5, expected an integer"];
     a_config_without_a_key_is_refused:
         |s| s.set_config(json!({"intermediate_size": null})), [],
-        ["config.json: key \"intermediate_size\": missing, expected a whole number"];
+        ["config.json: key \"intermediate_size\": missing, expected an integer"];
     a_config_without_model_type_is_refused:
         |s| s.set_config(json!({"model_type": null})), [],
         ["config.json: key \"model_type\": missing, expected the name of a family"];
@@ -178,7 +178,7 @@ refused! {
         ["config.json: key \"num_hidden_layers\": found 1000000000, expected 1 to 10000 blocks"];
     a_size_whose_products_overflow_is_refused:
         |s| s.set_config(json!({"hidden_size": 1u64 << 62})), [],
-        ["config.json: key \"hidden_size\": found 4611686018427387904, expected a whole number up to"];
+        ["config.json: key \"hidden_size\": found 4611686018427387904, expected an integer up to"];
     a_negative_eps_is_refused:
         |s| s.set_config(json!({"layer_norm_eps": -1.0})), [], ["config.json: the norm's eps is -1"];
     a_dropout_above_one_is_refused:

@@ -129,7 +129,7 @@ fn values_that_change_results_and_are_not_supported_are_refused_by_name() {
             transformer,
             "modality_config",
             json!({"image": {}}),
-            "reads no texts",
+            "does not read texts",
         ),
         (
             transformer,
@@ -153,7 +153,7 @@ fn values_that_change_results_and_are_not_supported_are_refused_by_name() {
             "config_sentence_transformers.json",
             "model_type",
             json!("CrossEncoder"),
-            "no module gives scores",
+            "no module returns scores",
         ),
         (
             "config_sentence_transformers.json",
@@ -309,7 +309,7 @@ fn a_chat_template_that_leaves_out_a_text_of_a_pair_is_refused() {
     let classifier = TextClassifier::open(folder.path()).unwrap();
     let refusal = message(classifier.classify_pairs(&[("boats", "sand")]));
     assert!(
-        refusal.contains("document") && refusal.contains("leaves out"),
+        refusal.contains("document") && refusal.contains("omits"),
         "{refusal}"
     );
 }

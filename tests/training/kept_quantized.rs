@@ -339,7 +339,7 @@ fn a_checkpoint_without_quantised_weights_is_refused() {
     let options = CheckpointOptions::default().keep_quantized();
     let checkpoint = options.open(weights("tiny-gpt2")).unwrap();
     let message = message(checkpoint.stack(DType::F32, &device()));
-    assert!(message.contains("no quantised weights"), "{message}");
+    assert!(message.contains("no quantized weights"), "{message}");
 }
 
 /// Returns a copy of a committed folder, to damage.

@@ -73,8 +73,8 @@ mod tests {
                 "m: 1 tensor(s) that bert does not know: x; give `--allow-unused` to leave them out",
             ),
             (
-                "make room, or name another (HF_HUB_CACHE, `Hub::cache_dir`)",
-                "make room, or name another (HF_HUB_CACHE)",
+                "free space, or set another cache (HF_HUB_CACHE, `Hub::cache_dir`)",
+                "free space, or set another cache (HF_HUB_CACHE)",
             ),
             (
                 "check the name, and set HF_TOKEN or pass `Hub::token`",

@@ -118,7 +118,7 @@ pub(in crate::checkpoint) fn apply(
     {
         return Err(with_biases.config.json.error(
             &["bias"],
-            "of several adapters none may change biases, as in PEFT; give this one alone",
+            "if several adapters are applied, none may change biases, as in PEFT; give this one alone",
         ));
     }
     let mut application = Application {
@@ -253,8 +253,9 @@ impl Application<'_> {
             self.note_head(name, &part, config)?;
             self.class = self.class.take().or(config.class()?);
             let reason = format!(
-                "with {} of {}, neither it nor architectures in the model's config.json names a class that has {name}; name \
-                 the task, or the class by base_model_class in auto_mapping",
+                "with {} of {}, neither it nor architectures in the model's config.json names a \
+                 class that has {name}; set the task, or set the class with base_model_class \
+                 in auto_mapping",
                 config.json.at("task_type").unwrap_or(&Value::Null),
                 part.info.path.display()
             );
@@ -387,8 +388,7 @@ impl Application<'_> {
             let is_linear = !is_table && !is_output && first.info.shape.len() == 2;
             if let Some(key) = config.leaves_out(module, is_linear)? {
                 return Err(first.error(format!(
-                    "by {key} in {}, {module} is to have no adapter, so that PEFT ignores this tensor; correct one of the \
-                     two files",
+                    "{key} in {} excludes {module}, so PEFT ignores this tensor; correct one of the two files",
                     config.json.path().display()
                 )));
             }
@@ -403,7 +403,7 @@ impl Application<'_> {
         if a.info.shape.first() != Some(&rank) {
             let found = &a.info.shape;
             return Err(a.error(format!(
-                "it has shape {found:?}, but the rank of {module} is {rank} by r and rank_pattern in {}",
+                "it has shape {found:?}, but r and rank_pattern in {} give {module} the rank {rank}",
                 config.json.path().display()
             )));
         }
@@ -416,11 +416,11 @@ impl Application<'_> {
         };
         let base = files
             .as_part(&place.name)
-            .ok_or_else(|| first.error("it has no base"))?;
+            .ok_or_else(|| first.error("it has no base tensor"))?;
         factors.check(&base, place.features.as_ref())?;
         if let Some(bias) = bias {
             let Some(on_disk) = self.find(files, &format!("{module}.bias")) else {
-                return Err(bias.error(format!("{module} has no bias that it could be added to")));
+                return Err(bias.error(format!("{module} has no bias to add it to")));
             };
             let scale = factors.scale;
             bias.check_shape(&[n_rows(
@@ -436,7 +436,7 @@ impl Application<'_> {
                 let n_outputs = factors.b.info.shape.first().copied();
                 if Some(n) != n_outputs {
                     let reason =
-                        format!("it has {n} numbers, expected one for each output of {module}");
+                        format!("it has {n} values, expected one for each output of {module}");
                     return Err(lengths.error(reason));
                 }
                 let before = OnceLock::new();
@@ -451,7 +451,7 @@ impl Application<'_> {
                 return Err(first.error(reason));
             }
             (Some(lengths), false) => {
-                return Err(lengths.error("it is one of DoRA's, but use_dora is false"));
+                return Err(lengths.error("it is a DoRA tensor, but use_dora is false"));
             }
         };
         self.push(&place, change, names);
@@ -473,13 +473,13 @@ impl Application<'_> {
         };
         let key = "trainable_token_indices";
         let Some((_, rows)) = config.tokens.iter().find(is_of) else {
-            let reason = format!("it has no rows of {module}, which {} replaces", part.name);
+            let reason = format!("it has no rows for {module}, which {} replaces", part.name);
             return Err(config.json.error(&[key], reason));
         };
         let rows = rows.clone();
         if part.info.shape.first() != Some(&rows.len()) {
             let reason = format!(
-                "it has {} rows of {module}, and {} is {:?}",
+                "it has {} rows for {module}, but {} is {:?}",
                 rows.len(),
                 part.name,
                 part.info.shape

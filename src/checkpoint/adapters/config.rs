@@ -31,18 +31,21 @@ const HARMLESS: &[&str] = &[
 const REFUSED: &[(&str, &str)] = &[
     (
         "alora_invocation_tokens",
-        "the adapter works from these tokens of a text on alone",
+        "the adapter only acts after these tokens in a text",
     ),
-    ("arrow_config", "a router chooses among adapters"),
+    ("arrow_config", "a router selects among adapters"),
     ("kasa_config", "the adapter changes singular values"),
-    ("layer_replication", "the model has layers several times"),
-    ("megatron_config", "the layers are Megatron's"),
+    ("layer_replication", "the model repeats layers"),
+    ("megatron_config", "the layers belong to Megatron"),
     (
         "monteclora_config",
-        "the adapter is drawn from a distribution",
+        "the adapter is sampled from a distribution",
     ),
     ("use_bdlora", "the factors are block diagonal"),
-    ("use_qalora", "the adapter reads means of groups of inputs"),
+    (
+        "use_qalora",
+        "the adapter reads means over groups of inputs",
+    ),
 ];
 
 /// Values of `init_lora_weights` for which PEFT changes the base model before it adds the adapter.
@@ -97,16 +100,17 @@ impl AdapterConfig {
         let kind = json.text(&["peft_type"])?.unwrap_or_default();
         if !kind.eq_ignore_ascii_case("LORA") {
             let reason = format!(
-                "adapters of the kind {kind:?} are not supported, only \"LORA\"; merge it in Python with \
-                 `merge_and_unload()` where PEFT can, and load what `save_pretrained` writes"
+                "adapters of the type {kind:?} are not supported, only \"LORA\"; merge it in \
+                 Python with `merge_and_unload()` if PEFT can, and load the result of \
+                 `save_pretrained`"
             );
             return Err(json.error(&["peft_type"], reason));
         }
         for (key, meaning) in REFUSED {
             if json.at(key).is_some_and(is_set) {
                 let reason = format!(
-                    "it says that {meaning}, which is not supported; merge the adapter in Python with \
-                     `merge_and_unload()` where PEFT can"
+                    "it means that {meaning}, which is not supported; merge the adapter in Python \
+                     with `merge_and_unload()` if PEFT can"
                 );
                 return Err(json.error(&[key], reason));
             }
@@ -235,7 +239,7 @@ impl AdapterConfig {
             // PEFT takes the first pattern in the file's order. A parsed object need not keep that order.
             if found.is_some_and(|found| found != value) {
                 let reason =
-                    format!("several patterns with different values match {module}; leave one");
+                    format!("several patterns with different values match {module}; keep one");
                 return Err(self.json.error(&[key], reason));
             }
             found = Some(value);
@@ -261,8 +265,8 @@ impl AdapterConfig {
         }
         let key = "target_modules";
         let Some(targets) = &self.targets else {
-            let reason = "PEFT takes a list of its own, by the model's type, in the place of none; list the modules of the \
-                          adapter";
+            let reason =
+                "for null, PEFT uses its own list for the model type; list the adapter's modules";
             return Err(self.json.error(&[key], reason));
         };
         if (!is_linear && self.takes_all_linear()) || !self.picks(key, targets, module)? {
@@ -352,12 +356,13 @@ fn check_start(json: &ConfigJson) -> Result<()> {
     let reason = match () {
         () if STARTS.contains(&start.as_str()) => return Ok(()),
         () if CHANGE_THE_BASE.iter().any(|known| start.starts_with(known)) => format!(
-            "with {start:?} PEFT takes the adapter's start out of the base model first, which is not supported; save \
-             the adapter in Python with `save_pretrained(.., path_initial_model_for_weight_conversion=..)`, or merge it \
-             with `merge_and_unload()`"
+            "with {start:?} PEFT first subtracts the adapter's initial value from the base model, \
+             which is not supported; save the adapter in Python with `save_pretrained(.., \
+             path_initial_model_for_weight_conversion=..)`, or merge it with \
+             `merge_and_unload()`"
         ),
         () => format!(
-            "{start:?} is not known, only true, false and {}",
+            "{start:?} is unknown; supported are true, false and {}",
             STARTS.join(", ")
         ),
     };

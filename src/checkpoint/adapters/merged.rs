@@ -133,8 +133,8 @@ impl Factors {
         }
         let (a, b, rank) = (&self.a.info.shape, &self.b.info.shape, self.rank);
         Err(self.a.error(format!(
-            "it has shape {a:?} and its B {b:?}, which with rank {rank} do not fit {}, {shape:?}; give the adapter's own \
-             base model",
+            "it has shape {a:?} and its B {b:?}, which with rank {rank} do not fit {}, {shape:?}; \
+             use the adapter's own base model",
             base.name
         )))
     }
@@ -181,7 +181,7 @@ impl Compute for Merged {
     ) -> Result<QuantizedWeightRows> {
         Err(Error::input(
             &self.base.name,
-            "an adapter is merged into it, and no codes stand for the sum",
+            "an adapter is merged into it, and quantized values cannot represent the sum",
         ))
     }
 }

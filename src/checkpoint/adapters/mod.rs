@@ -55,7 +55,7 @@ impl Adapter {
             return Err(Error::input(
                 directory.display().to_string(),
                 format!(
-                    "no {CONFIG} is there; give the folder that PEFT's `save_pretrained` wrote"
+                    "there is no {CONFIG}; give the folder that PEFT's `save_pretrained` wrote"
                 ),
             ));
         }
@@ -65,7 +65,7 @@ impl Adapter {
         let weights = weights.ok_or_else(|| Error::NoWeights {
             path: directory.to_path_buf(),
             reason: format!(
-                "{} should be beside {CONFIG}, but there is none; write the adapter with PEFT's `save_pretrained`",
+                "{} should be beside {CONFIG}, but is missing; write the adapter with PEFT's `save_pretrained`",
                 WEIGHTS.join(" or ")
             ),
         })?;
@@ -97,14 +97,15 @@ impl Adapter {
     /// Returns the error for an adapter that was given instead of a model.
     pub fn without_base(&self) -> Result<Error> {
         let base = match self.config.base()? {
-            Some(base) => format!("the base model is {base:?} by its {CONFIG}"),
+            Some(base) => format!("its {CONFIG} names the base model {base:?}"),
             None => format!("its {CONFIG} names no base model"),
         };
         Ok(Error::NoWeights {
             path: self.directory.clone(),
             reason: format!(
-                "it holds an adapter of PEFT without the model that it changes and its config.json; {base}: open that, with \
-                 this adapter by `--adapter` or `CheckpointOptions::adapter`, or merge the two in Python with \
+                "it contains a PEFT adapter without the base model and its config.json; {base}: \
+                 open that model with this adapter (`--adapter` or \
+                 `CheckpointOptions::adapter`), or merge the two in Python with \
                  `merge_and_unload()`"
             ),
         })
@@ -137,9 +138,10 @@ impl Adapter {
         Err(self.config.json.error(
             &["base_model_name_or_path"],
             format!(
-                "the adapter beside these weights is one of {base:?}, and they may be that model or have the adapter in \
-                 them already; give this folder as `--adapter` or `CheckpointOptions::adapter` too to apply it to these \
-                 weights, or take {CONFIG} away"
+                "the adapter beside these weights was trained on {base:?}; these weights may be \
+                 that model, or may include the adapter already; to apply it, also give this \
+                 folder as `--adapter` or `CheckpointOptions::adapter`; otherwise move \
+                 {CONFIG} away"
             ),
         ))
     }

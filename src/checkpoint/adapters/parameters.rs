@@ -74,8 +74,8 @@ impl Application<'_> {
         }
         let Some(weight) = targeted.iter().rev().nth(depth) else {
             return Err(first.error(format!(
-                "it is of one of {} parameters of {module}, of which target_parameters in {} picks {}; correct one of the \
-                 two files",
+                "it belongs to one of {} parameters of {module}, but target_parameters in {} \
+                 selects {}; correct one of the two files",
                 depth + 1,
                 config.json.path().display(),
                 targeted.len()
@@ -113,8 +113,9 @@ impl Application<'_> {
         };
         let Some(key) = changed else { return Ok(()) };
         let reason = format!(
-            "transformers 5 stacks experts, and with it PEFT does something else with the adapter of {module} than it was \
-             trained for; merge it in Python, with transformers 4, by `merge_and_unload()`"
+            "transformers 5 stacks experts, so PEFT applies the adapter for {module} differently \
+             than it was trained; merge it in Python, with transformers 4, by \
+             `merge_and_unload()`"
         );
         Err(config.json.error(&[key], reason))
     }
@@ -128,8 +129,8 @@ impl Application<'_> {
         if !(config.takes_all_linear() && has_more) {
             return Ok(());
         }
-        let reason = "of a mixture of experts or with biases, PEFT makes more of \"all-linear\" than the adapter has tensors of; \
-                      list the modules of the adapter, as PEFT's `save_pretrained` does";
+        let reason = "with experts or biases, \"all-linear\" selects more layers in PEFT than the \
+         adapter has tensors for; list the adapter's modules, as PEFT's `save_pretrained` does";
         Err(config.json.error(&["target_modules"], reason))
     }
 
@@ -156,7 +157,8 @@ impl Application<'_> {
                     return Ok(());
                 };
                 let reason = format!(
-                    "{parameter} stacks experts, to which PEFT adds lora_A and lora_B alone, without use_dora and lora_bias"
+                    "{parameter} stacks experts; for these PEFT only supports lora_A and lora_B, \
+                     without use_dora and lora_bias"
                 );
                 return Err(part.error(reason));
             }
@@ -191,7 +193,7 @@ impl Application<'_> {
                 },
                 Some(_) => continue,
                 None if source.lies_transposed() => {
-                    let reason = format!("{parameter} lies transposed in {}", source.name);
+                    let reason = format!("{parameter} is transposed in {}", source.name);
                     return Err(factors.a.error(reason));
                 }
                 None => Change::Expert {

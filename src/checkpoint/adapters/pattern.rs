@@ -42,7 +42,7 @@ fn compiled(whole: &str, pattern: &str) -> Result<Regex, String> {
 }
 
 fn unusable(pattern: &str, error: &fancy_regex::Error) -> String {
-    format!("{pattern:?} is no regular expression that can be read: {error}")
+    format!("{pattern:?} is not a supported regular expression: {error}")
 }
 
 #[cfg(test)]

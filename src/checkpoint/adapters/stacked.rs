@@ -38,8 +38,8 @@ impl ExpertFactors {
             return Ok(());
         }
         Err(self.a.error(format!(
-            "it has shape {a:?} and its B {b:?}, expected {:?} and {:?} for rank {} of the {} experts of {parameter}; give \
-             the adapter's own base model",
+            "it has shape {a:?} and its B {b:?}, expected {:?} and {:?} for rank {} of the {} \
+             experts in {parameter}; use the adapter's own base model",
             [width, columns],
             [rows, width],
             self.rank,

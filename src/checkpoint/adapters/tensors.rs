@@ -87,7 +87,7 @@ impl Tensors {
             }
             if name.contains("lora_") || name.contains("trainable_tokens") {
                 return Err(part.error(
-                    "no tensor of a LoRA has this name; give what PEFT's `save_pretrained` writes",
+                    "LoRA has no tensor with this name; give the output of PEFT's `save_pretrained`",
                 ));
             }
             // The original module, which a wrapper saves beside the trained one.

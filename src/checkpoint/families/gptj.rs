@@ -47,7 +47,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(&json.with_default("resid_pdrop", 0.0))?;
     let turning = json
         .switchable_size("rotary_dim", 64)?
-        .ok_or_else(|| json.error(&["rotary_dim"], "found null, expected a whole number"))?;
+        .ok_or_else(|| json.error(&["rotary_dim"], "found null, expected an integer"))?;
     let rotary = RotaryConfig::new(turning, 10000.0).with_pairing(RotaryPairing::Interleaved);
     block.attention.position = Position::Rotary(rotary);
     block.attention.bias = AttentionBias::NONE;

@@ -314,7 +314,7 @@ impl Part {
     pub fn check_finite(&self, numbers: &[f32]) -> Result<()> {
         match numbers.iter().find(|number| !number.is_finite()) {
             None => Ok(()),
-            Some(found) => Err(self.error(format!("it holds {found}, expected finite numbers"))),
+            Some(found) => Err(self.error(format!("it contains {found}, expected finite values"))),
         }
     }
 }

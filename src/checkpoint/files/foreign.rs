@@ -22,8 +22,8 @@ const FLAX: Format = Format("a Flax msgpack file", BY_TRANSFORMERS);
 const ONNX: Format = Format("an ONNX file", ORIGINAL);
 const CTRANSLATE2: Format = Format("a CTranslate2 model", ORIGINAL);
 const GGML: Format = Format(
-    "a GGML file, of a format before GGUF",
-    "take a GGUF file or the checkpoint that it was made from",
+    "a GGML file in a format older than GGUF",
+    "use a GGUF file or the checkpoint that it was converted from",
 );
 const TENSORFLOW: Format = Format("a TensorFlow or TensorFlow Lite model", ORIGINAL);
 const LFS: Format = Format(
@@ -32,17 +32,17 @@ const LFS: Format = Format(
 );
 const PAGE: Format = Format(
     "an HTML or XML page",
-    "a server answered with it instead of the weights, perhaps for want of a login; download them again",
+    "a server sent it instead of the weights, perhaps because a login is missing; download them again",
 );
 const ARCHIVE: Format = Format("an archive", "unpack it, and open the weights in it");
 const UNKNOWN: Format = Format(
-    "neither a safetensors file nor one of PyTorch or NumPy, in spite of its name",
+    "neither a safetensors file nor a PyTorch or NumPy file, despite its name",
     ORIGINAL,
 );
 
 const BY_TRANSFORMERS: &str = "convert it in Python, with `model.save_pretrained(directory)` of transformers \
                                or `safetensors.torch.save_file`";
-const ORIGINAL: &str = "take the checkpoint that it was made from, in safetensors";
+const ORIGINAL: &str = "use the checkpoint that it was converted from, in safetensors";
 
 /// Formats by their first bytes.
 const MAGICS: [(&[u8], Format); 23] = [

@@ -70,7 +70,7 @@ pub(super) fn read(file: &PositionedFile) -> Result<Gguf> {
         let reason = match version.swap_bytes() {
             2 | 3 => "it is a big-endian GGUF file; convert it for this computer".to_string(),
             _ => format!(
-                "it is GGUF of version {version}, and only 2 and 3 are read; convert it anew"
+                "it is GGUF version {version}, but only 2 and 3 are supported; convert the model again"
             ),
         };
         return Err(cursor.error(reason));
@@ -182,7 +182,7 @@ impl<'f> Cursor<'f> {
         match n <= rest {
             true => Ok(()),
             false => Err(self.error(format!(
-                "its header asks for {n} bytes where {rest} follow: it is cut short or damaged; download it again"
+                "its header needs {n} bytes, but {rest} follow: it is cut short or damaged; download it again"
             ))),
         }
     }
@@ -231,7 +231,7 @@ impl<'f> Cursor<'f> {
         let n = self.u64()?;
         if n > MAX_TEXT_BYTES {
             return Err(self.error(format!(
-                "its header has a text of {n} bytes; {MAX_TEXT_BYTES} are read"
+                "its header has a string of {n} bytes; the limit is {MAX_TEXT_BYTES}"
             )));
         }
         let bytes = self.bytes(n)?;
@@ -248,7 +248,7 @@ impl<'f> Cursor<'f> {
         let Some(size) = size_of_scalar(kind) else {
             if kind != TEXT {
                 return Err(self.error(format!(
-                    "key {key:?} is an array of type {kind}, expected numbers or texts"
+                    "key {key:?} is an array of type {kind}, expected numbers or strings"
                 )));
             }
             for _ in 0..n {
@@ -280,7 +280,7 @@ impl<'f> Cursor<'f> {
             10 => self.u64()?.into(),
             11 => i64::from_le_bytes(self.array()?).into(),
             12 => f64::from_le_bytes(self.array()?).into(),
-            _ => return Err(self.error(format!("key {key:?} is of the unknown type {kind}"))),
+            _ => return Err(self.error(format!("key {key:?} has the unknown type {kind}"))),
         })
     }
 
@@ -301,8 +301,9 @@ impl<'f> Cursor<'f> {
                 str::to_string,
             );
             return Err(self.error(format!(
-                "tensor {name:?} is of the type {kind}, which is not read: {} are; take a file of the same model in one of \
-                 these, or make one with llama.cpp's `llama-quantize` from its F16 or BF16 file",
+                "tensor {name:?} has the type {kind}, which is not supported; {} are; use a file \
+                 of the same model in one of these, or make one with llama.cpp's \
+                 `llama-quantize` from its F16 or BF16 file",
                 BlockKind::listed()
             )));
         };
@@ -323,7 +324,7 @@ impl<'f> Cursor<'f> {
         let columns = shape.last().copied().unwrap_or(0);
         if !columns.is_multiple_of(numbers) {
             return Err(self.error(format!(
-                "tensor {name:?} has rows of {columns}, expected whole blocks of {numbers}"
+                "tensor {name:?} has rows with {columns} elements, expected whole blocks of {numbers}"
             )));
         }
         let n_bytes = (n / numbers).checked_mul(bytes);

@@ -99,9 +99,9 @@ fn in_directory(directory: &Path) -> Result<Located> {
         [] => match paths.iter().find(|path| foreign::is_named_so(path)) {
             Some(path) => {
                 let explanation = foreign::explain_file(path)
-                    .unwrap_or_else(|| "it holds no model's weights".into());
+                    .unwrap_or_else(|| "it contains no model weights".into());
                 format!(
-                    "no safetensors file is there, only {}: {explanation}",
+                    "there is no safetensors file, only {}: {explanation}",
                     file_name(path)
                 )
             }
@@ -111,7 +111,9 @@ fn in_directory(directory: &Path) -> Result<Located> {
                      such as {snapshots}"
                 ),
                 None => {
-                    format!("no safetensors file is there; give the directory that holds {SINGLE}")
+                    format!(
+                        "there is no safetensors file; give the directory that contains {SINGLE}"
+                    )
                 }
             },
         },
@@ -119,9 +121,9 @@ fn in_directory(directory: &Path) -> Result<Located> {
             let names: Vec<_> = several.iter().map(|path| file_name(path)).collect();
             if !has_extension(several[0], "safetensors") {
                 let kind = match has_extension(several[0], "gguf") {
-                    true => "GGUF files are there",
+                    true => "there are GGUF files",
                     false => {
-                        "files are there, and none is called model.safetensors or pytorch_model.bin"
+                        "there are several files, but none is called model.safetensors or pytorch_model.bin"
                     }
                 };
                 let names = names.join(", ");
@@ -131,8 +133,8 @@ fn in_directory(directory: &Path) -> Result<Located> {
                 });
             }
             format!(
-                "several safetensors files and no {INDEX}: {}; open one of them, \
-                 or add the index if they are the shards of one checkpoint",
+                "several safetensors files and no {INDEX}: {}; open one of them, or add the index \
+                 if they are shards of one checkpoint",
                 names.join(", ")
             )
         }
@@ -179,8 +181,8 @@ impl Index {
             weight_map: BTreeMap<String, String>,
         }
 
-        let cure = "the index of a sharded checkpoint has a weight_map from tensor to file; give that, a safetensors file, or the \
-                    checkpoint's directory";
+        let cure = "the index of a sharded checkpoint has a weight_map from tensor to file; give \
+         such an index, a safetensors file, or the checkpoint's directory";
         let text = read_limited(&path, MAX_INDEX_BYTES, INDEX)?;
         let value: serde_json::Value =
             python_json::parsed(&text).map_err(|error| Error::MalformedJson {
@@ -249,8 +251,8 @@ impl Index {
                 return Err(bad_index(
                     &self.path,
                     format!(
-                        "tensor {name:?} should be in {shard}, which does not hold it; \
-                         index and shards are of different versions, download both again"
+                        "tensor {name:?} should be in {shard}, which does not contain it; index \
+                         and shards have different versions, download both again"
                     ),
                 ));
             }

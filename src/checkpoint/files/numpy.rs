@@ -18,7 +18,7 @@ const FORMAT: &str = "a NumPy file";
 const EXTENSION: &str = ".npy";
 /// The size limit for an array's description, more than any supported array needs.
 const MAX_DESCRIPTION_BYTES: u64 = 10_000;
-const CURE: &str = "save it again, as an array of numbers, with `numpy.save` or `numpy.savez`";
+const CURE: &str = "save it again, as a numeric array, with `numpy.save` or `numpy.savez`";
 
 /// Dtypes by the characters after the byte order.
 const TYPES: [(&str, Dtype); 12] = [
@@ -96,7 +96,7 @@ fn array(file: &PositionedFile, name: &str, place: Stored) -> std::result::Resul
     let (length_bytes, length) = match (version, start.get(8..)) {
         (Some(1), Some(&[a, b, ..])) => (2, u16::from_le_bytes([a, b]).into()),
         (Some(2 | 3), Some(&[a, b, c, d])) => (4, u64::from(u32::from_le_bytes([a, b, c, d]))),
-        _ => return Err(wrong("does not begin as arrays do").into()),
+        _ => return Err(wrong("does not begin like an array").into()),
     };
     if length > MAX_DESCRIPTION_BYTES {
         return Err(wrong(&format!("has a description of {length} bytes")).into());
@@ -121,11 +121,11 @@ fn array(file: &PositionedFile, name: &str, place: Stored) -> std::result::Resul
             _ => false,
         });
     let &(_, dtype) =
-        found.ok_or_else(|| wrong(&format!("has the type {descr}, which is not read")))?;
+        found.ok_or_else(|| wrong(&format!("has the dtype {descr}, which is not supported")))?;
     let is_fortran = match value("fortran_order") {
         Some(value) if value.starts_with("False") => false,
         Some(value) if value.starts_with("True") => true,
-        _ => return Err(wrong("does not say its order").into()),
+        _ => return Err(wrong("does not give its order").into()),
     };
     let shape = value("shape").and_then(|value| value.strip_prefix('(')?.split_once(')'));
     let dims = shape

@@ -93,7 +93,7 @@ impl<'b> Pickle<'b> {
     pub fn take(&mut self, n_bytes: usize) -> Result<()> {
         let rest = self.room.checked_sub(n_bytes);
         self.room = rest.ok_or(
-            "it describes more values than a file of this size has tensors; download it again",
+            "it describes more values than a file of this size can have tensors; download it again",
         )?;
         Ok(())
     }
@@ -189,7 +189,7 @@ impl<'b> Pickle<'b> {
                     _ => {
                         let kind = object.kind();
                         return Err(format!(
-                            "its pickle sets attributes of {kind}, which are not read"
+                            "its pickle sets attributes of {kind}, which are not supported"
                         ));
                     }
                 }
@@ -244,7 +244,7 @@ impl<'b> Pickle<'b> {
         let end = self.at.checked_add(n).ok_or_else(ends)?;
         let text = self.bytes.get(self.at..end).ok_or_else(ends)?;
         std::str::from_utf8(text)
-            .map_err(|error| format!("a str of its pickle is not UTF-8: {error}"))?;
+            .map_err(|error| format!("a str in its pickle is not UTF-8: {error}"))?;
         let value = Value::Text(self.at as u32, end as u32);
         self.at = end;
         Ok(value)
@@ -290,7 +290,7 @@ impl<'b> Pickle<'b> {
     fn remembered(&mut self, n: usize) -> Result<Value> {
         let key = self.number(n)?;
         let value = self.memo.get(&key).copied();
-        value.ok_or_else(|| format!("its pickle names the value {key}, which it has not"))
+        value.ok_or_else(|| format!("its pickle refers to the value {key}, which does not exist"))
     }
 
     /// Appends values to the list or dict on top of the stack.
@@ -301,7 +301,9 @@ impl<'b> Pickle<'b> {
             Some(Value::Dict(dict)) if values.len().is_multiple_of(2) => {
                 self.lists[*dict].extend(values)
             }
-            _ => return Err("its pickle adds values to what is no list or dict".into()),
+            _ => {
+                return Err("its pickle adds values to something other than a list or dict".into());
+            }
         }
         Ok(())
     }
@@ -312,5 +314,5 @@ fn ends() -> String {
 }
 
 fn empty() -> String {
-    "its pickle takes a value where there is none: it is damaged; download it again".into()
+    "its pickle reads a value where there is none: it is damaged; download it again".into()
 }

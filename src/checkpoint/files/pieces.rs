@@ -35,7 +35,10 @@ impl<'f> Pieces<'f> {
             return Ok(());
         }
         let Some((file, offset, _)) = self.info.place() else {
-            return Err(Error::input(self.name, "it is computed, and not in a file"));
+            return Err(Error::input(
+                self.name,
+                "it is computed, not stored in a file",
+            ));
         };
         let read = self.files.files[file].append(piece, n, offset + start as u64);
         read.map_err(|source| read_failed(self.name, self.info, source))

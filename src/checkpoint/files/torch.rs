@@ -73,7 +73,8 @@ impl Function {
             ("torch", "uint64") => Self::Type(Dtype::U64),
             _ => {
                 return Err(format!(
-                    "its pickle names \"{module}.{name}\", which no tensor needs, and nothing of a pickle is run here; {CURE}"
+                    "its pickle names \"{module}.{name}\", which no tensor needs, and nothing in a \
+                     pickle is executed here; {CURE}"
                 ));
             }
         })
@@ -186,13 +187,13 @@ impl Pickle<'_> {
             )
         })?;
         let Value::Int(first) = first else {
-            return Err("a tensor of its pickle begins nowhere".into());
+            return Err("a tensor in its pickle has no beginning".into());
         };
         let view = View {
             storage,
             dtype,
             first: usize::try_from(first)
-                .map_err(|_| format!("a tensor of its pickle begins at element {first}"))?,
+                .map_err(|_| format!("a tensor in its pickle begins at element {first}"))?,
             shape: self.sizes(shape)?,
             strides: self.sizes(strides)?,
         };
@@ -205,7 +206,7 @@ impl Pickle<'_> {
     fn sizes(&mut self, tuple: Value) -> Result<Vec<usize>> {
         let Value::Tuple(list) = tuple else {
             return Err(format!(
-                "a tensor of its pickle has {} for sizes or strides, expected a tuple",
+                "a tensor in its pickle has {} for sizes or strides, expected a tuple",
                 tuple.kind()
             ));
         };
@@ -216,7 +217,7 @@ impl Pickle<'_> {
             _ => None,
         };
         let sizes: Option<Vec<usize>> = self.lists[list].iter().map(size).collect();
-        sizes.ok_or_else(|| "a tensor of its pickle has sizes or strides that are none".into())
+        sizes.ok_or_else(|| "a tensor in its pickle has invalid sizes or strides".into())
     }
 }
 
@@ -247,7 +248,7 @@ fn tensors(
     let entry = |name: &str| entries.get(&format!("{root}{name}")).copied();
     if entry("/constants.pkl").is_some() {
         return Err(Failure::Content(format!(
-            "it is a TorchScript archive, which holds code; {CURE}"
+            "it is a TorchScript archive, which contains code; {CURE}"
         )));
     }
     if let Some(order) = entry("/byteorder")
@@ -265,7 +266,7 @@ fn tensors(
     let (pickle, value) = Pickle::read(&bytes, usize::try_from(room).unwrap_or(usize::MAX))?;
     let Value::Dict(dict) = value else {
         return Err(Failure::Content(format!(
-            "it holds {}, expected a dict of tensors; {CURE}",
+            "it contains {}, expected a dict of tensors; {CURE}",
             value.kind()
         )));
     };
@@ -275,7 +276,7 @@ fn tensors(
         let name = pickle.text(pair[0]);
         let name = name.ok_or_else(|| {
             format!(
-                "its dict has {} for a key, expected a name; {CURE}",
+                "its dict has {} as a key, expected a name; {CURE}",
                 pair[0].kind()
             )
         })?;
@@ -283,10 +284,11 @@ fn tensors(
             let kind = pair[1].kind();
             return Err(Failure::Content(match pair[1] {
                 Value::Dict(_) => format!(
-                    "its key {name:?} holds a dict, not a tensor, which transformers does not read either; save that dict alone, \
-                     with `torch.save(torch.load(file)[{name:?}], file)`"
+                    "its key {name:?} contains a dict instead of a tensor, which transformers does \
+                     not read either; save that dict alone, with \
+                     `torch.save(torch.load(file)[{name:?}], file)`"
                 ),
-                _ => format!("its key {name:?} holds {kind}, expected a tensor; {CURE}"),
+                _ => format!("its key {name:?} contains {kind}, expected a tensor; {CURE}"),
             }));
         };
         if !names.insert(name) {
@@ -295,8 +297,12 @@ fn tensors(
         let view = &pickle.views[view];
         let (key, n) = pickle.storages[view.storage].key;
         let key = pickle.text(key).unwrap_or_default();
-        let stored = entry(&format!("/data/{key}"))
-            .ok_or_else(|| format!("tensor {name:?} lies in the entry data/{key}, which is not there; download it again"))?;
+        let stored = entry(&format!("/data/{key}")).ok_or_else(|| {
+            format!(
+                "tensor {name:?} is in the entry data/{key}, which does not \
+             exist; download it again"
+            )
+        })?;
         let bits = pickle.storages[view.storage]
             .dtype
             .map_or(8, |dtype| dtype.bitsize());

@@ -175,7 +175,7 @@ pub(super) fn bytes(file: &PositionedFile, entry: Stored) -> std::result::Result
     if entry.n_bytes > MAX_HEADER_BYTES {
         let n_bytes = entry.n_bytes;
         return Err(Failure::Content(format!(
-            "what describes its tensors has {n_bytes} bytes; {MAX_HEADER_BYTES} are read"
+            "the description of its tensors has {n_bytes} bytes; the limit is {MAX_HEADER_BYTES}"
         )));
     }
     bytes_at(file, entry.offset, entry.n_bytes, file.len())

@@ -55,7 +55,7 @@ pub(super) fn config(file: &Described) -> Result<Value> {
             path: file.path.to_path_buf(),
             key: "\"general.architecture\"".to_string(),
             reason: format!(
-                "found {:?}, and these are read: {}",
+                "found {:?}; supported are: {}",
                 keys.architecture,
                 listed(|(architecture, _)| architecture)
             ),
@@ -125,7 +125,8 @@ impl Keys<'_> {
             (_, Some(turned)) if turned == head_dim => {}
             (_, Some(turned)) => {
                 let reason = format!(
-                    "is {turned}, but heads have {head_dim}: a part that is not turned is not supported for this architecture"
+                    "is {turned}, but heads have {head_dim}: partial rotary embeddings are not \
+                     supported for this architecture"
                 );
                 return Err(self.error("rope.dimension_count", reason));
             }
@@ -189,7 +190,7 @@ impl Keys<'_> {
         let layers = match self.optional(KEY) {
             Some(Value::Array(layers)) if layers.len() == n_blocks => layers,
             Some(Value::Array(layers)) => {
-                let reason = format!("is of {} layers, but there are {n_blocks}", layers.len());
+                let reason = format!("has {} layers, but there are {n_blocks}", layers.len());
                 return Err(self.error(KEY, reason));
             }
             found => {
@@ -224,7 +225,7 @@ impl Keys<'_> {
             Some((_, Some(kind @ ("none" | "yarn" | "longrope")))) => kind,
             Some((other, _)) => {
                 let reason = format!(
-                    "is {other}, and \"none\", \"linear\", \"yarn\" and \"longrope\" are read"
+                    "is {other}; supported are \"none\", \"linear\", \"yarn\" and \"longrope\""
                 );
                 return Err(self.error("rope.scaling.type", reason));
             }
@@ -252,7 +253,7 @@ impl Keys<'_> {
                 ("none", _) | (_, 1.0) => by_table(&factors),
                 ("yarn", _) => {
                     let reason =
-                        "is \"yarn\", but the file has factors for each frequency too".to_string();
+                        "is \"yarn\", but the file also has factors for each frequency".to_string();
                     Err(self.error("rope.scaling.type", reason))
                 }
                 _ => by_table(
@@ -273,7 +274,7 @@ impl Keys<'_> {
         let kind = if kind == "longrope" { "linear" } else { kind };
         let is_scaled = attention.is_some_and(|factor| factor != 1.0);
         if self.architecture == "gemma3" && is_scaled {
-            let reason = "is for layers with a window too, of which it is not supported";
+            let reason = "also applies to layers with a window, where it is not supported";
             return Err(self.error("rope.scaling.attn_factor", reason.to_string()));
         }
         if self.architecture == "phi3" && (kind == "yarn" || kind == "linear" && factor != 1.0) {
@@ -284,7 +285,7 @@ impl Keys<'_> {
             ];
             let key = keys.into_iter().find(|key| self.optional(key).is_some());
             let reason = format!(
-                "makes it {kind:?}, and of this architecture only tables of factors are read"
+                "makes it {kind:?}, but for this architecture only tables of factors are supported"
             );
             return Err(self.error(key.unwrap_or("rope.scaling.type"), reason));
         }
@@ -383,12 +384,12 @@ impl Keys<'_> {
             .and_then(|size| usize::try_from(size).ok());
         size.ok_or_else(|| {
             let reason = match found {
-                None => "found nothing, expected a whole number".to_string(),
+                None => "missing, expected an integer".to_string(),
                 Some(Value::Array(layers)) => format!(
                     "differs between {} layers, which is not supported for this architecture",
                     layers.len()
                 ),
-                Some(found) => format!("found {found}, expected a whole number"),
+                Some(found) => format!("found {found}, expected an integer"),
             };
             self.error(key, reason)
         })

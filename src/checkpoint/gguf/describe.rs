@@ -33,7 +33,7 @@ pub(super) fn model_type(json: &ConfigJson) -> Result<String> {
         None => Err(json.error(
             &["model_type"],
             format!(
-                "found {model_type:?}, for which no GGUF file is written; these are: {}",
+                "found {model_type:?}, which cannot be saved as GGUF; these can: {}",
                 listed(|(_, model_type)| model_type)
             ),
         )),
@@ -132,7 +132,7 @@ impl Description {
         match difference(&written?, &read?, "") {
             None => Ok(()),
             Some(lost) => Err(Error::InvalidConfig(format!(
-                "no GGUF file of the architecture {} can say what this checkpoint's configuration does: {lost}",
+                "GGUF files of the architecture {} cannot represent this checkpoint's configuration: {lost}",
                 self.keys["general.architecture"]
             ))),
         }

@@ -201,7 +201,7 @@ impl Blocks {
 
     fn add(self, name: String, files: &mut TensorFiles) -> Result<()> {
         if files.contains(&name) {
-            return Err(self.part.error(format!("another tensor is {name} too")));
+            return Err(self.part.error(format!("another tensor is also {name}")));
         }
         let (shape, part) = (self.shape.clone(), self.part.clone());
         files.add_computed(name, shape, &[&part], Arc::new(self));
@@ -328,7 +328,7 @@ fn rows_of_head(n_rows: usize, n_heads: usize) -> std::result::Result<usize, Str
     match head == 0 || !head.is_multiple_of(2) || !n_rows.is_multiple_of(n_heads) {
         false => Ok(head),
         true => Err(format!(
-            "its {n_rows} rows are not those of {n_heads} heads in pairs"
+            "its {n_rows} rows cannot be paired in {n_heads} heads"
         )),
     }
 }

@@ -93,23 +93,23 @@ fn origins(
     let mut stacks: BTreeMap<String, BTreeMap<usize, (&str, &[usize])>> = BTreeMap::new();
     let mut left_out = vec![];
     for (name, shape) in &dense.tensors {
-        let why = if model_type == "bert"
-            && ["pooler", "cls"].iter().any(|part| name.contains(part))
-        {
-            "files of this architecture have none"
-        } else if dense.copies.contains(name) {
-            "it is a copy of another tensor, such as the table of words"
-        } else {
-            let Some((there, expert)) = names.original(name) else {
-                let reason = "no tensor of a GGUF file is that; save the base model alone, or choose another format";
-                return Err(Error::input(name, reason));
+        let why =
+            if model_type == "bert" && ["pooler", "cls"].iter().any(|part| name.contains(part)) {
+                "files of this architecture have none"
+            } else if dense.copies.contains(name) {
+                "it is a copy of another tensor, such as the token embeddings"
+            } else {
+                let Some((there, expert)) = names.original(name) else {
+                    let reason =
+                        "GGUF has no such tensor; save the base model alone, or use another format";
+                    return Err(Error::input(name, reason));
+                };
+                let stack = stacks.entry(there).or_default();
+                if let Some((other, _)) = stack.insert(expert.unwrap_or(0), (name, shape)) {
+                    return Err(Error::input(name, format!("{other} is the same tensor")));
+                }
+                continue;
             };
-            let stack = stacks.entry(there).or_default();
-            if let Some((other, _)) = stack.insert(expert.unwrap_or(0), (name, shape)) {
-                return Err(Error::input(name, format!("{other} is the same tensor")));
-            }
-            continue;
-        };
         left_out.push(QuantizedTensor {
             name: name.clone(),
             kind: "left out".to_string(),
@@ -133,7 +133,7 @@ fn origins(
         if let (Some((&last, _)), true) = (stack.last_key_value(), is_stack) {
             if last + 1 != stack.len() {
                 let reason = format!(
-                    "{} experts are there, the last of which is {last}",
+                    "there are {} experts, and the last one is {last}",
                     stack.len()
                 );
                 return Err(Error::input(&there, reason));
@@ -178,7 +178,7 @@ fn kind_of(name: &str, shape: &[usize], kind: BlockKind) -> (BlockKind, Option<S
     }
     let kind = [BlockKind::Q8_0, BlockKind::F16].into_iter().find(fits);
     let note = format!(
-        "its rows of {columns} are not whole blocks of {}'s {}",
+        "its rows with {columns} elements are not whole blocks of {}'s {}",
         wanted.name(),
         wanted.block().0
     );
@@ -193,7 +193,7 @@ impl Origin {
             if let Some(found) = one.iter().find(|number| !number.is_finite()) {
                 return Err(Error::input(
                     name,
-                    format!("it holds {found}, which no code stands for"),
+                    format!("it contains {found}, which quantized values cannot represent"),
                 ));
             }
             match self.step {
@@ -249,7 +249,7 @@ fn encoded(entry: &Entry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
         true => Ok((bytes.concat(), error)),
         false => Err(Error::input(
             &entry.name,
-            format!("it holds values beyond the range of {}", kind.name()),
+            format!("it contains values beyond the range of {}", kind.name()),
         )),
     }
 }

@@ -84,8 +84,9 @@ impl Keys<'_> {
                 continue;
             };
             let reason = format!(
-                "is {}, which is not supported for this architecture; if it means nothing, say what the model is in a config.json \
-                 and name that (`CheckpointOptions::config`, or `--config FILE`)",
+                "is {}, which is not supported for this architecture; if it has no effect, \
+                 describe the model in a config.json and use that \
+                 (`CheckpointOptions::config`, or `--config FILE`)",
                 abbreviated(value.to_string())
             );
             return Err(self.error(&key, reason));
@@ -127,15 +128,15 @@ pub(super) fn check_type(file: &Described, architecture: &str) -> Result<()> {
     let what = match (kind, architecture) {
         ("adapter", _) => "an adapter, which changes a model",
         _ if has_adapter => "an adapter, which changes a model",
-        ("mmproj", _) | (_, "clip") => "the encoder of images or sounds for a model",
+        ("mmproj", _) | (_, "clip") => "the image or audio encoder for a model",
         ("vocab", _) => "words alone",
-        ("imatrix", _) | (_, "imatrix") => "the importance of weights, for quantising them",
+        ("imatrix", _) | (_, "imatrix") => "the importance of weights, for quantization",
         _ => return Ok(()),
     };
     Err(Error::NotGguf {
         path: file.path.to_path_buf(),
         reason: format!(
-            "it is {what}, and no model (\"general.type\" is {}); open the model's own file",
+            "it is {what}, not a model (\"general.type\" is {}); open the model's own file",
             json!(kind)
         ),
     })

@@ -168,7 +168,7 @@ impl Words {
         let mut seen = std::collections::HashMap::new();
         for (id, token) in self.tokens.iter().enumerate() {
             if let Some(first) = seen.insert(token, id) {
-                let reason = format!("has {token:?} twice, as {first} and as {id}");
+                let reason = format!("contains {token:?} twice, as {first} and as {id}");
                 return Err(self.error("tokens", reason));
             }
         }

@@ -143,7 +143,7 @@ impl Cache {
         let path = self.folder.join("refs").join(revision);
         match std::fs::read_to_string(&path) {
             Ok(text) if is_commit(text.trim()) => Ok(text.trim().to_string()),
-            Ok(_) => Err(format!("{} holds no commit hash", path.display())),
+            Ok(_) => Err(format!("{} contains no commit hash", path.display())),
             Err(_) => Err(format!(
                 "the cache does not know the revision ({} cannot be read)",
                 path.display()

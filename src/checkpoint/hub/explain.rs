@@ -32,14 +32,14 @@ pub(super) fn no_file(file: &str, hub: &Hub) -> String {
 /// "The cache cannot be used."
 pub(super) fn explain_cache(error: &io::Error) -> Failure {
     Failure::Refused(format!(
-        "the cache cannot be used: {error}; make room, or name another (HF_HUB_CACHE, `Hub::cache_dir`)"
+        "the cache cannot be used: {error}; free space, or set another cache (HF_HUB_CACHE, `Hub::cache_dir`)"
     ))
 }
 
 /// "Something else than a Hub answers."
 pub(super) fn not_a_hub(host: &str, reason: impl Display) -> Failure {
     Failure::Refused(format!(
-        "{host} does not answer as a Hub does ({reason}); check HF_ENDPOINT or `Hub::endpoint`"
+        "{host} does not answer like a Hub ({reason}); check HF_ENDPOINT or `Hub::endpoint`"
     ))
 }
 
@@ -63,7 +63,7 @@ pub(super) fn explain_transport(error: &reqwest::Error, host: &str) -> Failure {
 /// "The connection was cut."
 pub(super) fn explain_cut(error: &(dyn std::error::Error + 'static), host: &str) -> Failure {
     Failure::Unreachable(format!(
-        "the connection to {host} was cut: {}; nothing of the file is used; try again",
+        "the connection to {host} was cut: {}; the partial file is not used; try again",
         cause(error)
     ))
 }
@@ -90,8 +90,9 @@ pub(super) fn explain_answer(
     };
     let reason = match (status, &*code) {
         (401, _) => format!(
-            "{host} answered 401 Unauthorized{said}: there is no such repository, or it is private or gated \
-                 and the token is missing or wrong; check the name, and set HF_TOKEN or pass `Hub::token`"
+            "{host} answered 401 Unauthorized{said}: the repository does not exist, or it is \
+             private or gated and the token is missing or wrong; check the name, and set \
+             HF_TOKEN or pass `Hub::token`"
         ),
         (403, _) => format!(
             "{host} answered 403 Forbidden{said}: the token gives no access; if the repository is gated, \

@@ -118,7 +118,7 @@ impl<'a> Http<'a> {
             let (page, next) = self.ask(url)?;
             let entries = page.as_array();
             let entries =
-                entries.ok_or_else(|| not_a_hub(self.endpoint(), "its listing is no list"))?;
+                entries.ok_or_else(|| not_a_hub(self.endpoint(), "its listing is not a list"))?;
             for entry in entries {
                 if entry.get("type").and_then(Value::as_str) != Some("file") {
                     continue;
@@ -126,7 +126,7 @@ impl<'a> Http<'a> {
                 let path = entry.get("path").and_then(Value::as_str);
                 let size = entry.get("size").and_then(Value::as_u64);
                 let (Some(path), Some(size)) = (path, size) else {
-                    let reason = format!("it lists a file without its path or size: {entry}");
+                    let reason = format!("it lists a file without path or size: {entry}");
                     return Err(not_a_hub(self.endpoint(), reason));
                 };
                 files.push((path.to_string(), size));
@@ -250,7 +250,7 @@ impl<'a> Http<'a> {
                 url = target.filter(is_web).ok_or_else(|| {
                     not_a_hub(
                         self.endpoint(),
-                        format!("it redirects to {location:?}, which is no address"),
+                        format!("it redirects to {location:?}, which is not an address"),
                     )
                 })?;
                 continue;

@@ -81,7 +81,7 @@ impl<'a> Remote<'a> {
                 return Err(Error::BadIndex {
                     path: index,
                     reason: format!(
-                        "it names the shard {absent}, which the repository does not hold; choose another revision"
+                        "it names the shard {absent}, which the repository does not contain; choose another revision"
                     ),
                 });
             }
@@ -104,8 +104,8 @@ impl<'a> Remote<'a> {
             if let Err(damage) = whole::check(&path, Some(size)) {
                 self.cache.discard(&path)?;
                 return Err(self.hub.error(format!(
-                    "{file} {damage} since another file came, so {} gives both one ETag; check HF_ENDPOINT or \
-                     `Hub::endpoint`",
+                    "{file} {damage} since another file arrived, because {} gives both the same \
+                     ETag; check HF_ENDPOINT or `Hub::endpoint`",
                     self.http.endpoint()
                 )));
             }
@@ -150,7 +150,7 @@ impl<'a> Remote<'a> {
             self.cache.discard(&expected)?;
         }
         Err(self.hub.error(format!(
-            "{file} as served by {} {damage}; nothing of it was kept; try again",
+            "{file} as served by {} {damage}; nothing was kept; try again",
             self.http.endpoint()
         )))
     }
@@ -177,7 +177,8 @@ impl<'a> Remote<'a> {
         let safetensors = self.names(|name| name.ends_with(".safetensors"));
         if !safetensors.is_empty() {
             return format!(
-                "the repository has no {WEIGHTS} and no {INDEX}; it holds {safetensors}, which `Hub::file` fetches"
+                "the repository has no {WEIGHTS} and no {INDEX}; it contains {safetensors}, which \
+                 `Hub::file` fetches"
             );
         }
         let formats = [
@@ -185,12 +186,13 @@ impl<'a> Remote<'a> {
         ];
         let others = self.names(|name| formats.iter().any(|format| name.ends_with(format)));
         if others.is_empty() {
-            return "the repository holds no weights; check its name and revision".into();
+            return "the repository contains no weights; check its name and revision".into();
         }
         format!(
-            "the repository has no {WEIGHTS}, no {PICKLE} and no index of one, only {others}; convert the \
-             weights (https://huggingface.co/spaces/safetensors/convert, or `save_pretrained` of transformers), or \
-             choose a revision that holds them with `Hub::revision`"
+            "the repository has no {WEIGHTS}, no {PICKLE} and no index for one, only {others}; \
+             convert the weights (https://huggingface.co/spaces/safetensors/convert, or \
+             `save_pretrained` in transformers), or select a revision that has them with \
+             `Hub::revision`"
         )
     }
 

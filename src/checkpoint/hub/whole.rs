@@ -22,16 +22,16 @@ pub(super) fn check(path: &Path, listed: Option<u64>) -> std::result::Result<(),
     }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("safetensors") => files::check(path).map_err(|error| match error {
-            Error::NotSafetensors { reason, .. } => format!("is not whole: {reason}"),
-            other => format!("is not whole: {other}"),
+            Error::NotSafetensors { reason, .. } => format!("is incomplete: {reason}"),
+            other => format!("is incomplete: {other}"),
         })?,
         Some("bin") if is_weights(path) => {
-            files::check_archive(path).map_err(|error| format!("is not whole: {error}"))?;
+            files::check_archive(path).map_err(|error| format!("is incomplete: {error}"))?;
         }
         Some("json") => {
             let text = std::fs::read(path).map_err(unreadable)?;
             if !closes(&text) {
-                return Err("is not whole JSON: it breaks off before its last bracket".into());
+                return Err("is incomplete JSON: it breaks off before its last bracket".into());
             }
         }
         _ => {}

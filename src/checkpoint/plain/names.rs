@@ -84,8 +84,8 @@ pub(super) fn find(
     contents.map_err(|reason| {
         let names: Vec<String> = all.into_iter().map(|(name, _)| name).collect();
         let reason = format!(
-            "{reason}; the file holds {}; known names, each with any prefix: {}; give the tensors such names with \
-             `PlainFile::open_renamed`",
+            "{reason}; the file contains {}; known names, each with any prefix: {}; rename the \
+             tensors with `PlainFile::open_renamed`",
             abbreviated(&names),
             known()
         );
@@ -117,7 +117,7 @@ fn sorted(
     let mut found = Found::new();
     for (name, on_disk) in names {
         let (key, place) = parameter(name)
-            .ok_or_else(|| format!("{name} is no known name of a weight or a bias"))?;
+            .ok_or_else(|| format!("{name} is not a known name for a weight or a bias"))?;
         let other = found.entry(key).or_default()[place].replace(on_disk.to_string());
         if let Some(other) = other {
             return Err(format!("{other} and {on_disk} are the same parameter"));
@@ -141,7 +141,7 @@ fn sorted(
     if let [(_, first), (_, second), ..] = &norms[..] {
         let (first, second) = (&first.weight, &second.weight);
         return Err(format!(
-            "{first} and {second} are of two norms, expected one"
+            "{first} and {second} belong to two norms, expected one"
         ));
     }
     let norm = norms.pop();
@@ -149,7 +149,9 @@ fn sorted(
         && let Some((_, layer)) = layers.iter().find(|(of_layer, _)| of_layer == stem)
     {
         let (norm, layer) = (&norm.weight, &layer.weight);
-        return Err(format!("{norm} stands beside {layer} as no norm does"));
+        return Err(format!(
+            "{norm} is beside {layer}, where norms have other names"
+        ));
     }
     let mut contents = chain(layers)?;
     contents.norm = norm.map(|(_, norm)| norm);
@@ -238,7 +240,10 @@ fn chain(mut layers: Vec<(Vec<Word>, Pair)>) -> std::result::Result<Contents, St
     if layers.len() > 1 || layers.iter().any(|(stem, _)| !stem.is_empty()) {
         for (stem, pair) in &layers {
             if !stem.last().is_some_and(is_number) {
-                return Err(format!("{} is of no layer with a known name", pair.weight));
+                return Err(format!(
+                    "{} belongs to no layer with a known name",
+                    pair.weight
+                ));
             }
         }
         let at = |stem: &[Word]| stem.last().and_then(number).unwrap_or(0);
@@ -252,18 +257,18 @@ fn chain(mut layers: Vec<(Vec<Word>, Pair)>) -> std::result::Result<Contents, St
                 (&before[..before.len() - 1], &after[..after.len() - 1]);
             if before_start != after_start || at(before) == at(after) {
                 return Err(format!(
-                    "{first} and {second} are not of one chain of layers"
+                    "{first} and {second} do not belong to one chain of layers"
                 ));
             }
             if at(after) != at(before) + 1 && !is_apart(after) {
-                return Err(format!("between {first} and {second} a layer is missing"));
+                return Err(format!("a layer is missing between {first} and {second}"));
             }
         }
         if let Some((first, pair)) = layers.first()
             && at(first) > 1
             && !is_apart(first)
         {
-            return Err(format!("before {} a layer is missing", pair.weight));
+            return Err(format!("a layer is missing before {}", pair.weight));
         }
     }
     Ok(Contents {

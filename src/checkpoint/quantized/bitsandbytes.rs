@@ -82,11 +82,8 @@ struct Nested {
 }
 
 fn four_bits(module: &mut Module, state: Part) -> Result<Matrix> {
-    let malformed = |reason: String| {
-        state.error(format!(
-            "the state of the quantisation is malformed: {reason}"
-        ))
-    };
+    let malformed =
+        |reason: String| state.error(format!("the quantization state is malformed: {reason}"));
     let parsed = serde_json::from_slice(&module.files.part::<u8>(&state)?);
     let parsed: State = parsed.map_err(|error| malformed(error.to_string()))?;
     let State {
@@ -161,7 +158,7 @@ impl Blocks {
 
 impl Stored for Blocks {
     fn kind(&self) -> CodeKind {
-        CodeKind::Other("a code of nf4 or fp4")
+        CodeKind::Other("a value of nf4 or fp4")
     }
 
     fn scale_dtypes(&self) -> [Dtype; 2] {

@@ -32,7 +32,7 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
         CodeKind::Whole { bits } => bits,
         CodeKind::E2m1 => 4,
         CodeKind::Other(name) => {
-            return refused(format!("{name} is no scale times a whole number"));
+            return refused(format!("{name} is not a scale times an integer"));
         }
     };
     if stored.scale_dtypes()[0] == Dtype::F8_E4M3 {
@@ -65,7 +65,7 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
     let scales = match (&row.zeros, stored.kind()) {
         (_, CodeKind::E2m1) => match stored.scale_dtypes()[0] {
             Dtype::U8 | Dtype::F8_E8M0 if row.factor == 1.0 => GroupScales::Microscaled,
-            _ => return refused("its scales are no powers of two".to_string()),
+            _ => return refused("its scales are not powers of two".to_string()),
         },
         (Zeros::All(zero), _) => GroupScales::Zero {
             scales: number,

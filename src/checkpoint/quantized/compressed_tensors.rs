@@ -54,7 +54,7 @@ fn bytes(
     unknown: Option<Part>,
 ) -> Result<Matrix> {
     if let Some(unknown) = unknown {
-        return Err(unknown.error("it is unknown beside weights of eight bits"));
+        return Err(unknown.error("it is unknown beside 8-bit weights"));
     }
     codes.check_dtype(&[Dtype::I8, Dtype::F8_E4M3])?;
     let (n_rows, columns) = codes.dims2()?;
@@ -88,7 +88,9 @@ fn scales_of(part: Part, (n_rows, columns): (usize, usize), schemes: &Schemes) -
             };
             let Some(&(rows, size)) = schemes.blocks.iter().find(fits) else {
                 return Err(part.error(format!(
-                    "its shape is {shape:?} for a weight of [{n_rows}, {columns}], which no block size of the configuration gives (weight_block_size or block_structure: {:?})",
+                    "its shape is {shape:?} for a weight of [{n_rows}, {columns}], which matches \
+                     no block size in the configuration (weight_block_size or block_structure: \
+                     {:?})",
                     schemes.blocks
                 )));
             };
@@ -132,7 +134,8 @@ fn in_words(module: &mut Module, codes: Part, schemes: &Schemes) -> Result<Matri
     };
     let (Some(columns), Some(bits)) = (columns, schemes.bits.iter().copied().find(fits)) else {
         return Err(shape.error(format!(
-            "it holds {sizes:?}, which codes of {:?} bits (num_bits) in {n_rows} rows of {n_words_of_row} words do not fill",
+            "it contains {sizes:?}, which does not match {:?}-bit values (num_bits) in {n_rows} \
+             rows of {n_words_of_row} words",
             schemes.bits
         )));
     };

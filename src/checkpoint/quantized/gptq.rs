@@ -87,7 +87,7 @@ impl Gptq {
         let columns = n_rows_of_words.saturating_mul(32) / bits.max(1);
         if !matches!(bits, 2 | 3 | 4 | 8) || n_words(columns, bits) != Some(n_rows_of_words) {
             let reason = format!(
-                "its {n_rows_of_words} rows of words hold no whole number of codes of {bits} bits"
+                "its {n_rows_of_words} rows of words do not contain an integer number of {bits}-bit values"
             );
             return Err(weights.error(reason));
         }
@@ -96,8 +96,9 @@ impl Gptq {
         if zeros.info.shape != [n_groups, n_words(n_rows, bits).unwrap_or(0)] {
             let found = &zeros.info.shape;
             return Err(zeros.error(format!(
-                "its shape is {found:?}, which zero points of {bits} bits for {n_groups} groups of {n_rows} outputs do not have; check \
-                 the key bits of the configuration"
+                "its shape is {found:?}, which does not match {bits}-bit zero points for \
+                 {n_groups} groups of {n_rows} outputs; check the key bits in the \
+                 configuration"
             )));
         }
         if let Some(index) = &index {

@@ -171,7 +171,7 @@ impl Stored for Grouped {
         match self.packing {
             CodePacking::Words { bits } => CodeKind::Whole { bits },
             CodePacking::Int8 => CodeKind::Whole { bits: 8 },
-            CodePacking::E4m3 => CodeKind::Other("a code of FP8"),
+            CodePacking::E4m3 => CodeKind::Other("a value of FP8"),
             CodePacking::E2m1 => CodeKind::E2m1,
         }
     }
@@ -230,7 +230,10 @@ impl Stored for Grouped {
 fn one(files: &TensorFiles, part: &Part) -> Result<f32> {
     match files.part_in_f32(part)?[..] {
         [number] => Ok(number),
-        ref numbers => Err(part.error(format!("it holds {} numbers, expected one", numbers.len()))),
+        ref numbers => Err(part.error(format!(
+            "it contains {} values, expected one",
+            numbers.len()
+        ))),
     }
 }
 
@@ -242,7 +245,9 @@ impl Part {
             Ok(group) if (group as usize) < n_groups => Ok(group),
             _ => {
                 let last = n_groups.saturating_sub(1);
-                Err(self.error(format!("it holds the group {group}, expected 0 to {last}")))
+                Err(self.error(format!(
+                    "it contains the group {group}, expected 0 to {last}"
+                )))
             }
         };
         group_of.into_iter().map(checked).collect()

@@ -170,7 +170,7 @@ pub(super) fn check(found: &ConfigJson, method: &str) -> Result<()> {
         let is_module = method == "mlx" && (value.is_object() || value.is_boolean());
         if unread.iter().any(is_unread) && !is_module && !is_off(value) {
             let reason = format!(
-                "found {}, but it is not known for {method}, and may change the weights; remove the key if it does not",
+                "found {}, but the key is unknown for {method}, and may change the weights; remove the key if it does not",
                 super::method::shown(value)
             );
             return Err(found.error(&[key], reason));
@@ -204,8 +204,9 @@ fn check_transforms(found: &ConfigJson) -> Result<()> {
             if !matches!(location, Some("weight_input" | "weight_output")) {
                 let kind = scheme.get("type").and_then(Value::as_str);
                 let reason = format!(
-                    "its group {name} rotates by a matrix of the type {} at {}, as the model runs, which is not done here; open the \
-                     checkpoint that this one was made from",
+                    "its group {name} rotates by a matrix of the type {} at {} while the model \
+                     runs, which is not supported; open the checkpoint that this one was made \
+                     from",
                     kind.unwrap_or("unknown"),
                     location.unwrap_or("an unknown place")
                 );
@@ -224,7 +225,7 @@ fn check_sparsity(found: &ConfigJson) -> Result<()> {
     match format.and_then(Value::as_str) {
         None | Some("dense") => Ok(()),
         Some(format) => {
-            let reason = format!("its format {format} is not read; save the weights dense");
+            let reason = format!("its format {format} is not supported; save the weights dense");
             Err(found.error(&["sparsity_config"], reason))
         }
     }

@@ -100,7 +100,8 @@ impl Method {
                     Some("auto_round:auto_awq" | "auto_round:awq") => Self::awq(found)?,
                     other => {
                         let reason = format!(
-                            "{} is not read, only \"auto_round:auto_gptq\" and \"auto_round:auto_awq\"; have auto-round export one of these",
+                            "{} is not supported, only \"auto_round:auto_gptq\" and \
+                             \"auto_round:auto_awq\"; have auto-round export one of these",
                             other.map_or("no format".to_string(), |other| format!("{other:?}"))
                         );
                         return Err(found.error(&["packing_format"], reason));
@@ -134,7 +135,7 @@ impl Method {
             None | Some("gptq") => ZeroPoints::OneLess,
             Some("gptq_v2") => ZeroPoints::AsTheyAre,
             Some(other) => {
-                let reason = format!("{other:?} is not read, only \"gptq\" and \"gptq_v2\"");
+                let reason = format!("{other:?} is not supported, only \"gptq\" and \"gptq_v2\"");
                 return Err(found.error(&key, reason));
             }
         };
@@ -240,7 +241,7 @@ fn size_of_group(found: &ConfigJson, keys: &[&str]) -> Result<Option<usize>> {
 fn schemes(found: &ConfigJson) -> Result<Schemes> {
     let format = found.text(&["format"])?.unwrap_or_default();
     if ["marlin-24", "sparse-bitmask", "sparse-24-bitmask"].contains(&format.as_str()) {
-        let reason = format!("{format} weights are not read; save them dense");
+        let reason = format!("{format} weights are not supported; save them dense");
         return Err(found.error(&["format"], reason));
     }
     let mut schemes = Schemes::default();
@@ -326,8 +327,9 @@ fn refusal(found: &ConfigJson) -> Result<Error> {
         .filter_map(setting)
         .collect();
     let reason = format!(
-        "the weights are quantised by {} ({}), which is not read; open the checkpoint that they were made from, or have \
-         transformers write one: `AutoModel.from_pretrained(directory).dequantize()`, then `save_pretrained`",
+        "the weights are quantized by {} ({}), which is not supported; open the checkpoint that \
+         they were made from, or have transformers write one: \
+         `AutoModel.from_pretrained(directory).dequantize()`, then `save_pretrained`",
         method_name(found)?,
         abbreviated(variant.join(", "))
     );

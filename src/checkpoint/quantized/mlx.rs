@@ -72,8 +72,9 @@ impl Mlx {
                     None => "quantization".to_string(),
                 };
                 return Err(codes.error(format!(
-                    "{key}.bits = {bits} and {key}.group_size = {group_size} in config.json do not fit {n_words} words of a \
-                     row and {} of shape {found:?}; give quantization.{name} the bits and group_size of this module",
+                    "{key}.bits = {bits} and {key}.group_size = {group_size} in config.json do not \
+                     fit {n_words} words in a row and {} of shape {found:?}; set this module's \
+                     bits and group_size in quantization.{name}",
                     part.name
                 )));
             }

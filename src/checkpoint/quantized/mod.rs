@@ -67,14 +67,16 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<V
         let is_marked = |name: &&String| method.markers().iter().any(|end| name.ends_with(end));
         if let Some(name) = names.iter().find(is_marked) {
             let reason = format!(
-                "beside {name} the weights are numbers, which {} rounds as the model runs; that is not done here, and without the key \
-                 the weights are read as they are",
+                "beside {name} the weights are not quantized, and {} rounds them while the model \
+                 runs; that is not supported, and without the key the weights are read \
+                 unchanged",
                 method.name()
             );
             return Err(config.error(&KEYS[..1], reason));
         }
         let reason = format!(
-            "the weights should be quantised by {}, but no tensor's name ends in {expected}; remove the key if they are not",
+            "the weights should be quantized by {}, but no tensor's name ends with {expected}; \
+             remove the key if they are not",
             method.name()
         );
         return Err(config.error(&KEYS[..1], reason));
@@ -136,6 +138,6 @@ impl Module<'_> {
     fn needs(&mut self, name: &str) -> Result<Part> {
         self.files.find(&format!("{}{name}", self.prefix))?;
         let part = self.take(name);
-        part.ok_or_else(|| crate::Error::input(name, "it was there, and is not"))
+        part.ok_or_else(|| crate::Error::input(name, "it was there before, but is missing now"))
     }
 }

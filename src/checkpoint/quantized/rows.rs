@@ -148,7 +148,8 @@ pub(super) fn group_size(
     match configured.iter().find(fits) {
         Some(size) => Ok(*size),
         None => Err(scales.error(format!(
-            "it has scales for {n_groups} groups of {columns} columns, which no group size of the configuration gives ({configured:?})"
+            "it has scales for {n_groups} groups of {columns} columns, which matches no group size \
+             in the configuration ({configured:?})"
         ))),
     }
 }

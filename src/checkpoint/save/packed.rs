@@ -37,8 +37,9 @@ impl SaveOptions {
         if packed.weights.is_empty() {
             let size = packing.group_size;
             let reason = format!(
-                "no weight of its blocks is a linear layer's with rows of whole groups of {size}; take smaller groups, or for \
-                 weights that are stored as [d_in, d_out] a GGUF file"
+                "no weight in its blocks belongs to a linear layer whose rows are whole groups of \
+                 {size}; use smaller groups, or for weights that are stored as [d_in, d_out] a \
+                 GGUF file"
             );
             return Err(Error::input(files.path().display().to_string(), reason));
         }
@@ -95,7 +96,7 @@ impl<'t> Packed<'t> {
                     }
                     let size = packing.group_size;
                     Some(format!(
-                        "its rows of {columns} are not whole groups of {size}"
+                        "its rows with {columns} elements are not whole groups of {size}"
                     ))
                 }
                 _ => None,
@@ -131,7 +132,7 @@ impl<'t> Packed<'t> {
         }
         let numbers = self.tensors.numbers(weight, record.dtype)?;
         if let Some(found) = numbers.iter().find(|number| !number.is_finite()) {
-            let reason = format!("it holds {found}, which no code stands for");
+            let reason = format!("it contains {found}, which quantized values cannot represent");
             return Err(Error::input(weight, reason));
         }
         let (packing, dtype) = (self.packing, scale_type(record.dtype));

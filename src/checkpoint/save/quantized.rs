@@ -105,7 +105,8 @@ impl SaveOptions {
                 let packing = Packing { bits, group_size };
                 if ![4, 8].contains(&bits) || ![32, 64, 128].contains(&group_size) {
                     let reason = format!(
-                        "{bits} bits in groups of {group_size} are not written; 4 and 8 bits in groups of 32, 64 and 128 are"
+                        "{bits} bits in groups of {group_size} are not supported; 4 and 8 bits in \
+                         groups of 32, 64 and 128 are"
                     );
                     return Err(Error::input("quantization", reason));
                 }
@@ -195,10 +196,10 @@ fn check_file(path: &Path, existing: Existing) -> Result<()> {
             std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "create", source))
         }
         Existing::Refuse => refused(
-            "it is there already; give a new name, or replace this file (`Existing::Replace`)",
+            "it exists already; give a new name, or replace this file (`Existing::Replace`)",
         ),
         Existing::Replace if !gguf::is_gguf(path) => {
-            refused("it is no GGUF file; give another name")
+            refused("it is not a GGUF file; give another name")
         }
         Existing::Replace => Ok(()),
     }

@@ -129,7 +129,7 @@ impl Target {
                 }
             }
         }
-        let reason = "other processes keep on replacing it; save to another directory";
+        let reason = "other processes keep replacing it; save to another directory";
         Err(Error::input(directory.display().to_string(), reason))
     }
 }
@@ -201,12 +201,13 @@ fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
         match existing {
             Existing::Refuse => {
                 return refused(format!(
-                    "it holds {name}; give a new directory, or replace this one (`Existing::Replace`)"
+                    "it contains {name}; give a new directory, or replace this one (`Existing::Replace`)"
                 ));
             }
             Existing::Replace if !is_ours && !is_companion(&name, &path) => {
                 return refused(format!(
-                    "it holds {name}, which saving neither writes nor keeps; move it away, or give another directory"
+                    "it contains {name}, which saving neither writes nor keeps; move it away, or \
+                     give another directory"
                 ));
             }
             Existing::Replace => {}

@@ -148,8 +148,8 @@ impl BlockChange {
         for (key, wanted) in &self.at {
             let found = match json.at(key) {
                 None | Some(Value::Null) => {
-                    let reason = "missing, expected a value or a list of one for each layer; where it may be \
-                                  absent, the family gives a default";
+                    let reason = "missing, expected a value or a list with one for each layer; if \
+                     it may be absent, set a default in the family";
                     return Err(json.error(&[key], reason));
                 }
                 Some(Value::Array(list)) => list.get(i).ok_or_else(|| {
@@ -214,7 +214,7 @@ fn merge(into: &mut Value, change: &Value, place: &str) -> Result<()> {
         let Some(setting) = settings.get_mut(key) else {
             let near = nearest(key, known.iter().map(String::as_str), 0.5, 3);
             let near = listed("nearest:", if near.is_empty() { &known } else { &near });
-            let reason = format!("the family sets {place}{key}, which is no setting{near}");
+            let reason = format!("the family sets {place}{key}, which is not a setting{near}");
             return Err(Error::InvalidConfig(reason));
         };
         merge(setting, change, &format!("{place}{key}."))?;

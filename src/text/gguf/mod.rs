@@ -48,8 +48,8 @@ pub(super) fn tokenizer(words: &Words) -> Result<Tokenizer> {
         "t5" => unigram::parts(words)?,
         other => {
             let reason = format!(
-                "is {other:?}, and these are read: gpt2, llama, bert, t5, gemma4; give token ids instead of texts, or take the \
-                 model's tokenizer.json"
+                "is {other:?}; supported are gpt2, llama, bert, t5, gemma4; give token ids instead \
+                 of texts, or use the model's tokenizer.json"
             );
             return Err(words.error("model", reason));
         }
@@ -152,7 +152,7 @@ fn wanted(words: &Words, key: &str, default: bool, special: Special) -> Result<O
         // If the file does not set it, no token is added.
         (true, None) if words.flag(key)?.is_none() => Ok(None),
         (true, None) => {
-            Err(words.error(key, "is true, but no token for that is named".to_string()))
+            Err(words.error(key, "is true, but the file names no such token".to_string()))
         }
     }
 }

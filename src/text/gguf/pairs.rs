@@ -18,7 +18,8 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     };
     let pre = PreTokenizer::named(name).ok_or_else(|| {
         let reason = format!(
-            "is {name:?}, which is not known; known are {}. Give token ids instead of texts, or take the model's tokenizer.json",
+            "is {name:?}, which is unknown; known are {}. Give token ids instead of texts, or use \
+             the model's tokenizer.json",
             PreTokenizer::listed()
         );
         words.error("pre", reason)
@@ -137,13 +138,14 @@ fn merges(words: &Words) -> Result<Vec<(String, String)>> {
                 Ok((one, second.to_string()))
             }
             _ => {
-                let reason = format!("holds {merge:?}, expected two words with a space between");
+                let reason =
+                    format!("contains {merge:?}, expected two tokens with a space between");
                 Err(words.error("merges", reason))
             }
         }
     };
     match words.merges.is_empty() {
-        true => Err(words.error("merges", "is missing; convert the model anew".to_string())),
+        true => Err(words.error("merges", "is missing; convert the model again".to_string())),
         false => words.merges.iter().map(pair).collect(),
     }
 }

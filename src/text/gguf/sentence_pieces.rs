@@ -13,7 +13,7 @@ use crate::error::Result;
 
 pub(super) fn parts(words: &Words) -> Result<Parts> {
     if words.scores.is_empty() {
-        return Err(words.error("scores", "is missing; convert the model anew".to_string()));
+        return Err(words.error("scores", "is missing; convert the model again".to_string()));
     }
     let kept = { words.tokens.iter().enumerate() }.filter(|(id, _)| !is_filler(words, *id));
     let vocabulary: Vec<(&str, u32)> = kept.map(|(id, token)| (&token[..], id as u32)).collect();

@@ -11,7 +11,7 @@ use crate::error::Result;
 
 pub(super) fn parts(words: &Words) -> Result<Parts> {
     if words.scores.is_empty() {
-        return Err(words.error("scores", "is missing; convert the model anew".to_string()));
+        return Err(words.error("scores", "is missing; convert the model again".to_string()));
     }
     let n = words.tokens.len();
     let fillers = (0..n).rev().take_while(|&id| is_filler(words, id)).count();

@@ -16,7 +16,7 @@ const INSIDE: &str = "##";
 pub(super) fn parts(words: &Words) -> Result<Parts> {
     let unknown = words.id(Special::Unknown).and_then(|id| words.text(id));
     let Some(unknown) = unknown else {
-        let reason = "is missing, and [UNK] is no token".to_string();
+        let reason = "is missing, and [UNK] is not a token".to_string();
         return Err(words.error("unknown_token_id", reason));
     };
     // GGUF files mark the beginning of a word instead of its continuation.

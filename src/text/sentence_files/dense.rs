@@ -35,7 +35,10 @@ pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<Step> {
         ("use_residual", has_residual, "residual.weight"),
     ] {
         if !is_used && files.contains(name) {
-            let reason = format!("found false, but {} holds {name}", files.path().display());
+            let reason = format!(
+                "found false, but {} contains {name}",
+                files.path().display()
+            );
             return Err(json.error(&[key], reason));
         }
     }

@@ -137,7 +137,7 @@ impl SentenceFiles {
             .filter(is_there);
         let why = match directory.join(MODULES).exists() {
             true => {
-                "is not used: its \"model_type\", SentenceTransformer where there is none, is not CrossEncoder"
+                "is not used: its \"model_type\", by default SentenceTransformer, is not CrossEncoder"
             }
             false => {
                 "is not used: there is no modules.json beside it, without which sentence-transformers does not read it"
@@ -165,8 +165,7 @@ fn finished(json: &ConfigJson, harmless: &[&str]) -> Result<()> {
     match json.unread(harmless).first() {
         None => Ok(()),
         Some(key) => {
-            let reason =
-                "is not supported: what it changes is not known; remove it if it changes nothing";
+            let reason = "is not supported: its effect is unknown; remove it if it changes nothing";
             Err(json.error(&[key], reason))
         }
     }

@@ -46,7 +46,7 @@ pub(super) fn open(
         let is_inside = |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
         if !Path::new(&module.path).components().all(is_inside) {
             let reason = format!(
-                "lies at {:?}, outside the model's directory; copy it there and name it without \"..\"",
+                "is at {:?}, outside the model's directory; copy it there and name it without \"..\"",
                 module.path
             );
             return Err(refused(&path, &at(i), reason));
@@ -57,13 +57,13 @@ pub(super) fn open(
     };
     if first.class.ends_with(".Transformer") && !first.class.starts_with(PACKAGE) {
         notes.push(format!(
-            "{}: {:?} is code of the model's own, which is not run; sentence-transformers' Transformer is in its place",
+            "{}: {:?} is the model's own code, which is not run; sentence-transformers' Transformer replaces it",
             path.display(),
             first.class
         ));
     } else if first.name(&path, 0)? != "Transformer" {
         let reason = format!(
-            "{:?} is not supported in front, only a Transformer",
+            "{:?} is not supported as the first module, only a Transformer",
             first.class
         );
         return Err(refused(&path, &at(0), reason));
@@ -97,7 +97,7 @@ impl Module {
     fn name(&self, path: &Path, i: usize) -> Result<&str> {
         let own = || {
             let reason = format!(
-                "{:?} is code of the model's own, not a module of sentence-transformers, and is not run",
+                "{:?} is the model's own code, not a module of sentence-transformers, and is not run",
                 self.class
             );
             refused(path, &at(i), reason)
@@ -161,7 +161,7 @@ impl Walk {
         let refuse = |reason: &str| Err(Refusal::Module(reason.to_string()));
         let config = || match is_models {
             true => Err(Refusal::Module(
-                "has no folder of its own, and so no config.json".into(),
+                "has no folder of its own, and therefore no config.json".into(),
             )),
             false => Ok(ConfigJson::open(&folder.join("config.json"))?),
         };
@@ -173,7 +173,9 @@ impl Walk {
                 return refuse("is a second one, which is not supported");
             }
             "Pooling" => {
-                return refuse("has no token_embeddings to read: the Transformer gives none");
+                return refuse(
+                    "has no token_embeddings to read: the Transformer does not return them",
+                );
             }
             "Dense" => self.step(dense::open(folder, &config()?)?)?,
             "LayerNorm" => self.step(Step::of_vectors(dense::layer_norm(folder, &config()?)?))?,
@@ -199,8 +201,8 @@ impl Walk {
             }
             _ => {
                 return refuse(
-                    "is not supported; supported are a Transformer, a Pooling, Dense, LayerNorm, Normalize and \
-                     Dropout, and the LogitScore of a cross-encoder",
+                    "is not supported; supported are a Transformer, a Pooling, Dense, LayerNorm, \
+                     Normalize and Dropout, and a cross-encoder's LogitScore",
                 );
             }
         }
@@ -211,20 +213,20 @@ impl Walk {
         let is_pooled = self.has(Feature::Vectors);
         match (step.from, step.to) {
             (from, _) if !self.has(from) => Err(Refusal::Module(format!(
-                "reads {from}, which no module before it gives"
+                "reads {from}, which no earlier module returns"
             ))),
             (Feature::Tokens, Feature::Tokens) if !is_pooled => {
                 self.pooling.of_tokens.push(step.stage);
                 Ok(())
             }
             (from, to) if from == Feature::Tokens || to == Feature::Tokens => Err(Refusal::Module(
-                format!("makes {to} of {from}, which is not supported here"),
+                format!("converts {from} to {to}, which is not supported here"),
             )),
             (Feature::Scores, _)
                 if self.output != Output::Tokens && self.output != Output::Pooled =>
             {
                 Err(Refusal::Module(
-                    "behind a classifier is not supported".into(),
+                    "after a classifier is not supported".into(),
                 ))
             }
             _ => {
@@ -243,14 +245,13 @@ impl Walk {
         if !self.has(result) {
             return Err(match (kind, self.output) {
                 (Kind::CrossEncoder, _) => {
-                    "no module gives scores, as a Transformer for sequence-classification, a Dense whose \
-                     module_output_name is \"scores\" or a LogitScore does".into()
+                    "no module returns scores; a Transformer for sequence-classification, a Dense \
+                     whose module_output_name is \"scores\" or a LogitScore would".into()
                 }
                 (_, Output::Tokens) => {
-                    "no module is a Pooling, so how the vectors of tokens become one is not known; add one, or name a \
-                     pooling (`TextOptions::pooling`)".into()
+                    "no module is a Pooling, so the pooling is unknown; add one, or set one (`TextOptions::pooling`)".into()
                 }
-                _ => "no module gives sentence_embedding".to_string(),
+                _ => "no module returns sentence_embedding".to_string(),
             });
         }
         Ok(match (self.output, self.yes_no) {

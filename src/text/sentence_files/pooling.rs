@@ -47,7 +47,7 @@ pub(super) fn open(json: &ConfigJson) -> Result<(Vec<Pooling>, bool)> {
             Some(pooling) => poolings.push(pooling),
             None => {
                 let known = Pooling::ALL.map(Pooling::old_key).join(", ");
-                return Err(json.error(&[key], format!("no known pooling; known are {known}")));
+                return Err(json.error(&[key], format!("not a known pooling; known are {known}")));
             }
         }
     }

@@ -64,7 +64,7 @@ impl Settings {
             && !settings.prompts.by_name.contains_key(name)
         {
             let known: Vec<&String> = settings.prompts.by_name.keys().collect();
-            let reason = format!("names {name:?}, but the prompts are {known:?}");
+            let reason = format!("is {name:?}, but the prompts are {known:?}");
             return Err(json.error(&["default_prompt_name"], reason));
         }
         let mut harmless = HARMLESS.to_vec();

@@ -115,7 +115,7 @@ impl Transformer {
         };
         if let Some(name) = json.text(&["tokenizer_name_or_path"])? {
             let reason = format!(
-                "{name:?}: a tokenizer of another folder is not supported; copy it beside the weights"
+                "{name:?}: a tokenizer in another folder is not supported; copy it beside the weights"
             );
             return Err(json.error(&["tokenizer_name_or_path"], reason));
         }
@@ -209,7 +209,7 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>
         (None, Some(text)) => (text, None),
         (None, None) => {
             let found: Vec<&str> = config.keys().collect();
-            let reason = format!("the model reads no texts, only {found:?}");
+            let reason = format!("the model does not read texts, only {found:?}");
             return Err(json.error(&[CONFIG], reason));
         }
     };
@@ -231,9 +231,10 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>
                 .cloned()
                 .unwrap_or_default();
             let reason = format!(
-                "{name} of a model for {task} as {module_output:?} (\"module_output_name\") is not supported; supported \
-                 are last_hidden_state as \"token_embeddings\" and pooler_output as \"sentence_embedding\" of a model for \
-                 feature-extraction, logits as \"scores\" of one for sequence-classification, and logits as \
+                "{name} of a model for {task} as {module_output:?} (\"module_output_name\") is not \
+                 supported; supported are last_hidden_state as \"token_embeddings\" and \
+                 pooler_output as \"sentence_embedding\" of a model for feature-extraction, \
+                 logits as \"scores\" of one for sequence-classification, and logits as \
                  \"causal_logits\" of one for text-generation"
             );
             return Err(modality.error(&["method_output_name"], reason));

@@ -76,7 +76,7 @@ impl TokenizerClass {
             of_pieces,
         } = self
         else {
-            return Err(failed(&paths[0], "no class of these files"));
+            return Err(failed(&paths[0], "no class has these files"));
         };
         for path in paths {
             let bytes = read_limited(path, MAX_BYTES, "vocabulary")?;

@@ -128,7 +128,8 @@ fn check_language(
     let language = keys.get("src_lang").and_then(Value::as_str);
     match (language, config) {
         (Some(language), Some(config)) if inner.token_to_id(language).is_none() => {
-            let reason = format!("{language:?} is no token of tokenizer.json; name one that is");
+            let reason =
+                format!("{language:?} is not a token in tokenizer.json; set a language that is");
             Err(config.error(&["src_lang"], reason))
         }
         _ => Ok(()),

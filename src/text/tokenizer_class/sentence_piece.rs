@@ -57,7 +57,7 @@ impl SentencePiece {
             }
         }
         match file.pieces.is_empty() {
-            true => Err("it holds no pieces of SentencePiece".to_string()),
+            true => Err("it contains no SentencePiece pieces".to_string()),
             false => Ok(file),
         }
     }
@@ -115,7 +115,7 @@ fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u64, Content<'_>), St
         if field.is_none() {
             rest = &[];
         }
-        Some(field.ok_or_else(|| "it is cut short or no model of SentencePiece".to_string()))
+        Some(field.ok_or_else(|| "it is cut short or not a SentencePiece model".to_string()))
     })
 }
 

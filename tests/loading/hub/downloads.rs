@@ -141,7 +141,7 @@ fn a_repository_that_does_not_exist_is_named_as_such() -> Result<()> {
     let setup = Setup::new(single()?)?;
     let reason = refusal(setup.hub_of("owner/tyni").download())?;
     assert!(
-        reason.contains("404") && reason.contains("no such repository"),
+        reason.contains("404") && reason.contains("repository does not exist"),
         "{reason}"
     );
     let reason = refusal(setup.hub().revision("v9").download())?;
@@ -226,12 +226,12 @@ fn every_shard_of_pytorch_s_weights_arrives() -> Result<()> {
     let setup = Setup::new(files.clone())?;
     assert_eq!(contents(&setup.hub().download()?)?, files);
     assert_eq!(contents(&setup.offline().download()?)?, files);
-    // An archive that breaks off is not whole, and is not used.
+    // An archive that breaks off is is incomplete, and is not used.
     files.insert(shards[1].into(), b"PK\x03\x04 and more".to_vec());
     let setup = Setup::new(files)?;
     let reason = refusal(setup.hub().download())?;
     assert!(
-        reason.contains(shards[1]) && reason.contains("not whole"),
+        reason.contains(shards[1]) && reason.contains("is incomplete"),
         "{reason}"
     );
     Ok(())

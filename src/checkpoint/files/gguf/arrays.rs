@@ -20,7 +20,7 @@ impl TensorFiles {
             return Ok(None);
         };
         if kind != TEXT {
-            return Err(cursor.error(format!("key {key:?} is not an array of texts")));
+            return Err(cursor.error(format!("key {key:?} is not an array of strings")));
         }
         (0..n)
             .map(|_| cursor.text())
@@ -44,7 +44,9 @@ impl TensorFiles {
         for _ in 0..n {
             let value = cursor.scalar(key, kind)?;
             let Some(number) = number(&value) else {
-                return Err(cursor.error(format!("key {key:?} holds {value}, expected a number")));
+                return Err(
+                    cursor.error(format!("key {key:?} contains {value}, expected a number"))
+                );
             };
             numbers.push(number);
         }

@@ -33,8 +33,8 @@ pub(crate) fn parts(path: PathBuf) -> Result<Vec<PathBuf>> {
     let more = if n > SHOWN { ", .." } else { "" };
     Err(Error::NotGguf {
         reason: format!(
-            "it is a part of a model split into {count} files, {n} of which {} missing: {}{more}; put all of them into one \
-             folder",
+            "it is one of {count} parts of a split model, but {n} {} missing: {}{more}; put all \
+             parts into one folder",
             if n == 1 { "is" } else { "are" },
             shown.join(", ")
         ),
@@ -94,13 +94,15 @@ impl Gguf {
         if count == 1 && found > 1 {
             let found_no = key("split.no").unwrap_or(0) + 1;
             return error(format!(
-                "it is part {found_no} of {found} of a split model, and its name does not say so; name the parts \
-                 NAME-{found_no:05}-of-{found:05}.gguf and so on, in one folder, or join them with `llama-gguf-split --merge`"
+                "it is part {found_no} of {found} of a split model, but its name does not say so; \
+                 name the parts NAME-{found_no:05}-of-{found:05}.gguf and so on, in one \
+                 folder, or join them with `llama-gguf-split --merge`"
             ));
         }
         if found != count as u64 || (count > 1 && key("split.no") != Some(no as u64)) {
             return error(format!(
-                "its name says that it is part {} of {count}, but its keys split.no and split.count do not; download it again",
+                "by its name it is part {} of {count}, but its keys split.no and split.count \
+                 disagree; download it again",
                 no + 1
             ));
         }
@@ -125,7 +127,8 @@ impl Gguf {
             Some(said) if said != self.tensors.len() as u64 => Err(Error::NotGguf {
                 path: path.to_path_buf(),
                 reason: format!(
-                    "its parts have {} tensors, but split.tensors.count is {said}: they are of different models; download all again",
+                    "its parts have {} tensors, but split.tensors.count is {said}: they belong to \
+                     different models; download all of them again",
                     self.tensors.len()
                 ),
             }),
