@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 /// The model types of some classes, and pairs of an alias and the class's own key.
-type Names = (
+type Aliases = (
     &'static [&'static str],
     &'static [(&'static str, &'static str)],
 );
 
-const ALL: &[Names] = &[
+const ALL: &[Aliases] = &[
     (
         &["distilbert"],
         &[
@@ -144,7 +144,7 @@ const ALL: &[Names] = &[
 pub(super) fn spelled_as_own(object: &mut Map<String, Value>) -> BTreeMap<String, String> {
     let mut renamed = BTreeMap::new();
     let model_type = object.get("model_type").and_then(Value::as_str);
-    let is_named = |(types, _): &&Names| model_type.is_some_and(|name| types.contains(&name));
+    let is_named = |(types, _): &&Aliases| model_type.is_some_and(|name| types.contains(&name));
     let names: Vec<_> = ALL.iter().filter(is_named).flat_map(|of| of.1).collect();
     for (further, own) in names {
         if let Some(value) = object.remove(*further).filter(|value| !value.is_null()) {

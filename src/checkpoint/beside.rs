@@ -1,7 +1,7 @@
 //! Precedence between a GGUF file's own tokenizer and settings and the files beside it.
 
 use super::config_json::ConfigJson;
-use super::gguf::Words;
+use super::gguf::GgufTokenizer;
 use super::{Checkpoint, CheckpointOptions};
 use crate::error::Result;
 
@@ -40,7 +40,7 @@ impl Checkpoint {
     /// # Errors
     /// If the file's own tokenizer is malformed.
     pub fn ignored_beside(&self) -> Result<Vec<&'static str>> {
-        if self.beside == Beside::First || Words::read(&self.files)?.is_none() {
+        if self.beside == Beside::First || GgufTokenizer::read(&self.files)?.is_none() {
             return Ok(Vec::new());
         }
         let folder = self.files.directory();
@@ -63,10 +63,10 @@ impl Checkpoint {
     /// # Errors
     /// If the tokenizer is malformed.
     #[cfg(feature = "text")]
-    pub(crate) fn words(&self) -> Result<Option<Words>> {
+    pub(crate) fn words(&self) -> Result<Option<GgufTokenizer>> {
         match self.is_beside("tokenizer.json") {
             true => Ok(None),
-            false => Words::read(&self.files),
+            false => GgufTokenizer::read(&self.files),
         }
     }
 
@@ -79,11 +79,14 @@ impl Checkpoint {
         if self.is_beside("generation_config.json") {
             return Ok(None);
         }
-        let words = match Words::read(&self.files)? {
+        let words = match GgufTokenizer::read(&self.files)? {
             Some(words) => Some(words),
-            None => Words::without_list(&self.files).filter(|words| !words.stops().is_empty()),
+            None => {
+                GgufTokenizer::without_list(&self.files).filter(|words| !words.stops().is_empty())
+            }
         };
-        let given = |words: Words| ConfigJson::given(&words.path, words.generation_config());
+        let given =
+            |words: GgufTokenizer| ConfigJson::given(&words.path, words.generation_config());
         Ok(words.map(given))
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use candle_core::Tensor;
 
 use crate::checkpoint::plan::{Plan, unknown_role};
-use crate::checkpoint::source::Source;
+use crate::checkpoint::source::StoredParameter;
 use crate::error::{Error, Result};
 
 /// Converts tensors by role (weights or gradients) to the names, layouts and fusion of the original files, in the plan's
@@ -25,7 +25,7 @@ pub(crate) fn to_disk(
         }
     }
     let mut names: Vec<&str> = Vec::new();
-    let mut sources: HashMap<&str, Vec<&Source>> = HashMap::new();
+    let mut sources: HashMap<&str, Vec<&StoredParameter>> = HashMap::new();
     for source in &plan.sources {
         if by_role.contains_key(&source.role) {
             let shared = sources.entry(&source.name).or_default();
@@ -40,14 +40,18 @@ pub(crate) fn to_disk(
 }
 
 /// Assembles one tensor on disk from the roles that share it.
-pub(crate) fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
+pub(crate) fn assemble(
+    sources: &[&StoredParameter],
+    by_role: &HashMap<String, Tensor>,
+) -> Result<Tensor> {
     let Some(total) = sources.iter().find_map(|source| Some(source.item?.total)) else {
         return assemble_item(sources, by_role);
     };
     let mut items = Vec::with_capacity(total);
     for index in 0..total {
-        let of_item = |source: &&&Source| source.item.is_some_and(|item| item.index == index);
-        let sources: Vec<&Source> = sources.iter().filter(of_item).copied().collect();
+        let of_item =
+            |source: &&&StoredParameter| source.item.is_some_and(|item| item.index == index);
+        let sources: Vec<&StoredParameter> = sources.iter().filter(of_item).copied().collect();
         if sources.is_empty() {
             return Err(Error::InvalidConfig(format!(
                 "a tensor stacks {total} parameters, but number {index} is not given"
@@ -59,7 +63,10 @@ pub(crate) fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -
 }
 
 /// Assembles a tensor, or one item of a stacked tensor.
-fn assemble_item(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
+fn assemble_item(
+    sources: &[&StoredParameter],
+    by_role: &HashMap<String, Tensor>,
+) -> Result<Tensor> {
     let mut pieces: Vec<(usize, Tensor)> = Vec::new(); // first row on disk, rows
     let mut covered = 0;
     for source in sources {

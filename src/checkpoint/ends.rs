@@ -5,8 +5,8 @@ use candle_nn::VarBuilder;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Request, candidates, recorded};
-use crate::checkpoint::scheme::{Family, Place, matches};
-use crate::checkpoint::source::Source;
+use crate::checkpoint::scheme::{Family, ModelPlace, matches};
+use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::tied::{Copies, add_copies};
 use crate::config::{
     AttentionConfig, HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task,
@@ -43,7 +43,7 @@ const CLASSES: &[(&str, Task)] = &[
 /// Embeddings, pooler and head of a checkpoint, and the locations of their parameters.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    pub sources: Vec<Source>,
+    pub sources: Vec<StoredParameter>,
     pub missing: Vec<Missing>,
     /// Patterns for the names that `config.json` selects, where a role has several.
     names: &'static [&'static str],
@@ -177,7 +177,7 @@ pub(super) fn of_part(
     files: &TensorFiles,
     (names, attention): (&[&str], Option<&AttentionConfig>),
     build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
-) -> Result<(Vec<Source>, Vec<Missing>)> {
+) -> Result<(Vec<StoredParameter>, Vec<Missing>)> {
     let (mut sources, mut missing) = (Vec::new(), Vec::new());
     let is_of_part = |role: &str| role.split('.').next() == Some(part);
     for (role, shape) in recorded(build)? {
@@ -187,7 +187,7 @@ pub(super) fn of_part(
         let request = Request {
             role: &role,
             shape: &shape,
-            place: Place::Ends,
+            place: ModelPlace::Ends,
             attention,
         };
         let mut candidates = candidates(family, stack, prefix, &request)?;
@@ -209,7 +209,7 @@ pub(super) fn of_part(
 }
 
 /// Moves locations whose names match one of the patterns to the front.
-pub(super) fn sort_by_names(candidates: &mut [Source], names: &[&str]) {
+pub(super) fn sort_by_names(candidates: &mut [StoredParameter], names: &[&str]) {
     candidates.sort_by_key(|source| !names.iter().any(|name| matches(name, &source.name)));
 }
 
@@ -282,7 +282,7 @@ fn stored(
     let request = Request {
         role,
         shape: &[],
-        place: Place::Ends,
+        place: ModelPlace::Ends,
         attention: None,
     };
     let places = candidates(family, stack, prefix, &request)?;

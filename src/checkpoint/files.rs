@@ -38,14 +38,14 @@ mod torch;
 mod zip;
 
 pub(crate) use block_kind::BlockKind;
-pub(crate) use computed::{Coding, Compute, Part, StoredForm};
+pub(crate) use computed::{Coding, Compute, StoredForm, StoredTensor};
 pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
 use header::Header;
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
 pub(crate) use locate::{INDEX, Index, PICKLE, PICKLE_INDEX, SINGLE, is_named, read_limited};
-use memory::Memory;
-use pieces::Pieces;
+use memory::ReadCache;
+use pieces::TensorPieces;
 use positioned::PositionedFile;
 
 /// The least similarity for suggesting a name. With 0.5, `transformer.wte.weight` would no longer suggest `wte.weight`.
@@ -61,7 +61,7 @@ pub struct TensorFiles {
     metadata: BTreeMap<String, String>,
     gguf: Option<Arc<Gguf>>,
     /// Bytes that were read before, if they are kept in memory.
-    memory: Option<Arc<Memory>>,
+    memory: Option<Arc<ReadCache>>,
 }
 
 /// A tensor's description in a file's header.
@@ -76,12 +76,12 @@ pub struct TensorInfo {
     pub path: PathBuf,
     /// Its size in the file, in bytes.
     pub n_bytes: usize,
-    storage: Storage,
+    storage: ElementSource,
 }
 
 /// The source of a tensor's elements.
 #[derive(Clone, Debug)]
-enum Storage {
+enum ElementSource {
     /// Elements in a file.
     Stored {
         /// The position of the first byte.
@@ -262,10 +262,10 @@ impl TensorFiles {
     ) -> Result<()> {
         const PIECE_BYTES: usize = 1 << 20;
         let info = self.find(name)?;
-        if let Storage::Computed(_) = info.storage {
+        if let ElementSource::Computed(_) = info.storage {
             return self.copy_computed(name, write);
         }
-        let pieces = Pieces::of(self, name, info)?;
+        let pieces = TensorPieces::of(self, name, info)?;
         let mut piece: Vec<u8> = Vec::new();
         for start in (0..info.n_bytes).step_by(PIECE_BYTES) {
             pieces.read(start, PIECE_BYTES, &mut piece)?;
@@ -291,8 +291,8 @@ impl TensorFiles {
             return Ok(true); // tied, in a pickle
         }
         let both = [
-            Pieces::of(self, one, first)?,
-            Pieces::of(self, other, second)?,
+            TensorPieces::of(self, one, first)?,
+            TensorPieces::of(self, other, second)?,
         ];
         let mut pieces: [Vec<u8>; 2] = Default::default();
         for start in (0..first.n_bytes).step_by(PIECE_BYTES) {
@@ -333,7 +333,7 @@ impl TensorFiles {
                 shape: entry.shape,
                 path: file.path().to_path_buf(),
                 n_bytes: entry.n_bytes,
-                storage: Storage::Stored {
+                storage: ElementSource::Stored {
                     offset: entry.offset,
                     file: self.files.len(),
                     strides: entry.strides,
@@ -368,7 +368,7 @@ impl TensorFiles {
                 shape: vec![tensor.n_bytes],
                 path: file.path().to_path_buf(),
                 n_bytes: tensor.n_bytes,
-                storage: Storage::Stored {
+                storage: ElementSource::Stored {
                     offset: tensor.offset,
                     file: self.files.len(),
                     strides: None,
@@ -407,7 +407,7 @@ impl TensorFiles {
         spans: &[Range<usize>],
         shape: Vec<usize>,
     ) -> Result<Tensor> {
-        if let Storage::Computed(compute) = &info.storage {
+        if let ElementSource::Computed(compute) = &info.storage {
             return self.compute(&**compute, info, spans, shape);
         }
         match info.dtype {

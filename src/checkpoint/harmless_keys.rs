@@ -71,7 +71,7 @@ mod tests {
     use crate::checkpoint::families;
 
     #[test]
-    fn what_is_on_no_list_is_named_by_its_path() {
+    fn unlisted_keys_are_named_by_their_paths() {
         let contents = json!({
             "hidden_size": 3, "use_cache": true, "attention_dropout": 0.1, "own_key": 1,
             "text_config": {"initializer_range": 0.02, "n_own": 2}, "eos_token_id": 2

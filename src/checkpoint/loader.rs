@@ -11,7 +11,7 @@ use crate::checkpoint::files::floating;
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::room::Room;
 use crate::checkpoint::scheme::strings;
-use crate::checkpoint::source::{Cut, Source};
+use crate::checkpoint::source::{Cut, StoredParameter};
 use crate::checkpoint::stored::StoredMatrices;
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{OutputWeight, Precision, each_matches, matches};
@@ -121,8 +121,8 @@ impl<'c> Loader<'c> {
         VarBuilder::from_backend(backend, self.dtype, self.device.clone())
     }
 
-    fn backend(&self, stored: Option<Arc<StoredMatrices>>) -> Backend<'c> {
-        Backend {
+    fn backend(&self, stored: Option<Arc<StoredMatrices>>) -> CheckpointBackend<'c> {
+        CheckpointBackend {
             stored,
             checkpoint: self.checkpoint,
             frozen: self.frozen.clone(),
@@ -149,7 +149,7 @@ impl<'c> Loader<'c> {
 
     /// Loads all blocks and the final norm; errors as for [`Self::block`].
     pub fn stack(&self) -> Result<Stack> {
-        self.check_room(Held::Blocks, None)?;
+        self.check_room(LoadScope::Blocks, None)?;
         self.build(|vb| Stack::new(&self.checkpoint.config, vb))
     }
 
@@ -159,7 +159,7 @@ impl<'c> Loader<'c> {
     /// The errors of [`Self::block`]; also if this loader's parameters are variables, f64, or not on the CPU.
     pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
         self.check_frozen()?;
-        self.check_room(Held::Blocks, Some(precision))?;
+        self.check_room(LoadScope::Blocks, Some(precision))?;
         let config = &self.checkpoint.config;
         self.packing(precision, |vb| Stack::new_packed(config, vb, precision))
     }
@@ -180,7 +180,7 @@ impl<'c> Loader<'c> {
     ///
     /// # Errors
     /// If the minimum that they need ([`Room::needed`]) exceeds a limit.
-    pub(crate) fn check_room(&self, held: Held, packing: Option<Precision>) -> Result<()> {
+    pub(crate) fn check_room(&self, held: LoadScope, packing: Option<Precision>) -> Result<()> {
         let Checkpoint {
             plan,
             files,
@@ -188,11 +188,11 @@ impl<'c> Loader<'c> {
             ..
         } = self.checkpoint;
         let sources = match held {
-            Held::Blocks => plan.of_blocks(),
-            Held::Model | Held::TwoStacks => &plan.sources,
+            LoadScope::Blocks => plan.of_blocks(),
+            LoadScope::Model | LoadScope::TwoStacks => &plan.sources,
         };
         // The plan may include a second stack.
-        if self.checkpoint.is_joined != matches!(held, Held::TwoStacks) {
+        if self.checkpoint.is_joined != matches!(held, LoadScope::TwoStacks) {
             return Ok(());
         }
         // If shapes do not fit the configuration or each other, that error is more helpful.
@@ -204,7 +204,8 @@ impl<'c> Loader<'c> {
             return Ok(());
         }
         let stored = self.stored.as_deref();
-        let is_dense = |source: &&Source| !stored.is_some_and(|stored| stored.has(&source.role));
+        let is_dense =
+            |source: &&StoredParameter| !stored.is_some_and(|stored| stored.has(&source.role));
         let model = self.checkpoint.model_config().ok();
         let output = model.and_then(|model| model.head.as_ref()?.readout.output.as_ref());
         let room = Room {
@@ -317,7 +318,7 @@ impl<'c> Loader<'c> {
 
 /// The part of a checkpoint that is loaded.
 #[derive(Clone, Copy)]
-pub(crate) enum Held {
+pub(crate) enum LoadScope {
     Blocks,
     /// The blocks, embeddings and head.
     Model,
@@ -329,7 +330,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Backend<'c> {
+struct CheckpointBackend<'c> {
     checkpoint: &'c Checkpoint,
     /// Weights that stay quantized.
     stored: Option<Arc<StoredMatrices>>,
@@ -340,9 +341,9 @@ struct Backend<'c> {
     shared: Mutex<HashMap<String, Tensor>>,
 }
 
-impl Backend<'_> {
+impl CheckpointBackend<'_> {
     /// Returns a parameter's location in the files.
-    fn source(&self, role: &str) -> Result<&Source> {
+    fn source(&self, role: &str) -> Result<&StoredParameter> {
         let Checkpoint { plan, files, .. } = self.checkpoint;
         plan.source(role).ok_or_else(|| {
             let known = plan.missing.iter().find(|missing| missing.role == role);
@@ -407,7 +408,7 @@ impl Backend<'_> {
         Ok(tensor)
     }
 
-    fn read(&self, source: &Source, dtype: DType, device: &Device) -> Result<Tensor> {
+    fn read(&self, source: &StoredParameter, dtype: DType, device: &Device) -> Result<Tensor> {
         if !self.checkpoint.plan.is_shared(&source.role) {
             return self.read_anew(source, dtype, device);
         }
@@ -421,7 +422,7 @@ impl Backend<'_> {
         Ok(tensor)
     }
 
-    fn read_anew(&self, source: &Source, dtype: DType, device: &Device) -> Result<Tensor> {
+    fn read_anew(&self, source: &StoredParameter, dtype: DType, device: &Device) -> Result<Tensor> {
         let tensor = source.read(&self.checkpoint.files)?;
         self.converted(tensor, source, dtype, device)
     }
@@ -430,7 +431,7 @@ impl Backend<'_> {
     fn converted(
         &self,
         tensor: Tensor,
-        source: &Source,
+        source: &StoredParameter,
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
@@ -443,7 +444,7 @@ impl Backend<'_> {
     }
 }
 
-impl ParameterBackend for Backend<'_> {
+impl ParameterBackend for CheckpointBackend<'_> {
     fn tensor(
         &self,
         role: &str,
@@ -474,7 +475,7 @@ impl ParameterBackend for Backend<'_> {
     }
 }
 
-impl SimpleBackend for Backend<'_> {
+impl SimpleBackend for CheckpointBackend<'_> {
     fn get(
         &self,
         shape: Shape,

@@ -64,15 +64,15 @@ use crate::config::{ModelConfig, Precision, StackConfig, Task, setters};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 
-pub(crate) use adapters::{ExpertMatrix, ExpertPart, Reading};
+pub(crate) use adapters::{AssumedOrientation, ExpertMatrix, ExpertPart};
 pub use architecture::Architecture;
 pub use as_stored::{InsteadOfStored, NotAsStored};
 pub use as_tensor::AsTensor;
 pub use beside::Beside;
 pub use by_role::{ByRole, Parameters};
 #[cfg(feature = "text")]
-pub(crate) use gguf::{Special, TokenType, Words};
-pub(crate) use loader::Held;
+pub(crate) use gguf::{GgufTokenizer, SpecialToken, TokenType};
+pub(crate) use loader::LoadScope;
 pub use loader::Loader;
 pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;

@@ -10,15 +10,15 @@ use candle_core::Tensor;
 use crate::checkpoint::Architecture;
 use crate::checkpoint::ends;
 use crate::checkpoint::plan::{Request, candidates, count_items, parameters};
-use crate::checkpoint::scheme::Place;
-use crate::checkpoint::source::Source;
+use crate::checkpoint::scheme::ModelPlace;
+use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::tied::unite;
 use crate::checkpoint::two_stacks::{role_of, similarity};
 use crate::error::Result;
 
 /// Selects the prefix of a stack's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
+enum PrefixChoice {
     /// The prefix that the other tensors have: for blocks alone, or for a base model.
     AsOthers,
     /// The prefix of a base model below a head.
@@ -34,7 +34,7 @@ impl Architecture {
         &self,
         given: &[(String, Tensor)],
         others: &[(String, Tensor)],
-    ) -> Result<Vec<Source>> {
+    ) -> Result<Vec<StoredParameter>> {
         let mut ends = self.ends()?;
         if let Some((second, stack)) = &self.second {
             let roles = second.ends()?.into_iter();
@@ -50,17 +50,17 @@ impl Architecture {
         &self,
         is_whole: bool,
         others: &[(String, Tensor)],
-    ) -> Result<(Vec<Source>, HashMap<String, String>)> {
+    ) -> Result<(Vec<StoredParameter>, HashMap<String, String>)> {
         let second = self.second.as_ref();
         let has_head = self.has_head() || second.is_some_and(|(second, _)| second.has_head());
         let start = match (is_whole, has_head, second) {
-            (true, true, _) => Start::BelowHead,
-            (true, false, Some(_)) => Start::Shortest,
-            _ => Start::AsOthers,
+            (true, true, _) => PrefixChoice::BelowHead,
+            (true, false, Some(_)) => PrefixChoice::Shortest,
+            _ => PrefixChoice::AsOthers,
         };
         let (mut sources, mut ends) = self.of_stack(is_whole, start, others)?;
         if let Some((second, stack)) = second {
-            let renamed = |source: Source| Source {
+            let renamed = |source: StoredParameter| StoredParameter {
                 role: role_of(stack.part, &source.role),
                 ..source
             };
@@ -78,19 +78,19 @@ impl Architecture {
     fn of_stack(
         &self,
         is_whole: bool,
-        start: Start,
+        start: PrefixChoice,
         others: &[(String, Tensor)],
-    ) -> Result<(Vec<Source>, Vec<Source>)> {
+    ) -> Result<(Vec<StoredParameter>, Vec<StoredParameter>)> {
         let names = self.json.as_ref().map_or(&[][..], |(_, names)| names);
         let prefix = self.prefix(start, others);
         let pool = self.model.as_ref().ok().and_then(ends::attention_of_pooler);
         let mut places = Vec::new();
         let blocks = parameters(&self.config)?.into_iter();
-        let blocks = blocks.map(|(role, shape)| (Place::of(&role), role, shape));
+        let blocks = blocks.map(|(role, shape)| (ModelPlace::of(&role), role, shape));
         let ends = if is_whole { self.ends()? } else { vec![] };
         let n_of_ends = ends.len();
         let ends = ends.into_iter();
-        let ends = ends.map(|(role, shape)| (Place::Ends, role, shape));
+        let ends = ends.map(|(role, shape)| (ModelPlace::Ends, role, shape));
         for (place, role, shape) in blocks.chain(ends) {
             let request = Request {
                 role: &role,
@@ -108,13 +108,13 @@ impl Architecture {
             .filter(|found| found.len() == 1 && found[0].features.is_some())
             .map(|found| found[0].name.clone())
             .collect();
-        let chosen = |found: Vec<Source>| {
+        let chosen = |found: Vec<StoredParameter>| {
             let beside = found
                 .iter()
                 .position(|source| forced.contains(&source.name));
             found.into_iter().nth(beside.unwrap_or(0))
         };
-        let mut sources: Vec<Source> = places.into_iter().filter_map(chosen).collect();
+        let mut sources: Vec<StoredParameter> = places.into_iter().filter_map(chosen).collect();
         for source in &sources {
             source.check_part(&self.family)?;
         }
@@ -140,7 +140,7 @@ impl Architecture {
 
     /// Returns the prefix of the other tensors, such as `roberta.` for `roberta.embeddings…`, or of a whole model with a
     /// head. Without others, returns the base model's prefix, which is usually empty.
-    fn prefix(&self, start: Start, others: &[(String, Tensor)]) -> &str {
+    fn prefix(&self, start: PrefixChoice, others: &[(String, Tensor)]) -> &str {
         let prefixes = &self.table.prefixes;
         let names = self.json.as_ref().map_or(&[][..], |(_, names)| names);
         let is_new = |prefix: &&String| names.iter().any(|n| n.starts_with(prefix.as_str()));
@@ -150,9 +150,9 @@ impl Architecture {
             !prefix.is_empty() && others.iter().any(of_others)
         };
         let found = match start {
-            Start::BelowHead => headed.clone().find(is_new).or(headed.next()),
-            Start::Shortest => headed.min_by_key(|prefix| prefix.len()),
-            Start::AsOthers => {
+            PrefixChoice::BelowHead => headed.clone().find(is_new).or(headed.next()),
+            PrefixChoice::Shortest => headed.min_by_key(|prefix| prefix.len()),
+            PrefixChoice::AsOthers => {
                 let found = prefixes.iter().find(has_others);
                 let bare = prefixes.iter().find(|prefix| prefix.is_empty());
                 found.or(bare).or(prefixes.first())

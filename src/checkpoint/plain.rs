@@ -13,7 +13,7 @@ use crate::config::{Activation, NormConfig, NormPlacement};
 use crate::device::check_dtype;
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm};
-use names::{Contents, Pair, find};
+use names::{Contents, WeightAndBias, find};
 
 /// A safetensors file with a chain of linear layers and optionally a LayerNorm, with plain names.
 ///
@@ -146,7 +146,7 @@ impl PlainFile {
             .collect()
     }
 
-    fn linear(&self, layer: &Pair, dtype: DType, device: &Device) -> Result<Linear> {
+    fn linear(&self, layer: &WeightAndBias, dtype: DType, device: &Device) -> Result<Linear> {
         let read = |name: &str| self.read(name, dtype, device);
         let orientation = self.orientation()?;
         let weight = read(&layer.weight)?;
@@ -182,7 +182,7 @@ impl PlainFile {
                  three layers to gate, up and down with `PlainFile::open_renamed`"
             )));
         };
-        let linear = |layer: &Pair| self.linear(layer, dtype, device);
+        let linear = |layer: &WeightAndBias| self.linear(layer, dtype, device);
         let gate = gate.as_ref().map(linear).transpose()?;
         let (up, down) = (linear(up)?, linear(down)?);
         Ok(FeedForward::from_parts(gate, up, down, activation)?)
@@ -193,7 +193,7 @@ impl PlainFile {
     /// # Errors
     /// If the file has none, or its shape is not that of a vector.
     pub fn layer_norm(&self, eps: f64, dtype: DType, device: &Device) -> Result<Norm> {
-        let Some(Pair { weight, bias }) = &self.contents.norm else {
+        let Some(WeightAndBias { weight, bias }) = &self.contents.norm else {
             let reason = "contains no norm; the documentation of `PlainFile` lists its names";
             return Err(self.error(reason));
         };
@@ -243,7 +243,7 @@ impl PlainFile {
     /// Returns whether all shapes fit this orientation: each bias its weight, and each layer the next.
     fn check(&self, orientation: Orientation) -> Result<()> {
         let mut width = None; // the previous layer's output width
-        for Pair { weight, bias } in &self.contents.layers {
+        for WeightAndBias { weight, bias } in &self.contents.layers {
             let shape = self.shape(weight)?;
             let [rows, columns] = shape[..] else {
                 let reason = format!("tensor {weight} has shape {shape:?}, expected a matrix");

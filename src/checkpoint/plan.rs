@@ -14,8 +14,8 @@ use crate::checkpoint::ends::Ends;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::nearest::nearest;
-use crate::checkpoint::scheme::{Family, Place, Rule, Stacking, matches};
-use crate::checkpoint::source::{Item, Source};
+use crate::checkpoint::scheme::{Family, ModelPlace, Rule, Stacking, matches};
+use crate::checkpoint::source::{Item, StoredParameter};
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed};
 use crate::layers::Stack;
@@ -35,7 +35,7 @@ pub(crate) struct Missing {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// The blocks' parameters first, then embeddings, pooler and head.
-    pub sources: Vec<Source>,
+    pub sources: Vec<StoredParameter>,
     /// The number of sources in the blocks.
     pub(super) n_of_blocks: usize,
     /// The whole model.
@@ -67,7 +67,7 @@ impl Plan {
         let prefix = prefix(family, files);
         let mut plan = Self::default();
         for (role, shape) in parameters(config)? {
-            let place = Place::of(&role);
+            let place = ModelPlace::of(&role);
             let request = Request {
                 role: &role,
                 shape: &shape,
@@ -145,19 +145,19 @@ impl Plan {
     }
 
     /// Returns the sources of the blocks' parameters.
-    pub fn of_blocks(&self) -> &[Source] {
+    pub fn of_blocks(&self) -> &[StoredParameter] {
         &self.sources[..self.n_of_blocks]
     }
 
     /// Returns the sources of the parameters outside the blocks.
-    pub fn of_ends(&self) -> &[Source] {
+    pub fn of_ends(&self) -> &[StoredParameter] {
         &self.sources[self.n_of_blocks..]
     }
 }
 
 /// Returns the names of the tensors that contain some parameters.
-pub(super) fn names(sources: &[Source]) -> HashSet<String> {
-    let names = sources.iter().flat_map(Source::names);
+pub(super) fn names(sources: &[StoredParameter]) -> HashSet<String> {
+    let names = sources.iter().flat_map(StoredParameter::names);
     names.map(String::from).collect()
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles)
 }
 
 /// Returns the error for a role that none of the `sources` has.
-pub(super) fn unknown_role(role: &str, sources: &[Source]) -> Error {
+pub(super) fn unknown_role(role: &str, sources: &[StoredParameter]) -> Error {
     let known = sources.iter().map(|source| source.role.as_str());
     let nearest = listed("nearest:", &nearest(role, known, SIMILAR, 3));
     Error::input(
@@ -191,7 +191,7 @@ pub(super) fn unknown_role(role: &str, sources: &[Source]) -> Error {
 }
 
 /// Sets how many parameters each tensor stacks.
-pub(super) fn count_items(sources: &mut [Source]) {
+pub(super) fn count_items(sources: &mut [StoredParameter]) {
     let mut totals: HashMap<String, usize> = HashMap::new();
     for source in &*sources {
         if let Some(item) = source.item {
@@ -210,7 +210,7 @@ pub(super) fn count_items(sources: &mut [Source]) {
 pub(super) struct Request<'a> {
     pub role: &'a str,
     pub shape: &'a [usize],
-    pub place: Place,
+    pub place: ModelPlace,
     /// The attention that contains it, if it is outside the blocks.
     pub attention: Option<&'a AttentionConfig>,
 }
@@ -238,13 +238,13 @@ pub(super) fn candidates(
     config: &StackConfig,
     prefix: &str,
     request: &Request,
-) -> Result<Vec<Source>> {
+) -> Result<Vec<StoredParameter>> {
     let &Request {
         role, shape, place, ..
     } = request;
     let local = match place {
-        Place::Block(_) => role.splitn(3, '.').nth(2).unwrap_or(role),
-        Place::Stack | Place::Ends => role,
+        ModelPlace::Block(_) => role.splitn(3, '.').nth(2).unwrap_or(role),
+        ModelPlace::Stack | ModelPlace::Ends => role,
     };
     let (module, parameter) = local.rsplit_once('.').unwrap_or((local, "weight"));
     let (rules, number) = family.rules(module, place);
@@ -256,18 +256,18 @@ pub(super) fn candidates(
         return Err(Error::InvalidConfig(reason));
     }
     let starts = match place {
-        Place::Block(index) => vec![format!("{prefix}{}", family.block_prefix(index))],
-        Place::Stack => vec![prefix.to_string()],
-        Place::Ends if prefix.is_empty() => vec![String::new()],
+        ModelPlace::Block(index) => vec![format!("{prefix}{}", family.block_prefix(index))],
+        ModelPlace::Stack => vec![prefix.to_string()],
+        ModelPlace::Ends if prefix.is_empty() => vec![String::new()],
         // A head is usually beside the base model, without that model's prefix.
-        Place::Ends => match role.split('.').next() {
+        ModelPlace::Ends => match role.split('.').next() {
             Some("embeddings" | "pooler") => vec![prefix.to_string(), String::new()],
             _ => vec![String::new(), prefix.to_string()],
         },
     };
     let block = match place {
-        Place::Block(index) => config.blocks.get(index),
-        Place::Stack | Place::Ends => None,
+        ModelPlace::Block(index) => config.blocks.get(index),
+        ModelPlace::Stack | ModelPlace::Ends => None,
     };
     let of_block = block.map(|block| {
         match (
@@ -289,7 +289,7 @@ pub(super) fn candidates(
             Stacking::Stacked => number.map(|index| Item { index, total: 0 }),
             Stacking::Apart => None,
         };
-        Source {
+        StoredParameter {
             role: role.to_string(),
             name: format!("{start}{name}"),
             shape: shape.to_vec(),

@@ -79,7 +79,7 @@ mod tests {
 
     /// Texts from Python's `json.dumps`.
     #[test]
-    fn numbers_that_are_not_finite_are_read_and_texts_are_left_alone() {
+    fn non_finite_values_are_read_and_strings_are_unchanged() {
         let text =
             r#"{"a": NaN, "b": [0.0, Infinity, -Infinity], "NaN": "Infinity \" NaN", "c\\": NaN}"#;
         let value: Value = parsed(text.as_bytes()).unwrap();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_stays_an_error_at_its_place() {
+    fn invalid_json_is_an_error_at_its_place() {
         for text in ["{\"a\": nan}", "{\"a\": Nan}", "NaNs", "{\"a\": \"\\"] {
             let error = serde_json::from_str::<Value>(text).unwrap_err();
             let found = parsed::<Value>(text.as_bytes()).unwrap_err();

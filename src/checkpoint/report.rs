@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, path::PathBuf};
 use serde::Serialize;
 
 use crate::checkpoint::as_stored::{NotAsStored, not_as_stored};
-use crate::checkpoint::{files::TensorFiles, plan::Plan, source::Source};
+use crate::checkpoint::{files::TensorFiles, plan::Plan, source::StoredParameter};
 use crate::error::escape::Escaped;
 
 /// The conversion from a tensor on disk to parameters.
@@ -95,7 +95,7 @@ impl LoadReport {
 }
 
 /// Returns the tensors that these sources name, each once.
-fn used(sources: &[Source]) -> Vec<UsedTensor> {
+fn used(sources: &[StoredParameter]) -> Vec<UsedTensor> {
     let mut used: Vec<UsedTensor> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new(); // a tensor's index in `used`
     for source in sources {

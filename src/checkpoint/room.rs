@@ -1,8 +1,8 @@
 //! Estimates the least memory that loading takes.
 
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::scheme::Place;
-use crate::checkpoint::source::Source;
+use crate::checkpoint::scheme::ModelPlace;
+use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::stored::least_bits;
 use crate::config::Precision;
 
@@ -11,7 +11,7 @@ const WORDS: &str = "embeddings.word.weight";
 
 /// The parameters to load, and the form in which they are kept.
 pub(super) struct Room<'s> {
-    pub sources: Vec<&'s Source>,
+    pub sources: Vec<&'s StoredParameter>,
     pub files: &'s TensorFiles,
     /// Bytes of an element that is not packed.
     pub number: usize,
@@ -30,15 +30,16 @@ impl Room<'_> {
             return all;
         }
         // A tensor that is packed is read before, and freed after: first the token embeddings, then one block after another.
-        let last = Place::Block(self.n_blocks.wrapping_sub(1));
-        let block = self.read(|source| Place::of(&source.role) == last);
-        let ends = self.held(|source| !matches!(Place::of(&source.role), Place::Block(_)));
+        let last = ModelPlace::Block(self.n_blocks.wrapping_sub(1));
+        let block = self.read(|source| ModelPlace::of(&source.role) == last);
+        let ends =
+            self.held(|source| !matches!(ModelPlace::of(&source.role), ModelPlace::Block(_)));
         let words = self.read(|source| source.role == WORDS && self.shares_words);
         (all + block).max(ends + words)
     }
 
     /// Returns the size of the selected parameters after loading.
-    fn held(&self, is_meant: impl Fn(&Source) -> bool) -> u64 {
+    fn held(&self, is_meant: impl Fn(&StoredParameter) -> bool) -> u64 {
         let meant = self.sources.iter().filter(|source| is_meant(source));
         meant
             .map(|source| (count(source) as f64 * self.least_bits(source) / 8.0) as u64)
@@ -46,13 +47,13 @@ impl Room<'_> {
     }
 
     /// Returns the size of the selected parameters while they are read.
-    fn read(&self, is_meant: impl Fn(&Source) -> bool) -> u64 {
+    fn read(&self, is_meant: impl Fn(&StoredParameter) -> bool) -> u64 {
         let meant = self.sources.iter().filter(|source| is_meant(source));
         meant.map(|source| count(source) * self.number as u64).sum()
     }
 
     /// Returns the least number of bits for each element of a parameter.
-    fn least_bits(&self, source: &Source) -> f64 {
+    fn least_bits(&self, source: &StoredParameter) -> f64 {
         let is_table = source.role.starts_with("embeddings.");
         let is_shared = source.role == WORDS && self.shares_words;
         let is_packed = source.shape.len() > 1 && (!is_table || is_shared);
@@ -66,6 +67,6 @@ impl Room<'_> {
     }
 }
 
-fn count(source: &Source) -> u64 {
+fn count(source: &StoredParameter) -> u64 {
     source.shape.iter().map(|&n| n as u64).product()
 }

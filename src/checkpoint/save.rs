@@ -16,17 +16,17 @@ use std::{fs, path::Path};
 
 use candle_core::{D, DType, Device, Tensor};
 
-pub(super) use self::quantized::Squares;
+pub(super) use self::quantized::SquaredError;
 pub use self::quantized::{GgufType, Quantization, QuantizedTensor};
-use self::shards::{Index, shards};
-pub(super) use self::target::Target;
+use self::shards::{ShardIndex, shards};
+pub(super) use self::target::SaveTarget;
 pub(super) use self::threads::in_parts;
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};
 use crate::checkpoint::plan::unknown_role;
 use crate::checkpoint::quantized::config_of_dense_weights;
-use crate::checkpoint::source::Source;
-use crate::checkpoint::write::{Record, Sink, write_streamed, write_tensor};
+use crate::checkpoint::source::StoredParameter;
+use crate::checkpoint::write::{Sink, TensorRecord, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Checkpoint};
 use crate::config::setters;
 use crate::error::{Error, Result};
@@ -96,7 +96,7 @@ impl SaveOptions {
         parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<()> {
         let tensors = SavedTensors::new(checkpoint, parameters)?;
-        let target = Target::new(directory.as_ref(), self.existing)?;
+        let target = SaveTarget::new(directory.as_ref(), self.existing)?;
         let metadata = checkpoint.files.metadata();
         let metadata = metadata.iter().map(|(k, v)| (k.clone(), v.clone()));
         self.write_weights(
@@ -118,7 +118,7 @@ impl SaveOptions {
     pub(super) fn write_weights(
         &self,
         directory: &Path,
-        records: Vec<Record>,
+        records: Vec<TensorRecord>,
         mut metadata: HashMap<String, String>,
         content: impl Fn(&str, &mut Sink) -> Result<()>,
     ) -> Result<()> {
@@ -128,7 +128,7 @@ impl SaveOptions {
 
         let shards = shards(records, self.max_shard_bytes);
         let n_shards = shards.len();
-        let mut index = Index::default();
+        let mut index = ShardIndex::default();
         for (i, records) in shards.into_iter().enumerate() {
             let file = match n_shards {
                 1 => SINGLE.to_string(),
@@ -164,7 +164,7 @@ struct SavedTensors<'c> {
     checkpoint: &'c Checkpoint,
     given: HashMap<String, Tensor>,
     /// All roles in every tensor on disk that contains a given role.
-    changed: HashMap<&'c str, Vec<&'c Source>>,
+    changed: HashMap<&'c str, Vec<&'c StoredParameter>>,
     /// Dequantized tensors that the family stores transposed.
     turned: HashSet<&'c str>,
 }
@@ -176,7 +176,7 @@ impl<'c> SavedTensors<'c> {
     ) -> Result<Self> {
         let sources = &checkpoint.plan.sources;
         let given = by_role(sources, parameters)?;
-        let mut changed: HashMap<&str, Vec<&Source>> = HashMap::new();
+        let mut changed: HashMap<&str, Vec<&StoredParameter>> = HashMap::new();
         for source in sources.iter().filter(|s| given.contains_key(&s.role)) {
             for name in source.names() {
                 changed.entry(name).or_default();
@@ -202,7 +202,7 @@ impl<'c> SavedTensors<'c> {
     }
 
     /// Returns all tensors in the files, sorted by name.
-    fn records(&self) -> Vec<Record> {
+    fn records(&self) -> Vec<TensorRecord> {
         let files = &self.checkpoint.files;
         let record = |name: &str| {
             let info = files.info(name)?;
@@ -211,7 +211,7 @@ impl<'c> SavedTensors<'c> {
                 let n = shape.len();
                 shape.swap(n - 2, n - 1); // for each matrix in a stack
             }
-            Some(Record {
+            Some(TensorRecord {
                 name: name.to_string(),
                 dtype: info.dtype,
                 shape,
@@ -281,7 +281,7 @@ fn is_finite(tensor: &Tensor) -> Result<bool> {
     Ok(sum.to_scalar::<f64>()? == 0.0)
 }
 
-impl Source {
+impl StoredParameter {
     /// Checks that a tensor can replace the parameter: the same shape, and a floating-point dtype.
     fn accepts(&self, tensor: &Tensor) -> Result<()> {
         let reason = if tensor.dims() != self.shape {
@@ -299,10 +299,11 @@ impl Source {
 
 /// Returns the given parameters by role. Checks that each has a known role, is given once, and fits.
 pub(super) fn by_role(
-    sources: &[Source],
+    sources: &[StoredParameter],
     parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
 ) -> Result<HashMap<String, Tensor>> {
-    let known: HashMap<&str, &Source> = sources.iter().map(|s| (s.role.as_str(), s)).collect();
+    let known: HashMap<&str, &StoredParameter> =
+        sources.iter().map(|s| (s.role.as_str(), s)).collect();
     let mut by_role = HashMap::new();
     for (role, tensor) in parameters {
         let (role, tensor) = (role.as_ref(), tensor.as_tensor());

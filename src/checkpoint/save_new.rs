@@ -6,9 +6,9 @@ use std::path::Path;
 use candle_core::Tensor;
 
 use crate::checkpoint::disk::assemble;
-use crate::checkpoint::save::{CONFIG, Target, by_role, write_file};
-use crate::checkpoint::source::Source;
-use crate::checkpoint::write::{Record, dtype_on_disk, write_tensor};
+use crate::checkpoint::save::{CONFIG, SaveTarget, by_role, write_file};
+use crate::checkpoint::source::StoredParameter;
+use crate::checkpoint::write::{TensorRecord, dtype_on_disk, write_tensor};
 use crate::checkpoint::{Architecture, AsTensor, SaveOptions};
 use crate::error::{Error, Result};
 
@@ -79,7 +79,7 @@ impl SaveOptions {
             };
             return Err(Error::input(&source.role, reason));
         }
-        let mut on_disk: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
+        let mut on_disk: BTreeMap<&str, Vec<&StoredParameter>> = BTreeMap::new();
         for source in &sources {
             on_disk.entry(&source.name).or_default().push(source);
         }
@@ -95,7 +95,7 @@ impl SaveOptions {
                 );
                 return Err(Error::input(&other.role, reason));
             }
-            records.push(Record {
+            records.push(TensorRecord {
                 name: name.to_string(),
                 dtype: dtype_on_disk(name, dtype)?,
                 shape: shared[0].disk_shape(),
@@ -113,14 +113,14 @@ impl SaveOptions {
                 };
                 return Err(Error::input(name, reason));
             }
-            records.push(Record {
+            records.push(TensorRecord {
                 name: name.clone(),
                 dtype: dtype_on_disk(name, tensor.dtype())?,
                 shape: tensor.dims().to_vec(),
             });
         }
         records.sort_by(|a, b| a.name.cmp(&b.name));
-        let target = Target::new(directory.as_ref(), self.existing)?;
+        let target = SaveTarget::new(directory.as_ref(), self.existing)?;
         let staging = target.staging();
         self.write_weights(staging, records, HashMap::new(), |name, write| {
             match (on_disk.get(name), added.get(name)) {

@@ -367,20 +367,22 @@ impl Family {
 
     /// Returns the place of a whole model's role: in a block, in the stack if one of its rules covers the role, or otherwise
     /// in the embeddings, pooler or head.
-    pub(super) fn place(&self, role: &str) -> Place {
+    pub(super) fn place(&self, role: &str) -> ModelPlace {
         let module = role.rsplit_once('.').map_or(role, |(module, _)| module);
-        match Place::of(role) {
-            Place::Stack if self.rules(module, Place::Stack).0.is_empty() => Place::Ends,
+        match ModelPlace::of(role) {
+            ModelPlace::Stack if self.rules(module, ModelPlace::Stack).0.is_empty() => {
+                ModelPlace::Ends
+            }
             place => place,
         }
     }
 
     /// Returns the rules for a role at a place in the model, and the number in the role.
-    pub(super) fn rules(&self, role: &str, place: Place) -> (Vec<&Rule>, Option<usize>) {
+    pub(super) fn rules(&self, role: &str, place: ModelPlace) -> (Vec<&Rule>, Option<usize>) {
         let rules = match place {
-            Place::Block(_) => &self.block_rules,
-            Place::Stack => &self.stack_rules,
-            Place::Ends => &self.end_rules,
+            ModelPlace::Block(_) => &self.block_rules,
+            ModelPlace::Stack => &self.stack_rules,
+            ModelPlace::Ends => &self.end_rules,
         };
         let number = role.split('.').find_map(|segment| segment.parse().ok());
         let pattern = |segment| match number {
@@ -398,7 +400,7 @@ impl Family {
 
 /// A parameter's place in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ModelPlace {
     /// In the block with this index.
     Block(usize),
     /// In the stack, outside its blocks.
@@ -407,7 +409,7 @@ pub(super) enum Place {
     Ends,
 }
 
-impl Place {
+impl ModelPlace {
     /// Returns the place of a stack's role.
     pub fn of(role: &str) -> Self {
         let index = role

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use candle_core::Tensor;
 
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::scheme::{Features, Orientation, Place};
+use crate::checkpoint::scheme::{Features, ModelPlace, Orientation};
 use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
 use crate::memory::check_next;
 
 /// One parameter's location on disk.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct StoredParameter {
     /// The role, such as `blocks.0.attention.query.weight`.
     pub role: String,
     /// The tensor on disk.
@@ -50,7 +50,7 @@ pub(crate) struct Cut {
     pub range: Range<usize>,
 }
 
-impl Source {
+impl StoredParameter {
     /// Returns the file that contains the tensor.
     pub fn path(&self, files: &TensorFiles) -> PathBuf {
         let info = files.info(&self.name);
@@ -184,9 +184,9 @@ impl Source {
             return None;
         }
         let (whole, part) = (self.shape[axis], shape[axis]);
-        let block = match Place::of(&self.role) {
-            Place::Block(i) => config.blocks.get(i)?,
-            Place::Stack | Place::Ends => config.blocks.first()?,
+        let block = match ModelPlace::of(&self.role) {
+            ModelPlace::Block(i) => config.blocks.get(i)?,
+            ModelPlace::Stack | ModelPlace::Ends => config.blocks.first()?,
         };
         let n_items = match &block.cross_attention {
             _ if self.role.contains(".feed_forward.") => whole,

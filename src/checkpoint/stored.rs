@@ -8,7 +8,7 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
 use crate::checkpoint::as_stored::{InsteadOfStored, not_as_stored};
 use crate::checkpoint::files::{Coding, Compute, TensorFiles};
-use crate::checkpoint::source::Source;
+use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::{Checkpoint, CheckpointOptions};
 use crate::error::{Error, Result};
 use crate::layers::StoredMatrix;
@@ -41,7 +41,7 @@ impl CheckpointOptions {
 #[derive(Debug)]
 pub(super) struct StoredMatrices {
     files: Arc<TensorFiles>,
-    sources: HashMap<String, Source>,
+    sources: HashMap<String, StoredParameter>,
     uses: Use,
 }
 
@@ -62,7 +62,7 @@ impl StoredMatrices {
     pub fn dequantized(checkpoint: &Checkpoint) -> Result<Self> {
         let Checkpoint { plan, files, .. } = checkpoint;
         // A tied parameter, such as token embeddings, stays one dense tensor.
-        let is_kept = |source: &&Source| {
+        let is_kept = |source: &&StoredParameter| {
             source.is_quantized
                 && source.shape.len() == 2
                 && !plan.is_shared(&source.role)
@@ -88,7 +88,7 @@ impl StoredMatrices {
     /// If there are none.
     pub fn packed(checkpoint: &Checkpoint) -> Result<Self> {
         let Checkpoint { plan, files, .. } = checkpoint;
-        let is_coded = |source: &Source| -> Result<bool> {
+        let is_coded = |source: &StoredParameter| -> Result<bool> {
             let coding = files.computed(&source.name).map(|of| of.coding(files));
             Ok(!matches!(coding.transpose()?, None | Some(Coding::Numbers)))
         };
@@ -137,7 +137,7 @@ impl StoredMatrices {
                 coding => coding,
             },
         };
-        let matrix = Matrix {
+        let matrix = StoredWeight {
             files: self.files.clone(),
             compute: compute.clone(),
             source: source.clone(),
@@ -162,7 +162,7 @@ pub(super) const WORDS: &str = "embeddings.word.weight";
 
 /// Returns whether a parameter is a linear layer's weight, or the token embeddings, whose rows a packed weight can return
 /// too. Other tables are read as tensors.
-pub(super) fn is_multiplied(source: &Source) -> bool {
+pub(super) fn is_multiplied(source: &StoredParameter) -> bool {
     let role = &source.role;
     source.shape.len() == 2
         && role.ends_with(".weight")
@@ -170,7 +170,7 @@ pub(super) fn is_multiplied(source: &Source) -> bool {
 }
 
 /// Returns the least number of bits for each element of a parameter when it is packed as stored.
-pub(super) fn least_bits(files: &TensorFiles, source: &Source) -> f64 {
+pub(super) fn least_bits(files: &TensorFiles, source: &StoredParameter) -> f64 {
     if !is_multiplied(source) {
         return 32.0;
     }
@@ -189,7 +189,7 @@ type Packable = (QuantizedFormat, Option<Arc<[u32]>>);
 ///
 /// # Errors
 /// If its quantized values cannot be packed directly, or its shape differs.
-fn coding(files: &TensorFiles, source: &Source) -> Result<Option<Packable>> {
+fn coding(files: &TensorFiles, source: &StoredParameter) -> Result<Option<Packable>> {
     let Some(compute) = files.computed(&source.name) else {
         return Ok(None);
     };
@@ -218,7 +218,7 @@ fn nothing_packed(checkpoint: &Checkpoint) -> Error {
     ))
 }
 
-fn refused(files: &TensorFiles, source: &Source, reason: String) -> Error {
+fn refused(files: &TensorFiles, source: &StoredParameter, reason: String) -> Error {
     let reason = format!(
         "its quantized values cannot be packed directly: {reason} ({}); pack in Int8, Int4 or Bf16",
         source.path(files).display()
@@ -228,14 +228,14 @@ fn refused(files: &TensorFiles, source: &Source, reason: String) -> Error {
 
 /// A matrix that stays quantized.
 #[derive(Debug)]
-struct Matrix {
+struct StoredWeight {
     files: Arc<TensorFiles>,
     compute: Arc<dyn Compute>,
-    source: Source,
+    source: StoredParameter,
     coding: Option<Packable>,
 }
 
-impl Matrix {
+impl StoredWeight {
     fn elements(&self, rows: Range<usize>) -> Result<Vec<f32>> {
         let (source, files) = (&self.source, &*self.files);
         if self.comes_whole() {
@@ -254,7 +254,7 @@ impl Matrix {
     }
 }
 
-impl StoredMatrix for Matrix {
+impl StoredMatrix for StoredWeight {
     fn rows(&self, rows: Range<usize>) -> candle_core::Result<Vec<f32>> {
         Ok(self.elements(rows)?)
     }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_packed_from_codes_is_that_of_the_dequantised_model() {
+    fn a_weight_packed_from_quantized_values_is_that_of_the_dequantized_model() {
         let mut n_packed = 0;
         for path in fixtures() {
             let checkpoint = CheckpointOptions::default().whole().open(&path).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::checkpoint::source::{Cut, Source};
+use crate::checkpoint::source::{Cut, StoredParameter};
 use crate::checkpoint::{Loader, Parameters, SaveOptions};
 use crate::config::{Precision, StackConfig};
 use crate::error::{Error, Result};
@@ -150,7 +150,7 @@ impl<'c> TensorParallel<'c> {
 
     /// Returns a rank's part of a parameter, given the dimensions of this rank's part, and the parameter's location; `None`
     /// if all ranks have all of it.
-    fn cut(&self, rank: usize, role: &str, dims: &[usize]) -> Option<(Cut, &Source)> {
+    fn cut(&self, rank: usize, role: &str, dims: &[usize]) -> Option<(Cut, &StoredParameter)> {
         let checkpoint = self.loader.checkpoint();
         let source = checkpoint.plan.source(role)?;
         let among = (rank, self.communicator.size());
@@ -255,7 +255,7 @@ impl<'c> TensorParallel<'c> {
 /// # Errors
 /// If a bias after a sum, which only one rank has, is trained without its weight: that rank's backward pass would wait for
 /// others that have nothing to train.
-fn check_biases(loader: &Loader, sources: &[Source]) -> Result<()> {
+fn check_biases(loader: &Loader, sources: &[StoredParameter]) -> Result<()> {
     for bias in sources.iter().filter(|source| is_behind_sum(&source.role)) {
         let weight = bias.role.replace(".bias", ".weight");
         if !loader.is_frozen(&bias.role) && loader.is_frozen(&weight) {

@@ -7,11 +7,14 @@ use serde_json::Value;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
-use crate::checkpoint::source::Source;
+use crate::checkpoint::source::StoredParameter;
 use crate::error::{Error, Result};
 
 /// Removes the sources of parameters that an earlier role owns, and records the owning role in `tied`.
-pub(super) fn unite(all: Vec<Source>, tied: &mut HashMap<String, String>) -> Vec<Source> {
+pub(super) fn unite(
+    all: Vec<StoredParameter>,
+    tied: &mut HashMap<String, String>,
+) -> Vec<StoredParameter> {
     let mut first: HashMap<(String, Vec<usize>), usize> = HashMap::new();
     let mut united = Vec::new();
     for source in all {
@@ -19,7 +22,7 @@ pub(super) fn unite(all: Vec<Source>, tied: &mut HashMap<String, String>) -> Vec
         let is_part = source.features.is_some() || source.item.is_some();
         match first.get(&key).filter(|_| !is_part) {
             Some(first) => {
-                let kept: &mut Source = &mut united[*first];
+                let kept: &mut StoredParameter = &mut united[*first];
                 kept.copies.extend(source.copies);
                 kept.copies.sort();
                 kept.copies.dedup();
@@ -39,7 +42,7 @@ pub(super) fn unite(all: Vec<Source>, tied: &mut HashMap<String, String>) -> Vec
 /// # Errors
 /// If the files cannot be read.
 pub(super) fn add_copies<'n>(
-    source: &mut Source,
+    source: &mut StoredParameter,
     others: impl IntoIterator<Item = &'n str>,
     files: &TensorFiles,
 ) -> Result<Copies> {
@@ -109,7 +112,7 @@ impl Plan {
     }
 
     /// Returns a role's source; for a tied role, the source of the role that owns the parameter.
-    pub fn source(&self, role: &str) -> Option<&Source> {
+    pub fn source(&self, role: &str) -> Option<&StoredParameter> {
         let mut role = role;
         while let Some(first) = self.tied.get(role) {
             role = first;

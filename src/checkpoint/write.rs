@@ -46,7 +46,7 @@ pub fn write_safetensors(
         }
     }
     let record = |(name, tensor): &(String, Tensor)| {
-        Ok(Record {
+        Ok(TensorRecord {
             name: name.clone(),
             dtype: dtype_on_disk(name, tensor.dtype())?,
             shape: tensor.dims().to_vec(),
@@ -59,13 +59,13 @@ pub fn write_safetensors(
 }
 
 /// A tensor that a file will contain.
-pub(crate) struct Record {
+pub(crate) struct TensorRecord {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
 }
 
-impl Record {
+impl TensorRecord {
     /// Returns its size in bytes.
     pub fn n_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
@@ -79,7 +79,7 @@ pub(crate) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 /// Otherwise like [`write_safetensors`].
 pub(crate) fn write_streamed(
     path: &Path,
-    mut records: Vec<Record>,
+    mut records: Vec<TensorRecord>,
     metadata: Option<HashMap<String, String>>,
     mut content: impl FnMut(&str, &mut Sink) -> Result<()>,
 ) -> Result<()> {
@@ -138,11 +138,14 @@ pub(crate) fn write_tensor(name: &str, tensor: &Tensor, write: &mut Sink) -> Res
 }
 
 /// Returns the header's length, the header, and spaces up to the alignment.
-fn header(records: &[Record], metadata: Option<HashMap<String, String>>) -> Result<Vec<u8>> {
+fn header(records: &[TensorRecord], metadata: Option<HashMap<String, String>>) -> Result<Vec<u8>> {
     let mut entries = Vec::with_capacity(records.len() + 1);
     if let Some(metadata) = metadata {
         // Sorted: a hash map's order differs from run to run.
-        entries.push((METADATA, Entry::Metadata(metadata.into_iter().collect())));
+        entries.push((
+            METADATA,
+            JsonEntry::Metadata(metadata.into_iter().collect()),
+        ));
     }
     let mut filled = 0;
     for record in records {
@@ -153,7 +156,7 @@ fn header(records: &[Record], metadata: Option<HashMap<String, String>>) -> Resu
             data_offsets: (filled, filled + n_bytes),
         };
         filled += n_bytes;
-        entries.push((record.name.as_str(), Entry::Tensor(info)));
+        entries.push((record.name.as_str(), JsonEntry::Tensor(info)));
     }
     let unwritable = |reason: String| Error::input("header", reason);
     let mut json =
@@ -169,11 +172,11 @@ fn header(records: &[Record], metadata: Option<HashMap<String, String>>) -> Resu
 }
 
 /// A JSON object in the given order.
-struct Entries<'a>(Vec<(&'a str, Entry)>);
+struct Entries<'a>(Vec<(&'a str, JsonEntry)>);
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Entry {
+enum JsonEntry {
     Metadata(BTreeMap<String, String>),
     Tensor(TensorInfo),
 }

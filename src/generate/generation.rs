@@ -7,7 +7,7 @@ use candle_core::{Device, Result as CandleResult, Tensor, bail};
 use super::beams::{Beam, Beams, check_scores};
 use super::feed::Feed;
 use super::lengths::Lengths;
-use super::processors::{LogitsProcessor, Row, log_softmax};
+use super::processors::{LogitsProcessor, SequenceRow, log_softmax};
 use super::{Choose, Decoder, GenerationOptions, Sequence, StopStrings};
 use crate::error::{Error, Result};
 
@@ -297,12 +297,14 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         let read = sequences.iter().map(|&(_, tokens, n)| &tokens[n..]);
         let read: Vec<&[u32]> = read.collect();
         let logits = self.feed.logits(&read, &parents)?;
-        let rows = sequences.iter().map(|&(index, tokens, n_padding)| Row {
-            tokens,
-            n_padding,
-            encoder: encoder_of(&self.encoder, self.sequences[index].prompt),
-        });
-        let rows: Vec<Row> = rows.collect();
+        let rows = sequences
+            .iter()
+            .map(|&(index, tokens, n_padding)| SequenceRow {
+                tokens,
+                n_padding,
+                encoder: encoder_of(&self.encoder, self.sequences[index].prompt),
+            });
+        let rows: Vec<SequenceRow> = rows.collect();
         let logits = processed(&self.processors, logits, &rows)?;
         let chosen = sequences
             .iter()
@@ -369,7 +371,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             let each = logits.chunks_exact_mut(n_tokens.max(1));
             for (beam, logits) in of.beams.running.iter().zip(each) {
                 log_softmax(logits);
-                let row = Row {
+                let row = SequenceRow {
                     tokens: &beam.tokens,
                     n_padding,
                     encoder: encoder_of(&self.encoder, of.prompt),
@@ -405,8 +407,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         Ok(Some(vec![None; self.sequences.len()]))
     }
 
-    fn ending(&self) -> Ending<'_> {
-        Ending {
+    fn ending(&self) -> EndConditions<'_> {
+        EndConditions {
             stop_tokens: &self.options.stop_tokens,
             stop_strings: self.stop_strings.as_ref(),
             max_length: self.lengths.max,
@@ -417,7 +419,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
 }
 
 /// Ends sequences at a step.
-struct Ending<'g> {
+struct EndConditions<'g> {
     stop_tokens: &'g [u32],
     stop_strings: Option<&'g StopStrings>,
     max_length: usize,
@@ -425,7 +427,7 @@ struct Ending<'g> {
     is_late: bool,
 }
 
-impl Ending<'_> {
+impl EndConditions<'_> {
     /// Returns why a sequence ends, if it does.
     fn of(&self, tokens: &[u32], n_padding: usize) -> Option<Finish> {
         let is_completed = |stop: &StopStrings| stop.are_completed(tokens);
@@ -476,7 +478,7 @@ fn check_tokens(processors: &[LogitsProcessor], n_tokens: usize) -> CandleResult
         .map_err(candle_core::Error::wrap)
 }
 
-fn apply(processors: &[LogitsProcessor], row: &Row, logits: &mut [f32]) {
+fn apply(processors: &[LogitsProcessor], row: &SequenceRow, logits: &mut [f32]) {
     let length = row.tokens.len();
     for processor in processors.iter().filter(|p| p.acts_at(length)) {
         processor.apply(row, logits);
@@ -484,8 +486,12 @@ fn apply(processors: &[LogitsProcessor], row: &Row, logits: &mut [f32]) {
 }
 
 /// Applies the processors to each row's logits; returns the input if none has an effect.
-fn processed(processors: &[LogitsProcessor], logits: Tensor, rows: &[Row]) -> CandleResult<Tensor> {
-    let acts = |row: &Row| processors.iter().any(|p| p.acts_at(row.tokens.len()));
+fn processed(
+    processors: &[LogitsProcessor],
+    logits: Tensor,
+    rows: &[SequenceRow],
+) -> CandleResult<Tensor> {
+    let acts = |row: &SequenceRow| processors.iter().any(|p| p.acts_at(row.tokens.len()));
     if !rows.iter().any(acts) {
         return Ok(logits);
     }

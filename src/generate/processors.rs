@@ -50,7 +50,7 @@ pub(super) enum When {
 
 /// A sequence whose next token is selected.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row<'t> {
+pub(super) struct SequenceRow<'t> {
     /// Its prompt with padding before it, and the tokens generated so far.
     pub tokens: &'t [u32],
     pub n_padding: usize,
@@ -145,7 +145,7 @@ impl LogitsProcessor {
     }
 
     /// Changes the next token's logits for a sequence.
-    pub fn apply(&self, row: &Row, logits: &mut [f32]) {
+    pub fn apply(&self, row: &SequenceRow, logits: &mut [f32]) {
         match self {
             Self::Bias(biases) => add_biases(biases, row.tokens, logits),
             Self::Penalty(context, penalty) => penalize(row.of(*context), *penalty, logits),
@@ -192,7 +192,7 @@ impl When {
     }
 }
 
-impl Row<'_> {
+impl SequenceRow<'_> {
     /// Returns the tokens that occur, each once.
     fn of(&self, context: Context) -> Cow<'_, [u32]> {
         let mut tokens = match context {

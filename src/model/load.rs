@@ -4,7 +4,7 @@ use candle_core::{DType, Device};
 
 use super::shared::sharing;
 use super::{Model, Seq2Seq, TwoTowers};
-use crate::checkpoint::{Checkpoint, Held, Loader, OtherStack};
+use crate::checkpoint::{Checkpoint, LoadScope, Loader, OtherStack};
 use crate::config::{Joint, ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::layers::packed::Packing;
@@ -223,7 +223,7 @@ impl Checkpoint {
     /// As for [`Self::model`].
     pub fn base_model(&self, dtype: DType, device: &Device) -> Result<Model> {
         let loader = self.loader(dtype, device)?;
-        loader.check_room(Held::Blocks, None)?;
+        loader.check_room(LoadScope::Blocks, None)?;
         loader.build(|vb| Model::new(&base(self.model_config()?), vb))
     }
 
@@ -234,7 +234,7 @@ impl Checkpoint {
     pub fn packed_base_model(&self, precision: Precision) -> Result<Model> {
         let loader = self.loader(DType::F32, &Device::Cpu)?;
         let config = base(self.model_config()?);
-        loader.check_room(Held::Blocks, Some(precision))?;
+        loader.check_room(LoadScope::Blocks, Some(precision))?;
         loader.packing(precision, |vb| Model::packed(&config, vb, precision))
     }
 }
@@ -248,7 +248,7 @@ impl Loader<'_> {
     /// Loads the whole model; errors as for [`Checkpoint::model`].
     pub fn model(&self) -> Result<Model> {
         let config = self.checkpoint().model_config()?;
-        self.check_room(Held::Model, None)?;
+        self.check_room(LoadScope::Model, None)?;
         self.build(|vb| Model::new(config, vb))
     }
 
@@ -260,7 +260,7 @@ impl Loader<'_> {
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
         self.check_frozen()?;
         let config = self.checkpoint().model_config()?;
-        self.check_room(Held::Model, Some(precision))?;
+        self.check_room(LoadScope::Model, Some(precision))?;
         self.packing(precision, |vb| Model::packed(config, vb, precision))
     }
 
@@ -277,7 +277,7 @@ impl Loader<'_> {
 
     fn seq2seq_in(&self, packing: Option<Precision>) -> Result<Seq2Seq> {
         let (config, other) = self.two_stacks("an encoder and a decoder")?;
-        self.check_room(Held::TwoStacks, packing)?;
+        self.check_room(LoadScope::TwoStacks, packing)?;
         self.packing(packing.unwrap_or_default(), |vb| {
             Seq2Seq::built(config, other, vb, packing)
         })
@@ -297,7 +297,7 @@ impl Loader<'_> {
 
     fn two_towers_in(&self, packing: Option<Precision>) -> Result<TwoTowers> {
         let (config, other) = self.two_stacks("a text and a vision tower")?;
-        self.check_room(Held::TwoStacks, packing)?;
+        self.check_room(LoadScope::TwoStacks, packing)?;
         self.packing(packing.unwrap_or_default(), |vb| {
             TwoTowers::built(config, other, vb, packing)
         })

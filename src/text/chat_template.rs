@@ -33,7 +33,7 @@ const DEFAULT: &str = "default";
 /// Jinja2 and Python.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    sources: BTreeMap<String, Source>,
+    sources: BTreeMap<String, TemplateSource>,
     /// The file that has no template, for messages.
     path: PathBuf,
     special_tokens: BTreeMap<String, String>,
@@ -41,14 +41,14 @@ pub struct ChatTemplate {
 
 /// A template's source.
 #[derive(Debug)]
-struct Source {
+struct TemplateSource {
     path: PathBuf,
     text: String,
     /// The template, compiled when it is first rendered.
     compiled: OnceLock<Environment<'static>>,
 }
 
-impl Source {
+impl TemplateSource {
     fn new(path: &Path, text: String) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -83,7 +83,7 @@ impl ChatTemplate {
         if let Some(config) = config.filter(|_| sources.is_empty()) {
             path = config.path().to_path_buf();
             for (name, text) in config.templates("chat_template")?.unwrap_or_default() {
-                sources.insert(name, Source::new(&path, text));
+                sources.insert(name, TemplateSource::new(&path, text));
             }
         }
         if sources.is_empty() {
@@ -192,7 +192,7 @@ impl ChatTemplate {
     }
 
     /// Returns the template with a name, or the one that transformers selects.
-    fn source(&self, name: Option<&str>, has_tools: bool) -> Result<&Source> {
+    fn source(&self, name: Option<&str>, has_tools: bool) -> Result<&TemplateSource> {
         let name = match name {
             Some(name) => name,
             None if has_tools && self.sources.contains_key("tool_use") => "tool_use",
@@ -210,7 +210,7 @@ impl ChatTemplate {
 
     fn run(
         &self,
-        source: &Source,
+        source: &TemplateSource,
         all: Value,
         add_generation_prompt: bool,
         further: Vec<(String, Value)>,
@@ -238,12 +238,12 @@ impl ChatTemplate {
 const OF_PROCESSOR: [&str; 2] = ["processor_config.json", "chat_template.json"];
 
 /// Reads a processor's templates, if its files have any.
-fn of_processor(directory: &Path) -> Result<Option<BTreeMap<String, Source>>> {
+fn of_processor(directory: &Path) -> Result<Option<BTreeMap<String, TemplateSource>>> {
     let paths = OF_PROCESSOR.map(|name| directory.join(name));
     for path in paths.into_iter().filter(|path| is_named(path)) {
         let json = ConfigJson::open(&path)?;
         if let Some(templates) = json.templates("chat_template")? {
-            let source = |(name, text)| (name, Source::new(&path, text));
+            let source = |(name, text)| (name, TemplateSource::new(&path, text));
             return Ok(Some(templates.into_iter().map(source).collect()));
         }
     }
@@ -251,7 +251,7 @@ fn of_processor(directory: &Path) -> Result<Option<BTreeMap<String, Source>>> {
 }
 
 /// Reads `chat_template.jinja` and the files in `additional_chat_templates/`.
-fn in_files(directory: &Path) -> Result<BTreeMap<String, Source>> {
+fn in_files(directory: &Path) -> Result<BTreeMap<String, TemplateSource>> {
     let mut files = vec![(DEFAULT.to_string(), directory.join("chat_template.jinja"))];
     let additional = directory.join("additional_chat_templates");
     for entry in std::fs::read_dir(additional)
@@ -273,7 +273,7 @@ fn in_files(directory: &Path) -> Result<BTreeMap<String, Source>> {
     for (name, path) in files.into_iter().filter(|(_, path)| is_named(path)) {
         let text = String::from_utf8(read_limited(&path, MAX_BYTES, "chat_template.jinja")?);
         let text = text.map_err(|_| malformed(&path, "is not UTF-8".to_string()))?;
-        sources.insert(name, Source::new(&path, text));
+        sources.insert(name, TemplateSource::new(&path, text));
     }
     Ok(sources)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::TextOptions;
 use super::encoder::{Encoder, TextInput, host};
 use super::prompts::Prompts;
-use super::scoring::Scoring;
+use super::scoring::ScoreFunction;
 use super::sentences::Sentences;
 use crate::checkpoint::AppliedAdapter;
 use crate::config::getters;
@@ -26,7 +26,7 @@ use crate::model::Model;
 pub struct TextClassifier {
     head: Head,
     labels: Vec<String>,
-    scoring: Scoring,
+    scoring: ScoreFunction,
     prompts: Prompts,
     notes: Vec<String>,
 }
@@ -92,7 +92,7 @@ impl TextClassifier {
     pub(super) fn new(
         head: Head,
         labels: Vec<String>,
-        scoring: Scoring,
+        scoring: ScoreFunction,
         prompts: Prompts,
         mut notes: Vec<String>,
     ) -> Self {

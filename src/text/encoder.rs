@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use candle_core::{DType, Device, Tensor};
 use tokenizers::EncodeInput;
 
-use super::batches::{Lengths, batches};
+use super::batches::{BatchLengths, batches};
 use super::messages::Messages;
-use super::reading::{Limit, Reading};
+use super::reading::{LengthLimit, TextReading};
 use super::{TokenizedText, Tokenizer, token_types};
 use crate::Checkpoint;
 use crate::checkpoint::AppliedAdapter;
@@ -23,7 +23,7 @@ pub(super) struct Encoder {
     /// The chat template for texts, if the model needs one.
     messages: Option<Messages>,
     max_length: Option<usize>,
-    lengths: Lengths,
+    lengths: BatchLengths,
     /// The padding token for the shorter sequences of a batch.
     padding: u32,
     /// The model has token types, which tell the two texts of a pair apart.
@@ -59,7 +59,7 @@ impl Encoder {
     /// # Errors
     /// If the model does not read tokens or attends to an encoder's output, if the tokenizer is missing, malformed or
     /// belongs to another model, or if the chat template that the model needs is missing.
-    pub fn new(model: Model, checkpoint: &Checkpoint, reading: Reading) -> Result<Self> {
+    pub fn new(model: Model, checkpoint: &Checkpoint, reading: TextReading) -> Result<Self> {
         let mut tokenizer = Tokenizer::of(checkpoint)?;
         let words = words(&model)?;
         if model.is_behind() {
@@ -79,9 +79,9 @@ impl Encoder {
             Ok(least([tokenizer.max_length()?, positions]))
         };
         let length = match reading.limit {
-            Limit::OfFiles => trained()?,
-            Limit::Tokens(length) => Some(length),
-            Limit::Positions => None,
+            LengthLimit::OfFiles => trained()?,
+            LengthLimit::Tokens(length) => Some(length),
+            LengthLimit::Positions => None,
         };
         let positions = words.positions.map(|table| table.n_positions());
         let max_length = least([length, positions]);
@@ -110,8 +110,8 @@ impl Encoder {
         };
         let is_elsewhere = !model.device().is_cpu();
         let lengths = match reads_alike && (model.leaves_out_padding() || is_elsewhere) {
-            true => Lengths::Any,
-            false => Lengths::Equal,
+            true => BatchLengths::Any,
+            false => BatchLengths::Equal,
         };
         Ok(Self {
             adapters: checkpoint.report().adapters,
@@ -219,7 +219,7 @@ impl Encoder {
         texts: &[TokenizedText],
         mut each: impl FnMut(&[usize], Tensor) -> Result<()>,
     ) -> Result<()> {
-        self.each_batch(texts, Lengths::Equal, |batch, input| {
+        self.each_batch(texts, BatchLengths::Equal, |batch, input| {
             let mut cache = self.model.new_cache();
             each(batch, self.model.next_logits(&input, &mut cache)?)
         })
@@ -228,7 +228,7 @@ impl Encoder {
     fn each_batch(
         &self,
         texts: &[TokenizedText],
-        lengths: Lengths,
+        lengths: BatchLengths,
         mut each: impl FnMut(&[usize], ModelInput) -> Result<()>,
     ) -> Result<()> {
         let n_tokens: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();

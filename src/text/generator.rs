@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::pieces::Pieces;
-use super::stop_strings::StopStrings;
+use super::pieces::TextPieces;
+use super::stop_strings::StopText;
 use super::{ChatTemplate, Conversation, Tokenizer};
 use crate::checkpoint::Checkpoint;
 use crate::config::{getters, setters};
@@ -145,8 +145,8 @@ impl<'m> TextGenerator<'m> {
         Ok(TextGeneration {
             tokenizer: &self.tokenizer,
             generation: generator.start(std::slice::from_ref(&prompt.ids), choose)?,
-            pieces: Pieces::behind(&self.tokenizer, &prompt.ids)?,
-            stop: StopStrings::new(&self.stop_strings),
+            pieces: TextPieces::behind(&self.tokenizer, &prompt.ids)?,
+            stop: StopText::new(&self.stop_strings),
             n_read: 0,
             is_done: false,
         })
@@ -167,8 +167,8 @@ impl<'m> TextGenerator<'m> {
 pub struct TextGeneration<'g, C> {
     tokenizer: &'g Tokenizer,
     generation: Generation<CausalDecoder<'g>, C>,
-    pieces: Pieces,
-    stop: StopStrings,
+    pieces: TextPieces,
+    stop: StopText,
     /// The number of tokens that were converted to text.
     n_read: usize,
     is_done: bool,

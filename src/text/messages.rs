@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::encoder::TextInput;
-use super::reading::{ChatReading, Content, CutEnd};
+use super::reading::{ChatReading, CutEnd, MessageContent};
 use super::{ChatTemplate, TokenizedText, Tokenizer};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ const PAIR: [&str; 2] = ["query", "document"];
 
 /// A message; templates may print it with its keys in this order.
 #[derive(Serialize)]
-struct Message<'t> {
+struct TemplateMessage<'t> {
     role: &'t str,
     content: Text<'t>,
 }
@@ -36,12 +36,12 @@ struct Message<'t> {
 #[serde(untagged)]
 enum Text<'t> {
     Flat(&'t str),
-    Structured([Part<'t>; 1]),
+    Structured([ContentPart<'t>; 1]),
 }
 
 /// A part of a message's content.
 #[derive(Serialize)]
-struct Part<'t> {
+struct ContentPart<'t> {
     #[serde(rename = "type")]
     kind: &'static str,
     text: &'t str,
@@ -68,9 +68,9 @@ impl Messages {
         let template = ChatTemplate::of(tokenizer)?;
         let model_type = config.map(|json| json.text(&["model_type"])).transpose()?;
         let is_flat = match reading.content {
-            Content::Flat => true,
-            Content::Structured => false,
-            Content::ByTemplate => {
+            MessageContent::Flat => true,
+            MessageContent::Structured => false,
+            MessageContent::ByTemplate => {
                 let model_type = model_type.flatten().unwrap_or_default();
                 let has_lists = |text: &str| STRUCTURED.iter().any(|part| text.contains(part));
                 FLAT.contains(&model_type.as_str())
@@ -119,11 +119,11 @@ impl Messages {
     }
 
     fn render(&self, input: &TextInput, prompt: &str) -> Result<String> {
-        let message = |role, text| Message {
+        let message = |role, text| TemplateMessage {
             role,
             content: match self.is_flat {
                 true => Text::Flat(text),
-                false => Text::Structured([Part { kind: "text", text }]),
+                false => Text::Structured([ContentPart { kind: "text", text }]),
             },
         };
         let mut messages = Vec::new();

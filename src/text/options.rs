@@ -7,11 +7,11 @@ use candle_core::{DType, Device};
 use super::classifier::Head;
 use super::encoder::Encoder;
 use super::folder::Folder;
-use super::reading::{Limit, Reading};
-use super::scoring::Scoring;
-use super::sentence_files::{Body, Kind, PoolingBody, SentenceFiles};
-use super::sentences::{Sentences, Source};
-use super::stages::{Feature, Stage, Step};
+use super::reading::{LengthLimit, TextReading};
+use super::scoring::ScoreFunction;
+use super::sentence_files::{Kind, PoolingBody, ResultBody, SentenceFiles};
+use super::sentences::{Sentences, VectorSource};
+use super::stages::{Feature, ModuleStep, VectorMap};
 use super::{Pooling, TextClassifier, TextEmbedder, TruncationStrategy};
 use crate::config::{Activation, Precision, setters};
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ const ENCODERS: &[&str] = &[
 #[must_use]
 pub struct TextOptions {
     checkpoint: CheckpointOptions,
-    form: Form,
+    form: WeightForm,
     max_length: Option<usize>,
     truncation: Option<TruncationStrategy>,
     pooling: Vec<Pooling>,
@@ -59,12 +59,12 @@ pub struct TextOptions {
 
 /// The form of the weights.
 #[derive(Clone, Debug)]
-enum Form {
+enum WeightForm {
     Packed(Precision),
     Plain(DType, Device),
 }
 
-impl Default for Form {
+impl Default for WeightForm {
     fn default() -> Self {
         Self::Packed(Precision::F32)
     }
@@ -75,7 +75,7 @@ impl TextOptions {
         /// Sets the options for opening the checkpoint.
         checkpoint(options: CheckpointOptions) => checkpoint = options;
         /// Packs the weights for the CPU in this precision.
-        precision(precision: Precision) => form = Form::Packed(precision);
+        precision(precision: Precision) => form = WeightForm::Packed(precision);
         /// Truncates texts to this number of tokens, including special ones.
         max_length(max_length: usize) => max_length = Some(max_length);
         /// Sets which text of a pair is truncated, overriding the files.
@@ -86,7 +86,7 @@ impl TextOptions {
 
     /// Loads the weights unpacked, in this dtype and on this device.
     pub fn device(mut self, dtype: DType, device: &Device) -> Self {
-        self.form = Form::Plain(dtype, device.clone());
+        self.form = WeightForm::Plain(dtype, device.clone());
         self
     }
 
@@ -118,12 +118,12 @@ impl TextOptions {
         files.notes.extend(self.notes(&checkpoint));
         let (source, mut steps) = self.source(&folder, files.body, &checkpoint)?;
         if let Some(normalize) = self.normalize {
-            steps.retain(|step| !matches!(step.stage, Stage::Normalize));
-            steps.extend(normalize.then_some(Step::of_vectors(Stage::Normalize)));
+            steps.retain(|step| !matches!(step.stage, VectorMap::Normalize));
+            steps.extend(normalize.then_some(ModuleStep::of_vectors(VectorMap::Normalize)));
         }
         let model = match source {
-            Source::Pooler => self.model(&checkpoint),
-            Source::Pooling(_) => self.base_model(&checkpoint),
+            VectorSource::Pooler => self.model(&checkpoint),
+            VectorSource::Pooling(_) => self.base_model(&checkpoint),
         }?;
         let encoder = Encoder::new(model, &checkpoint, files.reading)?;
         let sentences = Sentences::new(encoder, source, steps, Feature::Vectors)?;
@@ -150,18 +150,18 @@ impl TextOptions {
             .open(folder.model(path, &files.model))?;
         files.notes.extend(self.notes(&checkpoint));
         let (head, labels) = match files.body {
-            Body::Pooling(mut pooling) if is_cross_encoder => {
+            ResultBody::Pooling(mut pooling) if is_cross_encoder => {
                 let steps = std::mem::take(&mut pooling.steps);
                 let model = self.base_model(&checkpoint)?;
                 let encoder = Encoder::new(model, &checkpoint, files.reading)?;
-                let source = Source::Pooling(pooling);
+                let source = VectorSource::Pooling(pooling);
                 modules(encoder, source, steps)?
             }
-            Body::Pooler(steps) => {
+            ResultBody::Pooler(steps) => {
                 let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
-                modules(encoder, Source::Pooler, steps)?
+                modules(encoder, VectorSource::Pooler, steps)?
             }
-            Body::NextToken { yes, no } => {
+            ResultBody::NextToken { yes, no } => {
                 let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
                 let n_tokens = encoder.n_tokens()?;
                 if let Some(id) = [Some(yes), no]
@@ -176,7 +176,7 @@ impl TextOptions {
                 }
                 (Head::NextToken { encoder, yes, no }, vec![label(0)])
             }
-            Body::Classifier | Body::Pooling(_) => {
+            ResultBody::Classifier | ResultBody::Pooling(_) => {
                 folder.check_head(&checkpoint)?;
                 let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
                 (Head::Own(encoder), checkpoint.labels()?)
@@ -184,14 +184,16 @@ impl TextOptions {
         };
         let json = checkpoint.config_json()?;
         let named = match (files.scoring, &json) {
-            (None, Some(json)) => Scoring::of_cross_encoder(json)?,
+            (None, Some(json)) => ScoreFunction::of_cross_encoder(json)?,
             (scoring, _) => scoring,
         };
         let scoring = match named {
             Some(scoring) => scoring,
-            None if is_cross_encoder && labels.len() > 1 => Scoring::Each(Activation::Identity),
-            None if is_cross_encoder => Scoring::Each(Activation::Sigmoid),
-            None => Scoring::of_pipeline(json.as_ref(), labels.len())?,
+            None if is_cross_encoder && labels.len() > 1 => {
+                ScoreFunction::Each(Activation::Identity)
+            }
+            None if is_cross_encoder => ScoreFunction::Each(Activation::Sigmoid),
+            None => ScoreFunction::of_pipeline(json.as_ref(), labels.len())?,
         };
         Ok(TextClassifier::new(
             head,
@@ -206,12 +208,14 @@ impl TextOptions {
     fn source(
         &self,
         folder: &Folder,
-        body: Body,
+        body: ResultBody,
         checkpoint: &Checkpoint,
-    ) -> Result<(Source, Vec<Step>)> {
+    ) -> Result<(VectorSource, Vec<ModuleStep>)> {
         let mut pooling = match body {
-            Body::Pooling(pooling) => pooling,
-            Body::Pooler(steps) if self.pooling.is_empty() => return Ok((Source::Pooler, steps)),
+            ResultBody::Pooling(pooling) => pooling,
+            ResultBody::Pooler(steps) if self.pooling.is_empty() => {
+                return Ok((VectorSource::Pooler, steps));
+            }
             _ => PoolingBody::default(),
         };
         if !self.pooling.is_empty() {
@@ -224,18 +228,18 @@ impl TextOptions {
             return Err(folder.without_pooling(checkpoint));
         }
         let steps = std::mem::take(&mut pooling.steps);
-        Ok((Source::Pooling(pooling), steps))
+        Ok((VectorSource::Pooling(pooling), steps))
     }
 
     /// Overrides the files' limit on tokens, and how texts are truncated.
-    fn shorten(&self, reading: &mut Reading) {
-        reading.limit = self.max_length.map_or(reading.limit, Limit::Tokens);
+    fn shorten(&self, reading: &mut TextReading) {
+        reading.limit = self.max_length.map_or(reading.limit, LengthLimit::Tokens);
         reading.truncation = self.truncation.unwrap_or(reading.truncation);
     }
 
     /// Notes on matrices that are not packed as they are stored, if they should be.
     fn notes(&self, checkpoint: &Checkpoint) -> Vec<String> {
-        let Form::Packed(Precision::AsStored) = self.form else {
+        let WeightForm::Packed(Precision::AsStored) = self.form else {
             return Vec::new();
         };
         let path = checkpoint.files().path().display();
@@ -245,22 +249,26 @@ impl TextOptions {
 
     fn model(&self, checkpoint: &Checkpoint) -> Result<Model> {
         match &self.form {
-            Form::Packed(precision) => checkpoint.packed_model(*precision),
-            Form::Plain(dtype, device) => checkpoint.model(*dtype, device),
+            WeightForm::Packed(precision) => checkpoint.packed_model(*precision),
+            WeightForm::Plain(dtype, device) => checkpoint.model(*dtype, device),
         }
     }
 
     /// Returns the model without pooler and head.
     fn base_model(&self, checkpoint: &Checkpoint) -> Result<Model> {
         match &self.form {
-            Form::Packed(precision) => checkpoint.packed_base_model(*precision),
-            Form::Plain(dtype, device) => checkpoint.base_model(*dtype, device),
+            WeightForm::Packed(precision) => checkpoint.packed_base_model(*precision),
+            WeightForm::Plain(dtype, device) => checkpoint.base_model(*dtype, device),
         }
     }
 }
 
 /// Returns a cross-encoder's modules and labels.
-fn modules(encoder: Encoder, source: Source, steps: Vec<Step>) -> Result<(Head, Vec<String>)> {
+fn modules(
+    encoder: Encoder,
+    source: VectorSource,
+    steps: Vec<ModuleStep>,
+) -> Result<(Head, Vec<String>)> {
     let sentences = Sentences::new(encoder, source, steps, Feature::Scores)?;
     let labels = (0..sentences.width()).map(label).collect();
     Ok((Head::Modules(Box::new(sentences)), labels))

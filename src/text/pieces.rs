@@ -12,7 +12,7 @@ const NO_CHARACTER: char = '\u{fffd}';
 /// run of bytes is returned with the token after it, because an invalid byte makes the whole run invalid. If the prompt ends
 /// within a character, the piece has the whole character.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct TextPieces {
     /// The tokens that are decoded. They begin where a text began, because decoding depends on the preceding tokens.
     ids: Vec<u32>,
     /// The number of tokens before the last point at which all text was returned.
@@ -21,7 +21,7 @@ pub(super) struct Pieces {
     shown: String,
 }
 
-impl Pieces {
+impl TextPieces {
     /// Starts after a prompt.
     ///
     /// # Errors

@@ -6,8 +6,8 @@ use super::TruncationStrategy;
 
 /// Settings beyond the tokenizer's own files.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reading {
-    pub limit: Limit,
+pub(super) struct TextReading {
+    pub limit: LengthLimit,
     /// The text of a pair that is truncated.
     pub truncation: TruncationStrategy,
     /// Texts are converted to lower case first.
@@ -22,7 +22,7 @@ pub(super) struct Reading {
 
 /// The number of tokens to which texts are truncated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Limit {
+pub(super) enum LengthLimit {
     /// The smaller of the tokenizer's and the model's limits.
     #[default]
     OfFiles,
@@ -35,7 +35,7 @@ pub(super) enum Limit {
 /// How texts become messages in a conversation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChatReading {
-    pub content: Content,
+    pub content: MessageContent,
     /// Template variables.
     pub variables: Map<String, Value>,
     pub add_generation_prompt: bool,
@@ -44,7 +44,7 @@ pub(super) struct ChatReading {
 
 /// The form of a message's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum MessageContent {
     /// The form that the template seems to read.
     #[default]
     ByTemplate,

@@ -10,13 +10,13 @@ use crate::ops;
 
 /// The function that converts logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Scoring {
+pub(super) enum ScoreFunction {
     /// The same function for every logit.
     Each(Activation),
     Softmax,
 }
 
-impl Scoring {
+impl ScoreFunction {
     /// Returns the function that transformers' `TextClassificationPipeline` applies
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/pipelines/text_classification.py>).
     ///

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::encoder::{Encoder, TextInput, host};
 use super::sentence_files::PoolingBody;
-use super::stages::{Feature, Step};
+use super::stages::{Feature, ModuleStep};
 use crate::error::{Error, Result};
 use crate::model::ModelOutput;
 
@@ -12,15 +12,15 @@ use crate::model::ModelOutput;
 #[derive(Clone, Debug)]
 pub(super) struct Sentences {
     pub encoder: Encoder,
-    source: Source,
-    steps: Vec<Step>,
+    source: VectorSource,
+    steps: Vec<ModuleStep>,
     result: Feature,
     width: usize,
 }
 
 /// The source of the vectors that the steps read.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum VectorSource {
     /// The model's pooler.
     Pooler,
     /// A pooling of token vectors.
@@ -34,19 +34,19 @@ impl Sentences {
     /// If a step reads vectors with another width, or the model lacks the pooler that is needed.
     pub fn new(
         encoder: Encoder,
-        source: Source,
-        steps: Vec<Step>,
+        source: VectorSource,
+        steps: Vec<ModuleStep>,
         result: Feature,
     ) -> Result<Self> {
         let mut width = encoder.width_of_tokens();
         match &source {
-            Source::Pooling(pooling) => {
+            VectorSource::Pooling(pooling) => {
                 for stage in &pooling.of_tokens {
                     width = stage.width(width)?;
                 }
                 width *= pooling.poolings.len();
             }
-            Source::Pooler => {
+            VectorSource::Pooler => {
                 let pooler = encoder.model.config().pooler.as_ref();
                 let pooler = pooler.ok_or_else(|| {
                     Error::InvalidConfig(
@@ -79,8 +79,8 @@ impl Sentences {
     /// Returns the pooling, if there is one.
     pub fn pooling(&self) -> Option<&PoolingBody> {
         match &self.source {
-            Source::Pooling(pooling) => Some(pooling),
-            Source::Pooler => None,
+            VectorSource::Pooling(pooling) => Some(pooling),
+            VectorSource::Pooler => None,
         }
     }
 
@@ -90,8 +90,8 @@ impl Sentences {
     /// The errors of [`Encoder::encode`] and [`Encoder::run`].
     pub fn vectors(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
         let vectors = match &self.source {
-            Source::Pooler => self.by_pooler(texts, prompt),
-            Source::Pooling(pooling) => self.pooled(pooling, texts, prompt),
+            VectorSource::Pooler => self.by_pooler(texts, prompt),
+            VectorSource::Pooling(pooling) => self.pooled(pooling, texts, prompt),
         }?;
         let mut features = [Some(vectors), None];
         for step in &self.steps {

@@ -14,8 +14,8 @@ const LEAST_LENGTH: f64 = 1e-12;
 
 /// A map on vectors, and the features that it reads and writes.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
-    pub stage: Stage,
+pub(super) struct ModuleStep {
+    pub stage: VectorMap,
     pub from: Feature,
     pub to: Feature,
 }
@@ -33,7 +33,7 @@ pub(super) enum Feature {
 
 /// A map from vectors `[n, d]` to vectors.
 #[derive(Clone, Debug)]
-pub(super) enum Stage {
+pub(super) enum VectorMap {
     /// A linear layer and an activation, optionally with a residual connection.
     Dense {
         linear: Linear,
@@ -80,9 +80,9 @@ impl fmt::Display for Feature {
     }
 }
 
-impl Step {
+impl ModuleStep {
     /// Makes a step that maps a text's vector.
-    pub fn of_vectors(stage: Stage) -> Self {
+    pub fn of_vectors(stage: VectorMap) -> Self {
         Self {
             stage,
             from: Feature::Vectors,
@@ -91,7 +91,7 @@ impl Step {
     }
 }
 
-impl Stage {
+impl VectorMap {
     /// Returns the output for vectors `[n, d]`.
     pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {

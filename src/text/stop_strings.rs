@@ -2,13 +2,13 @@
 
 /// Passes text on until a stop string occurs in it, and holds back text that may begin one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StopStrings {
+pub(super) struct StopText {
     strings: Vec<String>,
     held: String,
     has_stopped: bool,
 }
 
-impl StopStrings {
+impl StopText {
     pub fn new(strings: &[String]) -> Self {
         let strings = strings.iter().filter(|string| !string.is_empty());
         Self {
@@ -60,7 +60,7 @@ mod tests {
 
     fn passed(strings: &[&str], pieces: &[&str]) -> (String, bool) {
         let strings: Vec<String> = strings.iter().map(|s| s.to_string()).collect();
-        let mut stop = StopStrings::new(&strings);
+        let mut stop = StopText::new(&strings);
         let mut passed: String = pieces.iter().map(|piece| stop.push(piece)).collect();
         passed.push_str(&stop.finish());
         (passed, stop.has_stopped())

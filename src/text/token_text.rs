@@ -13,7 +13,7 @@ const IN_FRONT: &str = "abcdef";
 
 /// How tokens represent bytes that are not characters.
 #[derive(Clone, Debug)]
-enum Bytes {
+enum ByteTokens {
     /// By another character for each byte.
     Characters(HashMap<char, u8>),
     /// Like `<0xE2>`.
@@ -44,15 +44,15 @@ impl Tokenizer {
 }
 
 /// Returns the bytes that a token represents.
-fn named(token: &str, bytes: &Bytes) -> Option<Vec<u8>> {
+fn named(token: &str, bytes: &ByteTokens) -> Option<Vec<u8>> {
     match bytes {
-        Bytes::Characters(of) => token.chars().map(|c| of.get(&c).copied()).collect(),
-        Bytes::Names => {
+        ByteTokens::Characters(of) => token.chars().map(|c| of.get(&c).copied()).collect(),
+        ByteTokens::Names => {
             let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
             let byte = (hex.len() == 2).then(|| u8::from_str_radix(hex, 16));
             Some(vec![byte?.ok()?])
         }
-        Bytes::None => None,
+        ByteTokens::None => None,
     }
 }
 
@@ -71,16 +71,16 @@ fn decoded(inner: &tokenizers::Tokenizer, front: &[String], token: String) -> Ve
     text.into_bytes()
 }
 
-fn bytes_of(inner: &tokenizers::Tokenizer) -> Bytes {
+fn bytes_of(inner: &tokenizers::Tokenizer) -> ByteTokens {
     let decoder = inner
         .get_decoder()
         .and_then(|of| serde_json::to_value(of).ok());
     let decoder = decoder.unwrap_or(Value::Null);
     let is_alone = decoder["type"] == "ByteLevel";
     match () {
-        () if !is_alone && has_type(&decoder, "ByteFallback") => Bytes::Names,
-        () if has_type(&decoder, "ByteLevel") => Bytes::Characters(characters()),
-        () => Bytes::None,
+        () if !is_alone && has_type(&decoder, "ByteFallback") => ByteTokens::Names,
+        () if has_type(&decoder, "ByteLevel") => ByteTokens::Characters(characters()),
+        () => ByteTokens::None,
     }
 }
 
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_named_by_characters_or_numbers() {
+    fn bytes_are_represented_by_characters_or_hexadecimal_names() {
         let of = characters();
         assert_eq!(of.len(), 256);
-        let named = |token| named(token, &Bytes::Characters(of.clone()));
+        let named = |token| named(token, &ByteTokens::Characters(of.clone()));
         assert_eq!(named("Ġhi"), Some(b" hi".to_vec()));
         assert_eq!(named("Ã©"), Some("é".as_bytes().to_vec()));
         assert_eq!(named("漢"), None);
-        let hex = |token| super::named(token, &Bytes::Names);
+        let hex = |token| super::named(token, &ByteTokens::Names);
         assert_eq!(hex("<0xE2>"), Some(vec![0xe2]));
         assert_eq!((hex("<0x>"), hex("<s>"), hex("a")), (None, None, None));
     }

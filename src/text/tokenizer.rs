@@ -14,9 +14,9 @@ use super::TruncationStrategy;
 use super::added_tokens::{added_tokens, named_tokens};
 use super::tokenizer_class::{Origin, TokenizerClass};
 use super::tokenizer_config::{SPECIAL_TOKENS, cleaned, unread};
-use super::truncation::Limit;
+use super::truncation::TokenLimit;
 use crate::Checkpoint;
-use crate::checkpoint::Words;
+use crate::checkpoint::GgufTokenizer;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{TensorFiles, is_gguf, is_named, read_limited};
 use crate::checkpoint::python_json;
@@ -47,7 +47,7 @@ pub struct Tokenizer {
     /// The folder with additional files; a GGUF file contains everything.
     folder: Option<PathBuf>,
     config: Option<ConfigJson>,
-    limit: Option<Limit>,
+    limit: Option<TokenLimit>,
     /// The tokenizer without truncation, once a text has needed it.
     whole: OnceLock<Box<tokenizers::Tokenizer>>,
     /// The side on which `tokenizer.json` truncates, if `tokenizer_config.json` does not set it.
@@ -135,7 +135,7 @@ impl Tokenizer {
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         if is_gguf(directory)
-            && let Some(words) = Words::read(&TensorFiles::open(directory)?)?
+            && let Some(words) = GgufTokenizer::read(&TensorFiles::open(directory)?)?
         {
             return Self::of_words(words);
         }
@@ -246,7 +246,7 @@ impl Tokenizer {
         }
     }
 
-    fn of_words(words: Words) -> Result<Self> {
+    fn of_words(words: GgufTokenizer) -> Result<Self> {
         let inner = super::gguf::tokenizer(&words)?;
         let config = ConfigJson::given(&words.path, words.tokenizer_config());
         let named = SPECIAL_TOKENS.iter().filter_map(|name| {
@@ -351,7 +351,7 @@ impl Tokenizer {
             direction,
             ..TruncationParams::default()
         };
-        self.limit = Some(Limit {
+        self.limit = Some(TokenLimit {
             max_length,
             direction,
             strategy,
@@ -454,7 +454,7 @@ impl Tokenizer {
             EncodeInput::Single(InputSequence::Raw(text)) => Some(text.as_ref()),
             _ => None,
         }))?;
-        let own = |limit: &Limit| {
+        let own = |limit: &TokenLimit| {
             let own = texts.iter().enumerate();
             let own = own.filter(|(_, text)| !limit.strategy.is_the_library_s(text));
             own.map(|(index, text)| (index, text.clone())).collect()

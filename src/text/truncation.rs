@@ -68,13 +68,13 @@ impl TruncationStrategy {
 
 /// The number of tokens, including special ones, to which texts are truncated.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
+pub(super) struct TokenLimit {
     pub max_length: usize,
     pub direction: TruncationDirection,
     pub strategy: TruncationStrategy,
 }
 
-impl Limit {
+impl TokenLimit {
     /// Encodes a text or a pair like transformers, with a tokenizer that does not truncate.
     ///
     /// # Errors

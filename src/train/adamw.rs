@@ -70,7 +70,7 @@ impl AdamWConfig {
 pub struct AdamW {
     pub(super) parameters: Parameters,
     /// The state for each parameter, in order.
-    pub(super) states: Vec<State>,
+    pub(super) states: Vec<ParameterState>,
     config: AdamWConfig,
     pub(super) n_updates: u64,
     /// Keeps the memory that each training step reuses.
@@ -79,7 +79,7 @@ pub struct AdamW {
 
 /// The optimizer state for a parameter.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ParameterState {
     pub moments: Moments,
     /// The number of updates.
     pub step: u64,
@@ -120,7 +120,7 @@ impl AdamW {
                     let reason = format!("{:?} cannot be trained; only floats", variable.dtype());
                     return Err(Error::input(role, reason));
                 }
-                states.push(State {
+                states.push(ParameterState {
                     moments: Moments::zeros(ops::route(variable.device()), &variable)?,
                     step: 0,
                     weight_decay: group.weight_decay,

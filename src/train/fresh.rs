@@ -42,11 +42,11 @@ pub struct Fresh {
     seed: u64,
     dtype: DType,
     device: Device,
-    made: Arc<Mutex<Made>>,
+    made: Arc<Mutex<FreshParameters>>,
 }
 
 #[derive(Debug, Default)]
-struct Made {
+struct FreshParameters {
     parameters: Parameters,
     /// `d_in` for each linear layer made so far, by role, since a bias does not show it.
     inputs: HashMap<String, usize>,
@@ -91,7 +91,7 @@ impl Fresh {
         }
     }
 
-    fn made(&self) -> MutexGuard<'_, Made> {
+    fn made(&self) -> MutexGuard<'_, FreshParameters> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

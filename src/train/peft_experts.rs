@@ -7,11 +7,11 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::checkpoint::{Checkpoint, ExpertMatrix, ExpertPart, Reading};
+use crate::checkpoint::{AssumedOrientation, Checkpoint, ExpertMatrix, ExpertPart};
 use crate::error::Result;
 
 /// The adapter of one parameter.
-pub(super) struct Stack {
+pub(super) struct StackedAdapter {
     /// The parameter's name in the class.
     pub parameter: String,
     /// The module's name, with PEFT's suffix for a wrapped module if another parameter's wrapper is around this one.
@@ -26,7 +26,7 @@ pub(super) fn stacked(
     checkpoint: &Checkpoint,
     adapters: &mut HashMap<String, [Tensor; 2]>,
     rank: usize,
-) -> Result<Vec<Stack>> {
+) -> Result<Vec<StackedAdapter>> {
     let mut all = checkpoint.expert_matrices()?;
     let is_adapted = |matrix: &ExpertMatrix| adapters.contains_key(layer(matrix));
     all.retain(|_, matrices| matrices.iter().any(is_adapted));
@@ -35,7 +35,7 @@ pub(super) fn stacked(
         let is_inner =
             *parameter == "gate_up_proj" && all.contains_key(&(module.clone(), "down_proj"));
         let (factors, n_adapted) = joined(matrices, adapters, rank)?;
-        stacks.push(Stack {
+        stacks.push(StackedAdapter {
             parameter: format!("{module}.{parameter}"),
             wrapper: match is_inner {
                 true => format!("{module}.base_layer"),
@@ -98,9 +98,9 @@ fn joined(
     let b = Tensor::from_vec(b, (d_out, joined_rank, n_experts), cpu)?.to_dtype(dtype)?;
     let width = n_experts * joined_rank;
     let factors = match first.reading {
-        Reading::AsTheyLie => [a.reshape((width, d_in))?, b.reshape((d_out, width))?],
+        AssumedOrientation::AsTheyLie => [a.reshape((width, d_in))?, b.reshape((d_out, width))?],
         // The transposed product has the factors exchanged.
-        Reading::Exchanged => [
+        AssumedOrientation::Exchanged => [
             b.permute((2, 1, 0))?
                 .contiguous()?
                 .reshape((width, d_out))?,

@@ -68,8 +68,8 @@ pub fn backward_recomputing(
         let snapshots = sources.iter().map(|source| source.snapshot());
         Ok(snapshots.collect::<candle_core::Result<_>>()?)
     };
-    let mut sums = Sums::default();
-    let mut shared = Shared::new(stack, x, context)?;
+    let mut sums = GradientSums::default();
+    let mut shared = SharedContext::new(stack, x, context)?;
     let n_layers = stack.layers().len();
     let (last, before) = (n_layers.checked_sub(1), 0..n_layers.saturating_sub(1));
     // Drawn right before a layer's masks, as in the stack's own forward pass.
@@ -179,7 +179,7 @@ fn sources(stack: &Stack) -> Vec<DropoutSource> {
 
 /// The context for every block, detached from its graph: otherwise each block's backward pass would run through the encoder
 /// and the position bias again.
-struct Shared {
+struct SharedContext {
     context: ForwardContext,
     /// The per-layer inputs.
     inputs: Option<Tensor>,
@@ -189,7 +189,7 @@ struct Shared {
     leaves: Vec<(Tensor, Var)>,
 }
 
-impl Shared {
+impl SharedContext {
     fn new(stack: &Stack, x: &Tensor, context: &ForwardContext) -> Result<Self> {
         let mut leaves = Vec::new();
         let mut cut = |tensor: &Tensor| -> Result<Tensor> {
@@ -260,7 +260,7 @@ impl Shared {
     }
 
     /// Returns the gradients of a layer's shared keys and values, which no earlier layer reads.
-    fn take(&mut self, layer: usize, sums: &mut Sums) -> Option<[Option<Tensor>; 2]> {
+    fn take(&mut self, layer: usize, sums: &mut GradientSums) -> Option<[Option<Tensor>; 2]> {
         let at = self.keys.iter().position(|(of, ..)| *of == layer)?;
         let (_, leaves, _) = self.keys.remove(at);
         Some(leaves.map(|leaf| sums.by_id.remove(&leaf.id())))
@@ -269,17 +269,17 @@ impl Shared {
 
 /// Gradients added up over the blocks.
 #[derive(Default)]
-struct Sums {
+struct GradientSums {
     by_id: HashMap<TensorId, Tensor>,
 }
 
-impl Sums {
+impl GradientSums {
     /// Adds one block's gradients, and returns that of its input.
     fn take(
         &mut self,
         mut store: GradStore,
         parameters: &[(String, Var)],
-        shared: &Shared,
+        shared: &SharedContext,
         input: &Var,
     ) -> Result<Tensor> {
         let Some(gradient) = store.remove(input) else {

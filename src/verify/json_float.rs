@@ -16,7 +16,7 @@ pub(super) fn number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok,
 /// Serializes an optional float.
 pub(super) fn option<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Number(#[serde(serialize_with = "number")] f64);
+    struct FiniteNumber(#[serde(serialize_with = "number")] f64);
 
-    value.map(Number).serialize(serializer)
+    value.map(FiniteNumber).serialize(serializer)
 }

@@ -18,13 +18,13 @@ pub(super) const WHOLE: [&str; 4] = [
 /// The point in a run that produces a tensor. The derived order is the execution order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stage {
-    stack: Stack,
+    stack: StackOrder,
     at: At,
 }
 
 /// The stack in a model that produces a tensor, in execution order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stack {
+enum StackOrder {
     /// An encoder, which runs before the decoder.
     Encoder,
     /// The only stack; with two, the decoder or the text tower.
@@ -67,9 +67,9 @@ pub(super) enum Point {
 impl Stage {
     /// Parses a stage's name; `None` for any other name.
     pub(super) fn parse(name: &str) -> Option<Self> {
-        let both = |at| Some((Stack::Both, at));
+        let both = |at| Some((StackOrder::Both, at));
         let of_two = match name {
-            "encoder_last_hidden_state" => Some((Stack::Encoder, At::LastHiddenState)),
+            "encoder_last_hidden_state" => Some((StackOrder::Encoder, At::LastHiddenState)),
             "text_embeds" => both(At::TextEmbeds),
             "image_embeds" => both(At::ImageEmbeds),
             "logits_per_image" => both(At::LogitsPerImage),
@@ -79,12 +79,12 @@ impl Stage {
             return Some(Self { stack, at });
         }
         let of_stack = |stack, start| name.strip_prefix(start).map(|name| (stack, name));
-        let (stack, name) = of_stack(Stack::Encoder, "encoder.")
-            .or(of_stack(Stack::Vision, "vision."))
-            .unwrap_or((Stack::Own, name));
+        let (stack, name) = of_stack(StackOrder::Encoder, "encoder.")
+            .or(of_stack(StackOrder::Vision, "vision."))
+            .unwrap_or((StackOrder::Own, name));
         let at = At::parse(name)?;
         // The encoder's last hidden state has its own name.
-        let is_spelt_otherwise = (stack, at) == (Stack::Encoder, At::LastHiddenState);
+        let is_spelt_otherwise = (stack, at) == (StackOrder::Encoder, At::LastHiddenState);
         (!is_spelt_otherwise).then_some(Self { stack, at })
     }
 
@@ -164,7 +164,8 @@ pub(super) fn starts_a_run(name: &str, start: Start) -> bool {
 pub(super) fn is_per_token(name: &str) -> bool {
     match Stage::parse(name) {
         Some(Stage {
-            stack: Stack::Both, ..
+            stack: StackOrder::Both,
+            ..
         }) => false,
         Some(Stage {
             at: At::PoolerOutput,

@@ -20,7 +20,7 @@ pub(super) struct Peers {
 }
 
 /// A gradient computed by PyTorch.
-struct Gradient<'f> {
+struct TorchGradient<'f> {
     module: &'f str,
     largest: f64,
     /// The largest error divided by the largest value, and the median error divided by the median value; `None`
@@ -30,7 +30,7 @@ struct Gradient<'f> {
 
 /// Returns each gradient's peers, in order.
 pub(super) fn peers(gradients: &[(String, Expected)], kept: Option<&KeptRows>) -> Vec<Peers> {
-    let known: Vec<Gradient> = gradients
+    let known: Vec<TorchGradient> = gradients
         .iter()
         .filter_map(|(name, expected)| gradient(name, expected, kept))
         .collect();
@@ -54,7 +54,7 @@ fn gradient<'f>(
     name: &'f str,
     expected: &Expected,
     kept: Option<&KeptRows>,
-) -> Option<Gradient<'f>> {
+) -> Option<TorchGradient<'f>> {
     let torch = elements(expected.value()).ok()?;
     let exact = match expected.exact() {
         Some(exact) => elements(exact).ok()?,
@@ -80,7 +80,7 @@ fn gradient<'f>(
         relative(error, value),
         relative(median(errors), median(values)),
     );
-    Some(Gradient {
+    Some(TorchGradient {
         module: module(name),
         largest: if value.is_finite() { value } else { 0.0 },
         errors: expected.exact().map(|_| relative),

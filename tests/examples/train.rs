@@ -87,7 +87,7 @@ fn a_resumed_training_has_the_bits_of_an_uninterrupted_one() {
 }
 
 #[test]
-fn what_a_training_cannot_resume_from_is_named() {
+fn state_files_that_cannot_be_resumed_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state.safetensors");
     fresh(SETTINGS).save(&state).unwrap();

@@ -54,7 +54,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_a_model_needs_is_copied_to_a_new_directory_and_its_card_is_not() {
+fn files_that_a_model_needs_are_copied_and_its_card_is_not() {
     let from = folder();
     fs::write(from.path().join("notes.txt"), "mine").unwrap();
     let checkpoint = Checkpoint::open(from.path()).unwrap();
@@ -129,7 +129,7 @@ fn another_checkpoints_directory_keeps_what_the_new_one_does_not_have() {
 }
 
 #[test]
-fn what_is_no_part_of_a_checkpoint_is_never_replaced() {
+fn files_that_do_not_belong_to_a_checkpoint_are_never_replaced() {
     for name in [
         "notes.txt",
         "pytorch_model.bin",

@@ -77,7 +77,7 @@ fn a_written_file_has_the_permissions_of_any_new_file() {
 /// A rename would replace /dev/null by a file.
 #[test]
 #[cfg(unix)]
-fn what_is_no_file_is_not_replaced() {
+fn paths_that_are_not_files_are_not_replaced() {
     use std::os::unix::{fs::FileTypeExt, net::UnixListener};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -91,7 +91,7 @@ fn what_is_no_file_is_not_replaced() {
 
 #[test]
 #[cfg(unix)]
-fn a_link_stays_and_the_file_behind_it_is_replaced_with_its_permissions() {
+fn a_link_stays_and_its_target_is_replaced_with_its_permissions() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("there")).unwrap();

@@ -163,7 +163,7 @@ fn a_model_of_pytorch_s_files_is_that_of_safetensors() {
 }
 
 #[test]
-fn what_pytorch_s_file_holds_is_saved_as_safetensors() {
+fn a_pytorch_file_is_saved_as_safetensors() {
     if !is_present("pickles") {
         return;
     }

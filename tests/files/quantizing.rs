@@ -270,7 +270,7 @@ fn packed_words_and_scales_are_those_of_compressed_tensors() {
 }
 
 #[test]
-fn what_cannot_be_said_or_replaced_is_refused_and_nothing_is_left() {
+fn inexpressible_settings_and_existing_files_are_refused_without_leftovers() {
     let gguf = Quantization::Gguf(GgufType::Q8_0);
     let int4 = |group_size| Quantization::CompressedTensors {
         bits: 4,

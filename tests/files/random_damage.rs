@@ -29,7 +29,7 @@ fn a_damaged_file_is_judged_as_by_the_safetensors_crate() {
 
 /// Well-formed headers with wrong and right values; random bytes rarely pass the JSON parser.
 #[test]
-fn a_header_of_any_numbers_is_judged_as_by_the_safetensors_crate() {
+fn a_random_header_is_judged_as_by_the_safetensors_crate() {
     for_cases(CASES, |draw| {
         let mut filled = 0u64;
         let mut tensors = Vec::new();

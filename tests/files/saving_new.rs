@@ -81,7 +81,7 @@ fn a_fresh_stack_saved_in_shards_opens_with_the_same_parameters() {
 }
 
 #[test]
-fn what_makes_no_checkpoint_is_refused_and_leaves_no_file() {
+fn incomplete_new_checkpoints_are_refused_and_leave_no_file() {
     let (architecture, parameters) = drawn();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new");

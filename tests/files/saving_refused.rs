@@ -153,7 +153,7 @@ fn a_source_that_is_cut_short_leaves_no_copy() {
 }
 
 #[test]
-fn what_goes_to_disk_has_a_place_there() {
+fn every_saved_parameter_has_a_name_on_disk() {
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
     let to_disk = |role: &str, size: usize| {
         let tensor = Tensor::zeros(size, DType::F32, &Device::Cpu).unwrap();

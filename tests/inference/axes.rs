@@ -47,7 +47,7 @@ fn in_pieces(x: &Tensor, mut run: impl FnMut(&Tensor, &ForwardContext) -> Tensor
 }
 
 #[test]
-fn time_row_and_column_turn_the_same_behind_a_cache_and_differ_from_counting() {
+fn time_row_and_column_rotate_the_same_with_a_cache_and_differ_from_counting() {
     if !is_present("families") || !has_f64("positions of three numbers in f64") {
         return;
     }
@@ -86,7 +86,7 @@ fn time_row_and_column_turn_the_same_behind_a_cache_and_differ_from_counting() {
 }
 
 #[test]
-fn three_equal_numbers_turn_as_one_and_one_row_is_every_sequences() {
+fn three_equal_positions_rotate_as_one_and_one_row_applies_to_every_sequence() {
     if !is_present("families") {
         return;
     }

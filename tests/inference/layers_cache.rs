@@ -80,7 +80,7 @@ fn clones_go_on_differently_and_each_as_if_alone() {
 
 /// Otherwise each step of a stack with variables would keep the graph of all earlier steps.
 #[test]
-fn what_a_cache_gives_has_no_graph() {
+fn outputs_with_a_cache_have_no_graph() {
     for config in [small::decoder(), kinds::cross_decoder()] {
         let layers = stack(&config);
         let plain = with_memory(&[2, 4, MEMORY]);

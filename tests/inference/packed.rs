@@ -253,7 +253,7 @@ fn to_be_watched_changes_no_bit() {
 }
 
 #[test]
-fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_behind_it() {
+fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_after_it() {
     for (label, checkpoint, packed) in packed_stacks() {
         let (seq, padding) = (5, 4);
         let x = input(3, seq, width(&packed));
@@ -372,7 +372,7 @@ fn a_decoder_fed_in_chunks_gives_the_bits_of_the_full_forward() {
 }
 
 #[test]
-fn what_a_packed_layer_cannot_do_is_an_error() {
+fn unsupported_options_of_packed_layers_are_errors() {
     let checkpoint = stacks()[0].open();
     let packed = checkpoint.packed_stack(Precision::F32).unwrap();
     let x = input(1, 3, width(&packed));

@@ -200,7 +200,7 @@ fn to_go_back_too_far_changes_no_layer() {
 
 /// A refused call may have dropped in one layer what only its own queries would not have seen.
 #[test]
-fn behind_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
+fn after_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
     let config = kinds::cross_decoder().with_each(|_, block| block.attention.window = Some(3));
     let stack = packed(&config);
     let plain = with_memory(&[2, 4, MEMORY]);
@@ -229,7 +229,7 @@ fn behind_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
 }
 
 #[test]
-fn positions_before_the_first_mask_and_behind_the_last_are_all_kept() {
+fn positions_before_the_first_mask_and_after_the_last_are_all_kept() {
     let layers = stack(&small::decoder());
     let packed = layers.clone().pack(Precision::F32).unwrap();
     let masked = |rows: &[[u8; 2]; 2]| {

@@ -44,7 +44,7 @@ fn feed_forward_is_four_times_as_wide_by_default() {
 }
 
 #[test]
-fn fresh_parameters_have_the_asked_statistics() {
+fn fresh_parameters_have_the_requested_statistics() {
     let (d_model, d_ff) = (300, 700);
     let config = FeedForwardConfig::new(d_model).with_d_ff(d_ff);
     let parameters = VarMap::new();

@@ -303,7 +303,7 @@ fn errors_name_the_argument_and_what_was_expected() {
 }
 
 #[test]
-fn targets_that_do_not_fit_their_numbers_are_named() {
+fn targets_that_do_not_fit_their_values_are_named() {
     let x = random_in(DType::F32, &[2, 3], 1);
     let refused = |target: Tensor, words: &[&str]| {
         assert_says(message(ops::mse(&x, &target)), words);

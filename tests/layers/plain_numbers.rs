@@ -310,7 +310,7 @@ fn a_square_mlp_asks_for_its_layout_and_gives_both() {
 }
 
 #[test]
-fn layer_norm_by_scale_and_shift_gives_the_asked_digits() {
+fn layer_norm_by_scale_and_shift_gives_the_expected_digits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("norm.safetensors");
     let map = std::collections::HashMap::from([

@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[test]
-fn what_stands_in_padding_does_not_change_a_bit_of_the_kept_rows() {
+fn the_contents_of_padding_do_not_change_a_bit_of_the_kept_rows() {
     for s in subjects() {
         let (x, other) = (s.input(1), s.input(2));
         for (mask, padding, kept) in [(RIGHT, 5, 0), (LEFT, 0, 4)] {
@@ -199,7 +199,7 @@ fn a_view_gives_the_bits_and_the_gradients_of_its_copy() {
 }
 
 #[test]
-fn a_sequence_without_any_real_token_gives_finite_numbers_and_gradients() {
+fn a_sequence_without_any_real_token_gives_finite_outputs_and_gradients() {
     for s in subjects() {
         let context = masked_each([[1; SEQ], [0; SEQ], LEFT]);
         let loader = s.checkpoint.trainable(s.dtype, &device()).unwrap();

@@ -159,7 +159,7 @@ fn a_saved_copy_has_the_adapter_in_its_weights() {
 }
 
 #[test]
-fn an_adapter_over_quantised_weights_is_added_to_their_numbers() {
+fn an_adapter_on_quantized_weights_is_added_to_the_dequantized_values() {
     if !["adapters", "gguf", "quantized"]
         .into_iter()
         .all(is_present)
@@ -361,7 +361,7 @@ fn an_adapter_alone_names_its_base_model_or_finds_it() {
 }
 
 #[test]
-fn what_an_adapter_does_and_is_not_done_is_refused_by_its_key() {
+fn unsupported_features_of_adapters_are_refused_by_key() {
     if !is_present("adapters") || !is_present("families") {
         return;
     }

@@ -90,7 +90,7 @@ fn results_err_by_no_more_than_rounding_the_rows_makes() {
 }
 
 #[test]
-fn files_of_numbers_and_layers_in_memory_are_refused_with_the_cure() {
+fn unquantized_files_and_layers_in_memory_are_refused_with_the_cure() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     let refused = checkpoint.packed_model(Precision::AsStored).unwrap_err();
     let message = refused.to_string();

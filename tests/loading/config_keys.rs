@@ -315,7 +315,7 @@ fn a_bidirectional_gemma_sees_half_its_window_on_each_side() {
 }
 
 #[test]
-fn no_experts_and_no_clipping_are_said_by_0() {
+fn the_value_0_means_no_experts_and_no_clipping() {
     for name in ["qwen2_moe", "qwen3_moe"] {
         let keys = [
             ("num_experts", json!(0)),

@@ -25,7 +25,7 @@ fn with(text: String, key: &str, value: &str) -> Vec<u8> {
 }
 
 #[test]
-fn numbers_that_are_not_finite_are_read_over_where_nothing_reads_them() {
+fn non_finite_values_of_unread_keys_are_ignored() {
     let usual = opened(String::into_bytes).unwrap();
     for value in ["NaN", "[0.0, Infinity]", "-Infinity", "\"Infinity\""] {
         let found = opened(|text| with(text, "time_step_limit", value)).unwrap();

@@ -71,7 +71,7 @@ fn other_files_of_the_family_are_read_as_transformers_reads_them() {
 }
 
 #[test]
-fn what_no_block_has_is_refused_by_its_key() {
+fn unsupported_block_features_are_refused_by_key() {
     for (changes, words) in [
         (json!({"conv_kernel_size": 3}), ["conv_kernel_size", "3"]),
         (

@@ -108,7 +108,7 @@ fn layers_that_predict_further_tokens_are_ignored_in_every_family() {
 }
 
 #[test]
-fn a_layer_behind_the_last_is_ignored_where_the_configuration_says_that_it_predicts() {
+fn a_layer_after_the_last_is_ignored_if_the_configuration_says_that_it_predicts() {
     if !is_present("families/glm4_moe") {
         return;
     }

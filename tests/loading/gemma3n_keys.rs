@@ -51,7 +51,7 @@ fn each_fifth_layer_is_global_the_first_ten_are_cut_and_the_last_share_keys() {
 }
 
 #[test]
-fn what_contradicts_is_refused_by_its_key() {
+fn contradictions_are_refused_by_key() {
     for (changes, key) in [
         (json!({"altup_correct_scale": false}), "altup_correct_scale"),
         (json!({"intermediate_size": [48, 48]}), "intermediate_size"),

@@ -43,7 +43,7 @@ fn each_sixth_layer_is_global_and_the_last_share_keys_with_their_kind() {
 
 /// transformers writes them with leading zeros, as many digits as the last layer's index.
 #[test]
-fn the_numbers_of_layers_may_begin_with_zeros() {
+fn layer_indices_may_have_leading_zeros() {
     let each = json!({"03": {"head_dim": 12}, "11": {"head_dim": 20, "num_key_value_heads": 1}});
     let keys = json!({"per_layer_config": each, "num_kv_shared_layers": 0});
     let stack = text(keys).unwrap().config;
@@ -70,7 +70,7 @@ fn values_are_keys_where_attention_is_global() {
 }
 
 #[test]
-fn what_no_block_has_is_refused_by_its_key() {
+fn unsupported_block_features_are_refused_by_key() {
     for (changes, key) in [
         (json!({"enable_moe_block": true}), "enable_moe_block"),
         (

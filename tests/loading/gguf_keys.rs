@@ -28,7 +28,7 @@ fn scaling(name: &str, keys: &[(&str, Vec<u8>)]) -> RotaryScaling {
 }
 
 #[test]
-fn keys_that_change_numbers_are_read_or_refused_by_name() {
+fn keys_that_change_results_are_read_or_refused_by_name() {
     if !is_present("gguf") {
         return;
     }
@@ -126,7 +126,7 @@ fn a_rotation_is_scaled_as_its_keys_say() {
 }
 
 #[test]
-fn what_is_not_causal_sees_both_sides() {
+fn bidirectional_attention_sees_both_sides() {
     if !is_present("gguf") {
         return;
     }

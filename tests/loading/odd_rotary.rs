@@ -48,7 +48,7 @@ fn four_dimensions_turn_with_the_frequencies_of_three() {
 }
 
 #[test]
-fn what_transformers_cannot_turn_is_refused() {
+fn rotations_that_fail_in_transformers_are_refused() {
     for model_type in ["phi", "stablelm"] {
         let words = [
             "3 dimensions of each head are rotated",

@@ -102,7 +102,7 @@ fn every_weight_has_the_bits_that_the_format_s_own_package_gives_it() {
 }
 
 #[test]
-fn results_are_those_of_transformers_on_the_dequantised_weights() {
+fn results_are_those_of_transformers_on_the_dequantized_weights() {
     for Judged {
         name,
         checkpoint,

@@ -132,7 +132,7 @@ fn the_report_names_unused_and_missing_before_anything_is_loaded() {
 // Strictness and the other options.
 
 #[test]
-fn an_unknown_tensor_is_refused_or_left_out_as_asked() {
+fn an_unknown_tensor_is_refused_or_left_out_as_requested() {
     let folder = changed("tiny-bert", |tensors| {
         let extra = tensors[0].1.clone();
         tensors.push(("encoder.layer.0.adapter.bias".to_string(), extra));
@@ -281,7 +281,7 @@ fn a_block_that_is_not_there_is_an_error() {
 
 /// A layer's error is candle's, which only has text; the loader returns the typed one.
 #[test]
-fn errors_behind_candle_keep_their_type() {
+fn errors_that_pass_through_candle_keep_their_type() {
     let checkpoint = open("tiny-bert");
     let loader = checkpoint.loader(DType::F32, &CPU).unwrap();
     let vb = loader.var_builder().pp("blocks.0.feed_forward.up");

@@ -23,9 +23,9 @@ const NEW: usize = 17;
 const SLACK: usize = 24 << 20;
 
 #[test]
-fn codes_are_continued_in_little_more_than_file_and_cache() {
+fn quantized_models_run_in_little_more_than_file_and_cache() {
     in_a_process_of_its_own(
-        "codes::codes_are_continued_in_little_more_than_file_and_cache",
+        "codes::quantized_models_run_in_little_more_than_file_and_cache",
         measure,
     );
 }

@@ -26,9 +26,9 @@ const N_BLOCKS: usize = 6;
 const GROUP: usize = 128;
 
 #[test]
-fn adapters_over_codes_take_half_the_memory_or_less() {
+fn adapters_on_quantized_weights_take_at_most_half_the_memory() {
     in_a_process_of_its_own(
-        "quantized_lora::adapters_over_codes_take_half_the_memory_or_less",
+        "quantized_lora::adapters_on_quantized_weights_take_at_most_half_the_memory",
         measure,
     );
 }
@@ -73,7 +73,7 @@ fn peak(checkpoint: &Checkpoint) -> usize {
 
 #[test]
 #[ignore = "a measurement: `cargo test --release --test memory -- --ignored --nocapture`"]
-fn time_of_a_step_over_codes() {
+fn time_of_a_step_on_quantized_weights() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     write_gptq(folder.path());

@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[test]
-fn calls_beside_a_busy_pool_leave_nothing_behind() {
+fn calls_beside_a_busy_pool_leave_no_memory() {
     let _alone = alone();
     let stacks = [small::encoder(), small::decoder()];
     let stacks = stacks.map(|config| stack(&config).pack(Precision::F32).unwrap());

@@ -108,7 +108,7 @@ impl Layers {
 }
 
 #[test]
-fn eight_callers_get_the_bits_that_each_has_alone_and_leave_nothing_behind() {
+fn eight_callers_get_the_bits_that_each_has_alone_and_leave_no_memory() {
     let _alone = alone();
     let asked = |name: &str| env::var(name).ok();
     let calls = asked("CANDLE_BLOCKS_SOAK").map_or(CALLS, |n| n.parse().unwrap());

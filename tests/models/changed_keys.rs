@@ -50,7 +50,7 @@ impl Change {
 }
 
 #[test]
-fn a_changed_key_changes_the_numbers_as_in_transformers() {
+fn a_changed_key_changes_results_as_in_transformers() {
     let mut failures = Vec::new();
     for change in changes() {
         let label = change.path.display();

@@ -81,7 +81,7 @@ fn greedy_tokens_are_transformers_with_a_cache_and_without() {
 }
 
 #[test]
-fn logits_behind_a_cache_are_those_of_the_whole_sequence() {
+fn logits_with_a_cache_are_those_of_the_whole_sequence() {
     if !has_f64("decoding in f64") {
         return;
     }
@@ -192,7 +192,7 @@ fn a_table_that_both_stacks_share_is_one_parameter_and_is_saved() {
 }
 
 #[test]
-fn what_a_model_of_two_stacks_lacks_is_said_with_the_cure() {
+fn a_missing_part_of_a_model_with_two_stacks_is_reported_with_the_cure() {
     if !is_present("families/bart") {
         return;
     }

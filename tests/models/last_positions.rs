@@ -50,7 +50,7 @@ fn has_alibi(model: &Model) -> bool {
 }
 
 #[test]
-fn the_logits_behind_a_prompt_have_the_bits_of_the_whole_pass() {
+fn the_logits_after_a_prompt_have_the_bits_of_the_whole_pass() {
     let ids = tokens(&[[5, 3, 7, 4, 6, 2], [2, 2, 5, 3, 4, 7]]);
     let mask = tokens(&[[1; 6], [0, 0, 1, 1, 1, 1]]);
     let mut n = 0;

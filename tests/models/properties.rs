@@ -57,7 +57,7 @@ fn assert_padded(side: Side, least: usize) {
 }
 
 #[test]
-fn padding_behind_a_text_changes_nothing_of_it() {
+fn padding_after_a_text_does_not_change_its_results() {
     assert_padded(Side::Right, 150);
 }
 

@@ -70,7 +70,7 @@ fn a_model_without_a_head_predicts_no_token() {
 }
 
 #[test]
-fn what_is_not_read_is_named() {
+fn unread_keys_are_named() {
     for model in opened("tiny-bert") {
         let refused = message(model.forward(&ModelInput::default()));
         assert_says(refused, &["input_ids", "missing"]);

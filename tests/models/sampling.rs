@@ -64,7 +64,7 @@ fn drawn(sampling: Sampling, logits: &[f32], tokens: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn tokens_are_drawn_with_the_probabilities_of_transformers() {
+fn tokens_are_sampled_with_the_probabilities_of_transformers() {
     let path = weights("reference/generation.safetensors");
     let tensors = safetensors::load(path, &Device::Cpu).unwrap();
     let vector = |name: &str| tensors[name].to_vec1::<f32>().unwrap();
@@ -181,7 +181,7 @@ fn settings_out_of_range_are_refused_by_name() {
 }
 
 #[test]
-fn logits_that_are_no_numbers_choose_nothing() {
+fn nan_logits_select_no_token() {
     for bad in [f32::NAN, f32::NEG_INFINITY] {
         for sampling in [Sampling::greedy(), Sampling::at(1.0)] {
             let logits = Tensor::new(&[[bad, bad]], &Device::Cpu).unwrap();

@@ -143,7 +143,7 @@ fn a_fresh_model_of_every_family_saved_and_opened_gives_the_same_bits() {
 }
 
 #[test]
-fn embeddings_and_heads_are_drawn_as_transformers_draws_them() {
+fn embeddings_and_heads_are_initialized_as_in_transformers() {
     let (_, fresh, _) = drawn(&weights("tiny-gpt2"));
     let parameters = fresh.parameters();
     for role in ["embeddings.word.weight", "embeddings.position.weight"] {

@@ -53,7 +53,7 @@ fn an_image_of_a_size_that_no_patch_divides_is_refused_with_the_cure() {
 
 /// Like SigLIP's 384 pixels, of which patches with 14 leave 6.
 #[test]
-fn what_fills_no_patch_of_a_trained_size_is_left_out_as_by_a_convolution() {
+fn pixels_that_fill_no_patch_are_left_out_as_by_a_convolution() {
     let config = PatchEmbeddingsConfig {
         class_token: false,
         ..PatchEmbeddingsConfig::new(8, 3, 5)
@@ -152,7 +152,7 @@ fn a_table_of_positions_that_is_no_square_is_refused() {
 }
 
 #[test]
-fn hidden_states_of_other_patches_than_said_are_refused_with_the_cure() {
+fn hidden_states_of_other_patches_than_given_are_refused_with_the_cure() {
     if !is_present("families/dinov3_vit") {
         return;
     }

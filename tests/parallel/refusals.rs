@@ -34,7 +34,7 @@ fn refusals_of_parts(work: impl Fn(TensorParallel) -> String + Sync) -> Vec<Stri
 }
 
 #[test]
-fn what_is_of_all_heads_together_is_named() {
+fn parts_that_span_all_heads_are_named() {
     if !is_present("families") {
         return;
     }
@@ -76,7 +76,7 @@ fn quantized_weights_are_refused() {
 }
 
 #[test]
-fn codes_as_stored_are_refused() {
+fn as_stored_precision_is_refused_on_ranks() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     for message in of_ranks(2, |rank| {
         let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
@@ -99,7 +99,7 @@ fn variables_are_not_packed() {
 }
 
 #[test]
-fn dropout_is_refused_where_it_would_be_drawn() {
+fn dropout_is_refused_where_it_would_be_applied() {
     for message in refusals_of_parts(|parallel| {
         let block = &parallel.config().blocks[0];
         assert!(block.residual.attention_dropout > 0.0);
@@ -126,7 +126,7 @@ fn adapters_are_refused() {
 
 /// One rank alone has the bias: its backward pass would wait for others that have nothing to train.
 #[test]
-fn a_bias_behind_a_sum_is_not_trained_without_its_weight() {
+fn a_bias_after_a_sum_is_not_trained_without_its_weight() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     for message in of_ranks(2, |rank| {
         let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();

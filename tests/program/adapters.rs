@@ -46,7 +46,7 @@ fn adapters_that_are_given_are_applied_in_their_order() {
 }
 
 #[test]
-fn an_adapter_beside_the_model_is_applied_and_said() {
+fn an_adapter_beside_the_model_is_applied_and_reported() {
     if !is_present("adapters") {
         return;
     }

@@ -197,7 +197,7 @@ fn text_says_what_json_says() {
 }
 
 #[test]
-fn as_many_threads_as_asked_for_whatever_the_environment_says() {
+fn the_requested_number_of_threads_overrides_the_environment() {
     for asked in ["1", "3"] {
         let mut command = program();
         command.env("RAYON_NUM_THREADS", "2");

@@ -45,7 +45,7 @@ fn promised(checkpoint: &Checkpoint, shape: &[usize]) -> Vec<(String, Vec<usize>
 }
 
 #[test]
-fn run_writes_the_promised_names_and_shapes_in_the_asked_type() {
+fn run_writes_the_promised_names_and_shapes_in_the_requested_type() {
     for (name, flags) in present(CHECKPOINTS, |c| c.0) {
         let scratch = Scratch::of(name);
         let answer = scratch.run(flags);

@@ -90,7 +90,7 @@ fn the_last_message_is_continued_and_the_answer_generated() {
 }
 
 #[test]
-fn what_no_conversation_has_is_refused() {
+fn malformed_conversations_are_refused() {
     let Some(folder) = folder() else { return };
     let refused = |arguments: &[&str], words: &[&str]| {
         generate(folder.path(), arguments).assert_refused(words);

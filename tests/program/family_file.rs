@@ -93,7 +93,7 @@ fn the_program_takes_a_table() {
 type Change = fn(&mut Value);
 
 #[test]
-fn what_is_wrong_in_a_table_is_named_with_its_key() {
+fn faults_in_a_table_are_named_with_their_key() {
     let faults: [(Change, &str); 11] = [
         (
             |t| t["blocks"] = json!("h.{i}."),

@@ -287,7 +287,7 @@ fn a_mask_of_any_type_is_read_as_by_run() {
 }
 
 #[test]
-fn what_cannot_be_continued_is_refused_in_one_line() {
+fn prompts_that_cannot_be_continued_are_refused_in_one_line() {
     let Some(folder) = Folder::new() else { return };
     let output = folder.path("out.safetensors");
     let out = ["--output", output.to_str().unwrap()];
@@ -407,7 +407,7 @@ fn the_best_beams_are_written_with_their_scores() {
 }
 
 #[test]
-fn a_checkpoint_that_draws_tokens_is_noted_and_followed_when_asked() {
+fn recommended_sampling_is_noted_and_followed_on_request() {
     let Some(folder) = Folder::new() else { return };
     let model = configured(
         &folder,

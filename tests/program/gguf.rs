@@ -100,7 +100,7 @@ fn beside(folder: &Path, tokens: &[u32]) -> PathBuf {
 }
 
 #[test]
-fn files_beside_do_not_go_before_the_file_unless_asked() {
+fn files_beside_take_precedence_only_if_requested() {
     let Some(expected) = expected() else { return };
     let folder = tempfile::tempdir().unwrap();
     let tokens = ids(&expected["tokens"]);

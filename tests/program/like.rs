@@ -43,7 +43,7 @@ fn assert_is_torchs(checkpoint: &Checkpoint) {
 }
 
 #[test]
-fn smollm3_in_a_few_lines_of_json_gives_pytorchs_numbers() {
+fn smollm3_in_a_few_lines_of_json_gives_pytorchs_results() {
     let text = fs::read_to_string(table()).unwrap();
     assert!(text.lines().count() <= 15, "{text}");
     let checkpoint = smollm3(Family::from_json_file(table()).unwrap());
@@ -272,7 +272,7 @@ fn any_setting_of_blocks_and_stack_may_differ() {
 }
 
 #[test]
-fn what_is_wrong_in_a_difference_is_named() {
+fn faults_in_a_difference_are_named() {
     if !is_present(LLAMA) {
         return;
     }

@@ -44,7 +44,7 @@ fn any_number_of_threads_writes_the_same_bytes() {
 }
 
 #[test]
-fn every_level_of_instructions_gives_pytorchs_numbers() {
+fn every_instruction_set_gives_pytorchs_results() {
     for name in present(CHECKPOINTS, |&name| name) {
         let scratch = Scratch::of(name);
         for level in LEVELS {
@@ -91,7 +91,7 @@ fn levels_agree_on_what_they_round_to() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_refused_with_what_to_give_instead() {
+fn checkpoints_that_cannot_be_packed_are_refused_with_the_cure() {
     let scratch = Scratch::of("tiny-bert");
     for (flags, words) in [
         (
@@ -145,7 +145,7 @@ fn a_comparison_that_packing_must_fail_says_why() {
 }
 
 #[test]
-fn as_stored_says_what_it_does_not_pack_as_stored() {
+fn as_stored_reports_weights_that_it_does_not_pack_as_stored() {
     let folder = tempfile::tempdir().unwrap();
     let [input, output] =
         ["ids", "out"].map(|name| folder.path().join(format!("{name}.safetensors")));

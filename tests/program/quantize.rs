@@ -63,7 +63,7 @@ fn every_format_is_written_and_reported_by_tensor_and_kind() {
 }
 
 #[test]
-fn what_is_stored_in_another_way_is_noted_with_the_reason() {
+fn tensors_stored_in_another_type_are_noted_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let answer = quantize("tiny-bert", "q4_k", &folder.path().join("model.gguf"), &[]);
     answer.assert_status(0);

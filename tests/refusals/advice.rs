@@ -122,7 +122,7 @@ fn an_optimiser_before_the_layers_is_told_to_make_them_first() {
 
 /// `quantization_config` in files on the Hub, and words in the error.
 #[test]
-fn quantised_weights_that_are_not_read_are_refused_by_their_method() {
+fn unsupported_quantized_weights_are_refused_by_their_method() {
     let methods: [(Value, &[&str]); 4] = [
         (
             json!({"quant_method": "hqq", "bits": 4, "group_size": 64}),

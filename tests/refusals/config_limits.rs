@@ -87,7 +87,7 @@ fn factors_that_give_nan_are_refused() {
 }
 
 #[test]
-fn a_norm_behind_the_residual_of_a_parallel_block_is_refused() {
+fn a_norm_after_the_residual_of_a_parallel_block_is_refused() {
     refused(
         |b| {
             b.topology = Topology::Parallel(ParallelNorm::Separate);

@@ -56,7 +56,7 @@ fn a_mask_of_an_encoders_output_is_called_so() {
 }
 
 #[test]
-fn marks_are_not_taken_for_numbers_to_add() {
+fn key_masks_are_not_mistaken_for_additive_masks() {
     let ones = Tensor::ones((2, 1, 5, 5), DType::U8, &Device::Cpu).unwrap();
     let mask = AttentionMask::none().with_additive(ones);
     let context = ForwardContext::evaluation().with_mask(mask);

@@ -172,7 +172,7 @@ fn a_mixture_of_experts_does_not_mix_rows_of_another_width() {
 }
 
 #[test]
-fn weights_are_neither_loaded_nor_drawn_as_integers() {
+fn weights_are_neither_loaded_nor_initialized_as_integers() {
     let (dtype, cpu) = (DType::U8, &Device::Cpu);
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     let fresh = Fresh::new(Initialization::layers(), 1, dtype, cpu);

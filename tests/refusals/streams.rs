@@ -80,7 +80,7 @@ fn a_low_rank_is_beside_the_attention_of_a_sequential_block() {
 }
 
 #[test]
-fn what_is_cut_is_a_gate_without_a_clamp() {
+fn only_gates_without_a_clamp_are_cut_off() {
     let gated = FeedForwardConfig::new(8).with_form(FeedForwardForm::Gated);
     gated.clone().with_sparsity(Some(0.5)).validate().unwrap();
     for share in [0.0, 1.0, -0.5, f64::NAN] {

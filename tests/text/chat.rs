@@ -171,7 +171,7 @@ fn constructs_of_jinja2_are_rendered_as_there_or_refused_by_name() {
 }
 
 #[test]
-fn a_template_that_is_missing_or_wrong_is_said() {
+fn a_missing_or_wrong_template_is_reported() {
     if !is_present("tiny-gpt-text") {
         return;
     }
@@ -205,7 +205,7 @@ fn folder_with(files: &[(&str, &str)]) -> TempDir {
 }
 
 #[test]
-fn of_several_templates_the_one_for_tools_is_taken_with_tools_and_any_by_its_name() {
+fn tools_select_the_template_for_tools_and_a_name_selects_any() {
     if !is_present("tiny-gpt-text") {
         return;
     }

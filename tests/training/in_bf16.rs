@@ -197,7 +197,7 @@ fn every_way_through_a_stack_multiplies_in_the_same_precision() {
 }
 
 #[test]
-fn what_cannot_multiply_in_bf16_is_refused() {
+fn layers_without_bf16_products_are_refused() {
     let x = input();
     for dtype in [DType::F64, DType::F16, DType::BF16] {
         if dtype == DType::F64 && !has_f64("refusal of bf16") {

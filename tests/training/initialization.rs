@@ -237,7 +237,7 @@ fn a_parameter_is_not_made_in_two_types() {
 }
 
 #[test]
-fn what_cannot_be_drawn_is_an_error_that_names_the_parameter() {
+fn a_parameter_that_cannot_be_initialized_is_named() {
     let endless = Draw::TruncatedNormal {
         deviation: 1.0,
         cut: 0.0,

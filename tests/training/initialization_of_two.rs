@@ -31,7 +31,7 @@ const OF_TWO: [&str; 8] = [
 ];
 
 #[test]
-fn every_model_of_two_stacks_is_drawn_as_transformers_draws_it() {
+fn every_model_of_two_stacks_is_initialized_as_in_transformers() {
     if !is_present("families") {
         return;
     }
@@ -80,7 +80,7 @@ fn every_model_of_two_stacks_is_drawn_as_transformers_draws_it() {
 
 /// The row that PyTorch neither draws nor trains.
 #[test]
-fn the_embedding_of_the_padding_is_drawn_as_zeros() {
+fn the_padding_embedding_is_initialized_to_zeros() {
     let architecture = Architecture::open(weights("tiny-bert")).unwrap();
     let model = architecture.model_config().unwrap();
     let fresh = Fresh::new(

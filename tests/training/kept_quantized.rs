@@ -80,7 +80,7 @@ fn width(checkpoint: &Checkpoint) -> usize {
 }
 
 #[test]
-fn fifty_steps_over_codes_stay_on_the_loss_curve_of_peft() {
+fn fifty_steps_on_quantized_weights_stay_on_the_loss_curve_of_peft() {
     if !is_present("quantized") {
         return;
     }
@@ -180,7 +180,7 @@ fn results(checkpoint: &Checkpoint, dtype: DType, targets: &[&str]) -> Results {
 }
 
 #[test]
-fn output_and_every_gradient_have_the_bits_of_the_dequantised_model() {
+fn output_and_every_gradient_have_the_bits_of_the_dequantized_model() {
     let mut n_biases = 0;
     for path in committed() {
         for dtype in [DType::F32, DType::BF16, DType::F64] {
@@ -214,7 +214,7 @@ fn output_and_every_gradient_have_the_bits_of_the_dequantised_model() {
 }
 
 #[test]
-fn products_in_bf16_have_the_bits_of_the_dequantised_model() {
+fn products_in_bf16_have_the_bits_of_the_dequantized_model() {
     if !is_present("quantized") {
         return;
     }
@@ -240,7 +240,7 @@ fn gradient_bits(gradients: &Gradients) -> Vec<(String, Vec<u64>)> {
 
 /// With dropout, accumulated gradients and recomputed activations; then the adapters' files are compared.
 #[test]
-fn a_training_ends_in_the_same_files_as_over_the_dequantised_model() {
+fn a_training_ends_in_the_same_files_as_on_the_dequantized_model() {
     if !is_present("gguf") {
         return;
     }
@@ -285,7 +285,7 @@ fn a_training_ends_in_the_same_files_as_over_the_dequantised_model() {
 }
 
 #[test]
-fn whole_models_and_packed_ones_are_those_of_the_dequantised_model() {
+fn whole_and_packed_models_have_the_bits_of_the_dequantized_model() {
     for path in committed() {
         let folder = if path.is_dir() {
             &path
@@ -309,7 +309,7 @@ fn whole_models_and_packed_ones_are_those_of_the_dequantised_model() {
 }
 
 #[test]
-fn merging_into_codes_is_refused_and_the_cure_works() {
+fn merging_into_quantized_weights_is_refused_and_the_cure_works() {
     if !is_present("quantized") {
         return;
     }
@@ -335,7 +335,7 @@ fn merging_into_codes_is_refused_and_the_cure_works() {
 }
 
 #[test]
-fn a_checkpoint_without_quantised_weights_is_refused() {
+fn a_checkpoint_without_quantized_weights_is_refused() {
     let options = CheckpointOptions::default().keep_quantized();
     let checkpoint = options.open(weights("tiny-gpt2")).unwrap();
     let message = message(checkpoint.stack(DType::F32, &device()));
@@ -352,7 +352,7 @@ fn copied(name: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn codes_are_in_memory_so_that_the_file_may_go() {
+fn quantized_values_are_in_memory_so_the_file_may_be_removed() {
     if !is_present("quantized") {
         return;
     }
@@ -373,7 +373,7 @@ fn codes_are_in_memory_so_that_the_file_may_go() {
 }
 
 #[test]
-fn what_is_wrong_with_codes_is_said_where_they_are_loaded() {
+fn faulty_quantized_values_are_reported_when_they_are_loaded() {
     if !is_present("quantized") {
         return;
     }

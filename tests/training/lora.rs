@@ -304,7 +304,7 @@ fn a_file_whose_rank_is_not_that_of_its_adapters_is_refused() {
 }
 
 #[test]
-fn dropout_is_drawn_from_the_given_stream_and_in_training_only() {
+fn dropout_uses_the_given_stream_and_only_in_training() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     let run = |seed, train| {
         let mut config = checkpoint.config().clone();
@@ -327,7 +327,7 @@ fn dropout_is_drawn_from_the_given_stream_and_in_training_only() {
 }
 
 #[test]
-fn what_cannot_be_adapted_is_refused_and_the_stack_stays() {
+fn layers_that_cannot_be_adapted_are_refused_and_the_stack_is_unchanged() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
     let mut refused = |config: LoraConfig, culprit: &str| {

@@ -300,7 +300,7 @@ fn candles_own_interface_steps_too() {
 }
 
 #[test]
-fn what_cannot_be_trained_is_refused_with_its_name() {
+fn parameters_that_cannot_be_trained_are_refused_by_name() {
     let parameter = |value: &[f32]| Var::new(value, &device()).unwrap();
     let a = ("a".to_string(), parameter(&[1., 2.]));
     let group = |parameters: Vec<_>| ParameterGroup::new(parameters, 0.0);

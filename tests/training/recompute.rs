@@ -151,7 +151,7 @@ fn every_familys_gradients_are_those_without_with_dropout_and_padding() {
 }
 
 #[test]
-fn what_comes_in_gets_its_gradients() {
+fn inputs_get_their_gradients() {
     let part = StackPart::Decoder;
     let name = "families/t5";
     if !is_present(name) {
@@ -211,7 +211,7 @@ fn what_comes_in_gets_its_gradients() {
 }
 
 #[test]
-fn what_cannot_be_computed_again_is_an_error() {
+fn blocks_that_cannot_be_recomputed_are_an_error() {
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
     let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
     let mut stack = Stack::new(&with_dropout(checkpoint.config()), loader.var_builder()).unwrap();

@@ -254,7 +254,7 @@ fn a_table_of_words_that_differs_from_the_one_it_is_tied_to_is_refused() {
 
 /// Two micro-batches with one row each; the second has fewer targets.
 #[test]
-fn micro_batches_with_different_numbers_of_targets_are_one_batch() {
+fn micro_batches_with_different_target_counts_are_one_batch() {
     if !has_f64("training in f64") || !is_present("families") || !is_present("heads") {
         return;
     }

@@ -78,7 +78,7 @@ fn masks_of_every_usual_type_mean_the_same() {
 }
 
 #[test]
-fn what_is_not_a_safetensors_file_is_refused() {
+fn files_that_are_not_safetensors_are_refused() {
     let draft = Draft::empty();
     let huge_header = [u64::MAX.to_le_bytes().as_slice(), b"{}"].concat();
     let garbage: [&[u8]; 4] = [

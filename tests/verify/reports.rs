@@ -253,7 +253,7 @@ fn json_stays_valid_with_infinite_errors() {
 }
 
 #[test]
-fn gradients_that_are_asked_for_and_not_in_the_fixture_are_a_failure() {
+fn requested_gradients_that_the_fixture_lacks_are_a_failure() {
     let (draft, produced) = good_run(2);
     let fixture = Fixture::open(draft.write()).unwrap();
     let report = Comparer::new().verify(&fixture, &produced, Scope::ForwardAndBackward);

@@ -71,7 +71,7 @@ fn zeros_are_expected_to_be_zero() {
 }
 
 #[test]
-fn a_small_error_all_over_does_not_hide_behind_one_huge_activation() {
+fn one_huge_activation_does_not_hide_a_small_error_elsewhere() {
     let mut exact = normals(1, 4096);
     exact[77] = 3000.0;
     let dims = [4, 32, 32];

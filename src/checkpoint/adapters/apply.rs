@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::Adapter;
 use super::config::AdapterConfig;
 use super::merged::{Change, Factors, Lies, Placed, compute, n_rows};
-use super::names::{Names, Place};
+use super::names::{ClassNames, TensorSlice};
 use super::tensors::{Low, Tensors};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::families;
-use crate::checkpoint::files::{Part, TensorFiles};
+use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::checkpoint::plan::{Plan, names_on_disk};
 use crate::checkpoint::report::AppliedAdapter;
 use crate::checkpoint::scheme::Family;
@@ -85,7 +85,7 @@ impl<'b> Base<'b> {
 /// Adapters while they are being applied.
 pub(super) struct Application<'b> {
     pub(super) base: &'b Base<'b>,
-    pub(super) names: Names<'b>,
+    pub(super) names: ClassNames<'b>,
     tied: Option<Tied>,
     pub(super) changes: BTreeMap<String, Vec<Placed>>,
     /// Tensors that earlier adapters have changed.
@@ -122,7 +122,7 @@ pub(in crate::checkpoint) fn apply(
         ));
     }
     let mut application = Application {
-        names: Names::new(base.family, &base.siblings, base.plan),
+        names: ClassNames::new(base.family, &base.siblings, base.plan),
         tied: base.tied()?,
         base,
         changes: BTreeMap::new(),
@@ -208,15 +208,15 @@ impl Application<'_> {
         Ok(names)
     }
 
-    pub(super) fn find(&self, files: &TensorFiles, name: &str) -> Option<Place> {
+    pub(super) fn find(&self, files: &TensorFiles, name: &str) -> Option<TensorSlice> {
         self.names.find(files, name)
     }
 
     /// Returns the token embeddings, if `name` is the weight of a head tied to them.
-    fn tied_words(&self, name: &str) -> Option<Place> {
+    fn tied_words(&self, name: &str) -> Option<TensorSlice> {
         let tied = self.tied.as_ref()?;
         let is_output = |output: &String| self.names.are_one(name, output);
-        tied.outputs.iter().any(is_output).then(|| Place {
+        tied.outputs.iter().any(is_output).then(|| TensorSlice {
             name: tied.words.clone(),
             features: None,
         })
@@ -240,12 +240,12 @@ impl Application<'_> {
     fn replace(
         &mut self,
         name: &str,
-        place: Option<Place>,
-        part: Part,
+        place: Option<TensorSlice>,
+        part: StoredTensor,
         config: &AdapterConfig,
         files: &mut TensorFiles,
     ) -> Result<String> {
-        let Some(Place {
+        let Some(TensorSlice {
             name: on_disk,
             features,
         }) = place
@@ -294,7 +294,12 @@ impl Application<'_> {
     }
 
     /// Returns whether a tensor belongs to a classification head, and records how many labels that head has.
-    fn note_head(&mut self, name: &str, part: &Part, config: &AdapterConfig) -> Result<bool> {
+    fn note_head(
+        &mut self,
+        name: &str,
+        part: &StoredTensor,
+        config: &AdapterConfig,
+    ) -> Result<bool> {
         use Task::{ImageClassification, SequenceClassification, TokenClassification};
         let tasks = [
             SequenceClassification,
@@ -348,7 +353,7 @@ impl Application<'_> {
             (None, Some(words)) if rows.is_none() => {
                 let info = files.find(&words.name)?.clone();
                 files.put(weight.clone(), info);
-                Place {
+                TensorSlice {
                     name: weight.clone(),
                     features: None,
                 }
@@ -462,7 +467,7 @@ impl Application<'_> {
     fn rows(
         &self,
         module: &str,
-        part: Part,
+        part: StoredTensor,
         config: &AdapterConfig,
         table: &[usize],
     ) -> Result<Change> {
@@ -490,7 +495,7 @@ impl Application<'_> {
         Ok(Change::Rows { part, rows })
     }
 
-    fn push(&mut self, place: &Place, change: Change, names: &mut Vec<String>) {
+    fn push(&mut self, place: &TensorSlice, change: Change, names: &mut Vec<String>) {
         let features = place.features.clone();
         let changes = self.changes.entry(place.name.clone()).or_default();
         changes.push(Placed { change, features });
@@ -498,7 +503,7 @@ impl Application<'_> {
     }
 
     /// Returns the orientation of the factors' product: the family's for this tensor, which `fan_in_fan_out` repeats.
-    fn lies(&self, place: &Place, is_table: bool, config: &AdapterConfig) -> Lies {
+    fn lies(&self, place: &TensorSlice, is_table: bool, config: &AdapterConfig) -> Lies {
         let mut sources = self.base.plan.sources.iter();
         let known = sources.find(|source| source.name == place.name);
         let is_in_out = match known {

@@ -8,7 +8,7 @@ use crate::error::Result;
 
 /// Kinds of model classes, by how they contain a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ClassKind {
     /// A class with a head above a base model.
     Headed,
     /// A base model without a head.
@@ -23,7 +23,7 @@ const HEADED: &[&str] = &["LMHeadModel", "DoubleHeadsModel", "MTModel"];
 const BASES: &[&str] = &["BertGenerationEncoder", "WhisperForAudioClassification"];
 const TOWERS: &[&str] = &["TextModel", "VisionModel", "TransformerPretrainedModel"];
 
-impl Kind {
+impl ClassKind {
     fn of(class: &str) -> Self {
         let ends = |all: &[&str]| all.iter().any(|end| class.ends_with(end));
         match () {
@@ -82,16 +82,16 @@ impl Checkpoint {
             return Ok(of_texts);
         }
         let kind = match (class, has_head) {
-            (Some(class), _) => Kind::of(&class),
-            (None, true) => Kind::Headed,
-            (None, false) => Kind::Base,
+            (Some(class), _) => ClassKind::of(&class),
+            (None, true) => ClassKind::Headed,
+            (None, false) => ClassKind::Base,
         };
         Ok(prefix(&self.family, names, kind))
     }
 }
 
 /// Returns the prefix that a family's names have in a class of this kind; `names` are patterns for the names in that class.
-fn prefix<'f>(family: &'f Family, names: &[&str], kind: Kind) -> &'f str {
+fn prefix<'f>(family: &'f Family, names: &[&str], kind: ClassKind) -> &'f str {
     let all = || family.prefixes.iter().map(String::as_str);
     let has = |prefix: &str| all().any(|known| known == prefix);
     let is_named =
@@ -110,9 +110,9 @@ fn prefix<'f>(family: &'f Family, names: &[&str], kind: Kind) -> &'f str {
     let is_tower = matches!(family.part, Some(StackPart::Text | StackPart::Vision))
         || ["text_model.", "vision_model."].contains(&headed);
     match kind {
-        Kind::Tower if has("") => "",
+        ClassKind::Tower if has("") => "",
         // No class has a pair of towers as its base model.
-        Kind::Base if has(of_base) && !(is_tower && of_base.is_empty()) => {
+        ClassKind::Base if has(of_base) && !(is_tower && of_base.is_empty()) => {
             all().find(|known| *known == of_base).unwrap_or_default()
         }
         _ => headed,

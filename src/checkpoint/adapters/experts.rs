@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::scheme::Family;
-use crate::checkpoint::source::Source;
+use crate::checkpoint::source::StoredParameter;
 use crate::error::Result;
 
 /// An expert's matrices, in the order in which a class stores gates and ups.
@@ -21,7 +21,7 @@ pub(crate) enum ExpertPart {
 
 /// The orientation that PEFT assumes for a parameter's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum AssumedOrientation {
     /// Their actual orientation.
     AsTheyLie,
     /// `[d_out, d_in]`, although they are `[d_in, d_out]`: the class lacks `is_transposed`.
@@ -33,13 +33,13 @@ struct Stacked {
     families: &'static [&'static str],
     /// The feed-forward's name in the class's blocks.
     feed_forward: &'static str,
-    reading: Reading,
-    single: Single,
+    reading: AssumedOrientation,
+    single: SingleExperts,
 }
 
 /// PEFT's treatment of adapters for single experts, which are modules in transformers 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Single {
+pub(super) enum SingleExperts {
     /// PEFT ignores them.
     Ignored,
     /// PEFT joins all experts' adapters. It also mistakes modules with these names, which are beside the experts, for
@@ -65,32 +65,32 @@ const STACKED: &[Stacked] = &[
             "solar_open",
         ],
         feed_forward: "mlp",
-        reading: Reading::AsTheyLie,
-        single: Single::Joined(&["gate_proj", "up_proj", "down_proj"]),
+        reading: AssumedOrientation::AsTheyLie,
+        single: SingleExperts::Joined(&["gate_proj", "up_proj", "down_proj"]),
     },
     Stacked {
         families: &["minimax_m2", "mixtral"],
         feed_forward: "mlp",
-        reading: Reading::AsTheyLie,
-        single: Single::Joined(&[]),
+        reading: AssumedOrientation::AsTheyLie,
+        single: SingleExperts::Joined(&[]),
     },
     Stacked {
         families: &["gpt_oss", "phimoe"],
         feed_forward: "mlp",
-        reading: Reading::AsTheyLie,
-        single: Single::Ignored,
+        reading: AssumedOrientation::AsTheyLie,
+        single: SingleExperts::Ignored,
     },
     Stacked {
         families: &["granitemoe", "granitemoeshared", "granitemoe_swa"],
         feed_forward: "block_sparse_moe",
-        reading: Reading::AsTheyLie,
-        single: Single::Ignored,
+        reading: AssumedOrientation::AsTheyLie,
+        single: SingleExperts::Ignored,
     },
     Stacked {
         families: &["llama4_text"],
         feed_forward: "feed_forward",
-        reading: Reading::Exchanged,
-        single: Single::Ignored,
+        reading: AssumedOrientation::Exchanged,
+        single: SingleExperts::Ignored,
     },
 ];
 
@@ -102,7 +102,7 @@ impl Stacked {
 }
 
 /// Returns PEFT's treatment of adapters for single experts, if the family's classes stack experts.
-pub(super) fn single(family: &Family) -> Option<Single> {
+pub(super) fn single(family: &Family) -> Option<SingleExperts> {
     Stacked::of(family).map(|known| known.single)
 }
 
@@ -113,13 +113,13 @@ pub(crate) struct ExpertMatrix<'p> {
     pub module: String,
     pub expert: usize,
     pub part: ExpertPart,
-    pub reading: Reading,
-    pub source: &'p Source,
+    pub reading: AssumedOrientation,
+    pub source: &'p StoredParameter,
 }
 
 impl<'p> ExpertMatrix<'p> {
     /// Returns the matrix that a source describes, or `None` if its class does not stack it.
-    pub fn of(family: &Family, source: &'p Source) -> Option<Self> {
+    pub fn of(family: &Family, source: &'p StoredParameter) -> Option<Self> {
         let known = Stacked::of(family)?;
         let (block, inside) = source.role.strip_prefix("blocks.")?.split_once('.')?;
         let inside = inside.strip_prefix("feed_forward.experts.")?;

@@ -7,7 +7,7 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use candle_core::{Device, Tensor};
 
 use super::stacked::ExpertFactors;
-use crate::checkpoint::files::{Coding, Compute, Part, StoredForm, TensorFiles};
+use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 use crate::checkpoint::scheme::Features;
 use crate::error::{Error, Result};
 
@@ -26,8 +26,8 @@ pub(super) enum Lies {
 /// An adapter's two factors.
 #[derive(Debug)]
 pub(super) struct Factors {
-    pub a: Part, // [rank, d_in, ..]
-    pub b: Part, // [d_out, rank, ..]
+    pub a: StoredTensor, // [rank, d_in, ..]
+    pub b: StoredTensor, // [d_out, rank, ..]
     pub rank: usize,
     pub scale: f64,
     pub lies: Lies,
@@ -41,7 +41,7 @@ pub(super) enum Change {
     /// Adds the product, then scales each output's weights to a learned length (DoRA).
     Directed {
         factors: Factors,
-        lengths: Part,
+        lengths: StoredTensor,
         /// Column lengths before the change, for a tensor whose outputs are columns; computed on first use.
         before: OnceLock<Vec<f32>>,
     },
@@ -55,11 +55,14 @@ pub(super) enum Change {
         first_output: usize,
     },
     /// Adds a vector times a scalar.
-    Vector { part: Part, scale: f64 },
+    Vector { part: StoredTensor, scale: f64 },
     /// Replaces some rows.
-    Rows { part: Part, rows: Vec<usize> },
+    Rows {
+        part: StoredTensor,
+        rows: Vec<usize>,
+    },
     /// Replaces the whole tensor.
-    Whole { part: Part },
+    Whole { part: StoredTensor },
 }
 
 /// An adapter's change to a tensor or to a slice.
@@ -72,7 +75,7 @@ pub(super) struct Placed {
 /// A tensor with the adapters' changes, in order.
 #[derive(Debug)]
 struct Merged {
-    base: Part,
+    base: StoredTensor,
     changes: Vec<Placed>,
 }
 
@@ -88,7 +91,7 @@ impl Merged {
 impl Factors {
     /// Returns rows of the scaled product.
     fn rows(&self, files: &TensorFiles, rows: Range<usize>, width: usize) -> Result<Vec<f32>> {
-        let all = |part: &Part| -> Result<Vec<f32>> {
+        let all = |part: &StoredTensor| -> Result<Vec<f32>> {
             files.part_rows(part, 0..part.info.shape.first().copied().unwrap_or(1))
         };
         let cpu = &Device::Cpu;
@@ -113,8 +116,8 @@ impl Factors {
 
     /// # Errors
     /// If the product does not have the shape that the tensor or slice has.
-    pub fn check(&self, base: &Part, features: Option<&Features>) -> Result<()> {
-        let n = |part: &Part| part.info.shape.iter().product::<usize>();
+    pub fn check(&self, base: &StoredTensor, features: Option<&Features>) -> Result<()> {
+        let n = |part: &StoredTensor| part.info.shape.iter().product::<usize>();
         let shape = &base.info.shape;
         let rows = n_rows(shape, features);
         let width = shape.iter().skip(1).product();
@@ -192,7 +195,7 @@ impl Change {
         files: &TensorFiles,
         numbers: &mut [f32],
         (rows, width): (Range<usize>, usize),
-        (base, base_rows): (&Part, &dyn Fn() -> Result<Vec<f32>>),
+        (base, base_rows): (&StoredTensor, &dyn Fn() -> Result<Vec<f32>>),
     ) -> Result<()> {
         match self {
             Self::Product(factors) => add(numbers, &factors.rows(files, rows, width)?),
@@ -288,7 +291,7 @@ fn places(features: Option<&Features>, rows: &Range<usize>) -> Vec<(Range<usize>
 }
 
 /// Returns a part as a vector, without dimensions of size 1.
-fn flat(part: &Part, n: usize) -> Part {
+fn flat(part: &StoredTensor, n: usize) -> StoredTensor {
     let mut part = part.clone();
     part.info.shape = vec![n];
     part
@@ -306,7 +309,7 @@ fn length(numbers: &[f32]) -> f64 {
 /// Returns the column lengths of the base tensor plus the adapter's product.
 fn column_lengths(
     files: &TensorFiles,
-    base: &Part,
+    base: &StoredTensor,
     factors: &Factors,
     width: usize,
 ) -> Result<Vec<f32>> {
@@ -326,6 +329,6 @@ fn column_lengths(
 }
 
 /// Returns a computed tensor that applies the changes to `base`.
-pub(super) fn compute(base: Part, changes: Vec<Placed>) -> Arc<dyn Compute> {
+pub(super) fn compute(base: StoredTensor, changes: Vec<Placed>) -> Arc<dyn Compute> {
     Arc::new(Merged { base, changes })
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub(super) use self::apply::{Base, Brought, apply};
 use self::config::AdapterConfig;
-pub(crate) use self::experts::{ExpertMatrix, ExpertPart, Reading};
+pub(crate) use self::experts::{AssumedOrientation, ExpertMatrix, ExpertPart};
 use crate::checkpoint::CheckpointOptions;
 use crate::checkpoint::files::{PICKLE, PICKLE_INDEX, TensorFiles, is_named};
 use crate::error::{Error, Result};

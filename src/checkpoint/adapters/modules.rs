@@ -4,7 +4,7 @@
 //! names: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/conversion_mapping.py>.
 
 use crate::checkpoint::scheme::Family;
-use crate::checkpoint::source::Source;
+use crate::checkpoint::source::StoredParameter;
 
 /// Differences for some families.
 struct Modules {
@@ -125,7 +125,7 @@ pub(super) struct InClass {
 
 impl InClass {
     /// Returns the name in the class for a parameter that has this prefix on disk.
-    pub fn new(family: &Family, prefix: &str, source: &Source) -> Self {
+    pub fn new(family: &Family, prefix: &str, source: &StoredParameter) -> Self {
         let local = source.name.strip_prefix(prefix).unwrap_or(&source.name);
         let as_on_disk = || Self {
             name: local.to_string(),

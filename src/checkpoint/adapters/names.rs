@@ -7,18 +7,18 @@ use super::modules::InClass;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, Features};
-use crate::checkpoint::source::Source;
+use crate::checkpoint::source::StoredParameter;
 
 /// The location of a class's parameter.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct TensorSlice {
     /// The tensor on disk.
     pub name: String,
     /// The slice, if only the class has it as a separate module.
     pub features: Option<Features>,
 }
 
-impl Place {
+impl TensorSlice {
     fn whole(name: String) -> Self {
         Self {
             name,
@@ -28,17 +28,17 @@ impl Place {
 }
 
 /// Names on disk and in the class for the same parameters.
-pub(super) struct Names<'p> {
+pub(super) struct ClassNames<'p> {
     /// Prefixes that the base model's names may have.
     prefixes: Vec<String>,
-    by_class: HashMap<String, &'p Source>,
+    by_class: HashMap<String, &'p StoredParameter>,
     /// By role: whether the class has a slice as a separate module.
     split: HashMap<&'p str, bool>,
     /// The matrices that the class stacks, by parameter.
     stacks: HashMap<String, Vec<ExpertMatrix<'p>>>,
 }
 
-impl<'p> Names<'p> {
+impl<'p> ClassNames<'p> {
     /// Collects the names for a family's files.
     pub fn new(family: &Family, siblings: &[&Family], plan: &'p Plan) -> Self {
         let mut prefixes: Vec<String> = vec![String::new(), "model.".to_string()];
@@ -72,15 +72,15 @@ impl<'p> Names<'p> {
     }
 
     /// Returns the location of the parameter that the class calls `name`, or `None` if the files lack it.
-    pub fn find(&self, files: &TensorFiles, name: &str) -> Option<Place> {
+    pub fn find(&self, files: &TensorFiles, name: &str) -> Option<TensorSlice> {
         for spelled in spellings(name) {
             let forms = self.forms(&spelled);
             if let Some(found) = forms.iter().find(|form| files.contains(form)) {
-                return Some(Place::whole(found.clone()));
+                return Some(TensorSlice::whole(found.clone()));
             }
             if let Some(source) = forms.iter().find_map(|form| self.by_class.get(form)) {
                 let is_split = self.split.get(source.role.as_str()) == Some(&true);
-                return Some(Place {
+                return Some(TensorSlice {
                     name: source.name.clone(),
                     features: source.features.clone().filter(|_| is_split),
                 });

@@ -6,11 +6,11 @@
 
 use super::apply::Application;
 use super::config::AdapterConfig;
-use super::experts::{self, ExpertMatrix, Single};
+use super::experts::{self, ExpertMatrix, SingleExperts};
 use super::merged::{Change, Lies, Placed};
 use super::stacked::ExpertFactors;
 use super::tensors::Low;
-use crate::checkpoint::files::{Part, TensorFiles};
+use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::error::Result;
 
 /// The parameters that a module may have, in the class's order.
@@ -26,7 +26,7 @@ const WRAPPED: &str = ".base_layer";
 
 /// The parameter that an adapter changes.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct AdapterTarget {
     /// The module's name in the class.
     pub module: String,
     /// The parameter's name.
@@ -35,7 +35,7 @@ pub(super) struct Target {
     pub is_bare: bool,
 }
 
-impl Target {
+impl AdapterTarget {
     /// Returns the name by which PEFT looks up rank and alpha.
     pub fn key(&self) -> &str {
         match self.is_bare {
@@ -53,10 +53,10 @@ impl Application<'_> {
     pub(super) fn target(
         &self,
         wrapped: &str,
-        first: &Part,
+        first: &StoredTensor,
         config: &AdapterConfig,
         files: &TensorFiles,
-    ) -> Result<Target> {
+    ) -> Result<AdapterTarget> {
         let module = wrapped.trim_end_matches(WRAPPED);
         let depth = (wrapped.len() - module.len()) / WRAPPED.len();
         let names = PARAMETERS.map(|parameter| format!("{module}.{parameter}"));
@@ -66,7 +66,7 @@ impl Application<'_> {
         };
         let targeted: Vec<&String> = names.iter().filter(is_targeted).collect();
         if targeted.is_empty() && depth == 0 {
-            return Ok(Target {
+            return Ok(AdapterTarget {
                 module: module.to_string(),
                 weight: format!("{module}.weight"),
                 is_bare: false,
@@ -81,7 +81,7 @@ impl Application<'_> {
                 targeted.len()
             )));
         };
-        Ok(Target {
+        Ok(AdapterTarget {
             module: module.to_string(),
             weight: weight.to_string(),
             is_bare: true,
@@ -104,9 +104,9 @@ impl Application<'_> {
         };
         let is_expert = self.names.is_stacked(on_disk);
         let changed = match single {
-            Single::Joined(_) if is_expert => config.changes_when_joined(module)?,
-            Single::Ignored if is_expert => Some("target_modules"),
-            Single::Joined(names) if names.iter().any(|name| module.ends_with(name)) => {
+            SingleExperts::Joined(_) if is_expert => config.changes_when_joined(module)?,
+            SingleExperts::Ignored if is_expert => Some("target_modules"),
+            SingleExperts::Joined(names) if names.iter().any(|name| module.ends_with(name)) => {
                 Some("target_modules")
             }
             _ => None,
@@ -137,7 +137,7 @@ impl Application<'_> {
     /// Adds the adapter for a parameter that stacks all experts' matrices.
     pub(super) fn add_stacked(
         &mut self,
-        target: &Target,
+        target: &AdapterTarget,
         low: Low,
         config: &AdapterConfig,
         names: &mut Vec<String>,

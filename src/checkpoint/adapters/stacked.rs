@@ -5,21 +5,21 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use super::experts::Reading;
+use super::experts::AssumedOrientation;
 use super::merged::Lies;
-use crate::checkpoint::files::{Part, TensorFiles};
+use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::error::Result;
 
 /// The factors of such an adapter. `A` has the rows of each expert after those of the previous one. `B` has, for each index of
 /// the rank, one column for every expert.
 #[derive(Clone, Debug)]
 pub(super) struct ExpertFactors {
-    pub a: Part, // [n_experts · rank, d_in]
-    pub b: Part, // [d_out, rank · n_experts]
+    pub a: StoredTensor, // [n_experts · rank, d_in]
+    pub b: StoredTensor, // [d_out, rank · n_experts]
     pub n_experts: usize,
     pub rank: usize,
     pub scale: f64,
-    pub reading: Reading,
+    pub reading: AssumedOrientation,
 }
 
 impl ExpertFactors {
@@ -30,8 +30,8 @@ impl ExpertFactors {
     pub fn check(&self, d_out: usize, d_in: usize, parameter: &str) -> Result<()> {
         let width = self.n_experts * self.rank;
         let (rows, columns) = match self.reading {
-            Reading::AsTheyLie => (d_out, d_in),
-            Reading::Exchanged => (d_in, d_out),
+            AssumedOrientation::AsTheyLie => (d_out, d_in),
+            AssumedOrientation::Exchanged => (d_in, d_out),
         };
         let (a, b) = (&self.a.info.shape, &self.b.info.shape);
         if *a == [width, columns] && *b == [rows, width] {
@@ -53,15 +53,15 @@ impl ExpertFactors {
         let a = files.part_rows(&self.a, expert * rank..(expert + 1) * rank)?;
         let a = Tensor::from_vec(a, (rank, self.a.info.shape[1]), &Device::Cpu)?;
         let rows = match self.reading {
-            Reading::AsTheyLie => outputs.clone(),
-            Reading::Exchanged => 0..self.b.info.shape[0],
+            AssumedOrientation::AsTheyLie => outputs.clone(),
+            AssumedOrientation::Exchanged => 0..self.b.info.shape[0],
         };
         let shape = (rows.len(), rank, self.n_experts);
         let b = Tensor::from_vec(files.part_rows(&self.b, rows)?, shape, &Device::Cpu)?;
         let b = b.narrow(2, expert, 1)?.squeeze(2)?.contiguous()?; // [rows, rank]
         let product = match self.reading {
-            Reading::AsTheyLie => b.matmul(&a)?,
-            Reading::Exchanged => {
+            AssumedOrientation::AsTheyLie => b.matmul(&a)?,
+            AssumedOrientation::Exchanged => {
                 let a = a.narrow(1, outputs.start, n_outputs)?.t()?.contiguous()?;
                 a.matmul(&b.t()?.contiguous()?)?
             }
@@ -91,8 +91,8 @@ impl ExpertFactors {
         lies: Lies,
     ) -> Result<Vec<f32>> {
         let n_outputs = match self.reading {
-            Reading::AsTheyLie => self.b.info.shape[0],
-            Reading::Exchanged => self.a.info.shape[1],
+            AssumedOrientation::AsTheyLie => self.b.info.shape[0],
+            AssumedOrientation::Exchanged => self.a.info.shape[1],
         };
         let mut all = Vec::new();
         for expert in experts {

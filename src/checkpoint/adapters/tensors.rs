@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::checkpoint::files::Part;
+use crate::checkpoint::files::StoredTensor;
 use crate::error::Result;
 
 /// The prefix that PEFT adds to every module's name.
@@ -11,21 +11,21 @@ pub(crate) const PREFIX: &str = "base_model.model.";
 /// An adapter's tensors for one module.
 #[derive(Debug, Default)]
 pub(super) struct Low {
-    pub a: Option<Part>,
-    pub b: Option<Part>,
+    pub a: Option<StoredTensor>,
+    pub b: Option<StoredTensor>,
     /// The module is an embedding.
     pub is_table: bool,
     /// A bias that is added to the output of `B`.
-    pub bias: Option<Part>,
+    pub bias: Option<StoredTensor>,
     /// DoRA's magnitudes.
-    pub lengths: Option<Part>,
+    pub lengths: Option<StoredTensor>,
     /// Replaced rows of an embedding.
-    pub rows: Option<Part>,
+    pub rows: Option<StoredTensor>,
 }
 
 impl Low {
     /// Returns the first tensor that is present.
-    pub fn first(&self) -> Option<&Part> {
+    pub fn first(&self) -> Option<&StoredTensor> {
         let Self {
             a,
             b,
@@ -39,7 +39,7 @@ impl Low {
 }
 
 /// Returns the field of [`Low`] that holds a tensor.
-type PlaceOf = fn(&mut Low) -> &mut Option<Part>;
+type PlaceOf = fn(&mut Low) -> &mut Option<StoredTensor>;
 
 /// An adapter's tensors.
 #[derive(Debug, Default)]
@@ -47,13 +47,13 @@ pub(super) struct Tensors {
     /// By the module's name in the class.
     pub low: BTreeMap<String, Low>,
     /// Whole tensors, by their names in the class.
-    pub whole: Vec<(String, Part)>,
+    pub whole: Vec<(String, StoredTensor)>,
 }
 
 impl Tensors {
     /// # Errors
     /// If a tensor is not one that LoRA has.
-    pub fn sorted(parts: Vec<Part>) -> Result<Self> {
+    pub fn sorted(parts: Vec<StoredTensor>) -> Result<Self> {
         let mut sorted = Self::default();
         for part in parts {
             let name = part

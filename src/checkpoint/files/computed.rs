@@ -8,7 +8,7 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 
-use super::{Storage, TensorFiles, TensorInfo};
+use super::{ElementSource, TensorFiles, TensorInfo};
 use crate::error::{Error, Result};
 use crate::memory::check_next;
 
@@ -69,24 +69,24 @@ pub(crate) enum StoredForm {
 
 /// A stored tensor that only others are computed from.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct StoredTensor {
     pub name: String,
     pub info: TensorInfo,
 }
 
 impl TensorFiles {
     /// Removes a tensor from the list, to compute others from it.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Part> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<StoredTensor> {
         let part = self.as_part(name)?;
         self.tensors.remove(name);
         Some(part)
     }
 
     /// Returns a stored tensor as a part.
-    pub(crate) fn as_part(&self, name: &str) -> Option<Part> {
+    pub(crate) fn as_part(&self, name: &str) -> Option<StoredTensor> {
         let info = self.tensors.get(name)?.clone();
         let name = name.to_string();
-        Some(Part { name, info })
+        Some(StoredTensor { name, info })
     }
 
     /// Adds an f32 tensor that is computed from `parts`; its path is that of the first part.
@@ -94,7 +94,7 @@ impl TensorFiles {
         &mut self,
         name: String,
         shape: Vec<usize>,
-        parts: &[&Part],
+        parts: &[&StoredTensor],
         compute: Arc<dyn Compute>,
     ) {
         let Some(first) = parts.first() else { return };
@@ -103,7 +103,7 @@ impl TensorFiles {
             shape,
             path: first.info.path.clone(),
             n_bytes: parts.iter().map(|part| part.info.n_bytes).sum(),
-            storage: Storage::Computed(compute),
+            storage: ElementSource::Computed(compute),
         };
         self.tensors.insert(name, info);
     }
@@ -116,8 +116,8 @@ impl TensorFiles {
     /// Returns the computation of a tensor; `None` if the tensor is stored.
     pub(crate) fn computed(&self, name: &str) -> Option<&Arc<dyn Compute>> {
         match &self.info(name)?.storage {
-            Storage::Computed(compute) => Some(compute),
-            Storage::Stored { .. } => None,
+            ElementSource::Computed(compute) => Some(compute),
+            ElementSource::Stored { .. } => None,
         }
     }
 
@@ -133,14 +133,14 @@ impl TensorFiles {
     }
 
     /// Adds the tensors of another file without names, and returns them.
-    pub(crate) fn take_in(&mut self, other: Self) -> Vec<Part> {
+    pub(crate) fn take_in(&mut self, other: Self) -> Vec<StoredTensor> {
         let n_before = self.files.len();
         self.files.extend(other.files);
         let moved = |(name, mut info): (String, TensorInfo)| {
-            if let Storage::Stored { file, .. } = &mut info.storage {
+            if let ElementSource::Stored { file, .. } = &mut info.storage {
                 *file += n_before;
             }
-            Part { name, info }
+            StoredTensor { name, info }
         };
         other.tensors.into_iter().map(moved).collect()
     }
@@ -149,7 +149,7 @@ impl TensorFiles {
     ///
     /// # Errors
     /// If its dtype is not a floating-point type, or it cannot be read.
-    pub(crate) fn part_rows(&self, part: &Part, rows: Range<usize>) -> Result<Vec<f32>> {
+    pub(crate) fn part_rows(&self, part: &StoredTensor, rows: Range<usize>) -> Result<Vec<f32>> {
         let width: usize = part.info.shape.iter().skip(1).product();
         let span = rows.start * width..rows.end * width;
         let shape = vec![span.len()];
@@ -159,7 +159,7 @@ impl TensorFiles {
     }
 
     /// Returns all elements of a part whose element size is that of `T`.
-    pub(crate) fn part<T: bytemuck::Pod>(&self, part: &Part) -> Result<Vec<T>> {
+    pub(crate) fn part<T: bytemuck::Pod>(&self, part: &StoredTensor) -> Result<Vec<T>> {
         let all = 0..part.info.n_bytes / size_of::<T>();
         self.elements(&part.name, &part.info, std::slice::from_ref(&all))
     }
@@ -167,7 +167,7 @@ impl TensorFiles {
     /// Returns a span of a part's elements.
     pub(crate) fn part_span<T: bytemuck::Pod>(
         &self,
-        part: &Part,
+        part: &StoredTensor,
         span: Range<usize>,
     ) -> Result<Vec<T>> {
         self.elements(&part.name, &part.info, std::slice::from_ref(&span))
@@ -176,7 +176,7 @@ impl TensorFiles {
     /// Returns columns of a two-dimensional part, row by row.
     pub(crate) fn part_columns<T: bytemuck::Pod>(
         &self,
-        part: &Part,
+        part: &StoredTensor,
         columns: Range<usize>,
     ) -> Result<Vec<T>> {
         let (n_lines, width) = part.dims2()?;
@@ -192,7 +192,7 @@ impl TensorFiles {
     ///
     /// # Errors
     /// If an element is NaN or infinite, or the dtype is not a floating-point type.
-    pub(crate) fn part_in_f32(&self, part: &Part) -> Result<Vec<f32>> {
+    pub(crate) fn part_in_f32(&self, part: &StoredTensor) -> Result<Vec<f32>> {
         let numbers: Vec<f32> = match part.info.dtype {
             Dtype::F32 => self.part(part)?,
             Dtype::F16 => widened(self.part::<half::f16>(part)?),
@@ -255,16 +255,16 @@ impl TensorInfo {
     /// Returns the form of the tensor's values.
     pub(crate) fn stored_form(&self) -> StoredForm {
         match &self.storage {
-            Storage::Computed(compute) => compute.stored_form(),
-            Storage::Stored { .. } => StoredForm::Elements(self.dtype.to_string()),
+            ElementSource::Computed(compute) => compute.stored_form(),
+            ElementSource::Stored { .. } => StoredForm::Elements(self.dtype.to_string()),
         }
     }
 }
 
-impl Part {
+impl StoredTensor {
     /// Returns whether the part is a dequantized matrix.
     pub fn is_dequantized(&self) -> bool {
-        matches!(&self.info.storage, Storage::Computed(compute) if compute.is_of_codes())
+        matches!(&self.info.storage, ElementSource::Computed(compute) if compute.is_of_codes())
     }
 
     /// # Errors

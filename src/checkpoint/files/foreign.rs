@@ -6,36 +6,36 @@ use std::path::Path;
 
 /// A format, and how to convert it.
 #[derive(Clone, Copy)]
-struct Format(&'static str, &'static str);
+struct ForeignFormat(&'static str, &'static str);
 
 /// The number of bytes that determine a file's format.
 pub(super) const START_BYTES: usize = 512;
 
 /// A pickle followed by raw bytes, PyTorch's format until version 1.5.
-const LEGACY: Format = Format(
+const LEGACY: ForeignFormat = ForeignFormat(
     "a PyTorch file in the format before PyTorch 1.6",
     "save it again in Python, with `torch.save(torch.load(file, weights_only=True), file)`",
 );
-const PICKLE: Format = Format("a Python pickle, which can run code", BY_TRANSFORMERS);
-const HDF5: Format = Format("an HDF5 file", BY_TRANSFORMERS);
-const FLAX: Format = Format("a Flax msgpack file", BY_TRANSFORMERS);
-const ONNX: Format = Format("an ONNX file", ORIGINAL);
-const CTRANSLATE2: Format = Format("a CTranslate2 model", ORIGINAL);
-const GGML: Format = Format(
+const PICKLE: ForeignFormat = ForeignFormat("a Python pickle, which can run code", BY_TRANSFORMERS);
+const HDF5: ForeignFormat = ForeignFormat("an HDF5 file", BY_TRANSFORMERS);
+const FLAX: ForeignFormat = ForeignFormat("a Flax msgpack file", BY_TRANSFORMERS);
+const ONNX: ForeignFormat = ForeignFormat("an ONNX file", ORIGINAL);
+const CTRANSLATE2: ForeignFormat = ForeignFormat("a CTranslate2 model", ORIGINAL);
+const GGML: ForeignFormat = ForeignFormat(
     "a GGML file in a format older than GGUF",
     "use a GGUF file or the checkpoint that it was converted from",
 );
-const TENSORFLOW: Format = Format("a TensorFlow or TensorFlow Lite model", ORIGINAL);
-const LFS: Format = Format(
+const TENSORFLOW: ForeignFormat = ForeignFormat("a TensorFlow or TensorFlow Lite model", ORIGINAL);
+const LFS: ForeignFormat = ForeignFormat(
     "a Git LFS pointer",
     "it stands for the weights; fetch them with `git lfs pull`",
 );
-const PAGE: Format = Format(
+const PAGE: ForeignFormat = ForeignFormat(
     "an HTML or XML page",
     "a server sent it instead of the weights, perhaps because a login is missing; download them again",
 );
-const ARCHIVE: Format = Format("an archive", "unpack it, and open the weights in it");
-const UNKNOWN: Format = Format(
+const ARCHIVE: ForeignFormat = ForeignFormat("an archive", "unpack it, and open the weights in it");
+const UNKNOWN: ForeignFormat = ForeignFormat(
     "neither a safetensors file nor a PyTorch or NumPy file, despite its name",
     ORIGINAL,
 );
@@ -45,7 +45,7 @@ const BY_TRANSFORMERS: &str = "convert it in Python, with `model.save_pretrained
 const ORIGINAL: &str = "use the checkpoint that it was converted from, in safetensors";
 
 /// Formats by their first bytes.
-const MAGICS: [(&[u8], Format); 23] = [
+const MAGICS: [(&[u8], ForeignFormat); 23] = [
     (b"\x80\x02\x8a\nl\xfc\x9cF", LEGACY),
     (b"\x80\x02", PICKLE),
     (b"\x80\x03", PICKLE),
@@ -73,7 +73,7 @@ const MAGICS: [(&[u8], Format); 23] = [
 
 /// Returns the file's format and how to convert it, if its first bytes or its name determine the format.
 pub(super) fn explain(path: &Path, start: &[u8]) -> Option<String> {
-    let Format(name, cure) = by_content(start).or(by_extension(path))?;
+    let ForeignFormat(name, cure) = by_content(start).or(by_extension(path))?;
     Some(format!("it is {name}; {cure}"))
 }
 
@@ -95,7 +95,7 @@ pub(super) fn is_named_so(path: &Path) -> bool {
 }
 
 /// Returns the format for a file name's extension, if it is a known one other than safetensors.
-fn by_extension(path: &Path) -> Option<Format> {
+fn by_extension(path: &Path) -> Option<ForeignFormat> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
         "bin" | "pt" | "pth" | "ckpt" | "pkl" | "npz" | "npy" => UNKNOWN,
@@ -107,7 +107,7 @@ fn by_extension(path: &Path) -> Option<Format> {
     })
 }
 
-fn by_content(start: &[u8]) -> Option<Format> {
+fn by_content(start: &[u8]) -> Option<ForeignFormat> {
     let found = MAGICS.iter().find(|(magic, _)| start.starts_with(magic));
     if let Some((_, format)) = found {
         return Some(*format);

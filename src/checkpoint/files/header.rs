@@ -23,12 +23,12 @@ const LENGTH_BYTES: u64 = 8;
 /// A checked header.
 pub(super) struct Header {
     /// Tensors in the file's order.
-    pub(super) tensors: Vec<Entry>,
+    pub(super) tensors: Vec<HeaderEntry>,
     pub(super) metadata: BTreeMap<String, String>,
 }
 
 /// A tensor in a checked header.
-pub(super) struct Entry {
+pub(super) struct HeaderEntry {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
@@ -64,7 +64,7 @@ pub(super) fn read(file: &PositionedFile) -> Result<Header> {
     raw.tensors.sort_by_key(|(_, info)| info.data_offsets);
     let data_start = LENGTH_BYTES + header_bytes;
     check_places(&raw.tensors, file.len() - data_start).map_err(invalid)?;
-    let place = |(name, info): (String, RawInfo)| Entry {
+    let place = |(name, info): (String, RawInfo)| HeaderEntry {
         name,
         dtype: info.dtype,
         shape: info.shape,

@@ -8,16 +8,16 @@ use super::TensorFiles;
 use super::positioned::PositionedFile;
 
 /// The file's index, the offset of the first byte, and the number of bytes: tensors in a pickle may begin at the same byte.
-pub(super) type Place = (usize, u64, usize);
-pub(super) type Bytes = Arc<Vec<u8>>;
+pub(super) type ByteRange = (usize, u64, usize);
+pub(super) type SharedBytes = Arc<Vec<u8>>;
 
 /// Tensors' bytes, by location.
 #[derive(Debug, Default)]
-pub(super) struct Memory(Mutex<HashMap<Place, Bytes>>);
+pub(super) struct ReadCache(Mutex<HashMap<ByteRange, SharedBytes>>);
 
-impl Memory {
+impl ReadCache {
     /// Returns the bytes of the tensor at a location in `file`.
-    pub fn bytes(&self, file: &PositionedFile, place: Place) -> io::Result<Bytes> {
+    pub fn bytes(&self, file: &PositionedFile, place: ByteRange) -> io::Result<SharedBytes> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = known.get(&place) {
             return Ok(bytes.clone());

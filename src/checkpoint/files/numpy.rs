@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use super::header::{Entry, Header};
+use super::header::{Header, HeaderEntry};
 use super::positioned::PositionedFile;
 use super::strided::is_contiguous;
-use super::zip::{self, Failure, Stored};
+use super::zip::{self, StoredEntry, ZipFailure};
 use crate::error;
 
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
@@ -37,7 +37,7 @@ const TYPES: [(&str, Dtype); 12] = [
 ];
 
 /// Returns whether an archive was written by `numpy.savez`.
-pub(super) fn is_one(entries: &BTreeMap<String, Stored>) -> bool {
+pub(super) fn is_one(entries: &BTreeMap<String, StoredEntry>) -> bool {
     !entries.is_empty() && entries.keys().all(|name| name.ends_with(EXTENSION))
 }
 
@@ -48,7 +48,7 @@ pub(super) fn read(file: &PositionedFile) -> error::Result<Header> {
         .file_stem()
         .unwrap_or_default()
         .to_string_lossy();
-    let all = Stored {
+    let all = StoredEntry {
         offset: 0,
         n_bytes: file.len(),
     };
@@ -58,7 +58,7 @@ pub(super) fn read(file: &PositionedFile) -> error::Result<Header> {
 /// Reads the headers of an archive's arrays; their names are the entries'.
 pub(super) fn read_archive(
     file: &PositionedFile,
-    entries: &BTreeMap<String, Stored>,
+    entries: &BTreeMap<String, StoredEntry>,
 ) -> error::Result<Header> {
     let arrays = entries
         .iter()
@@ -68,7 +68,7 @@ pub(super) fn read_archive(
 
 fn of_arrays<'n>(
     file: &PositionedFile,
-    arrays: impl Iterator<Item = (&'n str, Stored)>,
+    arrays: impl Iterator<Item = (&'n str, StoredEntry)>,
 ) -> error::Result<Header> {
     let arrays = arrays.map(|(name, place)| array(file, name, place));
     let tensors = arrays.collect::<std::result::Result<_, _>>();
@@ -78,12 +78,16 @@ fn of_arrays<'n>(
     })
 }
 
-fn array(file: &PositionedFile, name: &str, place: Stored) -> std::result::Result<Entry, Failure> {
+fn array(
+    file: &PositionedFile,
+    name: &str,
+    place: StoredEntry,
+) -> std::result::Result<HeaderEntry, ZipFailure> {
     let part = |offset: u64, n_bytes: u64| {
         let n_bytes = n_bytes.min(place.n_bytes.saturating_sub(offset));
         zip::bytes(
             file,
-            Stored {
+            StoredEntry {
                 offset: place.offset + offset,
                 n_bytes,
             },
@@ -151,7 +155,7 @@ fn array(file: &PositionedFile, name: &str, place: Stored) -> std::result::Resul
         of_dim
     });
     let fortran: Option<Vec<usize>> = is_fortran.then(|| fortran.collect());
-    Ok(Entry {
+    Ok(HeaderEntry {
         name: name.to_string(),
         dtype,
         strides: fortran

@@ -7,20 +7,20 @@
 
 use std::collections::HashMap;
 
-use super::torch::{Function, Storage, View};
+use super::torch::{Storage, StridedView, TorchFunction};
 
 pub(super) type Result<T> = std::result::Result<T, String>;
 
 /// A value in a pickle.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value {
+pub(super) enum PickleValue {
     None,
     Bool,
     Int(i64),
     Float,
     /// A byte range in the pickle.
     Text(u32, u32),
-    Function(Function),
+    Function(TorchFunction),
     /// An index into [`Pickle::lists`]. In a dict, keys and values alternate.
     Tuple(usize),
     List(usize),
@@ -31,7 +31,7 @@ pub(super) enum Value {
     Tensor(usize),
 }
 
-impl Value {
+impl PickleValue {
     /// Returns the value's type in Python, for messages.
     pub fn kind(self) -> &'static str {
         match self {
@@ -54,20 +54,20 @@ impl Value {
 pub(super) struct Pickle<'b> {
     bytes: &'b [u8],
     at: usize,
-    stack: Vec<Value>,
+    stack: Vec<PickleValue>,
     /// The stack's heights at its marks.
     marks: Vec<usize>,
-    memo: HashMap<u32, Value>,
-    pub lists: Vec<Vec<Value>>,
+    memo: HashMap<u32, PickleValue>,
+    pub lists: Vec<Vec<PickleValue>>,
     pub storages: Vec<Storage>,
-    pub views: Vec<View>,
+    pub views: Vec<StridedView>,
     /// The bytes of memory that values may still take.
     room: usize,
 }
 
 impl<'b> Pickle<'b> {
     /// Reads a pickle whose values may take about `room` bytes, and returns it with its value.
-    pub fn read(bytes: &'b [u8], room: usize) -> Result<(Self, Value)> {
+    pub fn read(bytes: &'b [u8], room: usize) -> Result<(Self, PickleValue)> {
         let mut pickle = Self {
             bytes,
             at: 0,
@@ -98,17 +98,17 @@ impl<'b> Pickle<'b> {
         Ok(())
     }
 
-    pub fn text(&self, value: Value) -> Option<&'b str> {
+    pub fn text(&self, value: PickleValue) -> Option<&'b str> {
         match value {
-            Value::Text(start, end) => {
+            PickleValue::Text(start, end) => {
                 std::str::from_utf8(&self.bytes[start as usize..end as usize]).ok()
             }
             _ => None,
         }
     }
 
-    pub fn new_list(&mut self, values: Vec<Value>) -> Result<usize> {
-        self.take(size_of::<Vec<Value>>() + size_of_val(&values[..]))?;
+    pub fn new_list(&mut self, values: Vec<PickleValue>) -> Result<usize> {
+        self.take(size_of::<Vec<PickleValue>>() + size_of_val(&values[..]))?;
         self.lists.push(values);
         Ok(self.lists.len() - 1)
     }
@@ -128,25 +128,25 @@ impl<'b> Pickle<'b> {
                 self.marks.push(self.stack.len());
                 return Ok(());
             }
-            b'N' => Value::None,
-            0x88 | 0x89 => Value::Bool,
-            b'K' => Value::Int(u8::from_le_bytes(self.array()?).into()),
-            b'M' => Value::Int(u16::from_le_bytes(self.array()?).into()),
-            b'J' => Value::Int(i32::from_le_bytes(self.array()?).into()),
+            b'N' => PickleValue::None,
+            0x88 | 0x89 => PickleValue::Bool,
+            b'K' => PickleValue::Int(u8::from_le_bytes(self.array()?).into()),
+            b'M' => PickleValue::Int(u16::from_le_bytes(self.array()?).into()),
+            b'J' => PickleValue::Int(i32::from_le_bytes(self.array()?).into()),
             0x8a => self.long()?,
             b'G' => {
                 self.array::<8>()?;
-                Value::Float
+                PickleValue::Float
             }
             b'X' => self.unicode()?,
-            b'c' => Value::Function(Function::named(self.line()?, self.line()?)?),
-            b')' => Value::Tuple(self.new_list(Vec::new())?),
-            b']' => Value::List(self.new_list(Vec::new())?),
-            b'}' => Value::Dict(self.new_list(Vec::new())?),
+            b'c' => PickleValue::Function(TorchFunction::named(self.line()?, self.line()?)?),
+            b')' => PickleValue::Tuple(self.new_list(Vec::new())?),
+            b']' => PickleValue::List(self.new_list(Vec::new())?),
+            b'}' => PickleValue::Dict(self.new_list(Vec::new())?),
             b't' => self
                 .marked()
                 .and_then(|values| self.new_list(values))
-                .map(Value::Tuple)?,
+                .map(PickleValue::Tuple)?,
             0x85..=0x87 => {
                 let start = self
                     .stack
@@ -156,7 +156,7 @@ impl<'b> Pickle<'b> {
                     .filter(|&start| start >= self.floor())
                     .ok_or_else(empty)?;
                 let values = self.stack.split_off(start);
-                Value::Tuple(self.new_list(values)?)
+                PickleValue::Tuple(self.new_list(values)?)
             }
             b'q' => return self.remember(1),
             b'r' => return self.remember(4),
@@ -185,7 +185,7 @@ impl<'b> Pickle<'b> {
                 // A dict's attributes: `_metadata`, the modules' versions, which do not change tensors.
                 let (attributes, object) = (self.pop()?, self.pop()?);
                 match (attributes, object) {
-                    (Value::Dict(_), Value::Dict(_)) => object,
+                    (PickleValue::Dict(_), PickleValue::Dict(_)) => object,
                     _ => {
                         let kind = object.kind();
                         return Err(format!(
@@ -202,7 +202,7 @@ impl<'b> Pickle<'b> {
                 ));
             }
         };
-        self.take(size_of::<Value>())?;
+        self.take(size_of::<PickleValue>())?;
         self.stack.push(value);
         Ok(())
     }
@@ -224,7 +224,7 @@ impl<'b> Pickle<'b> {
         }
     }
 
-    fn long(&mut self) -> Result<Value> {
+    fn long(&mut self) -> Result<PickleValue> {
         let n = self.number(1)? as usize;
         let bytes = self.bytes.get(self.at..self.at + n).ok_or_else(ends)?;
         self.at += n;
@@ -236,16 +236,16 @@ impl<'b> Pickle<'b> {
             .get_mut(..n)
             .ok_or("its pickle has an integer of more than 64 bits")?;
         place.copy_from_slice(bytes);
-        Ok(Value::Int(i64::from_le_bytes(wide)))
+        Ok(PickleValue::Int(i64::from_le_bytes(wide)))
     }
 
-    fn unicode(&mut self) -> Result<Value> {
+    fn unicode(&mut self) -> Result<PickleValue> {
         let n = self.number(4)? as usize;
         let end = self.at.checked_add(n).ok_or_else(ends)?;
         let text = self.bytes.get(self.at..end).ok_or_else(ends)?;
         std::str::from_utf8(text)
             .map_err(|error| format!("a str in its pickle is not UTF-8: {error}"))?;
-        let value = Value::Text(self.at as u32, end as u32);
+        let value = PickleValue::Text(self.at as u32, end as u32);
         self.at = end;
         Ok(value)
     }
@@ -261,7 +261,7 @@ impl<'b> Pickle<'b> {
             .map_err(|error| format!("a name in its pickle is not UTF-8: {error}"))
     }
 
-    fn pop(&mut self) -> Result<Value> {
+    fn pop(&mut self) -> Result<PickleValue> {
         match self.stack.len() > self.floor() {
             true => self.stack.pop().ok_or_else(empty),
             false => Err(empty()),
@@ -274,7 +274,7 @@ impl<'b> Pickle<'b> {
     }
 
     /// Removes and returns the values since the last mark.
-    fn marked(&mut self) -> Result<Vec<Value>> {
+    fn marked(&mut self) -> Result<Vec<PickleValue>> {
         let mark = self.marks.pop().ok_or_else(empty)?;
         Ok(self.stack.split_off(mark))
     }
@@ -282,23 +282,23 @@ impl<'b> Pickle<'b> {
     fn remember(&mut self, n: usize) -> Result<()> {
         let key = self.number(n)?;
         let value = *self.stack.last().ok_or_else(empty)?;
-        self.take(2 * size_of::<(u32, Value)>())?;
+        self.take(2 * size_of::<(u32, PickleValue)>())?;
         self.memo.insert(key, value);
         Ok(())
     }
 
-    fn remembered(&mut self, n: usize) -> Result<Value> {
+    fn remembered(&mut self, n: usize) -> Result<PickleValue> {
         let key = self.number(n)?;
         let value = self.memo.get(&key).copied();
         value.ok_or_else(|| format!("its pickle refers to the value {key}, which does not exist"))
     }
 
     /// Appends values to the list or dict on top of the stack.
-    fn extend(&mut self, values: Vec<Value>) -> Result<()> {
+    fn extend(&mut self, values: Vec<PickleValue>) -> Result<()> {
         self.take(size_of_val(&values[..]))?;
         match self.stack.last() {
-            Some(Value::List(list)) => self.lists[*list].extend(values),
-            Some(Value::Dict(dict)) if values.len().is_multiple_of(2) => {
+            Some(PickleValue::List(list)) => self.lists[*list].extend(values),
+            Some(PickleValue::Dict(dict)) if values.len().is_multiple_of(2) => {
                 self.lists[*dict].extend(values)
             }
             _ => {

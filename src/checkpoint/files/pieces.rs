@@ -1,17 +1,17 @@
 //! Reads a stored tensor's bytes in its own order, in pieces.
 
-use super::{Storage, TensorFiles, TensorInfo, read_failed};
+use super::{ElementSource, TensorFiles, TensorInfo, read_failed};
 use crate::error::{Error, Result};
 
 /// A tensor that is read in pieces: from its file, or from a copy if its elements are not contiguous.
-pub(super) struct Pieces<'f> {
+pub(super) struct TensorPieces<'f> {
     files: &'f TensorFiles,
     name: &'f str,
     info: &'f TensorInfo,
     copy: Option<Vec<u8>>,
 }
 
-impl<'f> Pieces<'f> {
+impl<'f> TensorPieces<'f> {
     pub fn of(files: &'f TensorFiles, name: &'f str, info: &'f TensorInfo) -> Result<Self> {
         let is_view = matches!(info.place(), Some((_, _, Some(_))));
         let copy = match is_view {
@@ -64,12 +64,12 @@ impl TensorInfo {
     /// Returns a stored tensor's file, its first byte there, and its strides if its elements are not contiguous.
     pub(super) fn place(&self) -> Option<(usize, u64, Option<&[usize]>)> {
         match &self.storage {
-            Storage::Stored {
+            ElementSource::Stored {
                 offset,
                 file,
                 strides,
             } => Some((*file, *offset, strides.as_deref())),
-            Storage::Computed(_) => None,
+            ElementSource::Computed(_) => None,
         }
     }
 }

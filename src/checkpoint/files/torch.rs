@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use super::header::{Entry, Header};
-use super::pickle::{Pickle, Result, Value};
+use super::header::{Header, HeaderEntry};
+use super::pickle::{Pickle, PickleValue, Result};
 use super::positioned::PositionedFile;
 use super::strided::{is_contiguous, reach};
-use super::zip::{self, Failure, Stored};
+use super::zip::{self, StoredEntry, ZipFailure};
 use crate::error;
 
 const FORMAT: &str = "a PyTorch file";
@@ -22,7 +22,7 @@ const SMALL_ROOM: u64 = 1 << 20;
 
 /// A PyTorch function, class or type that pickles of tensors name.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Function {
+pub(super) enum TorchFunction {
     OrderedDict,
     /// Builds a tensor with the storage's dtype.
     Tensor,
@@ -41,7 +41,7 @@ pub(super) enum Function {
     BytesStorage,
 }
 
-impl Function {
+impl TorchFunction {
     /// # Errors
     /// If tensors do not need this name: a pickle that calls other functions could do anything.
     pub fn named(module: &str, name: &str) -> Result<Self> {
@@ -85,14 +85,14 @@ impl Function {
 #[derive(Debug)]
 pub(super) struct Storage {
     /// The name of its archive entry.
-    key: (Value, usize),
+    key: (PickleValue, usize),
     /// `None`: bytes for any dtype.
     dtype: Option<Dtype>,
 }
 
 /// A tensor as a strided view of a storage.
 #[derive(Debug)]
-pub(super) struct View {
+pub(super) struct StridedView {
     storage: usize,
     dtype: Dtype,
     /// The index of the first element.
@@ -103,22 +103,29 @@ pub(super) struct View {
 
 impl Pickle<'_> {
     /// Returns the storage for this persistent id: `("storage", type, key, device, number of elements)`.
-    pub fn storage(&mut self, id: Value) -> Result<Value> {
+    pub fn storage(&mut self, id: PickleValue) -> Result<PickleValue> {
         let wrong = || {
             format!(
                 "its pickle refers to {} outside of it, expected a storage",
                 id.kind()
             )
         };
-        let Value::Tuple(list) = id else {
+        let PickleValue::Tuple(list) = id else {
             return Err(wrong());
         };
-        let [kind, Value::Function(class), key, _, Value::Int(n)] = self.lists[list][..] else {
+        let [
+            kind,
+            PickleValue::Function(class),
+            key,
+            _,
+            PickleValue::Int(n),
+        ] = self.lists[list][..]
+        else {
             return Err(wrong());
         };
         let dtype = match class {
-            Function::Storage(dtype) => Some(dtype),
-            Function::BytesStorage => None,
+            TorchFunction::Storage(dtype) => Some(dtype),
+            TorchFunction::BytesStorage => None,
             _ => return Err(wrong()),
         };
         if self.text(kind) != Some("storage") {
@@ -131,52 +138,66 @@ impl Pickle<'_> {
             key: (key, n),
             dtype,
         });
-        Ok(Value::Storage(self.storages.len() - 1))
+        Ok(PickleValue::Storage(self.storages.len() - 1))
     }
 
     /// Returns the result of a call, computed here.
-    pub fn call(&mut self, function: Value, arguments: Value) -> Result<Value> {
+    pub fn call(&mut self, function: PickleValue, arguments: PickleValue) -> Result<PickleValue> {
         let (mut function, mut arguments) = (function, arguments);
-        if let (Value::Function(Function::FromType), Value::Tuple(list)) = (function, arguments)
+        if let (PickleValue::Function(TorchFunction::FromType), PickleValue::Tuple(list)) =
+            (function, arguments)
             && let [
                 inner,
-                Value::Function(Function::Class),
-                of_inner @ Value::Tuple(_),
+                PickleValue::Function(TorchFunction::Class),
+                of_inner @ PickleValue::Tuple(_),
                 _,
             ] = self.lists[list][..]
         {
             (function, arguments) = (inner, of_inner);
         }
-        let Value::Tuple(list) = arguments else {
+        let PickleValue::Tuple(list) = arguments else {
             return Err(format!(
                 "its pickle calls a function with {}, expected a tuple",
                 arguments.kind()
             ));
         };
-        let Value::Function(function) = function else {
+        let PickleValue::Function(function) = function else {
             return Err(format!("its pickle calls {}", function.kind()));
         };
         // The last argument says whether to negate or conjugate values; an empty dict says no.
-        let is_plain = |rest: &[Value]| match rest {
+        let is_plain = |rest: &[PickleValue]| match rest {
             [] => true,
-            [Value::Dict(with)] => self.lists[*with].is_empty(),
+            [PickleValue::Dict(with)] => self.lists[*with].is_empty(),
             _ => false,
         };
         let found = match (function, &self.lists[list][..]) {
-            (Function::OrderedDict, []) => return self.new_list(Vec::new()).map(Value::Dict),
-            (Function::Parameter, [tensor @ Value::Tensor(_), ..]) => return Ok(*tensor),
-            (Function::Tensor, [Value::Storage(of), first, shape, strides, _, _, rest @ ..])
-                if is_plain(rest) =>
-            {
+            (TorchFunction::OrderedDict, []) => {
+                return self.new_list(Vec::new()).map(PickleValue::Dict);
+            }
+            (TorchFunction::Parameter, [tensor @ PickleValue::Tensor(_), ..]) => {
+                return Ok(*tensor);
+            }
+            (
+                TorchFunction::Tensor,
+                [
+                    PickleValue::Storage(of),
+                    first,
+                    shape,
+                    strides,
+                    _,
+                    _,
+                    rest @ ..,
+                ],
+            ) if is_plain(rest) => {
                 let dtype = self.storages[*of].dtype;
                 dtype.map(|dtype| (*of, dtype, [*first, *shape, *strides]))
             }
             (
-                Function::TypedTensor,
+                TorchFunction::TypedTensor,
                 [
-                    Value::Storage(of),
+                    PickleValue::Storage(of),
                     place @ ..,
-                    Value::Function(Function::Type(dtype)),
+                    PickleValue::Function(TorchFunction::Type(dtype)),
                 ],
             ) if place.len() == 5 => Some((*of, *dtype, [place[0], place[1], place[2]])),
             _ => None,
@@ -186,10 +207,10 @@ impl Pickle<'_> {
                 "its pickle calls {function:?} with arguments that make no plain tensor; {CURE}"
             )
         })?;
-        let Value::Int(first) = first else {
+        let PickleValue::Int(first) = first else {
             return Err("a tensor in its pickle has no beginning".into());
         };
-        let view = View {
+        let view = StridedView {
             storage,
             dtype,
             first: usize::try_from(first)
@@ -197,14 +218,14 @@ impl Pickle<'_> {
             shape: self.sizes(shape)?,
             strides: self.sizes(strides)?,
         };
-        self.take(size_of::<View>())?;
+        self.take(size_of::<StridedView>())?;
         self.views.push(view);
-        Ok(Value::Tensor(self.views.len() - 1))
+        Ok(PickleValue::Tensor(self.views.len() - 1))
     }
 
     /// Reads a tuple of non-negative integers.
-    fn sizes(&mut self, tuple: Value) -> Result<Vec<usize>> {
-        let Value::Tuple(list) = tuple else {
+    fn sizes(&mut self, tuple: PickleValue) -> Result<Vec<usize>> {
+        let PickleValue::Tuple(list) = tuple else {
             return Err(format!(
                 "a tensor in its pickle has {} for sizes or strides, expected a tuple",
                 tuple.kind()
@@ -212,8 +233,8 @@ impl Pickle<'_> {
         };
         // Many tensors may refer to the same tuple.
         self.take(self.lists[list].len() * size_of::<usize>())?;
-        let size = |value: &Value| match value {
-            Value::Int(size) => usize::try_from(*size).ok(),
+        let size = |value: &PickleValue| match value {
+            PickleValue::Int(size) => usize::try_from(*size).ok(),
             _ => None,
         };
         let sizes: Option<Vec<usize>> = self.lists[list].iter().map(size).collect();
@@ -222,12 +243,12 @@ impl Pickle<'_> {
 }
 
 /// Returns whether an archive was written by `torch.save`.
-pub(super) fn is_one(entries: &BTreeMap<String, Stored>) -> bool {
+pub(super) fn is_one(entries: &BTreeMap<String, StoredEntry>) -> bool {
     root(entries).is_some()
 }
 
 /// Returns the folder in the archive that contains everything.
-fn root(entries: &BTreeMap<String, Stored>) -> Option<&str> {
+fn root(entries: &BTreeMap<String, StoredEntry>) -> Option<&str> {
     let roots = entries.keys().filter_map(|name| name.strip_suffix(PICKLE));
     roots.min_by_key(|root| root.len())
 }
@@ -235,26 +256,26 @@ fn root(entries: &BTreeMap<String, Stored>) -> Option<&str> {
 /// Reads the headers of a file's tensors.
 pub(super) fn read(
     file: &PositionedFile,
-    entries: &BTreeMap<String, Stored>,
+    entries: &BTreeMap<String, StoredEntry>,
 ) -> error::Result<Header> {
     tensors(file, entries).map_err(|failure| failure.of(file, FORMAT))
 }
 
 fn tensors(
     file: &PositionedFile,
-    entries: &BTreeMap<String, Stored>,
-) -> std::result::Result<Header, Failure> {
+    entries: &BTreeMap<String, StoredEntry>,
+) -> std::result::Result<Header, ZipFailure> {
     let root = root(entries).unwrap_or_default();
     let entry = |name: &str| entries.get(&format!("{root}{name}")).copied();
     if entry("/constants.pkl").is_some() {
-        return Err(Failure::Content(format!(
+        return Err(ZipFailure::Content(format!(
             "it is a TorchScript archive, which contains code; {CURE}"
         )));
     }
     if let Some(order) = entry("/byteorder")
         && zip::bytes(file, order)? != b"little"
     {
-        return Err(Failure::Content(format!(
+        return Err(ZipFailure::Content(format!(
             "its byteorder is not \"little\"; load it in PyTorch, and {CURE}"
         )));
     }
@@ -264,8 +285,8 @@ fn tensors(
     };
     let room = file.len().saturating_mul(2).saturating_add(SMALL_ROOM);
     let (pickle, value) = Pickle::read(&bytes, usize::try_from(room).unwrap_or(usize::MAX))?;
-    let Value::Dict(dict) = value else {
-        return Err(Failure::Content(format!(
+    let PickleValue::Dict(dict) = value else {
+        return Err(ZipFailure::Content(format!(
             "it contains {}, expected a dict of tensors; {CURE}",
             value.kind()
         )));
@@ -280,10 +301,10 @@ fn tensors(
                 pair[0].kind()
             )
         })?;
-        let Value::Tensor(view) = pair[1] else {
+        let PickleValue::Tensor(view) = pair[1] else {
             let kind = pair[1].kind();
-            return Err(Failure::Content(match pair[1] {
-                Value::Dict(_) => format!(
+            return Err(ZipFailure::Content(match pair[1] {
+                PickleValue::Dict(_) => format!(
                     "its key {name:?} contains a dict instead of a tensor, which transformers does \
                      not read either; save that dict alone, with \
                      `torch.save(torch.load(file)[{name:?}], file)`"
@@ -292,7 +313,7 @@ fn tensors(
             }));
         };
         if !names.insert(name) {
-            return Err(Failure::Content(format!("tensor {name:?} occurs twice")));
+            return Err(ZipFailure::Content(format!("tensor {name:?} occurs twice")));
         }
         let view = &pickle.views[view];
         let (key, n) = pickle.storages[view.storage].key;
@@ -323,8 +344,8 @@ fn tensors(
 }
 
 /// Returns a tensor in a storage with `n_bytes` at byte `offset`.
-fn placed(name: &str, view: &View, offset: u64, n_bytes: usize) -> Result<Entry> {
-    let View {
+fn placed(name: &str, view: &StridedView, offset: u64, n_bytes: usize) -> Result<HeaderEntry> {
+    let StridedView {
         shape,
         strides,
         dtype,
@@ -358,7 +379,7 @@ fn placed(name: &str, view: &View, offset: u64, n_bytes: usize) -> Result<Entry>
     })?;
     let is_view = !is_contiguous(shape, strides);
     let first = if n_taken == 0 { 0 } else { view.first * size };
-    Ok(Entry {
+    Ok(HeaderEntry {
         name: name.to_string(),
         dtype: *dtype,
         shape: shape.clone(),

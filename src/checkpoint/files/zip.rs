@@ -28,24 +28,24 @@ const CUT: &str = "it is cut short or damaged; download it again";
 
 /// The location of a stored entry's bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredEntry {
     /// Offset from the file's start.
     pub offset: u64,
     pub n_bytes: u64,
 }
 
 /// Reads and checks an archive's directory: every entry must be uncompressed, inside the file and separate from the others.
-pub(super) fn read(file: &PositionedFile) -> Result<BTreeMap<String, Stored>> {
+pub(super) fn read(file: &PositionedFile) -> Result<BTreeMap<String, StoredEntry>> {
     entries(file).map_err(|failure| failure.of(file, "a zip archive"))
 }
 
 /// The reason why an archive or an entry cannot be read.
-pub(super) enum Failure {
+pub(super) enum ZipFailure {
     System(std::io::Error),
     Content(String),
 }
 
-impl Failure {
+impl ZipFailure {
     /// Makes the error about `file`, which has this format.
     pub fn of(self, file: &PositionedFile, format: &'static str) -> Error {
         let path = file.path().to_path_buf();
@@ -60,19 +60,21 @@ impl Failure {
     }
 }
 
-impl From<String> for Failure {
+impl From<String> for ZipFailure {
     fn from(reason: String) -> Self {
         Self::Content(reason)
     }
 }
 
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for ZipFailure {
     fn from(cause: std::io::Error) -> Self {
         Self::System(cause)
     }
 }
 
-fn entries(file: &PositionedFile) -> std::result::Result<BTreeMap<String, Stored>, Failure> {
+fn entries(
+    file: &PositionedFile,
+) -> std::result::Result<BTreeMap<String, StoredEntry>, ZipFailure> {
     let (n_entries, directory) = directory(file)?;
     let bytes = bytes(file, directory)?;
     let mut found = BTreeMap::new();
@@ -83,13 +85,13 @@ fn entries(file: &PositionedFile) -> std::result::Result<BTreeMap<String, Stored
         let (name, after) = record.name().ok_or_else(cut)?;
         let flags = record.u16(8).ok_or_else(cut)?;
         let method = record.u16(10).ok_or_else(cut)?;
-        let Sizes {
+        let EntrySizes {
             stored,
             unpacked,
             local,
         } = record.sizes().ok_or_else(cut)?;
         if method != 0 || flags & 1 != 0 || stored != unpacked {
-            return Err(Failure::Content(format!(
+            return Err(ZipFailure::Content(format!(
                 "its entry {name:?} is compressed or encrypted, and only stored entries are read; save it again with `torch.save` \
                  or `numpy.savez`, which store them"
             )));
@@ -107,18 +109,20 @@ fn entries(file: &PositionedFile) -> std::result::Result<BTreeMap<String, Stored
             .filter(|&end| end <= directory.offset);
         let end = end.ok_or_else(|| format!("its entry {name:?} should have {stored} bytes from {offset} on, beyond its place: {CUT}"))?;
         places.push((local, end));
-        let entry = Stored {
+        let entry = StoredEntry {
             offset,
             n_bytes: stored,
         };
         if found.insert(name.clone(), entry).is_some() {
-            return Err(Failure::Content(format!("its entry {name:?} occurs twice")));
+            return Err(ZipFailure::Content(format!(
+                "its entry {name:?} occurs twice"
+            )));
         }
         rest = after;
     }
     places.sort_unstable();
     match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
-        Some(pair) => Err(Failure::Content(format!(
+        Some(pair) => Err(ZipFailure::Content(format!(
             "two of its entries overlap at byte {}: {CUT}",
             pair[1].0
         ))),
@@ -127,7 +131,7 @@ fn entries(file: &PositionedFile) -> std::result::Result<BTreeMap<String, Stored
 }
 
 /// Returns the number of entries and the directory's location.
-fn directory(file: &PositionedFile) -> std::result::Result<(u64, Stored), Failure> {
+fn directory(file: &PositionedFile) -> std::result::Result<(u64, StoredEntry), ZipFailure> {
     let len = file.len();
     let tail_bytes = len.min(END_BYTES + MAX_COMMENT_BYTES);
     let tail = bytes_at(file, len - tail_bytes, tail_bytes, len)?;
@@ -164,17 +168,20 @@ fn directory(file: &PositionedFile) -> std::result::Result<(u64, Stored), Failur
     if offset.checked_add(n_bytes).is_none_or(|end| end > ends) {
         return Err(cut());
     }
-    Ok((n_entries, Stored { offset, n_bytes }))
+    Ok((n_entries, StoredEntry { offset, n_bytes }))
 }
 
 /// Returns the bytes of an entry that describes other entries.
 ///
 /// # Errors
 /// If it is larger than such entries are, or cannot be read.
-pub(super) fn bytes(file: &PositionedFile, entry: Stored) -> std::result::Result<Vec<u8>, Failure> {
+pub(super) fn bytes(
+    file: &PositionedFile,
+    entry: StoredEntry,
+) -> std::result::Result<Vec<u8>, ZipFailure> {
     if entry.n_bytes > MAX_HEADER_BYTES {
         let n_bytes = entry.n_bytes;
-        return Err(Failure::Content(format!(
+        return Err(ZipFailure::Content(format!(
             "the description of its tensors has {n_bytes} bytes; the limit is {MAX_HEADER_BYTES}"
         )));
     }
@@ -187,7 +194,7 @@ fn bytes_at(
     offset: u64,
     n: u64,
     limit: u64,
-) -> std::result::Result<Vec<u8>, Failure> {
+) -> std::result::Result<Vec<u8>, ZipFailure> {
     if offset.checked_add(n).is_none_or(|end| end > limit) {
         return Err(cut());
     }
@@ -199,12 +206,12 @@ fn bytes_at(
     Ok(bytes)
 }
 
-fn cut() -> Failure {
-    Failure::Content(CUT.into())
+fn cut() -> ZipFailure {
+    ZipFailure::Content(CUT.into())
 }
 
 /// An entry's sizes, and the location of its own header.
-struct Sizes {
+struct EntrySizes {
     stored: u64,
     unpacked: u64,
     local: u64,
@@ -243,7 +250,7 @@ impl<'b> Fields<'b> {
     }
 
     /// Returns the sizes in a directory record. Sizes above 32 bits are in a field after the name.
-    fn sizes(&self) -> Option<Sizes> {
+    fn sizes(&self) -> Option<EntrySizes> {
         let [name, extra] = [self.u16(28)?, self.u16(30)?].map(usize::from);
         let mut extra = self.0.get(RECORD_BYTES + name..)?.get(..extra)?;
         let mut wide = Fields(&[]);
@@ -263,7 +270,7 @@ impl<'b> Fields<'b> {
             }
             narrow => Some(narrow.into()),
         };
-        Some(Sizes {
+        Some(EntrySizes {
             unpacked: size(24)?,
             stored: size(20)?,
             local: size(42)?,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{Kind, keys, listed, model_type_of};
+use super::keys::{KeyKind, keys, listed, model_type_of};
 use super::unread::check_type;
 use crate::error::{Error, Result};
 
@@ -74,10 +74,10 @@ impl Keys<'_> {
         set("model_type", model_type.into());
         for key in keys(model_type) {
             match (key.kind, self.optional(key.gguf)) {
-                (Kind::Needed, _) | (Kind::Size, Some(_)) => {
+                (KeyKind::Needed, _) | (KeyKind::Size, Some(_)) => {
                     set(key.json, self.size(key.gguf)?.into());
                 }
-                (Kind::Number, Some(_)) => set(key.json, json!(self.number(key.gguf)?)),
+                (KeyKind::Number, Some(_)) => set(key.json, json!(self.number(key.gguf)?)),
                 (_, None) => {}
             }
         }

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::config::{Described, config};
-use super::keys::{Kind, architecture_of, file_type, keys, listed, rotary};
-use super::write::Entry;
+use super::keys::{KeyKind, architecture_of, file_type, keys, listed, rotary};
+use super::write::TensorEntry;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::BlockKind;
 use crate::checkpoint::scheme::Family;
@@ -80,10 +80,10 @@ impl Description {
             let value = json.at(key.json).filter(|value| !value.is_null());
             let value = value.cloned().unwrap_or_else(|| (key.or)(stack));
             match key.kind {
-                Kind::Needed | Kind::Size if value.is_null() || is_size(&value) => {
+                KeyKind::Needed | KeyKind::Size if value.is_null() || is_size(&value) => {
                     set(key.gguf, value);
                 }
-                Kind::Number if value.is_null() || value.is_number() => {
+                KeyKind::Number if value.is_null() || value.is_number() => {
                     set(key.gguf, value.as_f64().map_or(Value::Null, Value::from));
                 }
                 _ => {
@@ -112,7 +112,7 @@ impl Description {
     ///
     /// # Errors
     /// If a setting was lost; the error names it.
-    pub fn check(&self, path: &Path, entries: &[Entry], stack: &StackConfig) -> Result<()> {
+    pub fn check(&self, path: &Path, entries: &[TensorEntry], stack: &StackConfig) -> Result<()> {
         let entry = |name: &str| entries.iter().find(|entry| entry.name == name);
         let json = config(&Described {
             path,

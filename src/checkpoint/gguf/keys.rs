@@ -45,7 +45,7 @@ pub(super) fn listed(side: fn(&(&'static str, &'static str)) -> &'static str) ->
 
 /// The kind of value that a key has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     /// A required integer.
     Needed,
     /// An optional integer.
@@ -55,20 +55,20 @@ pub(super) enum Kind {
 }
 
 /// A key in GGUF without the architecture's name, its key in `config.json`, and the default value of the latter.
-pub(super) struct Key {
+pub(super) struct GgufKey {
     pub gguf: &'static str,
     pub json: &'static str,
-    pub kind: Kind,
+    pub kind: KeyKind,
     pub or: fn(&StackConfig) -> Value,
 }
 
 const fn key(
     gguf: &'static str,
     json: &'static str,
-    kind: Kind,
+    kind: KeyKind,
     or: fn(&StackConfig) -> Value,
-) -> Key {
-    Key {
+) -> GgufKey {
+    GgufKey {
         gguf,
         json,
         kind,
@@ -76,139 +76,151 @@ const fn key(
     }
 }
 
-const GPT2: [Key; 6] = [
-    key("block_count", "n_layer", Kind::Needed, n_layers),
-    key("embedding_length", "n_embd", Kind::Needed, d_model),
-    key("attention.head_count", "n_head", Kind::Needed, n_heads),
-    key("feed_forward_length", "n_inner", Kind::Needed, d_ff),
-    key("context_length", "n_positions", Kind::Size, |_| json!(1024)),
+const GPT2: [GgufKey; 6] = [
+    key("block_count", "n_layer", KeyKind::Needed, n_layers),
+    key("embedding_length", "n_embd", KeyKind::Needed, d_model),
+    key("attention.head_count", "n_head", KeyKind::Needed, n_heads),
+    key("feed_forward_length", "n_inner", KeyKind::Needed, d_ff),
+    key("context_length", "n_positions", KeyKind::Size, |_| {
+        json!(1024)
+    }),
     key(
         "attention.layer_norm_epsilon",
         "layer_norm_epsilon",
-        Kind::Number,
+        KeyKind::Number,
         eps,
     ),
 ];
 
-const ALL_ELSE: [Key; 5] = [
-    key("block_count", "num_hidden_layers", Kind::Needed, n_layers),
+const ALL_ELSE: [GgufKey; 5] = [
+    key(
+        "block_count",
+        "num_hidden_layers",
+        KeyKind::Needed,
+        n_layers,
+    ),
     key(
         "attention.head_count",
         "num_attention_heads",
-        Kind::Needed,
+        KeyKind::Needed,
         n_heads,
     ),
-    key("embedding_length", "hidden_size", Kind::Needed, d_model),
+    key("embedding_length", "hidden_size", KeyKind::Needed, d_model),
     key(
         "feed_forward_length",
         "intermediate_size",
-        Kind::Needed,
+        KeyKind::Needed,
         d_ff,
     ),
     key(
         "context_length",
         "max_position_embeddings",
-        Kind::Size,
+        KeyKind::Size,
         nothing,
     ),
 ];
 
-const BERT: [Key; 1] = [key(
+const BERT: [GgufKey; 1] = [key(
     "attention.layer_norm_epsilon",
     "layer_norm_eps",
-    Kind::Number,
+    KeyKind::Number,
     eps,
 )];
 
-const DECODERS: [Key; 3] = [
+const DECODERS: [GgufKey; 3] = [
     key(
         "attention.head_count_kv",
         "num_key_value_heads",
-        Kind::Size,
+        KeyKind::Size,
         |stack| of_block(stack, |block| block.attention.n_kv_heads.into()),
     ),
     key(
         "attention.layer_norm_rms_epsilon",
         "rms_norm_eps",
-        Kind::Number,
+        KeyKind::Number,
         eps,
     ),
-    key("rope.freq_base", "rope_theta", Kind::Number, |stack| {
+    key("rope.freq_base", "rope_theta", KeyKind::Number, |stack| {
         rotary(stack, false).map_or(Value::Null, |rotary| json!(rotary.theta))
     }),
 ];
 
-const HEADS: [Key; 1] = [key(
+const HEADS: [GgufKey; 1] = [key(
     "attention.key_length",
     "head_dim",
-    Kind::Size,
+    KeyKind::Size,
     |stack| of_block(stack, |block| block.attention.head_dim.into()),
 )];
 
-const WINDOW: [Key; 1] = [key(
+const WINDOW: [GgufKey; 1] = [key(
     "attention.sliding_window",
     "sliding_window",
-    Kind::Size,
+    KeyKind::Size,
     nothing,
 )];
 
-const MIXTRAL: [Key; 2] = [
-    key("expert_count", "num_local_experts", Kind::Size, n_experts),
+const MIXTRAL: [GgufKey; 2] = [
+    key(
+        "expert_count",
+        "num_local_experts",
+        KeyKind::Size,
+        n_experts,
+    ),
     key(
         "expert_used_count",
         "num_experts_per_tok",
-        Kind::Size,
+        KeyKind::Size,
         nothing,
     ),
 ];
 
-const EXPERTS: [Key; 4] = [
-    key("expert_count", "num_experts", Kind::Size, n_experts),
+const EXPERTS: [GgufKey; 4] = [
+    key("expert_count", "num_experts", KeyKind::Size, n_experts),
     key(
         "expert_used_count",
         "num_experts_per_tok",
-        Kind::Size,
+        KeyKind::Size,
         nothing,
     ),
     key(
         "expert_feed_forward_length",
         "moe_intermediate_size",
-        Kind::Needed,
+        KeyKind::Needed,
         nothing,
     ),
     key(
         "expert_shared_feed_forward_length",
         "shared_expert_intermediate_size",
-        Kind::Size,
+        KeyKind::Size,
         nothing,
     ),
 ];
 
-const GEMMA2: [Key; 2] = [
+const GEMMA2: [GgufKey; 2] = [
     key(
         "attn_logit_softcapping",
         "attn_logit_softcapping",
-        Kind::Number,
+        KeyKind::Number,
         |_| json!(50.0),
     ),
     key(
         "final_logit_softcapping",
         "final_logit_softcapping",
-        Kind::Number,
+        KeyKind::Number,
         |_| json!(30.0),
     ),
 ];
 
-const GEMMA3: [Key; 1] = [key(
+const GEMMA3: [GgufKey; 1] = [key(
     "rope.freq_base_swa",
     "rope_local_base_freq",
-    Kind::Number,
+    KeyKind::Number,
     |stack| rotary(stack, true).map_or(json!(10000.0), |rotary| json!(rotary.theta)),
 )];
 
 /// Returns the keys for a `model_type`.
-pub(super) fn keys(model_type: &str) -> impl Iterator<Item = &'static Key> {
-    let tables: &[&'static [Key]] = match model_type {
+pub(super) fn keys(model_type: &str) -> impl Iterator<Item = &'static GgufKey> {
+    let tables: &[&'static [GgufKey]] = match model_type {
         "gpt2" => &[&GPT2],
         "bert" => &[&ALL_ELSE, &BERT],
         "mixtral" => &[&ALL_ELSE, &DECODERS, &HEADS, &MIXTRAL],

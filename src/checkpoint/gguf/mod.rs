@@ -37,12 +37,12 @@ use self::config::Described;
 use self::keys::{architecture_of, keys};
 use self::names::{Names, step};
 pub(super) use self::save::{Dense, save};
-pub(crate) use self::words::Words;
+pub(crate) use self::words::GgufTokenizer;
 #[cfg(feature = "text")]
-pub(crate) use self::words::{Special, TokenType};
+pub(crate) use self::words::{SpecialToken, TokenType};
 pub(super) use crate::checkpoint::files::is_gguf;
 use crate::checkpoint::files::{
-    BlockKind, Coding, Compute, GgufTensor, Part, StoredForm, TensorFiles,
+    BlockKind, Coding, Compute, GgufTensor, StoredForm, StoredTensor, TensorFiles,
 };
 use crate::error::{Error, Result};
 
@@ -64,7 +64,7 @@ pub(super) fn config(path: &Path) -> Result<Value> {
                 return Ok(None);
             };
             let n = tensor.shape.iter().product();
-            let blocks = Blocks::new(tensor, part, Step::None);
+            let blocks = BlockTensor::new(tensor, part, ConversionStep::None);
             blocks.numbers(&files, 0..n).map(Some)
         },
     })
@@ -124,7 +124,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_string();
-    let names = Names::of(&model_type);
+    let names = TensorNames::of(&model_type);
     for tensor in tensors {
         // The rotation's factors are part of the configuration.
         if tensor.name.starts_with("rope_") {
@@ -133,17 +133,17 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         }
         let (name, step) = match names.translated(&tensor.name) {
             Some(name) => (name, step(&model_type, config, &tensor.name)),
-            None => (tensor.name.clone(), Step::None),
+            None => (tensor.name.clone(), ConversionStep::None),
         };
         let Some(part) = files.take(&tensor.name) else {
             continue;
         };
-        let blocks = Blocks::new(&tensor, part, step);
+        let blocks = BlockTensor::new(&tensor, part, step);
         match tensor.shape[..] {
             [n_experts, rows, columns] if name.contains("{e}") => {
                 for expert in 0..n_experts {
                     let name = name.replace("{e}", &expert.to_string());
-                    let of_expert = Blocks {
+                    let of_expert = BlockTensor {
                         first_row: expert * rows,
                         shape: vec![rows, columns],
                         part: blocks.part.clone(),
@@ -152,9 +152,9 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
                     of_expert.add(name, files)?;
                 }
             }
-            [columns] if step == Step::OneRow => {
+            [columns] if step == ConversionStep::OneRow => {
                 let shape = vec![1, columns];
-                Blocks { shape, ..blocks }.add(name, files)?;
+                BlockTensor { shape, ..blocks }.add(name, files)?;
             }
             _ => blocks.add(name, files)?,
         }
@@ -164,7 +164,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
 
 /// A conversion step, applied when a tensor is written and undone when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ConversionStep {
     None,
     /// The rows of each head are interleaved in pairs; reading separates them into halves. The field is the number of heads.
     Unpermute(usize),
@@ -176,19 +176,19 @@ enum Step {
 
 /// A tensor in blocks, or one of several in a stack.
 #[derive(Debug)]
-struct Blocks {
-    part: Part,
+struct BlockTensor {
+    part: StoredTensor,
     kind: BlockKind,
     shape: Vec<usize>,
     /// The length of a row, whatever the shape says.
     columns: usize,
     /// The row of the stored tensor at which this one begins.
     first_row: usize,
-    step: Step,
+    step: ConversionStep,
 }
 
-impl Blocks {
-    fn new(tensor: &GgufTensor, part: Part, step: Step) -> Self {
+impl BlockTensor {
+    fn new(tensor: &GgufTensor, part: StoredTensor, step: ConversionStep) -> Self {
         Self {
             part,
             kind: tensor.kind,
@@ -226,7 +226,7 @@ impl Blocks {
     }
 }
 
-impl Compute for Blocks {
+impl Compute for BlockTensor {
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
         // Elements of a row: 1 for a vector.
         let width: usize = self.shape.iter().skip(1).product();
@@ -235,9 +235,11 @@ impl Compute for Blocks {
             self.numbers(files, start + rows.start * width..start + rows.end * width)
         };
         match self.step {
-            Step::None | Step::OneRow => of(rows),
-            Step::LessOne => Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect()),
-            Step::Unpermute(n_heads) => {
+            ConversionStep::None | ConversionStep::OneRow => of(rows),
+            ConversionStep::LessOne => {
+                Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect())
+            }
+            ConversionStep::Unpermute(n_heads) => {
                 let head = self.rows_of_head(n_heads)?;
                 let heads = rows.start / head * head..rows.end.div_ceil(head) * head;
                 let pairs = of(heads.clone())?;
@@ -284,7 +286,7 @@ impl Compute for Blocks {
         };
         let mut coded = QuantizedWeightRows::default();
         match self.step {
-            Step::Unpermute(n_heads) => {
+            ConversionStep::Unpermute(n_heads) => {
                 let head = self.rows_of_head(n_heads)?;
                 let first = rows.start / head * head;
                 let pairs = of(first..rows.end.div_ceil(head) * head)?;
@@ -305,12 +307,14 @@ impl Compute for Blocks {
     }
 }
 
-impl Blocks {
+impl BlockTensor {
     /// Returns the format in which the blocks are packed, if they have one.
     fn format(&self) -> Option<QuantizedFormat> {
         match (self.step, &self.shape[..]) {
             // The value added to a norm is not part of the quantized values.
-            (Step::None | Step::Unpermute(_), [_, _]) => codes::format(self.kind),
+            (ConversionStep::None | ConversionStep::Unpermute(_), [_, _]) => {
+                codes::format(self.kind)
+            }
             _ => None,
         }
     }

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::Step;
+use super::ConversionStep;
 
 /// An architecture's tensor names.
-pub(super) struct Names {
+pub(super) struct TensorNames {
     /// Names without `.weight` and `.bias`, in which `{i}` is a block's index and `{e}` an expert's index in a stack.
     table: &'static [&'static [(&'static str, &'static str)]],
 }
@@ -137,7 +137,7 @@ const BERT: &[(&str, &str)] = &[
     ),
 ];
 
-impl Names {
+impl TensorNames {
     /// Returns an architecture's names, given the `model_type` in its configuration.
     pub fn of(model_type: &str) -> Self {
         let table: &'static [&'static [_]] = match model_type {
@@ -204,19 +204,19 @@ fn numbers(pattern: &str, name: &str) -> Option<[Option<usize>; 2]> {
 }
 
 /// Returns the step by which the conversion changed a tensor with this name, which reading undoes.
-pub(super) fn step(model_type: &str, config: &Value, name: &str) -> Step {
+pub(super) fn step(model_type: &str, config: &Value, name: &str) -> ConversionStep {
     let heads = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(1) as usize;
     let is_llama = matches!(model_type, "llama" | "mixtral");
     match name
         .rsplit_once('.')
         .map(|(module, _)| module.rsplit('.').next().unwrap_or(module))
     {
-        Some("attn_q") if is_llama => Step::Unpermute(heads("num_attention_heads")),
-        Some("attn_k") if is_llama => Step::Unpermute(heads("num_key_value_heads")),
+        Some("attn_q") if is_llama => ConversionStep::Unpermute(heads("num_attention_heads")),
+        Some("attn_k") if is_llama => ConversionStep::Unpermute(heads("num_key_value_heads")),
         Some(module) if module.ends_with("norm") && model_type.starts_with("gemma") => {
-            Step::LessOne
+            ConversionStep::LessOne
         }
-        Some("ffn_gate_inp_shexp") => Step::OneRow,
-        _ => Step::None,
+        Some("ffn_gate_inp_shexp") => ConversionStep::OneRow,
+        _ => ConversionStep::None,
     }
 }

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::Step;
+use super::ConversionStep;
 use super::blocks::decode;
 use super::describe::{Description, model_type};
 use super::encode::encode;
-use super::names::{Names, step};
-use super::write::{Entry, write};
+use super::names::{TensorNames, step};
+use super::write::{TensorEntry, write};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::BlockKind;
-use crate::checkpoint::save::{QuantizedTensor, Squares, in_parts};
+use crate::checkpoint::save::{QuantizedTensor, SquaredError, in_parts};
 use crate::config::StackConfig;
 use crate::error::{Error, Result};
 
@@ -28,11 +28,11 @@ pub(in crate::checkpoint) struct Dense<'c> {
 }
 
 /// The source of an entry's values.
-struct Origin {
-    entry: Entry,
+struct EntrySource {
+    entry: TensorEntry,
     /// All tensors in a stack of experts, in order.
     names: Vec<String>,
-    step: Step,
+    step: ConversionStep,
     note: Option<String>,
 }
 
@@ -51,13 +51,13 @@ pub(in crate::checkpoint) fn save(
     let (origins, left_out) = origins(dense, &model_type, kind)?;
     let n_rows = |name: &str| origins.get(name)?.entry.shape.first().copied();
     let described = Description::new(dense.json, &model_type, dense.stack, n_rows, kind)?;
-    let factors = described.factors.iter().map(|(name, factors)| Entry {
+    let factors = described.factors.iter().map(|(name, factors)| TensorEntry {
         name: name.to_string(),
         kind: BlockKind::F32,
         shape: vec![factors.len()],
     });
     let of_tensors = origins.values().map(|origin| &origin.entry);
-    let entries: Vec<Entry> = of_tensors.cloned().chain(factors).collect();
+    let entries: Vec<TensorEntry> = of_tensors.cloned().chain(factors).collect();
     described.check(path, &entries, dense.stack)?;
     for tensor in &left_out {
         each(tensor)?;
@@ -88,8 +88,8 @@ fn origins(
     dense: &Dense,
     model_type: &str,
     kind: BlockKind,
-) -> Result<(BTreeMap<String, Origin>, Vec<QuantizedTensor>)> {
-    let names = Names::of(model_type);
+) -> Result<(BTreeMap<String, EntrySource>, Vec<QuantizedTensor>)> {
+    let names = TensorNames::of(model_type);
     let mut stacks: BTreeMap<String, BTreeMap<usize, (&str, &[usize])>> = BTreeMap::new();
     let mut left_out = vec![];
     for (name, shape) in &dense.tensors {
@@ -141,12 +141,12 @@ fn origins(
             shape.insert(0, stack.len());
         }
         let step = step(model_type, dense.json.value(), &there);
-        if let (Step::OneRow, [1, columns]) = (step, &shape[..]) {
+        if let (ConversionStep::OneRow, [1, columns]) = (step, &shape[..]) {
             shape = vec![*columns];
         }
         let (kind, note) = kind_of(&there, &shape, kind);
-        let origin = Origin {
-            entry: Entry {
+        let origin = EntrySource {
+            entry: TensorEntry {
                 name: there.clone(),
                 kind,
                 shape,
@@ -185,7 +185,7 @@ fn kind_of(name: &str, shape: &[usize], kind: BlockKind) -> (BlockKind, Option<S
     (kind.unwrap_or(BlockKind::F16), Some(note))
 }
 
-impl Origin {
+impl EntrySource {
     fn numbers(&self, dense: &Dense) -> Result<Vec<f32>> {
         let mut numbers = Vec::with_capacity(self.entry.n());
         for name in &self.names {
@@ -197,9 +197,9 @@ impl Origin {
                 ));
             }
             match self.step {
-                Step::None | Step::OneRow => {}
-                Step::LessOne => one.iter_mut().for_each(|number| *number += 1.0),
-                Step::Unpermute(n_heads) => {
+                ConversionStep::None | ConversionStep::OneRow => {}
+                ConversionStep::LessOne => one.iter_mut().for_each(|number| *number += 1.0),
+                ConversionStep::Unpermute(n_heads) => {
                     let n_rows = self.entry.shape.first().copied().unwrap_or(0);
                     one = paired(one, n_rows, n_heads)
                         .map_err(|reason| Error::input(name, reason))?;
@@ -228,12 +228,12 @@ fn paired(
 }
 
 /// Returns a tensor's blocks, and their error relative to the tensor.
-fn encoded(entry: &Entry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
+fn encoded(entry: &TensorEntry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
     /// The number of values quantized at a time: whole blocks for every type.
     const PIECE: usize = 1 << 16;
     let kind = entry.kind;
     let parts = in_parts(&entry.name, numbers, PIECE, |part| {
-        let (mut bytes, mut decoded, mut squares) = (vec![], vec![], Squares::default());
+        let (mut bytes, mut decoded, mut squares) = (vec![], vec![], SquaredError::default());
         for numbers in part.chunks(PIECE) {
             let start = bytes.len();
             encode(kind, numbers, &mut bytes);
@@ -244,7 +244,7 @@ fn encoded(entry: &Entry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
         (bytes, squares)
     })?;
     let (bytes, squares): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    let error = squares.into_iter().sum::<Squares>().relative_error();
+    let error = squares.into_iter().sum::<SquaredError>().relative_error();
     match error.is_finite() {
         true => Ok((bytes.concat(), error)),
         false => Err(Error::input(

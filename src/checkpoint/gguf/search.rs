@@ -12,18 +12,18 @@ use crate::checkpoint::quantized::numbers::whole;
 
 /// A group's scale and minimum: values are `scale * code - min`.
 #[derive(Clone, Copy, Default)]
-struct Affine {
+struct ScaleAndMin {
     scale: f32,
     min: f32,
 }
 
 /// Quantizes to Q4_K: eight groups of 32 values, each with a scale and a minimum.
 pub(super) fn thirty_twos(block: &[f32], bytes: &mut Vec<u8>) {
-    let mut best = [Affine::default(); 8];
+    let mut best = [ScaleAndMin::default(); 8];
     for (best, part) in best.iter_mut().zip(block.chunks_exact(32)) {
         *best = affine(part);
     }
-    let largest = |of: fn(&Affine) -> f32| best.iter().map(of).fold(0f32, f32::max);
+    let largest = |of: fn(&ScaleAndMin) -> f32| best.iter().map(of).fold(0f32, f32::max);
     let d = f16::from_f32(largest(|best| best.scale) / 63.0);
     let d_min = f16::from_f32(largest(|best| best.min) / 63.0);
     let (unit, unit_min) = (d.to_f32(), d_min.to_f32());
@@ -32,7 +32,7 @@ pub(super) fn thirty_twos(block: &[f32], bytes: &mut Vec<u8>) {
         let mut least = f32::INFINITY;
         for scale in nearest(best[part].scale, unit) {
             for min in nearest(best[part].min, unit_min) {
-                let of = Affine {
+                let of = ScaleAndMin {
                     scale: unit * f32::from(scale),
                     min: unit_min * f32::from(min),
                 };
@@ -42,7 +42,7 @@ pub(super) fn thirty_twos(block: &[f32], bytes: &mut Vec<u8>) {
                 }
             }
         }
-        let of = Affine {
+        let of = ScaleAndMin {
             scale: unit * f32::from(scales[part]),
             min: unit_min * f32::from(mins[part]),
         };
@@ -70,10 +70,10 @@ fn nearest(number: f32, unit: f32) -> impl Iterator<Item = u8> + Clone {
 }
 
 /// Returns the best scale and minimum for a group; the minimum is not negative.
-fn affine(part: &[f32]) -> Affine {
+fn affine(part: &[f32]) -> ScaleAndMin {
     let low = part.iter().copied().fold(0f32, f32::min);
     let high = part.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut best = Affine {
+    let mut best = ScaleAndMin {
         scale: (high - low).max(0.0) / 15.0,
         min: -low,
     };
@@ -83,7 +83,7 @@ fn affine(part: &[f32]) -> Affine {
     let mut least = best.error(part);
     for step in 0..=20 {
         let levels = 14.0 + 0.1 * step as f32;
-        let first = Affine {
+        let first = ScaleAndMin {
             scale: (high - low) / levels,
             min: -low,
         };
@@ -96,7 +96,7 @@ fn affine(part: &[f32]) -> Affine {
     best
 }
 
-impl Affine {
+impl ScaleAndMin {
     /// Returns the quantized value nearest to a number, from 0 to 15; `inverse` is the inverse of the scale.
     #[inline(always)]
     fn code(self, number: f32, inverse: f32) -> f32 {

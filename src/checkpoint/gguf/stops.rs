@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::words::{Special, TokenType, Words};
+use super::words::{GgufTokenizer, SpecialToken, TokenType};
 
 /// Tokens that end a text, or a model's message in a chat.
 const ENDS: [&str; 22] = [
@@ -55,10 +55,10 @@ const FILLED: [(&str, &[&str]); 3] = [
 /// gpt-oss's tokens that are visible in output.
 const SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-impl Words {
+impl GgufTokenizer {
     /// Returns the tokens that end a text, the file's own first.
     pub fn stops(&self) -> Vec<u32> {
-        let mut stops: Vec<u32> = [Special::Eos, Special::Eot, Special::Eom]
+        let mut stops: Vec<u32> = [SpecialToken::Eos, SpecialToken::Eot, SpecialToken::Eom]
             .into_iter()
             .filter_map(|special| self.id(special))
             .collect();
@@ -132,7 +132,7 @@ impl Words {
     pub fn generation_config(&self) -> Value {
         let mut config = Map::new();
         config.insert("eos_token_id".to_string(), json!(self.stops()));
-        if let Some(id) = self.id(Special::Padding) {
+        if let Some(id) = self.id(SpecialToken::Padding) {
             config.insert("pad_token_id".to_string(), id.into());
         }
         config.insert("suppress_tokens".to_string(), self.suppressed());

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// The keys of a file under `tokenizer.ggml`.
 #[derive(Clone, Debug)]
-pub(crate) struct Words {
+pub(crate) struct GgufTokenizer {
     /// The file's path.
     pub path: PathBuf,
     /// `model`: the tokenizer's type.
@@ -47,7 +47,7 @@ pub(crate) enum TokenType {
 
 /// A token with a special function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Special {
+pub(crate) enum SpecialToken {
     Bos,
     Eos,
     Eot,
@@ -59,7 +59,7 @@ pub(crate) enum Special {
     Mask,
 }
 
-impl Special {
+impl SpecialToken {
     /// Returns its key; one is misspelled in GGUF too.
     fn key(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl Special {
     }
 }
 
-impl Words {
+impl GgufTokenizer {
     /// Reads a file's tokenizer; `None` if it has none, or is not a GGUF file.
     ///
     /// # Errors
@@ -173,15 +173,15 @@ impl Words {
             }
         }
         let all = [
-            Special::Bos,
-            Special::Eos,
-            Special::Eot,
-            Special::Eom,
-            Special::Unknown,
-            Special::Separator,
-            Special::Padding,
-            Special::Cls,
-            Special::Mask,
+            SpecialToken::Bos,
+            SpecialToken::Eos,
+            SpecialToken::Eot,
+            SpecialToken::Eom,
+            SpecialToken::Unknown,
+            SpecialToken::Separator,
+            SpecialToken::Padding,
+            SpecialToken::Cls,
+            SpecialToken::Mask,
         ];
         for special in all {
             if let Some(id) = self.said(special)
@@ -195,21 +195,21 @@ impl Words {
     }
 
     /// Returns the id that the file sets.
-    pub fn said(&self, special: Special) -> Option<u32> {
+    pub fn said(&self, special: SpecialToken) -> Option<u32> {
         let id = self.key(special.key())?.as_u64()?;
         u32::try_from(id).ok()
     }
 
     /// Returns a special token's id, if there is one: from the file, or the default for its tokenizer type.
-    pub fn id(&self, special: Special) -> Option<u32> {
+    pub fn id(&self, special: SpecialToken) -> Option<u32> {
         let by_text = || {
             let text = match special {
                 _ if self.model != "bert" => return None,
-                Special::Unknown => "[UNK]",
-                Special::Cls => "[CLS]",
-                Special::Separator => "[SEP]",
-                Special::Padding => "[PAD]",
-                Special::Mask => "[MASK]",
+                SpecialToken::Unknown => "[UNK]",
+                SpecialToken::Cls => "[CLS]",
+                SpecialToken::Separator => "[SEP]",
+                SpecialToken::Padding => "[PAD]",
+                SpecialToken::Mask => "[MASK]",
                 _ => return None,
             };
             self.find(text)
@@ -278,13 +278,13 @@ impl Words {
     pub fn tokenizer_config(&self) -> Value {
         let mut config = Map::new();
         let names = [
-            (Special::Bos, "bos_token"),
-            (Special::Eos, "eos_token"),
-            (Special::Unknown, "unk_token"),
-            (Special::Separator, "sep_token"),
-            (Special::Padding, "pad_token"),
-            (Special::Cls, "cls_token"),
-            (Special::Mask, "mask_token"),
+            (SpecialToken::Bos, "bos_token"),
+            (SpecialToken::Eos, "eos_token"),
+            (SpecialToken::Unknown, "unk_token"),
+            (SpecialToken::Separator, "sep_token"),
+            (SpecialToken::Padding, "pad_token"),
+            (SpecialToken::Cls, "cls_token"),
+            (SpecialToken::Mask, "mask_token"),
         ];
         for (special, name) in names {
             if let Some(text) = self.id(special).and_then(|id| self.text(id)) {

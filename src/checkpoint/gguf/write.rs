@@ -15,14 +15,14 @@ const ALIGNMENT: usize = 32;
 
 /// A tensor that a file will contain.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct TensorEntry {
     pub name: String,
     pub kind: BlockKind,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
 }
 
-impl Entry {
+impl TensorEntry {
     /// Returns the number of elements.
     pub fn n(&self) -> usize {
         self.shape.iter().product()
@@ -38,8 +38,8 @@ impl Entry {
 pub(super) fn write(
     path: &Path,
     keys: &BTreeMap<String, Value>,
-    entries: &[Entry],
-    mut content: impl FnMut(&Entry) -> Result<Vec<u8>>,
+    entries: &[TensorEntry],
+    mut content: impl FnMut(&TensorEntry) -> Result<Vec<u8>>,
 ) -> Result<()> {
     let failed = |source| Error::io(path, "write", source);
     let header = header(keys, entries);
@@ -55,7 +55,7 @@ pub(super) fn write(
     })
 }
 
-fn header(keys: &BTreeMap<String, Value>, entries: &[Entry]) -> Vec<u8> {
+fn header(keys: &BTreeMap<String, Value>, entries: &[TensorEntry]) -> Vec<u8> {
     let mut header = MAGIC.to_vec();
     header.extend(3u32.to_le_bytes());
     header.extend((entries.len() as u64).to_le_bytes());

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::Hub;
 use super::explain::{Failure, explain_answer, explain_cache, explain_transport, not_a_hub};
-use super::limits::{Limit, Limits};
+use super::limits::{Limits, TimeLimit};
 use super::names::{is_commit, is_file_name};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -40,9 +40,9 @@ pub(super) struct Http<'a> {
     endpoint: Url,
     authorization: Option<HeaderValue>,
     /// The client for metadata requests.
-    asking: (Client, Limit),
+    asking: (Client, TimeLimit),
     /// The client for file contents.
-    loading: (Client, Limit),
+    loading: (Client, TimeLimit),
 }
 
 impl<'a> Http<'a> {
@@ -62,7 +62,7 @@ impl<'a> Http<'a> {
             Some(value)
         });
         let limits = Limits::of(hub, |name| std::env::var(name).ok())?;
-        let client = |limit: &Limit| {
+        let client = |limit: &TimeLimit| {
             Client::builder()
                 .user_agent(concat!("candle-blocks/", env!("CARGO_PKG_VERSION")))
                 .redirect(redirect::Policy::none())
@@ -225,7 +225,7 @@ impl<'a> Http<'a> {
     /// Returns the answer to a request after redirects and retries, and its address.
     fn send(
         &self,
-        (client, limit): &(Client, Limit),
+        (client, limit): &(Client, TimeLimit),
         method: &Method,
         mut url: Url,
         follow: Follow,
@@ -285,7 +285,7 @@ impl<'a> Http<'a> {
     fn tried(
         &self,
         client: &Client,
-        limit: &Limit,
+        limit: &TimeLimit,
         method: &Method,
         url: &Url,
     ) -> Result<Response, Failure> {

@@ -10,7 +10,7 @@ use super::explain::{Failure, explain_cut};
 const DEFAULT: Duration = Duration::from_secs(10);
 
 /// A time limit, and the two names by which it can be set.
-pub(super) struct Limit {
+pub(super) struct TimeLimit {
     pub time: Duration,
     variable: &'static str,
     option: &'static str,
@@ -19,9 +19,9 @@ pub(super) struct Limit {
 /// The limits for a download.
 pub(super) struct Limits {
     /// For an answer about a repository or a file.
-    pub asking: Limit,
+    pub asking: TimeLimit,
     /// For each piece of a file.
-    pub loading: Limit,
+    pub loading: TimeLimit,
 }
 
 impl Limits {
@@ -40,7 +40,7 @@ impl Limits {
                 })?,
                 (None, None) => DEFAULT,
             };
-            Ok(Limit {
+            Ok(TimeLimit {
                 time,
                 variable: name,
                 option,
@@ -57,7 +57,7 @@ impl Limits {
     }
 }
 
-impl Limit {
+impl TimeLimit {
     /// "No answer came in time."
     pub(super) fn explain_no_answer(&self, host: &str) -> Failure {
         Failure::Unreachable(format!("no answer from {host} in {}", self.cure()))

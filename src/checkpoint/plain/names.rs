@@ -34,7 +34,7 @@ const ROLES: [[&str; 3]; 10] = [
 
 /// Names on disk for the weight and the bias of a linear layer or a norm.
 #[derive(Clone, Debug)]
-pub(super) struct Pair {
+pub(super) struct WeightAndBias {
     pub weight: String,
     pub bias: Option<String>,
 }
@@ -43,10 +43,10 @@ pub(super) struct Pair {
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// A chain of linear layers.
-    pub layers: Vec<Pair>,
+    pub layers: Vec<WeightAndBias>,
     /// The gate of a gated feed-forward, beside two layers.
-    pub gate: Option<Pair>,
-    pub norm: Option<Pair>,
+    pub gate: Option<WeightAndBias>,
+    pub norm: Option<WeightAndBias>,
 }
 
 /// A word in a name, in lower case, and the index of its component; dots separate components.
@@ -59,13 +59,13 @@ struct Word {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum LayerKind {
     Layer,
     Norm,
 }
 
 /// The words in a layer's or norm's name, and its parameters' names on disk.
-type Found = BTreeMap<(Kind, Vec<Word>), [Option<String>; 2]>;
+type FoundLayers = BTreeMap<(LayerKind, Vec<Word>), [Option<String>; 2]>;
 
 /// Finds layers and the norm in the files. `rename` returns the name to use for each tensor, or `None` to leave it out.
 ///
@@ -114,7 +114,7 @@ fn sorted(
     names: &[(String, &str)],
     is_vector: impl Fn(&str) -> bool,
 ) -> std::result::Result<Contents, String> {
-    let mut found = Found::new();
+    let mut found = FoundLayers::new();
     for (name, on_disk) in names {
         let (key, place) = parameter(name)
             .ok_or_else(|| format!("{name} is not a known name for a weight or a bias"))?;
@@ -123,18 +123,18 @@ fn sorted(
             return Err(format!("{other} and {on_disk} are the same parameter"));
         }
     }
-    let mut layers: Vec<(Vec<Word>, Pair)> = Vec::new();
-    let mut norms: Vec<(Vec<Word>, Pair)> = Vec::new();
+    let mut layers: Vec<(Vec<Word>, WeightAndBias)> = Vec::new();
+    let mut norms: Vec<(Vec<Word>, WeightAndBias)> = Vec::new();
     for ((kind, stem), parameters) in found {
         let pair = match parameters {
-            [Some(weight), bias] => Pair { weight, bias },
+            [Some(weight), bias] => WeightAndBias { weight, bias },
             [None, bias] => {
                 let bias = bias.unwrap_or_default();
                 return Err(format!("{bias} is a bias without a weight"));
             }
         };
         // In nn.Sequential, a norm has a number like the layers.
-        let is_norm = kind == Kind::Norm || is_apart(&stem) && is_vector(&pair.weight);
+        let is_norm = kind == LayerKind::Norm || is_apart(&stem) && is_vector(&pair.weight);
         let one = if is_norm { &mut norms } else { &mut layers };
         one.push((stem, pair));
     }
@@ -160,7 +160,7 @@ fn sorted(
 }
 
 /// Splits a tensor's name into its layer's name and the parameter's index in a pair.
-fn parameter(name: &str) -> Option<((Kind, Vec<Word>), usize)> {
+fn parameter(name: &str) -> Option<((LayerKind, Vec<Word>), usize)> {
     let mut words = words(name);
     let last = words.last()?.component;
     let (at, place, of_norm) = (0..words.len()).rev().find_map(|at| {
@@ -193,8 +193,8 @@ fn parameter(name: &str) -> Option<((Kind, Vec<Word>), usize)> {
         return None;
     }
     let kind = match is_norm || of_norm {
-        true => Kind::Norm,
-        false => Kind::Layer,
+        true => LayerKind::Norm,
+        false => LayerKind::Layer,
     };
     Some(((kind, words), place))
 }
@@ -233,7 +233,7 @@ fn is_apart(stem: &[Word]) -> bool {
 }
 
 /// Returns the layers in order.
-fn chain(mut layers: Vec<(Vec<Word>, Pair)>) -> std::result::Result<Contents, String> {
+fn chain(mut layers: Vec<(Vec<Word>, WeightAndBias)>) -> std::result::Result<Contents, String> {
     if let Some(contents) = ROLES.iter().find_map(|role| by_role(&layers, role)) {
         return Ok(contents);
     }
@@ -278,8 +278,8 @@ fn chain(mut layers: Vec<(Vec<Word>, Pair)>) -> std::result::Result<Contents, St
 }
 
 /// Returns the layers, if this row names all of them, below one prefix.
-fn by_role(layers: &[(Vec<Word>, Pair)], role: &[&str; 3]) -> Option<Contents> {
-    let mut found: [Option<Pair>; 3] = [None, None, None];
+fn by_role(layers: &[(Vec<Word>, WeightAndBias)], role: &[&str; 3]) -> Option<Contents> {
+    let mut found: [Option<WeightAndBias>; 3] = [None, None, None];
     let mut prefix: Option<&[Word]> = None;
     for (stem, pair) in layers {
         let ends = |name: &&str| -> Option<&[Word]> {

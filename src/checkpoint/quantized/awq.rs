@@ -7,19 +7,19 @@ use safetensors::Dtype;
 
 use super::coded::CodeKind;
 use super::gptq::WORDS;
-use super::rows::{QuantizedRows, Stored, Zeros, group_size, groups};
-use super::{Matrix, Module};
-use crate::checkpoint::files::{Part, TensorFiles};
+use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
+use super::{DequantizedMatrix, QuantizedModule};
+use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::error::Result;
 
 #[derive(Debug)]
 pub(super) struct Awq {
     /// `[columns, rows / 8]`.
-    weights: Part,
+    weights: StoredTensor,
     /// `[groups, rows / 8]`.
-    zeros: Part,
+    zeros: StoredTensor,
     /// `[groups, rows]`.
-    scales: Part,
+    scales: StoredTensor,
     group_size: usize,
 }
 
@@ -27,7 +27,10 @@ pub(super) struct Awq {
 const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl Awq {
-    pub fn matrix(module: &mut Module, configured: Option<usize>) -> Result<Option<Matrix>> {
+    pub fn matrix(
+        module: &mut QuantizedModule,
+        configured: Option<usize>,
+    ) -> Result<Option<DequantizedMatrix>> {
         let Some(weights) = module.take("qweight") else {
             return Ok(None);
         };
@@ -49,11 +52,15 @@ impl Awq {
             scales,
             group_size,
         };
-        Ok(Some(Matrix::new(parts, vec![n_rows, columns], stored)))
+        Ok(Some(DequantizedMatrix::new(
+            parts,
+            vec![n_rows, columns],
+            stored,
+        )))
     }
 }
 
-impl Stored for Awq {
+impl QuantizedMatrix for Awq {
     fn kind(&self) -> CodeKind {
         CodeKind::Whole { bits: 4 }
     }
@@ -62,7 +69,7 @@ impl Stored for Awq {
         [self.scales.info.dtype; 2]
     }
 
-    fn codes(&self) -> &Part {
+    fn codes(&self) -> &StoredTensor {
         &self.weights
     }
 

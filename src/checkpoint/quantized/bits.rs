@@ -30,7 +30,7 @@ mod tests {
 
     /// Packed bit by bit, as the formats' documentation describes.
     #[test]
-    fn codes_of_every_width_are_those_that_were_written() {
+    fn values_of_every_width_are_unpacked_as_they_were_packed() {
         for bits in 2..=8 {
             for n in [1, 7, 32, 45] {
                 let expected: Vec<u8> = (0..n)

@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use super::coded::CodeKind;
 use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
-use super::rows::{QuantizedRows, Stored, Zeros, groups};
-use super::{Matrix, Module};
-use crate::checkpoint::files::{Part, TensorFiles};
+use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, groups};
+use super::{DequantizedMatrix, QuantizedModule};
+use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::error::Result;
 
 /// The states for both tables of sixteen values.
@@ -19,7 +19,7 @@ const STATES: [&str; 2] = [
     "weight.quant_state.bitsandbytes__fp4",
 ];
 
-pub(super) fn matrix(module: &mut Module) -> Result<Option<Matrix>> {
+pub(super) fn matrix(module: &mut QuantizedModule) -> Result<Option<DequantizedMatrix>> {
     if module.has("SCB") {
         let (codes, scales) = (module.needs("weight")?, module.needs("SCB")?);
         module.take("weight_format");
@@ -34,7 +34,7 @@ pub(super) fn matrix(module: &mut Module) -> Result<Option<Matrix>> {
 }
 
 /// `weight = code · scale / 127`, as bitsandbytes computes it.
-fn eight_bits(codes: Part, scales: Part) -> Result<Matrix> {
+fn eight_bits(codes: StoredTensor, scales: StoredTensor) -> Result<DequantizedMatrix> {
     codes.check_dtype(&[Dtype::I8])?;
     let (n_rows, columns) = codes.dims2()?;
     scales.check_shape(&[n_rows])?;
@@ -52,7 +52,7 @@ fn eight_bits(codes: Part, scales: Part) -> Result<Matrix> {
 
 /// The description that bitsandbytes writes for a matrix.
 #[derive(Deserialize)]
-struct State {
+struct QuantState {
     blocksize: usize,
     shape: [usize; 2],
     nested_blocksize: Option<usize>,
@@ -60,13 +60,13 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Blocks {
+struct FourBitBlocks {
     /// Two 4-bit values in a byte, the first in the high half; all rows are concatenated.
-    codes: Part,
+    codes: StoredTensor,
     /// `[blocks]`.
-    scales: Part,
+    scales: StoredTensor,
     /// `[16]`.
-    numbers: Part,
+    numbers: StoredTensor,
     nested: Option<Nested>,
     columns: usize,
     size: usize,
@@ -75,18 +75,18 @@ struct Blocks {
 /// Scales that are quantized themselves.
 #[derive(Debug)]
 struct Nested {
-    scales: Part,
-    numbers: Part,
+    scales: StoredTensor,
+    numbers: StoredTensor,
     size: usize,
     offset: f32,
 }
 
-fn four_bits(module: &mut Module, state: Part) -> Result<Matrix> {
+fn four_bits(module: &mut QuantizedModule, state: StoredTensor) -> Result<DequantizedMatrix> {
     let malformed =
         |reason: String| state.error(format!("the quantization state is malformed: {reason}"));
     let parsed = serde_json::from_slice(&module.files.part::<u8>(&state)?);
-    let parsed: State = parsed.map_err(|error| malformed(error.to_string()))?;
-    let State {
+    let parsed: QuantState = parsed.map_err(|error| malformed(error.to_string()))?;
+    let QuantState {
         blocksize: size,
         shape: [n_rows, columns],
         ..
@@ -128,7 +128,7 @@ fn four_bits(module: &mut Module, state: Part) -> Result<Matrix> {
         }
     };
     let parts = vec![codes.clone(), scales.clone(), numbers.clone(), state];
-    let stored = Blocks {
+    let stored = FourBitBlocks {
         codes,
         scales,
         numbers,
@@ -136,10 +136,10 @@ fn four_bits(module: &mut Module, state: Part) -> Result<Matrix> {
         columns,
         size,
     };
-    Ok(Matrix::new(parts, vec![n_rows, columns], stored))
+    Ok(DequantizedMatrix::new(parts, vec![n_rows, columns], stored))
 }
 
-impl Blocks {
+impl FourBitBlocks {
     fn all_scales(&self, files: &TensorFiles) -> Result<Vec<f32>> {
         let Some(nested) = &self.nested else {
             return files.part_in_f32(&self.scales);
@@ -156,7 +156,7 @@ impl Blocks {
     }
 }
 
-impl Stored for Blocks {
+impl QuantizedMatrix for FourBitBlocks {
     fn kind(&self) -> CodeKind {
         CodeKind::Other("a value of nf4 or fp4")
     }
@@ -165,7 +165,7 @@ impl Stored for Blocks {
         [self.scales.info.dtype; 2]
     }
 
-    fn codes(&self) -> &Part {
+    fn codes(&self) -> &StoredTensor {
         &self.codes
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use super::rows::{QuantizedRows, Stored, Zeros};
+use super::rows::{QuantizedMatrix, QuantizedRows, Zeros};
 use candle_blocks_kernels::products::{
     GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
@@ -26,7 +26,7 @@ pub(super) enum CodeKind {
 }
 
 /// Returns how a matrix can be packed directly from its quantized values.
-pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding> {
+pub(super) fn coding(stored: &impl QuantizedMatrix, files: &TensorFiles) -> Result<Coding> {
     let refused = |reason: String| Ok(Coding::Refused(reason));
     let bits = match stored.kind() {
         CodeKind::Whole { bits } => bits,
@@ -121,7 +121,7 @@ fn in_runs(group_of: &[u32]) -> (Vec<u32>, Option<Vec<u32>>) {
 
 /// Returns rows of a matrix with that coding.
 pub(super) fn coded_rows(
-    stored: &impl Stored,
+    stored: &impl QuantizedMatrix,
     files: &TensorFiles,
     rows: Range<usize>,
     format: QuantizedFormat,

@@ -6,8 +6,8 @@ use super::bits::n_words;
 use super::gptq::WORDS;
 use super::grouped::{CodePacking, Global, Grouped, Scales, ZeroSource};
 use super::rows::group_size;
-use super::{Matrix, Module};
-use crate::checkpoint::files::Part;
+use super::{DequantizedMatrix, QuantizedModule};
+use crate::checkpoint::files::StoredTensor;
 use crate::error::Result;
 
 /// The groups in a `quantization_config`, each of which applies to some modules; the tensors' shapes tell which.
@@ -20,7 +20,10 @@ pub(super) struct Schemes {
 }
 
 /// Returns a module's matrix in one of compressed-tensors' formats, or in FP8.
-pub(super) fn matrix(module: &mut Module, schemes: &Schemes) -> Result<Option<Matrix>> {
+pub(super) fn matrix(
+    module: &mut QuantizedModule,
+    schemes: &Schemes,
+) -> Result<Option<DequantizedMatrix>> {
     if let Some(codes) = module.take("weight_packed") {
         return match codes.info.dtype {
             Dtype::U8 => two_in_a_byte(module, codes).map(Some),
@@ -47,12 +50,12 @@ fn is_float(dtype: Dtype) -> bool {
 
 /// Returns a matrix with a byte for every weight, an integer or E4M3.
 fn bytes(
-    module: &mut Module,
-    codes: Part,
-    scales: Part,
+    module: &mut QuantizedModule,
+    codes: StoredTensor,
+    scales: StoredTensor,
     schemes: &Schemes,
-    unknown: Option<Part>,
-) -> Result<Matrix> {
+    unknown: Option<StoredTensor>,
+) -> Result<DequantizedMatrix> {
     if let Some(unknown) = unknown {
         return Err(unknown.error("it is unknown beside 8-bit weights"));
     }
@@ -70,7 +73,11 @@ fn bytes(
 }
 
 /// Returns scales for the whole matrix, for rows, for groups in a row, or for blocks.
-fn scales_of(part: Part, (n_rows, columns): (usize, usize), schemes: &Schemes) -> Result<Scales> {
+fn scales_of(
+    part: StoredTensor,
+    (n_rows, columns): (usize, usize),
+    schemes: &Schemes,
+) -> Result<Scales> {
     let shape = part.info.shape.clone();
     let (n_groups, rows, columns) = match shape[..] {
         [] | [1] | [1, 1] if n_rows != 1 || shape.len() < 2 => (1, n_rows.max(1), columns),
@@ -111,7 +118,11 @@ fn scales_of(part: Part, (n_rows, columns): (usize, usize), schemes: &Schemes) -
 }
 
 /// Returns a matrix with integers of two to eight bits in bit streams along the rows.
-fn in_words(module: &mut Module, codes: Part, schemes: &Schemes) -> Result<Matrix> {
+fn in_words(
+    module: &mut QuantizedModule,
+    codes: StoredTensor,
+    schemes: &Schemes,
+) -> Result<DequantizedMatrix> {
     codes.check_dtype(&WORDS)?;
     let (scales, shape) = (module.needs("weight_scale")?, module.needs("weight_shape")?);
     shape.check_dtype(&[Dtype::I64, Dtype::I32])?;
@@ -148,7 +159,7 @@ fn in_words(module: &mut Module, codes: Part, schemes: &Schemes) -> Result<Matri
 }
 
 /// Returns an NVFP4 or MXFP4 matrix: E2M1 with a scale for 16 or 32 columns.
-fn two_in_a_byte(module: &mut Module, codes: Part) -> Result<Matrix> {
+fn two_in_a_byte(module: &mut QuantizedModule, codes: StoredTensor) -> Result<DequantizedMatrix> {
     let scales = module.needs("weight_scale")?;
     match module.take("weight_global_scale") {
         Some(global) => nvfp4(module, codes, scales, Global::Over(global)),
@@ -167,7 +178,7 @@ fn nvfp4(module: &mut Module, codes: Part, scales: Part, global: Global) -> Resu
     stored.with_companions(module)?.matrix()
 }
 
-fn e2m1(codes: Part, scales: Part, size: usize) -> Result<Grouped> {
+fn e2m1(codes: StoredTensor, scales: StoredTensor, size: usize) -> Result<Grouped> {
     let (n_rows, n_bytes) = codes.dims2()?;
     let columns = 2 * n_bytes;
     let n_groups = columns.div_ceil(size);
@@ -187,7 +198,10 @@ fn e2m1(codes: Part, scales: Part, size: usize) -> Result<Grouped> {
 }
 
 /// Returns gpt-oss's experts: `[experts, rows, groups, 16]` bytes, with an exponent for every group of 32.
-pub(super) fn mxfp4_experts(codes: Part, scales: Part) -> Result<Matrix> {
+pub(super) fn mxfp4_experts(
+    codes: StoredTensor,
+    scales: StoredTensor,
+) -> Result<DequantizedMatrix> {
     codes.check_dtype(&[Dtype::U8])?;
     scales.check_dtype(&[Dtype::U8, Dtype::F8_E8M0])?;
     let [experts, rows, n_groups, 16] = codes.info.shape[..] else {
@@ -214,7 +228,7 @@ pub(super) fn mxfp4_experts(codes: Part, scales: Part) -> Result<Matrix> {
 impl Grouped {
     /// Makes a matrix without zero points.
     pub fn new(
-        codes: Part,
+        codes: StoredTensor,
         packing: CodePacking,
         (n_rows, columns): (usize, usize),
         scales: Scales,
@@ -237,7 +251,7 @@ impl Grouped {
         Self { zeros, ..self }
     }
 
-    pub fn matrix(self) -> Result<Matrix> {
+    pub fn matrix(self) -> Result<DequantizedMatrix> {
         let zeros = match &self.zeros {
             ZeroSource::All(_) => None,
             ZeroSource::Bytes { part, .. }
@@ -252,6 +266,6 @@ impl Grouped {
         ];
         let parts = parts.into_iter().flatten().cloned().collect();
         let shape = vec![self.n_rows, self.columns];
-        Ok(Matrix::new(parts, shape, self))
+        Ok(DequantizedMatrix::new(parts, shape, self))
     }
 }

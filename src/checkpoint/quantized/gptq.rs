@@ -7,9 +7,9 @@ use safetensors::Dtype;
 
 use super::bits::{codes, n_words};
 use super::coded::CodeKind;
-use super::rows::{QuantizedRows, Stored, Zeros, group_size, groups};
-use super::{Matrix, Module};
-use crate::checkpoint::files::{Part, TensorFiles};
+use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
+use super::{DequantizedMatrix, QuantizedModule};
+use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::error::Result;
 
 pub(super) const WORDS: [Dtype; 2] = [Dtype::I32, Dtype::U32];
@@ -32,13 +32,13 @@ impl ZeroPoints {
 #[derive(Debug)]
 pub(super) struct Gptq {
     /// `[columns · bits / 32, rows]`, each column a bit stream.
-    weights: Part,
+    weights: StoredTensor,
     /// `[groups, rows · bits / 32]`, each row a bit stream.
-    zeros: Part,
+    zeros: StoredTensor,
     /// `[groups, rows]`.
-    scales: Part,
+    scales: StoredTensor,
     /// Each column's group, `[columns]`.
-    index: Option<Part>,
+    index: Option<StoredTensor>,
     bits: usize,
     group_size: usize,
     zero_points: ZeroPoints,
@@ -63,7 +63,10 @@ pub(super) struct GptqConfig {
 
 impl Gptq {
     /// Returns a module's matrix, whose shapes must agree with the configuration.
-    pub fn matrix(module: &mut Module, config: GptqConfig) -> Result<Option<Matrix>> {
+    pub fn matrix(
+        module: &mut QuantizedModule,
+        config: GptqConfig,
+    ) -> Result<Option<DequantizedMatrix>> {
         let Some(weights) = module.take("qweight") else {
             return Ok(None);
         };
@@ -112,7 +115,7 @@ impl Gptq {
             _ => group_size(&scales, columns, n_groups, &configured)?,
         };
         let parts = [Some(&weights), Some(&zeros), Some(&scales), index.as_ref()];
-        let parts: Vec<Part> = parts.into_iter().flatten().cloned().collect();
+        let parts: Vec<StoredTensor> = parts.into_iter().flatten().cloned().collect();
         let stored = Self {
             weights,
             zeros,
@@ -124,7 +127,11 @@ impl Gptq {
             symmetric: config.symmetric,
             middle: OnceLock::new(),
         };
-        Ok(Some(Matrix::new(parts, vec![n_rows, columns], stored)))
+        Ok(Some(DequantizedMatrix::new(
+            parts,
+            vec![n_rows, columns],
+            stored,
+        )))
     }
 
     fn columns(&self) -> usize {
@@ -172,7 +179,7 @@ impl Gptq {
     }
 }
 
-impl Stored for Gptq {
+impl QuantizedMatrix for Gptq {
     fn kind(&self) -> CodeKind {
         CodeKind::Whole { bits: self.bits }
     }
@@ -181,7 +188,7 @@ impl Stored for Gptq {
         [self.scales.info.dtype; 2]
     }
 
-    fn codes(&self) -> &Part {
+    fn codes(&self) -> &StoredTensor {
         &self.weights
     }
 

@@ -7,20 +7,20 @@ use safetensors::Dtype;
 use super::bits::{codes, n_words, nibbles};
 use super::coded::CodeKind;
 use super::numbers::{E2M1, e4m3, e8m0, table};
-use super::rows::{QuantizedRows, Stored, Zeros, groups};
-use crate::checkpoint::files::{Part, TensorFiles};
+use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, groups};
+use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::error::Result;
 
 #[derive(Debug)]
 pub(super) struct Grouped {
-    pub codes: Part,
+    pub codes: StoredTensor,
     pub packing: CodePacking,
     pub n_rows: usize,
     pub columns: usize,
     pub scales: Scales,
     pub zeros: ZeroSource,
     /// Each column's group, `[columns]`, if groups are not contiguous.
-    pub index: Option<Part>,
+    pub index: Option<StoredTensor>,
     /// A scale that applies to all scales.
     pub global: Option<Global>,
     pub factor: f32,
@@ -54,7 +54,7 @@ impl CodePacking {
 /// Scales `[row blocks, groups]`, each for `rows` rows and `columns` columns.
 #[derive(Debug)]
 pub(super) struct Scales {
-    pub part: Part,
+    pub part: StoredTensor,
     pub n_groups: usize,
     pub rows: usize,
     pub columns: usize,
@@ -67,16 +67,16 @@ pub(super) enum ZeroSource {
     /// Signed bytes in the scales' shape: zero points minus `2^(bits - 1)`.
     Bytes { part: Part, bits: usize },
     /// Quantized zero points `[rows, groups]`, in bit streams along the rows.
-    Words { part: Part, bits: usize },
+    Words { part: StoredTensor, bits: usize },
     /// Offsets `[rows, groups]`, added after scaling.
-    Behind(Part),
+    Behind(StoredTensor),
 }
 
 /// A number by which all scales of a tensor are multiplied or divided.
 #[derive(Debug)]
 pub(super) enum Global {
-    Times(Part),
-    Over(Part),
+    Times(StoredTensor),
+    Over(StoredTensor),
 }
 
 impl Scales {
@@ -166,7 +166,7 @@ impl Grouped {
     }
 }
 
-impl Stored for Grouped {
+impl QuantizedMatrix for Grouped {
     fn kind(&self) -> CodeKind {
         match self.packing {
             CodePacking::Words { bits } => CodeKind::Whole { bits },
@@ -184,7 +184,7 @@ impl Stored for Grouped {
         }
     }
 
-    fn codes(&self) -> &Part {
+    fn codes(&self) -> &StoredTensor {
         &self.codes
     }
 
@@ -227,7 +227,7 @@ impl Stored for Grouped {
     }
 }
 
-fn one(files: &TensorFiles, part: &Part) -> Result<f32> {
+fn one(files: &TensorFiles, part: &StoredTensor) -> Result<f32> {
     match files.part_in_f32(part)?[..] {
         [number] => Ok(number),
         ref numbers => Err(part.error(format!(
@@ -237,7 +237,7 @@ fn one(files: &TensorFiles, part: &Part) -> Result<f32> {
     }
 }
 
-impl Part {
+impl StoredTensor {
     /// Returns each column's group: indices below `n_groups`.
     pub(super) fn group_of(&self, files: &TensorFiles, n_groups: usize) -> Result<Vec<u32>> {
         let group_of: Vec<i32> = files.part(self)?;

@@ -196,7 +196,7 @@ impl Method {
     }
 
     /// Returns a module's matrix; `None` if it is not quantized.
-    pub fn matrix(&self, module: &mut Module) -> Result<Option<Matrix>> {
+    pub fn matrix(&self, module: &mut QuantizedModule) -> Result<Option<DequantizedMatrix>> {
         match self {
             Self::Gptq(config) => Gptq::matrix(module, *config),
             Self::Awq { group_size } => Awq::matrix(module, *group_size),
@@ -291,7 +291,7 @@ pub(in crate::checkpoint) fn config_of_dense_weights(json: &ConfigJson) -> Resul
 /// Returns the bytes of a `config.json` for packed weights.
 pub(in crate::checkpoint) fn config_of_packed_weights(
     json: &ConfigJson,
-    packing: Packing,
+    packing: IntegerPacking,
     ignore: &BTreeSet<String>,
 ) -> Result<Vec<u8>> {
     let mut value = json.value().clone();

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
-use super::{Matrix, Module};
+use super::{DequantizedMatrix, QuantizedModule};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
@@ -47,7 +47,7 @@ impl Mlx {
     }
 
     /// Returns a module's matrix; `None` if it is not quantized.
-    pub fn matrix(&self, module: &mut Module) -> Result<Option<Matrix>> {
+    pub fn matrix(&self, module: &mut QuantizedModule) -> Result<Option<DequantizedMatrix>> {
         if !(module.has("scales") && module.has("biases")) {
             return Ok(None);
         }

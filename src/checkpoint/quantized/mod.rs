@@ -26,10 +26,10 @@ use safetensors::Dtype;
 
 use self::method::{BESIDE, KEYS, Method};
 pub(super) use self::method::{config_of_dense_weights, config_of_packed_weights};
-pub(super) use self::pack::Packing;
+pub(super) use self::pack::IntegerPacking;
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::{Compute, Part, TensorFiles};
+use crate::checkpoint::files::{Compute, StoredTensor, TensorFiles};
 use crate::error::Result;
 
 /// Replaces quantized tensors by dequantized weights, and takes tensors that change no weight from the files. Returns the
@@ -53,12 +53,12 @@ pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<V
         if !files.contains(name) {
             continue;
         }
-        let mut module = Module { files, prefix };
+        let mut module = QuantizedModule { files, prefix };
         let Some(matrix) = method.matrix(&mut module)? else {
             continue;
         };
         let weight = format!("{prefix}{}", method.weight());
-        let parts: Vec<&Part> = matrix.parts.iter().collect();
+        let parts: Vec<&StoredTensor> = matrix.parts.iter().collect();
         files.add_computed(weight, matrix.shape, &parts, matrix.compute);
         n_found += 1;
     }
@@ -96,15 +96,19 @@ pub(super) fn is_named(json: &ConfigJson, directory: &Path) -> Result<bool> {
 }
 
 /// A quantized matrix, found in the files.
-struct Matrix {
+struct DequantizedMatrix {
     /// The tensors from which it is computed.
-    parts: Vec<Part>,
+    parts: Vec<StoredTensor>,
     shape: Vec<usize>,
     compute: Arc<dyn Compute>,
 }
 
-impl Matrix {
-    fn new(parts: Vec<Part>, shape: Vec<usize>, stored: impl rows::Stored + 'static) -> Self {
+impl DequantizedMatrix {
+    fn new(
+        parts: Vec<StoredTensor>,
+        shape: Vec<usize>,
+        stored: impl rows::QuantizedMatrix + 'static,
+    ) -> Self {
         Self {
             parts,
             shape,
@@ -114,12 +118,12 @@ impl Matrix {
 }
 
 /// The tensors whose names begin with a module's name.
-struct Module<'f> {
+struct QuantizedModule<'f> {
     files: &'f mut TensorFiles,
     prefix: &'f str,
 }
 
-impl Module<'_> {
+impl QuantizedModule<'_> {
     fn has(&self, name: &str) -> bool {
         self.dtype(name).is_some()
     }
@@ -129,13 +133,13 @@ impl Module<'_> {
         Some(info.dtype)
     }
 
-    fn take(&mut self, name: &str) -> Option<Part> {
+    fn take(&mut self, name: &str) -> Option<StoredTensor> {
         self.files.take(&format!("{}{name}", self.prefix))
     }
 
     /// # Errors
     /// If the module has no such tensor.
-    fn needs(&mut self, name: &str) -> Result<Part> {
+    fn needs(&mut self, name: &str) -> Result<StoredTensor> {
         self.files.find(&format!("{}{name}", self.prefix))?;
         let part = self.take(name);
         part.ok_or_else(|| crate::Error::input(name, "it was there before, but is missing now"))

@@ -12,12 +12,12 @@ use super::numbers::whole;
 
 /// The quantization of a matrix.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::checkpoint) struct Packing {
+pub(in crate::checkpoint) struct IntegerPacking {
     pub bits: usize,
     pub group_size: usize,
 }
 
-impl Packing {
+impl IntegerPacking {
     /// Returns whether rows with this many columns consist of whole groups and whole words.
     pub fn fits(self, columns: usize) -> bool {
         columns.is_multiple_of(self.group_size) && columns > 0

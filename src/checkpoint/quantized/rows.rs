@@ -8,15 +8,15 @@ use safetensors::Dtype;
 use super::coded::{self, CodeKind};
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
-use crate::checkpoint::files::{Coding, Compute, Part, StoredForm, TensorFiles};
+use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 use crate::error::Result;
 
 /// A quantized matrix in the files, `[d_out, d_in]`. If one tensor stacks several matrices, their rows are concatenated.
-pub(super) trait Stored: fmt::Debug + Send + Sync {
+pub(super) trait QuantizedMatrix: fmt::Debug + Send + Sync {
     /// Returns some of its rows.
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows>;
     /// Returns the tensor that errors name.
-    fn codes(&self) -> &Part;
+    fn codes(&self) -> &StoredTensor;
     /// Returns what kind its quantized values are.
     fn kind(&self) -> CodeKind;
     /// Returns the dtypes of its scales and of offsets that are added after scaling; without offsets, repeats the scales'
@@ -101,10 +101,11 @@ impl QuantizedRows {
     }
 }
 
-impl<S: Stored> Compute for S {
+impl<S: QuantizedMatrix> Compute for S {
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
         let n = self.rows_of_item();
-        let weights = Stored::rows(self, files, rows.start * n..rows.end * n)?.dequantized();
+        let weights =
+            QuantizedMatrix::rows(self, files, rows.start * n..rows.end * n)?.dequantized();
         self.codes().check_finite(&weights)?;
         Ok(weights)
     }
@@ -136,7 +137,7 @@ pub(super) fn groups(columns: usize, size: usize) -> Vec<u32> {
 
 /// Returns the number of columns in a group, given the number of groups with a scale: the configured size, or all columns.
 pub(super) fn group_size(
-    scales: &Part,
+    scales: &StoredTensor,
     columns: usize,
     n_groups: usize,
     configured: &[usize],

@@ -7,11 +7,11 @@ use std::path::Path;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::quantized::{Each, QuantizedTensor, Squares};
-use super::{CONFIG, SaveOptions, SavedTensors, Target, in_parts, write_file};
-use crate::checkpoint::quantized::{Packing, config_of_packed_weights};
-use crate::checkpoint::source::Source;
-use crate::checkpoint::write::{Record, Sink};
+use super::quantized::{Each, QuantizedTensor, SquaredError};
+use super::{CONFIG, SaveOptions, SaveTarget, SavedTensors, in_parts, write_file};
+use crate::checkpoint::quantized::{IntegerPacking, config_of_packed_weights};
+use crate::checkpoint::source::StoredParameter;
+use crate::checkpoint::write::{Sink, TensorRecord};
 use crate::error::{Error, Result};
 
 /// The layers that are quantized, by the last part of their role.
@@ -24,7 +24,7 @@ impl SaveOptions {
     pub(super) fn save_packed(
         &self,
         tensors: &SavedTensors,
-        packing: Packing,
+        packing: IntegerPacking,
         path: &Path,
         each: &mut Each,
     ) -> Result<()> {
@@ -33,7 +33,7 @@ impl SaveOptions {
             let path = files.directory().to_path_buf();
             return Err(Error::MissingConfig { path });
         };
-        let (packed, records) = Packed::new(tensors, packing);
+        let (packed, records) = PackedTensors::new(tensors, packing);
         if packed.weights.is_empty() {
             let size = packing.group_size;
             let reason = format!(
@@ -43,7 +43,7 @@ impl SaveOptions {
             );
             return Err(Error::input(files.path().display().to_string(), reason));
         }
-        let target = Target::new(path, self.existing)?;
+        let target = SaveTarget::new(path, self.existing)?;
         let metadata = files.metadata().iter();
         let metadata = metadata.map(|(k, v)| (k.clone(), v.clone())).collect();
         let each = RefCell::new(each);
@@ -65,19 +65,19 @@ impl SaveOptions {
 }
 
 /// A checkpoint's packed weights, and all other tensors.
-struct Packed<'t> {
+struct PackedTensors<'t> {
     tensors: &'t SavedTensors<'t>,
-    packing: Packing,
-    weights: BTreeMap<String, Record>,
+    packing: IntegerPacking,
+    weights: BTreeMap<String, TensorRecord>,
     /// Tensors that are not packed: their dtype, size, and the reason for one of them.
     others: BTreeMap<String, (Dtype, usize, Option<String>)>,
     /// Quantized values and scales are written at different times. Scales are small, so they are kept until then.
     scales: RefCell<HashMap<String, Vec<f32>>>,
 }
 
-impl<'t> Packed<'t> {
+impl<'t> PackedTensors<'t> {
     /// Returns the packed weights, and the records of the new files.
-    fn new(tensors: &'t SavedTensors<'t>, packing: Packing) -> (Self, Vec<Record>) {
+    fn new(tensors: &'t SavedTensors<'t>, packing: IntegerPacking) -> (Self, Vec<TensorRecord>) {
         let mut packed = Self {
             tensors,
             packing,
@@ -151,7 +151,7 @@ impl<'t> Packed<'t> {
         }
         let (words, decoded) = packing.words(&numbers, scales);
         write(bytemuck::cast_slice(&words))?;
-        let mut squares = Squares::default();
+        let mut squares = SquaredError::default();
         squares.add(&numbers, &decoded);
         let (bits, size) = (packing.bits, packing.group_size);
         Ok(Some(QuantizedTensor {
@@ -186,10 +186,10 @@ impl<'t> Packed<'t> {
     }
 }
 
-impl Packing {
+impl IntegerPacking {
     /// Returns the tensors that store a weight.
-    fn records(self, weight: &Record, rows: usize, columns: usize) -> [Record; 3] {
-        let record = |part: usize, dtype, shape| Record {
+    fn records(self, weight: &TensorRecord, rows: usize, columns: usize) -> [TensorRecord; 3] {
+        let record = |part: usize, dtype, shape| TensorRecord {
             name: format!("{}{}", weight.name, PARTS[part]),
             dtype,
             shape,
@@ -210,7 +210,7 @@ impl SavedTensors<'_> {
     /// Returns whether a tensor on disk contains one or more linear layers' weights in the blocks, oriented as in
     /// `nn.Linear`.
     fn is_linear(&self, name: &str) -> bool {
-        let is_linear = |source: &Source| {
+        let is_linear = |source: &StoredParameter| {
             let module = source.role.strip_suffix(WEIGHT);
             let last = module.and_then(|module| module.rsplit('.').next());
             last.is_some_and(|last| LINEAR.contains(&last)) && source.item.is_none()

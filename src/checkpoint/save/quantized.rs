@@ -8,8 +8,8 @@ use safetensors::Dtype;
 use super::{Existing, SaveOptions, SavedTensors};
 use crate::checkpoint::files::BlockKind;
 use crate::checkpoint::gguf::{self, Dense};
-use crate::checkpoint::quantized::Packing;
-use crate::checkpoint::source::Source;
+use crate::checkpoint::quantized::IntegerPacking;
+use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::write::directory;
 use crate::checkpoint::{AsTensor, Checkpoint, plan};
 use crate::error::{Error, Result};
@@ -102,7 +102,7 @@ impl SaveOptions {
                 self.save_gguf(&tensors, kind.into(), path.as_ref(), &mut each)
             }
             Quantization::CompressedTensors { bits, group_size } => {
-                let packing = Packing { bits, group_size };
+                let packing = IntegerPacking { bits, group_size };
                 if ![4, 8].contains(&bits) || ![32, 64, 128].contains(&group_size) {
                     let reason = format!(
                         "{bits} bits in groups of {group_size} are not supported; 4 and 8 bits in \
@@ -210,7 +210,7 @@ impl SavedTensors<'_> {
     pub(super) fn lies_transposed(&self, name: &str) -> bool {
         let mut sources = self.checkpoint.plan.sources.iter();
         let found = sources.find(|source| source.name == name);
-        found.is_some_and(Source::is_in_out)
+        found.is_some_and(StoredParameter::is_in_out)
     }
 
     /// Returns the values of a tensor on disk in f32.
@@ -255,12 +255,12 @@ fn transposed(numbers: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 
 /// Sums of squares: of errors, and of the original values.
 #[derive(Default)]
-pub(in crate::checkpoint) struct Squares {
+pub(in crate::checkpoint) struct SquaredError {
     off: f64,
     all: f64,
 }
 
-impl Squares {
+impl SquaredError {
     /// Adds the squares for some values; `stored` are the values after quantization.
     pub fn add(&mut self, numbers: &[f32], stored: &[f32]) {
         for (&number, &stored) in numbers.iter().zip(stored) {
@@ -279,7 +279,7 @@ impl Squares {
     }
 }
 
-impl std::iter::Sum for Squares {
+impl std::iter::Sum for SquaredError {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |one, other| Self {
             off: one.off + other.off,

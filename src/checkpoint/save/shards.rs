@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::checkpoint::write::Record;
+use crate::checkpoint::write::TensorRecord;
 
 /// Fills one shard after another; a tensor above the limit gets its own shard, as in
 /// `huggingface_hub.split_state_dict_into_shards_factory`.
-pub(super) fn shards(records: Vec<Record>, max_bytes: u64) -> Vec<Vec<Record>> {
+pub(super) fn shards(records: Vec<TensorRecord>, max_bytes: u64) -> Vec<Vec<TensorRecord>> {
     let mut shards = Vec::new();
     let mut current = Vec::new();
     let mut filled = 0;
@@ -33,7 +33,7 @@ pub(super) fn shards(records: Vec<Record>, max_bytes: u64) -> Vec<Vec<Record>> {
 
 /// `model.safetensors.index.json`.
 #[derive(Default, Serialize)]
-pub(super) struct Index {
+pub(super) struct ShardIndex {
     metadata: IndexMetadata,
     weight_map: BTreeMap<String, String>,
 }
@@ -44,8 +44,8 @@ struct IndexMetadata {
     total_size: usize,
 }
 
-impl Index {
-    pub fn add(&mut self, record: &Record, file: &str) {
+impl ShardIndex {
+    pub fn add(&mut self, record: &TensorRecord, file: &str) {
         self.metadata.total_parameters += record.shape.iter().product::<usize>();
         self.metadata.total_size += record.n_bytes();
         self.weight_map
@@ -63,13 +63,14 @@ mod tests {
     #[test]
     fn shards_are_filled_as_the_hub_fills_them() {
         let split = |sizes: &[usize], limit| -> Vec<Vec<usize>> {
-            let record = |&size: &usize| Record {
+            let record = |&size: &usize| TensorRecord {
                 name: size.to_string(),
                 dtype: Dtype::U8,
                 shape: vec![size],
             };
             let shards = shards(sizes.iter().map(record).collect(), limit);
-            let sizes = |shard: Vec<Record>| shard.iter().map(Record::n_bytes).collect();
+            let sizes =
+                |shard: Vec<TensorRecord>| shard.iter().map(TensorRecord::n_bytes).collect();
             shards.into_iter().map(sizes).collect()
         };
         assert_eq!(

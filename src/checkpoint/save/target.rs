@@ -11,7 +11,7 @@ use crate::checkpoint::write::directory as parent_of;
 use crate::error::{Error, Result};
 
 /// The final directory, and the temporary one beside it in which the files are written.
-pub(in crate::checkpoint) struct Target {
+pub(in crate::checkpoint) struct SaveTarget {
     directory: PathBuf,
     staging: TemporaryDirectory,
     existing: Existing,
@@ -19,7 +19,7 @@ pub(in crate::checkpoint) struct Target {
     replaces: bool,
 }
 
-impl Target {
+impl SaveTarget {
     pub fn new(directory: &Path, existing: Existing) -> Result<Self> {
         let failed = |source| Error::io(directory, "create", source);
         let (directory, replaces) = match fs::canonicalize(directory) {
@@ -235,7 +235,7 @@ mod tests {
                 let directory = &directory;
                 scope.spawn(move || {
                     for _ in 0..100 {
-                        let target = Target::new(directory, Existing::Replace).unwrap();
+                        let target = SaveTarget::new(directory, Existing::Replace).unwrap();
                         for name in names {
                             fs::write(target.staging().join(name), [writer]).unwrap();
                         }
@@ -269,7 +269,7 @@ mod tests {
             (Existing::Replace, "notes.txt", false),
             (Existing::Replace, CONFIG, true),
         ] {
-            let target = Target::new(&directory, existing).unwrap();
+            let target = SaveTarget::new(&directory, existing).unwrap();
             fs::write(target.staging().join(INDEX), "new").unwrap();
             fs::create_dir(&directory).unwrap();
             fs::write(directory.join(name), "old").unwrap();

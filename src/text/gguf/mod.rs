@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use tokenizers::{AddedToken, Tokenizer};
 
 use self::pre_tokenizers::{Also, PreTokenizer};
-use crate::checkpoint::{Special, TokenType, Words};
+use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
 use crate::error::{Error, Result};
 
 /// A tokenizer's components without added tokens, and the special tokens around a text.
-struct Parts {
+struct TokenizerParts {
     tokenizer: Tokenizer,
     around: Around,
 }
@@ -37,8 +37,8 @@ struct Around {
 ///
 /// # Errors
 /// If the tokenizer's type or pre-tokenizer is unknown, or a required key is missing or malformed.
-pub(super) fn tokenizer(words: &Words) -> Result<Tokenizer> {
-    let Parts {
+pub(super) fn tokenizer(words: &GgufTokenizer) -> Result<Tokenizer> {
+    let TokenizerParts {
         mut tokenizer,
         around,
     } = match &words.model[..] {
@@ -63,11 +63,11 @@ pub(super) fn tokenizer(words: &Words) -> Result<Tokenizer> {
 }
 
 /// Makes a component from its description in the form of `tokenizer.json`.
-fn part<T: serde::de::DeserializeOwned>(words: &Words, described: Value) -> Result<T> {
+fn part<T: serde::de::DeserializeOwned>(words: &GgufTokenizer, described: Value) -> Result<T> {
     serde_json::from_value(described).map_err(|error| failed(words, error))
 }
 
-fn failed(words: &Words, reason: impl ToString) -> Error {
+fn failed(words: &GgufTokenizer, reason: impl ToString) -> Error {
     Error::Tokenizer {
         path: words.path.clone(),
         reason: reason.to_string(),
@@ -75,7 +75,7 @@ fn failed(words: &Words, reason: impl ToString) -> Error {
 }
 
 /// Adds tokens that are matched in a text before everything else.
-fn add_tokens(words: &Words, tokenizer: &mut Tokenizer) -> Result<()> {
+fn add_tokens(words: &GgufTokenizer, tokenizer: &mut Tokenizer) -> Result<()> {
     let is_phi = ["phi-3", "phi3"]
         .iter()
         .any(|name| words.model_name.contains(name));
@@ -106,7 +106,7 @@ fn add_tokens(words: &Words, tokenizer: &mut Tokenizer) -> Result<()> {
 
 impl Around {
     /// Returns the template as in `tokenizer.json`; `None` if there are no tokens around a text.
-    fn template(self, words: &Words) -> Option<Value> {
+    fn template(self, words: &GgufTokenizer) -> Option<Value> {
         let text = |id: u32| words.text(id).unwrap_or_default();
         let token = |id: Option<u32>, kind: u32| {
             id.map(|id| json!({"SpecialToken": {"id": text(id), "type_id": kind}}))
@@ -145,7 +145,12 @@ impl Around {
 ///
 /// # Errors
 /// If there is no such token.
-fn wanted(words: &Words, key: &str, default: bool, special: Special) -> Result<Option<u32>> {
+fn wanted(
+    words: &GgufTokenizer,
+    key: &str,
+    default: bool,
+    special: SpecialToken,
+) -> Result<Option<u32>> {
     match (words.flag(key)?.unwrap_or(default), words.id(special)) {
         (false, _) => Ok(None),
         (true, Some(id)) => Ok(Some(id)),
@@ -158,7 +163,7 @@ fn wanted(words: &Words, key: &str, default: bool, special: Special) -> Result<O
 }
 
 /// Returns whether a token is only filler, as converters write it.
-fn is_filler(words: &Words, id: usize) -> bool {
+fn is_filler(words: &GgufTokenizer, id: usize) -> bool {
     let is_unused = words.types.get(id) == Some(&TokenType::Unused);
     is_unused && words.tokens[id].starts_with("[PAD")
 }

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 use tokenizers::models::bpe::{BPE, Vocab};
 
-use super::{Also, Around, Parts, PreTokenizer, failed, is_filler, part, wanted};
-use crate::checkpoint::{Special, Words};
+use super::{Also, Around, PreTokenizer, TokenizerParts, failed, is_filler, part, wanted};
+use crate::checkpoint::{GgufTokenizer, SpecialToken};
 use crate::error::Result;
 
-pub(super) fn parts(words: &Words) -> Result<Parts> {
+pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     let name = match (&words.model[..], &words.pre) {
         ("gemma4", _) => "gemma4",
         (_, Some(name)) => name,
@@ -45,7 +45,9 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
         false => Vec::new(),
     };
     let merges = merges.into_iter().filter(is_known).chain(breaks).collect();
-    let unknown = words.id(Special::Unknown).and_then(|id| words.text(id));
+    let unknown = words
+        .id(SpecialToken::Unknown)
+        .and_then(|id| words.text(id));
     let mut model = BPE::builder()
         .vocab_and_merges(vocabulary.into_iter().collect::<Vocab>(), merges)
         .ignore_merges(pre.is(Also::WholeWords));
@@ -85,14 +87,19 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
         .unwrap_or(pre.is(Also::Separated));
     // Gemma's files say no, but llama.cpp does it anyway.
     let first = match name {
-        "gemma4" => words.id(Special::Bos),
-        _ => wanted(words, "add_bos_token", pre.is(Also::Begun), Special::Bos)?,
+        "gemma4" => words.id(SpecialToken::Bos),
+        _ => wanted(
+            words,
+            "add_bos_token",
+            pre.is(Also::Begun),
+            SpecialToken::Bos,
+        )?,
     };
-    let last = wanted(words, "add_eos_token", false, Special::Eos)?;
+    let last = wanted(words, "add_eos_token", false, SpecialToken::Eos)?;
     let between = is_separated
-        .then(|| words.id(Special::Separator).or(last))
+        .then(|| words.id(SpecialToken::Separator).or(last))
         .flatten();
-    Ok(Parts {
+    Ok(TokenizerParts {
         tokenizer,
         around: Around {
             first,
@@ -105,7 +112,7 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
 
 /// Sets the normalizer.
 pub(super) fn with_normalizer(
-    words: &Words,
+    words: &GgufTokenizer,
     tokenizer: &mut Tokenizer,
     described: Value,
 ) -> Result<()> {
@@ -128,7 +135,7 @@ fn line_breaks(known: &HashMap<&str, u32>) -> Vec<(String, String)> {
 }
 
 /// Returns the merges in order. The first token in a merge may begin with a space.
-fn merges(words: &Words) -> Result<Vec<(String, String)>> {
+fn merges(words: &GgufTokenizer) -> Result<Vec<(String, String)>> {
     let pair = |merge: &String| {
         let first = merge.chars().next().map_or(0, char::len_utf8);
         let (_, rest) = merge.split_at(first);

@@ -7,11 +7,11 @@ use tokenizers::Tokenizer;
 use tokenizers::models::bpe::{BPE, Vocab};
 
 use super::pairs::with_normalizer;
-use super::{Around, Parts, failed, is_filler, part, wanted};
-use crate::checkpoint::{Special, TokenType, Words};
+use super::{Around, TokenizerParts, failed, is_filler, part, wanted};
+use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
 use crate::error::Result;
 
-pub(super) fn parts(words: &Words) -> Result<Parts> {
+pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     if words.scores.is_empty() {
         return Err(words.error("scores", "is missing; convert the model again".to_string()));
     }
@@ -26,7 +26,10 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
         .vocab_and_merges(owned.collect::<Vocab>(), merges)
         .byte_fallback(has_bytes)
         .fuse_unk(true);
-    if let Some(unknown) = words.id(Special::Unknown).and_then(|id| words.text(id)) {
+    if let Some(unknown) = words
+        .id(SpecialToken::Unknown)
+        .and_then(|id| words.text(id))
+    {
         model = model.unk_token(unknown.to_string());
     }
     let model = model.build().map_err(|error| failed(words, error))?;
@@ -51,11 +54,11 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     }
     let decoder = json!({"type": "Sequence", "decoders": decoders});
     tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
-    Ok(Parts {
+    Ok(TokenizerParts {
         tokenizer,
         around: Around {
-            first: wanted(words, "add_bos_token", true, Special::Bos)?,
-            last: wanted(words, "add_eos_token", false, Special::Eos)?,
+            first: wanted(words, "add_bos_token", true, SpecialToken::Bos)?,
+            last: wanted(words, "add_eos_token", false, SpecialToken::Eos)?,
             ..Around::default()
         },
     })

@@ -5,11 +5,11 @@ use tokenizers::Tokenizer;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::normalizers::Precompiled;
 
-use super::{Around, Parts, failed, is_filler, part, wanted};
-use crate::checkpoint::{Special, TokenType, Words};
+use super::{Around, TokenizerParts, failed, is_filler, part, wanted};
+use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
 use crate::error::Result;
 
-pub(super) fn parts(words: &Words) -> Result<Parts> {
+pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     if words.scores.is_empty() {
         return Err(words.error("scores", "is missing; convert the model again".to_string()));
     }
@@ -24,7 +24,7 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
         ),
         _ => (words.tokens[id].clone(), f64::from(words.scores[id])),
     });
-    let unknown = words.id(Special::Unknown).map(|id| id as usize);
+    let unknown = words.id(SpecialToken::Unknown).map(|id| id as usize);
     let has_bytes = words.types.contains(&TokenType::Byte);
     let model = Unigram::from(scored.collect(), unknown, has_bytes);
     let mut tokenizer = Tokenizer::new(model.map_err(|error| failed(words, error))?);
@@ -47,11 +47,11 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     let cuts: Value = json!({"type": "Sequence", "pretokenizers": cuts});
     tokenizer.with_pre_tokenizer(Some(part::<tokenizers::PreTokenizerWrapper>(words, cuts)?));
     tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, marks)?));
-    let last = wanted(words, "add_eos_token", true, Special::Eos)?;
-    Ok(Parts {
+    let last = wanted(words, "add_eos_token", true, SpecialToken::Eos)?;
+    Ok(TokenizerParts {
         tokenizer,
         around: Around {
-            first: wanted(words, "add_bos_token", false, Special::Bos)?,
+            first: wanted(words, "add_bos_token", false, SpecialToken::Bos)?,
             last,
             ..Around::default()
         },

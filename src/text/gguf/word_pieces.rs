@@ -6,15 +6,17 @@ use tokenizers::models::bpe::Vocab;
 use tokenizers::models::wordpiece::WordPiece;
 
 use super::pairs::with_normalizer;
-use super::{Around, Parts, failed, part};
-use crate::checkpoint::{Special, TokenType, Words};
+use super::{Around, TokenizerParts, failed, part};
+use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
 use crate::error::Result;
 
 /// The prefix of tokens inside a word in a `tokenizer.json`.
 const INSIDE: &str = "##";
 
-pub(super) fn parts(words: &Words) -> Result<Parts> {
-    let unknown = words.id(Special::Unknown).and_then(|id| words.text(id));
+pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
+    let unknown = words
+        .id(SpecialToken::Unknown)
+        .and_then(|id| words.text(id));
     let Some(unknown) = unknown else {
         let reason = "is missing, and [UNK] is not a token".to_string();
         return Err(words.error("unknown_token_id", reason));
@@ -47,13 +49,15 @@ pub(super) fn parts(words: &Words) -> Result<Parts> {
     tokenizer.with_pre_tokenizer(Some(cut));
     let decoder = json!({"type": "WordPiece", "prefix": INSIDE, "cleanup": true});
     tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
-    let first = words.said(Special::Cls).or(words.said(Special::Bos));
-    Ok(Parts {
+    let first = words
+        .said(SpecialToken::Cls)
+        .or(words.said(SpecialToken::Bos));
+    Ok(TokenizerParts {
         tokenizer,
         around: Around {
-            first: first.or(words.id(Special::Cls)),
+            first: first.or(words.id(SpecialToken::Cls)),
             between: None,
-            last: words.id(Special::Separator),
+            last: words.id(SpecialToken::Separator),
             second_type: 1,
         },
     })

@@ -46,7 +46,7 @@ impl Object for Dict {
                 Value::from_dyn_object(DynObject::new(self.clone())),
                 key.to_string(),
             );
-            return Some(Value::from_object(Method { of, name }));
+            return Some(Value::from_object(DictMethod { of, name }));
         }
         match HIDDEN.contains(&key) {
             true => None,
@@ -65,12 +65,12 @@ impl Object for Dict {
 
 /// A method that was not called.
 #[derive(Debug)]
-struct Method {
+struct DictMethod {
     of: Value,
     name: String,
 }
 
-impl Object for Method {
+impl Object for DictMethod {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }
@@ -86,12 +86,12 @@ impl Object for Method {
 
 /// The results of `keys()`, `values()` and `items()`: iterable, without indexing.
 #[derive(Debug)]
-pub(super) struct View {
+pub(super) struct DictView {
     name: &'static str,
     items: Vec<Value>,
 }
 
-impl Object for View {
+impl Object for DictView {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Iterable
     }
@@ -113,7 +113,7 @@ pub(super) fn method(dict: &Value, name: &str, args: &[Value]) -> Result<Value, 
     };
     let keys = || object.try_iter().into_iter().flatten();
     let value = |key: &Value| object.get_value(key).unwrap_or_default();
-    let view = |name, items: Vec<Value>| Value::from_object(View { name, items });
+    let view = |name, items: Vec<Value>| Value::from_object(DictView { name, items });
     match name {
         "get" => {
             let (key, default): (&Value, Option<Value>) = from_args(args)?;

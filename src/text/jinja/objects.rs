@@ -11,9 +11,9 @@ use super::{failed, unsupported};
 
 /// Items that can be read once. A generator is always true, and has no length.
 #[derive(Debug)]
-pub(super) struct Generator(Arc<Mutex<std::vec::IntoIter<Value>>>);
+pub(super) struct PythonGenerator(Arc<Mutex<std::vec::IntoIter<Value>>>);
 
-impl Generator {
+impl PythonGenerator {
     pub fn value(items: Vec<Value>) -> Value {
         Value::from_object(Self(Arc::new(Mutex::new(items.into_iter()))))
     }
@@ -23,7 +23,7 @@ fn locked(items: &Mutex<std::vec::IntoIter<Value>>) -> MutexGuard<'_, std::vec::
     items.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Object for Generator {
+impl Object for PythonGenerator {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Iterable
     }
@@ -56,7 +56,7 @@ pub(super) fn iterated(value: Value) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.chars().map(|c| c.to_string()).collect());
     }
-    let Some(generator) = value.downcast_object_ref::<Generator>() else {
+    let Some(generator) = value.downcast_object_ref::<PythonGenerator>() else {
         return match value.is_none() || is_named(&value, "::Namespace") {
             true => Err(failed("None and namespaces are not iterable")),
             false => Ok(value),

@@ -7,7 +7,7 @@ use minijinja::value::{Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, functions};
 
 use super::filters::escaped;
-use super::objects::{Generator, Range, given, iterated, taken};
+use super::objects::{PythonGenerator, Range, given, iterated, taken};
 use super::python::{HIDDEN_ENTRY, is_float, is_list, is_own, text};
 use super::rewrite::has;
 use super::{failed, unsupported};
@@ -44,7 +44,7 @@ pub(super) fn add(environment: &mut Environment) {
     });
     environment.add_filter("python_generator", |value: Value| match value.as_str() {
         Some(_) => Ok(value), // a reversed string
-        None => Ok::<_, Error>(Generator::value(value.try_iter()?.collect())),
+        None => Ok::<_, Error>(PythonGenerator::value(value.try_iter()?.collect())),
     });
     environment.add_function("python_number", |value: Value| match value.kind() {
         ValueKind::Bool => i64::from(value.is_true()).into(),

@@ -3,8 +3,8 @@
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-use super::dict::View;
-use super::objects::{Generator, Range};
+use super::dict::DictView;
+use super::objects::{PythonGenerator, Range};
 
 /// An entry in each namespace, which no template can name.
 pub(super) const HIDDEN_ENTRY: &str = "\0";
@@ -24,8 +24,8 @@ pub(super) fn is_object(value: &Value) -> bool {
 
 /// Returns whether the value has items, but is not a list.
 pub(super) fn is_own(value: &Value) -> bool {
-    let is_view = value.downcast_object_ref::<View>().is_some();
-    let is_generator = value.downcast_object_ref::<Generator>().is_some();
+    let is_view = value.downcast_object_ref::<DictView>().is_some();
+    let is_generator = value.downcast_object_ref::<PythonGenerator>().is_some();
     is_view || is_generator || value.downcast_object_ref::<Range>().is_some()
 }
 

@@ -65,23 +65,23 @@ pub(super) fn rewritten(source: &str) -> Result<String, Error> {
             "the syntax of line {line} is not valid or not supported: {reason}"
         ))
     })?;
-    let mut writer = Writer::default();
+    let mut writer = TemplateWriter::default();
     if let Stmt::Template(template) = &template {
-        writer.body(&template.children, Around::Loop)?;
+        writer.body(&template.children, EnclosingStatement::Loop)?;
     }
     Ok(writer.out)
 }
 
 /// The statement around another one, as far as `{% break %}` and `{% continue %}` depend on it.
 #[derive(Clone, Copy)]
-enum Around {
+enum EnclosingStatement {
     Loop,
     /// A statement with this name, which opens a scope or catches its text.
     Scope(&'static str),
 }
 
 #[derive(Default)]
-struct Writer<'a> {
+struct TemplateWriter<'a> {
     out: String,
     /// The number of line ends in `out`: a tag is on its original line, so that errors name that line.
     lines: usize,
@@ -90,12 +90,12 @@ struct Writer<'a> {
     macros: BTreeSet<&'a str>,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> TemplateWriter<'a> {
     fn tag(&mut self, inside: &str) {
         self.out += &format!("\x02% {inside} %\x03");
     }
 
-    fn body(&mut self, body: &[Stmt<'a>], around: Around) -> Result<(), Error> {
+    fn body(&mut self, body: &[Stmt<'a>], around: EnclosingStatement) -> Result<(), Error> {
         body.iter().try_for_each(|stmt| self.stmt(stmt, around))
     }
 
@@ -107,7 +107,7 @@ impl<'a> Writer<'a> {
         self.out += &"\n".repeat(n);
     }
 
-    fn stmt(&mut self, stmt: &Stmt<'a>, around: Around) -> Result<(), Error> {
+    fn stmt(&mut self, stmt: &Stmt<'a>, around: EnclosingStatement) -> Result<(), Error> {
         match stmt {
             Stmt::EmitRaw(raw) => {
                 self.lines += raw.raw.matches('\n').count();
@@ -129,7 +129,7 @@ impl<'a> Writer<'a> {
                 self.begin("\x02% for ", &node.iter);
                 self.out +=
                     &format!("{target} in python_iterated({items}){filter}{recursive} %\x03");
-                self.body(&node.body, Around::Loop)?;
+                self.body(&node.body, EnclosingStatement::Loop)?;
                 if !node.else_body.is_empty() {
                     self.tag("else");
                     self.body(&node.else_body, around)?;
@@ -160,7 +160,7 @@ impl<'a> Writer<'a> {
                     "with {}",
                     (values + &targets).trim_end_matches(", ")
                 ));
-                self.body(&node.body, Around::Scope("with"))?;
+                self.body(&node.body, EnclosingStatement::Scope("with"))?;
                 self.tag("endwith");
             }
             Stmt::Set(node) => {
@@ -181,13 +181,13 @@ impl<'a> Writer<'a> {
                 };
                 let target = self.target(&node.target)?;
                 self.tag(&format!("set {target}{filter}"));
-                self.body(&node.body, Around::Scope("set"))?;
+                self.body(&node.body, EnclosingStatement::Scope("set"))?;
                 self.tag("endset");
             }
             Stmt::FilterBlock(node) => {
                 let filter = self.expr(&node.filter)?;
                 self.tag(&format!("filter {filter}"));
-                self.body(&node.body, Around::Scope("filter"))?;
+                self.body(&node.body, EnclosingStatement::Scope("filter"))?;
                 self.tag("endfilter");
             }
             Stmt::Macro(node) => {
@@ -206,7 +206,7 @@ impl<'a> Writer<'a> {
                 } else {
                     "continue"
                 };
-                if let Around::Scope(scope) = around {
+                if let EnclosingStatement::Scope(scope) = around {
                     return Err(unsupported(format!(
                         "{{% {name} %}} within {{% {scope} %}}"
                     )));
@@ -237,7 +237,7 @@ impl<'a> Writer<'a> {
             };
             self.tag(&format!("set {name} = {default}python_taken({name})"));
         }
-        self.body(&node.body, Around::Loop)
+        self.body(&node.body, EnclosingStatement::Loop)
     }
 
     fn target(&mut self, target: &Expr<'a>) -> Result<String, Error> {

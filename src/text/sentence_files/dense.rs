@@ -10,7 +10,7 @@ use crate::checkpoint::files::{TensorFiles, floating};
 use crate::config::{Activation, NormConfig};
 use crate::error::{Error, Result};
 use crate::layers::{Linear, Norm};
-use crate::text::stages::{Feature, Residual, Stage, Step};
+use crate::text::stages::{Feature, ModuleStep, Residual, VectorMap};
 
 /// PyTorch's default.
 const NORM_EPS: f64 = 1e-5;
@@ -19,7 +19,7 @@ const NORM_EPS: f64 = 1e-5;
 ///
 /// # Errors
 /// If a key, the activation or a feature is unknown, or a parameter is missing or has another shape.
-pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<Step> {
+pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<ModuleStep> {
     let [d_in, d_out] = [json.size(&["in_features"])?, json.size(&["out_features"])?];
     let activation = torch_class::activation(json, "activation_function")?;
     let files = TensorFiles::open(folder)?;
@@ -42,7 +42,7 @@ pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<Step> {
             return Err(json.error(&[key], reason));
         }
     }
-    let stage = Stage::Dense {
+    let stage = VectorMap::Dense {
         linear: linear("linear", has_bias)?,
         activation: activation.unwrap_or(Activation::Tanh),
         residual: match has_residual {
@@ -58,14 +58,14 @@ pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<Step> {
 ///
 /// # Errors
 /// If a key is unknown, or a parameter is missing or has another shape.
-pub(super) fn layer_norm(folder: &Path, json: &ConfigJson) -> Result<Stage> {
+pub(super) fn layer_norm(folder: &Path, json: &ConfigJson) -> Result<VectorMap> {
     let width = json.size(&["dimension"])?;
     finished(json, &[])?;
     let files = TensorFiles::open(folder)?;
     let parameter = |name| parameter(&files, name, &[width]);
     let (weight, bias) = (parameter("norm.weight")?, parameter("norm.bias")?);
     let config = NormConfig::layer_norm(width, NORM_EPS);
-    Ok(Stage::LayerNorm(Norm::from_parts(
+    Ok(VectorMap::LayerNorm(Norm::from_parts(
         weight,
         Some(bias),
         config,
@@ -76,15 +76,15 @@ pub(super) fn layer_norm(folder: &Path, json: &ConfigJson) -> Result<Stage> {
 ///
 /// # Errors
 /// If a key or a feature is unknown.
-pub(super) fn normalize(json: Option<&ConfigJson>) -> Result<Step> {
+pub(super) fn normalize(json: Option<&ConfigJson>) -> Result<ModuleStep> {
     match json {
-        Some(json) => step(json, Stage::Normalize),
-        None => Ok(Step::of_vectors(Stage::Normalize)),
+        Some(json) => step(json, VectorMap::Normalize),
+        None => Ok(ModuleStep::of_vectors(VectorMap::Normalize)),
     }
 }
 
 /// Returns the stage with the features that the configuration names.
-fn step(json: &ConfigJson, stage: Stage) -> Result<Step> {
+fn step(json: &ConfigJson, stage: VectorMap) -> Result<ModuleStep> {
     let feature = |key: &str| -> Result<Option<Feature>> {
         let Some(name) = json.text(&[key])? else {
             return Ok(None);
@@ -100,7 +100,7 @@ fn step(json: &ConfigJson, stage: Stage) -> Result<Step> {
     let from = feature("module_input_name")?.unwrap_or(Feature::Vectors);
     let to = feature("module_output_name")?.unwrap_or(from);
     finished(json, &[])?;
-    Ok(Step { stage, from, to })
+    Ok(ModuleStep { stage, from, to })
 }
 
 /// Reads a parameter with this shape, in f32.

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use super::Pooling;
 use super::prompts::Prompts;
-use super::reading::Reading;
-use super::scoring::Scoring;
-use super::stages::{Stage, Step};
+use super::reading::TextReading;
+use super::scoring::ScoreFunction;
+use super::stages::{ModuleStep, VectorMap};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::is_named;
 use crate::error::{Error, Result};
@@ -58,22 +58,22 @@ impl fmt::Display for Kind {
 pub(super) struct SentenceFiles {
     /// The folder with the checkpoint and its tokenizer.
     pub model: PathBuf,
-    pub reading: Reading,
-    pub body: Body,
+    pub reading: TextReading,
+    pub body: ResultBody,
     pub prompts: Prompts,
     /// The function for a cross-encoder's scores, if the files name one.
-    pub scoring: Option<Scoring>,
+    pub scoring: Option<ScoreFunction>,
     /// Notes on settings in the files that results do not follow.
     pub notes: Vec<String>,
 }
 
 /// The computation from a text's hidden states to one result.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum ResultBody {
     /// A pooling.
     Pooling(PoolingBody),
     /// The model's own pooler, and the modules after it.
-    Pooler(Vec<Step>),
+    Pooler(Vec<ModuleStep>),
     /// The model's own classifier.
     Classifier,
     /// The logit of one next token, optionally minus another's.
@@ -84,13 +84,13 @@ pub(super) enum Body {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolingBody {
     /// Maps on token vectors.
-    pub of_tokens: Vec<Stage>,
+    pub of_tokens: Vec<VectorMap>,
     /// The results of several poolings are concatenated.
     pub poolings: Vec<Pooling>,
     /// A prompt's tokens are not pooled.
     pub skip_prompt: bool,
     /// Maps on the pooled vectors.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ModuleStep>,
 }
 
 impl SentenceFiles {
@@ -114,9 +114,10 @@ impl SentenceFiles {
         let mut notes = Vec::new();
         let (model, reading, mut body) = modules::open(directory, kind, &mut notes)?;
         if let Some(dim) = settings.truncate_dim
-            && let Body::Pooling(PoolingBody { steps, .. }) | Body::Pooler(steps) = &mut body
+            && let ResultBody::Pooling(PoolingBody { steps, .. }) | ResultBody::Pooler(steps) =
+                &mut body
         {
-            steps.push(Step::of_vectors(Stage::Truncate(dim)));
+            steps.push(ModuleStep::of_vectors(VectorMap::Truncate(dim)));
         }
         Ok(Self {
             model,
@@ -146,8 +147,8 @@ impl SentenceFiles {
         let notes = unread.map(|name| format!("{}: {why}", directory.join(name).display()));
         Self {
             model: directory.to_path_buf(),
-            reading: Reading::default(),
-            body: Body::Pooling(PoolingBody::default()),
+            reading: TextReading::default(),
+            body: ResultBody::Pooling(PoolingBody::default()),
             prompts: Prompts::default(),
             scoring: None,
             notes: notes.collect(),

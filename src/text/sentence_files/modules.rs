@@ -4,14 +4,14 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::transformer::{Output, Transformer};
-use super::{Body, Kind, MODULES, PoolingBody, dense, optional, pooling, refused};
+use super::transformer::{ModuleOutput, Transformer};
+use super::{Kind, MODULES, PoolingBody, ResultBody, dense, optional, pooling, refused};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
 use crate::checkpoint::python_json;
 use crate::error::{Error, Result};
-use crate::text::reading::Reading;
-use crate::text::stages::{Feature, Step};
+use crate::text::reading::TextReading;
+use crate::text::stages::{Feature, ModuleStep};
 
 /// The size limit; a `modules.json` has some hundred bytes.
 const MAX_BYTES: u64 = 1_000_000;
@@ -34,7 +34,7 @@ pub(super) fn open(
     directory: &Path,
     kind: &Kind,
     notes: &mut Vec<String>,
-) -> Result<(PathBuf, Reading, Body)> {
+) -> Result<(PathBuf, TextReading, ResultBody)> {
     let path = directory.join(MODULES);
     let malformed = |reason: String| Error::MalformedJson {
         path: path.clone(),
@@ -123,13 +123,13 @@ impl From<Error> for Refusal {
 
 /// The modules so far.
 struct Walk {
-    output: Output,
+    output: ModuleOutput,
     pooling: PoolingBody,
     yes_no: Option<(u32, Option<u32>)>,
 }
 
 impl Walk {
-    fn new(output: Output) -> Self {
+    fn new(output: ModuleOutput) -> Self {
         Self {
             output,
             pooling: PoolingBody::default(),
@@ -139,12 +139,14 @@ impl Walk {
 
     /// Returns whether this feature is available to the next module.
     fn has(&self, feature: Feature) -> bool {
-        let is_written = |step: &Step| step.to == feature;
+        let is_written = |step: &ModuleStep| step.to == feature;
         match feature {
-            Feature::Tokens => self.output == Output::Tokens,
-            Feature::Vectors => self.output == Output::Pooled || !self.pooling.poolings.is_empty(),
+            Feature::Tokens => self.output == ModuleOutput::Tokens,
+            Feature::Vectors => {
+                self.output == ModuleOutput::Pooled || !self.pooling.poolings.is_empty()
+            }
             Feature::Scores => {
-                self.output == Output::Scores
+                self.output == ModuleOutput::Scores
                     || self.yes_no.is_some()
                     || self.pooling.steps.iter().any(is_written)
             }
@@ -166,10 +168,12 @@ impl Walk {
             false => Ok(ConfigJson::open(&folder.join("config.json"))?),
         };
         match name {
-            "Pooling" if self.output == Output::Tokens && self.pooling.poolings.is_empty() => {
+            "Pooling"
+                if self.output == ModuleOutput::Tokens && self.pooling.poolings.is_empty() =>
+            {
                 (self.pooling.poolings, self.pooling.skip_prompt) = pooling::open(&config()?)?;
             }
-            "Pooling" if self.output == Output::Tokens => {
+            "Pooling" if self.output == ModuleOutput::Tokens => {
                 return refuse("is a second one, which is not supported");
             }
             "Pooling" => {
@@ -178,7 +182,10 @@ impl Walk {
                 );
             }
             "Dense" => self.step(dense::open(folder, &config()?)?)?,
-            "LayerNorm" => self.step(Step::of_vectors(dense::layer_norm(folder, &config()?)?))?,
+            "LayerNorm" => self.step(ModuleStep::of_vectors(dense::layer_norm(
+                folder,
+                &config()?,
+            )?))?,
             "Normalize" => {
                 let json = match is_models {
                     true => None,
@@ -190,7 +197,7 @@ impl Walk {
                 }
             }
             "Dropout" => {}
-            "LogitScore" if self.output == Output::NextToken => {
+            "LogitScore" if self.output == ModuleOutput::NextToken => {
                 let json = config()?;
                 json.only("module_input_name", &["causal_logits".into()])?;
                 let token = |key| json.optional_size(&[key]);
@@ -209,7 +216,7 @@ impl Walk {
         Ok(())
     }
 
-    fn step(&mut self, step: Step) -> std::result::Result<(), Refusal> {
+    fn step(&mut self, step: ModuleStep) -> std::result::Result<(), Refusal> {
         let is_pooled = self.has(Feature::Vectors);
         match (step.from, step.to) {
             (from, _) if !self.has(from) => Err(Refusal::Module(format!(
@@ -223,7 +230,7 @@ impl Walk {
                 format!("converts {from} to {to}, which is not supported here"),
             )),
             (Feature::Scores, _)
-                if self.output != Output::Tokens && self.output != Output::Pooled =>
+                if self.output != ModuleOutput::Tokens && self.output != ModuleOutput::Pooled =>
             {
                 Err(Refusal::Module(
                     "after a classifier is not supported".into(),
@@ -237,7 +244,7 @@ impl Walk {
     }
 
     /// Returns the computation that all modules make together.
-    fn end(self, kind: &Kind) -> std::result::Result<Body, String> {
+    fn end(self, kind: &Kind) -> std::result::Result<ResultBody, String> {
         let result = match kind {
             Kind::CrossEncoder => Feature::Scores,
             _ => Feature::Vectors,
@@ -248,17 +255,17 @@ impl Walk {
                     "no module returns scores; a Transformer for sequence-classification, a Dense \
                      whose module_output_name is \"scores\" or a LogitScore would".into()
                 }
-                (_, Output::Tokens) => {
+                (_, ModuleOutput::Tokens) => {
                     "no module is a Pooling, so the pooling is unknown; add one, or set one (`TextOptions::pooling`)".into()
                 }
                 _ => "no module returns sentence_embedding".to_string(),
             });
         }
         Ok(match (self.output, self.yes_no) {
-            (Output::Scores, _) => Body::Classifier,
-            (_, Some((yes, no))) => Body::NextToken { yes, no },
-            (Output::Pooled, _) => Body::Pooler(self.pooling.steps),
-            _ => Body::Pooling(self.pooling),
+            (ModuleOutput::Scores, _) => ResultBody::Classifier,
+            (_, Some((yes, no))) => ResultBody::NextToken { yes, no },
+            (ModuleOutput::Pooled, _) => ResultBody::Pooler(self.pooling.steps),
+            _ => ResultBody::Pooling(self.pooling),
         })
     }
 }

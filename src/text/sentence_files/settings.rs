@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Kind, finished, optional, torch_class};
 use crate::error::Result;
 use crate::text::prompts::Prompts;
-use crate::text::scoring::Scoring;
+use crate::text::scoring::ScoreFunction;
 
 /// The name of the file.
 pub(super) const FILE: &str = "config_sentence_transformers.json";
@@ -22,7 +22,7 @@ pub(super) struct Settings {
     /// The number of features of a vector that are kept.
     pub truncate_dim: Option<usize>,
     /// The function for a cross-encoder's scores.
-    pub scoring: Option<Scoring>,
+    pub scoring: Option<ScoreFunction>,
 }
 
 /// Returns the kind of model in a folder with a `modules.json`.

@@ -3,7 +3,7 @@
 use crate::checkpoint::config_json::ConfigJson;
 use crate::config::Activation;
 use crate::error::Result;
-use crate::text::scoring::Scoring;
+use crate::text::scoring::ScoreFunction;
 
 /// Classes in `torch.nn` that map each element, with PyTorch's default arguments.
 const CLASSES: &[(&str, Activation)] = &[
@@ -27,8 +27,8 @@ const CLASSES: &[(&str, Activation)] = &[
 pub(super) fn activation(json: &ConfigJson, key: &str) -> Result<Option<Activation>> {
     match scoring(json, key)? {
         None => Ok(None),
-        Some(Scoring::Each(activation)) => Ok(Some(activation)),
-        Some(Scoring::Softmax) => Err(unknown(json, key, "torch.nn.Softmax")),
+        Some(ScoreFunction::Each(activation)) => Ok(Some(activation)),
+        Some(ScoreFunction::Softmax) => Err(unknown(json, key, "torch.nn.Softmax")),
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) fn activation(json: &ConfigJson, key: &str) -> Result<Option<Activati
 ///
 /// # Errors
 /// If it is not one of PyTorch's known classes.
-pub(in crate::text) fn scoring(json: &ConfigJson, key: &str) -> Result<Option<Scoring>> {
+pub(in crate::text) fn scoring(json: &ConfigJson, key: &str) -> Result<Option<ScoreFunction>> {
     let Some(path) = json.text(&[key])? else {
         return Ok(None);
     };
@@ -45,11 +45,11 @@ pub(in crate::text) fn scoring(json: &ConfigJson, key: &str) -> Result<Option<Sc
         .strip_prefix("torch.nn.")
         .map(|path| path.rsplit('.').next());
     let known = |class: &str| match class {
-        "Softmax" => Some(Scoring::Softmax),
+        "Softmax" => Some(ScoreFunction::Softmax),
         class => CLASSES
             .iter()
             .find(|(name, _)| *name == class)
-            .map(|&(_, activation)| Scoring::Each(activation)),
+            .map(|&(_, activation)| ScoreFunction::Each(activation)),
     };
     let found = class.flatten().and_then(known);
     found.map(Some).ok_or_else(|| unknown(json, key, &path))

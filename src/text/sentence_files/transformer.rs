@@ -8,7 +8,7 @@ use super::{Kind, finished, optional};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 use crate::text::TruncationStrategy;
-use crate::text::reading::{ChatReading, Content, CutEnd, Limit, Reading};
+use crate::text::reading::{ChatReading, CutEnd, LengthLimit, MessageContent, TextReading};
 
 /// Possible names of the file: the newest model's first, then older ones.
 pub(super) const FILES: [&str; 7] = [
@@ -71,13 +71,13 @@ const HARMLESS_IN_LOADING: &[&str] = &[
 /// The module `Transformer`.
 #[derive(Debug)]
 pub(super) struct Transformer {
-    pub reading: Reading,
-    pub output: Output,
+    pub reading: TextReading,
+    pub output: ModuleOutput,
 }
 
 /// The model's output that the next module reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Output {
+pub(super) enum ModuleOutput {
     /// The hidden states after the last block, one for each token.
     Tokens,
     /// The pooler's output, one vector for each text.
@@ -102,16 +102,16 @@ impl Transformer {
             }
         }
         Ok(Self {
-            reading: Reading::default(),
-            output: Output::Tokens,
+            reading: TextReading::default(),
+            output: ModuleOutput::Tokens,
         })
     }
 
     fn read(json: &ConfigJson, kind: &Kind) -> Result<Self> {
-        let mut reading = Reading {
+        let mut reading = TextReading {
             limit: limit(json, "max_seq_length")?.unwrap_or_default(),
             lower_case: json.flag(&["do_lower_case"], false)?,
-            ..Reading::default()
+            ..TextReading::default()
         };
         if let Some(name) = json.text(&["tokenizer_name_or_path"])? {
             let reason = format!(
@@ -127,7 +127,7 @@ impl Transformer {
                     && section.at("model_max_length").is_some()
                 {
                     reading.limit =
-                        limit(&section, "model_max_length")?.unwrap_or(Limit::Positions);
+                        limit(&section, "model_max_length")?.unwrap_or(LengthLimit::Positions);
                 }
             }
         }
@@ -154,28 +154,28 @@ impl Transformer {
 }
 
 /// Reads a number of tokens; `None` if absent. transformers writes 1e30 for no limit.
-fn limit(json: &ConfigJson, key: &str) -> Result<Option<Limit>> {
+fn limit(json: &ConfigJson, key: &str) -> Result<Option<LengthLimit>> {
     const UNLIMITED: f64 = 1e9;
     let found = json.optional_number(&[key])?;
     found
         .map(|number| match number {
-            n if n >= UNLIMITED => Ok(Limit::Positions),
-            n if n >= 0.0 && n.fract() == 0.0 => Ok(Limit::Tokens(n as usize)),
+            n if n >= UNLIMITED => Ok(LengthLimit::Positions),
+            n if n >= 0.0 && n.fract() == 0.0 => Ok(LengthLimit::Tokens(n as usize)),
             n => Err(json.error(&[key], format!("found {n}, expected a number of tokens"))),
         })
         .transpose()
 }
 
 /// Returns which output is used, and how texts become messages, if they do.
-fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>)> {
+fn output(json: &ConfigJson, kind: &Kind) -> Result<(ModuleOutput, Option<ChatReading>)> {
     const TASK: &str = "transformer_task";
     const CONFIG: &str = "modality_config";
     let task = json.text(&[TASK])?;
     let task = task.as_deref().unwrap_or("feature-extraction");
     let by_task = match (task, kind) {
-        ("feature-extraction", _) => Output::Tokens,
-        ("sequence-classification", Kind::CrossEncoder) => Output::Scores,
-        ("text-generation", Kind::CrossEncoder) => Output::NextToken,
+        ("feature-extraction", _) => ModuleOutput::Tokens,
+        ("sequence-classification", Kind::CrossEncoder) => ModuleOutput::Scores,
+        ("text-generation", Kind::CrossEncoder) => ModuleOutput::NextToken,
         _ => {
             let reason = format!("{task:?} is not supported for a {kind}");
             return Err(json.error(&[TASK], reason));
@@ -189,10 +189,10 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>
         (Some(message), _) => {
             let format = message.text(&["format"])?;
             let content = match format.as_deref() {
-                Some("flat") => Content::Flat,
-                Some("structured") => Content::Structured,
-                None if message.at("format").is_some() => Content::Structured, // null
-                Some("auto") | None => Content::ByTemplate,
+                Some("flat") => MessageContent::Flat,
+                Some("structured") => MessageContent::Structured,
+                None if message.at("format").is_some() => MessageContent::Structured, // null
+                Some("auto") | None => MessageContent::ByTemplate,
                 Some(other) => {
                     let reason = format!(
                         "{other:?} is not supported, only \"flat\", \"structured\" and \"auto\""
@@ -221,10 +221,12 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>
     };
     let module_output = module_output.unwrap_or_default();
     let output = match (task, name, module_output.as_str()) {
-        ("feature-extraction", Some("last_hidden_state"), "token_embeddings") => Output::Tokens,
-        ("feature-extraction", Some("pooler_output"), "sentence_embedding") => Output::Pooled,
-        ("sequence-classification", Some("logits"), "scores") => Output::Scores,
-        ("text-generation", Some("logits"), "causal_logits") => Output::NextToken,
+        ("feature-extraction", Some("last_hidden_state"), "token_embeddings") => {
+            ModuleOutput::Tokens
+        }
+        ("feature-extraction", Some("pooler_output"), "sentence_embedding") => ModuleOutput::Pooled,
+        ("sequence-classification", Some("logits"), "scores") => ModuleOutput::Scores,
+        ("text-generation", Some("logits"), "causal_logits") => ModuleOutput::NextToken,
         _ => {
             let name = modality
                 .at("method_output_name")
@@ -244,7 +246,7 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(Output, Option<ChatReading>
 }
 
 /// Reads the arguments to the tokenizer's call.
-fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
+fn processing(kwargs: &ConfigJson, reading: &mut TextReading) -> Result<()> {
     for of_no_text in ["audio", "image", "video"] {
         kwargs.at(of_no_text);
     }
@@ -264,7 +266,7 @@ fn processing(kwargs: &ConfigJson, reading: &mut Reading) -> Result<()> {
     }
     match truncation {
         Some(strategy) => reading.truncation = strategy,
-        None => reading.limit = Limit::Positions,
+        None => reading.limit = LengthLimit::Positions,
     }
     for section in of_call.iter().flatten() {
         let adds = section.flag(&["add_special_tokens"], !reading.without_special_tokens)?;

@@ -37,7 +37,7 @@ fn a_single_file_checkpoint_arrives_with_its_config_and_tokenizer_and_nothing_el
 }
 
 #[test]
-fn what_modules_json_lists_arrives_with_it() -> Result<()> {
+fn the_files_of_listed_modules_are_downloaded() -> Result<()> {
     let mut files = single()?;
     let names = [
         "modules.json",
@@ -109,7 +109,7 @@ fn one_more_file_is_fetched_by_name() -> Result<()> {
 }
 
 #[test]
-fn the_revision_that_was_asked_for_is_the_one_that_comes() -> Result<()> {
+fn the_requested_revision_is_downloaded() -> Result<()> {
     let (old, new) = (single()?, sharded(SHARDS)?);
     let setup = Setup::with(Repo {
         id: REPO.into(),

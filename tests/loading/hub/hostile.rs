@@ -76,7 +76,7 @@ fn an_etag_that_is_no_plain_name_is_refused_and_nothing_is_written() -> Result<(
 }
 
 #[test]
-fn another_commit_than_the_one_asked_for_is_refused_and_nothing_is_written() -> Result<()> {
+fn another_commit_than_the_requested_one_is_refused_and_nothing_is_written() -> Result<()> {
     for commit in ["../../../../x", "/x", "VICTIM", "main", "", &"b".repeat(40)] {
         let headers = Headers {
             commit: Some(commit.into()),
