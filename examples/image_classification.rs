@@ -23,7 +23,7 @@ pub fn ranked(directory: &str, image: &str) -> Result<Vec<(f32, String)>> {
     let bytes = std::fs::read(image).context(image.to_string())?;
     let parts: Vec<&[u8]> = bytes.splitn(5, u8::is_ascii_whitespace).collect();
     let [b"P6", width, height, b"255", rgb] = parts[..] else {
-        bail!("{image} is no binary PPM");
+        bail!("{image} is not a binary PPM");
     };
     let size = |text| anyhow::Ok(std::str::from_utf8(text)?.parse::<usize>()?);
     let image = Tensor::from_slice(rgb, (1, size(height)?, size(width)?, 3), &Device::Cpu)?;

@@ -38,7 +38,7 @@ fn main() -> Result<()> {
         let chosen: Vec<_> = chosen.collect();
         ensure!(
             !chosen.is_empty(),
-            "{role} is no parameter of the checkpoint"
+            "{role} is not a parameter of the checkpoint"
         );
         for (_, variable) in chosen {
             variable.set(&(variable.as_tensor() * factor)?)?;

@@ -49,5 +49,5 @@ impl Args {
 
 fn number(steps: &str) -> Result<u64> {
     let number = steps.parse().ok();
-    number.with_context(|| format!("--steps {steps}: expected a whole number, as in --steps 2000"))
+    number.with_context(|| format!("--steps {steps}: expected an integer, as in --steps 2000"))
 }

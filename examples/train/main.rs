@@ -81,13 +81,13 @@ fn train(args: &Args) -> Result<Gpt> {
         Some(out) => {
             ensure!(
                 args.out.is_none() && args.steps.is_none(),
-                "--resume goes on with the steps and in the directory of before: leave --steps and --out away"
+                "--resume continues with the earlier --steps and --out: leave both out"
             );
             (out.clone(), Run::read(out)?)
         }
         None => {
             let text = args.text.clone();
-            let text = text.context("--out and --steps are of a training: add --text FILE")?;
+            let text = text.context("--out and --steps belong to a training: add --text FILE")?;
             let steps = args.steps.unwrap_or(Settings::default().steps);
             let out = args.out.clone().unwrap_or("trained".into());
             (out, Run { text, steps })
@@ -106,7 +106,7 @@ fn train(args: &Args) -> Result<Gpt> {
     } else {
         ensure!(
             !state.exists(),
-            "{} holds a training already: --resume {} goes on with it, another --out begins a new one",
+            "{} contains a training already: --resume {} continues it, another --out starts a new one",
             state.display(),
             out.display()
         );
@@ -152,7 +152,7 @@ impl Run {
         })?;
         serde_json::from_slice(&json).with_context(|| {
             let path = path.display();
-            format!("{path} is not what a training writes; begin a new one with --text and another --out")
+            format!("{path} does not belong to a training; start a new one with --text and another --out")
         })
     }
 
@@ -170,8 +170,8 @@ fn committed() -> Result<PathBuf> {
     let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("weights/tiny-gpt-text");
     ensure!(
         committed.join("model.safetensors").exists(),
-        "{} holds no model: the published package leaves it out; run this in a clone of the repository, or train \
-         one with --text FILE",
+        "{} contains no model: the published package leaves it out; run this in a clone of the \
+         repository, or train one with --text FILE",
         committed.display()
     );
     Ok(committed)

@@ -7,7 +7,7 @@ use candle_blocks::{
     Architecture, Checkpoint, ForwardContext, KvCache, Linear, Parameters, SaveOptions, Stack,
     candle_core::{DType, Device, Module, Tensor, Var},
     candle_nn::Embedding,
-    checkpoint::Existing,
+    checkpoint::IfExists,
     ops::cross_entropy,
     train::Fresh,
 };
@@ -176,8 +176,8 @@ impl Gpt {
         let (until, n_positions) = (from + ids.dim(1)?, self.context());
         ensure!(
             until <= n_positions,
-            "positions {from} to {} are asked for, but the model has n_positions {n_positions}; reset the cache and \
-             read the latest bytes again, or give fewer",
+            "positions {from} to {} were requested, but the model has n_positions {n_positions}; \
+             reset the cache and read the latest bytes again, or give fewer",
             until - 1
         );
         let positions = Tensor::arange(from as u32, until as u32, &Device::Cpu)?;
@@ -197,7 +197,7 @@ impl Gpt {
                 None => blocks.push((role, variable.as_tensor())),
             }
         }
-        let options = SaveOptions::default().existing(Existing::Replace);
+        let options = SaveOptions::default().if_exists(IfExists::Replace);
         Ok(options.save_new(&self.architecture, directory, blocks, &others)?)
     }
 }

@@ -66,7 +66,7 @@ impl FromStr for Losses {
         let mut next = || {
             cells
                 .next()
-                .with_context(|| format!("too few numbers: {line}"))
+                .with_context(|| format!("too few values: {line}"))
         };
         Ok(Self {
             step: next()?.parse()?,
@@ -196,7 +196,7 @@ impl Training {
     pub fn restore(&mut self, path: &Path) -> Result<()> {
         ensure!(
             path.exists(),
-            "{} is not there: no state was saved before the interruption; begin again with --text and --out",
+            "{} does not exist: no state was saved before the interruption; start again with --text and --out",
             path.display()
         );
         let mut found = self.optimizer.restore(path)?;
@@ -210,13 +210,13 @@ impl Training {
                 // A digest says nothing to a reader.
                 "text" => ensure!(
                     value == expected,
-                    "{}: its training was on another text than this one, or on another state of it; name that one \
-                     with --text FILE",
+                    "{}: its training used another text than this one, or another version of it; \
+                     give that one with --text FILE",
                     path.display()
                 ),
                 _ => ensure!(
                     value == expected,
-                    "{}: its training had {key} {value}, this one has {expected}; resume it with the same",
+                    "{}: its training had {key} {value}, but this one has {expected}; resume it with the same",
                     path.display()
                 ),
             }

@@ -258,7 +258,7 @@ impl<'c> Loader<'c> {
             Error::input(
                 "block",
                 format!(
-                    "block {i} was requested, but {} has the blocks 0 to {}",
+                    "{i} was requested, but {} has the blocks 0 to {}",
                     self.checkpoint.files.path().display(),
                     blocks.len().saturating_sub(1)
                 ),

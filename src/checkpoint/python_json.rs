@@ -17,7 +17,7 @@ const UTF_16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 /// # Errors
 /// The reason why it cannot be parsed.
 pub(crate) fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
-    let text = behind_mark(text)?;
+    let text = after_mark(text)?;
     serde_json::from_slice(text).or_else(|error| match tagged(text) {
         Cow::Borrowed(_) => Err(error.to_string()),
         Cow::Owned(tagged) => serde_json::from_slice(&tagged).map_err(|error| error.to_string()),
@@ -28,7 +28,7 @@ pub(crate) fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
 ///
 /// # Errors
 /// If the mark belongs to another encoding than UTF-8.
-pub(crate) fn behind_mark(text: &[u8]) -> Result<&[u8], String> {
+pub(crate) fn after_mark(text: &[u8]) -> Result<&[u8], String> {
     if UTF_16_MARKS.iter().any(|mark| text.starts_with(mark)) {
         let reason = "begins with the byte-order mark of UTF-16, expected UTF-8; save it as UTF-8";
         return Err(reason.to_string());

@@ -30,7 +30,7 @@ use self::difference::changed;
 pub(crate) use self::part::Features;
 pub use self::{
     difference::{BlockChange, ConfigKeys},
-    part::{FusedLayout, Half, Part, Projection},
+    part::{FusedLayout, GateHalf, Part, Projection},
     rule::{Orientation, Rule, Stacking},
 };
 pub(crate) use crate::config::matches;

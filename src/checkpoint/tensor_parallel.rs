@@ -159,7 +159,7 @@ impl<'c> TensorParallel<'c> {
 
     /// Returns the number of ranks that have this rank's elements of a parameter.
     pub(crate) fn n_holders(&self, role: &str, own: &Tensor) -> usize {
-        if is_behind_sum(role) {
+        if is_after_sum(role) {
             return 1;
         }
         let range = |rank| Some(self.cut(rank, role, own.dims())?.0.range);
@@ -256,7 +256,7 @@ impl<'c> TensorParallel<'c> {
 /// If a bias after a sum, which only one rank has, is trained without its weight: that rank's backward pass would wait for
 /// others that have nothing to train.
 fn check_biases(loader: &Loader, sources: &[StoredParameter]) -> Result<()> {
-    for bias in sources.iter().filter(|source| is_behind_sum(&source.role)) {
+    for bias in sources.iter().filter(|source| is_after_sum(&source.role)) {
         let weight = bias.role.replace(".bias", ".weight");
         if !loader.is_frozen(&bias.role) && loader.is_frozen(&weight) {
             let reason =
@@ -268,7 +268,7 @@ fn check_biases(loader: &Loader, sources: &[StoredParameter]) -> Result<()> {
 }
 
 /// Returns whether a parameter is added after the sum over ranks, by rank 0 alone.
-fn is_behind_sum(role: &str) -> bool {
+fn is_after_sum(role: &str) -> bool {
     role.ends_with("attention.output.bias")
         || role.contains(".feed_forward.") && role.ends_with(".down.bias")
 }

@@ -48,7 +48,7 @@ pub trait Decoder {
 
     /// Returns the length beyond which keys in the cache are no longer valid: when the longest sequence in the batch passes
     /// it, in either direction, all keys are recomputed.
-    fn renewed_behind(&self) -> usize {
+    fn renewed_after(&self) -> usize {
         usize::MAX
     }
 }
@@ -75,7 +75,7 @@ impl<'m> CausalDecoder<'m> {
     }
 
     /// Attends to the encoder output of a [`Seq2Seq`](crate::model::Seq2Seq) whose decoder this is.
-    pub fn attending_to(mut self, encoded: Encoded) -> Self {
+    pub fn with_encoder_output(mut self, encoded: Encoded) -> Self {
         self.encoded = Some(encoded);
         self
     }
@@ -143,7 +143,7 @@ impl Decoder for CausalDecoder<'_> {
         max_positions(self.model)
     }
 
-    fn renewed_behind(&self) -> usize {
+    fn renewed_after(&self) -> usize {
         short_positions(self.model.config())
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Feed<D> {
     batch: usize,
     /// The prompts had unequal lengths.
     is_padded: bool,
-    /// The longest sequence is beyond [`Decoder::renewed_behind`].
+    /// The longest sequence is beyond [`Decoder::renewed_after`].
     is_long: bool,
 }
 
@@ -45,7 +45,7 @@ impl<D: Decoder> Feed<D> {
     /// the previous step's sequence with the index in `parents`.
     pub fn logits(&mut self, sequences: &[&[u32]], parents: &[usize]) -> Result<Tensor> {
         let lengths = sequences.iter().map(|tokens| tokens.len());
-        let is_long = lengths.max().unwrap_or(0) > self.decoder.renewed_behind();
+        let is_long = lengths.max().unwrap_or(0) > self.decoder.renewed_after();
         let is_first = self.batch == 0;
         let moves = !parents.iter().copied().eq(0..self.batch);
         if !is_first && moves {

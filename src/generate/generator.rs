@@ -84,7 +84,7 @@ impl<'m> Generator<'m> {
     ///
     /// # Errors
     /// If the number of prompts differs from the encoder's batch size; also the errors of [`Self::start`].
-    pub fn start_behind<C: Choose>(
+    pub fn start_with_encoder<C: Choose>(
         &self,
         encoded: Encoded,
         prompts: &[Vec<u32>],
@@ -96,7 +96,7 @@ impl<'m> Generator<'m> {
             let reason = format!("there are {n}, but the encoder's batch has {batch} sequences");
             return Err(Error::input("prompt", reason));
         }
-        let decoder = CausalDecoder::new(self.model).attending_to(encoded);
+        let decoder = CausalDecoder::new(self.model).with_encoder_output(encoded);
         let mut options = self.options.clone();
         if options.speech.is_some()
             && let (Some(n), Some(positions)) = (options.max_new_tokens, decoder.max_positions())

@@ -144,7 +144,8 @@ impl Generator<'_> {
             ..GenerationOptions::default()
         };
         let generator = Generator::new(self.model(), options)?;
-        let mut generation = generator.start_behind(encoded.clone(), prompts, Sampler::greedy())?;
+        let mut generation =
+            generator.start_with_encoder(encoded.clone(), prompts, Sampler::greedy())?;
         for step in &mut generation {
             step?;
         }

@@ -151,7 +151,7 @@ impl Tokenizer {
                 format!("not a tokenizer: {error}; download it again"),
             )
         };
-        let bytes = python_json::behind_mark(&bytes).map_err(|e| malformed(e.into()))?;
+        let bytes = python_json::after_mark(&bytes).map_err(|e| malformed(e.into()))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(malformed)?;
         let side = inner
             .get_truncation()

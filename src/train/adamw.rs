@@ -110,14 +110,17 @@ impl AdamW {
             }
             for (role, variable) in group.parameters {
                 if parameters.find(&role).is_some() || !variables.insert(variable.id()) {
-                    let reason = "it is in the groups twice and would be moved twice; give it once";
+                    let reason = "it is in the groups twice; give it once";
                     return Err(Error::input(role, reason));
                 }
                 if !matches!(
                     variable.dtype(),
                     DType::F16 | DType::BF16 | DType::F32 | DType::F64
                 ) {
-                    let reason = format!("{:?} cannot be trained; only floats", variable.dtype());
+                    let reason = format!(
+                        "{:?} cannot be trained, only floating-point types",
+                        variable.dtype()
+                    );
                     return Err(Error::input(role, reason));
                 }
                 states.push(ParameterState {
@@ -231,13 +234,13 @@ impl AdamW {
     /// Returns the index of a role's parameter, and checks that the gradient belongs to it.
     fn position_of(&self, role: &str, gradient: &Tensor) -> Result<usize> {
         let position = self.parameters.place(role).ok_or_else(|| {
-            let reason = "its gradient is given, but it is in none of the optimizer's groups";
+            let reason = "its gradient is given, but no group of the optimizer contains it";
             Error::input(role, reason)
         })?;
         let (_, variable) = &self.parameters[position];
         if gradient.dims() != variable.dims() || gradient.dtype() != variable.dtype() {
             let reason = format!(
-                "its gradient is {:?} {:?}, but it is {:?} {:?}; take the gradients of the parameters of this optimizer",
+                "its gradient is {:?} {:?}, but it is {:?} {:?}; use gradients of this optimizer's parameters",
                 gradient.dtype(),
                 gradient.dims(),
                 variable.dtype(),
@@ -289,7 +292,7 @@ pub fn loss_value(loss: &Tensor) -> Result<f64> {
             Err(Error::input("loss", reason))
         }
         _ => {
-            let reason = format!("it has shape {:?}, expected one number", loss.dims());
+            let reason = format!("it has shape {:?}, expected a scalar", loss.dims());
             Err(Error::input("loss", reason))
         }
     }

@@ -110,13 +110,14 @@ impl SimpleBackend for Fresh {
         if let Some(known) = made.parameters.find(role) {
             if known.shape() != &shape {
                 let known = known.dims();
-                bail!("{role} is asked for with shape {shape:?}, but was made with {known:?}");
+                bail!("{role} is requested with shape {shape:?}, but was made with {known:?}");
             }
             // A converted copy would not move with the variable.
             if known.dtype() != dtype || !is_one(known.device(), device) {
                 let known = known.dtype();
                 bail!(
-                    "{role} is asked for as {dtype:?}, but was made as {known:?}; a shared parameter has one dtype and device"
+                    "{role} is requested as {dtype:?}, but was made as {known:?}; a shared \
+                     parameter has one dtype and device"
                 );
             }
             return Ok(self.handed_out(role, known));
@@ -135,12 +136,13 @@ impl SimpleBackend for Fresh {
                     }
                 }
                 None => bail!(
-                    "{role} cannot be drawn as a linear layer's: it has no weight [d_out, d_in]"
+                    "{role} cannot be initialized like a linear layer: it has no weight [d_out, d_in]"
                 ),
             },
             Draw::TruncatedNormal { deviation, cut } if cut.is_nan() || cut < deviation / 100.0 => {
                 bail!(
-                    "{role}: nearly nothing of a normal distribution of deviation {deviation} lies within ±{cut}"
+                    "{role}: a normal distribution with standard deviation {deviation} has almost \
+                     no values within ±{cut}"
                 )
             }
             _ => {}
@@ -160,7 +162,7 @@ impl SimpleBackend for Fresh {
             let n_rows = shape.dims().first().map_or(1, |&n_rows| n_rows.max(1));
             let width = values.len() / n_rows;
             let Some(row) = values.chunks_exact_mut(width.max(1)).nth(row) else {
-                bail!("{role} has no row {row}, which is to be 0: its shape is {shape:?}");
+                bail!("{role} has no row {row}, which should be 0: its shape is {shape:?}");
             };
             row.fill(0.0);
         }
@@ -172,7 +174,7 @@ impl SimpleBackend for Fresh {
     }
 
     fn get_unchecked(&self, role: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{role}: a fresh parameter needs a shape")
+        bail!("{role}: a new parameter needs a shape")
     }
 
     fn contains_tensor(&self, role: &str) -> bool {
@@ -244,7 +246,9 @@ fn sample(draw: Draw, stream: &mut ChaCha12Rng) -> f64 {
 fn sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
     let (n_positions, width) = match *shape.dims() {
         [n_positions, width] if width % 2 == 0 && width > 2 => (n_positions, width),
-        _ => bail!("{role}: sines and cosines need a table of even width above 2, not {shape:?}"),
+        _ => bail!(
+            "{role}: sinusoidal positions need a table with an even width above 2, not {shape:?}"
+        ),
     };
     let half = width / 2;
     let turn = |position: usize, i: usize| {
@@ -267,8 +271,8 @@ fn patch_sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
             (side(n_rows), width)
         }
         _ => bail!(
-            "{role}: sines and cosines of rows and columns need a table of a square of patches behind one token, of a width \
-             that 4 divides, not {shape:?}"
+            "{role}: sinusoidal positions of rows and columns need a table for a square of patches \
+             after one token, with a width divisible by 4, not {shape:?}"
         ),
     };
     let quarter = width / 4;

@@ -211,7 +211,8 @@ impl Gradients {
         if !squares.is_finite() {
             for (role, gradient) in &self.by_role {
                 if !ops::sum_of_squares(&[gradient.tensor()])?.is_finite() {
-                    let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
+                    let reason = "its gradient contains NaN or infinity; lower the learning rate, \
+                     clip, or skip this batch";
                     return Err(Error::input(role, reason));
                 }
             }
@@ -233,7 +234,8 @@ impl Gradients {
         let mut sum = [squares as f32];
         parallel.communicator().all_reduce_sum(&mut sum)?;
         if !sum[0].is_finite() {
-            let reason = "one of some rank holds NaN or infinity; lower the learning rate, clip, or skip this batch";
+            let reason = "a gradient on some rank contains NaN or infinity; lower the learning \
+             rate, clip, or skip this batch";
             return Err(Error::input("gradients", reason));
         }
         self.norm = OnceLock::from(f64::from(sum[0]).sqrt());

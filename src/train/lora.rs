@@ -105,7 +105,8 @@ impl Lora {
             return Err(Error::input("LoraConfig", reason));
         }
         if stack.blocks().iter().any(|block| block.is_part()) {
-            let reason = "its blocks are tensor parallel, whose ranks would each have adapters of their own; adapt them in one process";
+            let reason = "its blocks are tensor parallel, so each rank would have adapters of its \
+             own; adapt them in one process";
             return Err(Error::input("stack", reason));
         }
         let roles: Vec<String> = stack.linears_mut().map(|(role, _)| role).collect();
@@ -160,13 +161,14 @@ impl Lora {
             match (linear.adapter(), self.parameters.find(&name)) {
                 (Some(adapter), Some(a)) if adapter.a().id() == a.id() => {}
                 _ => {
-                    let reason = "its adapter is not one of these; merge the stack that they were attached to";
+                    let reason = "its adapter is not one of these; merge the stack to which they were attached";
                     return Err(Error::input(role, reason));
                 }
             }
             if linear.kept_weight().dense().is_none() {
-                let reason = "its weight is kept quantised, which a sum with the adapter's product is not; save the adapters, \
-                              open the checkpoint without keep_quantized, and merge them there";
+                let reason = "its weight stays quantized, and cannot hold the sum with the \
+                 adapter's product; save the adapters, open the checkpoint without \
+                 keep_quantized, and merge them there";
                 return Err(Error::input(role, reason));
             }
             merged.push((role, linear.merged()?));
@@ -206,7 +208,7 @@ impl Lora {
         let files = TensorFiles::open(path)?;
         let failed = |reason: String| Error::input(path.display().to_string(), reason);
         let Some(config) = files.metadata().get(CONFIG) else {
-            return Err(failed("it holds no adapters of this crate".to_string()));
+            return Err(failed("it contains no adapters of this crate".to_string()));
         };
         let config = serde_json::from_str(config);
         let config: LoraConfig = config.map_err(|e| failed(format!("its configuration: {e}")))?;
@@ -250,7 +252,7 @@ fn check_shapes(
             Some(found) => return Err(format!("{name} is {found:?}, expected {shape:?}")),
             None => {
                 return Err(format!(
-                    "it holds no {name}; give the stack that it was saved from"
+                    "it contains no {name}; give the stack from which it was saved"
                 ));
             }
         }
@@ -258,7 +260,7 @@ fn check_shapes(
     match files.names().find(|name| !expected.contains_key(*name)) {
         None => Ok(()),
         Some(other) => Err(format!(
-            "it holds {other}, for which the stack has no layer; give the stack that it was saved from"
+            "it contains {other}, for which the stack has no layer; give the stack from which it was saved"
         )),
     }
 }

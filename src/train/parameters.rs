@@ -5,8 +5,9 @@ use crate::config::{each_matches, matches};
 use crate::error::{Error, Result};
 
 /// The error for an empty list, which has no parameter to name.
-pub(super) const NONE_TO_TRAIN: &str = "there is none to train; a loader lists the variables that were made so far, so \
-    load the layers first (`loader.stack()`), by a loader of `Checkpoint::trainable`, and freeze fewer";
+pub(super) const NONE_TO_TRAIN: &str = "there is none to train; a loader lists the variables made \
+ so far, so load the layers first (`loader.stack()`), with a loader from \
+ `Checkpoint::trainable`, and freeze fewer";
 
 /// Splits parameters into those whose role matches one of the patterns (`*` stands for any text), and the rest.
 ///

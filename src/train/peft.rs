@@ -106,8 +106,8 @@ impl Lora {
             add(first, module, n_adapted, whole);
         }
         if let Some(role) = adapters.into_keys().min() {
-            let reason = "no matrix of this checkpoint holds its weight; give the checkpoint that the stack came from, \
-                          or use `Lora::save`";
+            let reason = "no matrix in this checkpoint contains its weight; give the checkpoint \
+             that the stack came from, or use `Lora::save`";
             return Err(Error::input(role, reason));
         }
         let dropout = if parameters.is_empty() {

@@ -75,7 +75,7 @@ impl AdamW {
             let other = file.files.names().find(|name| !is_known(name));
             let other = other.unwrap_or("more tensors");
             return Err(file.error(format!(
-                "it holds {other}, which this optimizer does not train; give it the same parameters"
+                "it contains {other}, which this optimizer does not train; give it the same parameters"
             )));
         }
         let own = self.parameters.iter().zip(&mut self.states);
@@ -122,7 +122,7 @@ impl StateFile<'_> {
             let name = format!("{part}.{role}");
             if !self.files.contains(&name) {
                 return Err(self.error(format!(
-                    "it holds no {name}; it was saved by an optimizer of other parameters: resume with those"
+                    "it contains no {name}; it was saved by an optimizer with other parameters: resume with those"
                 )));
             }
             let tensor = self.files.read(&name)?;

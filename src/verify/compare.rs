@@ -112,7 +112,7 @@ impl<'a> Comparer<'a> {
             expected,
             found: ours.as_str().to_string(),
         };
-        let floating = || wrong("a floating type (f32, f16, bf16, f64)".to_string());
+        let floating = || wrong("a floating-point type (f32, f16, bf16, f64)".to_string());
         let stored = epsilon(ours).ok_or_else(floating)?;
         let run = match self.precision {
             None => stored,

@@ -44,7 +44,7 @@ impl KeptRows {
             return Err(Error::input(
                 "attention_mask",
                 format!(
-                    "holds {} at [{}, {}], expected only 1 (keep) and 0 (drop)",
+                    "contains {} at [{}, {}], expected only 1 (keep) and 0 (drop)",
                     values[index],
                     index / seq,
                     index % seq

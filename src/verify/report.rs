@@ -105,10 +105,10 @@ impl fmt::Display for Report {
                 let name = Escaped(name);
                 write!(f, "FAIL: {n_failed} of {n} tensors; the first is {name}")
             }
-            None if n == 0 => write!(f, "FAIL: the fixture holds nothing to compare with"),
+            None if n == 0 => write!(f, "FAIL: the fixture contains nothing to compare with"),
             None if !self.passed => write!(
                 f,
-                "FAIL: the {n} stages are within tolerance, but the fixture holds no gradients to compare with"
+                "FAIL: the {n} stages are within tolerance, but the fixture contains no gradients to compare with"
             ),
             None => write!(f, "ok: {n} of {n} tensors within tolerance"),
         }

@@ -43,5 +43,5 @@ fn the_labels_of_an_image_are_those_of_transformers() {
 
     fs::write(path("image.ppm"), &ppm[1..]).unwrap();
     let refused = message(ranked(&path(""), &path("image.ppm")));
-    assert_says(refused, &["image.ppm", "no binary PPM"]);
+    assert_says(refused, &["image.ppm", "not a binary PPM"]);
 }

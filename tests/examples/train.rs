@@ -98,7 +98,7 @@ fn state_files_that_cannot_be_resumed_are_refused_by_name() {
     refused(
         fresh(SETTINGS),
         &missing,
-        &["none.safetensors", "begin again"],
+        &["none.safetensors", "start again"],
     );
     let model = weights("tiny-gpt2/model.safetensors");
     refused(
@@ -127,7 +127,7 @@ fn arguments_of_a_training_that_make_no_sense_are_named_with_what_was_expected()
     let parse = |args: &[&str]| Args::parse(args.iter().map(|arg| arg.to_string()));
     for (args, words) in [
         (&["--steps", "x"][..], ["--steps x", "--steps 2000"]),
-        (&["--steps", "-1"], ["--steps -1", "whole number"]),
+        (&["--steps", "-1"], ["--steps -1", "an integer"]),
         (&["--text", "t", "--steps"], ["--steps", "needs a value"]),
         (&["--step", "4"], ["--step;", "--steps N"]),
     ] {

@@ -149,7 +149,7 @@ fn missing_shards_are_named() {
 fn a_tensor_that_its_shard_lacks_is_named() {
     bad_index(
         r#"{"weight_map":{"down.weight":"m.safetensors","gone":"m.safetensors"}}"#,
-        &["\"gone\"", "m.safetensors, which does not hold it"],
+        &["\"gone\"", "m.safetensors, which does not contain it"],
     );
 }
 

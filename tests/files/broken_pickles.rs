@@ -291,7 +291,7 @@ fn pickles_of_anything_else_are_refused() {
         &["\"torch.QInt8Storage\""],
     );
     refused(&of_pickle(b"]."), &["a list", "expected a dict"]);
-    refused(&of_pickle(b"}K\x01]s."), &["an int for a key"]);
+    refused(&of_pickle(b"}K\x01]s."), &["an int as a key"]);
     refused(&of_pickle(b"}X\x01\0\0\0aK\x03s."), &["\"a\"", "an int"]);
     refused(
         &of_pickle(b"\x95\0\0\0\0\0\0\0\0}."),

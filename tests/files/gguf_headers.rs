@@ -221,7 +221,7 @@ fn keys_of_a_wrong_type_or_an_unknown_architecture_are_named() {
     );
     let missing = said(of("llama").text("llama.block_count").u32(4).u32(1));
     assert!(
-        missing.contains("llama.attention.head_count") && missing.contains("nothing"),
+        missing.contains("llama.attention.head_count") && missing.contains("missing"),
         "{missing}"
     );
     let none = said(Header::new(3, 0, 0));

@@ -63,7 +63,7 @@ fn a_part_that_is_missing_is_named() {
     for path in paths {
         let said = refusal(path);
         assert!(
-            said.contains("split into 3") && said.contains(&part(2)),
+            said.contains("one of 3 parts") && said.contains(&part(2)),
             "{said}"
         );
         let (_, missing) = said.split_once("missing").unwrap();

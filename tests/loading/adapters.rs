@@ -390,7 +390,7 @@ fn unsupported_features_of_adapters_are_refused_by_key() {
         (
             "rank_pattern",
             json!({"q_proj": 5}),
-            "the rank of model.layers",
+            "give model.layers",
         ),
         ("alpha_pattern", json!({"(": 5}), "regular expression"),
         (
@@ -412,7 +412,7 @@ fn unsupported_features_of_adapters_are_refused_by_key() {
         ),
         ("layers_to_transform", json!([0]), "excludes"),
         ("use_dora", json!(true), "lora_magnitude_vector"),
-        ("r", json!(7), "the rank of model.layers"),
+        ("r", json!(7), "give model.layers"),
     ];
     for (key, value, expected) in cases {
         let folder = tempdir().unwrap();

@@ -89,7 +89,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         (
             named([("expand.kern", ones(&[3, 2]))]),
             &[
-                "expand.kern is no known name",
+                "expand.kern is not a known name",
                 "W1/b1",
                 "gamma/beta",
                 "PlainFile::open_renamed",
@@ -99,7 +99,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
             named([w1.clone(), ("W3", ones(&[2, 3]))]),
             &[
                 "a layer is missing between W1 and W3",
-                "the file holds W1, W3",
+                "the file contains W1, W3",
             ],
         ),
         (
@@ -108,7 +108,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         ),
         (
             named([("a.W1", ones(&[3, 2])), ("b.W2", ones(&[2, 3]))]),
-            &["a.W1 and b.W2 are not of one chain"],
+            &["a.W1 and b.W2 do not belong to one chain"],
         ),
         (
             named([w1.clone(), ("w_1", ones(&[3, 2]))]),
@@ -120,7 +120,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
                 ("ln1.weight", ones(&[2])),
                 ("ln2.weight", ones(&[2])),
             ]),
-            &["ln1.weight and ln2.weight are of two norms"],
+            &["ln1.weight and ln2.weight belong to two norms"],
         ),
         (
             named([("fc1.weight", ones(&[3, 2])), ("fc1.scale", ones(&[3]))]),
@@ -128,7 +128,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         ),
         (
             named([w1.clone(), ("batch_norm.weight", ones(&[2]))]),
-            &["batch_norm.weight is no known name"],
+            &["batch_norm.weight is not a known name"],
         ),
         (
             named([("q.weight", ones(&[2, 2])), ("k.weight", ones(&[2, 2]))]),
@@ -168,7 +168,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
         ),
         (
             named([w1, b1]),
-            &["holds 1 linear layers, a feed-forward has 2; see `mlp`"],
+            &["contains 1 linear layers, but a feed-forward has 2; see `mlp`"],
         ),
     ];
     for (tensors, words) in cases {

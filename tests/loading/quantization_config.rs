@@ -156,7 +156,7 @@ fn bits_of_an_mlx_module_that_do_not_fit_its_tensors_are_named() {
         |config| drop(config.as_object_mut().unwrap().remove(module)),
         message,
     );
-    let own = format!("give quantization.{module}");
+    let own = format!("in quantization.{module}");
     let all = ["quantization.bits = 4", "quantization.group_size = 32"];
     assert_says(&said, &[&own, all[0], all[1]]);
     assert!(!said.contains("belong"), "{said}");

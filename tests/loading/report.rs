@@ -273,7 +273,7 @@ fn a_block_that_is_not_there_is_an_error() {
             checkpoint.feed_forward(i, DType::F32, &CPU).unwrap_err(),
         ] {
             assert!(matches!(error, Error::InvalidInput { .. }), "{error}");
-            let asked = format!("block: {i} asked for");
+            let asked = format!("block: {i} was requested");
             assert_says(&error, &[&asked, "model.safetensors has the blocks 0 to 2"]);
         }
     }

@@ -220,7 +220,7 @@ fn a_missing_part_of_a_model_with_two_stacks_is_reported_with_the_cure() {
         DType::F32,
         &cpu,
     ));
-    assert!(said.contains("choose encoder or decoder"), "{said}");
+    assert!(said.contains("select encoder or decoder"), "{said}");
 
     // A classifier reads the end of the encoder's text among the decoder's positions.
     let bart = whole("heads/bart-sequence_classification")

@@ -99,7 +99,7 @@ impl Judged {
 
 impl Judged {
     fn behind(&self, generator: &Generator, encoded: &Encoded) -> Result<Vec<Vec<u32>>> {
-        let begun = generator.start_behind(encoded.clone(), &self.prompts, Sampler::greedy());
+        let begun = generator.start_with_encoder(encoded.clone(), &self.prompts, Sampler::greedy());
         let mut generation = begun?;
         for step in &mut generation {
             step?;
@@ -194,7 +194,7 @@ fn check_seq2seq(name: &str, tensors: &HashMap<String, Tensor>) -> Vec<String> {
         let model = model.unwrap();
         let generator = Generator::new(model.decoder(), options.clone()).unwrap();
         let encoded = model.encode(&input).unwrap();
-        let generation = generator.start_behind(encoded, &said, Sampler::greedy());
+        let generation = generator.start_with_encoder(encoded, &said, Sampler::greedy());
         let mut generation = generation.unwrap();
         generation.by_ref().for_each(|step| drop(step.unwrap()));
         let ours = generation.into_tokens();

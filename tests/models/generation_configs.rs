@@ -62,7 +62,7 @@ fn generated(folder: &Path, input: &ModelInput, packed: bool) -> Result<(Vec<Vec
         };
         let start = vec![vec![options.decoder_start.unwrap()]; ids.dim(0)?];
         let generator = Generator::new(model.decoder(), options)?;
-        return finished(generator.start_behind(
+        return finished(generator.start_with_encoder(
             model.encode(input)?,
             &start,
             Sampler::greedy(),

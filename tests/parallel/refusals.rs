@@ -70,7 +70,7 @@ fn quantized_weights_are_refused() {
     let names = ["quantized/gptq-4", "quantized/bnb-nf4", "quantized/int8"];
     for name in present(names, |&name| name) {
         for message in refusals(name, DType::F32, 2) {
-            assert_says(message, &["quantised", "dequantized first"]);
+            assert_says(message, &["quantized", "dequantized first"]);
         }
     }
 }

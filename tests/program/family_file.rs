@@ -101,7 +101,7 @@ fn faults_in_a_table_are_named_with_their_key() {
         ),
         (
             |t| t["name"] = json!(7),
-            "key \"name\": found 7, expected a text",
+            "key \"name\": found 7, expected a string",
         ),
         (|t| t["name"] = Value::Null, "key \"name\": missing"),
         (

@@ -126,7 +126,7 @@ fn a_decoder_says_something_of_the_ids_that_its_encoder_reads() {
     let generator = Generator::new(model.decoder(), options).unwrap();
     let encoded = model.encode(&input).unwrap();
     let mut generation = generator
-        .start_behind(encoded, &start, Sampler::greedy())
+        .start_with_encoder(encoded, &start, Sampler::greedy())
         .unwrap();
     generation.by_ref().for_each(|step| drop(step.unwrap()));
     let rows = generation.padded().unwrap().to_vec2::<u32>().unwrap();
@@ -207,7 +207,7 @@ fn a_decoder_says_of_a_sound_what_transformers_says() {
     let integers = sound.to_dtype(DType::I64).unwrap();
     said(&[("input_features", integers)], &[]).assert_refused(&["input_features", "I64"]);
     let fewer = ("decoder_input_ids", begun.narrow(0, 0, 1).unwrap());
-    let numbers = ["sound.safetensors", "there are 1", "has read 4 sequences"];
+    let numbers = ["sound.safetensors", "there are 1", "batch has 4 sequences"];
     said(&[both[0].clone(), fewer], &[]).assert_refused(&numbers);
     let beyond = ("decoder_input_ids", (begun * 9.0).unwrap());
     said(&[both[0].clone(), beyond], &[]).assert_refused(&["sound.safetensors", "0 to 10"]);

@@ -71,7 +71,7 @@ fn tensors_stored_in_another_type_are_noted_with_the_reason() {
     assert_says(
         &answer.stderr,
         &[
-            "F16, since its rows of 20 are not whole blocks of Q4_K's 256",
+            "F16, since its rows with 20 elements are not whole blocks of Q4_K's 256",
             "pooler.dense",
             "no tokenizer",
         ],

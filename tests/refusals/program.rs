@@ -72,7 +72,7 @@ refused! {
     a_model_that_is_not_there_is_named:
         |s| fs::remove_dir_all(s.model()).unwrap(), [], ["model: cannot open: "];
     a_folder_without_weights_is_refused:
-        |s| fs::remove_file(s.weights()).unwrap(), [], ["model: no safetensors file is there"];
+        |s| fs::remove_file(s.weights()).unwrap(), [], ["model: there is no safetensors file"];
 }
 
 // The tensors.

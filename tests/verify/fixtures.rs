@@ -150,15 +150,15 @@ fn masks_that_are_none_are_refused() {
     );
     assert_refused(
         &mask(&[2, 3], &[1, 1, 2, 1, 1, 1]),
-        &["attention_mask", "holds 2 at [0, 2]"],
+        &["attention_mask", "contains 2 at [0, 2]"],
     );
     assert_refused(
         &mask(&[2, 3], &[1, 1, 1, 1, -1, 1]),
-        &["holds -1 at [1, 1]"],
+        &["contains -1 at [1, 1]"],
     );
     assert_refused(
         &mask(&[2, 3], &[0; 6]),
-        &["attention_mask", "drops every row"],
+        &["attention_mask", "masks every row"],
     );
     let nan: Vec<u8> = [1f32, f32::NAN, 1., 1., 1., 1.]
         .iter()
@@ -201,7 +201,7 @@ fn results_that_prove_nothing_are_refused() {
     );
     assert_refused(
         &draft().f64(twin, &DIMS, &[0.0; 24]),
-        &[twin, "does not hold"],
+        &[twin, "does not contain"],
     );
     assert_refused(
         &draft().f32("grads.w", &[4, 0], 1),

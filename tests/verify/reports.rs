@@ -126,7 +126,7 @@ fn a_fixture_of_inputs_only_proves_nothing() {
     assert!(
         report
             .to_string()
-            .contains("FAIL: the fixture holds nothing to compare with")
+            .contains("FAIL: the fixture contains nothing to compare with")
     );
 }
 
@@ -259,7 +259,7 @@ fn requested_gradients_that_the_fixture_lacks_are_a_failure() {
     let report = Comparer::new().verify(&fixture, &produced, Scope::ForwardAndBackward);
     assert!(!report.passed, "{report}");
     assert!(
-        report.to_string().contains("holds no gradients"),
+        report.to_string().contains("contains no gradients"),
         "{report}"
     );
     assert!(

@@ -230,7 +230,7 @@ fn say(
         (Some(ids), _) => prompts(ids, None)?,
         (None, _) => generator.beginnings(&encoded)?,
     };
-    let generation = generator.start_behind(encoded, &prompts, sampler)?;
+    let generation = generator.start_with_encoder(encoded, &prompts, sampler)?;
     all_tokens(generation, generator, clock)
 }
 

@@ -11,7 +11,7 @@ pub(super) fn families() -> Vec<Family> {
         |json| Ok(bart(json, "decoder")?.into_decoder()),
     ];
     let start = |json: &ConfigJson| start_token(json, 2);
-    classifying(pair("bart", sides, learned_behind_two, start))
+    classifying(pair("bart", sides, learned_after_two, start))
 }
 
 /// The table for one stack of an encoder-decoder with BART's names.

@@ -25,7 +25,7 @@ fn side(json: &ConfigJson, side: &str, placement: NormPlacement) -> Result<Stack
 pub(super) fn families() -> Vec<Family> {
     let behind_two = |json: &ConfigJson, stack: &StackConfig| {
         only_shared(json)?;
-        learned_behind_two(json, stack)
+        learned_after_two(json, stack)
     };
     let from_two = |json: &ConfigJson| start_token(json, 2);
     let [encoder, decoder] = pair("m2m_100", PRE, sines_except_padding, from_two);

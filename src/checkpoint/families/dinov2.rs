@@ -20,10 +20,10 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["mlp.fc2", "mlp.weights_out"]),
             Rule::named("feed_forward_layer_scale", &["layer_scale2.lambda1"], &[]),
         ])
-        .block_rules(Rule::fused_gate(&["mlp.weights_in"], Half::First))
+        .block_rules(Rule::fused_gate(&["mlp.weights_in"], GateHalf::First))
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
         .end_rules(patches::rules())
-        .end_rules([Rule::behind_ones(
+        .end_rules([Rule::with_leading_ones(
             "embeddings.registers",
             &["embeddings.register_tokens"],
             1,

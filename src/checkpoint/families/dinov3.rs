@@ -5,7 +5,7 @@
 use super::{dinov2, patches, prelude::*};
 
 pub(super) fn family() -> Family {
-    let token = |role: &str, name: &str, ones| Rule::behind_ones(role, &[name], ones);
+    let token = |role: &str, name: &str, ones| Rule::with_leading_ones(role, &[name], ones);
     Family::new("dinov3_vit", &["dinov3_vit"], config)
         .prefixes(&[""])
         .block("layer.{i}.")

@@ -16,7 +16,7 @@ pub(super) fn pair(
 ) -> [Family; 2] {
     let bias = Rule {
         bias: strings(&["final_logits_bias"]),
-        ..Rule::behind_ones("causal_lm.output", &[], 1)
+        ..Rule::with_leading_ones("causal_lm.output", &[], 1)
     };
     let side = |part, config| {
         let side = stack(name, part, config).embeddings(embeddings);
@@ -66,7 +66,7 @@ pub(super) fn scaled_words(
 }
 
 /// Returns normalized token embeddings with learned positions, whose first two rows are unused.
-pub(super) fn learned_behind_two(
+pub(super) fn learned_after_two(
     json: &ConfigJson,
     stack: &StackConfig,
 ) -> Result<EmbeddingsConfig> {

@@ -25,7 +25,7 @@ pub(super) fn families() -> Vec<Family> {
             .default_of("num_key_value_heads", 4)
             .block_rules(expert_rules())
             .block_rules(shared_rules("mlp.shared_experts"))
-            .block_rules([Rule::behind_ones(
+            .block_rules([Rule::with_leading_ones(
                 "feed_forward.router.correction",
                 &[correction],
                 1,

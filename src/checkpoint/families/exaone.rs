@@ -5,13 +5,13 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/exaone_moe/modeling_exaone_moe.py>
 
 use super::llama::{block, prefix_by_head, uniform};
-use super::olmo::{behind, norms_behind};
+use super::olmo::{behind, norms_after};
 use super::prelude::*;
 use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
 
 pub(super) fn families() -> Vec<Family> {
     vec![
-        norms_behind("exaone4", exaone4)
+        norms_after("exaone4", exaone4)
             .default_of("num_key_value_heads", 32)
             .new_names(prefix_by_head),
         chosen_by_sigmoids("exaone_moe", exaone_moe, "mlp.e_score_correction_bias")

@@ -133,7 +133,7 @@ pub(super) fn global_rotary(
     match json.section(&["rope_parameters"])? {
         Some(_) if scaling.is_some_and(|scaling| scaling.keys().next().is_some()) => {
             // transformers merges one into the other.
-            Err(json.error(&key, "lies beside rope_parameters; leave one of them out"))
+            Err(json.error(&key, "is beside rope_parameters; leave one of them out"))
         }
         Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, default_theta),
         None => json.rotary(head_dim, default_theta),

@@ -67,7 +67,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let number = |name: &str| name.parse().ok().filter(|number: &usize| *number <= last);
     let mut named = each.iter().flat_map(|each| each.keys());
     if let Some(other) = named.find(|name| number(name).is_none()) {
-        let reason = format!("names {other:?}, expected the numbers of layers");
+        let reason = format!("is {other:?}, expected the layers' indices");
         return Err(json.error(&["per_layer_config"], reason));
     }
     let values_are_keys = json.flag(&["attention_k_eq_v"], false)?;

@@ -17,8 +17,8 @@ pub(super) fn family() -> Family {
         .block_rules([
             Rule::named("attention.sinks", &["self_attn.sinks"], &[]),
             Rule::linear("feed_forward.router", &["mlp.router"]),
-            expert("gate", "gate_up_proj", Part::Alternate(Half::First)),
-            expert("up", "gate_up_proj", Part::Alternate(Half::Second)),
+            expert("gate", "gate_up_proj", Part::Alternate(GateHalf::First)),
+            expert("up", "gate_up_proj", Part::Alternate(GateHalf::Second)),
             expert("down", "down_proj", Part::Whole),
         ])
         .default_of("num_key_value_heads", 8)

@@ -23,7 +23,7 @@ pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) 
 
 /// Adds the names of stacked experts.
 fn stacked_experts(family: Family) -> Family {
-    let both = Rule::fused_gate(&["block_sparse_moe.input_linear"], Half::First);
+    let both = Rule::fused_gate(&["block_sparse_moe.input_linear"], GateHalf::First);
     let down = Rule::linear("feed_forward.down", &["block_sparse_moe.output_linear"]);
     let of_each = |rule: Rule| {
         let role = rule.role.replace('.', ".experts.{e}.");
@@ -39,7 +39,7 @@ fn stacked_experts(family: Family) -> Family {
 
 /// Rules for the shared expert.
 pub(super) fn shared_rules() -> impl Iterator<Item = Rule> {
-    let both = Rule::fused_gate(&["shared_mlp.input_linear"], Half::First);
+    let both = Rule::fused_gate(&["shared_mlp.input_linear"], GateHalf::First);
     let down = Rule::linear("feed_forward.down", &["shared_mlp.output_linear"]);
     both.into_iter().chain([down]).map(|rule| {
         let role = rule.role.replace('.', ".shared.");

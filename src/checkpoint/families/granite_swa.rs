@@ -29,8 +29,8 @@ pub(super) fn families() -> Vec<Family> {
     };
     let experts = experts.block_rules(shared_rules()).block_rules([
         Rule::linear("feed_forward.router", &["block_sparse_moe.router"]),
-        expert("gate", "gate_up_proj", Part::Half(Half::First)),
-        expert("up", "gate_up_proj", Part::Half(Half::Second)),
+        expert("gate", "gate_up_proj", Part::Half(GateHalf::First)),
+        expert("up", "gate_up_proj", Part::Half(GateHalf::Second)),
         expert("down", "down_proj", Part::Whole),
     ]);
     vec![with_sinks(alone), with_sinks(experts)]

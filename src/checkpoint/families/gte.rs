@@ -44,7 +44,7 @@ fn gte(name: &str, theta: f64) -> Family {
             &["attention.qkv_proj"],
             FusedLayout::Blocks,
         ))
-        .replace_block_rules(Rule::fused_gate(&["mlp.up_gate_proj"], Half::Second))
+        .replace_block_rules(Rule::fused_gate(&["mlp.up_gate_proj"], GateHalf::Second))
         .replace_block_rules([
             Rule::linear("attention.output", &["attention.o_proj"]),
             Rule::norm("attention_norm", &["attn_ln"]),
@@ -82,7 +82,7 @@ fn rotary(json: &ConfigJson, head_dim: usize) -> Result<RotaryConfig> {
         _ => return json.rotary(head_dim, 10000.0),
     };
     if let Some(mixed) = parameters.optional_number(&["mixed_b"])? {
-        let reason = format!("{mixed} is not supported, only frequencies divided alike");
+        let reason = format!("{mixed} is not supported, only frequencies with the same divisor");
         return Err(parameters.error(&["mixed_b"], reason));
     }
     let factor = parameters.number(&["factor"], 1.0)?;

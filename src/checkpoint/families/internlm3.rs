@@ -23,7 +23,7 @@ pub(super) fn families() -> Vec<Family> {
 fn internlm3(json: &ConfigJson) -> Result<StackConfig> {
     let of_attention = json.flag(&["attention_bias", "qkv_bias"], false)?;
     if json.flag(&["mlp_bias", "bias"], false)? != of_attention {
-        let reason = "attention and feed-forward have biases both or neither, as in transformers";
+        let reason = "attention and feed-forward must both have biases or both have none, as in transformers";
         return Err(json.error(&["qkv_bias", "bias"], reason));
     }
     let json = json.with_default("attention_bias", of_attention);

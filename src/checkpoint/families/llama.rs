@@ -39,7 +39,7 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
             &["self_attn.qkv_proj"],
             FusedLayout::Blocks,
         ))
-        .block_rules(Rule::fused_gate(&["mlp.gate_up_proj"], Half::First))
+        .block_rules(Rule::fused_gate(&["mlp.gate_up_proj"], GateHalf::First))
         .stack_rules([Rule::norm("final_norm", &["norm"])])
         .decoder_ends("embed_tokens", "score")
         .embeddings(|json, stack| Ok(padded_words(json, stack)?.into()))

@@ -25,8 +25,8 @@ pub(super) fn family() -> Family {
         ))
         .block_rules([
             Rule::linear("feed_forward.router", &["feed_forward.router"]),
-            expert("gate", "gate_up_proj", Part::Half(Half::First)),
-            expert("up", "gate_up_proj", Part::Half(Half::Second)),
+            expert("gate", "gate_up_proj", Part::Half(GateHalf::First)),
+            expert("up", "gate_up_proj", Part::Half(GateHalf::Second)),
             expert("down", "down_proj", Part::Whole),
         ])
         .default_of("num_key_value_heads", 8)

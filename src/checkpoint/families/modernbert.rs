@@ -15,7 +15,7 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["mlp.Wo"]),
         ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
-        .block_rules(Rule::fused_gate(&["mlp.Wi"], Half::First))
+        .block_rules(Rule::fused_gate(&["mlp.Wi"], GateHalf::First))
         .stack_rules([Rule::norm("final_norm", &["final_norm"])])
         .end_rules([
             Rule::linear("embeddings.word", &["embeddings.tok_embeddings"]),

@@ -13,14 +13,14 @@ use super::prelude::*;
 pub(super) fn families() -> Vec<Family> {
     vec![
         decoder("olmo", olmo).default_of("pad_token_id", 1),
-        norms_behind("olmo2", olmo2).default_of("pad_token_id", 1),
-        norms_behind("olmo3", olmo3).default_of("pad_token_id", 1),
+        norms_after("olmo2", olmo2).default_of("pad_token_id", 1),
+        norms_after("olmo3", olmo3).default_of("pad_token_id", 1),
         decoder("olmoe", olmoe)
             .block_rules(expert_rules())
             .renamed("moe_intermediate_size", "intermediate_size")
             .default_of("rms_norm_eps", 1e-5)
             .default_of("pad_token_id", 1),
-        norms_behind("flex_olmo", flex_olmo)
+        norms_after("flex_olmo", flex_olmo)
             .block_rules(expert_rules())
             .renamed("moe_intermediate_size", "intermediate_size")
             .default_of("rms_norm_eps", 1e-6)
@@ -32,7 +32,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 /// Llama's table with norms on the sublayers' outputs.
-pub(super) fn norms_behind(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+pub(super) fn norms_after(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     let mut table = decoder(name, config).default_of("rms_norm_eps", 1e-5);
     let in_front = |rule: &Rule| rule.role == "feed_forward_norm"; // another norm has this name here
     table.block_rules.retain(|rule| !in_front(rule));

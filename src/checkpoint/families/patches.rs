@@ -35,7 +35,7 @@ pub(super) fn config(
 
 /// Rules with the names that most families use.
 pub(super) fn rules() -> [Rule; 4] {
-    let token = |role: &str, name: &str| Rule::behind_ones(role, &[name], 2);
+    let token = |role: &str, name: &str| Rule::with_leading_ones(role, &[name], 2);
     [
         Rule::linear(
             "embeddings.patch",
@@ -46,7 +46,7 @@ pub(super) fn rules() -> [Rule; 4] {
             "embeddings.distillation_token",
             "embeddings.distillation_token",
         ),
-        Rule::behind_ones(
+        Rule::with_leading_ones(
             "embeddings.position",
             &["embeddings.position_embeddings"],
             1,

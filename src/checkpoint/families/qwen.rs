@@ -85,7 +85,7 @@ pub(super) fn with_windows(
             .sliding_layers(stack.blocks.len(), |_| false)?
             .contains(&true)
         {
-            let reason = "has sliding_attention, though use_sliding_window is false";
+            let reason = "contains sliding_attention, although use_sliding_window is false";
             return Err(json.error(&["layer_types"], reason));
         }
         return Ok(stack);

@@ -60,7 +60,7 @@ pub(super) fn block_with(
     let mut block = bert::block(json)?;
     let d_head = json.optional_size(&["head_dim"])?;
     if let Some(d_head) = d_head.filter(|&d_head| d_head != block.attention.head_dim) {
-        let reason = format!("found {d_head}, expected the width of the model over its heads");
+        let reason = format!("found {d_head}, expected the model's width divided by the heads");
         return Err(json.error(&["head_dim"], reason));
     }
     block.attention.position = Position::Rotary(rotary(json, block.attention.head_dim)?);

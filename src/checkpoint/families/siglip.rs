@@ -12,7 +12,7 @@ pub(super) fn families() -> Vec<Family> {
         text("siglip", &["siglip", "siglip_text_model"])
             .end_rules([Rule {
                 bias: strings(&["logit_bias"]),
-                ..Rule::behind_ones("similarity", &["logit_scale"], 1)
+                ..Rule::with_leading_ones("similarity", &["logit_scale"], 1)
             }])
             .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: true })),
         vision("siglip", &["siglip", "siglip_vision_model"])
@@ -97,7 +97,7 @@ fn attention_pool() -> Vec<Rule> {
             .part(Part::Fused(FusedLayout::Blocks, projection))
     };
     vec![
-        Rule::behind_ones(&of("probe"), &["head.probe"], 2),
+        Rule::with_leading_ones(&of("probe"), &["head.probe"], 2),
         fused("query", Projection::Query),
         fused("key", Projection::Key),
         fused("value", Projection::Value),

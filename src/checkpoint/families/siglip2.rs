@@ -24,8 +24,7 @@ fn of_any_shape(json: &ConfigJson, stack: &StackConfig) -> Result<PatchEmbedding
     let n_patches = section.size_or(&["num_patches"], 256)?;
     let side = n_patches.isqrt();
     if side * side != n_patches {
-        let reason =
-            format!("is {n_patches}; expected a square number, as of a table of positions");
+        let reason = format!("is {n_patches}; expected a square number, for the position table");
         return Err(section.error(&["num_patches"], reason));
     }
     let patch = section.size_or(&["patch_size"], 16)?;

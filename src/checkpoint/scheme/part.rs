@@ -37,7 +37,7 @@ pub enum FusedLayout {
 /// One half of a tensor's output features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Half {
+pub enum GateHalf {
     /// The first half.
     First,
     /// The second half.
@@ -55,10 +55,10 @@ pub enum Part {
     /// One projection in a fused query/key/value tensor.
     Fused(FusedLayout, Projection),
     /// One half: the gate or the `up` projection in a fused pair.
-    Half(Half),
+    Half(GateHalf),
     /// Every other output feature, starting at the first or the second: the gate or the `up` projection in an interleaved
     /// pair (gpt-oss).
-    Alternate(Half),
+    Alternate(GateHalf),
 }
 
 impl Part {
@@ -68,8 +68,8 @@ impl Part {
             Self::Whole => return None,
             Self::Half(half) => {
                 let start = match half {
-                    Half::First => 0,
-                    Half::Second => d_out,
+                    GateHalf::First => 0,
+                    GateHalf::Second => d_out,
                 };
                 return Some(Features {
                     ranges: std::iter::once(start..start + d_out).collect(),
@@ -78,8 +78,8 @@ impl Part {
             }
             Self::Alternate(half) => {
                 let first = match half {
-                    Half::First => 0,
-                    Half::Second => 1,
+                    GateHalf::First => 0,
+                    GateHalf::Second => 1,
                 };
                 let feature = |i| first + 2 * i..first + 2 * i + 1;
                 return Some(Features {
@@ -170,9 +170,9 @@ mod tests {
                 .flatten()
                 .collect::<Vec<_>>()
         };
-        assert_eq!(ranges(Half::First), [0, 2, 4]);
-        assert_eq!(ranges(Half::Second), [1, 3, 5]);
-        assert_eq!(features(Half::First).total, 6);
+        assert_eq!(ranges(GateHalf::First), [0, 2, 4]);
+        assert_eq!(ranges(GateHalf::Second), [1, 3, 5]);
+        assert_eq!(features(GateHalf::First).total, 6);
     }
 
     /// transformers: GPT-NeoX views the output as (heads, 3, head_dim), Falcon-40b as (kv_heads, heads / kv_heads + 2,

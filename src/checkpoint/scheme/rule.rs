@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{FusedLayout, Half, Part, Projection, strings};
+use super::{FusedLayout, GateHalf, Part, Projection, strings};
 
 /// A weight matrix's orientation on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -95,7 +95,7 @@ impl Rule {
     }
 
     /// Makes a rule for a parameter with one of the full names `names`, stored with leading dimensions of size 1.
-    pub fn behind_ones(role: &str, names: &[&str], leading_ones: usize) -> Self {
+    pub fn with_leading_ones(role: &str, names: &[&str], leading_ones: usize) -> Self {
         Self {
             leading_ones,
             ..Self::named(role, names, &[])
@@ -116,10 +116,10 @@ impl Rule {
 
     /// Makes rules for a feed-forward whose gate and `up` are fused in a tensor named by one of `stems`; `gate` is the half
     /// with the gate.
-    pub fn fused_gate(stems: &[&str], gate: Half) -> [Self; 2] {
+    pub fn fused_gate(stems: &[&str], gate: GateHalf) -> [Self; 2] {
         let up = match gate {
-            Half::First => Half::Second,
-            Half::Second => Half::First,
+            GateHalf::First => GateHalf::Second,
+            GateHalf::Second => GateHalf::First,
         };
         [("feed_forward.gate", gate), ("feed_forward.up", up)]
             .map(|(role, half)| Self::linear(role, stems).part(Part::Half(half)))

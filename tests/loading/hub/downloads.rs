@@ -141,7 +141,7 @@ fn a_repository_that_does_not_exist_is_named_as_such() -> Result<()> {
     let setup = Setup::new(single()?)?;
     let reason = refusal(setup.hub_of("owner/tyni").download())?;
     assert!(
-        reason.contains("404") && reason.contains("repository does not exist"),
+        reason.contains("404") && reason.contains("no such repository"),
         "{reason}"
     );
     let reason = refusal(setup.hub().revision("v9").download())?;
