@@ -387,11 +387,7 @@ fn unsupported_features_of_adapters_are_refused_by_key() {
         ),
         ("init_lora_weights", json!("other"), "is unknown"),
         ("bias", json!("some"), "\"lora_only\""),
-        (
-            "rank_pattern",
-            json!({"q_proj": 5}),
-            "give model.layers",
-        ),
+        ("rank_pattern", json!({"q_proj": 5}), "give model.layers"),
         ("alpha_pattern", json!({"(": 5}), "regular expression"),
         (
             "alpha_pattern",

@@ -44,7 +44,7 @@ fn blocks_of_two_stacks_are_not_verified_without_a_part() {
         return;
     }
     let answer = verify("families/bart", "fixture.encoder.safetensors", &[]);
-    answer.assert_refused(&["part: none chosen", "choose encoder or decoder", "--part"]);
+    answer.assert_refused(&["part: none chosen", "select encoder or decoder", "--part"]);
 }
 
 /// A class in transformers with only the encoder; for an embedder, T5 with both stacks in its file.

@@ -23,7 +23,7 @@ fn a_part_that_the_given_family_does_not_describe_is_refused() {
     assert!(matches!(error, Error::InvalidInput { .. }), "{error:?}");
     assert_says(&error, &["part", "decoder", "my_bert", "a single stack"]);
     let error = open(bert().part(StackPart::Encoder), StackPart::Decoder).unwrap_err();
-    assert_says(&error, &["decoder chosen", "describes the encoder"]);
+    assert_says(&error, &["decoder was selected", "describes the encoder"]);
     open(bert().part(StackPart::Encoder), StackPart::Encoder).unwrap();
 }
 
