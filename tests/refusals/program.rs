@@ -234,7 +234,7 @@ refused! {
         ["input.safetensors: tensor attention_mask", "-10000", "[2, 6]"];
     a_mask_that_drops_everything_is_refused:
         |s| s.change_input(|tensors| mask(tensors, &[&[0; 7], &[0; 7], &[0; 7]])), [],
-        ["input.safetensors: tensor attention_mask drops every row", "1 means keep"];
+        ["input.safetensors: tensor attention_mask masks every row", "1 means keep"];
     backward_without_grad_output_is_refused:
         |s| s.change_input(|tensors| { tensors.remove("grad_output"); }), ["--backward"],
         ["input.safetensors: grad_output: missing; a backward pass needs it"];

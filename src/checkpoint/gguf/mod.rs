@@ -35,7 +35,7 @@ use serde_json::Value;
 
 use self::config::Described;
 use self::keys::{architecture_of, keys};
-use self::names::{Names, step};
+use self::names::{TensorNames, step};
 pub(super) use self::save::{Dense, save};
 pub(crate) use self::words::GgufTokenizer;
 #[cfg(feature = "text")]

@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::Module;
+use super::QuantizedModule;
 use super::bits::n_words;
 use super::gptq::WORDS;
 use super::grouped::{CodePacking, Grouped, ZeroSource};
@@ -40,7 +40,7 @@ impl Grouped {
     ///
     /// # Errors
     /// If a tensor has another type or shape than it should, or zero points are not supported for this packing.
-    pub fn with_companions(mut self, module: &mut Module) -> Result<Self> {
+    pub fn with_companions(mut self, module: &mut QuantizedModule) -> Result<Self> {
         if let Some(part) = module.take("weight_zero_point") {
             let shape = &self.scales.part.info.shape;
             self.zeros = match (self.packing, part.info.dtype) {

@@ -171,7 +171,12 @@ fn two_in_a_byte(module: &mut QuantizedModule, codes: StoredTensor) -> Result<De
     }
 }
 
-fn nvfp4(module: &mut Module, codes: Part, scales: Part, global: Global) -> Result<Matrix> {
+fn nvfp4(
+    module: &mut QuantizedModule,
+    codes: StoredTensor,
+    scales: StoredTensor,
+    global: Global,
+) -> Result<DequantizedMatrix> {
     scales.check_dtype(&[Dtype::F8_E4M3])?;
     let mut stored = e2m1(codes, scales, 16)?;
     stored.global = Some(global);

@@ -65,7 +65,7 @@ pub(super) enum ZeroSource {
     /// The same for all groups.
     All(f32),
     /// Signed bytes in the scales' shape: zero points minus `2^(bits - 1)`.
-    Bytes { part: Part, bits: usize },
+    Bytes { part: StoredTensor, bits: usize },
     /// Quantized zero points `[rows, groups]`, in bit streams along the rows.
     Words { part: StoredTensor, bits: usize },
     /// Offsets `[rows, groups]`, added after scaling.

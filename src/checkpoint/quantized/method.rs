@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use super::compressed_tensors::{self, Schemes};
 use super::gptq::{Gptq, GptqConfig, ZeroPoints};
-use super::{Matrix, Module, Packing, awq::Awq, bitsandbytes, companions, keys, mlx::Mlx};
+use super::{
+    DequantizedMatrix, IntegerPacking, QuantizedModule, awq::Awq, bitsandbytes, companions, keys,
+    mlx::Mlx,
+};
 use crate::checkpoint::config_json::{ConfigJson, abbreviated};
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::gguf;
