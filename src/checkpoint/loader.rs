@@ -149,8 +149,8 @@ impl<'c> Loader<'c> {
 
     /// Loads all blocks and the final norm; errors as for [`Self::block`].
     pub fn stack(&self) -> Result<Stack> {
-        self.check_room(LoadScope::Blocks, None)?;
-        self.build(|vb| Stack::new(&self.checkpoint.config, vb))
+        let build = |vb| Stack::new(&self.checkpoint.config, vb);
+        self.load(LoadScope::Blocks, None, build)
     }
 
     /// Loads all blocks and the final norm and packs them for inference on the CPU.
@@ -158,10 +158,9 @@ impl<'c> Loader<'c> {
     /// # Errors
     /// The errors of [`Self::block`]; also if this loader's parameters are variables, f64, or not on the CPU.
     pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
-        self.check_frozen()?;
-        self.check_room(LoadScope::Blocks, Some(precision))?;
         let config = &self.checkpoint.config;
-        self.packing(precision, |vb| Stack::new_packed(config, vb, precision))
+        let build = |vb| Stack::packed(config, vb, precision);
+        self.load(LoadScope::Blocks, Some(precision), build)
     }
 
     /// # Errors
@@ -180,7 +179,7 @@ impl<'c> Loader<'c> {
     ///
     /// # Errors
     /// If the minimum that they need ([`Room::needed`]) exceeds a limit.
-    pub(crate) fn check_room(&self, held: LoadScope, packing: Option<Precision>) -> Result<()> {
+    fn check_room(&self, held: LoadScope, packing: Option<Precision>) -> Result<()> {
         let Checkpoint {
             plan,
             files,
@@ -292,7 +291,7 @@ impl<'c> Loader<'c> {
     ///
     /// # Errors
     /// If quantized values are to be packed directly, and the files have none.
-    pub(crate) fn packing<T>(
+    fn packing<T>(
         &self,
         precision: Precision,
         build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
@@ -303,6 +302,26 @@ impl<'c> Loader<'c> {
                 self.built_with(Some(Arc::new(stored)), build)
             }
             _ => self.build(build),
+        }
+    }
+
+    /// Loads layers in the form that is requested: packed in a precision, or in the loader's dtype on its device.
+    ///
+    /// # Errors
+    /// If there cannot be enough memory, layers to pack are variables, or as for [`Self::packing`].
+    pub(crate) fn load<T>(
+        &self,
+        held: LoadScope,
+        packing: Option<Precision>,
+        build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
+    ) -> Result<T> {
+        if packing.is_some() {
+            self.check_frozen()?;
+        }
+        self.check_room(held, packing)?;
+        match packing {
+            Some(precision) => self.packing(precision, build),
+            None => self.build(build),
         }
     }
 

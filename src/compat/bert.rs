@@ -161,7 +161,7 @@ impl BertModel {
         Ok(Self {
             embeddings,
             stack: match is_packed {
-                true => Stack::new_packed(&stack, roles, Precision::F32)?,
+                true => Stack::packed(&stack, roles, Precision::F32)?,
                 false => Stack::new(&stack, roles)?,
             },
             device,

@@ -65,7 +65,7 @@ impl Stack {
     ///
     /// # Errors
     /// As for [`Self::new`] and [`Self::pack`].
-    pub fn new_packed<'p>(
+    pub fn packed<'p>(
         config: &StackConfig,
         vb: impl Into<ParameterSource<'p>>,
         precision: Precision,
@@ -73,7 +73,7 @@ impl Stack {
         Self::packed_part(config, vb.into(), precision, None)
     }
 
-    /// As [`Self::new_packed`], of blocks that are parts of those of the ranks, if there are some.
+    /// As [`Self::packed`], of blocks that are parts of those of the ranks, if there are some.
     pub(crate) fn packed_part(
         config: &StackConfig,
         vb: ParameterSource,

@@ -72,7 +72,7 @@ impl Model {
                 embeddings.set_word_weight(words);
             }
         }
-        let stack = Stack::new_packed(&config.stack, vb, precision)?;
+        let stack = Stack::packed(&config.stack, vb, precision)?;
         Ok(Self::of_parts(config, ends, stack, Device::Cpu))
     }
 }
@@ -223,8 +223,8 @@ impl Checkpoint {
     /// As for [`Self::model`].
     pub fn base_model(&self, dtype: DType, device: &Device) -> Result<Model> {
         let loader = self.loader(dtype, device)?;
-        loader.check_room(LoadScope::Blocks, None)?;
-        loader.build(|vb| Model::new(&base(self.model_config()?), vb))
+        let config = base(self.model_config()?);
+        loader.load(LoadScope::Blocks, None, |vb| Model::new(&config, vb))
     }
 
     /// Like [`Self::packed_model`], without the pooler and the head.
@@ -234,8 +234,8 @@ impl Checkpoint {
     pub fn packed_base_model(&self, precision: Precision) -> Result<Model> {
         let loader = self.loader(DType::F32, &Device::Cpu)?;
         let config = base(self.model_config()?);
-        loader.check_room(LoadScope::Blocks, Some(precision))?;
-        loader.packing(precision, |vb| Model::packed(&config, vb, precision))
+        let build = |vb| Model::packed(&config, vb, precision);
+        loader.load(LoadScope::Blocks, Some(precision), build)
     }
 }
 
@@ -248,8 +248,7 @@ impl Loader<'_> {
     /// Loads the whole model; errors as for [`Checkpoint::model`].
     pub fn model(&self) -> Result<Model> {
         let config = self.checkpoint().model_config()?;
-        self.check_room(LoadScope::Model, None)?;
-        self.build(|vb| Model::new(config, vb))
+        self.load(LoadScope::Model, None, |vb| Model::new(config, vb))
     }
 
     /// Loads the whole model and packs it for inference on the CPU. The tables of the embeddings stay f32, but for that of
@@ -258,10 +257,9 @@ impl Loader<'_> {
     /// # Errors
     /// As for [`Checkpoint::model`]; also if the parameters of this loader are variables, f64, or not on the CPU.
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
-        self.check_frozen()?;
         let config = self.checkpoint().model_config()?;
-        self.check_room(LoadScope::Model, Some(precision))?;
-        self.packing(precision, |vb| Model::packed(config, vb, precision))
+        let build = |vb| Model::packed(config, vb, precision);
+        self.load(LoadScope::Model, Some(precision), build)
     }
 
     /// Loads an encoder and its decoder; errors as for [`Checkpoint::seq2seq`].
@@ -271,16 +269,13 @@ impl Loader<'_> {
 
     /// Loads an encoder and its decoder and packs them; errors as for [`Self::packed_model`] and [`Checkpoint::seq2seq`].
     pub fn packed_seq2seq(&self, precision: Precision) -> Result<Seq2Seq> {
-        self.check_frozen()?;
         self.seq2seq_in(Some(precision))
     }
 
     fn seq2seq_in(&self, packing: Option<Precision>) -> Result<Seq2Seq> {
         let (config, other) = self.two_stacks("an encoder and a decoder")?;
-        self.check_room(LoadScope::TwoStacks, packing)?;
-        self.packing(packing.unwrap_or_default(), |vb| {
-            Seq2Seq::built(config, other, vb, packing)
-        })
+        let build = |vb| Seq2Seq::built(config, other, vb, packing);
+        self.load(LoadScope::TwoStacks, packing, build)
     }
 
     /// Loads a text and a vision tower; errors as for [`Checkpoint::two_towers`].
@@ -291,16 +286,13 @@ impl Loader<'_> {
     /// Loads a text and a vision tower and packs them; errors as for [`Self::packed_model`] and
     /// [`Checkpoint::two_towers`].
     pub fn packed_two_towers(&self, precision: Precision) -> Result<TwoTowers> {
-        self.check_frozen()?;
         self.two_towers_in(Some(precision))
     }
 
     fn two_towers_in(&self, packing: Option<Precision>) -> Result<TwoTowers> {
         let (config, other) = self.two_stacks("a text and a vision tower")?;
-        self.check_room(LoadScope::TwoStacks, packing)?;
-        self.packing(packing.unwrap_or_default(), |vb| {
-            TwoTowers::built(config, other, vb, packing)
-        })
+        let build = |vb| TwoTowers::built(config, other, vb, packing);
+        self.load(LoadScope::TwoStacks, packing, build)
     }
 
     fn two_stacks(&self, wanted: &str) -> Result<(&ModelConfig, &OtherStack)> {

@@ -101,7 +101,7 @@ fn unquantized_files_and_layers_in_memory_are_refused_with_the_cure() {
     assert!(message.contains("Checkpoint::packed_stack"), "{message}");
     // Without a checkpoint, the stack finds out for itself.
     let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
-    let stack = Stack::new_packed(
+    let stack = Stack::packed(
         checkpoint.config(),
         loader.var_builder(),
         Precision::AsStored,

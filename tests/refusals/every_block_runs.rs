@@ -31,7 +31,7 @@ fn layers_that_leave_blocks_out_are_refused() {
     let idle = stack(&[0, 1, 2]);
     assert_says(message(idle.validate()), &WORDS);
     assert_says(message(Stack::new(&idle, zeros())), &WORDS);
-    let packed = Stack::new_packed(&idle, zeros(), Precision::F32);
+    let packed = Stack::packed(&idle, zeros(), Precision::F32);
     assert_says(message(packed), &WORDS);
 }
 

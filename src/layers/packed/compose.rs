@@ -125,7 +125,7 @@ impl Beside {
 }
 
 impl Stack {
-    /// Packs the weights for inference on the CPU. [`Stack::new_packed`] and
+    /// Packs the weights for inference on the CPU. [`Stack::packed`] and
     /// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack) never hold more than one block unpacked.
     ///
     /// # Errors
