@@ -45,8 +45,7 @@ impl ConfigJson {
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
         if gguf::is_gguf(path) {
-            let value = gguf::config(path)?;
-            let spelled = gguf::spelled_keys(&value);
+            let (value, spelled) = gguf::config(path)?;
             return Ok(Self::given(path, value.clone()).with_value(value, spelled));
         }
         let own = path.file_name().and_then(|name| name.to_str());

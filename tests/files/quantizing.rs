@@ -286,7 +286,7 @@ fn inexpressible_settings_and_existing_files_are_refused_without_leftovers() {
             (
                 "families/roberta",
                 gguf,
-                "\"roberta\", which cannot be saved as GGUF; these can: llama, mistral",
+                "\"roberta\", which cannot be saved as GGUF; these can: bert, gemma2",
             ),
             ("families/llama", int4(128), "whole groups of 128"),
         ]);

@@ -19,6 +19,10 @@ pub(super) fn family() -> Family {
             &["self_attention.query_key_value"],
             FusedLayout::PerHead,
         ))
+        .block_rules(Rule::fused_attention(
+            &["self_attention.qkv_proj"], // of GGUF files
+            FusedLayout::Blocks,
+        ))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
         .decoder_ends("word_embeddings", "classifier")
         .end_rules([Rule::norm(

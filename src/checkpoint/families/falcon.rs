@@ -25,6 +25,10 @@ pub(super) fn family() -> Family {
         &["self_attention.query_key_value"],
         FusedLayout::PerGroup,
     ))
+    .block_rules(Rule::fused_attention(
+        &["self_attention.qkv_proj"], // of GGUF files
+        FusedLayout::Blocks,
+    ))
     .stack_rules([Rule::norm("final_norm", &["ln_f"])])
     .new_names(|json| {
         let is_grouped = json.flag(&["new_decoder_architecture"], false)?;

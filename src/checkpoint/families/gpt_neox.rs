@@ -40,6 +40,10 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
             &["attention.query_key_value"],
             FusedLayout::PerHead,
         ))
+        .block_rules(Rule::fused_attention(
+            &["attention.qkv_proj"], // of GGUF files
+            FusedLayout::Blocks,
+        ))
         .stack_rules([Rule::norm("final_norm", &["final_layer_norm"])])
         .decoder_ends("embed_in", "classifier")
         .end_rules([Rule::linear("causal_lm.output", &["embed_out"])])

@@ -4,6 +4,7 @@
 //! transformers' `GptOssDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_oss/modeling_gpt_oss.py>
 
 use super::llama::{bias, block, decoder, uniform};
+use super::mixtral::expert_rules;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -21,6 +22,7 @@ pub(super) fn family() -> Family {
             expert("up", "gate_up_proj", Part::Alternate(GateHalf::Second)),
             expert("down", "down_proj", Part::Whole),
         ])
+        .block_rules(expert_rules()) // of GGUF files
         .default_of("num_key_value_heads", 8)
         .default_of("head_dim", 64)
         .default_of("rms_norm_eps", 1e-5)

@@ -5,6 +5,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoe/modeling_granitemoe.py>
 
 use super::llama::{bias, biased_block, block, decoder, uniform};
+use super::mixtral::{self, expert_rules};
 use super::prelude::*;
 
 /// Llama's table with factors on embeddings and logits.
@@ -35,6 +36,7 @@ fn stacked_experts(family: Family) -> Family {
             &["block_sparse_moe.router.layer"],
         )])
         .block_rules(both.into_iter().chain([down]).map(of_each))
+        .block_rules(expert_rules()) // of GGUF files
 }
 
 /// Rules for the shared expert.
@@ -52,6 +54,8 @@ pub(super) fn families() -> Vec<Family> {
     let with_shared = |json: &ConfigJson| shared(json, granitemoe(json)?);
     let moe_shared = stacked_experts(table("granitemoeshared", with_shared));
     let moe_shared = moe_shared.block_rules(shared_rules());
+    // Of GGUF files.
+    let moe_shared = moe_shared.block_rules(mixtral::shared_rules("shared_mlp"));
     let peri = table("hyperclovax", hyperclovax)
         .block_rules([
             Rule::norm("attention_output_norm", &["post_norm1"]),

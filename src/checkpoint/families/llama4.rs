@@ -29,6 +29,10 @@ pub(super) fn family() -> Family {
             expert("up", "gate_up_proj", Part::Half(GateHalf::Second)),
             expert("down", "down_proj", Part::Whole),
         ])
+        .block_rules(projections(
+            "feed_forward.experts.{e}",
+            "feed_forward.experts.{e}", // of GGUF files
+        ))
         .default_of("num_key_value_heads", 8)
         .default_of("head_dim", 128)
         .default_of("rms_norm_eps", 1e-5)

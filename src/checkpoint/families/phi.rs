@@ -20,6 +20,10 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.up", &["mlp.fc1"]),
             Rule::linear("feed_forward.down", &["mlp.fc2"]),
         ])
+        .block_rules(Rule::fused_attention(
+            &["self_attn.qkv_proj"], // of GGUF files
+            FusedLayout::Blocks,
+        ))
         .stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
         .decoder_ends("embed_tokens", "score")
         .embeddings(|json, stack| {

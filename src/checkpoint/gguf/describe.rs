@@ -1,4 +1,4 @@
-//! Converts a configuration to a GGUF file's keys, and verifies that they preserve all of it.
+//! From a configuration to the keys of a GGUF file, and the proof that they say all of it.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -6,8 +6,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::architecture::{Architecture, Kind, listed, written};
 use super::config::{Described, config};
-use super::keys::{KeyKind, architecture_of, file_type, keys, listed, rotary};
+use super::keys::{file_type, of_stack, rotary};
 use super::write::TensorEntry;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::BlockKind;
@@ -15,44 +16,43 @@ use crate::checkpoint::scheme::Family;
 use crate::config::{RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};
 
-/// A file's keys, and small tensors with the rest of its configuration.
+/// The keys of a file, and small tensors that say the rest of its configuration.
 pub(super) struct Description {
     pub keys: BTreeMap<String, Value>,
-    /// Factors for the rotation's frequencies, by tensor name in GGUF.
+    /// Factors of the rotation, by their names there.
     pub factors: Vec<(&'static str, Vec<f32>)>,
 }
 
-/// Returns the model's `model_type`.
+/// Returns the entry of the architecture that the model is written as.
 ///
 /// # Errors
-/// If GGUF has no architecture for it.
-pub(super) fn model_type(json: &ConfigJson) -> Result<String> {
+/// If there is none.
+pub(super) fn entry(json: &ConfigJson) -> Result<&'static Architecture> {
     let model_type = json.text(&["model_type"])?.unwrap_or_default();
-    match architecture_of(&model_type) {
-        Some(_) => Ok(model_type),
-        None => Err(json.error(
+    written(&model_type).ok_or_else(|| {
+        json.error(
             &["model_type"],
             format!(
                 "found {model_type:?}, which cannot be saved as GGUF; these can: {}",
-                listed(|(_, model_type)| model_type)
+                listed(|entry| entry.is_written.then_some(entry.model_type))
             ),
-        )),
-    }
+        )
+    })
 }
 
 impl Description {
-    /// Describes a configuration; `n_rows` returns a tensor's first dimension by its name in GGUF.
+    /// Of a configuration, and tensors of which `n_rows` gives the first dimension by their names there.
     ///
     /// # Errors
-    /// If a key's value is not a number.
+    /// If a key holds what is no number.
     pub fn new(
         json: &ConfigJson,
-        model_type: &str,
+        entry: &Architecture,
         stack: &StackConfig,
         n_rows: impl Fn(&str) -> Option<usize>,
         kind: BlockKind,
     ) -> Result<Self> {
-        let architecture = architecture_of(model_type).unwrap_or_default();
+        let (architecture, model_type) = (entry.name, entry.model_type);
         let mut described = Self {
             keys: BTreeMap::new(),
             factors: vec![],
@@ -61,7 +61,7 @@ impl Description {
         general("general.architecture", architecture.into());
         general("general.file_type", file_type(kind).into());
         general("general.quantization_version", 2.into());
-        // Only token ids, until the tokenizer is added by another program.
+        // Token ids alone, until somebody adds the words.
         general("tokenizer.ggml.model", "none".into());
         if let Some(n_types) = n_rows("token_types.weight") {
             general("tokenizer.ggml.token_type_count", n_types.into());
@@ -76,23 +76,30 @@ impl Description {
         if model_type == "bert" {
             set("attention.causal", false.into());
         }
-        for key in keys(model_type) {
+        for key in &entry.keys {
             let value = json.at(key.json).filter(|value| !value.is_null());
-            let value = value.cloned().unwrap_or_else(|| (key.or)(stack));
+            let value = match (value.cloned(), of_stack(key.json, stack), key.default) {
+                (Some(value), ..) => value,
+                (None, Value::Null, Some(default)) if !default.starts_with(['@', '!']) => {
+                    serde_json::from_str(default).unwrap_or(Value::Null)
+                }
+                (None, value, _) => value,
+            };
             match key.kind {
-                KeyKind::Needed | KeyKind::Size if value.is_null() || is_size(&value) => {
+                Kind::Needed | Kind::Size | Kind::Switch if value.is_null() || is_size(&value) => {
                     set(key.gguf, value);
                 }
-                KeyKind::Number if value.is_null() || value.is_number() => {
+                Kind::Number if value.is_null() || value.is_number() => {
                     set(key.gguf, value.as_f64().map_or(Value::Null, Value::from));
                 }
+                Kind::Flag | Kind::Any => set(key.gguf, value),
                 _ => {
                     let reason = format!("found {value}, expected a number");
                     return Err(json.error(&[key.json], reason));
                 }
             }
             if key.gguf == "attention.key_length" {
-                let head_dim = (key.or)(stack);
+                let head_dim = of_stack(key.json, stack);
                 set("attention.value_length", head_dim);
             }
         }
@@ -108,10 +115,10 @@ impl Description {
         Ok(described)
     }
 
-    /// Converts the keys back, as opening the file will, and compares the result with the original configuration.
+    /// Reads the keys back, as whoever opens the file will, and compares the configuration with the one that it was made of.
     ///
     /// # Errors
-    /// If a setting was lost; the error names it.
+    /// If something was lost, which is named.
     pub fn check(&self, path: &Path, entries: &[TensorEntry], stack: &StackConfig) -> Result<()> {
         let entry = |name: &str| entries.iter().find(|entry| entry.name == name);
         let json = config(&Described {
@@ -145,8 +152,7 @@ fn is_size(value: &Value) -> bool {
         .is_some_and(|size| u32::try_from(size).is_ok())
 }
 
-/// Returns the period of layers without a window, unless it is the default of six; if there is no period, returns which
-/// layers have a window.
+/// Every how many layers one sees all positions, if it is not six as where nothing is said; else which layers do not.
 fn pattern(stack: &StackConfig) -> Option<Value> {
     let blocks = stack.layers.iter().map(|&i| &stack.blocks[i]);
     let is_local: Vec<bool> = blocks.map(|b| b.attention.window.is_some()).collect();
@@ -162,8 +168,8 @@ fn pattern(stack: &StackConfig) -> Option<Value> {
     }
 }
 
-/// Sets keys for the rotation's scaling, and returns factors for its frequencies. Sets nothing for a scaling that GGUF
-/// cannot express: the check reports it.
+/// Keys of how a rotation is scaled; returns factors for its frequencies. Of a scaling without words, nothing: the check finds
+/// it.
 fn rotary_scaling(
     rotary: &RotaryConfig,
     set: &mut impl FnMut(&str, Value),
@@ -209,7 +215,7 @@ fn rotary_scaling(
             high_freq_factor,
             original_positions,
         } => {
-            // Like transformers' `_compute_llama3_parameters`, but computes a frequency's divisor.
+            // As transformers' `_compute_llama3_parameters`, but what divides a frequency.
             let divisor = |i: usize| {
                 let frequency = rotary.theta.powf(-2.0 * i as f64 / rotary.dim as f64);
                 let rotations = original_positions as f64 * frequency / (2.0 * PI);
@@ -225,8 +231,8 @@ fn rotary_scaling(
     vec![]
 }
 
-/// Returns the first setting in which two configurations differ by more than f32 precision. Dropout is ignored, because only
-/// training uses it. Llama 3's frequency factors may differ, because they were computed.
+/// The first setting in which two configurations differ by more than f32 does. Dropout is for training alone; factors of
+/// Llama 3's frequencies were computed.
 fn difference(written: &Value, read: &Value, place: &str) -> Option<String> {
     let is_left_out = |key: &str| key.contains("drop");
     match (written, read) {

@@ -3,13 +3,19 @@
 //! A file reads like the checkpoint that it was converted from: its keys become a `config.json`, its tensors get
 //! transformers' names, and changes made by the conversion are undone.
 
+mod architecture;
 mod blocks;
 mod codes;
+mod computed;
 mod config;
+mod constants;
 mod describe;
 mod encode;
+mod gemma;
 mod keys;
+mod latent;
 mod names;
+mod rope;
 mod save;
 mod search;
 #[cfg_attr(
@@ -33,29 +39,48 @@ use std::sync::Arc;
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use serde_json::Value;
 
-use self::config::Described;
-use self::keys::{architecture_of, keys};
-use self::names::{TensorNames, step};
+use self::architecture::{Architecture, all};
+use self::config::{Described, Keys};
 pub(super) use self::save::{Dense, save};
 pub(crate) use self::words::GgufTokenizer;
 #[cfg(feature = "text")]
 pub(crate) use self::words::{SpecialToken, TokenType};
 pub(super) use crate::checkpoint::files::is_gguf;
 use crate::checkpoint::files::{
-    BlockKind, Coding, Compute, GgufTensor, StoredForm, StoredTensor, TensorFiles,
+    BlockKind, Coding, Compute, Gguf, GgufTensor, StoredForm, StoredTensor, TensorFiles,
 };
 use crate::error::{Error, Result};
 
-/// Returns a GGUF file's keys as a `config.json`.
-pub(super) fn config(path: &Path) -> Result<Value> {
+/// Returns a GGUF file's keys as a `config.json`, and the spelling of each in the file: messages name what the file has.
+pub(super) fn config(path: &Path) -> Result<(Value, BTreeMap<String, String>)> {
     let files = TensorFiles::open(path)?;
     let Some(gguf) = files.gguf() else {
         return Err(Error::MissingConfig {
             path: path.to_path_buf(),
         });
     };
+    described(&files, gguf, |file| {
+        let config = config::config(file)?;
+        let entry = Keys::of(file).entry();
+        let keys = entry.iter().flat_map(|entry| {
+            let spelled = |key: &architecture::Key| format!("{}.{}", entry.name, key.gguf);
+            entry
+                .keys
+                .iter()
+                .map(move |key| (key.json.to_string(), spelled(key)))
+        });
+        Ok((config, keys.collect()))
+    })
+}
+
+/// Calls a function with the contents of an open file.
+fn described<T>(
+    files: &TensorFiles,
+    gguf: &Gguf,
+    of: impl FnOnce(&Described) -> Result<T>,
+) -> Result<T> {
     let find = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
-    config::config(&Described {
+    of(&Described {
         path: files.path(),
         metadata: &gguf.metadata,
         shape: &|name| Some(find(name)?.shape.clone()),
@@ -65,19 +90,28 @@ pub(super) fn config(path: &Path) -> Result<Value> {
             };
             let n = tensor.shape.iter().product();
             let blocks = BlockTensor::new(tensor, part, ConversionStep::None);
-            blocks.numbers(&files, 0..n).map(Some)
+            blocks.numbers(files, 0..n).map(Some)
         },
     })
 }
 
-/// Returns the spelling in a GGUF file of the keys of a configuration that was made of one: messages name what the file has.
-pub(super) fn spelled_keys(config: &Value) -> BTreeMap<String, String> {
-    let model_type = config.get("model_type").and_then(Value::as_str);
-    let model_type = model_type.unwrap_or_default();
-    let architecture = architecture_of(model_type).unwrap_or_default();
-    keys(model_type)
-        .map(|key| (key.json.to_string(), format!("{architecture}.{}", key.gguf)))
-        .collect()
+/// Returns the entry whose names the tensors have: that of the file, or of the `model_type` of a configuration beside it.
+fn entry(
+    files: &TensorFiles,
+    gguf: &Gguf,
+    model_type: &str,
+) -> Result<Option<&'static Architecture>> {
+    let (own, name) = described(files, gguf, |file| {
+        let keys = Keys::of(file);
+        Ok((keys.entry(), keys.architecture.to_string()))
+    })?;
+    if own.is_some_and(|own| own.model_type == model_type) {
+        return Ok(own);
+    }
+    let of_type = |same_name: bool| {
+        all().find(|entry| entry.model_type == model_type && (!same_name || entry.name == name))
+    };
+    Ok(of_type(true).or(own).or(of_type(false)))
 }
 
 /// Returns the pooling by its name in sentence-transformers; `None` if the file declares none, or is not a GGUF file.
@@ -119,20 +153,27 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         return Ok(());
     };
     let tensors = gguf.tensors.clone();
-    let model_type = config
-        .get("model_type")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_string();
-    let names = TensorNames::of(&model_type);
+    let model_type = config.get("model_type").and_then(Value::as_str);
+    let Some(entry) = entry(files, gguf, model_type.unwrap_or_default())? else {
+        return Ok(());
+    };
+    let first_unused = first_unused_block(&gguf.metadata);
+    if entry.name == "apertus" {
+        let n_layers = config.get("num_hidden_layers").and_then(Value::as_u64);
+        constants::add(files, n_layers.unwrap_or(0) as usize)?;
+    }
     for tensor in tensors {
-        // The rotation's factors are part of the configuration.
-        if tensor.name.starts_with("rope_") {
+        // Factors of the rotation became a part of the configuration.
+        let is_configuration = tensor.name.starts_with("rope_");
+        if is_configuration || entry.leaves_out(&tensor.name, first_unused) {
             files.take(&tensor.name);
             continue;
         }
-        let (name, step) = match names.translated(&tensor.name) {
-            Some(name) => (name, step(&model_type, config, &tensor.name)),
+        if latent::add(files, &tensor)? {
+            continue;
+        }
+        let (name, step) = match entry.translated(&tensor.name) {
+            Some(name) => (name, entry.step(config, &tensor.name)),
             None => (tensor.name.clone(), ConversionStep::None),
         };
         let Some(part) = files.take(&tensor.name) else {
@@ -140,12 +181,16 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         };
         let blocks = BlockTensor::new(&tensor, part, step);
         match tensor.shape[..] {
-            [n_experts, rows, columns] if name.contains("{e}") => {
-                for expert in 0..n_experts {
-                    let name = name.replace("{e}", &expert.to_string());
+            [n_parts, ref of_part @ ..] if name.contains("{e}") => {
+                let rows = match of_part {
+                    [rows, _] => *rows,
+                    _ => 1,
+                };
+                for number in 0..n_parts {
+                    let name = name.replace("{e}", &number.to_string());
                     let of_expert = BlockTensor {
-                        first_row: expert * rows,
-                        shape: vec![rows, columns],
+                        first_row: number * rows,
+                        shape: of_part.to_vec(),
                         part: blocks.part.clone(),
                         ..blocks
                     };
@@ -162,12 +207,26 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
     Ok(())
 }
 
+/// The number of the first block that only predicts tokens beyond the next, as draft models do; such blocks are the last.
+fn first_unused_block(metadata: &BTreeMap<String, Value>) -> u64 {
+    let architecture = metadata.get("general.architecture").and_then(Value::as_str);
+    let size = |key: &str| {
+        let key = format!("{}.{key}", architecture.unwrap_or_default());
+        metadata.get(&key).and_then(Value::as_u64)
+    };
+    match (size("block_count"), size("nextn_predict_layers")) {
+        (Some(n_blocks), Some(unused)) if unused > 0 => n_blocks.saturating_sub(unused),
+        _ => u64::MAX,
+    }
+}
+
 /// A conversion step, applied when a tensor is written and undone when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConversionStep {
     None,
-    /// The rows of each head are interleaved in pairs; reading separates them into halves. The field is the number of heads.
-    Unpermute(usize),
+    /// The rows of each head are interleaved in pairs; reading separates them into halves. The fields are the number of heads, and
+    /// how many of them, the first, are so.
+    Unpermute(usize, usize),
     /// Gemma's norms are stored plus one.
     LessOne,
     /// A vector is stored as a matrix with one row.
@@ -239,13 +298,13 @@ impl Compute for BlockTensor {
             ConversionStep::LessOne => {
                 Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect())
             }
-            ConversionStep::Unpermute(n_heads) => {
+            ConversionStep::Unpermute(n_heads, n_turned) => {
                 let head = self.rows_of_head(n_heads)?;
                 let heads = rows.start / head * head..rows.end.div_ceil(head) * head;
                 let pairs = of(heads.clone())?;
                 let mut halves = Vec::with_capacity(rows.len() * width);
                 for row in rows {
-                    let from = in_pairs(row, head) - heads.start;
+                    let from = in_pairs(row, head, n_turned) - heads.start;
                     halves.extend_from_slice(&pairs[from * width..][..width]);
                 }
                 Ok(halves)
@@ -286,14 +345,14 @@ impl Compute for BlockTensor {
         };
         let mut coded = QuantizedWeightRows::default();
         match self.step {
-            ConversionStep::Unpermute(n_heads) => {
+            ConversionStep::Unpermute(n_heads, n_turned) => {
                 let head = self.rows_of_head(n_heads)?;
                 let first = rows.start / head * head;
                 let pairs = of(first..rows.end.div_ceil(head) * head)?;
                 let (size, bytes) = self.kind.block();
                 let row_bytes = self.columns / size * bytes;
                 for row in rows {
-                    let from = in_pairs(row, head) - first;
+                    let from = in_pairs(row, head, n_turned) - first;
                     codes::append(
                         self.kind,
                         &pairs[from * row_bytes..][..row_bytes],
@@ -312,7 +371,7 @@ impl BlockTensor {
     fn format(&self) -> Option<QuantizedFormat> {
         match (self.step, &self.shape[..]) {
             // The value added to a norm is not part of the quantized values.
-            (ConversionStep::None | ConversionStep::Unpermute(_), [_, _]) => {
+            (ConversionStep::None | ConversionStep::Unpermute(..), [_, _]) => {
                 codes::format(self.kind)
             }
             _ => None,
@@ -337,8 +396,12 @@ fn rows_of_head(n_rows: usize, n_heads: usize) -> std::result::Result<usize, Str
     }
 }
 
-/// Returns a row's position in the file, where the rows of each head are interleaved in pairs instead of halves.
-fn in_pairs(row: usize, head: usize) -> usize {
+/// Returns a row's position in the file, where the rows of each head are interleaved in pairs instead of halves, in the first
+/// `n_turned` heads.
+fn in_pairs(row: usize, head: usize, n_turned: usize) -> usize {
     let (of_head, in_head) = (row / head * head, row % head);
-    of_head + in_head % (head / 2) * 2 + in_head / (head / 2)
+    match row / head < n_turned {
+        true => of_head + in_head % (head / 2) * 2 + in_head / (head / 2),
+        false => row,
+    }
 }

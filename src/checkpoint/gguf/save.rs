@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::ConversionStep;
+use super::architecture::Architecture;
 use super::blocks::decode;
-use super::describe::{Description, model_type};
+use super::describe::{Description, entry};
 use super::encode::encode;
-use super::names::{TensorNames, step};
 use super::write::{TensorEntry, write};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::BlockKind;
@@ -47,10 +47,10 @@ pub(in crate::checkpoint) fn save(
     path: &Path,
     each: &mut dyn FnMut(&QuantizedTensor) -> Result<()>,
 ) -> Result<()> {
-    let model_type = model_type(dense.json)?;
-    let (origins, left_out) = origins(dense, &model_type, kind)?;
+    let entry = entry(dense.json)?;
+    let (origins, left_out) = origins(dense, entry, kind)?;
     let n_rows = |name: &str| origins.get(name)?.entry.shape.first().copied();
-    let described = Description::new(dense.json, &model_type, dense.stack, n_rows, kind)?;
+    let described = Description::new(dense.json, entry, dense.stack, n_rows, kind)?;
     let factors = described.factors.iter().map(|(name, factors)| TensorEntry {
         name: name.to_string(),
         kind: BlockKind::F32,
@@ -86,30 +86,30 @@ pub(in crate::checkpoint) fn save(
 /// Returns the sources for all tensors in the file, by their names in GGUF, and the tensors that the file omits.
 fn origins(
     dense: &Dense,
-    model_type: &str,
+    entry: &Architecture,
     kind: BlockKind,
 ) -> Result<(BTreeMap<String, EntrySource>, Vec<QuantizedTensor>)> {
-    let names = TensorNames::of(model_type);
     let mut stacks: BTreeMap<String, BTreeMap<usize, (&str, &[usize])>> = BTreeMap::new();
     let mut left_out = vec![];
     for (name, shape) in &dense.tensors {
-        let why =
-            if model_type == "bert" && ["pooler", "cls"].iter().any(|part| name.contains(part)) {
-                "files of this architecture have none"
-            } else if dense.copies.contains(name) {
-                "it is a copy of another tensor, such as the token embeddings"
-            } else {
-                let Some((there, expert)) = names.original(name) else {
-                    let reason =
-                        "GGUF has no such tensor; save the base model alone, or use another format";
-                    return Err(Error::input(name, reason));
-                };
-                let stack = stacks.entry(there).or_default();
-                if let Some((other, _)) = stack.insert(expert.unwrap_or(0), (name, shape)) {
-                    return Err(Error::input(name, format!("{other} is the same tensor")));
-                }
-                continue;
+        let why = if entry.model_type == "bert"
+            && ["pooler", "cls"].iter().any(|part| name.contains(part))
+        {
+            "files of this architecture have none"
+        } else if dense.copies.contains(name) {
+            "it is a copy of another tensor, such as the token embeddings"
+        } else {
+            let Some((there, expert)) = entry.original(name) else {
+                let reason =
+                    "GGUF has no such tensor; save the base model alone, or use another format";
+                return Err(Error::input(name, reason));
             };
+            let stack = stacks.entry(there).or_default();
+            if let Some((other, _)) = stack.insert(expert.unwrap_or(0), (name, shape)) {
+                return Err(Error::input(name, format!("{other} is the same tensor")));
+            }
+            continue;
+        };
         left_out.push(QuantizedTensor {
             name: name.clone(),
             kind: "left out".to_string(),
@@ -140,7 +140,7 @@ fn origins(
             }
             shape.insert(0, stack.len());
         }
-        let step = step(model_type, dense.json.value(), &there);
+        let step = entry.step(dense.json.value(), &there);
         if let (ConversionStep::OneRow, [1, columns]) = (step, &shape[..]) {
             shape = vec![*columns];
         }
@@ -199,9 +199,9 @@ impl EntrySource {
             match self.step {
                 ConversionStep::None | ConversionStep::OneRow => {}
                 ConversionStep::LessOne => one.iter_mut().for_each(|number| *number += 1.0),
-                ConversionStep::Unpermute(n_heads) => {
+                ConversionStep::Unpermute(n_heads, n_turned) => {
                     let n_rows = self.entry.shape.first().copied().unwrap_or(0);
-                    one = paired(one, n_rows, n_heads)
+                    one = paired(one, n_rows, n_heads, n_turned)
                         .map_err(|reason| Error::input(name, reason))?;
                 }
             }
@@ -216,12 +216,13 @@ fn paired(
     halves: Vec<f32>,
     n_rows: usize,
     n_heads: usize,
+    n_turned: usize,
 ) -> std::result::Result<Vec<f32>, String> {
     let head = super::rows_of_head(n_rows, n_heads)?;
     let width = halves.len() / n_rows;
     let mut pairs = vec![0.0; halves.len()];
     for (row, numbers) in halves.chunks_exact(width.max(1)).enumerate() {
-        let at = super::in_pairs(row, head) * width;
+        let at = super::in_pairs(row, head, n_turned) * width;
         pairs[at..at + width].copy_from_slice(numbers);
     }
     Ok(pairs)

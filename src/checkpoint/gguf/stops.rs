@@ -136,6 +136,9 @@ impl GgufTokenizer {
             config.insert("pad_token_id".to_string(), id.into());
         }
         config.insert("suppress_tokens".to_string(), self.suppressed());
+        if let Some(id) = self.decoder_start() {
+            config.insert("decoder_start_token_id".to_string(), id.clone());
+        }
         let sampling = [
             ("temp", "temperature"),
             ("top_k", "top_k"),

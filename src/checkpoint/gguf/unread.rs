@@ -1,30 +1,32 @@
-//! GGUF keys that nothing else reads: some are known to change nothing, all others are refused.
+//! Keys of a GGUF file that nothing else reads: those that change nothing, and the refusal of others.
 
 use serde_json::{Value, json};
 
+use super::architecture::Architecture;
 use super::config::{Described, Keys};
 use crate::checkpoint::config_json::abbreviated;
+use crate::checkpoint::scheme::matches;
 use crate::error::{Error, Result};
 
-/// The condition under which a key changes nothing.
+/// When a key changes nothing.
 enum Neutral {
-    /// Always: it describes training or the conversion, or is read elsewhere.
+    /// Always: it is about training or the conversion, or read elsewhere.
     Always,
-    /// If it has one of these values.
+    /// With one of these values.
     At(&'static [f64]),
-    /// If it equals the model's width divided by the heads.
+    /// With the model's width divided by the heads.
     DividedWidth,
-    /// If it equals the head width.
+    /// With the width of a head.
     HeadDim,
-    /// If it equals the inverse square root of the head width, or 0 as the default.
+    /// With one over the root of the width of a head, or 0 for that.
     ScaleOfHead,
-    /// If it equals another key.
+    /// With the same number as another key.
     As(&'static str),
 }
 
-/// Keys without the architecture's name that llama.cpp's `llama_model_base::load_hparams` reads for every architecture, or
-/// for architectures that are not supported here.
-const KNOWN: [(&str, Neutral); 30] = [
+/// Keys without their architecture. `llama_model_base::load_hparams` of llama.cpp reads them for every architecture, or for
+/// those that are not read here.
+const KNOWN: [(&str, Neutral); 31] = [
     ("vocab_size", Neutral::Always),
     ("context_length", Neutral::Always),
     ("pooling_type", Neutral::Always),
@@ -41,6 +43,7 @@ const KNOWN: [(&str, Neutral); 30] = [
         "attention.head_count_kv",
         Neutral::As("attention.head_count"),
     ),
+    ("rope.dimension_count", Neutral::HeadDim),
     ("rope.dimension_count_swa", Neutral::HeadDim),
     ("rope.freq_base_swa", Neutral::As("rope.freq_base")),
     ("rope.scaling.alpha", Neutral::At(&[0.0])),
@@ -60,26 +63,15 @@ const KNOWN: [(&str, Neutral); 30] = [
     ("nextn_predict_layers", Neutral::At(&[0.0])),
 ];
 
-/// Returns whether a key changes nothing for this type of model.
-fn of_type(model_type: &str, key: &str, value: &Value) -> bool {
-    match key {
-        "expert_weights_norm" => value.as_bool() == Some(model_type != "qwen2_moe"),
-        // 1 means softmax, 0 is the default.
-        "expert_gating_func" | "expert_group_used_count" => matches!(value.as_u64(), Some(0 | 1)),
-        // These models have no rotary embeddings.
-        _ => key.starts_with("rope.") && ["gpt2", "bert"].contains(&model_type),
-    }
-}
-
 impl Keys<'_> {
     /// Refuses a key that nothing has read, unless it changes nothing.
     ///
     /// # Errors
     /// [`Error::ConfigKey`] for the first such key.
-    pub(super) fn check_unread(&self, model_type: &str) -> Result<()> {
+    pub(super) fn check_unread(&self, entry: &Architecture) -> Result<()> {
         for key in self.unread() {
             let found = self.optional(&key);
-            let Some(value) = found.filter(|value| !self.changes_nothing(model_type, &key, value))
+            let Some(value) = found.filter(|value| !self.changes_nothing(entry, &key, value))
             else {
                 continue;
             };
@@ -94,15 +86,21 @@ impl Keys<'_> {
         Ok(())
     }
 
-    fn changes_nothing(&self, model_type: &str, key: &str, value: &Value) -> bool {
+    fn changes_nothing(&self, entry: &Architecture, key: &str, value: &Value) -> bool {
         let number = match value {
             Value::Bool(flag) => Some(f64::from(u8::from(*flag))),
             other => other.as_f64(),
         };
         let is =
             |wanted: Option<usize>| wanted.is_some() && value.as_u64() == wanted.map(|n| n as u64);
+        let is_meant = |pattern: &str| matches(pattern, key);
+        // The last line for a key counts.
+        let mut of_entry = entry.neutral.iter().rev();
+        if let Some((_, values)) = of_entry.find(|(pattern, _)| is_meant(pattern)) {
+            return values.is_empty() || values.contains(value);
+        }
         let Some((_, neutral)) = KNOWN.iter().find(|(known, _)| *known == key) else {
-            return of_type(model_type, key, value);
+            return false;
         };
         match neutral {
             Neutral::Always => true,
@@ -120,7 +118,7 @@ impl Keys<'_> {
     }
 }
 
-/// Refuses a file that is not a model, naming its type.
+/// Refuses a file that is no model, by what it is.
 pub(super) fn check_type(file: &Described, architecture: &str) -> Result<()> {
     let text = |key: &str| file.metadata.get(key).and_then(Value::as_str);
     let kind = text("general.type").unwrap_or("model");
@@ -139,5 +137,71 @@ pub(super) fn check_type(file: &Described, architecture: &str) -> Result<()> {
             "it is {what}, not a model (\"general.type\" is {}); open the model's own file",
             json!(kind)
         ),
+    })
+}
+
+/// The arithmetic that an architecture has and the crate lacks, for a message: patterns of names.
+const LACKING: [(&[&str], &str); 12] = [
+    (
+        &[
+            "mamba*",
+            "jamba",
+            "falcon-h1",
+            "nemotron_h*",
+            "granitehybrid",
+            "plamo2",
+        ],
+        "state-space layers",
+    ),
+    (&["rwkv*", "arwkv*"], "recurrent layers"),
+    (
+        &["qwen3next", "qwen35*", "qwen4exp", "kimi-linear", "kimi-k3"],
+        "gated delta networks",
+    ),
+    (&["lfm2*"], "short convolutions"),
+    (
+        &["afmoe", "step35", "laguna", "muse-glimmer"],
+        "gated attention outputs",
+    ),
+    (
+        &[
+            "glm-dsa",
+            "deepseek32",
+            "deepseek4",
+            "minimax-m3",
+            "glm5-next",
+        ],
+        "sparse attention with an indexer",
+    ),
+    (
+        &["mistral4", "mimo2", "plm"],
+        "its kind of latent attention or of heads",
+    ),
+    (&["bitnet"], "norms inside of its sublayers"),
+    (&["deci", "openelm"], "layers of different widths and heads"),
+    (
+        &[
+            "arctic",
+            "grok",
+            "grovemoe",
+            "smallthinker",
+            "dbrx",
+            "phimoe",
+        ],
+        "its mixture of experts",
+    ),
+    (&["chameleon", "cogvlm"], "layers for the tokens of images"),
+    (
+        &["wavtokenizer*", "pockettts", "qwen3tts"],
+        "convolutions of a vocoder",
+    ),
+];
+
+/// The words for a message about an architecture that is not read.
+pub(super) fn lacks(architecture: &str) -> String {
+    let is_named = |names: &[&str]| names.iter().any(|name| matches(name, architecture));
+    let found = LACKING.iter().find(|(names, _)| is_named(names));
+    found.map_or(String::new(), |(_, what)| {
+        format!(", which has {what} that are not supported")
     })
 }

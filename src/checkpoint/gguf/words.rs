@@ -255,6 +255,13 @@ impl GgufTokenizer {
         found.unwrap_or_else(|| json!([]))
     }
 
+    /// The token that the decoder behind an encoder begins with.
+    pub(super) fn decoder_start(&self) -> Option<&Value> {
+        let architecture = self.metadata.get("general.architecture")?.as_str()?;
+        self.metadata
+            .get(&format!("{architecture}.decoder_start_token_id"))
+    }
+
     fn key(&self, key: &str) -> Option<&Value> {
         let found = self.metadata.get(&format!("tokenizer.ggml.{key}"))?;
         (!found.is_null()).then_some(found)

@@ -1,0 +1,125 @@
+//! The two tensors of latent attention that llama.cpp's converter makes of `kv_b_proj`: that of the keys, transposed, and that of
+//! the values.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
+
+use super::{BlockTensor, ConversionStep};
+use crate::checkpoint::files::{Coding, Compute, GgufTensor, StoredForm, TensorFiles};
+use crate::error::Result;
+
+/// The rows of all heads: of each, those of its key and then those of its value.
+#[derive(Debug)]
+struct KeyValue {
+    /// `[n_heads, rank, key_rows]`.
+    key: BlockTensor,
+    /// `[n_heads, value_rows, rank]`.
+    value: BlockTensor,
+}
+
+/// Adds the tensor that a block's `attn_k_b` and `attn_v_b` were made of, and returns whether this is one of them.
+///
+/// # Errors
+/// If their shapes do not fit each other.
+pub(super) fn add(files: &mut TensorFiles, tensor: &GgufTensor) -> Result<bool> {
+    if let Some(block) = tensor.name.strip_suffix(".attn_v_b.weight") {
+        // That of the key takes it.
+        let of_key = format!("{block}.attn_k_b.weight");
+        let gguf = files.gguf();
+        return Ok(gguf.is_some_and(|gguf| gguf.tensors.iter().any(|other| other.name == of_key)));
+    }
+    let Some(block) = tensor.name.strip_suffix(".attn_k_b.weight") else {
+        return Ok(false);
+    };
+    let Some(number) = block.strip_prefix("blk.") else {
+        return Ok(false);
+    };
+    let of_value = format!("{block}.attn_v_b.weight");
+    let found = files.gguf().and_then(|gguf| {
+        let mut all = gguf.tensors.iter();
+        all.find(|other| other.name == of_value).cloned()
+    });
+    let (Some(value), Some(part)) = (found, files.take(&tensor.name)) else {
+        return Ok(false);
+    };
+    let key = BlockTensor::new(tensor, part, ConversionStep::None);
+    let Some(part) = files.take(&of_value) else {
+        return Ok(false);
+    };
+    let value = BlockTensor::new(&value, part, ConversionStep::None);
+    let ([n_heads, rank, key_rows], [of_heads, value_rows, width]) =
+        (&key.shape[..], &value.shape[..])
+    else {
+        return Err(key.part.error(format!(
+            "its shape is {:?}, expected three dimensions",
+            key.shape
+        )));
+    };
+    if (n_heads, rank) != (of_heads, width) {
+        let reason = format!(
+            "its shape {:?} does not fit {:?}, that of {of_value}",
+            key.shape, value.shape
+        );
+        return Err(key.part.error(reason));
+    }
+    let shape = vec![n_heads * (key_rows + value_rows), *rank];
+    let name = format!("model.layers.{number}.self_attn.kv_b_proj.weight");
+    let parts = [key.part.clone(), value.part.clone()];
+    files.add_computed(
+        name,
+        shape,
+        &[&parts[0], &parts[1]],
+        Arc::new(KeyValue { key, value }),
+    );
+    Ok(true)
+}
+
+impl Compute for KeyValue {
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
+        let (key_rows, value_rows) = (self.key.shape[2], self.value.shape[1]);
+        let (rank, head) = (self.key.shape[1], key_rows + value_rows);
+        let mut found = Vec::with_capacity(rows.len() * rank);
+        for i in rows.start / head..rows.end.div_ceil(head) {
+            let key = self
+                .key
+                .numbers(files, i * rank * key_rows..(i + 1) * rank * key_rows)?;
+            let value = i * value_rows * rank..(i + 1) * value_rows * rank;
+            let value = self.value.numbers(files, value)?;
+            let of_head = rows.start.max(i * head)..rows.end.min((i + 1) * head);
+            for row in of_head.map(|row| row - i * head) {
+                match row.checked_sub(key_rows) {
+                    None => found.extend((0..rank).map(|column| key[column * key_rows + row])),
+                    Some(row) => found.extend_from_slice(&value[row * rank..][..rank]),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn coding(&self, _: &TensorFiles) -> Result<Coding> {
+        Ok(Coding::Numbers)
+    }
+
+    fn stored_form(&self) -> StoredForm {
+        let name = self.key.kind.name().to_string();
+        match self.key.kind.is_quantized() {
+            true => StoredForm::Unpackable(name),
+            false => StoredForm::Elements(name),
+        }
+    }
+
+    fn is_of_codes(&self) -> bool {
+        false
+    }
+
+    fn coded_rows(
+        &self,
+        _: &TensorFiles,
+        _: Range<usize>,
+        _: QuantizedFormat,
+    ) -> Result<QuantizedWeightRows> {
+        Ok(QuantizedWeightRows::default()) // it has none
+    }
+}
