@@ -34,6 +34,7 @@ mod extra_tensors;
 mod families;
 mod gemma3n_keys;
 mod gemma4_keys;
+mod gguf_architectures;
 mod gguf_keys;
 mod heads;
 #[cfg(feature = "hub")]
