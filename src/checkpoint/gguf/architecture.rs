@@ -51,7 +51,7 @@ pub(super) struct Architecture {
     pub dropped: Vec<&'static str>,
     /// The largest size under a key.
     pub limits: Vec<(&'static str, u64)>,
-    /// Whether transformers' names have no prefix `model.`.
+    /// True if transformers' names have no prefix `model.`.
     pub is_bare: bool,
     pub is_written: bool,
 }
@@ -94,7 +94,7 @@ pub(super) struct Key {
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Literal(Value),
-    /// Whether a tensor exists.
+    /// True if a tensor exists.
     Exists(&'static str),
     Absent(&'static str),
     Rows(&'static str),

@@ -115,7 +115,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Gemma's divisor of scores, squared: the largest model, of so many layers, divides by the width over the heads.
+    /// Returns the square of the divisor of scores in Gemma: the model with `n_largest` layers divides by the width over the heads.
     fn query_scalar(&self, n_largest: &str) -> Result<Value> {
         let is_largest = self.size("block_count")?.to_string() == n_largest;
         Ok(match is_largest {
@@ -219,7 +219,7 @@ impl Keys<'_> {
         )
     }
 
-    /// The kinds of layers by their windows: of every so many, all but the last have one, or as the file says of each. Without the
+    /// The kinds of layers by their windows: all but the last of each period have one, or as the file says. Without the
     /// size of a window there is none, unless the second argument is `always`.
     fn windows(&self, arguments: &str) -> Result<Value> {
         const KEY: &str = "attention.sliding_window_pattern";

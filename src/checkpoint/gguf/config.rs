@@ -17,7 +17,7 @@ pub(super) struct Described<'g> {
     pub metadata: &'g BTreeMap<String, Value>,
     /// The shape of a tensor, by its name there.
     pub shape: &'g dyn Fn(&str) -> Option<Vec<usize>>,
-    /// The numbers of a small tensor, by its name there.
+    /// Returns the values of a small tensor, by its name in GGUF.
     pub numbers: &'g dyn Fn(&str) -> Result<Option<Vec<f32>>>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Described<'g> {
 pub(super) struct Keys<'g> {
     pub file: &'g Described<'g>,
     pub architecture: &'g str,
-    /// Those that were looked at, without the architecture.
+    /// Keys that were read, without the architecture's name.
     read: RefCell<BTreeSet<String>>,
 }
 
@@ -143,7 +143,7 @@ impl<'g> Keys<'g> {
         }))
     }
 
-    /// Whether a tensor exists: of several names with `|` between them any, and of a name with `{i}` in any block.
+    /// Returns whether a tensor exists: of several names with `|` between them any, and of a name with `{i}` in any block.
     pub(super) fn exists(&self, names: &str) -> bool {
         let n_blocks = self.peek("block_count").and_then(|n| n.as_u64());
         let n_blocks = n_blocks
@@ -182,13 +182,13 @@ impl<'g> Keys<'g> {
         Ok(self.size("embedding_length")? / self.size("attention.head_count")?.max(1))
     }
 
-    /// Returns what the file says; of equal numbers for each layer, that number.
+    /// Returns a key's value. If an array repeats one number for every layer, returns that number.
     pub(super) fn optional(&self, key: &str) -> Option<Value> {
         self.read.borrow_mut().insert(key.to_string());
         self.peek(key)
     }
 
-    /// As [`Self::optional`], without a record that the key was read.
+    /// Returns the same as [`Self::optional`], without a record that the key was read.
     pub(super) fn peek(&self, key: &str) -> Option<Value> {
         let found = self
             .file

@@ -1,4 +1,4 @@
-//! Numbers that a file has under keys and transformers in tensors: those of Apertus' activation.
+//! Values that a file has under keys and transformers in tensors: those of Apertus' activation.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -41,7 +41,7 @@ pub(super) fn entry(json: &ConfigJson) -> Result<&'static Architecture> {
 }
 
 impl Description {
-    /// Of a configuration, and tensors of which `n_rows` gives the first dimension by their names there.
+    /// Describes a configuration. `n_rows` gives the first dimension of a tensor, by its name in GGUF.
     ///
     /// # Errors
     /// If a key holds what is no number.

@@ -63,7 +63,7 @@ impl Keys<'_> {
         Ok(Value::Object(layers.collect::<Map<_, _>>()))
     }
 
-    /// Whether layers without a window have no projection of values.
+    /// Returns whether layers without a window have no projection of values.
     pub(super) fn values_are_keys(&self) -> Result<bool> {
         let n_blocks = self.size("block_count")?;
         let is_there = |i: usize, name: &str| self.exists(&format!("blk.{i}.{name}.weight"));
@@ -103,7 +103,7 @@ impl Keys<'_> {
         }))
     }
 
-    /// Returns the shares of a normal distribution below the given numbers of deviations; minus infinity is null.
+    /// Returns the shares of a normal distribution below the given deviations; minus infinity is null.
     pub(super) fn shares_below(&self, key: &str) -> Result<Value> {
         let Some(found) = self.optional(key) else {
             return Ok(Value::Null);
@@ -118,7 +118,7 @@ impl Keys<'_> {
     }
 }
 
-/// Returns the share of a normal distribution below `x` deviations, to seven digits, as the file's numbers have no more.
+/// Returns the share of a normal distribution below `x` deviations, to seven digits, the precision of f32.
 fn normal_share(x: f64) -> f64 {
     if x.abs() > 6.0 {
         return if x > 0.0 { 1.0 } else { 0.0 };

@@ -51,7 +51,7 @@ impl Architecture {
         })
     }
 
-    /// Whether a tensor of this name is not read: one of a dropped module, or of a block from this number on.
+    /// Returns whether a tensor of this name is not read: one of a dropped module, or of a block from this number on.
     pub fn leaves_out(&self, name: &str, first_unused: u64) -> bool {
         let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
         match module
@@ -103,7 +103,7 @@ fn pattern_of(module: &str) -> (String, Option<&str>) {
     (parts.collect::<Vec<_>>().join("."), number)
 }
 
-/// Returns the numbers that stand for `{i}` and `{e}` of a pattern in a name.
+/// Returns the indices that stand for `{i}` and `{e}` of a pattern in a name.
 fn numbers(pattern: &str, name: &str) -> Option<[Option<usize>; 2]> {
     let mut found = [None, None];
     let mut parts = name.split('.');

@@ -255,7 +255,7 @@ impl GgufTokenizer {
         found.unwrap_or_else(|| json!([]))
     }
 
-    /// The token that the decoder behind an encoder begins with.
+    /// Returns the token that the decoder begins with.
     pub(super) fn decoder_start(&self) -> Option<&Value> {
         let architecture = self.metadata.get("general.architecture")?.as_str()?;
         self.metadata
