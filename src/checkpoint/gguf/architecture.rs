@@ -1,27 +1,27 @@
-//! The tables of GGUF architectures: the names of their tensors, their keys, and what llama.cpp's converter changed.
+//! Tables for GGUF architectures: tensor names, keys, and what llama.cpp's converter changed.
 //!
-//! A file of `architectures/` holds entries. The heading `[olmo2 = olmo2]` names the architecture and the `model_type` that it reads
-//! as; `[decoder]` is a base for others. A line is one of these:
+//! A file in `architectures/` holds entries. The heading `[olmo2 = olmo2]` names the architecture and the `model_type` that it reads
+//! as; `[decoder]` is a base for others. Lines are:
 //!
 //! ```text
-//! like BASE                        all lines of an entry before; later lines for the same name replace them
+//! like BASE                        all lines in an entry before; later lines for the same name replace them
 //! when key KEY | no-key KEY        the entry is for files with this key, or without it; an architecture's first that fits counts
 //! when tensor NAME | no-tensor NAME
 //! key GGUF JSON KIND [DEFAULT]     a key; KIND is needed, size, switch (a size, where 0 is null), number, flag or any; DEFAULT is JSON, `@` and another key, or `!` and a function
 //! set JSON VALUE                   a value for all files
 //! is JSON TENSOR | no JSON TENSOR  whether a tensor exists, or not
-//! rows JSON TENSOR                 the first dimension of a tensor
-//! call JSON FUNCTION [ARGUMENTS]   a value that a function of `computed.rs` makes of several keys
-//! blocks PREFIX                    transformers' prefix of the names in a block `{i}`
-//! block MODULE NAME                a module of a block; `{e}` numbers the parts of a stack; a name with `!` has no `.weight` or `.bias`
-//! end MODULE NAME                  a module outside of the blocks
+//! rows JSON TENSOR                 a tensor's first dimension
+//! call JSON FUNCTION [ARGUMENTS]   a value that a function in `computed.rs` makes from several keys
+//! blocks PREFIX                    transformers' prefix for names in a block `{i}`
+//! block MODULE NAME                a module in a block; `{e}` numbers the parts in a stack; a name with `!` has no `.weight` or `.bias`
+//! end MODULE NAME                  a module outside the blocks
 //! step MODULE STEP                 what is undone as a tensor is read: see `Step`
-//! omit JSON                        leaves out a line of an entry before: `key`, `set` and so on, or `same`
+//! omit JSON                        leaves out a line from an entry before: `key`, `set` and so on, or `same`
 //! limit KEY SIZE                   files with a larger size are refused
 //! bare                             names without transformers' prefix `model.`
-//! same KEY VALUES                  a key that changes nothing if it has one of these values, or with `*` any
+//! same KEY VALUES                  a key that changes nothing with these values, or with `*` any
 //! drop MODULE                      a tensor that is not read
-//! written                          `quantize` writes files of this entry
+//! written                          `quantize` writes files by this entry
 //! ```
 
 use std::sync::LazyLock;
@@ -31,22 +31,22 @@ use serde_json::Value;
 /// One entry.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Architecture {
-    /// The name in `general.architecture`; of a base, its own.
+    /// The name in `general.architecture`; a base has its own.
     pub name: &'static str,
     /// transformers' `model_type`; empty for a base.
     pub model_type: &'static str,
     pub conditions: Vec<(Condition, &'static str)>,
     pub keys: Vec<Key>,
-    /// Keys of `config.json` with the source of each value.
+    /// Keys in `config.json` with each value's source.
     pub values: Vec<(&'static str, Source)>,
-    /// The prefix of transformers' names in a block.
+    /// The prefix that transformers' names have in a block.
     pub blocks: &'static str,
     /// Modules in blocks, here and in transformers.
     pub modules: Vec<(&'static str, &'static str)>,
-    /// Modules outside of the blocks.
+    /// Modules outside the blocks.
     pub ends: Vec<(&'static str, &'static str)>,
     pub steps: Vec<(&'static str, &'static str)>,
-    /// Keys that change nothing with one of these values; without values, always.
+    /// Keys that change nothing with these values; without values, always.
     pub neutral: Vec<(&'static str, Vec<Value>)>,
     pub dropped: Vec<&'static str>,
     /// The largest size under a key.
@@ -64,23 +64,23 @@ pub(super) enum Condition {
     NoTensor,
 }
 
-/// The kind of value under a key.
+/// The kind for a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A whole number that must be there.
     Needed,
     /// A whole number.
     Size,
-    /// A whole number, of which 0 means none.
+    /// A whole number, where 0 means none.
     Switch,
-    /// A number, of 32 bits there.
+    /// A number with 32 bits in the file.
     Number,
     Flag,
     /// Any value, such as an array with an item for each layer.
     Any,
 }
 
-/// A key there without the architecture, and the one of `config.json`.
+/// A key there without the architecture, and the one in `config.json`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
     pub gguf: &'static str,
@@ -90,7 +90,7 @@ pub(super) struct Key {
     pub default: Option<&'static str>,
 }
 
-/// The source of a value of `config.json`.
+/// The source for a value in `config.json`.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Literal(Value),
@@ -120,7 +120,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Architecture> {
     ALL.iter().filter(|entry| !entry.model_type.is_empty())
 }
 
-/// The names of all architectures, or of the model types that are written, for a message.
+/// All architectures' names, or the written model types, for a message.
 pub(super) fn listed(of: impl Fn(&Architecture) -> Option<&'static str>) -> String {
     let mut names: Vec<&str> = all().filter_map(of).collect();
     names.sort_unstable();
@@ -128,7 +128,7 @@ pub(super) fn listed(of: impl Fn(&Architecture) -> Option<&'static str>) -> Stri
     names.join(", ")
 }
 
-/// The entry that files of a `model_type` are written by.
+/// The entry by which a `model_type` is written.
 pub(super) fn written(model_type: &str) -> Option<&'static Architecture> {
     all().find(|entry| entry.is_written && entry.model_type == model_type)
 }
@@ -239,7 +239,7 @@ impl Architecture {
         Some(())
     }
 
-    /// Leaves out what was said of a key of `config.json`.
+    /// Leaves out what was said about a key in `config.json`.
     fn forget(&mut self, json: &str) {
         self.keys.retain(|key| key.json != json);
         self.values.retain(|(key, _)| *key != json);

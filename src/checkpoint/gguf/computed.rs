@@ -1,4 +1,4 @@
-//! Values of `config.json` that stand in several keys of a GGUF file, by the names that the tables call them by.
+//! Values in `config.json` that stand in several keys in a GGUF file, by the names that the tables call them by.
 
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ const ALL: &[(&str, Compute)] = &[
         let (key, limit) = arguments.split_once(' ').unwrap_or((arguments, ""));
         Ok((keys.size(key)? < limit.parse().unwrap_or(0)).into())
     }),
-    // Groups of experts are chosen from only where there are several.
+    // Expert groups are chosen from only where there are several.
     ("group-method", |keys, _| {
         let n_groups = keys.optional("expert_group_count").and_then(|n| n.as_u64());
         let is_grouped = n_groups.is_some_and(|n| n > 1);
@@ -83,7 +83,7 @@ pub(super) fn is_known(name: &str) -> bool {
 }
 
 impl Keys<'_> {
-    /// Returns the value that a function of a table makes.
+    /// Returns the value that a table's function makes.
     pub(super) fn computed(&self, name: &str, arguments: &str) -> Result<Value> {
         let found = ALL.iter().find(|(known, _)| *known == name);
         found.map_or(Ok(Value::Null), |(_, compute)| compute(self, arguments))
@@ -98,7 +98,7 @@ impl Keys<'_> {
             .saturating_sub(unused.unwrap_or(0) as usize))
     }
 
-    /// The share of each head that turns; `whole` where only heads of the width divided by their number are read.
+    /// The share that turns in each head; with `whole`, other heads than the width divided by their number are refused.
     fn part_of_head(&self, condition: &str) -> Result<Value> {
         let (head_dim, per_head) = (self.head_dim()?, self.divided_width()?);
         if condition == "whole" && head_dim != per_head {
@@ -115,7 +115,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Returns the square of the divisor of scores in Gemma: the model with `n_largest` layers divides by the width over the heads.
+    /// Returns the squared divisor for Gemma's scores: the model with `n_largest` layers divides by the width over the heads.
     fn query_scalar(&self, n_largest: &str) -> Result<Value> {
         let is_largest = self.size("block_count")?.to_string() == n_largest;
         Ok(match is_largest {
@@ -139,7 +139,7 @@ impl Keys<'_> {
         Ok(left.into())
     }
 
-    /// The kinds of layers, of which the first are of one kind and the others of another.
+    /// The kinds for layers: the first have one kind, the others another.
     fn layers_from(&self, kinds: &str) -> Result<Value> {
         let (first, other) = kinds.split_once(' ').unwrap_or((kinds, ""));
         let n_first = match self.optional("leading_dense_block_count") {
@@ -150,7 +150,7 @@ impl Keys<'_> {
         Ok(kinds.collect())
     }
 
-    /// The pairs of dimensions that turn by time, row and column.
+    /// The dimension pairs that turn by time, row and column.
     fn sections(&self) -> Result<Value> {
         const KEY: &str = "rope.dimension_sections";
         match self.optional(KEY) {
@@ -198,14 +198,14 @@ impl Keys<'_> {
             && self.optional("rope.scaling.yarn_log_multiplier").is_some()
         {
             let all = 10.0 * self.number("rope.scaling.yarn_log_multiplier")?;
-            // What the shortest decimal of the quotient is, in 32 bits.
+            // What the quotient's shortest decimal is, in 32 bits.
             let all = f64::from(all as f32).to_string().parse().unwrap_or(all);
             (scaling["mscale"], scaling["mscale_all_dim"]) = (json!(all), json!(all));
         }
         Ok(scaling)
     }
 
-    /// The rotations of layers with a window and without, of which the scaling is for the latter.
+    /// The rotations for layers with a window and without; the scaling is for the latter.
     fn rope_of_layers(&self) -> Result<Value> {
         let theta = self.optional("rope.freq_base").unwrap_or(json!(10000.0));
         let local = self.optional("rope.freq_base_swa").unwrap_or(theta.clone());
@@ -219,8 +219,8 @@ impl Keys<'_> {
         )
     }
 
-    /// The kinds of layers by their windows: all but the last of each period have one, or as the file says. Without the
-    /// size of a window there is none, unless the second argument is `always`.
+    /// The kinds for layers by their windows: all but the last in each period have one, or as the file says. Without the
+    /// window's size there is none, unless the second argument is `always`.
     fn windows(&self, arguments: &str) -> Result<Value> {
         const KEY: &str = "attention.sliding_window_pattern";
         let n_blocks = self.n_blocks()?;

@@ -10,18 +10,18 @@ use super::architecture::{Architecture, Condition, Key, Kind, Source, all, liste
 use super::unread::check_type;
 use crate::error::{Error, Result};
 
-/// The contents of a file, or of one to be written.
+/// A file's contents, or those for a new file.
 pub(super) struct Described<'g> {
     /// The file, for messages.
     pub path: &'g Path,
     pub metadata: &'g BTreeMap<String, Value>,
-    /// The shape of a tensor, by its name there.
+    /// A tensor's shape, by its name in GGUF.
     pub shape: &'g dyn Fn(&str) -> Option<Vec<usize>>,
-    /// Returns the values of a small tensor, by its name in GGUF.
+    /// Returns a small tensor's values, by its name in GGUF.
     pub numbers: &'g dyn Fn(&str) -> Result<Option<Vec<f32>>>,
 }
 
-/// The keys of one architecture.
+/// One architecture's keys.
 pub(super) struct Keys<'g> {
     pub file: &'g Described<'g>,
     pub architecture: &'g str,
@@ -32,7 +32,7 @@ pub(super) struct Keys<'g> {
 /// Returns the `config.json` that a file's keys stand for.
 ///
 /// # Errors
-/// If the architecture is not read, or a key is missing or of another type.
+/// If the architecture is not read, or a key is missing or has another type.
 pub(super) fn config(file: &Described) -> Result<Value> {
     let keys = Keys::of(file);
     check_type(file, keys.architecture)?;
@@ -115,7 +115,7 @@ impl<'g> Keys<'g> {
         Ok(config.into())
     }
 
-    /// The value of a key of `config.json`, if it has one.
+    /// The value for a key in `config.json`, if it has one.
     fn value(&self, key: &Key) -> Result<Option<Value>> {
         let Some(found) = self.optional(key.gguf) else {
             return match (key.kind, key.default) {
@@ -143,7 +143,7 @@ impl<'g> Keys<'g> {
         }))
     }
 
-    /// Returns whether a tensor exists: of several names with `|` between them any, and of a name with `{i}` in any block.
+    /// Returns whether a tensor exists. With `|` between names, any may; a name with `{i}` may be in any block.
     pub(super) fn exists(&self, names: &str) -> bool {
         let n_blocks = self.peek("block_count").and_then(|n| n.as_u64());
         let n_blocks = n_blocks
@@ -156,12 +156,12 @@ impl<'g> Keys<'g> {
         })
     }
 
-    /// The first dimension of a tensor.
+    /// A tensor's first dimension.
     pub(super) fn rows(&self, name: &str) -> Option<usize> {
         (self.file.shape)(name).and_then(|shape| shape.first().copied())
     }
 
-    /// The width of a head.
+    /// A head's width.
     pub(super) fn head_dim(&self) -> Result<usize> {
         match self.optional("attention.key_length") {
             Some(_) => self.size("attention.key_length"),
@@ -169,7 +169,7 @@ impl<'g> Keys<'g> {
         }
     }
 
-    /// How many dimensions of a head turn.
+    /// How many dimensions turn in a head.
     pub(super) fn turning(&self) -> Result<usize> {
         match self.peek("rope.dimension_count") {
             Some(_) => self.size("rope.dimension_count"),
@@ -177,7 +177,7 @@ impl<'g> Keys<'g> {
         }
     }
 
-    /// The width of the model divided by the heads.
+    /// The model's width divided by the heads.
     pub(super) fn divided_width(&self) -> Result<usize> {
         Ok(self.size("embedding_length")? / self.size("attention.head_count")?.max(1))
     }
@@ -204,7 +204,7 @@ impl<'g> Keys<'g> {
         (!found.is_null()).then(|| found.clone())
     }
 
-    /// Keys of the architecture that nothing has looked at.
+    /// The architecture's keys that nothing has read.
     pub(super) fn unread(&self) -> Vec<String> {
         let prefix = format!("{}.", self.architecture);
         let all = self

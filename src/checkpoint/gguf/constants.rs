@@ -1,4 +1,4 @@
-//! Values that a file has under keys and transformers in tensors: those of Apertus' activation.
+//! Values that a file has under keys and transformers in tensors: for Apertus' activation.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::checkpoint::files::{Coding, Compute, StoredForm, TensorFiles};
 use crate::error::{Error, Result};
 
-/// Keys with a number for each layer, and transformers' names of them.
+/// Keys with a number for each layer, and transformers' names for them.
 const KEYS: [(&str, &str, &[usize]); 4] = [
     ("xielu.alpha_n", "mlp.act_fn.alpha_n", &[1]),
     ("xielu.alpha_p", "mlp.act_fn.alpha_p", &[1]),
@@ -23,7 +23,7 @@ struct Constant(f32);
 /// Adds a tensor for each number.
 ///
 /// # Errors
-/// If a key does not hold a number for each of `n_layers`.
+/// If a key does not hold a number for all `n_layers`.
 pub(super) fn add(files: &mut TensorFiles, n_layers: usize) -> Result<()> {
     for (key, name, shape) in KEYS {
         let found = files

@@ -1,4 +1,4 @@
-//! From a configuration to the keys of a GGUF file, and the proof that they say all of it.
+//! From a configuration to the keys in a GGUF file, and the proof that they say all.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -16,14 +16,14 @@ use crate::checkpoint::scheme::Family;
 use crate::config::{RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};
 
-/// The keys of a file, and small tensors that say the rest of its configuration.
+/// A file's keys, and small tensors that say the rest.
 pub(super) struct Description {
     pub keys: BTreeMap<String, Value>,
-    /// Factors of the rotation, by their names there.
+    /// The rotation's factors, by their names there.
     pub factors: Vec<(&'static str, Vec<f32>)>,
 }
 
-/// Returns the entry of the architecture that the model is written as.
+/// Returns the entry by which the model is written.
 ///
 /// # Errors
 /// If there is none.
@@ -41,7 +41,7 @@ pub(super) fn entry(json: &ConfigJson) -> Result<&'static Architecture> {
 }
 
 impl Description {
-    /// Describes a configuration. `n_rows` gives the first dimension of a tensor, by its name in GGUF.
+    /// Describes a configuration. `n_rows` gives a tensor's first dimension, by its name in GGUF.
     ///
     /// # Errors
     /// If a key holds what is no number.
@@ -115,7 +115,7 @@ impl Description {
         Ok(described)
     }
 
-    /// Reads the keys back, as whoever opens the file will, and compares the configuration with the one that it was made of.
+    /// Reads the keys back, as whoever opens the file will, and compares the configuration with the one that it was made from.
     ///
     /// # Errors
     /// If something was lost, which is named.
@@ -168,7 +168,7 @@ fn pattern(stack: &StackConfig) -> Option<Value> {
     }
 }
 
-/// Keys of how a rotation is scaled; returns factors for its frequencies. Of a scaling without words, nothing: the check finds
+/// Sets the keys for a rotation's scaling; returns factors for its frequencies. A scaling without keys sets nothing: the check finds
 /// it.
 fn rotary_scaling(
     rotary: &RotaryConfig,

@@ -1,4 +1,4 @@
-//! Values of Gemma 3n and 4, which differ between layers.
+//! Values for Gemma 3n and 4, which differ between layers.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::config::Keys;
 use crate::error::Result;
 
 impl Keys<'_> {
-    /// Returns an item for each layer of a key that may hold one number for all.
+    /// Returns an item for each layer from a key that may hold one number for all.
     fn of_layers(&self, key: &str) -> Result<Vec<usize>> {
         let n_blocks = self.size("block_count")?;
         match self.optional(key) {
@@ -23,7 +23,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Returns the width of the feed-forwards, and whether the layers that share keys have twice it.
+    /// Returns the feed-forwards' width, and whether the layers that share keys have twice it.
     pub(super) fn feed_forwards(&self) -> Result<(usize, bool)> {
         const KEY: &str = "feed_forward_length";
         let widths = self.of_layers(KEY)?;
@@ -45,7 +45,7 @@ impl Keys<'_> {
         Ok((width, is_wide))
     }
 
-    /// Returns the width and the number of the heads of each layer.
+    /// Returns each layer's head width and number.
     pub(super) fn heads_of_layers(&self) -> Result<Value> {
         let kinds = self.computed("windows", "6 always")?;
         let (full, local) = (self.head_dim()?, self.size("attention.key_length_swa")?);
@@ -63,14 +63,14 @@ impl Keys<'_> {
         Ok(Value::Object(layers.collect::<Map<_, _>>()))
     }
 
-    /// Returns whether layers without a window have no projection of values.
+    /// Returns whether layers without a window have no value projection.
     pub(super) fn values_are_keys(&self) -> Result<bool> {
         let n_blocks = self.size("block_count")?;
         let is_there = |i: usize, name: &str| self.exists(&format!("blk.{i}.{name}.weight"));
         Ok((0..n_blocks).any(|i| is_there(i, "attn_k") && !is_there(i, "attn_v")))
     }
 
-    /// Returns the rotations of both kinds of layers; those without a window turn some dimensions, and the factors of the others
+    /// Returns the rotations for both kinds; those without a window turn some dimensions, and the others' factors
     /// are enormous.
     pub(super) fn rope_with_still_dimensions(&self) -> Result<Value> {
         let turning = match self.optional("rope.dimension_count_swa") {
@@ -103,7 +103,7 @@ impl Keys<'_> {
         }))
     }
 
-    /// Returns the shares of a normal distribution below the given deviations; minus infinity is null.
+    /// Returns a normal distribution's shares below the given deviations; minus infinity is null.
     pub(super) fn shares_below(&self, key: &str) -> Result<Value> {
         let Some(found) = self.optional(key) else {
             return Ok(Value::Null);
@@ -118,12 +118,12 @@ impl Keys<'_> {
     }
 }
 
-/// Returns the share of a normal distribution below `x` deviations, to seven digits, the precision of f32.
+/// Returns a normal distribution's share below `x` deviations, to seven digits, as f32 has.
 fn normal_share(x: f64) -> f64 {
     if x.abs() > 6.0 {
         return if x > 0.0 { 1.0 } else { 0.0 };
     }
-    // The series of erf(x / √2).
+    // The series for erf(x / √2).
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {
         term *= -x * x / (2.0 * n as f64);

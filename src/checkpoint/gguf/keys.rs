@@ -1,11 +1,11 @@
-//! Values that are written under the keys of a GGUF file where `config.json` does not say them.
+//! Values that are written under the keys in a GGUF file where `config.json` does not say them.
 
 use serde_json::{Value, json};
 
 use crate::checkpoint::files::BlockKind;
 use crate::config::{BlockConfig, Position, RotaryConfig, StackConfig};
 
-/// Returns the value for a key of `config.json`.
+/// Returns the value for a key in `config.json`.
 pub(super) fn of_stack(json: &str, stack: &StackConfig) -> Value {
     let block = |of: fn(&BlockConfig) -> Value| stack.blocks.first().map_or(Value::Null, of);
     match json {
@@ -31,7 +31,7 @@ pub(super) fn of_stack(json: &str, stack: &StackConfig) -> Value {
     }
 }
 
-/// Returns the rotation of the first block that has a window, or has none; else of the first.
+/// Returns the rotation from the first block with a window, or without; else from the first.
 pub(super) fn rotary(stack: &StackConfig, in_window: bool) -> Option<&RotaryConfig> {
     let mut blocks = stack.blocks.iter();
     let found = blocks.find(|block| block.attention.window.is_some() == in_window);
@@ -41,7 +41,7 @@ pub(super) fn rotary(stack: &StackConfig, in_window: bool) -> Option<&RotaryConf
     }
 }
 
-/// Returns the number in `general.file_type` of a kind that a whole file may be made of.
+/// Returns the number in `general.file_type` for a kind that a whole file may have.
 pub(super) fn file_type(kind: BlockKind) -> u32 {
     match kind {
         BlockKind::Q4_0 => 2,

@@ -1,4 +1,4 @@
-//! The two tensors of latent attention that llama.cpp's converter makes of `kv_b_proj`: that of the keys, transposed, and that of
+//! The two tensors that llama.cpp's converter makes from `kv_b_proj` in latent attention: for keys, transposed, and for
 //! the values.
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::{BlockTensor, ConversionStep};
 use crate::checkpoint::files::{Coding, Compute, GgufTensor, StoredForm, TensorFiles};
 use crate::error::Result;
 
-/// The rows of all heads: of each, those of its key and then those of its value.
+/// All heads' rows: for each, its key's and then its value's.
 #[derive(Debug)]
 struct KeyValue {
     /// `[n_heads, rank, key_rows]`.
@@ -19,13 +19,13 @@ struct KeyValue {
     value: BlockTensor,
 }
 
-/// Adds the tensor that a block's `attn_k_b` and `attn_v_b` were made of, and returns whether this is one of them.
+/// Adds the tensor that a block's `attn_k_b` and `attn_v_b` were made from, and returns whether this is either.
 ///
 /// # Errors
 /// If their shapes do not fit each other.
 pub(super) fn add(files: &mut TensorFiles, tensor: &GgufTensor) -> Result<bool> {
     if let Some(block) = tensor.name.strip_suffix(".attn_v_b.weight") {
-        // That of the key takes it.
+        // The key's tensor takes it.
         let of_key = format!("{block}.attn_k_b.weight");
         let gguf = files.gguf();
         return Ok(gguf.is_some_and(|gguf| gguf.tensors.iter().any(|other| other.name == of_key)));

@@ -51,7 +51,7 @@ use crate::checkpoint::files::{
 };
 use crate::error::{Error, Result};
 
-/// Returns a GGUF file's keys as a `config.json`, and the spelling of each in the file: messages name what the file has.
+/// Returns a GGUF file's keys as a `config.json`, and their spelling in the file: messages name what the file has.
 pub(super) fn config(path: &Path) -> Result<(Value, BTreeMap<String, String>)> {
     let files = TensorFiles::open(path)?;
     let Some(gguf) = files.gguf() else {
@@ -73,7 +73,7 @@ pub(super) fn config(path: &Path) -> Result<(Value, BTreeMap<String, String>)> {
     })
 }
 
-/// Calls a function with the contents of an open file.
+/// Calls a function with an open file's contents.
 fn described<T>(
     files: &TensorFiles,
     gguf: &Gguf,
@@ -95,7 +95,7 @@ fn described<T>(
     })
 }
 
-/// Returns the entry whose names the tensors have: that of the file, or of the `model_type` of a configuration beside it.
+/// Returns the entry whose names the tensors have: the file's, or the one for the `model_type` in a configuration beside it.
 fn entry(
     files: &TensorFiles,
     gguf: &Gguf,
@@ -163,7 +163,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         constants::add(files, n_layers.unwrap_or(0) as usize)?;
     }
     for tensor in tensors {
-        // Factors of the rotation became a part of the configuration.
+        // The rotation's factors are in the configuration.
         let is_configuration = tensor.name.starts_with("rope_");
         if is_configuration || entry.leaves_out(&tensor.name, first_unused) {
             files.take(&tensor.name);
@@ -207,7 +207,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
     Ok(())
 }
 
-/// The number of the first block that only predicts tokens beyond the next, as draft models do; such blocks are the last.
+/// The first block's number that only predicts tokens beyond the next, as draft models do; such blocks are the last.
 fn first_unused_block(metadata: &BTreeMap<String, Value>) -> u64 {
     let architecture = metadata.get("general.architecture").and_then(Value::as_str);
     let size = |key: &str| {
@@ -224,8 +224,8 @@ fn first_unused_block(metadata: &BTreeMap<String, Value>) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConversionStep {
     None,
-    /// The rows of each head are interleaved in pairs; reading separates them into halves. The fields are the number of heads, and
-    /// how many of them, the first, are so.
+    /// The rows of each head are interleaved in pairs; reading separates them into halves. The fields are the head count, and
+    /// how many, from the first, are so.
     Unpermute(usize, usize),
     /// Gemma's norms are stored plus one.
     LessOne,

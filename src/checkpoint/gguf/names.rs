@@ -1,4 +1,4 @@
-//! Names of GGUF tensors and of transformers', and the steps that llama.cpp's converter took for some of them.
+//! GGUF's tensor names and transformers', and the steps that llama.cpp's converter took.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::ConversionStep;
 use super::architecture::Architecture;
 
 impl Architecture {
-    /// Returns transformers' name of a tensor; it has `{e}` where the tensor is a stack of experts.
+    /// Returns transformers' name for a tensor; it has `{e}` where the tensor stacks experts.
     pub fn translated(&self, name: &str) -> Option<String> {
         let (module, parameter) = name.rsplit_once('.')?;
         let (pattern, number) = pattern_of(module);
@@ -27,7 +27,7 @@ impl Architecture {
         })
     }
 
-    /// Returns the GGUF name of one of transformers' tensors, and the number of its expert in a stack. Names may lack the base
+    /// Returns the GGUF name for a tensor in transformers, and its expert's index in a stack. Names may lack the base
     /// model's prefix, or have one where the table has none.
     pub fn original(&self, name: &str) -> Option<(String, Option<usize>)> {
         let (module, parameter) = name.rsplit_once('.')?;
@@ -51,7 +51,7 @@ impl Architecture {
         })
     }
 
-    /// Returns whether a tensor of this name is not read: one of a dropped module, or of a block from this number on.
+    /// Returns whether a tensor with this name is not read: its module is dropped, or its block has this number or a later one.
     pub fn leaves_out(&self, name: &str, first_unused: u64) -> bool {
         let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
         match module
@@ -68,7 +68,7 @@ impl Architecture {
         }
     }
 
-    /// Returns the step that is undone as a tensor of this name is read.
+    /// Returns the step that is undone as a tensor with this name is read.
     pub fn step(&self, config: &Value, name: &str) -> ConversionStep {
         let size = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(1) as usize;
         let (n_heads, n_kv_heads) = (size("num_attention_heads"), size("num_key_value_heads"));
@@ -93,7 +93,7 @@ impl Architecture {
     }
 }
 
-/// Returns the name of a module with `{i}` in the place of its block's number, and that number.
+/// Returns a module's name with `{i}` for its block's number, and that number.
 fn pattern_of(module: &str) -> (String, Option<&str>) {
     let is_number =
         |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -103,7 +103,7 @@ fn pattern_of(module: &str) -> (String, Option<&str>) {
     (parts.collect::<Vec<_>>().join("."), number)
 }
 
-/// Returns the indices that stand for `{i}` and `{e}` of a pattern in a name.
+/// Returns the indices that stand for `{i}` and `{e}` in a pattern.
 fn numbers(pattern: &str, name: &str) -> Option<[Option<usize>; 2]> {
     let mut found = [None, None];
     let mut parts = name.split('.');

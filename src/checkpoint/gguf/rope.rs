@@ -1,4 +1,4 @@
-//! The scaling of rotary embeddings, from the keys and tensors of a GGUF file.
+//! Scaling for rotary embeddings, from keys and tensors in a GGUF file.
 
 use serde_json::{Value, json};
 

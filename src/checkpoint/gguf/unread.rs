@@ -1,4 +1,4 @@
-//! Keys of a GGUF file that nothing else reads: those that change nothing, and the refusal of others.
+//! Keys in a GGUF file that nothing else reads: those that change nothing, and refuses others.
 
 use serde_json::{Value, json};
 
@@ -12,19 +12,19 @@ use crate::error::{Error, Result};
 enum Neutral {
     /// Always: it is about training or the conversion, or read elsewhere.
     Always,
-    /// With one of these values.
+    /// With these values.
     At(&'static [f64]),
     /// With the model's width divided by the heads.
     DividedWidth,
-    /// With the width of a head.
+    /// With a head's width.
     HeadDim,
-    /// With one over the root of the width of a head, or 0 for that.
+    /// With one over a head's root width, or 0 for that.
     ScaleOfHead,
     /// With the same number as another key.
     As(&'static str),
 }
 
-/// Keys without their architecture. `llama_model_base::load_hparams` of llama.cpp reads them for every architecture, or for
+/// Keys without their architecture. `llama_model_base::load_hparams` in llama.cpp reads them for every architecture, or for
 /// those that are not read here.
 const KNOWN: [(&str, Neutral); 31] = [
     ("vocab_size", Neutral::Always),
@@ -140,7 +140,7 @@ pub(super) fn check_type(file: &Described, architecture: &str) -> Result<()> {
     })
 }
 
-/// The arithmetic that an architecture has and the crate lacks, for a message: patterns of names.
+/// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
 const LACKING: [(&[&str], &str); 12] = [
     (
         &[
