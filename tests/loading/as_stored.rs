@@ -110,8 +110,11 @@ fn unquantized_files_and_layers_in_memory_are_refused_with_the_cure() {
     assert!(message.contains("no weight has any"), "{message}");
 }
 
+/// A type, the form that its matrices have instead, and their number.
+type Otherwise = (&'static str, InsteadOfStored, usize);
+
 /// Types of the files' matrices that are not packed as stored, as `weights/fixtures` wrote them.
-const OTHERWISE: [(&str, &[(&str, InsteadOfStored, usize)]); 8] = [
+const OTHERWISE: [(&str, &[Otherwise]); 8] = [
     (
         "gguf/few-bits/model.gguf",
         &[
