@@ -333,8 +333,9 @@ impl Stack {
         let value = pass.value(("stack", is_packed), &rows)?;
         drop(rows);
         // Without a cache, keys that layers share stay in one of this pass.
-        let mut own = (is_packed && cache.is_none()).then(|| self.new_cache());
-        let cache = cache.or(own.as_mut().filter(|_| self.shares_keys()));
+        let has_own = is_packed && cache.is_none() && self.shares_keys();
+        let mut own = has_own.then(|| self.new_cache());
+        let cache = cache.or(own.as_mut());
         // An observer may compute, and must not find its threads kept by a team.
         let has_team = observer.is_none() && matches!(value.route(), Route::Kernels);
         let work = || {
@@ -358,7 +359,7 @@ impl Stack {
     ) -> Result<Value> {
         let train = pass.context.train();
         let inputs = self.inputs_of_layers(&x, pass)?;
-        let mut x = self.before_blocks(&x, train)?;
+        let mut x = self.before_blocks(x, train)?;
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(train)? {
                 continue;
@@ -390,10 +391,10 @@ impl Stack {
     }
 
     /// What the first block reads: the input, or the streams made of it.
-    pub(crate) fn before_blocks(&self, x: &Value, train: bool) -> Result<Value> {
+    pub(crate) fn before_blocks(&self, x: Value, train: bool) -> Result<Value> {
         match &self.shared.streams {
-            Some(streams) => streams.opened(x, train),
-            None => Ok(x.clone()),
+            Some(streams) => streams.opened(&x, train),
+            None => Ok(x),
         }
     }
 

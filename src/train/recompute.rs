@@ -82,7 +82,7 @@ pub fn backward_recomputing(
         Some(_) => {
             let pass = Pass::new(context, x.dims())?;
             let x = pass.value(of(stack), x)?;
-            stack.before_blocks(&x, context.train())?.tensor()?
+            stack.before_blocks(x, context.train())?.tensor()?
         }
     };
     let mut hidden = opened.detach();
