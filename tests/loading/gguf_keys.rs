@@ -68,6 +68,9 @@ fn keys_that_change_results_are_read_or_refused_by_name() {
         ("gemma2", "gemma2.attention.head_count_kv", wholes(&[2, 2])),
         ("gemma2", "gemma2.feed_forward_length", wholes(&[64, 64])),
         ("bert", "bert.pooling_type", whole(1)),
+        // A model without experts, as some converters say it.
+        ("llama", "llama.expert_count", whole(0)),
+        ("llama", "llama.expert_used_count", whole(0)),
         ("llama", "mradermacher.quantized_by", text("someone")),
     ];
     for (file, key, value) in neutral {

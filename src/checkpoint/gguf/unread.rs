@@ -26,7 +26,7 @@ enum Neutral {
 
 /// Keys without their architecture. `llama_model_base::load_hparams` in llama.cpp reads them for every architecture, or for
 /// those that are not read here.
-const KNOWN: [(&str, Neutral); 31] = [
+const KNOWN: [(&str, Neutral); 33] = [
     ("vocab_size", Neutral::Always),
     ("context_length", Neutral::Always),
     ("pooling_type", Neutral::Always),
@@ -59,6 +59,8 @@ const KNOWN: [(&str, Neutral); 31] = [
     ("attn_logit_softcapping", Neutral::At(&[0.0])),
     ("final_logit_softcapping", Neutral::At(&[0.0])),
     ("expert_weights_scale", Neutral::At(&[0.0, 1.0])),
+    ("expert_count", Neutral::At(&[0.0])),
+    ("expert_used_count", Neutral::At(&[0.0])),
     ("expert_group_count", Neutral::At(&[0.0, 1.0])),
     ("nextn_predict_layers", Neutral::At(&[0.0])),
 ];
