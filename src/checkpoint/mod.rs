@@ -77,7 +77,7 @@ pub use loader::Loader;
 pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;
 pub use report::{AppliedAdapter, Conversion, LoadReport, UsedTensor};
-pub use save::{GgufType, IfExists, Quantization, QuantizedTensor, SaveOptions};
+pub use save::{Existing, GgufType, Quantization, QuantizedTensor, SaveOptions};
 pub use tensor_parallel::TensorParallel;
 pub use two_stacks::OtherStack;
 

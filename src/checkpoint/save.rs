@@ -35,7 +35,7 @@ pub(super) const CONFIG: &str = "config.json";
 
 /// Controls saving to a directory that is not empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IfExists {
+pub enum Existing {
     /// Returns an error and leaves it as it is.
     #[default]
     Refuse,
@@ -51,7 +51,7 @@ pub enum IfExists {
 #[must_use]
 pub struct SaveOptions {
     max_shard_bytes: u64,
-    pub(super) if_exists: IfExists,
+    pub(super) existing: Existing,
 }
 
 impl Default for SaveOptions {
@@ -59,7 +59,7 @@ impl Default for SaveOptions {
     fn default() -> Self {
         Self {
             max_shard_bytes: 5_000_000_000,
-            if_exists: IfExists::Refuse,
+            existing: Existing::Refuse,
         }
     }
 }
@@ -69,7 +69,7 @@ impl SaveOptions {
         /// Sets the maximum size of a shard in bytes. A single tensor is never split.
         max_shard_bytes(bytes: u64) => max_shard_bytes = bytes;
         /// Sets what happens to a directory that is not empty.
-        if_exists(if_exists: IfExists) => if_exists = if_exists;
+        existing(existing: Existing) => existing = existing;
     }
 
     /// Writes a copy of `checkpoint` to `directory` in which the given parameters replace those in its files. Parameters are
@@ -96,7 +96,7 @@ impl SaveOptions {
         parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<()> {
         let tensors = SavedTensors::new(checkpoint, parameters)?;
-        let target = SaveTarget::new(directory.as_ref(), self.if_exists)?;
+        let target = SaveTarget::new(directory.as_ref(), self.existing)?;
         let metadata = checkpoint.files.metadata();
         let metadata = metadata.iter().map(|(k, v)| (k.clone(), v.clone()));
         self.write_weights(

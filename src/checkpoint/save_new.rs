@@ -120,7 +120,7 @@ impl SaveOptions {
             });
         }
         records.sort_by(|a, b| a.name.cmp(&b.name));
-        let target = SaveTarget::new(directory.as_ref(), self.if_exists)?;
+        let target = SaveTarget::new(directory.as_ref(), self.existing)?;
         let staging = target.staging();
         self.write_weights(staging, records, HashMap::new(), |name, write| {
             match (on_disk.get(name), added.get(name)) {

@@ -17,7 +17,7 @@ use std::{
 use candle_blocks::{
     Architecture, Checkpoint, SaveOptions,
     candle_core::{DType, Device, Tensor},
-    checkpoint::{GgufType, IfExists, Quantization},
+    checkpoint::{Existing, GgufType, Quantization},
     train::{AdamW, AdamWConfig, Fresh, Lora, LoraConfig, ParameterGroup},
 };
 use tempfile::TempDir;
@@ -55,7 +55,7 @@ fn changed(checkpoint: &Checkpoint, writer: u64) -> Vec<(String, Tensor)> {
 fn operation(name: &str, target: &Path, writer: u64) -> Box<dyn FnOnce() -> Result<(), String>> {
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
     let target = target.to_path_buf();
-    let replacing = SaveOptions::default().if_exists(IfExists::Replace);
+    let replacing = SaveOptions::default().existing(Existing::Replace);
     let words = |result: candle_blocks::Result<()>| result.map_err(|error| error.to_string());
     match name {
         "save in a new directory" | "save" => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use candle_blocks::candle_core::{DType, Device, Tensor, safetensors::load};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::checkpoint::{
-    GgufType, IfExists, Quantization, QuantizedTensor, files::TensorFiles,
+    Existing, GgufType, Quantization, QuantizedTensor, files::TensorFiles,
 };
 use candle_blocks::{Checkpoint, CheckpointOptions, SaveOptions};
 use serde_json::{Value, json};
@@ -320,7 +320,7 @@ fn inexpressible_settings_and_existing_files_are_refused_without_leftovers() {
         "{said}"
     );
     assert_eq!(std::fs::read(&file).unwrap(), before);
-    let replacing = SaveOptions::default().if_exists(IfExists::Replace);
+    let replacing = SaveOptions::default().existing(Existing::Replace);
     let none = HashMap::<String, Tensor>::new;
     replacing
         .save_quantized(&checkpoint, gguf, &file, none(), |_| Ok(()))

@@ -18,7 +18,7 @@ const IN_PLACE: &[(&str, &str)] = &[
     ("`TextOptions::pooling`", "`--pooling NAME`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),
     ("`TextEmbedder`", "`candle-blocks embed`"),
-    ("`IfExists::Replace`", "`--replace`"),
+    ("`Existing::Replace`", "`--replace`"),
     ("`Beside::First`", "`--files-beside`"),
     (
         "`--adapter` or `CheckpointOptions::adapter`",

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use candle_blocks::candle_core::Tensor;
-use candle_blocks::checkpoint::{GgufType, IfExists, Quantization, QuantizedTensor};
+use candle_blocks::checkpoint::{Existing, GgufType, Quantization, QuantizedTensor};
 use candle_blocks::{Error, SaveOptions};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -94,10 +94,10 @@ pub fn quantize(args: &Args) -> Result<Outcome> {
     let unchanged = Vec::<(String, Tensor)>::new();
     let quantization = args.quantization();
     let existing = match args.replace {
-        true => IfExists::Replace,
-        false => IfExists::Refuse,
+        true => Existing::Replace,
+        false => Existing::Refuse,
     };
-    let saved = SaveOptions::default().if_exists(existing).save_quantized(
+    let saved = SaveOptions::default().existing(existing).save_quantized(
         &checkpoint,
         quantization,
         &args.output,

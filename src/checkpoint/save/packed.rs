@@ -43,7 +43,7 @@ impl SaveOptions {
             );
             return Err(Error::input(files.path().display().to_string(), reason));
         }
-        let target = SaveTarget::new(path, self.if_exists)?;
+        let target = SaveTarget::new(path, self.existing)?;
         let metadata = files.metadata().iter();
         let metadata = metadata.map(|(k, v)| (k.clone(), v.clone())).collect();
         let each = RefCell::new(each);

@@ -5,7 +5,7 @@ use std::path::Path;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::{IfExists, SaveOptions, SavedTensors};
+use super::{Existing, SaveOptions, SavedTensors};
 use crate::checkpoint::files::BlockKind;
 use crate::checkpoint::gguf::{self, Dense};
 use crate::checkpoint::quantized::IntegerPacking;
@@ -150,7 +150,7 @@ impl SaveOptions {
             let path = checkpoint.files.directory().to_path_buf();
             return Err(Error::MissingConfig { path });
         };
-        check_file(path, self.if_exists)?;
+        check_file(path, self.existing)?;
         let ignored = &checkpoint.plan.ignored;
         let records = tensors.records().into_iter();
         let records: Vec<_> = records
@@ -188,20 +188,20 @@ impl SaveOptions {
 }
 
 /// Refuses to replace a file, unless that is allowed.
-fn check_file(path: &Path, existing: IfExists) -> Result<()> {
+fn check_file(path: &Path, existing: Existing) -> Result<()> {
     let refused = |reason: &str| Err(Error::input(path.display().to_string(), reason));
     match existing {
         _ if !path.exists() => {
             let folder = directory(path);
             std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "create", source))
         }
-        IfExists::Refuse => refused(
-            "it exists already; give a new name, or replace this file (`IfExists::Replace`)",
+        Existing::Refuse => refused(
+            "it exists already; give a new name, or replace this file (`Existing::Replace`)",
         ),
-        IfExists::Replace if !gguf::is_gguf(path) => {
+        Existing::Replace if !gguf::is_gguf(path) => {
             refused("it is not a GGUF file; give another name")
         }
-        IfExists::Replace => Ok(()),
+        Existing::Replace => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::companions::{is_companion, keep};
-use super::{CONFIG, IfExists};
+use super::{CONFIG, Existing};
 use crate::checkpoint::files::INDEX;
 use crate::checkpoint::unfinished::TemporaryDirectory;
 use crate::checkpoint::write::directory as parent_of;
@@ -14,13 +14,13 @@ use crate::error::{Error, Result};
 pub(in crate::checkpoint) struct SaveTarget {
     directory: PathBuf,
     staging: TemporaryDirectory,
-    existing: IfExists,
+    existing: Existing,
     /// The final directory existed and was not empty.
     replaces: bool,
 }
 
 impl SaveTarget {
-    pub fn new(directory: &Path, existing: IfExists) -> Result<Self> {
+    pub fn new(directory: &Path, existing: Existing) -> Result<Self> {
         let failed = |source| Error::io(directory, "create", source);
         let (directory, replaces) = match fs::canonicalize(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -177,7 +177,7 @@ fn exchange(_: &Path, _: &Path) -> io::Result<bool> {
 }
 
 /// Returns whether a directory exists and is not empty; an error if it may not be replaced.
-fn is_full(directory: &Path, existing: IfExists) -> Result<bool> {
+fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
     let entries: io::Result<Vec<_>> = fs::read_dir(directory).and_then(|entries| {
         entries
             .map(|entry| entry.and_then(|entry| Ok((entry.file_type()?, entry))))
@@ -199,18 +199,18 @@ fn is_full(directory: &Path, existing: IfExists) -> Result<bool> {
                 || name.starts_with("model") && name.ends_with(".safetensors"));
         let refused = |reason: String| Err(Error::input(directory.display().to_string(), reason));
         match existing {
-            IfExists::Refuse => {
+            Existing::Refuse => {
                 return refused(format!(
-                    "it contains {name}; give a new directory, or replace this one (`IfExists::Replace`)"
+                    "it contains {name}; give a new directory, or replace this one (`Existing::Replace`)"
                 ));
             }
-            IfExists::Replace if !is_ours && !is_companion(&name, &path) => {
+            Existing::Replace if !is_ours && !is_companion(&name, &path) => {
                 return refused(format!(
                     "it contains {name}, which saving neither writes nor keeps; move it away, or \
                      give another directory"
                 ));
             }
-            IfExists::Replace => {}
+            Existing::Replace => {}
         }
     }
     Ok(!entries.is_empty())
@@ -235,7 +235,7 @@ mod tests {
                 let directory = &directory;
                 scope.spawn(move || {
                     for _ in 0..100 {
-                        let target = SaveTarget::new(directory, IfExists::Replace).unwrap();
+                        let target = SaveTarget::new(directory, Existing::Replace).unwrap();
                         for name in names {
                             fs::write(target.staging().join(name), [writer]).unwrap();
                         }
@@ -265,9 +265,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("target");
         for (existing, name, may) in [
-            (IfExists::Refuse, CONFIG, false),
-            (IfExists::Replace, "notes.txt", false),
-            (IfExists::Replace, CONFIG, true),
+            (Existing::Refuse, CONFIG, false),
+            (Existing::Replace, "notes.txt", false),
+            (Existing::Replace, CONFIG, true),
         ] {
             let target = SaveTarget::new(&directory, existing).unwrap();
             fs::write(target.staging().join(INDEX), "new").unwrap();
