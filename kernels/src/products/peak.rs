@@ -67,10 +67,14 @@ mod tests {
                 WeightFormat::Int4By64,
             ];
             let speeds = formats.map(|format| peak(Cpu { isa, threads: 1 }, format));
-            // Upper bound: 512 bits, 2 units, 7 GHz; a tile's bfloat16 product in 16 cycles. Lower bound: one
-            // multiply-add in 100 ns.
+            // Upper bound: 512 bits, 2 units, 7 GHz; a tile's product of bfloat16 or int8 in 16 cycles. Lower bound:
+            // one multiply-add in 100 ns.
             let tiles = if isa.name() == "amx" { 8.0 } else { 1.0 };
-            for (speed, at_once) in speeds.into_iter().zip([1.0, 1.0, 2.0 * tiles, 4.0, 4.0]) {
+            for (speed, at_once) in
+                speeds
+                    .into_iter()
+                    .zip([1.0, 1.0, 2.0 * tiles, 4.0 * tiles, 4.0])
+            {
                 let possible = (2e7..450e9 * at_once).contains(&speed);
                 assert!(possible, "{isa}: {speed}");
             }
