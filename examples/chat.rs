@@ -10,21 +10,21 @@
 
 use std::{env::args, io::Write};
 
-use candle_blocks::generate::{GenerationOptions, Sampler, Sampling};
-use candle_blocks::text::{ChatTemplate, Message, TextGenerator};
-use candle_blocks::{Checkpoint, Precision, Result};
+use candle_blocks::generate::{Sampler, Sampling};
+use candle_blocks::text::{ChatTemplate, Message, TextOptions};
+use candle_blocks::{Precision, Result};
 
 fn main() -> Result<()> {
     let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/tiny-gpt-text");
     let directory = args().nth(1).unwrap_or(committed.to_string());
     let text = args().nth(2).unwrap_or("Anne Elliot was ".to_string());
 
-    let checkpoint = Checkpoint::open(directory)?;
-    let model = checkpoint.packed_model(Precision::Bf16)?;
-    let options = GenerationOptions::of(&checkpoint)?.with_max_new_tokens(200);
+    let options = TextOptions::default().precision(Precision::Bf16);
+    let generator = options.generator(directory)?;
+    let options = generator.options().clone().with_max_new_tokens(200);
     let usual = Sampling::at(0.7).with_top_p(0.9);
     let sampler = Sampler::new(options.recommended.unwrap_or(usual))?;
-    let generator = TextGenerator::new(&checkpoint, &model)?.with_options(options);
+    let generator = generator.with_options(options);
 
     let prompt = match ChatTemplate::of(generator.tokenizer()) {
         Ok(_) => generator.chat(&[Message::user(text)])?,

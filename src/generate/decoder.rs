@@ -1,5 +1,7 @@
 //! The trait for models in generation: new tokens in, logits out.
 
+use std::sync::Arc;
+
 use candle_core::{Error, Result, Tensor, bail};
 
 use crate::config::{EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
@@ -55,20 +57,21 @@ pub trait Decoder {
 
 /// A decoder with its own cache, and optionally an encoder's output that it attends to.
 #[derive(Clone, Debug)]
-pub struct CausalDecoder<'m> {
-    model: &'m Model,
+pub struct CausalDecoder {
+    model: Arc<Model>,
     cache: ModelCache,
     encoded: Option<Encoded>,
     /// If sequences are copied: the index of the encoder's sequence to which each one attends.
     copied: Option<Vec<usize>>,
 }
 
-impl<'m> CausalDecoder<'m> {
+impl CausalDecoder {
     /// Starts with an empty cache.
-    pub fn new(model: &'m Model) -> Self {
+    pub fn new(model: impl Into<Arc<Model>>) -> Self {
+        let model = model.into();
         Self {
-            model,
             cache: model.new_cache(),
+            model,
             encoded: None,
             copied: None,
         }
@@ -81,7 +84,7 @@ impl<'m> CausalDecoder<'m> {
     }
 }
 
-impl Decoder for CausalDecoder<'_> {
+impl Decoder for CausalDecoder {
     fn next_logits(&mut self, new: &ModelInput) -> Result<Tensor> {
         if let (Some(copied), Some(ids)) = (&mut self.copied, &new.input_ids)
             && copied.is_empty()
@@ -140,7 +143,7 @@ impl Decoder for CausalDecoder<'_> {
     }
 
     fn max_positions(&self) -> Option<usize> {
-        max_positions(self.model)
+        max_positions(&self.model)
     }
 
     fn renewed_after(&self) -> usize {

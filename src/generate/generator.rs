@@ -1,25 +1,29 @@
 //! A model together with its generation options.
 
+use std::sync::Arc;
+
 use super::{CausalDecoder, Choose, Decoder, Generation, GenerationOptions, StopStrings};
 use crate::config::{EmbeddingsConfig, Task, getters};
 use crate::error::{Error, Result};
 use crate::model::{Encoded, Model};
 
-/// Continues prompts with a decoder-only model; the [module](super) has an example. It can be shared among threads: each
-/// generation has its own cache.
+/// Continues prompts with a decoder-only model; the [module](super) has an example. It owns its model, or shares the weights
+/// of a borrowed one. It can be shared among threads: each generation has its own cache.
 #[derive(Clone, Debug)]
-pub struct Generator<'m> {
-    model: &'m Model,
+pub struct Generator {
+    model: Arc<Model>,
     options: GenerationOptions,
     stop_strings: Option<StopStrings>,
 }
 
-impl<'m> Generator<'m> {
-    /// Makes a generator with these options.
+impl Generator {
+    /// Makes a generator with these options. `model` is a [`Model`], an `Arc` of one, or a reference, whose weights the
+    /// generator shares.
     ///
     /// # Errors
     /// If the model has no language modeling head.
-    pub fn new(model: &'m Model, options: GenerationOptions) -> Result<Self> {
+    pub fn new(model: impl Into<Arc<Model>>, options: GenerationOptions) -> Result<Self> {
+        let model = model.into();
         let found = match model.task() {
             Some(Task::CausalLm) => {
                 return Ok(Self {
@@ -47,7 +51,7 @@ impl<'m> Generator<'m> {
 
     getters! {
         /// Returns the model.
-        model(&self) -> &'m Model => self.model;
+        model(&self) -> &Arc<Model> => &self.model;
         /// Returns the options.
         options(&self) -> &GenerationOptions => &self.options;
     }
@@ -61,19 +65,24 @@ impl<'m> Generator<'m> {
         &self,
         prompts: &[Vec<u32>],
         choose: C,
-    ) -> Result<Generation<CausalDecoder<'m>, C>> {
+    ) -> Result<Generation<CausalDecoder, C>> {
         self.check_tokens(prompts)?;
         let options = self.options.clone();
-        self.begin(CausalDecoder::new(self.model), prompts, choose, options)
+        self.begin(
+            CausalDecoder::new(self.model.clone()),
+            prompts,
+            choose,
+            options,
+        )
     }
 
     fn begin<C: Choose>(
         &self,
-        decoder: CausalDecoder<'m>,
+        decoder: CausalDecoder,
         prompts: &[Vec<u32>],
         choose: C,
         options: GenerationOptions,
-    ) -> Result<Generation<CausalDecoder<'m>, C>> {
+    ) -> Result<Generation<CausalDecoder, C>> {
         let stop = self.stop_strings.clone();
         Generation::stopping_at(stop, decoder, prompts, choose, options)
     }
@@ -89,14 +98,14 @@ impl<'m> Generator<'m> {
         encoded: Encoded,
         prompts: &[Vec<u32>],
         choose: C,
-    ) -> Result<Generation<CausalDecoder<'m>, C>> {
+    ) -> Result<Generation<CausalDecoder, C>> {
         self.check_tokens(prompts)?;
         let (batch, n) = (encoded.hidden_states.dim(0)?, prompts.len());
         if batch != n {
             let reason = format!("there are {n}, but the encoder's batch has {batch} sequences");
             return Err(Error::input("prompt", reason));
         }
-        let decoder = CausalDecoder::new(self.model).with_encoder_output(encoded);
+        let decoder = CausalDecoder::new(self.model.clone()).with_encoder_output(encoded);
         let mut options = self.options.clone();
         if options.speech.is_some()
             && let (Some(n), Some(positions)) = (options.max_new_tokens, decoder.max_positions())

@@ -99,7 +99,7 @@ impl SpeechStart {
     }
 }
 
-impl Generator<'_> {
+impl Generator {
     /// Returns the decoder's prompt for each sequence in the encoder's output: the token
     /// [`GenerationOptions::decoder_start`], followed by the tokens in [`GenerationOptions::speech`].
     ///
@@ -143,7 +143,7 @@ impl Generator<'_> {
             max_new_tokens: Some(1),
             ..GenerationOptions::default()
         };
-        let generator = Generator::new(self.model(), options)?;
+        let generator = Generator::new(self.model().clone(), options)?;
         let mut generation =
             generator.start_with_encoder(encoded.clone(), prompts, Sampler::greedy())?;
         for step in &mut generation {

@@ -1,5 +1,7 @@
 //! A whole model, and its walk: embeddings, blocks, pooler, head.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Module, Result, Tensor, bail};
 
 use super::{ModelCache, ModelInput, ModelOutput};
@@ -22,6 +24,13 @@ pub struct Model {
     pub(super) pooler: Option<Readout>,
     pub(super) head: Option<Readout>,
     pub(super) device: Device,
+}
+
+/// Copies the layers, which share their weights with the model's.
+impl From<&Model> for Arc<Model> {
+    fn from(model: &Model) -> Self {
+        Self::new(model.clone())
+    }
 }
 
 impl Model {

@@ -1,5 +1,6 @@
 //! Generates text from text.
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use super::pieces::TextPieces;
@@ -11,15 +12,14 @@ use crate::error::Result;
 use crate::generate::{CausalDecoder, Choose, Finish, Generation, GenerationOptions, Generator};
 use crate::model::Model;
 
-/// Continues texts with a decoder-only model.
+/// Continues texts with a decoder-only model. It owns its model and tokenizer, and can be shared among threads.
 ///
 /// ```no_run
+/// use candle_blocks::Precision;
 /// use candle_blocks::generate::{Sampler, Sampling};
-/// use candle_blocks::text::{Message, TextGenerator};
-/// use candle_blocks::{Checkpoint, Precision};
-/// let checkpoint = Checkpoint::open("Qwen2.5-0.5B-Instruct")?;
-/// let model = checkpoint.packed_model(Precision::Bf16)?;
-/// let generator = TextGenerator::new(&checkpoint, &model)?.with_stop_strings(&["\n\n"]);
+/// use candle_blocks::text::{Message, TextGenerator, TextOptions};
+/// let options = TextOptions::default().precision(Precision::Bf16);
+/// let generator = options.generator("Qwen2.5-0.5B-Instruct")?.with_stop_strings(&["\n\n"]);
 /// let story = generator.generate("Once upon a time", Sampler::greedy())?;
 ///
 /// let prompt = generator.chat(&[Message::user("Why is the sky blue?")])?;
@@ -29,15 +29,16 @@ use crate::model::Model;
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct TextGenerator<'m> {
-    model: &'m Model,
-    tokenizer: Tokenizer,
+pub struct TextGenerator {
+    model: Arc<Model>,
+    tokenizer: Arc<Tokenizer>,
     /// The chat template, once a conversation has used it.
     template: OnceLock<Arc<ChatTemplate>>,
     options: GenerationOptions,
     stop_strings: Vec<String>,
     /// `prefix` in `config.json`, which transformers' `TextGenerationPipeline` puts before a text.
     prefix: String,
+    notes: Vec<String>,
 }
 
 /// A prompt as tokens.
@@ -47,30 +48,48 @@ pub struct Prompt {
     pub ids: Vec<u32>,
 }
 
-impl<'m> TextGenerator<'m> {
-    /// Reads the checkpoint's tokenizer and its `generation_config.json`.
+impl TextGenerator {
+    /// Opens a folder or a GGUF file, packed in f32 for inference on the CPU. [`TextOptions`](super::TextOptions) has more
+    /// options.
+    ///
+    /// # Errors
+    /// The errors of [`TextOptions::generator`](super::TextOptions::generator).
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        super::TextOptions::default().generator(path)
+    }
+
+    /// Makes a generator of a model that is loaded already, with the checkpoint's tokenizer and `generation_config.json`.
+    /// `model` is a [`Model`], an `Arc` of one, or a reference, whose weights the generator shares.
     ///
     /// # Errors
     /// If there is no tokenizer, it has more tokens than the model, or the model has no language modeling head.
-    pub fn new(checkpoint: &Checkpoint, model: &'m Model) -> Result<Self> {
+    pub fn new(checkpoint: &Checkpoint, model: impl Into<Arc<Model>>) -> Result<Self> {
+        let model = model.into();
         let tokenizer = Tokenizer::of(checkpoint)?;
         if let crate::config::EmbeddingsConfig::Tokens(tokens) = &model.config().embeddings {
             tokenizer.check_vocabulary(tokens.n_tokens)?;
         }
         let options = GenerationOptions::of(checkpoint)?.of_text();
-        Generator::new(model, options.clone())?;
+        Generator::new(model.clone(), options.clone())?;
         let prefix = match checkpoint.config_json()? {
             Some(json) => json.text(&["prefix"])?,
             None => None,
         };
         Ok(Self {
             model,
-            tokenizer,
+            notes: tokenizer.notes(),
+            tokenizer: Arc::new(tokenizer),
             template: OnceLock::new(),
             options,
             stop_strings: Vec::new(),
             prefix: prefix.unwrap_or_default(),
         })
+    }
+
+    /// Puts notes before the tokenizer's.
+    pub(super) fn with_notes(mut self, notes: Vec<String>) -> Self {
+        self.notes.splice(0..0, notes);
+        self
     }
 
     setters! {
@@ -86,11 +105,13 @@ impl<'m> TextGenerator<'m> {
 
     getters! {
         /// Returns the model.
-        model(&self) -> &Model => self.model;
+        model(&self) -> &Arc<Model> => &self.model;
         /// Returns the tokenizer.
         tokenizer(&self) -> &Tokenizer => &self.tokenizer;
         /// Returns the generation options.
         options(&self) -> &GenerationOptions => &self.options;
+        /// Returns notes on settings in the files that nothing follows, and on matrices that are not packed as they are stored.
+        notes(&self) -> &[String] => &self.notes;
     }
 
     /// Tokenizes a text as a prompt, with the `prefix` in `config.json` and the special tokens that the tokenizer puts
@@ -136,14 +157,14 @@ impl<'m> TextGenerator<'m> {
     ///
     /// # Errors
     /// The errors of [`Generator::start`].
-    pub fn start<C: Choose>(&self, prompt: &Prompt, choose: C) -> Result<TextGeneration<'_, C>> {
-        let mut generator = Generator::new(self.model, self.options.clone())?;
+    pub fn start<C: Choose>(&self, prompt: &Prompt, choose: C) -> Result<TextGeneration<C>> {
+        let mut generator = Generator::new(self.model.clone(), self.options.clone())?;
         if !self.options.stop_strings.is_empty() {
             let stop = self.tokenizer.stop_strings(&self.options.stop_strings)?;
             generator = generator.with_stop_strings(stop);
         }
         Ok(TextGeneration {
-            tokenizer: &self.tokenizer,
+            tokenizer: self.tokenizer.clone(),
             generation: generator.start(std::slice::from_ref(&prompt.ids), choose)?,
             pieces: TextPieces::behind(&self.tokenizer, &prompt.ids)?,
             stop: StopText::new(&self.stop_strings),
@@ -164,9 +185,9 @@ impl<'m> TextGenerator<'m> {
 /// Text generation in progress: an iterator with a piece of text for each token. A piece is empty if the token completes no
 /// character, or may begin a stop string. With beam search, all text comes at the end. You can stop at any piece.
 #[derive(Debug)]
-pub struct TextGeneration<'g, C> {
-    tokenizer: &'g Tokenizer,
-    generation: Generation<CausalDecoder<'g>, C>,
+pub struct TextGeneration<C> {
+    tokenizer: Arc<Tokenizer>,
+    generation: Generation<CausalDecoder, C>,
     pieces: TextPieces,
     stop: StopText,
     /// The number of tokens that were converted to text.
@@ -174,7 +195,7 @@ pub struct TextGeneration<'g, C> {
     is_done: bool,
 }
 
-impl<C: Choose> TextGeneration<'_, C> {
+impl<C: Choose> TextGeneration<C> {
     /// Returns the new tokens so far.
     pub fn tokens(&self) -> &[u32] {
         self.generation.tokens(0)
@@ -186,7 +207,7 @@ impl<C: Choose> TextGeneration<'_, C> {
     }
 
     /// Returns the tokens in progress, for all sequences if beam search returns several.
-    pub fn generation(&self) -> &Generation<CausalDecoder<'_>, C> {
+    pub fn generation(&self) -> &Generation<CausalDecoder, C> {
         &self.generation
     }
 
@@ -198,12 +219,12 @@ impl<C: Choose> TextGeneration<'_, C> {
         let is_over = self.generation.next().transpose()?.is_none();
         let mut text = String::new();
         for &token in &self.generation.tokens(0)[self.n_read..] {
-            text += &self.pieces.push(self.tokenizer, token)?;
+            text += &self.pieces.push(&self.tokenizer, token)?;
         }
         self.n_read = self.generation.tokens(0).len();
         if is_over {
             self.is_done = true;
-            text += &self.pieces.finish(self.tokenizer)?;
+            text += &self.pieces.finish(&self.tokenizer)?;
             let text = self.stop.push(&text);
             return Ok(Some(text + &self.stop.finish()));
         }
@@ -216,7 +237,7 @@ impl<C: Choose> TextGeneration<'_, C> {
     }
 }
 
-impl<C: Choose> Iterator for TextGeneration<'_, C> {
+impl<C: Choose> Iterator for TextGeneration<C> {
     type Item = Result<String>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -12,7 +12,7 @@ use super::scoring::ScoreFunction;
 use super::sentence_files::{Kind, PoolingBody, ResultBody, SentenceFiles};
 use super::sentences::{Sentences, VectorSource};
 use super::stages::{Feature, ModuleStep, VectorMap};
-use super::{Pooling, TextClassifier, TextEmbedder, TruncationStrategy};
+use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
 use crate::config::{Activation, Precision, setters};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -35,7 +35,7 @@ const ENCODERS: &[&str] = &[
     "umt5",
 ];
 
-/// Options for opening a [`TextEmbedder`] or a [`TextClassifier`]. By default the files determine everything, and the model
+/// Options for opening a [`TextEmbedder`], a [`TextClassifier`] or a [`TextGenerator`]. By default the files determine everything, and the model
 /// is packed in f32 for inference on the CPU.
 ///
 /// ```no_run
@@ -202,6 +202,28 @@ impl TextOptions {
             files.prompts,
             files.notes,
         ))
+    }
+
+    /// Opens a decoder with a language modeling head, from a folder or a GGUF file.
+    ///
+    /// # Errors
+    /// The errors of [`TextGenerator::new`]; also if an option is set that vectors alone have: a pooling, normalization or a
+    /// limit on tokens.
+    pub fn generator(self, path: impl AsRef<Path>) -> Result<TextGenerator> {
+        let for_vectors = [
+            ("pooling", !self.pooling.is_empty()),
+            ("normalize", self.normalize.is_some()),
+            ("max_length", self.max_length.is_some()),
+            ("truncation", self.truncation.is_some()),
+        ];
+        if let Some((name, _)) = for_vectors.into_iter().find(|(_, is_set)| *is_set) {
+            let reason = "has no effect on generated text; leave it out, or open an embedder";
+            return Err(Error::input(name, reason));
+        }
+        let checkpoint = self.checkpoint.clone().open(path)?;
+        let model = self.model(&checkpoint)?;
+        let generator = TextGenerator::new(&checkpoint, model)?;
+        Ok(generator.with_notes(self.notes(&checkpoint)))
     }
 
     /// Returns the pooling, the caller's or that of the files, and the modules after it.

@@ -1,10 +1,11 @@
 //! Texts are continued in whole characters, and end before stop strings.
 
 use std::fs;
+use std::sync::Arc;
 
 use candle_blocks::candle_core::{Device, Tensor, safetensors};
 use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling};
-use candle_blocks::text::{Prompt, TextGenerator, Tokenizer};
+use candle_blocks::text::{Pooling, Prompt, TextGenerator, TextOptions, Tokenizer};
 use candle_blocks::{Checkpoint, Precision};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -343,4 +344,49 @@ fn pieces_add_up_to_the_text_of_all_tokens_for_every_tokenizer_and_cut() {
         wrong.len(),
         wrong[..wrong.len().min(20)].join("\n")
     );
+}
+
+/// Keeps a generator in a struct that threads share.
+struct Server {
+    generator: TextGenerator,
+}
+
+#[test]
+fn a_generator_that_owns_its_model_is_shared_among_threads() {
+    let Some(checkpoint) = checkpoint() else {
+        return;
+    };
+    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let borrowed = TextGenerator::new(&checkpoint, &model).unwrap();
+    let options = borrowed.options().clone().with_max_new_tokens(20);
+    let borrowed = borrowed.with_options(options.clone());
+    let opened = TextGenerator::open(weights("tiny-gpt-text")).unwrap();
+    let server = Arc::new(Server {
+        generator: opened.with_options(options),
+    });
+    let texts = ["Sir Walter ", "Anne "];
+    let started = texts.map(|text| {
+        let server = server.clone();
+        std::thread::spawn(move || server.generator.generate(text, Sampler::greedy()).unwrap())
+    });
+    for (text, thread) in texts.into_iter().zip(started) {
+        let expected = borrowed.generate(text, Sampler::greedy()).unwrap();
+        assert_eq!(thread.join().unwrap(), expected);
+    }
+}
+
+#[test]
+fn options_for_vectors_are_refused_where_text_is_generated() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let path = weights("tiny-gpt-text");
+    for (options, name) in [
+        (TextOptions::default().max_length(8), "max_length"),
+        (TextOptions::default().normalize(true), "normalize"),
+        (TextOptions::default().pooling([Pooling::Mean]), "pooling"),
+    ] {
+        let refused = options.generator(&path).unwrap_err().to_string();
+        assert!(refused.contains(name), "{refused}");
+    }
 }

@@ -118,7 +118,7 @@ pub fn generate(args: &Args) -> Result<Outcome> {
                     all_tokens(generation, &generator, &mut clock).with_context(path)?
                 }
                 None => {
-                    let generator = TextGenerator::new(&checkpoint, &model)?;
+                    let generator = TextGenerator::new(&checkpoint, model)?;
                     let generator = generator.with_options(options.of_text());
                     output::notes(&generator.tokenizer().notes());
                     continue_text(args, conversation.as_ref(), generator, sampler, &mut clock)?
@@ -156,7 +156,7 @@ fn begin(
     model: &Model,
     options: GenerationOptions,
     stop: Option<StopStrings>,
-) -> Result<Generator<'_>> {
+) -> Result<Generator> {
     let generator = Generator::new(model, options)?;
     Ok(match stop {
         Some(stop) => generator.with_stop_strings(stop),
