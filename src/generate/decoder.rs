@@ -109,12 +109,13 @@ impl Decoder for CausalDecoder {
                 None => Ok(()),
             };
         };
-        let of_memory = attending(copied, sequences);
+        let encoder_rows = attending(copied, sequences);
         let copies = sequences.iter().map(|&of| copied[of]);
         *copied = copies.collect();
-        self.cache.take_sequences(sequences, of_memory.as_deref())?;
+        self.cache
+            .take_sequences(sequences, encoder_rows.as_deref())?;
         if let Some(encoded) = &mut self.encoded {
-            encoded.keep_sequences(of_memory.as_deref().unwrap_or(sequences))?;
+            encoded.keep_sequences(encoder_rows.as_deref().unwrap_or(sequences))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use candle_core::{Module, Result, Tensor};
 use crate::{config::Activation, ops};
 
 impl Module for Activation {
-    /// The activation of every element; any shape, differentiable.
+    /// Applies the activation to every element. Any shape; differentiable.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::activate(x, *self)
     }

@@ -26,7 +26,7 @@ pub(crate) use query_key_norm::QueryKeyNorms;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum QueryKeyValue {
-    /// A projection for each.
+    /// One projection each.
     Separate {
         /// `[n_heads · head_dim, d_model]`.
         query: Linear,
@@ -35,13 +35,14 @@ pub enum QueryKeyValue {
         /// `[n_kv_heads · head_dim, d_memory]`.
         value: Linear,
     },
-    /// A single projection whose output rows are the query, the key and the value, in this order.
+    /// A single projection whose output rows are query, key and value, in this order.
     Fused(Linear),
-    /// Keys and values from a latent: [`AttentionConfig::latent`].
+    /// Projections through a latent, from which keys and values are computed: [`AttentionConfig::latent`].
     Latent(Box<LatentProjections>),
-    /// Of queries alone, `[n_heads · head_dim, d_model]`, to keys of an earlier layer: [`AttentionConfig::shared_keys`].
+    /// Only a query projection, `[n_heads · head_dim, d_model]`. The keys and values are those of an earlier layer:
+    /// [`AttentionConfig::shared_keys`].
     Query(Linear),
-    /// Of queries and of keys, which values are as well: [`AttentionConfig::values_are_keys`].
+    /// A query projection and a key projection. The keys are also the values: [`AttentionConfig::values_are_keys`].
     QueryKey {
         /// `[n_heads · head_dim, d_model]`.
         query: Linear,
@@ -61,8 +62,9 @@ parts!(QueryKeyValue:
 /// <https://arxiv.org/abs/1706.03762>), with grouped key/value heads (Ainslie et al. 2023,
 /// <https://arxiv.org/abs/2305.13245>) and every other option of [`AttentionConfig`].
 ///
-/// A sink is one more score of a softmax, without a value. Between its projections a layer without sinks equals
-/// `torch.nn.functional.scaled_dot_product_attention`, except that a query that may see no key gives zeros rather than NaN.
+/// A sink is one more score in a softmax, without a value. Between its projections, a layer without sinks equals
+/// `torch.nn.functional.scaled_dot_product_attention`, except that a query whose keys are all masked gives zeros
+/// rather than NaN.
 #[derive(Clone, Debug)]
 pub struct Attention {
     projections: QueryKeyValue,
@@ -74,18 +76,18 @@ pub struct Attention {
     sinks: Option<Tensor>,
     dropout: Dropout,
     config: AttentionConfig,
-    /// The packed weights, in a packed layer. Its linear layers have shapes and biases alone.
+    /// The packed weights, in a packed layer. The linear layers then hold only shapes and biases.
     pub(crate) packed: Option<Arc<PackedAttention>>,
 }
 
 impl Attention {
-    /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it; or the parts of
-    /// [`LatentProjections`]), `output` and, if configured, `query_norm`, `key_norm`, `position_key`, `position_query` and
-    /// `sinks.weight` `[n_heads]` from `vb`.
+    /// Creates the layer with parameters from `vb`: `query`, `key` and `value` (or the fused `query_key_value` if
+    /// `vb` contains it, or the parts of [`LatentProjections`]), and `output`. If configured, also `query_norm`,
+    /// `key_norm`, `position_key`, `position_query` and `sinks.weight` `[n_heads]`.
     ///
     /// # Errors
-    /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection is to have
-    /// a bias for a part of its outputs.
+    /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection would need
+    /// a bias for only a part of its outputs.
     pub fn new<'p>(config: &AttentionConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         let vb = vb.into();
         config.validate()?;
@@ -107,7 +109,7 @@ impl Attention {
         } else if vb.contains_tensor("query_key_value.weight") {
             if [bias.key, bias.value] != [bias.query; 2] {
                 bail!(
-                    "attention: query, key and value are one projection, of which {bias:?} wants only a part to have a bias"
+                    "attention: query, key and value are one fused projection, so all or none have a bias, but the configuration has {bias:?}"
                 );
             }
             QueryKeyValue::Fused(linear("query_key_value", d_model, q + 2 * kv, bias.query)?)
@@ -149,7 +151,7 @@ impl Attention {
         sinks(&self) -> Option<&Tensor> => self.sinks.as_ref();
     }
 
-    /// The projections through a latent, if there is one.
+    /// Returns the projections through a latent, if the layer has them.
     pub(crate) fn latent(&self) -> Option<&LatentProjections> {
         match &self.projections {
             QueryKeyValue::Latent(latent) => Some(latent),
@@ -157,7 +159,8 @@ impl Attention {
         }
     }
 
-    /// Projected queries, keys or values in the type of products, clipped, and normalized where there are norms.
+    /// Prepares projected queries, keys or values: widens them to the dtype of products, clips them, and normalizes
+    /// them if the layer has query and key norms.
     fn prepared(&self, x: Value, norms: Option<&[Norm]>) -> Result<Value> {
         let x = x.widened()?;
         let x = match self.config.clip {
@@ -170,12 +173,12 @@ impl Attention {
         }
     }
 
-    /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
+    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// Self-attention with the context's mask, positions and mode.
+    /// Computes self-attention with the context's mask, positions and mode.
     ///
     /// # Shapes
     /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
@@ -190,14 +193,16 @@ impl Attention {
         })
     }
 
-    /// Cross-attention to the context's memory, the output of an encoder: every query sees every position that the memory's
-    /// mask keeps. Rotary embedding, distances, visibility and window of the configuration do not apply; linear biases do.
+    /// Computes cross-attention to the context's encoder output. Every query sees every encoder position that the
+    /// encoder mask keeps. Rotary embedding, distances, visibility and window in the configuration do not apply;
+    /// linear biases do.
     ///
     /// # Shapes
-    /// `x` is `[batch, seq, d_model]`, the memory `[batch, encoder_seq, d_memory]`; the result has the shape of `x`.
+    /// `x` is `[batch, seq, d_model]`, the encoder output `[batch, encoder_seq, d_memory]`. The result has the shape
+    /// of `x`.
     ///
     /// # Errors
-    /// If the context has no memory, or shapes do not fit.
+    /// If the context has no encoder output, or shapes do not fit.
     pub fn forward_cross(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
         pass.through(("attention", self.is_packed()), x, |x| {

@@ -8,8 +8,8 @@ use crate::layers::{
     Attention, AttentionMask, FeedForward, ForwardContext, Norm, ParameterSource, visit::parts,
 };
 
-/// What a learned query sees of a sequence: `x + feed_forward(norm(x))`, where `x` is its attention to all positions
-/// (transformers' `SiglipMultiheadAttentionPoolingHead`).
+/// Pools a sequence to one vector: `x + feed_forward(norm(x))`, where `x` is the attention of a learned query to all
+/// positions (transformers' `SiglipMultiheadAttentionPoolingHead`).
 ///
 /// Names in a `VarBuilder`: `probe`, `attention`, `norm`, `feed_forward`.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct AttentionPool {
 }
 
 impl AttentionPool {
-    /// Gets `probe.weight` `[d_model]`, `attention`, `norm` and `feed_forward` from `vb`.
+    /// Creates the layer with `probe.weight` `[d_model]`, `attention`, `norm` and `feed_forward` from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
@@ -50,10 +50,10 @@ impl AttentionPool {
         config(&self) -> &AttentionPoolConfig => &self.config;
     }
 
-    /// What the query sees of `x` `[batch, seq, d_model]`, as `[batch, d_model]`.
+    /// Pools `x` `[batch, seq, d_model]` to `[batch, d_model]`.
     ///
     /// # Errors
-    /// If it has another shape.
+    /// If `x` has another shape.
     pub fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let (batch, _, d_model) = x.dims3()?;
         let probe = self.probe.broadcast_as((batch, 1, d_model))?.contiguous()?;

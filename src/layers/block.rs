@@ -57,7 +57,7 @@ pub struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// Gets every part from `vb`, under the names above.
+    /// Creates the block with parameters from `vb`, under the names above.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
@@ -99,17 +99,18 @@ impl TransformerBlock {
         cross_attention(&self) -> Option<&Sublayer<Attention>> => self.cross_attention.as_ref();
         /// The feed-forward sublayer.
         feed_forward(&self) -> &Sublayer<BlockFeedForward> => &self.feed_forward;
-        /// Whether the sublayers run in sequence or in parallel.
+        /// The topology: sublayers in sequence or in parallel.
         topology(&self) -> Topology => self.topology;
     }
 
-    /// Whether its weights are packed.
+    /// Returns true if the block's weights are packed.
     pub(crate) fn is_packed(&self) -> bool {
         self.attention.inner().is_packed()
     }
 
     /// # Errors
-    /// If the cache is of another stack: of other heads, another number of sequences, or layers that are packed or not.
+    /// If the cache belongs to another stack: the heads or the number of sequences differ, or only one of the two is
+    /// packed.
     pub(super) fn check_cache(&self, cache: &LayerCache, batch: usize) -> Result<()> {
         let memory = self.cross_attention.as_ref();
         let packed = |of: &Sublayer<Attention>| of.inner().packed.clone();
@@ -117,30 +118,30 @@ impl TransformerBlock {
         cache.check(of_attention, batch)
     }
 
-    /// Whether it is a part of a block, whose other parts other ranks have.
+    /// Returns true if this rank holds one shard of the block, and other ranks hold the other shards.
     pub(crate) fn is_part(&self) -> bool {
         self.attention.ranks.is_some()
     }
 
-    /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
+    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// The output with the context's mask, positions, memory and mode.
+    /// Computes the output with the context's mask, positions, encoder output and mode.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position. Of a block
-    /// with streams, `n_streams · d_model` columns.
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single
+    /// position. A block with AltUp streams has `n_streams · d_model` columns.
     ///
     /// # Errors
-    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, or a block with cross-attention gets
-    /// no memory.
+    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, or a block with
+    /// cross-attention gets no encoder output.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         self.run(x, &Pass::new(context, x.dims())?)
     }
 
-    /// The output in a pass, without a cache.
+    /// Computes the output without a cache.
     pub(crate) fn run(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let of = ("block", self.is_packed());
         pass.through(of, x, |x| {
@@ -148,7 +149,7 @@ impl TransformerBlock {
         })
     }
 
-    /// Like [`Self::forward_with`], with the same errors, but returns all intermediate results.
+    /// Computes the output like [`Self::forward_with`], with the same errors, and returns all intermediate results.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         let pass = Pass::new(context, x.dims())?;
         let mut watch = Watch::on();
@@ -157,7 +158,7 @@ impl TransformerBlock {
         self.watched(watch, output)
     }
 
-    /// What was watched in one pass, which gave this output.
+    /// Returns the intermediate results that `recorder` collected in the pass with this output.
     pub(super) fn watched(&self, mut watch: Watch, output: Value) -> Result<BlockStages> {
         let attention = watch.sublayer()?;
         let cross = self.cross_attention.is_some().then(|| watch.sublayer());
@@ -171,7 +172,7 @@ impl TransformerBlock {
         }
     }
 
-    /// The output in a pass, for positions after the cached ones.
+    /// Computes the output for positions after the cached ones.
     pub(super) fn apply(
         &self,
         x: Value,
@@ -186,7 +187,7 @@ impl TransformerBlock {
         }
     }
 
-    /// Attention and feed-forward, in sequence or in parallel.
+    /// Computes attention and feed-forward, in sequence or in parallel.
     fn apply_branches(
         &self,
         x: Value,
@@ -209,7 +210,7 @@ impl TransformerBlock {
         let normal = normal.transpose()?;
         let rows = (&x, last.as_ref());
         let attended = self.attention.apply(rows, train, watch, attend)?;
-        // Its memory serves the next step.
+        // The next step reuses this memory.
         drop((x, last));
         let mut x = attended;
         if let (Some(beside), Some(normal)) = (beside, normal) {
@@ -227,7 +228,7 @@ impl TransformerBlock {
         self.feed_forward.apply((&x, None), train, watch, feed)
     }
 
-    /// The rows of the positions whose output is requested, if those are not all.
+    /// Returns the rows whose output is requested, or `None` if these are all rows.
     fn last_rows(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
         match pass.asked().seq == pass.seq {
             true => Ok(None),
@@ -236,21 +237,21 @@ impl TransformerBlock {
     }
 
     /// # Errors
-    /// If the block is a rank's part, and what its attention is given beside its input asks for a gradient, of which each rank
-    /// would find a part.
+    /// If the block is sharded and its additive mask or encoder output tracks gradients. Each rank would find only a
+    /// part of such a gradient.
     fn check_given(&self, context: &ForwardContext) -> Result<()> {
         if !self.is_part() {
             return Ok(());
         }
         let n_heads = self.attention.inner().config().n_heads;
         let mask = context.mask().additive();
-        // One for each of this rank's heads is of no other.
+        // A mask with one plane for each head on this rank belongs to this rank alone.
         let mask = mask.filter(|mask| mask.rank() != 4 || mask.dims()[1] != n_heads);
         let memory = context.memory().map(|memory| &memory.hidden_states);
         for (name, given) in [("encoder_hidden_states", memory), ("additive mask", mask)] {
             if given.is_some_and(Tensor::track_op) {
                 bail!(
-                    "block: {name} tracks gradients, which tensor parallel blocks have not; detach() it"
+                    "block: {name} tracks gradients, which a tensor-parallel block does not compute; detach() it"
                 );
             }
         }

@@ -11,12 +11,12 @@ use crate::{config::FeedForwardConfig, ops::Value};
 pub enum BlockFeedForward {
     /// A single network.
     Dense(FeedForward),
-    /// A mixture of experts, of which each position uses a few.
+    /// A mixture of experts. Each position uses a few experts.
     Experts(MixtureOfExperts),
 }
 
 impl BlockFeedForward {
-    /// Gets the network, or the experts, from `vb`.
+    /// Creates the network or the experts with parameters from `vb`.
     pub fn new<'p>(config: &FeedForwardConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         Ok(match config.experts {
             Some(_) => Self::Experts(MixtureOfExperts::new(config, vb)?),
@@ -24,7 +24,7 @@ impl BlockFeedForward {
         })
     }
 
-    /// The network, unless this is a mixture of experts.
+    /// Returns the network, or `None` for a mixture of experts.
     pub fn dense(&self) -> Option<&FeedForward> {
         match self {
             Self::Dense(feed_forward) => Some(feed_forward),
@@ -32,7 +32,7 @@ impl BlockFeedForward {
         }
     }
 
-    /// The widths of input and output.
+    /// Returns the input width and the output width.
     pub(crate) fn widths(&self) -> [usize; 2] {
         match self {
             Self::Dense(feed_forward) => feed_forward.widths(),
@@ -40,7 +40,7 @@ impl BlockFeedForward {
         }
     }
 
-    /// The output, added to `residual`.
+    /// Computes the output and adds it to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         match self {
             Self::Dense(feed_forward) => feed_forward.apply(x, residual, train),
@@ -48,7 +48,7 @@ impl BlockFeedForward {
         }
     }
 
-    /// The output in evaluation mode.
+    /// Computes the output in evaluation mode.
     ///
     /// # Shapes
     /// `[.., d_model]` of rank 1 or more, to the same shape.

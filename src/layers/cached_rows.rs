@@ -1,4 +1,4 @@
-//! Keys and values of positions, one behind the other in buffers with room for more.
+//! A growing buffer for the keys and values of a cache.
 
 use std::{ops::Range, sync::Arc};
 
@@ -6,10 +6,10 @@ use candle_core::{Result, Tensor};
 
 use crate::ops;
 
-/// Rows of keys and of values, each `[batch, kept, width]` in a buffer `[batch, room, width]`. New ones are written behind
-/// them, and those that are dropped stay where they were: rows that are kept move only where the room ends.
+/// Rows of keys and rows of values, each `[batch, kept, width]`, in a larger buffer `[batch, capacity, width]`. New
+/// rows are appended. Dropped rows stay in the buffer: the kept rows are copied only when the buffer is full.
 ///
-/// A clone shares the buffers until one of both writes, which takes its rows to buffers of its own.
+/// A clone shares the buffers until one of the two writes. The writer then copies its rows to new buffers.
 #[derive(Clone, Debug)]
 pub(super) struct CachedRows {
     buffers: Arc<[Tensor; 2]>,
@@ -17,7 +17,7 @@ pub(super) struct CachedRows {
 }
 
 impl CachedRows {
-    /// Copies of these keys and values.
+    /// Copies these keys and values.
     pub fn of(rows: [&Tensor; 2]) -> Result<Self> {
         let mut all = Self {
             buffers: buffers(rows, rows[0].dim(1)?)?,
@@ -27,15 +27,15 @@ impl CachedRows {
         Ok(all)
     }
 
-    /// Writes new keys and values behind the last `keep` rows, and drops those before.
+    /// Drops all but the last `keep` rows, and appends new keys and values.
     ///
     /// # Errors
-    /// If they are of another batch, width, type or device. The last `keep` rows stay as they were.
+    /// If batch, width, dtype or device differ. The last `keep` rows are then unchanged.
     pub fn append(&mut self, new: [&Tensor; 2], keep: usize) -> Result<()> {
         let n = new[0].dim(1)?;
         self.kept.start = self.kept.end - keep;
         let room = self.buffers[0].dim(1)?;
-        // A window needs little of the room that a long prompt took.
+        // After a long prompt, a window needs only a small part of the capacity.
         let fits = self.kept.end + n <= room && room <= 4 * (keep + n);
         if !fits || Arc::get_mut(&mut self.buffers).is_none() {
             let [keys, values] = &*self.buffers;
@@ -52,12 +52,12 @@ impl CachedRows {
         Ok(())
     }
 
-    /// Forgets the last `n` rows, or all if there are fewer.
+    /// Removes the last `n` rows, or all rows if there are fewer.
     pub fn forget_last(&mut self, n: usize) {
         self.kept.end -= n.min(self.kept.len());
     }
 
-    /// Keeps these sequences of the batch alone, in buffers of their own.
+    /// Replaces the batch by copies of the given sequences, in new buffers.
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         let [keys, values] = &*self.buffers;
         let kept = |rows: &Tensor| {
@@ -68,14 +68,14 @@ impl CachedRows {
         Ok(())
     }
 
-    /// The keys and the values, where they are kept.
+    /// Returns views of the keys and the values.
     pub fn views(&self) -> Result<(Tensor, Tensor)> {
         let [keys, values] = &*self.buffers;
         let view = |of: &Tensor| of.narrow(1, self.kept.start, self.kept.len());
         Ok((view(keys)?, view(values)?))
     }
 
-    /// The size of the rows.
+    /// Returns the size of the rows in bytes.
     pub fn bytes(&self) -> usize {
         let of = |rows: &Tensor| {
             let of_position = rows.elem_count() / rows.dims()[1].max(1);
@@ -84,19 +84,19 @@ impl CachedRows {
         self.buffers.iter().map(of).sum()
     }
 
-    /// The number of rows of each sequence.
+    /// Returns the number of rows for each sequence.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 }
 
-/// The rows of these sequences.
+/// Returns the rows of the given sequences.
 pub(crate) fn of_sequences(rows: &Tensor, sequences: &[usize]) -> Result<Tensor> {
     let rows = sequences.iter().map(|&of| rows.narrow(0, of, 1));
     Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
 }
 
-/// Buffers with room for twice `n` rows.
+/// Allocates buffers for twice `n` rows.
 fn buffers(like: [&Tensor; 2], n: usize) -> Result<Arc<[Tensor; 2]>> {
     let buffer = |like: &Tensor| {
         let (batch, _, width) = like.dims3()?;
@@ -106,7 +106,7 @@ fn buffers(like: [&Tensor; 2], n: usize) -> Result<Arc<[Tensor; 2]>> {
     Ok(Arc::new([buffer(like[0])?, buffer(like[1])?]))
 }
 
-/// Writes rows from `at` on.
+/// Writes rows into a buffer, beginning at row `at`.
 fn write(rows: &Tensor, to: &Tensor, at: usize) -> Result<()> {
     match rows.elem_count() {
         0 => Ok(()),
@@ -125,7 +125,8 @@ mod tests {
 
     const BATCH: usize = 3;
 
-    /// Keys of `n` positions from `at` on, and values of another width; other numbers for each `branch`.
+    /// Returns keys for `n` positions from `at` on, and values with another width. Each `branch` has different
+    /// values.
     fn rows(branch: usize, at: usize, n: usize) -> Result<[Tensor; 2]> {
         let of = |width: usize| {
             let row = move |b, p| {
@@ -138,7 +139,7 @@ mod tests {
         Ok([of(4)?, of(2)?])
     }
 
-    /// Where the numbers lie.
+    /// Returns the addresses of the keys and the values.
     fn addresses(of: &CachedRows) -> [usize; 2] {
         [&of.buffers[0], &of.buffers[1]].map(|buffer| match &*buffer.storage_and_layout().0 {
             Storage::Cpu(numbers) => numbers.as_slice::<f32>().unwrap().as_ptr() as usize,
@@ -146,7 +147,7 @@ mod tests {
         })
     }
 
-    /// What joined tensors would hold.
+    /// The expected rows, joined with `Tensor::cat`.
     struct Joined([Tensor; 2]);
 
     impl Joined {
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Appends to both, and compares.
+    /// Appends the same rows to both, and compares them.
     fn go_on(
         ours: &mut CachedRows,
         theirs: &mut Joined,
@@ -183,7 +184,7 @@ mod tests {
         theirs.assert_are(ours, what)
     }
 
-    /// Wherever the room ends, with clones made at every length, of which each goes on by itself.
+    /// Appends past the capacity at every length. Clones made on the way continue independently.
     #[test]
     fn rows_are_those_of_joined_tensors() -> Result<()> {
         for (first, chunk) in [(1, 1), (1, 2), (2, 5), (7, 1), (40, 1), (3, 40)] {
@@ -227,7 +228,7 @@ mod tests {
         Ok(())
     }
 
-    /// Else each token would copy all before it.
+    /// Otherwise each token would copy all earlier rows.
     #[test]
     fn a_token_is_written_behind_those_that_stay_where_they_are() -> Result<()> {
         for (window, most) in [(10_000, 9), (16, 1000 / 16 + 1)] {

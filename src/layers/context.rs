@@ -1,4 +1,4 @@
-//! What a forward pass needs besides its input.
+//! The context of a forward pass: all inputs except the hidden states.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -7,7 +7,7 @@ use crate::{Error, Result, layers::AttentionMask};
 
 /// The mask, positions, encoder output and mode of one forward pass, shared by every block of a stack.
 ///
-/// Causality is not part of it: that belongs to the attention's configuration
+/// Causality is not part of the context: it belongs to the attention's configuration
 /// ([`Visibility`](crate::Visibility)), which a checkpoint sets for its family.
 ///
 /// ```
@@ -30,7 +30,7 @@ pub struct ForwardContext {
     precision: Precision,
 }
 
-/// A number of each token: one row for all sequences, or one for each.
+/// Positions of tokens: one row for all sequences, or one row each.
 pub(crate) type Rows = Vec<Vec<u32>>;
 
 /// The output of an encoder, for cross-attention.
@@ -38,17 +38,18 @@ pub(crate) type Rows = Vec<Vec<u32>>;
 pub struct Memory {
     /// `[batch, encoder_seq, d_memory]`.
     pub hidden_states: Tensor,
-    /// Which of its positions are real tokens.
+    /// The padding mask of the encoder output.
     pub mask: AttentionMask,
 }
 
 impl ForwardContext {
-    /// Dropout off, nothing masked, positions counted from 0 (or from the end of the cache).
+    /// Creates a context for evaluation: dropout off, no mask, positions counted from 0 (or from the end of the
+    /// cache).
     pub fn evaluation() -> Self {
         Self::default()
     }
 
-    /// Like [`Self::evaluation`], but with dropout on.
+    /// Creates a context like [`Self::evaluation`], with dropout on.
     pub fn training() -> Self {
         Self::evaluation().with_train(true)
     }
@@ -58,23 +59,26 @@ impl ForwardContext {
         with_mask(mask: AttentionMask) => mask = mask;
         /// Turns dropout on or off.
         with_train(train: bool) => train = train;
-        /// Sets how many patches of an image there are, down and across, for rotary embeddings of rows and columns; without, as
-        /// many as in the images that the model was trained with. A whole model counts those of its images itself.
+        /// Sets the number of an image's patches, down and across, for rotary embeddings by row and column. The
+        /// default is the number in the model's training images. A whole model counts the patches of its images
+        /// itself.
         with_patches(down_and_across: [usize; 2]) => patches = Some(down_and_across);
-        /// Sets the embeddings of distances `[2 * span, d_model]` that disentangled attention reads in a block outside of its
-        /// stack: [`RelativeEmbeddings::rows`](crate::layers::RelativeEmbeddings::rows). A stack has its own.
+        /// Sets the embeddings of relative distances `[2 * span, d_model]` for disentangled attention in a block
+        /// outside its stack: [`RelativeEmbeddings::rows`](crate::layers::RelativeEmbeddings::rows). A stack has its
+        /// own.
         with_relative_embeddings(rows: Tensor) => relative_embeddings = Some(rows);
-        /// Sets the rows of words `[batch, seq, n_layers · width]` that the inputs of layers are made of
+        /// Sets the token rows `[batch, seq, n_layers · width]` from which per-layer inputs are computed
         /// ([`StackConfig::layer_inputs`](crate::StackConfig::layer_inputs)):
-        /// [`TokenEmbeddings::layer_inputs`](crate::layers::TokenEmbeddings::layer_inputs). A whole model sets them itself.
+        /// [`TokenEmbeddings::layer_inputs`](crate::layers::TokenEmbeddings::layer_inputs). A whole model sets them
+        /// itself.
         with_layer_inputs(words: Tensor) => layer_inputs = Some(words);
     }
 
-    /// Sets the precision in which linear layers multiply: [`Precision::F32`], which is the default, multiplies numbers as
-    /// they are, and [`Precision::Bf16`] rounds both operands of a product to bf16, in the backward pass too. Parameters,
-    /// gradients, sums and everything else stay in f32, as do the products within attention: what PyTorch's
-    /// `torch.autocast` does, with fewer roundings. On a CPU with instructions for it, a step of training takes little more
-    /// than half the time.
+    /// Sets the precision of the products in linear layers. [`Precision::F32`], the default, multiplies values as
+    /// they are. [`Precision::Bf16`] rounds both operands of a product to bf16, in the backward pass too. Parameters,
+    /// gradients, sums, products within attention and everything else stay in f32. PyTorch's `torch.autocast` does
+    /// the same with more roundings. On a CPU with bf16 instructions, a training step takes little more than half the
+    /// time.
     ///
     /// ```
     /// use candle_blocks::{ForwardContext, Precision};
@@ -85,8 +89,8 @@ impl ForwardContext {
     /// ```
     ///
     /// # Errors
-    /// For other precisions, which packed layers alone have. A pass in bf16 of parameters that are not f32 is refused, and
-    /// by packed layers, which multiply in what they were packed to.
+    /// For other precisions, which only packed layers have. A forward pass in bf16 fails if the parameters are not
+    /// f32 or the layers are packed: a packed layer multiplies in the precision to which it was packed.
     pub fn with_precision(mut self, precision: Precision) -> Result<Self> {
         match precision {
             Precision::F32 | Precision::Bf16 => self.precision = precision,
@@ -99,13 +103,13 @@ impl ForwardContext {
         Ok(self)
     }
 
-    /// Sets the positions for rotary embeddings, `[batch, seq]` or `[1, seq]` of any integer type, instead
-    /// of counting from 0 or from the end of the cache. Needed when sequences are padded on the left. Where queries and keys
-    /// turn by time, row and column ([`TokenAxes`](crate::config::TokenAxes)), also `[3, batch, seq]` or `[3, 1, seq]`: in that
-    /// order, with those of the text among the images equal.
+    /// Sets the positions for rotary embeddings, `[batch, seq]` or `[1, seq]` of any integer type, instead of
+    /// counting from 0 or from the end of the cache. Sequences that are padded on the left need this. A model with
+    /// three-axis rotary embeddings ([`TokenAxes`](crate::config::TokenAxes)) also accepts `[3, batch, seq]` or `[3,
+    /// 1, seq]`: time, row and column, which are equal for a text token.
     ///
     /// # Errors
-    /// If the shape is another, the type is not an integer, or a position is negative or above `u32::MAX`.
+    /// If the shape differs, the dtype is not an integer, or a position is negative or above `u32::MAX`.
     pub fn with_position_ids(mut self, position_ids: &Tensor) -> Result<Self> {
         let fail = |reason| Err(Error::input("position_ids", reason));
         let (found, dtype) = (position_ids.dims(), position_ids.dtype());
@@ -133,7 +137,7 @@ impl ForwardContext {
         Ok(self)
     }
 
-    /// Sets the encoder output `[batch, encoder_seq, d_memory]` that cross-attention attends to, and its mask.
+    /// Sets the encoder output `[batch, encoder_seq, d_memory]` for cross-attention, and its mask.
     pub fn with_memory(mut self, hidden_states: Tensor, mask: AttentionMask) -> Self {
         self.memory = Some(Memory {
             hidden_states,
@@ -143,46 +147,46 @@ impl ForwardContext {
     }
 
     getters! {
-        /// The embeddings of distances, if any.
+        /// The embeddings of relative distances, if any.
         relative_embeddings(&self) -> Option<&Tensor> => self.relative_embeddings.as_ref();
-        /// The rows of words that the inputs of layers are made of, if any.
+        /// The token rows for per-layer inputs, if any.
         layer_inputs(&self) -> Option<&Tensor> => self.layer_inputs.as_ref();
         /// The mask.
         mask(&self) -> &AttentionMask => &self.mask;
         /// The encoder output, if any.
         memory(&self) -> Option<&Memory> => self.memory.as_ref();
-        /// Whether dropout is on.
+        /// True if dropout is on.
         train(&self) -> bool => self.train;
         /// The precision in which linear layers multiply.
         precision(&self) -> Precision => self.precision;
     }
 
-    /// Whether positions were given, and are not counted.
+    /// Returns true if positions were set, and are not counted.
     pub(crate) fn has_positions(&self) -> bool {
         self.positions.is_some()
     }
 
-    /// Positions of one number for each of `batch` sequences' `seq` new tokens behind `seen` earlier ones.
+    /// Returns the positions of `seq` new tokens in each of `batch` sequences, after `seen` earlier tokens.
     ///
     /// # Errors
-    /// If the given positions are of other sequences, or of several numbers.
+    /// If the given positions have another shape, or three axes.
     pub(crate) fn positions(&self, batch: usize, seq: usize, seen: usize) -> Result<Rows> {
         match <[Rows; 1]>::try_from(self.positions_of_axes(batch, seq, seen)?) {
             Ok([rows]) => Ok(rows),
             Err(_) => Err(Error::input(
                 "position_ids",
                 format!(
-                    "holds time, row and column of each token, where one position turns the queries and keys; expected \
+                    "holds time, row and column of each token, but the rotary embedding has one axis; expected \
                      [{batch}, {seq}]"
                 ),
             )),
         }
     }
 
-    /// The same of one number, or of time, row and column if these were given.
+    /// Returns positions like [`Self::positions`], for one axis or for time, row and column.
     ///
     /// # Errors
-    /// If the given positions are of other sequences.
+    /// If the given positions have another shape.
     pub(crate) fn positions_of_axes(
         &self,
         batch: usize,
@@ -204,14 +208,14 @@ impl ForwardContext {
         Ok(positions.clone())
     }
 
-    /// Patches down and across of an image whose tokens are `seq`.
+    /// Returns the patches down and across of an image with `seq` tokens.
     ///
     /// # Errors
-    /// If they are not that many, or the pass trains a model whose coordinates are random then.
+    /// If `seq` does not match, or the pass trains a model with random patch coordinates.
     pub(crate) fn patches(&self, axes: &PatchAxes, seq: usize) -> Result<[usize; 2]> {
         if self.train && axes.random_in_training {
             return Err(Error::InvalidConfig(
-                "config.json asks for coordinates of patches that are moved or scaled at random in training, which this crate \
+                "config.json requests patch coordinates that are shifted or scaled at random in training, which this crate \
                  does not have; set pos_embed_shift, pos_embed_jitter and pos_embed_rescale to null to train without"
                     .to_string(),
             ));

@@ -1,4 +1,4 @@
-//! Inverted dropout and the source of its random numbers.
+//! Inverted dropout and its random number generator.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +10,8 @@ use rand_mt::Mt;
 use crate::config::getters;
 use crate::ops::{self, Route, Value};
 
-/// The random number generator from which a [`Dropout`] draws its masks. Clones share one stream, so several
-/// layers draw from it in the order in which they run.
+/// The random number generator for the masks of a [`Dropout`]. Clones share one stream, so several layers draw from
+/// it in the order in which they run.
 #[derive(Clone, Default)]
 pub struct DropoutSource(Stream);
 
@@ -21,34 +21,34 @@ enum Stream {
     Candle,
     Seeded(Arc<Mutex<ChaCha12Rng>>),
     NumPy(Arc<Mutex<Mt>>),
-    /// Nothing is to be drawn, for this reason.
+    /// Refuses to draw, for this reason.
     Refused(&'static str),
 }
 
 impl DropoutSource {
-    /// candle's own generator on the input's device, which cannot be seeded on the CPU: the default.
+    /// Uses candle's own generator on the input's device: the default. candle cannot seed it on the CPU.
     pub fn candle() -> Self {
         Self(Stream::Candle)
     }
 
-    /// A reproducible stream that starts from `seed`: ChaCha12, the same on every device, whose position can be read and
-    /// set.
+    /// Starts a reproducible stream from `seed`: ChaCha12, with the same values on every device. Its position can be
+    /// read and set.
     pub fn seeded(seed: u64) -> Self {
         let stream = ChaCha12Rng::seed_from_u64(seed);
         Self(Stream::Seeded(Arc::new(Mutex::new(stream))))
     }
 
-    /// NumPy's legacy generator: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
+    /// Uses NumPy's legacy generator: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
     pub fn numpy(seed: u32) -> Self {
         Self(Stream::NumPy(Arc::new(Mutex::new(Mt::new(seed)))))
     }
 
-    /// Where nothing can be drawn.
+    /// Creates a source that refuses to draw.
     pub(crate) fn refused(reason: &'static str) -> Self {
         Self(Stream::Refused(reason))
     }
 
-    /// How many 32-bit words have been drawn from a seeded stream; `None` for the other sources.
+    /// Returns the number of 32-bit words drawn from a seeded stream, or `None` for other sources.
     ///
     /// ```
     /// use candle_blocks::DropoutSource;
@@ -66,7 +66,7 @@ impl DropoutSource {
         }
     }
 
-    /// Moves a seeded stream to a position that [`Self::position`] returned.
+    /// Moves a seeded stream to a position returned by [`Self::position`].
     ///
     /// # Errors
     /// If the source is not seeded.
@@ -78,10 +78,10 @@ impl DropoutSource {
         Ok(())
     }
 
-    /// The state of the stream, to draw the same numbers again.
+    /// Returns the state of the stream, so that the same values can be drawn again.
     ///
     /// # Errors
-    /// If it is candle's own.
+    /// If the source is candle's generator.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         Ok(match &self.0 {
             Stream::Candle => bail!(
@@ -97,7 +97,7 @@ impl DropoutSource {
         })
     }
 
-    /// Whether both draw from one stream.
+    /// Returns true if both draw from the same stream.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Stream::Candle, Stream::Candle) => true,
@@ -107,7 +107,7 @@ impl DropoutSource {
         }
     }
 
-    /// Uniform numbers of `[0, 1)`, drawn on the host.
+    /// Draws uniform values in `[0, 1)` on the host.
     pub(super) fn uniform(&self, n: usize) -> Result<Vec<f64>> {
         Ok(match &self.0 {
             Stream::Candle => Tensor::rand(0f64, 1f64, n, &Device::Cpu)?.to_vec1()?,
@@ -123,7 +123,7 @@ impl DropoutSource {
         })
     }
 
-    /// A mask of the given shape: 1 where a uniform number of `[0, 1)` is at least `p`, else 0.
+    /// Draws a mask: 1 if a uniform value in `[0, 1)` is at least `p`, else 0.
     fn draw(&self, shape: &Shape, device: &Device, p: f64) -> Result<Tensor> {
         let n = shape.elem_count();
         let keep: Vec<u8> = match &self.0 {
@@ -157,14 +157,14 @@ impl DropoutSource {
     }
 }
 
-/// A stream and its state at one time.
+/// A stream and its saved state.
 pub(crate) enum Snapshot {
     Seeded(Arc<Mutex<ChaCha12Rng>>, u128),
     NumPy(Arc<Mutex<Mt>>, Box<Mt>),
 }
 
 impl Snapshot {
-    /// Puts the stream back to that time.
+    /// Restores the saved state.
     pub fn restore(&self) {
         match self {
             Self::Seeded(stream, position) => lock(stream).set_word_pos(*position),
@@ -177,7 +177,7 @@ fn lock<T>(stream: &Mutex<T>) -> MutexGuard<'_, T> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `random_sample` of NumPy's legacy generator: 53 bits from two draws, the high 27 and the high 26.
+/// Returns NumPy's legacy `random_sample`: 53 bits from two draws, the high 27 and the high 26.
 fn numpy_double(rng: &mut Mt) -> f64 {
     let high = f64::from(rng.next_u32() >> 5);
     let low = f64::from(rng.next_u32() >> 6);
@@ -205,8 +205,8 @@ pub enum DropoutUnit {
     Sample,
 }
 
-/// Inverted dropout (Srivastava et al. 2014): in training, each element becomes zero with probability `p`
-/// and the others are divided by `1 - p`; in evaluation the input passes unchanged and nothing is drawn.
+/// Inverted dropout (Srivastava et al. 2014). In training, each element becomes zero with probability `p`, and the
+/// others are divided by `1 - p`. In evaluation the input passes unchanged and nothing is drawn.
 ///
 /// ```
 /// use candle_blocks::{Dropout, DropoutSource};
@@ -226,7 +226,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Dropout of elements with probability `p`.
+    /// Creates a dropout for single elements, with probability `p`.
     ///
     /// # Errors
     /// If `p` is not in `[0, 1)`.
@@ -238,8 +238,8 @@ impl Dropout {
         Ok(Self { p, source, unit })
     }
 
-    /// Drop path (stochastic depth): drops each sample as a whole with probability `p` (Huang et al. 2016,
-    /// <https://arxiv.org/abs/1603.09382>; transformers' `Dinov2DropPath`).
+    /// Creates drop path (stochastic depth), which drops each sample as a whole with probability `p` (Huang et al.
+    /// 2016, <https://arxiv.org/abs/1603.09382>; transformers' `Dinov2DropPath`).
     ///
     /// # Errors
     /// If `p` is not in `[0, 1)`.
@@ -251,7 +251,7 @@ impl Dropout {
         })
     }
 
-    /// Dropout that never drops anything.
+    /// Creates a dropout that drops nothing.
     pub fn none() -> Self {
         Self {
             p: 0.0,
@@ -265,16 +265,16 @@ impl Dropout {
         p(&self) -> f64 => self.p;
         /// The unit that is kept or dropped as a whole.
         unit(&self) -> DropoutUnit => self.unit;
-        /// The source of its masks.
+        /// The random number generator for the masks.
         source(&self) -> &DropoutSource => &self.source;
     }
 
-    /// Sets the source of its masks.
+    /// Sets the random number generator for the masks.
     pub fn set_source(&mut self, source: DropoutSource) {
         self.source = source;
     }
 
-    /// Whether it drops anything.
+    /// Returns true if the dropout is active.
     pub(super) fn is_on(&self, train: bool) -> bool {
         train && self.p > 0.0
     }
@@ -286,7 +286,7 @@ impl Dropout {
         }
     }
 
-    /// As [`Self::apply`], of a value that nobody else reads.
+    /// Applies dropout to a value that nothing else reads.
     pub(super) fn apply_to(&self, x: Value, train: bool) -> Result<Value> {
         match self.is_on(train) {
             true => self.apply(&x, train),
@@ -294,7 +294,7 @@ impl Dropout {
         }
     }
 
-    /// A mask of these dimensions, 1 = keep; `None` where nothing is dropped.
+    /// Returns a mask with these dimensions, 1 = keep, or `None` if nothing is dropped.
     pub(super) fn mask(
         &self,
         dims: &[usize],
@@ -317,7 +317,7 @@ impl Dropout {
         }))
     }
 
-    /// One draw for all there is: whether to drop it.
+    /// Draws once and returns true if everything is dropped.
     pub(crate) fn drops_all(&self, train: bool) -> Result<bool> {
         if !self.is_on(train) {
             return Ok(false);

@@ -1,18 +1,18 @@
-//! The layers of a whole model.
+//! The layers around the blocks of a model.
 
 use candle_core::Result;
 
 use crate::config::{LinearConfig, ModelConfig, ReadoutConfig, Reads};
 use crate::layers::{Embeddings, Linear, ParameterSource, Readout};
 
-/// What surrounds the blocks of a model.
+/// Embeddings, pooler and head of a model.
 ///
 /// Names in a `VarBuilder`: `embeddings`, `pooler`, and the head's task, such as `causal_lm`.
 #[derive(Clone, Debug)]
 pub struct ModelEnds {
-    /// What makes the input of the first block.
+    /// The embeddings, which compute the first block's input.
     pub embeddings: Embeddings,
-    /// The map of the blocks' output back to the width of the words, if there is one (OPT).
+    /// The projection from the blocks' output to the width of the word embeddings, if there is one (OPT).
     pub projection_back: Option<Linear>,
     /// The pooler, if there is one.
     pub pooler: Option<Readout>,
@@ -21,7 +21,7 @@ pub struct ModelEnds {
 }
 
 impl ModelEnds {
-    /// Gets all parts from `vb`.
+    /// Creates all layers with parameters from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
@@ -56,7 +56,7 @@ impl ModelEnds {
     }
 }
 
-/// Width of what a readout makes, where it is not that of its input.
+/// Returns the output width of a pooler, if it differs from the input width.
 fn width(readout: &ReadoutConfig) -> Option<usize> {
     let transform = readout
         .transform

@@ -1,8 +1,8 @@
-//! Layers with dropout where code asks for a `Module`.
+//! Layers with dropout as candle `Module`s.
 
 use candle_core::{Module, ModuleT, Result, Tensor};
 
-/// A layer in evaluation mode, as candle's [`Module`]: dropout is off, and nothing is masked.
+/// A layer in evaluation mode, as candle's [`Module`]: dropout is off, and there is no mask.
 ///
 /// ```
 /// use candle_blocks::layers::Evaluation;

@@ -11,8 +11,9 @@ use crate::layers::packed::PackedFeedForward;
 use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource, Xielu, visit::parts};
 use crate::ops::Value;
 
-/// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`, where
-/// a [`GateClamp`] may bound gate and up, or most of the gate's outputs become 0 before the activation. The activation may be an [`Xielu`], which has parameters of its own.
+/// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
+/// A [`GateClamp`] may bound gate and up. With sparsity, most of the gate's outputs become 0 before the activation.
+/// The activation may be an [`Xielu`], which has its own parameters.
 ///
 /// The feed-forward of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>, section 3.3) and its
 /// gated variants (Shazeer 2020, <https://arxiv.org/abs/2002.05202>). The residual connection and the norm
@@ -40,19 +41,20 @@ pub struct FeedForward {
     up: Linear,
     down: Linear,
     activation: Activation,
-    /// In place of the activation function.
+    /// Replaces the activation function.
     pub(crate) xielu: Option<Xielu>,
     /// The bounds of gate and `up`.
     pub(crate) clamp: Option<GateClamp>,
     /// The share of the gate's outputs that become 0.
     pub(crate) sparsity: Option<f64>,
     dropout: Dropout,
-    /// The packed weights, in a packed layer. Its linear layers have shapes and biases alone.
+    /// The packed weights, in a packed layer. The linear layers then hold only shapes and biases.
     pub(crate) packed: Option<Arc<PackedFeedForward>>,
 }
 
 impl FeedForward {
-    /// Gets `up`, `down` and, if gated, `gate` (each with `weight` and `bias`) and, where configured, `xielu` from `vb`.
+    /// Creates the layer with `up`, `down` and, if gated, `gate` from `vb`, each with `weight` and `bias`. If
+    /// configured, also reads `xielu`.
     pub fn new<'p>(config: &FeedForwardConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         let vb = vb.into();
         config.validate()?;
@@ -86,7 +88,7 @@ impl FeedForward {
         })
     }
 
-    /// Builds the layer from its projections, without dropout. It is gated if `gate` is given.
+    /// Builds the layer from its projections, without dropout. The layer is gated if `gate` is given.
     ///
     /// # Errors
     /// If the shapes of the projections do not fit each other.
@@ -131,23 +133,23 @@ impl FeedForward {
         activation(&self) -> Activation => self.activation;
     }
 
-    /// The widths of input and output.
+    /// Returns the input width and the output width.
     pub(crate) fn widths(&self) -> [usize; 2] {
         [self.up.shape().1, self.down.shape().0]
     }
 
-    /// Gate, if any, up and down.
+    /// Returns the gate if there is one, `up` and `down`.
     pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up, &self.down])
     }
 
-    /// All parameters that have gradients.
+    /// Returns all parameters that have gradients.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
         let of_xielu = self.xielu.iter().flat_map(Xielu::parameters);
         self.linears().flat_map(Linear::parameters).chain(of_xielu)
     }
 
-    /// Whether the layer or an adapter in it drops.
+    /// Returns true if the dropout in the layer or in an adapter is active.
     pub(super) fn drops(&self, train: bool) -> bool {
         let adapters = self.linears().filter_map(Linear::dropout);
         adapters
@@ -155,7 +157,7 @@ impl FeedForward {
             .any(|dropout| dropout.is_on(train))
     }
 
-    /// The output, added to `residual`.
+    /// Computes the output and adds it to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         if let Some(packed) = &self.packed {
             return packed.apply(x, residual, train);
@@ -180,7 +182,7 @@ impl FeedForward {
         self.down.apply(&hidden, residual, train) // [.., d_ff] -> [.., d_model]
     }
 
-    /// The output in evaluation mode, as in PyTorch after `.eval()`.
+    /// Computes the output in evaluation mode, as in PyTorch after `.eval()`.
     ///
     /// # Shapes
     /// `[.., d_model]` of rank 1 or more, to the same shape.
@@ -197,7 +199,7 @@ parts!(FeedForward: Self { gate, up, down, dropout, packed, .. } => [dropout, pa
 impl ModuleT for FeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         match &self.packed {
-            // Its products wake their threads themselves.
+            // The products wake the worker threads themselves.
             Some(_) => Value::through_packed("feed-forward", x, |x| self.apply(x, None, train)),
             None => Value::through(x, |x| self.apply(x, None, train)),
         }

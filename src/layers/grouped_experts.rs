@@ -1,4 +1,4 @@
-//! Experts of a mixture that a device computes together, so that it alone knows which are chosen.
+//! Experts computed together on a device, so that only the device knows which experts are selected.
 
 use candle_core::{DType, Result, Tensor, TensorId};
 
@@ -8,16 +8,16 @@ use crate::ops::{
     Chooser, Columns, Constants, GroupedLinear, Groups, Route, Value, has_grouped_kernel, route,
 };
 
-/// What experts on a device without kernels of this crate have together.
+/// Selection and grouped weights of experts, for a device without this crate's kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupedExperts {
     chooser: Chooser,
     constants: Constants,
-    /// Of frozen experts: gate, if there is one, up and down, each with the tensors of all experts that it was made of.
+    /// For frozen experts: gate (if there is one), up and down, each with the ids of the tensors that were stacked.
     kept: Vec<(GroupedLinear, Vec<TensorId>)>,
 }
 
-/// A weight in numbers and a bias, of a layer without an adapter.
+/// The dense weight and the bias of a layer without an adapter.
 type Plain<'a> = (&'a Tensor, Option<&'a Tensor>);
 
 fn plain(linear: &Linear) -> Option<Plain<'_>> {
@@ -28,7 +28,7 @@ fn plain(linear: &Linear) -> Option<Plain<'_>> {
         .then_some((weight, linear.bias()))
 }
 
-/// The same layer of each expert.
+/// Returns the `nth` layer of each expert.
 fn nth(experts: &[FeedForward], nth: usize) -> Vec<Plain<'_>> {
     let all = experts.iter().filter_map(|of| of.linears().nth(nth));
     all.filter_map(plain).collect()
@@ -54,8 +54,8 @@ fn stacked(of: &[Plain]) -> Result<GroupedLinear> {
 }
 
 impl GroupedExperts {
-    /// Of experts on a device that composes its steps; `None` on others, and of more experts than are sorted there. Frozen
-    /// experts keep views of what is put together here.
+    /// Groups experts on a device that composes its steps. Returns `None` on other devices, and for more experts than
+    /// the device sorts. Frozen experts become views into the stacked weights.
     pub fn of(experts: &mut [FeedForward]) -> Result<Option<Self>> {
         let n = experts.len();
         let Some(first) = experts.first() else {
@@ -87,8 +87,9 @@ impl GroupedExperts {
         }))
     }
 
-    /// The experts of rows with these scores `[rows, experts]`, known to the device alone; `None` where it cannot compute them
-    /// together: they differ in their form, have adapters or parameters that are no numbers, or drop in training.
+    /// Selects the experts for rows with scores `[rows, experts]`, without a copy to the host. Returns `None` if the
+    /// experts cannot be computed together: their forms differ, they have adapters or quantized weights, or they use
+    /// dropout in training.
     pub fn choose(
         &self,
         experts: &[FeedForward],
@@ -114,7 +115,7 @@ impl GroupedExperts {
         Ok(Some((columns, groups)))
     }
 
-    /// The outputs for a row of each choice.
+    /// Computes an output row for each selected expert.
     pub fn apply(&self, experts: &[FeedForward], rows: &Value, of: &Groups) -> Result<Value> {
         let first = &experts[0];
         let through = |x: &Value, at: usize| {
@@ -138,7 +139,7 @@ impl GroupedExperts {
     }
 }
 
-/// Whether experts have one form, and nothing in it that is each one's own but weights and biases of one type.
+/// Returns true if all experts have the same form, and differ only in the values of weights and biases.
 fn are_alike(experts: &[FeedForward]) -> bool {
     let forms = |of: &FeedForward| of.linears().map(form).collect::<Option<Vec<_>>>();
     let Some(first) = experts.first().and_then(forms) else {
@@ -149,7 +150,7 @@ fn are_alike(experts: &[FeedForward]) -> bool {
     experts.iter().all(alike)
 }
 
-/// The shape of a plain layer, and the types of its weight and bias.
+/// Returns the shape of a plain layer, and the dtypes of its weight and bias.
 fn form(linear: &Linear) -> Option<((usize, usize), DType, Option<DType>)> {
     let (weight, bias) = plain(linear)?;
     Some((linear.shape(), weight.dtype(), bias.map(Tensor::dtype)))

@@ -1,4 +1,4 @@
-//! The key/value cache, with which decoding computes each position only once.
+//! The key/value cache, so that decoding computes each position only once.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::layers::packed::{PackedAttention, PackedLayerCache};
 
 /// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
 ///
-/// It remembers the keys, values and padding mask of the positions seen so far, without their graph. New ones are written
-/// after the earlier ones, in memory that doubles where its room ends; those of a packed stack in the layout that attention
-/// reads. With a sliding window, positions that no later query can see are dropped. Latent attention keeps what keys and
-/// values are made from instead, of every position. A clone is independent, so several continuations can start from one
-/// prompt.
+/// The cache holds keys, values and padding mask of the positions seen so far, without their graph. New positions are
+/// appended. When the buffer is full, its size doubles. A packed stack caches keys and values in the layout that
+/// attention reads. With a sliding window, positions that no later query can see are dropped. Latent attention caches
+/// the latents of every position instead of keys and values. A clone is independent, so several continuations can
+/// start from one prompt.
 #[derive(Debug)]
 pub struct KvCache {
     pub(super) layers: Vec<LayerCache>,
     pub(super) ledger: Ledger,
 }
 
-/// One layer's keys and values.
+/// The keys and values of one layer.
 #[derive(Debug)]
 pub(super) enum LayerCache {
     Tensors(TensorCache),
@@ -33,12 +33,12 @@ pub(super) enum LayerCache {
 /// The caches that a layer reads and writes.
 pub(crate) struct LayerCaches<'a> {
     layer: &'a mut LayerCache,
-    /// The cache of the earlier layer whose keys and values a packed layer's queries attend to, if they do.
+    /// The cache of the earlier layer whose keys and values a packed layer attends to, if it has none of its own.
     shared: Option<&'a mut LayerCache>,
 }
 
 impl LayerCaches<'_> {
-    /// The layer's own cache, of a layer that is not packed.
+    /// Returns the cache of a layer that is not packed.
     pub fn tensors(&mut self) -> Result<&mut TensorCache> {
         match self.layer {
             LayerCache::Tensors(cache) => Ok(cache),
@@ -46,7 +46,7 @@ impl LayerCaches<'_> {
         }
     }
 
-    /// The cache of a packed layer: its own, or the earlier layer's of which it reads keys and values.
+    /// Returns the cache of a packed layer: its own, or the earlier layer's cache if `is_shared`.
     pub fn packed(&mut self, is_shared: bool) -> Result<&mut PackedLayerCache> {
         let cache = match &mut self.shared {
             Some(shared) if is_shared => shared,
@@ -60,13 +60,15 @@ impl LayerCaches<'_> {
 }
 
 fn other_stack<T>() -> Result<T> {
-    bail!("the cache is another stack's: of two, one is packed; make one with new_cache")
+    bail!(
+        "the cache belongs to another stack: only one of the two is packed; make a cache with new_cache"
+    )
 }
 
 impl LayerCache {
     /// # Errors
-    /// If it is of a layer with other heads than these attentions, of another number of sequences, or of a layer that is
-    /// packed where this one is not.
+    /// If the cache has other heads than these attentions, another number of sequences, or only one of the two is
+    /// packed.
     pub fn check(
         &self,
         (own, memory): (Option<Arc<PackedAttention>>, Option<Arc<PackedAttention>>),
@@ -99,7 +101,7 @@ impl Clone for KvCache {
 
 impl KvCache {
     pub(super) fn new(n_layers: usize, is_packed: bool) -> Self {
-        // Shared by all layers, which a step reads one after the other.
+        // All layers share the pages: a step reads one layer after the other.
         let pages = LargePages::default();
         let layer = |_| match is_packed {
             true => LayerCache::Packed(Box::new(PackedLayerCache::new(&pages))),
@@ -111,7 +113,7 @@ impl KvCache {
         }
     }
 
-    /// Makes an empty cache one that [`Self::take_sequences`] can be called on.
+    /// Prepares an empty cache for [`Self::take_sequences`].
     pub(crate) fn copying(mut self) -> Self {
         for layer in &mut self.layers {
             if let LayerCache::Packed(cache) = layer {
@@ -121,13 +123,13 @@ impl KvCache {
         self
     }
 
-    /// The number of positions seen so far.
+    /// Returns the number of positions seen so far.
     pub fn seen(&self) -> usize {
         self.ledger.seen()
     }
 
-    /// The size in bytes of the keys and values of the positions seen, of an encoder's output too; of latent attention, of what
-    /// these are made from. The room for more beside them is not counted.
+    /// Returns the size in bytes of the cached keys and values (or latents), with those of the encoder output. Unused
+    /// capacity is not counted.
     pub fn bytes(&self) -> usize {
         let bytes = |layer: &LayerCache| match layer {
             LayerCache::Tensors(cache) => cache.bytes(),
@@ -136,8 +138,8 @@ impl KvCache {
         self.layers.iter().map(bytes).sum()
     }
 
-    /// Forgets all positions. A packed stack's cache keeps the allocated memory for the next sequences, which should have the
-    /// same batch size.
+    /// Removes all positions. The cache of a packed stack keeps its memory for the next sequences, which should have
+    /// the same batch size.
     pub fn reset(&mut self) {
         self.ledger = Ledger::default();
         for layer in &mut self.layers {
@@ -148,10 +150,10 @@ impl KvCache {
         }
     }
 
-    /// Goes on with these sequences of the batch alone, in this order, which is that of the batch.
+    /// Keeps only the given sequences of the batch, in their present order.
     ///
     /// # Errors
-    /// If one is not in the batch, or they are in another order. Nothing is dropped then.
+    /// If a sequence is not in the batch, or the order differs from the batch's. The cache is then unchanged.
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         self.ledger.keep_sequences(sequences)?;
         self.layers.iter_mut().try_for_each(|layer| match layer {
@@ -163,15 +165,15 @@ impl KvCache {
         })
     }
 
-    /// Goes on with copies of these sequences of the batch, in this order. The encoder's output that they attend to is then
-    /// that of the sequences `of_memory`, in rising order, which may be fewer moves.
+    /// Replaces the batch by copies of the given sequences, in this order. The encoder output is taken from the
+    /// sequences `encoder_rows`, if given, which rise and may need fewer copies.
     ///
     /// # Errors
-    /// If one is not in the batch, or a packed stack's cache was not made for it by [`Self::copying`].
+    /// If a sequence is not in the batch, or a packed stack's cache was not prepared by [`Self::copying`].
     pub(crate) fn take_sequences(
         &mut self,
         sequences: &[usize],
-        of_memory: Option<&[usize]>,
+        encoder_rows: Option<&[usize]>,
     ) -> Result<()> {
         for layer in &self.layers {
             if let LayerCache::Packed(cache) = layer {
@@ -180,23 +182,23 @@ impl KvCache {
         }
         let batch = self.ledger.batch();
         self.ledger.take_sequences(sequences)?;
-        let is_same = of_memory.is_some_and(|of| of.len() == batch);
-        let moved = Some(of_memory.unwrap_or(sequences)).filter(|_| !is_same);
+        let is_same = encoder_rows.is_some_and(|of| of.len() == batch);
+        let moved = Some(encoder_rows.unwrap_or(sequences)).filter(|_| !is_same);
         self.layers.iter_mut().try_for_each(|layer| match layer {
             LayerCache::Tensors(cache) => cache.take_sequences(sequences, moved),
             LayerCache::Packed(cache) => {
-                cache.take_sequences(sequences, (of_memory, batch));
+                cache.take_sequences(sequences, (encoder_rows, batch));
                 Ok(())
             }
         })
     }
 
-    /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected; with 0, also the keys
-    /// and values of an encoder's output. The allocated memory is kept.
+    /// Removes all but the first `seen` positions, for example when a speculative draft is rejected. With 0, also
+    /// removes the encoder output's keys and values. The cache keeps its memory.
     ///
     /// # Errors
-    /// If a sliding window has already dropped positions that are needed again: with a window, only the positions of the
-    /// last call that was not refused can be taken back. Nothing is forgotten then.
+    /// If a sliding window has already dropped positions that would be needed again. With a window, only the
+    /// positions of the last successful call can be removed. On error the cache is unchanged.
     pub fn truncate(&mut self, seen: usize) -> Result<()> {
         let lacks = |layer: &LayerCache| match layer {
             LayerCache::Tensors(cache) => cache.lacks(seen),
@@ -222,10 +224,10 @@ impl KvCache {
         }
     }
 
-    /// Takes in new positions; returns the marks of all, `[batch, all]`.
+    /// Adds new positions; returns the key mask of all positions, `[batch, all]`.
     ///
     /// # Errors
-    /// As [`Ledger::extend`].
+    /// Same as [`Ledger::extend`].
     pub(super) fn extend(
         &mut self,
         new: Option<&Marks>,
@@ -244,7 +246,7 @@ impl KvCache {
         Ok(keep)
     }
 
-    /// The caches of a layer, and of the earlier one whose keys and values it reads.
+    /// Returns the cache of a layer, and the cache of the earlier layer whose keys and values it reads.
     pub(super) fn of_layer(&mut self, layer: usize, shared: Option<usize>) -> LayerCaches<'_> {
         let (before, from) = self.layers.split_at_mut(layer);
         LayerCaches {
@@ -253,7 +255,7 @@ impl KvCache {
         }
     }
 
-    /// Restores the state from before a call that failed, whichever layer it had reached.
+    /// Restores the state from before a failed call, whichever layer the call had reached.
     pub(super) fn undo(&mut self, before: Ledger) {
         let seen = before.seen();
         self.ledger = before;
@@ -261,32 +263,32 @@ impl KvCache {
     }
 }
 
-/// What a cached pass keeps or returns. candle has no `no_grad`: of variables, each step would keep the graph of all
-/// steps before it, in memory that grows with the square of their number.
+/// Detaches a tensor of a cached pass. candle has no `no_grad`: with variables, each step would keep the graph of all
+/// earlier steps, in memory that grows with the square of their number.
 pub(super) fn without_graph(tensor: &Tensor) -> Tensor {
     tensor.detach()
 }
 
-/// One attention's keys and values, `[batch, kept, n_kv_heads · head_dim]`, or the latents and shared keys that these are made
-/// from, as keys and values of one head.
+/// The keys and values of one attention, `[batch, kept, n_kv_heads · head_dim]`. For latent attention, the latents
+/// and shared keys as one head.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TensorCache {
     n_kv_heads: usize,
     kept: Option<CachedRows>,
-    /// Positions appended so far, dropped ones included.
+    /// The number of positions appended so far, with dropped ones.
     appended: usize,
-    /// A window has dropped what queries from this position on do not see, but earlier ones would.
+    /// The first position whose query needs none of the rows that a window has dropped.
     dropped_behind: usize,
-    /// Keys and values of an encoder's output, projected once.
+    /// Keys and values of the encoder output, projected once.
     memory: Option<(Tensor, Tensor)>,
 }
 
 impl TensorCache {
-    /// Appends new keys and values; returns all that the new queries may see, where they are kept. With a window of `w`,
-    /// the oldest new query sees `w - 1` earlier keys, and older ones are dropped.
+    /// Appends new keys and values; returns all rows that the new queries may see. With a window of `w`, the oldest
+    /// new query sees `w - 1` earlier keys, and older rows are dropped.
     ///
     /// # Errors
-    /// If they are of another batch, type or width than those that are there, which stay.
+    /// If batch, dtype or width differ from those in the cache. The cache is then unchanged.
     pub fn append(
         &mut self,
         (key, value): (&Tensor, &Tensor),
@@ -303,7 +305,7 @@ impl TensorCache {
                     && old.dtype() == key.dtype();
                 if !fits {
                     bail!(
-                        "the cache is of a batch of {batch} with {} key/value heads of {} in {:?}, the new keys are {:?} in {n_kv_heads} heads in {:?}; make another with new_cache",
+                        "the cache holds a batch of {batch} with {} key/value heads of {} in {:?}, but the new keys have shape {:?} with {n_kv_heads} heads in {:?}; make another cache with new_cache",
                         self.n_kv_heads,
                         width / self.n_kv_heads,
                         old.dtype(),
@@ -330,13 +332,13 @@ impl TensorCache {
         memory.map(of).sum::<usize>() + self.kept.as_ref().map_or(0, CachedRows::bytes)
     }
 
-    /// Whether a window has dropped positions that are needed again behind the first `seen`.
+    /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     fn lacks(&self, seen: usize) -> bool {
         let kept = self.kept.as_ref().map_or(0, CachedRows::len);
         kept < self.appended && seen < self.dropped_behind
     }
 
-    /// Forgets the positions from `seen` on; with 0, an encoder's output too.
+    /// Removes the positions from `seen` on. With 0, also removes the encoder output.
     fn truncate(&mut self, seen: usize) {
         if seen == 0 {
             self.memory = None;
@@ -348,8 +350,12 @@ impl TensorCache {
         self.appended = self.appended.min(seen);
     }
 
-    fn take_sequences(&mut self, sequences: &[usize], of_memory: Option<&[usize]>) -> Result<()> {
-        if let (Some((key, value)), Some(of)) = (&mut self.memory, of_memory) {
+    fn take_sequences(
+        &mut self,
+        sequences: &[usize],
+        encoder_rows: Option<&[usize]>,
+    ) -> Result<()> {
+        if let (Some((key, value)), Some(of)) = (&mut self.memory, encoder_rows) {
             (*key, *value) = (of_sequences(key, of)?, of_sequences(value, of)?);
         }
         match &mut self.kept {
@@ -358,22 +364,23 @@ impl TensorCache {
         }
     }
 
-    /// Keeps the keys and values of an encoder's output, and returns them.
+    /// Caches the keys and values of the encoder output, and returns them.
     pub fn keep_memory(&mut self, (key, value): (Tensor, Tensor)) -> (Tensor, Tensor) {
         let kept = (without_graph(&key), without_graph(&value));
         self.memory.insert(kept).clone()
     }
 
-    /// Keys and values of an encoder's output of so many sequences and positions, if they are known.
+    /// Returns the cached keys and values of an encoder output with this batch and number of positions, if there are
+    /// any.
     ///
     /// # Errors
-    /// If those that are known are of another output.
+    /// If the cached ones belong to another encoder output.
     pub fn known_memory(&self, batch: usize, keys: usize) -> Result<Option<&(Tensor, Tensor)>> {
         if let Some((key, _)) = &self.memory {
             let (known_batch, known, _) = key.dims3()?;
             if (known_batch, known) != (batch, keys) {
                 bail!(
-                    "encoder_hidden_states: {batch} of {keys} positions, but the cache is of {known_batch} of {known}; reset it, or make another with new_cache"
+                    "encoder_hidden_states: has {batch} sequences of {keys} positions, but the cache holds {known_batch} of {known}; reset the cache, or make another with new_cache"
                 );
             }
         }

@@ -1,33 +1,33 @@
-//! What a cache knows of the positions seen so far, in whatever form it keeps their keys and values.
+//! The bookkeeping of a cache: number and mask of the positions seen so far.
 
 use candle_core::{Result, Tensor, bail};
 
 use crate::config::{AttentionConfig, Visibility, getters};
 use crate::layers::{ForwardContext, marks::Marks};
 
-/// The positions seen so far: of how many sequences, how many, and which of them are kept.
+/// The positions seen so far: the number of sequences, the number of positions, and the key mask.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     batch: usize,
-    /// Positions that a window has dropped since are counted too.
+    /// Includes positions that a window has dropped.
     seen: usize,
-    /// `[batch, seen]`, 1 = keep; `None` while nothing is masked.
+    /// `[batch, seen]`, 1 = keep; `None` while there is no mask.
     keep: Option<Marks>,
 }
 
 impl Ledger {
     getters! {
-        /// The number of sequences, of this or the last use.
+        /// The number of sequences in the present or the last use.
         batch(&self) -> usize => self.batch;
         /// The number of positions.
         seen(&self) -> usize => self.seen;
     }
 
-    /// Takes in `seq` new positions with their marks; returns the marks of all.
+    /// Adds `seq` new positions with their key mask; returns the key mask of all positions.
     ///
     /// # Errors
-    /// If the batch is another than that of the earlier positions, or the marks are not of the new ones; nothing is
-    /// taken in then.
+    /// If the batch differs from the earlier positions', or the mask does not cover the new positions. Nothing is
+    /// added then.
     pub fn extend(
         &mut self,
         new: Option<&Marks>,
@@ -36,7 +36,7 @@ impl Ledger {
         let seen = self.seen;
         if seen > 0 && batch != self.batch {
             bail!(
-                "the cache is of a batch of {}, the input of {batch}; make another with new_cache",
+                "the cache holds a batch of {}, but the input has a batch of {batch}; make another cache with new_cache",
                 self.batch
             );
         }
@@ -45,7 +45,7 @@ impl Ledger {
         {
             bail!(
                 "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]; \
-                 the cache remembers the mask of the {seen} earlier positions",
+                 the cache already holds the mask of the {seen} earlier positions",
                 new.host.dims()
             );
         }
@@ -62,15 +62,15 @@ impl Ledger {
         Ok(self.keep.clone())
     }
 
-    /// Keeps these sequences of the batch alone.
+    /// Keeps only the given sequences of the batch.
     ///
     /// # Errors
-    /// If one is not in the batch, or they are in another order.
+    /// If a sequence is not in the batch, or the order differs.
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         let rises = sequences.windows(2).all(|pair| pair[0] < pair[1]);
         if sequences.is_empty() || !rises || sequences.last() >= Some(&self.batch) {
             bail!(
-                "sequences {sequences:?} are to be kept of a batch of {}; expected some of 0 to {}, in this order",
+                "cannot keep sequences {sequences:?} of a batch of {}; expected rising indices from 0 to {}",
                 self.batch,
                 self.batch.saturating_sub(1)
             );
@@ -78,14 +78,14 @@ impl Ledger {
         self.take_sequences(sequences)
     }
 
-    /// Goes on with copies of these sequences of the batch, in this order.
+    /// Replaces the batch by copies of the given sequences, in this order.
     ///
     /// # Errors
-    /// If one is not in the batch.
+    /// If a sequence is not in the batch.
     pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         if sequences.is_empty() || sequences.iter().any(|&row| row >= self.batch) {
             bail!(
-                "sequences {sequences:?} are taken of a batch of {}",
+                "cannot take sequences {sequences:?} from a batch of {}",
                 self.batch
             );
         }
@@ -95,7 +95,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Forgets all but the first `seen` positions.
+    /// Removes all but the first `seen` positions.
     pub fn truncate(&mut self, seen: usize) -> Result<()> {
         if seen < self.seen {
             self.seen = seen;
@@ -108,10 +108,10 @@ impl Ledger {
     }
 }
 
-/// Checks what a stack is given to add to a cache; returns the batch and the number of new positions.
+/// Checks input and context of a cached pass; returns the batch and the number of new positions.
 ///
 /// # Errors
-/// If the input is not `[batch, new positions, d_model]`, the context trains or has an additive mask, the cache is of
+/// If the input is not `[batch, new positions, d_model]`, the context trains or has an additive mask, the cache has
 /// another number of layers, or an attention is not causal.
 pub(crate) fn check_cached<'a>(
     x: &Tensor,
@@ -124,13 +124,17 @@ pub(crate) fn check_cached<'a>(
         bail!("stack: input has shape {found:?}, expected [batch, new positions, d_model]");
     };
     if context.train() || context.mask().additive().is_some() {
-        bail!("a cache serves evaluation with a padding mask; not training or an additive mask");
+        bail!(
+            "a cache works only in evaluation and with a padding mask; turn training off and remove the additive mask"
+        );
     }
     if of_cache != of_stack {
-        bail!("the cache has {of_cache} layers, the stack {of_stack}");
+        bail!("the cache has {of_cache} layers, but the stack has {of_stack}");
     }
     if attentions.any(|attention| attention.visibility != Visibility::Causal) {
-        bail!("a cache needs causal attention; earlier positions of this stack see later ones");
+        bail!(
+            "a cache needs causal attention, but earlier positions of this stack attend to later ones"
+        );
     }
     Ok((batch, seq))
 }

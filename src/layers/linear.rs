@@ -7,7 +7,7 @@ use crate::config::{LinearConfig, LinearInit, getters};
 use crate::layers::{Dropout, DropoutSource, LowRank, ParameterSource};
 use crate::ops::{Packed, Value, Weight};
 
-/// The candle hints for a layer's weight and bias.
+/// Returns candle's initialization hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {
     let normal = |stdev| (Init::Randn { mean: 0.0, stdev }, Init::Const(0.0));
     let (d_in, d_out) = (config.d_in as f64, config.d_out as f64);
@@ -21,7 +21,7 @@ fn hints(config: &LinearConfig) -> (Init, Init) {
     }
 }
 
-/// The largest absolute value of `torch.nn.Linear`'s fresh parameters: `1/√d_in`, and 0 without inputs.
+/// Returns the largest absolute value of `torch.nn.Linear`'s fresh parameters: `1/√d_in`, or 0 without inputs.
 pub(crate) fn torch_bound(d_in: usize) -> f64 {
     match d_in {
         0 => 0.0,
@@ -29,7 +29,7 @@ pub(crate) fn torch_bound(d_in: usize) -> f64 {
     }
 }
 
-/// A linear layer over the last dimension, as `torch.nn.Linear`: `y = x·Wᵀ + b`.
+/// A linear layer over the last dimension, like `torch.nn.Linear`: `y = x·Wᵀ + b`.
 ///
 /// ```
 /// use candle_blocks::Linear;
@@ -49,7 +49,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Gets `weight` `[d_out, d_in]` and, if configured, `bias` `[d_out]` from `vb`.
+    /// Creates the layer with `weight` `[d_out, d_in]` and, if configured, `bias` `[d_out]` from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -74,7 +74,7 @@ impl Linear {
         Self::from_weight(Weight::Dense(weight), bias)
     }
 
-    /// As [`Self::from_parts`], of a weight in any form.
+    /// Builds the layer like [`Self::from_parts`], from a weight in any form.
     pub(crate) fn from_weight(weight: Weight, bias: Option<Tensor>) -> Result<Self> {
         let (d_out, d_in) = weight.dims2()?;
         if let Some(bias) = &bias
@@ -92,18 +92,20 @@ impl Linear {
         })
     }
 
-    /// Adds a low-rank adapter (LoRA) beside the weight; [`Self::merged`] folds it into the weight.
+    /// Adds a low-rank adapter (LoRA) beside the weight. [`Self::merged`] folds it into the weight.
     ///
     /// # Errors
-    /// If the adapter does not have the input and output widths of the weight, or its type can not be beside the weight's.
+    /// If the adapter's input or output width differs from the weight's, or its dtype does not fit the weight's.
     pub fn with_adapter(mut self, adapter: LowRank) -> Result<Self> {
         let (d_out, d_in) = self.shape();
         let (a, b) = (adapter.a().dims(), adapter.b().dims());
         if (b[0], a[1]) != (d_out, d_in) {
-            bail!("linear: an adapter of {a:?} and {b:?} for a weight of [{d_out}, {d_in}]");
+            bail!(
+                "linear: adapter factors have shapes {a:?} and {b:?}, which do not fit a weight of [{d_out}, {d_in}]"
+            );
         }
         if let Weight::Joined(..) = self.weight {
-            bail!("linear: the layer is packed and takes no adapter; add it before you pack");
+            bail!("linear: a packed layer takes no adapter; add the adapter before you pack");
         }
         adapter.check_beside(self.weight.dtype())?;
         self.adapter = Some(adapter);
@@ -117,28 +119,28 @@ impl Linear {
         bias(&self) -> Option<&Tensor> => self.bias.as_ref();
     }
 
-    /// The weight, `[d_out, d_in]`. One that is kept quantised
-    /// ([`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized)) is dequantised by every call, and
-    /// a packed one ([`Self::pack`]) is copied in f32, rounded to its precision.
+    /// Returns the weight, `[d_out, d_in]`. Every call dequantizes a weight that is kept quantized
+    /// ([`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized)). A packed weight
+    /// ([`Self::pack`]) is returned as an f32 copy, rounded to its precision.
     ///
     /// # Errors
-    /// If that fails.
+    /// If the conversion fails.
     pub fn weight(&self) -> Result<Tensor> {
         self.weight.tensor()
     }
 
-    /// The shape of the weight, `(d_out, d_in)`.
+    /// Returns the shape of the weight, `(d_out, d_in)`.
     pub fn shape(&self) -> (usize, usize) {
         let checked = self.weight.dims2();
         checked.unwrap_or_else(|_| unreachable!("a matrix, as checked where the layer was made"))
     }
 
-    /// The weight in the form in which the layer keeps it.
+    /// Returns the weight in the layer's own form: dense, quantized or packed.
     pub(crate) fn kept_weight(&self) -> &Weight {
         &self.weight
     }
 
-    /// The size of the weight in bytes, if it is packed.
+    /// Returns the size of the weight in bytes if it is packed, else 0.
     pub(super) fn packed_bytes(&self) -> usize {
         match &self.weight {
             Weight::Packed(Packed(weight)) => weight.bytes(),
@@ -146,7 +148,7 @@ impl Linear {
         }
     }
 
-    /// The layer's shape and bias, for a layer that has packed its weight with others.
+    /// Returns a layer with only shape and bias, for a weight that is packed together with others.
     pub(crate) fn joined(&self) -> Self {
         let (d_out, d_in) = self.shape();
         Self {
@@ -156,8 +158,8 @@ impl Linear {
         }
     }
 
-    /// A copy of the layer with the adapter folded into the weight: the same function in evaluation, without the cost
-    /// of the adapter.
+    /// Returns a copy of the layer with the adapter folded into the weight. In evaluation it is the same function,
+    /// without the adapter's cost.
     pub fn merged(&self) -> Result<Self> {
         let weight = match &self.adapter {
             Some(adapter) => {
@@ -176,18 +178,18 @@ impl Linear {
         }
     }
 
-    /// The adapter's dropout.
+    /// Returns the adapter's dropout.
     pub(super) fn dropout(&self) -> Option<&Dropout> {
         Some(&self.adapter.as_ref()?.dropout)
     }
 
-    /// Like [`Module::forward`], but with the adapter's dropout on. (candle's blanket `ModuleT::forward_t` ignores its
-    /// flag: code that is generic over `ModuleT` trains without that dropout.)
+    /// Computes the output like [`Module::forward`], with the adapter's dropout on. candle's blanket
+    /// `ModuleT::forward_t` ignores its flag, so code that is generic over `ModuleT` trains without that dropout.
     pub fn forward_training(&self, x: &Tensor) -> Result<Tensor> {
         Value::through(x, |x| self.apply(x, None, true))
     }
 
-    /// The output, added to `residual`.
+    /// Computes the output and adds it to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         let (weight, bias) = (&self.weight, self.bias.as_ref());
         let Some(adapter) = &self.adapter else {
@@ -202,7 +204,7 @@ impl Linear {
         y.add(&low_rank)?.to_dtype(x.dtype())?.added_to(residual)
     }
 
-    /// Weight, unless it is kept in another form than a tensor, bias and the adapter's factors.
+    /// Returns the parameters that are tensors: a dense weight, the bias and the adapter's factors.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
         let own = [self.weight.dense(), self.bias.as_ref()];
         let adapter = self.adapter().into_iter();
@@ -211,7 +213,7 @@ impl Linear {
     }
 
     /// # Errors
-    /// If the weight of this layer, in this role of that one, has not the given shape.
+    /// If the weight has another shape. `of` names the outer layer and `role` this one.
     pub(crate) fn expect_shape(&self, of: &str, role: &str, shape: [usize; 2]) -> Result<()> {
         let found: [usize; 2] = self.shape().into();
         if found != shape {
@@ -222,7 +224,7 @@ impl Linear {
 }
 
 impl Module for Linear {
-    /// `torch.nn.functional.linear(x, weight, bias)`.
+    /// Computes `torch.nn.functional.linear(x, weight, bias)`.
     ///
     /// # Shapes
     /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
@@ -231,7 +233,7 @@ impl Module for Linear {
     /// If the last dimension is not `d_in`, or input and weight differ in dtype.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self.weight {
-            // A single product wakes its threads itself.
+            // A single product wakes the worker threads itself.
             Weight::Packed(_) => self.apply(&Value::of(x)?, None, false)?.tensor(),
             _ => Value::through(x, |x| self.apply(x, None, false)),
         }

@@ -6,11 +6,11 @@ use crate::config::getters;
 use crate::layers::Dropout;
 use crate::ops::{Value, wide};
 
-/// A low-rank adapter, `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA
-/// (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
+/// A low-rank adapter, `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA (Hu et
+/// al. 2021, <https://arxiv.org/abs/2106.09685>).
 ///
-/// The factors have the type of the weight, or are f32 beside a weight of a half type: the layer then adds the two outputs in f32
-/// and rounds the sum, as PEFT does.
+/// The factors have the weight's dtype, or are f32 beside a half-precision weight. In the second case the layer adds
+/// the two outputs in f32 and rounds the sum, like PEFT.
 #[derive(Clone, Debug)]
 pub struct LowRank {
     a: Tensor, // [rank, d_in]
@@ -23,11 +23,11 @@ impl LowRank {
     /// Builds the adapter from `a` `[rank, d_in]` and `b` `[d_out, rank]`, without dropout.
     ///
     /// # Errors
-    /// If the two shapes or types do not fit each other.
+    /// If the two shapes or dtypes do not fit each other.
     pub fn from_parts(a: Tensor, b: Tensor, scale: f64) -> Result<Self> {
         if a.dtype() != b.dtype() {
             let (a, b) = (a.dtype(), b.dtype());
-            bail!("low rank: a is {a:?}, b {b:?}; expected one type");
+            bail!("low rank: a is {a:?}, but b is {b:?}; expected the same dtype");
         }
         if a.dims2()?.0 != b.dims2()?.1 {
             let (a, b) = (a.dims(), b.dims());
@@ -52,29 +52,29 @@ impl LowRank {
         a(&self) -> &Tensor => &self.a;
         /// The second factor, `[d_out, rank]`.
         b(&self) -> &Tensor => &self.b;
-        /// The factor on its output: alpha divided by the rank.
+        /// The factor on the adapter's output: alpha divided by the rank.
         scale(&self) -> f64 => self.scale;
     }
 
     /// # Errors
-    /// If the type of the factors is neither that of a weight nor f32 beside a half type.
+    /// If the factors' dtype is neither the weight's nor f32 beside a half type.
     pub(super) fn check_beside(&self, weight: DType) -> Result<()> {
         let own = self.a.dtype();
         if own != weight && own != wide(weight) {
             bail!(
-                "low rank: factors of {own:?} beside a weight of {weight:?}; convert them with to_dtype"
+                "low rank: the factors are {own:?}, but the weight is {weight:?}; convert the factors with to_dtype"
             );
         }
         Ok(())
     }
 
-    /// The adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.
+    /// Returns the adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.
     pub fn product(&self) -> Result<Tensor> {
         let product = Value::of(&self.b)?.linear(&self.a.t()?, None, None)?;
         product.scale(self.scale)?.tensor()
     }
 
-    /// The output, in the type of the factors.
+    /// Computes the output, in the factors' dtype.
     pub(super) fn apply(&self, x: &Value, train: bool) -> Result<Value> {
         let x = x.to_dtype(self.a.dtype())?;
         let narrow = self.dropout.apply(&x, train)?.linear(&self.a, None, None)?;
@@ -84,10 +84,10 @@ impl LowRank {
 
 impl ModuleT for LowRank {
     /// # Shapes
-    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`, in the type of the factors.
+    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`, in the factors' dtype.
     ///
     /// # Errors
-    /// If the last dimension is not `d_in`, or the factors can be beside no weight of the input's type.
+    /// If the last dimension is not `d_in`, or the factors' dtype does not fit a weight with the input's dtype.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         self.check_beside(x.dtype())?;
         Value::through(x, |x| self.apply(x, train))

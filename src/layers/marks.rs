@@ -1,22 +1,22 @@
-//! Marks of keys, where they mask and where they are read.
+//! Key masks, on the device and on the host.
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layers::cached_rows::of_sequences;
 use crate::ops;
 
-/// Which keys are kept, `[batch, keys]` of `u8`, 1 = keep: the same on the device that computes with them and on the CPU.
-/// What is chosen by them on the CPU needs no copy from the device, which would wait for all its work.
+/// A key mask, `[batch, keys]` of `u8`, 1 = keep: one copy on the device that computes, one on the CPU. Decisions on
+/// the CPU then need no copy from the device, which would wait for all its work.
 #[derive(Clone, Debug)]
 pub(crate) struct Marks {
-    /// Where the mask lies.
+    /// The mask on the device.
     pub device: Tensor,
-    /// On the CPU; where the mask lies there, the same tensor.
+    /// The mask on the CPU. If the device is the CPU, the same tensor.
     pub host: Tensor,
 }
 
 impl Marks {
-    /// Marks on the CPU, and as they are on `device`.
+    /// Creates the mask from a tensor on the CPU, and copies it to `device`.
     pub fn new(host: Tensor, device: &Device) -> Result<Self> {
         Ok(Self {
             device: host.to_device(device)?,
@@ -24,12 +24,12 @@ impl Marks {
         })
     }
 
-    /// Keeps all.
+    /// Creates a mask that keeps all keys.
     pub fn ones(shape: (usize, usize), device: &Device) -> Result<Self> {
         Self::new(Tensor::ones(shape, DType::U8, &Device::Cpu)?, device)
     }
 
-    /// These and those of the keys behind them.
+    /// Appends the mask of the keys that follow.
     pub fn cat(&self, behind: &Self) -> Result<Self> {
         let join = |first: &Tensor, then: &Tensor| Tensor::cat(&[first, then], 1);
         let host = join(&self.host, &behind.host)?;
@@ -40,13 +40,13 @@ impl Marks {
         })
     }
 
-    /// Those of `n` keys from `start` on.
+    /// Returns the mask of `n` keys from `start` on.
     pub fn narrow(&self, start: usize, n: usize) -> Result<Self> {
         let host = self.host.narrow(1, start, n)?.contiguous()?;
         self.beside(host, || self.device.narrow(1, start, n)?.contiguous())
     }
 
-    /// Those of these sequences.
+    /// Returns the mask of the given sequences.
     pub fn of_sequences(&self, sequences: &[usize]) -> Result<Self> {
         let kept = |of: &Tensor| of_sequences(of, sequences);
         self.beside(kept(&self.host)?, || {
@@ -55,7 +55,7 @@ impl Marks {
         })
     }
 
-    /// Made of these: on the host, and with the device's operations where that is another.
+    /// Creates a mask from a host tensor, and computes the device tensor unless the device is the CPU.
     fn beside(&self, host: Tensor, device: impl FnOnce() -> Result<Tensor>) -> Result<Self> {
         let device = match self.device.device() {
             Device::Cpu => host.clone(),

@@ -1,4 +1,4 @@
-//! Attention masks: which keys are real, and what is added to the scores.
+//! Attention masks: key-padding masks and additive masks.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -17,12 +17,13 @@ pub struct AttentionMask {
 }
 
 impl AttentionMask {
-    /// Masks nothing.
+    /// Creates an empty mask.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// A key-padding mask as tokenizers return it: `[batch, seq]` of any dtype, 1 = a real token, 0 = padding.
+    /// Creates a key-padding mask from a tokenizer's `attention_mask`: `[batch, seq]` of any dtype, 1 = a real token,
+    /// 0 = padding.
     ///
     /// A query whose keys are all masked gives zeros, not NaN.
     ///
@@ -32,7 +33,7 @@ impl AttentionMask {
         Self::of_keys(mask, Marked::Sequence, mask.device())
     }
 
-    /// As [`Self::padding`], of the keys that `of` names in errors, and on `device`.
+    /// Creates a mask like [`Self::padding`], on `device`. `of` names the mask in errors.
     pub(crate) fn of_keys(mask: &Tensor, of: Marked, device: &Device) -> Result<Self> {
         let fail = |reason| Err(Error::input(of.mask(), reason));
         let &[_, keys] = mask.dims() else {
@@ -41,8 +42,8 @@ impl AttentionMask {
                 mask.dims()
             ));
         };
-        // In f64: what f32 would round to 1 must not become 0 as an integer. On the CPU: Metal has no f64, and neither
-        // Metal nor CUDA converts every integer type.
+        // In f64: a value that f32 would round to 1 must not become 0 as an integer. On the CPU: Metal has no f64,
+        // and neither Metal nor CUDA converts every integer type.
         let values = mask.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
         let values = values.flatten_all()?.to_vec1::<f64>()?;
         if let Some(at) = values.iter().position(|&v| v != 0.0 && v != 1.0) {
@@ -61,9 +62,9 @@ impl AttentionMask {
         })
     }
 
-    /// Also adds `mask` to the scores before the softmax; `-inf` hides a key. It must broadcast to
-    /// `[batch, n_heads, queries, keys]` and be of a float type, and receives a gradient if it is a variable or depends
-    /// on one. The forward pass checks both.
+    /// Also adds `mask` to the scores before the softmax; `-inf` hides a key. The tensor must broadcast to `[batch,
+    /// n_heads, queries, keys]` and have a float dtype. It receives a gradient if it is a variable or depends on one.
+    /// The forward pass checks shape and dtype.
     pub fn with_additive(mut self, mask: Tensor) -> Self {
         self.additive = Some(mask);
         self
@@ -76,18 +77,18 @@ impl AttentionMask {
         additive(&self) -> Option<&Tensor> => self.additive.as_ref();
     }
 
-    /// The key-padding mask, if any, on the device and on the host.
+    /// Returns the key-padding mask, if any, on the device and on the host.
     pub(crate) fn marks(&self) -> Option<&Marks> {
         self.keep.as_ref()
     }
 }
 
-/// The keys that a mask marks, as errors name them.
+/// The keys of a mask, for error messages.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Marked {
     /// The positions of the input.
     Sequence,
-    /// The positions of an encoder's output.
+    /// The positions of the encoder output.
     Memory,
 }
 
@@ -122,13 +123,14 @@ impl Marked {
     }
 }
 
-/// Checks that numbers can be added to scores: 0 and 1 of an integer type are marks, which would be added as they are.
+/// Checks that a mask can be added to scores. Zeros and ones of an integer type are a key mask, and would be added as
+/// they are.
 pub(crate) fn check_additive(mask: &Tensor) -> Result<()> {
     if mask.dtype().is_float() {
         return Ok(());
     }
     let reason = format!(
-        "is {:?}, expected numbers of a float type to add to the scores; marks of keys are for AttentionMask::padding",
+        "is {:?}, expected a float type, whose values are added to the scores; pass a 0/1 key mask to AttentionMask::padding",
         mask.dtype()
     );
     Err(Error::input("additive mask", reason))

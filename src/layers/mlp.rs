@@ -14,7 +14,7 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Gets `layers.{i}`, each with `weight` and `bias`, from `vb`.
+    /// Creates the layer with `layers.{i}`, each with `weight` and `bias`, from `vb`.
     ///
     /// # Errors
     /// If there are fewer than two widths, or a parameter is missing or has another shape.
@@ -30,7 +30,7 @@ impl Mlp {
     /// Builds the perceptron from its layers in order. The activation follows each layer but the last.
     ///
     /// # Errors
-    /// If there is no layer, or the output of one does not fit the input of the next.
+    /// If there is no layer, or one layer's output does not fit the next layer's input.
     pub fn from_parts(layers: Vec<Linear>, activation: Activation) -> Result<Self> {
         if layers.is_empty() {
             bail!("mlp: no layers given, expected at least one");
@@ -39,7 +39,7 @@ impl Mlp {
             let (d_out, d_in) = (pair[0].shape().0, pair[1].shape().1);
             if d_out != d_in {
                 bail!(
-                    "mlp: layer {i} gives width {d_out}, but layer {} takes {d_in}",
+                    "mlp: layer {i} has output width {d_out}, but layer {} has input width {d_in}",
                     i + 1
                 );
             }
@@ -47,7 +47,7 @@ impl Mlp {
         Ok(Self { layers, activation })
     }
 
-    /// The linear layers, first to last.
+    /// Returns the linear layers, first to last.
     pub fn layers(&self) -> &[Linear] {
         &self.layers
     }

@@ -1,8 +1,9 @@
-//! Trainable layers for any device. Each is created by `new(&config, vb)` or by a [`Checkpoint`](crate::Checkpoint); linear
-//! layers, norms, feed-forwards and perceptrons also by `from_parts(..)`. A configuration is checked where it becomes a layer.
+//! Trainable layers for any device. `new(&config, vb)` or a [`Checkpoint`](crate::Checkpoint) creates a layer. Linear
+//! layers, norms, feed-forwards and perceptrons also have `from_parts(..)`. Each constructor checks its
+//! configuration.
 //!
-//! Layers without dropout implement candle's `Module`. Layers with dropout implement `ModuleT` instead,
-//! so that generic code cannot lose the training flag, and have an inherent `forward` for evaluation;
+//! Layers without dropout implement candle's `Module`. Layers with dropout implement `ModuleT` instead, so that
+//! generic code cannot lose the training flag. They also have an inherent `forward` for evaluation, and
 //! [`Evaluation`] makes a `Module` of them.
 //!
 //! # Packing
@@ -13,10 +14,11 @@
 //! scores. A packed layer has no gradients and refuses an input that tracks them, and its weights cannot be read back. It
 //! accepts f32, f16 and bf16 inputs, returns the dtype of its input, and computes in f32 between products.
 //!
-//! In every [`Precision`](crate::Precision), a row gives the same bits whatever the rest of the batch, its place in it, the
-//! padding after it and the number of threads. A packed layer can be called from several threads at once. Each thread that
-//! calls, and each thread of the pool, keeps the working memory of its largest call until it ends. So a call with much longer
-//! input than usual is best made from a thread of its own. A packed stack also keeps the memory of hidden states while it lives.
+//! In every [`Precision`](crate::Precision), a row gives the same bits whatever the rest of the batch, its place in
+//! it, the padding after it and the number of threads. A packed layer can be called from several threads at once.
+//! Each thread that calls, and each thread in the pool, keeps the working memory of its largest call until it ends. A
+//! call with much longer input than usual is best made from a thread of its own. A packed stack also keeps its memory
+//! for hidden states.
 //!
 //! ```
 //! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};

@@ -1,4 +1,4 @@
-//! A mixture of experts: many feed-forwards, of which a router chooses a few for each position.
+//! Mixture of experts: a router selects a few feed-forwards for each position.
 
 use std::sync::Arc;
 
@@ -16,43 +16,48 @@ use crate::layers::sparse_mixer::{self, SparseMixer};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear, ParameterSource, visit::parts};
 use crate::ops::{Columns, Groups, Scores, Value, wide, with_team};
 
-/// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
-/// sigmoid of `router(x)`, plus a shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>;
-/// transformers' `MixtralSparseMoeBlock`, `Qwen2MoeSparseMoeBlock` and `DeepseekV3MoE`).
+/// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores. The scores are
+/// the softmax or the sigmoid of `router(x)`. A shared expert is added if configured (Shazeer et al. 2017,
+/// <https://arxiv.org/abs/1701.06538>; transformers' `MixtralSparseMoeBlock`, `Qwen2MoeSparseMoeBlock` and
+/// `DeepseekV3MoE`).
 ///
-/// The choice of experts has no gradient; their weights have one, which is 0 for an expert that no position chose.
+/// The selection has no gradient. The experts' weights have gradients, which are 0 for an expert that no position
+/// selected.
 #[derive(Clone, Debug)]
 pub struct MixtureOfExperts {
     pub(crate) router: Linear,
-    /// Added to the scores for the choice, `[n_experts]`. It has no gradient: who trains the layer moves it by how often each expert is chosen.
+    /// The correction, `[n_experts]`, added to the scores for the selection only. It has no gradient: a training loop
+    /// adjusts it by each expert's load.
     pub(crate) correction: Option<Tensor>,
     pub(crate) experts: Vec<FeedForward>,
-    /// What a device has of them to compute them without the host's knowing which are chosen.
+    /// The grouped experts, if a device computes them without a copy of the selection to the host.
     pub(crate) grouped: Option<GroupedExperts>,
     /// The expert that every position uses.
     pub(crate) shared: Option<Box<FeedForward>>,
-    /// `[1, d_model]`: the shared expert's output is multiplied by its sigmoid.
+    /// `[1, d_model]`: the sigmoid of its output scales the shared expert's output.
     pub(crate) shared_gate: Option<Linear>,
-    /// How each position chooses its experts.
+    /// The rule by which each position selects its experts.
     pub(crate) routing: RoutingConfig,
-    /// What the weights of experts multiply.
+    /// The side that the routing weights multiply: the experts' inputs or outputs.
     pub(crate) weighted: Weighted,
-    /// Where experts are drawn in training: from its source, and its masks say which count in full.
+    /// The random numbers for experts that are sampled in training. The dropout's masks select the experts that count
+    /// in full.
     pub(crate) drawn: Dropout,
     /// The parameters for the kernels, in a packed layer.
     pub(crate) packed: Option<Arc<PackedMixture>>,
 }
 
-/// Where the rows of a mixture go.
+/// The destination of a mixture's rows.
 enum Routed<'a> {
-    /// For each expert the places in `[rows, top_k]` that chose it.
+    /// For each expert, the places in `[rows, top_k]` that selected it.
     Places(Vec<Vec<usize>>),
-    /// To the experts that only the device knows.
+    /// Groups on the device. The host does not know the selection.
     Groups(&'a GroupedExperts, Groups),
 }
 
 impl MixtureOfExperts {
-    /// Gets `router`, `experts.{e}` and, if configured, `router.correction.weight` `[n_experts]`, `shared` and `shared_gate` from `vb`.
+    /// Creates the layer with `router` and `experts.{e}` from `vb` and, if configured, `router.correction.weight`
+    /// `[n_experts]`, `shared` and `shared_gate`.
     ///
     /// # Errors
     /// If the configuration is invalid or has no experts, or a parameter is missing or has another shape.
@@ -61,7 +66,7 @@ impl MixtureOfExperts {
         config.validate()?;
         let Some(experts) = config.experts else {
             bail!(
-                "mixture of experts: the configuration has none; set `experts`, or make a FeedForward"
+                "mixture of experts: the configuration has no experts; set `experts`, or make a FeedForward"
             );
         };
         let linear = |name: &str, d_out, bias| {
@@ -75,7 +80,7 @@ impl MixtureOfExperts {
         let expert = |e| FeedForward::new(&one, vb.pp("experts").pp(e));
         let router = linear("router", experts.n_experts, experts.router_bias)?;
         let correction = experts.correction.then(|| {
-            // In f32 beside half types, as in transformers: what is added up over a training is small.
+            // In f32 beside half types, as in transformers: training adds up small changes.
             let dtype = wide(vb.dtype());
             let vb = vb.pp("router").pp("correction");
             vb.get_with_hints_dtype(experts.n_experts, "weight", Init::Const(0.0), dtype)
@@ -90,7 +95,7 @@ impl MixtureOfExperts {
         let is_gated = experts.shared.is_some_and(|shared| shared.gate);
         let shared_gate = is_gated.then(|| linear("shared_gate", 1, false));
         let (grouped, drawn) = match experts.routing.weights {
-            // One after another, they are chosen on the host.
+            // Sequential selection runs on the host.
             RoutingWeights::AmongNear { .. } => {
                 let drawn = Dropout::new(sparse_mixer::THIRDS, DropoutSource::default())?;
                 (None, drawn)
@@ -118,12 +123,12 @@ impl MixtureOfExperts {
         router(&self) -> &Linear => &self.router;
     }
 
-    /// The shared expert that every position uses, and its gate `[1, d_model]`, if it has one.
+    /// Returns the shared expert, and its gate `[1, d_model]` if it has one.
     pub fn shared(&self) -> Option<(&FeedForward, Option<&Linear>)> {
         Some((self.shared.as_deref()?, self.shared_gate.as_ref()))
     }
 
-    /// Where each of the rows goes, and the weights of its experts, `[rows, top_k]`.
+    /// Returns each row's experts and their weights, `[rows, top_k]`.
     fn route(&self, x: &Value, train: bool) -> Result<(Routed<'_>, Value)> {
         let RoutingConfig {
             top_k,
@@ -132,7 +137,7 @@ impl MixtureOfExperts {
             scale,
             ..
         } = self.routing;
-        // In f32: rounded to a half type, scores would be equal that are not.
+        // In f32: a half type would round different scores to the same value.
         let logits = self.router.apply(x, None, train)?.widened()?; // [rows, n_experts]
         if let RoutingWeights::AmongNear { tolerance } = weights {
             let mixer = SparseMixer {
@@ -165,8 +170,9 @@ impl MixtureOfExperts {
             (RoutingWeights::Scores | RoutingWeights::AmongNear { .. }, _) => {
                 scores.gather(&columns, top_k)?
             }
-            // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
-            // cancel, and leaves its rounding.
+            // Softmax over the selected logits equals probabilities divided by their sum. In the backward pass of a
+            // division, the contributions of the other experts would have to cancel, and would leave a rounding
+            // error.
             (RoutingWeights::Renormalized, RoutingScores::Softmax) => {
                 logits.gather(&columns, top_k)?.softmax(Scores::Finite)?
             }
@@ -178,7 +184,7 @@ impl MixtureOfExperts {
         Ok((routed, weights.to_dtype(x.dtype())?))
     }
 
-    /// The experts of rows with these scores, for which a device is waited for.
+    /// Selects the experts on the host, which waits for the device.
     fn choose_on_host(&self, scores: &Value) -> Result<(Columns, Routed<'_>)> {
         let on_host = |numbers: &Tensor| {
             let numbers = numbers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
@@ -191,14 +197,14 @@ impl MixtureOfExperts {
         Ok((Columns::Host(chosen), Routed::Places(places)))
     }
 
-    /// The output, added to `residual`.
+    /// Computes the output and adds it to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         if let Some(packed) = &self.packed {
             return packed.apply(x, residual, train);
         }
         let dims = x.dims().to_vec();
         let width = self.router.shape().1;
-        // Rows of another width might fill rows of this one, and be mixed without an error.
+        // Rows with another width might fill whole rows of this width, and be mixed without an error.
         if dims.last() != Some(&width) {
             bail!("mixture of experts: input has shape {dims:?}, expected [.., {width}]");
         }
@@ -221,7 +227,7 @@ impl MixtureOfExperts {
         sum.reshape(dims)?.added_to(residual)
     }
 
-    /// The weighted sums of the experts' outputs, each of which computes the rows that chose it.
+    /// Computes the weighted sums of the experts' outputs. Each expert computes the rows that selected it.
     fn dealt(
         &self,
         rows: &Value,
@@ -257,11 +263,11 @@ impl MixtureOfExperts {
         let used = computed.collect::<Result<Vec<_>>>()?;
         let idle = idle.iter().flat_map(|(expert, _)| expert.parameters());
         let idle: Vec<&Tensor> = idle.collect();
-        // The gradient of an expert that nobody chose is 0, as transformers' is, and not absent.
+        // The gradient of an unselected expert is 0, as in transformers, and not missing.
         rows.mixed(&weights, &used, top_k)?.beside_idle(&idle)
     }
 
-    /// The same sums of experts that a device computes together.
+    /// Computes the same sums with experts grouped on a device.
     fn grouped(
         &self,
         rows: &Value,
@@ -278,7 +284,7 @@ impl MixtureOfExperts {
         weights.weighted_sums(&outputs)
     }
 
-    /// The output in evaluation mode.
+    /// Computes the output in evaluation mode.
     ///
     /// # Shapes
     /// `[.., d_model]` of rank 1 or more, to the same shape.

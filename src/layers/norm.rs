@@ -10,10 +10,11 @@ use crate::config::{NormConfig, NormWeight, getters};
 use crate::layers::ParameterSource;
 use crate::ops::Value;
 
-/// Normalisation over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 + w`.
+/// Normalization over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 +
+/// w`.
 ///
-/// Mean and variance are computed in two passes, so a large mean costs no precision. Differentiable on every
-/// device, unlike `candle_nn::LayerNorm` on contiguous input.
+/// Mean and variance are computed in two passes, so a large mean costs no precision. The norm is differentiable on
+/// every device, unlike `candle_nn::LayerNorm` on contiguous input.
 ///
 /// ```
 /// use candle_blocks::{Norm, NormConfig};
@@ -36,7 +37,8 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Gets `weight` and, if configured, `bias` from `vb`, both `[d_model]`; fresh ones are the identity.
+    /// Creates the norm with `weight` and, if configured, `bias` from `vb`, both `[d_model]`. Fresh parameters make
+    /// it the identity after normalization.
     pub fn new<'p>(config: &NormConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         let vb = vb.into();
         let weight = match config.weight {
@@ -56,11 +58,11 @@ impl Norm {
         })
     }
 
-    /// Builds the norm from a weight and an optional bias, both `[d_model]`. Of the weight of a norm without one
-    /// ([`NormWeight::Absent`]) only the type and the device count.
+    /// Builds the norm from a weight and an optional bias, both `[d_model]`. A norm without a weight
+    /// ([`NormWeight::Absent`]) uses only the dtype and the device of the tensor.
     ///
     /// # Errors
-    /// If a shape is different, or a bias is given where the configuration has none, or the other way round.
+    /// If a shape is different, or bias and configuration disagree.
     pub fn from_parts(weight: Tensor, bias: Option<Tensor>, config: NormConfig) -> Result<Self> {
         let expected = [config.d_model];
         if weight.dims() != expected {
@@ -72,8 +74,8 @@ impl Norm {
                 let found = bias.dims();
                 bail!("norm: bias has shape {found:?}, expected {expected:?}");
             }
-            (Some(_), false) => bail!("norm: a bias is given, but the configuration has none"),
-            (None, true) => bail!("norm: the configuration asks for a bias, but none is given"),
+            (Some(_), false) => bail!("norm: a bias is given, but the configuration has no bias"),
+            (None, true) => bail!("norm: the configuration has a bias, but no bias is given"),
             _ => {}
         }
         let weight = match config.weight {
@@ -88,7 +90,7 @@ impl Norm {
         })
     }
 
-    /// The same norm with its parameters in another type; the graph goes through the conversion.
+    /// Returns the norm with its parameters in another dtype. The graph goes through the conversion.
     pub(crate) fn in_dtype(&self, dtype: DType) -> Result<Self> {
         let bias = self.bias.as_ref().map(|bias| bias.to_dtype(dtype));
         Ok(Self {
@@ -142,7 +144,7 @@ impl Norm {
 }
 
 impl Module for Norm {
-    /// `torch.nn.functional.layer_norm` or `rms_norm` over the last dimension.
+    /// Computes `torch.nn.functional.layer_norm` or `rms_norm` over the last dimension.
     ///
     /// # Shapes
     /// `[.., d_model]` of rank 1 or more, to the same shape.

@@ -1,4 +1,4 @@
-//! Where layers get their parameters from.
+//! The source from which layers read their parameters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use candle_nn::{Init, VarBuilder};
 use crate::config::getters;
 use crate::ops::Weight;
 
-/// The parameters that layers are made of, by role: those of a candle `VarBuilder`, or those of a
+/// A source of parameters for layers, addressed by role. It reads a candle `VarBuilder`, or a
 /// [`Loader`](crate::checkpoint::Loader), whose linear weights may stay quantized.
 ///
-/// Every layer's `new(&config, vb)` takes a `VarBuilder` or a `ParameterSource`. The methods have the names and the meaning
-/// of candle's [`VarBuilder`].
+/// Every layer's `new(&config, vb)` takes a `VarBuilder` or a `ParameterSource`. The methods have the names and the
+/// meaning of candle's [`VarBuilder`].
 #[derive(Clone)]
 pub struct ParameterSource<'a> {
     backend: Arc<dyn ParameterBackend + 'a>,
@@ -22,9 +22,9 @@ pub struct ParameterSource<'a> {
     device: Device,
 }
 
-/// What a [`ParameterSource`] reads, by the whole role of a parameter.
+/// A backend of a [`ParameterSource`], which gets the full role of each parameter.
 pub(crate) trait ParameterBackend: Send + Sync {
-    /// A parameter as a tensor.
+    /// Returns a parameter as a tensor.
     fn tensor(
         &self,
         role: &str,
@@ -33,7 +33,7 @@ pub(crate) trait ParameterBackend: Send + Sync {
         kind: (DType, &Device),
     ) -> Result<Tensor>;
 
-    /// The weight `[d_out, d_in]` of a linear layer.
+    /// Returns the weight `[d_out, d_in]` of a linear layer.
     fn weight(
         &self,
         role: &str,
@@ -45,12 +45,12 @@ pub(crate) trait ParameterBackend: Send + Sync {
             .map(Weight::Dense)
     }
 
-    /// Whether the parameter exists.
+    /// Returns true if the parameter exists.
     fn contains(&self, role: &str) -> bool;
 }
 
 impl<'a> ParameterSource<'a> {
-    /// The parameters of a backend, in this type and on this device.
+    /// Creates a source from a backend, with a default dtype and device.
     pub(crate) fn new(
         backend: impl ParameterBackend + 'a,
         (dtype, device): (DType, &Device),
@@ -64,13 +64,13 @@ impl<'a> ParameterSource<'a> {
     }
 
     getters! {
-        /// The type of the parameters.
+        /// The dtype of the parameters.
         dtype(&self) -> DType => self.dtype;
         /// The device of the parameters.
         device(&self) -> &Device => &self.device;
     }
 
-    /// The parameters whose roles begin with `name` and a dot.
+    /// Returns the source for parameters whose roles begin with `name` and a dot.
     pub fn pp(&self, name: impl ToString) -> Self {
         Self {
             prefix: self.role(&name.to_string()),
@@ -78,15 +78,15 @@ impl<'a> ParameterSource<'a> {
         }
     }
 
-    /// Gets a parameter.
+    /// Returns a parameter.
     ///
     /// # Errors
-    /// If it is missing, or has another shape.
+    /// If the parameter is missing, or has another shape.
     pub fn get(&self, shape: impl Into<Shape>, name: &str) -> Result<Tensor> {
         self.get_with_hints(shape, name, Init::default())
     }
 
-    /// Gets a parameter, which a source of fresh parameters draws by `init`; errors as for [`Self::get`].
+    /// Returns a parameter. A source of fresh parameters initializes it by `init`. Errors are those of [`Self::get`].
     pub fn get_with_hints(
         &self,
         shape: impl Into<Shape>,
@@ -96,7 +96,7 @@ impl<'a> ParameterSource<'a> {
         self.get_with_hints_dtype(shape, name, init, self.dtype)
     }
 
-    /// As [`Self::get_with_hints`], in another type.
+    /// Returns a parameter like [`Self::get_with_hints`], in another dtype.
     pub(super) fn get_with_hints_dtype(
         &self,
         shape: impl Into<Shape>,
@@ -109,18 +109,18 @@ impl<'a> ParameterSource<'a> {
             .tensor(&self.role(name), shape.into(), init, kind)
     }
 
-    /// Gets the weight `[d_out, d_in]` of a linear layer, in the form in which the source keeps it.
+    /// Returns the weight `[d_out, d_in]` of a linear layer, in the source's own form.
     pub(super) fn weight(&self, dims: (usize, usize), init: Init) -> Result<Weight> {
         let kind = (self.dtype, &self.device);
         self.backend.weight(&self.role("weight"), dims, init, kind)
     }
 
-    /// Whether the parameter exists.
+    /// Returns true if the parameter exists.
     pub fn contains_tensor(&self, name: &str) -> bool {
         self.backend.contains(&self.role(name))
     }
 
-    /// The same parameters, of which `other` gives the role of the one that is read in the place of another.
+    /// Returns a source that reads each parameter under the role `other(role)`.
     pub(crate) fn renamed(&self, other: impl Fn(&str) -> String + Send + Sync + 'a) -> Self {
         let renamed = Renamed {
             source: self.clone(),
@@ -137,7 +137,7 @@ impl<'a> ParameterSource<'a> {
     }
 }
 
-/// Parameters under other roles.
+/// A source that reads parameters under other roles.
 struct Renamed<'a, F> {
     source: ParameterSource<'a>,
     other: F,

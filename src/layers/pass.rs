@@ -1,4 +1,4 @@
-//! One forward pass through a stack: what its blocks share and compute once.
+//! One forward pass through a stack, with values that all blocks share.
 
 use std::cell::RefCell;
 
@@ -19,31 +19,31 @@ mod layer;
 
 pub(crate) use layer::{KeysAndValues, Layer};
 
-/// A context with the sizes of the input, what depends on the cache, and the tables made so far.
+/// A forward pass: the context, the sizes of the input, the state of the cache, and the tables computed so far.
 pub(crate) struct Pass<'c> {
     pub context: &'c ForwardContext,
     pub batch: usize,
-    /// Positions of this pass.
+    /// The number of positions in this pass.
     pub seq: usize,
-    /// Positions before this pass's.
+    /// The number of positions before this pass.
     pub seen: usize,
-    /// `[batch, all positions]`, 1 = keep.
+    /// The key mask, `[batch, all positions]`, 1 = keep.
     pub keep: Option<Marks>,
-    /// Added to the scores of the block that runs.
+    /// The additive mask for the current block.
     additive: RefCell<Option<Tensor>>,
-    /// The layer that runs, in a stack.
+    /// The current layer, in a stack.
     layer: RefCell<Layer>,
-    /// What layers so far share with later ones, each with its number.
+    /// Keys and values that earlier layers share with later ones, with the layer's index.
     shared: RefCell<Vec<(usize, KeysAndValues)>>,
-    /// The embeddings of distances that disentangled attention reads.
+    /// The embeddings of relative distances for disentangled attention.
     pub relative: Option<Tensor>,
-    /// What all passes have on a device in common.
+    /// Constants that all passes on a device share.
     pub constants: Constants,
-    /// The pass of each sequence's last position, where the last layer computes no other output.
+    /// The pass of each sequence's last position, if the last layer computes only that output.
     pub last: Option<Box<Self>>,
     /// The rows that packed layers compute, if padding is left out.
     pub kept: Option<Kept>,
-    /// What packed layers make of it.
+    /// Tables of the packed layers for this pass.
     pub packed: PassTables,
     last_marks: Memo<usize, Marks>,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
@@ -53,13 +53,13 @@ pub(crate) struct Pass<'c> {
     distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
 }
 
-/// A temperature by position, and the pairs of a head that it is for.
+/// A temperature by position, and half the head width.
 pub(crate) type TemperatureKey = (PositionTemperature, usize);
 
-/// The configuration of a linear bias with its number of heads, and whose keys it is for and how many.
+/// A linear bias (ALiBi) with its number of heads, and the keys it applies to with their number.
 pub(crate) type AlibiKey = ((AlibiConfig, usize), (Marked, usize));
 
-/// An encoder's output, as the cross-attentions of a pass read it.
+/// The encoder output for the cross-attentions of a pass.
 pub(crate) struct PassMemory<'c> {
     /// `[batch, keys, d_memory]`.
     pub hidden_states: &'c Tensor,
@@ -71,16 +71,16 @@ pub(crate) struct PassMemory<'c> {
 }
 
 impl<'c> Pass<'c> {
-    /// A pass without a cache, of an input of these dimensions.
+    /// Creates a pass without a cache, for an input with these dimensions.
     ///
     /// # Errors
-    /// If they are not one to three.
+    /// If there are not one to three dimensions.
     pub fn new(context: &'c ForwardContext, dims: &[usize]) -> Result<Self> {
         let keep = context.mask().marks().cloned();
         Ok(Self::behind(context, batch_and_seq(dims)?, 0, keep))
     }
 
-    /// A pass of `seq` positions behind `seen` others; `keep` marks all of them.
+    /// Creates a pass of `seq` positions after `seen` earlier positions. `keep` masks all of them.
     pub fn behind(
         context: &'c ForwardContext,
         (batch, seq): (usize, usize),
@@ -110,10 +110,10 @@ impl<'c> Pass<'c> {
         }
     }
 
-    /// The value of a tensor, which begins a tape for a layer that this error name stands for, and that is packed or not.
+    /// Wraps a tensor in a value, which begins a tape. `op` names the layer in errors.
     ///
     /// # Errors
-    /// If the layer is packed, and the context trains or chooses a precision; as for [`Value::packed`].
+    /// If the layer is packed and the context trains or sets a precision, or as in [`Value::packed`].
     pub fn value(&self, (op, is_packed): (&str, bool), tensor: &Tensor) -> Result<Value> {
         let precision = self.context.precision();
         if !is_packed {
@@ -121,7 +121,7 @@ impl<'c> Pass<'c> {
         }
         if precision != Precision::F32 {
             bail!(
-                "packed layers multiply in the precision that they were packed to; leave out ForwardContext::with_precision"
+                "a packed layer multiplies in the precision to which it was packed; leave out ForwardContext::with_precision"
             );
         }
         check_evaluation(self.context.train())?;
@@ -143,13 +143,13 @@ impl<'c> Pass<'c> {
         }
     }
 
-    /// The same pass with what earlier passes have left on a device.
+    /// Returns the pass with the constants of earlier passes on a device.
     pub fn with_constants(self, constants: &Constants) -> Self {
         let constants = constants.clone();
         Self { constants, ..self }
     }
 
-    /// Has the bias by position of the next blocks, if there is one, added to their scores too, in the place of an earlier one.
+    /// Adds the relative position bias of the next blocks to their scores, in place of an earlier bias.
     pub fn enter(&self, bias: Option<&RelativeBias>) -> Result<()> {
         if let Some(bias) = bias {
             let all = self.seen + self.seq;
@@ -163,12 +163,12 @@ impl<'c> Pass<'c> {
         Ok(())
     }
 
-    /// What is added to the scores of the block that runs.
+    /// Returns the additive mask for the current block.
     pub fn additive(&self) -> Option<Tensor> {
         self.additive.borrow().clone()
     }
 
-    /// Sets the embeddings of distances, if there are some.
+    /// Sets the embeddings of relative distances, if there are any.
     pub fn with_relative(mut self, relative: Option<&RelativeEmbeddings>) -> Result<Self> {
         if let Some(relative) = relative {
             self.relative = Some(relative.rows()?);
@@ -176,7 +176,7 @@ impl<'c> Pass<'c> {
         Ok(self)
     }
 
-    /// Leaves out the padding around each sequence, where that changes nothing for the rest.
+    /// Leaves out the padding around each sequence, if that changes nothing for the other rows.
     pub fn leave_out_padding(&mut self) -> Result<()> {
         let keep = self.keep.as_ref().map(|keep| &keep.host);
         if let Some(keep) = keep
@@ -189,10 +189,11 @@ impl<'c> Pass<'c> {
         Ok(())
     }
 
-    /// The embeddings of this pass's distances, or of `all` that there are, and which is whose.
+    /// Returns the embeddings of relative distances, and the row for each pair of query and key. With `all`, returns
+    /// the whole table.
     ///
     /// # Errors
-    /// If there are none, or not as many as the configuration says.
+    /// If there are no embeddings, or their number differs from the configuration.
     pub fn distances(
         &self,
         config: &DisentangledConfig,
@@ -219,10 +220,10 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// The marks of the last `keys` positions.
+    /// Returns the key mask of the last `keys` positions.
     ///
     /// # Errors
-    /// If the mask is not of all positions.
+    /// If the mask does not cover all positions.
     pub fn keep_of_last(&self, keys: usize) -> Result<Option<Marks>> {
         self.check_keep()?;
         let all = self.seen + self.seq;
@@ -231,16 +232,16 @@ impl<'c> Pass<'c> {
     }
 
     /// # Errors
-    /// If the mask is not of all positions.
+    /// If the mask does not cover all positions.
     pub fn check_keep(&self) -> Result<()> {
         let all = self.seen + self.seq;
         Ok(Marked::Sequence.check(self.keep.as_ref().map(|keep| &keep.host), self.batch, all)?)
     }
 
-    /// Cosines and sines of this pass's positions.
+    /// Returns the cosines and sines for this pass's positions.
     ///
     /// # Errors
-    /// If the context's positions or patches are of another input.
+    /// If the context's positions or patches do not fit the input.
     pub fn rotary_tables(
         &self,
         config: &RotaryConfig,
@@ -269,10 +270,11 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// The temperature of this pass's positions, as tables to turn queries by; `None` if it is 1 for all.
+    /// Returns the temperature of this pass's positions as tables that rotate queries by an angle of 0, or `None` if
+    /// it is 1 everywhere.
     ///
     /// # Errors
-    /// If the context's positions are of another input.
+    /// If the context's positions do not fit the input.
     pub fn temperatures(
         &self,
         key: TemperatureKey,
@@ -292,7 +294,7 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// The linear bias of every head for each key, `[batch or 1, n_heads, 1, keys]`.
+    /// Returns the linear bias (ALiBi) of every head for each key, `[batch or 1, n_heads, 1, keys]`.
     pub fn alibi(
         &self,
         key: AlibiKey,
@@ -305,8 +307,8 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// What hides from each query the keys of other chunks, `[batch or 1, 1, seq, keys]`, by the marks of all positions; `None`
-    /// where there is one chunk.
+    /// Returns an additive mask that hides keys in other chunks from each query, `[batch or 1, 1, seq, keys]`, or
+    /// `None` if there is only one chunk. `keep` is the key mask of all positions.
     pub fn chunks(
         &self,
         chunk: usize,
@@ -325,7 +327,7 @@ impl<'c> Pass<'c> {
             };
             let mut hidden = Vec::with_capacity(starts.len() * self.seq * keys);
             for start in &starts {
-                // Before the first chunk is another.
+                // Another chunk may precede the first.
                 let number = |key: usize| (key + chunk - start % chunk) / chunk;
                 for query in self.seen..keys {
                     let is_other = |key: usize| number(key) != number(query);
@@ -343,20 +345,20 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// What cross-attention attends to.
+    /// Returns the encoder output for cross-attention.
     ///
     /// # Errors
-    /// If the context has no memory, or it is of another batch, or its mask of other positions.
+    /// If the context has no encoder output, its batch differs, or its mask does not cover it.
     pub fn memory(&self) -> Result<PassMemory<'c>> {
         let Some(memory) = self.context.memory() else {
             bail!(
-                "cross-attention: no encoder_hidden_states given; name them in the input, or in a call by ForwardContext::with_memory"
+                "cross-attention: no encoder_hidden_states given; set them in the input, or with ForwardContext::with_memory"
             )
         };
         let (batch, keys) = batch_and_seq(memory.hidden_states.dims())?;
         if batch != self.batch {
             bail!(
-                "encoder_hidden_states: a batch of {batch}, expected {}",
+                "encoder_hidden_states: has a batch of {batch}, expected {}",
                 self.batch
             );
         }
@@ -370,7 +372,7 @@ impl<'c> Pass<'c> {
     }
 }
 
-/// `[d]` is one position, `[seq, d]` one sequence.
+/// Returns batch and sequence length. `[d]` is one position, `[seq, d]` one sequence.
 fn batch_and_seq(dims: &[usize]) -> Result<(usize, usize)> {
     match *dims {
         [_] => Ok((1, 1)),
@@ -382,7 +384,7 @@ fn batch_and_seq(dims: &[usize]) -> Result<(usize, usize)> {
     }
 }
 
-/// What was made so far, each once.
+/// A cache of computed values, each computed once.
 pub(crate) struct Memo<K, V>(RefCell<Vec<(K, V)>>);
 
 impl<K, V> Default for Memo<K, V> {
@@ -392,7 +394,7 @@ impl<K, V> Default for Memo<K, V> {
 }
 
 impl<K: Clone + PartialEq, V: Clone> Memo<K, V> {
-    /// What belongs to `key`, which `make` makes the first time.
+    /// Returns the value for `key`, which `make` computes the first time.
     pub fn get(&self, key: &K, make: impl FnOnce() -> Result<V>) -> Result<V> {
         if let Some((_, known)) = self.0.borrow().iter().find(|(known, _)| known == key) {
             return Ok(known.clone());
@@ -408,7 +410,8 @@ mod tests {
     use super::*;
     use crate::layers::AttentionMask;
 
-    /// What transformers 5.23's `chunked_causal_mask_function(3, [0, 2])` hides, without what lies behind the query.
+    /// Compares with the keys that transformers 5.23's `chunked_causal_mask_function(3, [0, 2])` hides. Keys after
+    /// the query are not compared.
     #[test]
     fn chunks_begin_behind_the_padding_on_the_left() {
         let marks = [[1u8, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]];

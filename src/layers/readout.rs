@@ -1,4 +1,4 @@
-//! What is read from the output of the blocks: poolers and heads.
+//! Poolers and heads, which read the output of the blocks.
 
 use candle_core::{D, DType, Device, Module, ModuleT, Result, Tensor, bail};
 
@@ -25,22 +25,22 @@ pub struct Readout {
     output_dropout: Dropout,
 }
 
-/// What a [`Readout`] chooses from.
+/// The inputs of a [`Readout`].
 #[derive(Clone, Copy, Debug)]
 pub struct BlocksOutput<'t> {
     /// The output of the blocks, `[batch, seq, d_model]`.
     pub hidden_states: &'t Tensor,
-    /// What the pooler made of it, `[batch, d]`.
+    /// The pooler's output, `[batch, d]`.
     pub pooled: Option<&'t Tensor>,
-    /// The tokens, `[batch, seq]`.
+    /// The token ids, `[batch, seq]`.
     pub ids: Option<&'t Tensor>,
-    /// 1 = a real token, `[batch, seq]`.
+    /// The padding mask, `[batch, seq]`: 1 = a real token.
     pub mask: Option<&'t Tensor>,
 }
 
 impl Readout {
-    /// Gets the linear layers and the norm from `vb`, for an input of width `d_in`. An output that shares the table of
-    /// words takes it from `embeddings`.
+    /// Creates the layer with linear layers and norm from `vb`, for an input of width `d_in`. An output projection
+    /// that is tied to the word embeddings takes its weight from `embeddings`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -112,18 +112,18 @@ impl Readout {
     getters! {
         /// The configuration.
         config(&self) -> &ReadoutConfig => &self.config;
-        /// The linear map to the output, if any.
+        /// The output projection, if any.
         output(&self) -> Option<&Linear> => self.output.as_ref();
     }
 
-    /// The linear map to the output if its weight is the table of words.
+    /// Returns the output projection if it is tied to the word embeddings.
     pub(crate) fn shared_words(&self) -> Option<&Linear> {
         let output = self.config.output.as_ref();
         let is_shared = output.is_some_and(|output| output.weight == OutputWeight::Words);
         self.output.as_ref().filter(|_| is_shared)
     }
 
-    /// The linear layers, mutable.
+    /// Returns the linear layers, mutable.
     pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let outputs = self
             .output
@@ -141,10 +141,11 @@ impl Readout {
         }
     }
 
-    /// What is read: `[batch, seq, n]` if every position or window is, otherwise `[batch, n]`; without `n` where the output is a number.
+    /// Computes the output: `[batch, seq, n]` if the layer reads every position or window, otherwise `[batch, n]`. A
+    /// scalar output has no dimension `n`.
     ///
     /// # Errors
-    /// If what it reads is not there, or has another width.
+    /// If an input is missing, or has another width.
     pub fn forward_t(&self, of: &BlocksOutput, train: bool) -> Result<Tensor> {
         let mut x = self.dropout.forward_t(&self.read(of, train)?, train)?;
         if let Some(linear) = &self.transform {
@@ -186,7 +187,7 @@ impl Readout {
         let x = of.hidden_states;
         let (_, seq, _) = x.dims3()?;
         if seq == 0 {
-            bail!("a head reads from a sequence that is empty");
+            bail!("a head needs at least one position, but the sequence is empty");
         }
         let is = |wanted: u32| move |id: i64| id == i64::from(wanted);
         match &self.config.reads {
@@ -197,8 +198,8 @@ impl Readout {
                 if let Some(mask) = of.mask
                     && hides_the_last(mask)?
                 {
-                    let reason = "it hides the last position of a text, and no padding's id says which is the \
-                                  last token; pad on the left, or name a pad_token_id in config.json";
+                    let reason = "hides the last position of a sequence, and without a padding id the head cannot find the \
+                                  last token; pad on the left, or set pad_token_id in config.json";
                     return Err(Error::input("attention_mask", reason).into());
                 }
                 x.narrow(1, seq - 1, 1)?.squeeze(1)
@@ -213,7 +214,9 @@ impl Readout {
                 let found = |ids: &Vec<i64>| ids.iter().rposition(|&id| is(*wanted)(id));
                 let found: Option<Vec<usize>> = ids.iter().map(found).collect();
                 let missing = || {
-                    let reason = format!("each text must end in the token {wanted}");
+                    let reason = format!(
+                        "each sequence must hold the token {wanted}, whose position the head reads"
+                    );
                     candle_core::Error::from(Error::input("input_ids", reason))
                 };
                 at(x, found.ok_or_else(missing)?.into_iter())
@@ -237,7 +240,9 @@ impl Readout {
                 let first = x.narrow(1, 0, 1)?.squeeze(1)?;
                 Tensor::cat(&[&first, &mean_behind(x, *skipped)?], 1)
             }
-            Reads::FirstTwo if seq < 2 => bail!("a head reads two positions of {seq}"),
+            Reads::FirstTwo if seq < 2 => {
+                bail!("a head needs two positions, but the sequence has {seq}")
+            }
             Reads::FirstTwo => x.narrow(1, 0, 2)?.contiguous(),
             Reads::Windows { positions, .. } => {
                 let x = match &self.window_norm {
@@ -245,7 +250,9 @@ impl Readout {
                     None => x.clone(),
                 };
                 if !seq.is_multiple_of(*positions) {
-                    bail!("a head reads windows of {positions} positions, which {seq} do not fill");
+                    bail!(
+                        "a head needs windows of {positions} positions, but {seq} is not a multiple of {positions}"
+                    );
                 }
                 let (batch, _, width) = x.dims3()?;
                 x.contiguous()?
@@ -253,39 +260,39 @@ impl Readout {
             }
             Reads::Attended(_) => match &self.pool {
                 Some(pool) => pool.forward_t(x, train),
-                None => bail!("a head attends to all positions, but has no layers for it"),
+                None => bail!("a head attends to all positions, but has no attention layer"),
             },
             Reads::Pooled => match of.pooled {
                 Some(pooled) => Ok(pooled.clone()),
-                None => bail!("a head reads what the pooler made, but the model has no pooler"),
+                None => bail!("a head needs the pooler's output, but the model has no pooler"),
             },
         }
     }
 }
 
-/// The ids of each sequence, on the CPU.
+/// Returns the token ids of each sequence, on the CPU.
 fn rows(of: &BlocksOutput) -> Result<Vec<Vec<i64>>> {
     let Some(ids) = of.ids else {
-        bail!("a head chooses a position by its token, but no input_ids are given");
+        bail!("a head selects a position by its token, but no input_ids are given");
     };
     let (found, expected) = (ids.dims(), &of.hidden_states.dims()[..2]);
     if found != expected {
         let reason = format!(
-            "has shape {found:?}, expected {expected:?}: a head chooses one of these positions by its token"
+            "has shape {found:?}, expected {expected:?}: a head selects one of these positions by its token"
         );
         return Err(Error::input("input_ids", reason).into());
     }
     ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec2()
 }
 
-/// Whether a mask `[batch, seq]` drops the last position of any sequence.
+/// Returns true if a mask `[batch, seq]` drops the last position of any sequence.
 fn hides_the_last(mask: &Tensor) -> Result<bool> {
     let mask = mask.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
     let mut rows = mask.to_vec2::<f32>()?.into_iter();
     Ok(rows.any(|row| row.last() == Some(&0.0)))
 }
 
-/// One position of each sequence, `[batch, d]`.
+/// Selects one position of each sequence, `[batch, d]`.
 fn at(x: &Tensor, positions: impl Iterator<Item = usize>) -> Result<Tensor> {
     let (_, seq, _) = x.dims3()?;
     let rows = positions.enumerate();
@@ -294,16 +301,18 @@ fn at(x: &Tensor, positions: impl Iterator<Item = usize>) -> Result<Tensor> {
     x.flatten(0, 1)?.index_select(&rows, 0)
 }
 
-/// The mean over the positions behind some, `[batch, d]`.
+/// Returns the mean over the positions after the first `skipped`, `[batch, d]`.
 fn mean_behind(x: &Tensor, skipped: usize) -> Result<Tensor> {
     let (_, seq, _) = x.dims3()?;
     match seq.checked_sub(skipped) {
-        None | Some(0) => bail!("a head reads behind {skipped} positions of {seq}"),
+        None | Some(0) => {
+            bail!("a head skips {skipped} positions, but the sequence has only {seq}")
+        }
         Some(rest) => x.narrow(1, skipped, rest)?.mean(1),
     }
 }
 
-/// The mean over the positions that the mask keeps, `[batch, d]`.
+/// Returns the mean over the positions that the mask keeps, `[batch, d]`.
 fn mean(x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let Some(mask) = mask else {
         return x.mean(1);

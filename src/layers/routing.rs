@@ -1,9 +1,9 @@
-//! Which experts a position uses.
+//! Selection of experts.
 
 use crate::config::{ExpertGroups, RoutingConfig};
 
-/// Whether a parameter has a gradient: what corrects the scores for the choice has none, nor have the fixed numbers of an
-/// xIELU, and what a block's output is multiplied by.
+/// Returns true if a parameter has a gradient. The router's correction, the fixed values of an xIELU and a block's
+/// output scale have none.
 pub(crate) fn has_gradient(role: &str) -> bool {
     let without = [
         "router.correction.weight",
@@ -14,16 +14,16 @@ pub(crate) fn has_gradient(role: &str) -> bool {
     without.iter().all(|ending| !role.ends_with(ending))
 }
 
-/// The experts that rows have chosen.
+/// The experts selected by each row.
 pub(crate) struct Routing {
-    /// `[rows, top_k]`: of each row, the one with the largest score first.
+    /// `[rows, top_k]`: each row's experts, the largest score first.
     pub chosen: Vec<u32>,
-    /// For each expert the places in `chosen` where it stands, in the order of rows.
+    /// For each expert, its places in `chosen`, in row order.
     pub places: Vec<Vec<usize>>,
 }
 
-/// Chooses for each row of scores `[rows, n_experts]` the `top_k` largest, of the best groups where there are any, and of
-/// equals the first, as transformers' `topk` on the CPU. `correction` is added to the scores of each row.
+/// Selects the `top_k` largest scores in each row of `[rows, n_experts]`, within the best groups if there are groups.
+/// The first of equal scores wins, as in transformers' `topk` on the CPU. `correction` is added to each row's scores.
 pub(crate) fn choose_experts<T: Copy + Into<f64>>(
     scores: &[T],
     n_experts: usize,
@@ -48,8 +48,9 @@ pub(crate) fn choose_experts<T: Copy + Into<f64>>(
     Routing { chosen, places }
 }
 
-/// Of each choice of a row its scores with `-inf` for those chosen before it and those that are not near the best of the rest,
-/// `(best - s) / max(|s|, best) <= tolerance`. `choose` makes the choice, from these.
+/// Selects `top_k` experts one after another. For each choice, returns the expert and the scores, with `-inf` for
+/// experts already selected and for experts not near the best of the rest, `(best - s) / max(|s|, best) <=
+/// tolerance`. `choose` selects an expert from these scores.
 pub(crate) fn among_near<E>(
     scores: &[f64],
     (top_k, tolerance): (usize, f64),
@@ -71,13 +72,13 @@ pub(crate) fn among_near<E>(
     Ok(chosen)
 }
 
-/// The first of the largest.
+/// Returns the index of the largest score, the first of equal scores.
 pub(crate) fn best(scores: &[f64]) -> usize {
     let better = |best: usize, i: usize| if scores[i] > scores[best] { i } else { best };
     (0..scores.len()).fold(0, better)
 }
 
-/// The experts of the best groups, in their order.
+/// Returns the experts of the best groups, in order.
 fn of_best_groups(
     groups: &ExpertGroups,
     n_experts: usize,
@@ -96,7 +97,7 @@ fn of_best_groups(
     best.into_iter().flat_map(members).collect()
 }
 
-/// These in the order of their scores, the largest first.
+/// Sorts experts by their scores, the largest first.
 fn largest(mut of: Vec<usize>, score: impl Fn(usize) -> f64) -> Vec<usize> {
     of.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
     of
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(corrected.chosen, [0, 1, 0, 1]);
     }
 
-    /// Values of transformers 5.23's `sparsemixer` in evaluation, with a jitter of 0.1.
+    /// Compares with transformers 5.23's `sparsemixer` in evaluation, with a jitter of 0.1.
     #[test]
     fn experts_are_chosen_one_after_another_among_those_that_are_near() {
         let weighted = |scores: [f64; 4]| {
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn experts_outside_the_best_groups_are_not_chosen() {
-        // Of groups of two: 1.0, 0.9, 1.1 by both, 0.9, 0.5, 0.6 by the largest.
+        // In groups of two: 1.0, 0.9, 1.1 by both, 0.9, 0.5, 0.6 by the largest.
         let scores = [0.9, 0.1, 0.5, 0.4, 0.5, 0.6];
         let chosen = |judged_by| {
             let groups = ExpertGroups {

@@ -1,11 +1,12 @@
-//! How alike texts and images are.
+//! Similarity between texts and images.
 
 use candle_core::{Result, Tensor};
 use candle_nn::Init;
 
 use crate::layers::ParameterSource;
 
-/// The likeness of vectors of texts and images: `exp(weight) · cos + bias` (transformers' `CLIPModel`, `SiglipModel`).
+/// The similarity between text and image vectors: `exp(weight) · cos + bias` (transformers' `CLIPModel`,
+/// `SiglipModel`).
 ///
 /// Names in a `VarBuilder`: `weight`, `bias`.
 #[derive(Clone, Debug)]
@@ -15,10 +16,10 @@ pub struct Similarity {
 }
 
 impl Similarity {
-    /// Gets the numbers `weight` and, if it has one, `bias` from `vb`.
+    /// Creates the layer with the scalars `weight` and, if configured, `bias` from `vb`.
     ///
     /// # Errors
-    /// If one is missing or is no single number.
+    /// If a parameter is missing or is not a scalar.
     pub fn new<'p>(bias: bool, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         let vb = vb.into();
         let bias = bias.then(|| vb.get_with_hints((), "bias", Init::Const(0.0)));
@@ -28,10 +29,11 @@ impl Similarity {
         })
     }
 
-    /// The likeness of each image `[images, d]` and each text `[texts, d]`, all of length one, as `[images, texts]`.
+    /// Returns the similarity of each image `[images, d]` and each text `[texts, d]`, as `[images, texts]`. All
+    /// vectors must have length one.
     ///
     /// # Errors
-    /// If their widths differ.
+    /// If the widths differ.
     pub fn forward(&self, images: &Tensor, texts: &Tensor) -> Result<Tensor> {
         let cosines = images.matmul(&texts.t()?)?;
         let scaled = cosines.broadcast_mul(&self.weight.exp()?)?;

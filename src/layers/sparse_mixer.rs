@@ -1,4 +1,4 @@
-//! Experts chosen one after another, and drawn in training: a sparse mixer.
+//! The sparse mixer: experts are selected one after another, and sampled in training.
 
 use candle_core::{Device, Result, Tensor};
 
@@ -7,22 +7,22 @@ use crate::layers::Dropout;
 use crate::layers::routing::{among_near, best};
 use crate::ops::{Columns, Scores, Value, uploaded};
 
-/// How many of those that are drawn and are not the best count as a third of themselves: Heun's method.
+/// The share of sampled experts, other than the best, whose weight counts as a third: Heun's method.
 pub(super) const THIRDS: f64 = 0.75;
-/// A third, with the digits that it has in transformers.
+/// One third, with transformers' digits.
 const THIRD: f64 = 0.3333;
 
-/// How a router chooses by [`RoutingWeights::AmongNear`](crate::config::RoutingWeights::AmongNear).
+/// Routing by [`RoutingWeights::AmongNear`](crate::config::RoutingWeights::AmongNear).
 pub(super) struct SparseMixer<'a> {
     pub routing: &'a RoutingConfig,
     pub tolerance: f64,
-    /// In training, experts are drawn from its source, and its masks say which count in full.
+    /// The random numbers for training. The dropout's masks select the experts that count in full.
     pub drawn: &'a Dropout,
 }
 
 impl SparseMixer<'_> {
-    /// For each expert the places in `[rows, top_k]` that chose it by the router's numbers `[rows, n_experts]`, and the weights of
-    /// all places.
+    /// Returns for each expert the places in `[rows, top_k]` that selected it, and the weights of all places, given
+    /// the router's logits `[rows, n_experts]`.
     pub fn route(&self, logits: &Value, train: bool) -> Result<(Vec<Vec<usize>>, Value)> {
         let (top_k, n_experts) = (self.routing.top_k, logits.width());
         let known = logits.on_host()?;
@@ -42,7 +42,7 @@ impl SparseMixer<'_> {
                     let Some((noise, full)) = drawn.get(nth) else {
                         return Ok(best(near));
                     };
-                    // The largest score behind noise of Gumbel's distribution is a draw from the softmax.
+                    // The largest score after adding Gumbel noise is a sample from the softmax.
                     let noise = &noise[row * n_experts..][..n_experts];
                     let noisy: Vec<f64> =
                         near.iter().zip(noise).map(|(s, noise)| s + noise).collect();
@@ -70,7 +70,7 @@ impl SparseMixer<'_> {
             let numbers = Tensor::from_vec(numbers, dims, &Device::Cpu)?;
             logits.beside(&uploaded(&numbers, logits.dtype(), &logits.device())?)
         };
-        // A row for each choice, with what is not near hidden from its softmax.
+        // A row for each choice. Experts that are not near are hidden from its softmax.
         let n_choices = chosen.len();
         let whole_rows: Vec<u32> = (0..n_choices).flat_map(|_| 0..n_experts as u32).collect();
         let rows = logits.gather(&Columns::Host(whole_rows), top_k * n_experts)?;
@@ -82,14 +82,15 @@ impl SparseMixer<'_> {
         if !train {
             return Ok((places, weights));
         }
-        // Their gradient is that of weights which count in full.
+        // The gradient is that of the full weights.
         let less = weights.on_host()?.into_iter().zip(counts_less);
         let less = less.map(|(weight, less)| weight * less).collect();
         let weights = weights.add(&beside(less, &[n_rows, top_k])?)?;
         Ok((places, weights))
     }
 
-    /// For one choice of each row: noise on the scores of all experts, and whether what is drawn counts in full in any case.
+    /// Draws the random numbers for one choice in each row: noise for the scores of all experts, and a mask of rows
+    /// whose choice counts in full in any case.
     fn draw(&self, n_rows: usize, n_experts: usize) -> Result<(Vec<f64>, Vec<u8>)> {
         let uniform = self.drawn.source().uniform(n_rows * n_experts)?;
         let exponential = |u: f64| -(-u).ln_1p();

@@ -1,4 +1,4 @@
-//! A sequence of blocks with their final norm.
+//! A sequence of blocks and their final norm.
 
 use candle_core::{DType, ModuleT, Result, Tensor, bail};
 
@@ -20,10 +20,11 @@ mod shared;
 
 pub(crate) use shared::SharedParts;
 
-/// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
+/// The stack of an encoder or decoder: its blocks in order, and the final norm if the family has one.
 ///
 /// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`,
-/// `layer_inputs.{projection,norm}`, `altup.{spread,merge}.{i}`, and `relative_bias` or, where each block has its own, `blocks.{i}.relative_bias`.
+/// `layer_inputs.{projection,norm}`, `altup.{spread,merge}.{i}`, and `relative_bias` or, if each block has its own,
+/// `blocks.{i}.relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     pub(crate) blocks: Vec<TransformerBlock>,
@@ -32,14 +33,14 @@ pub struct Stack {
     pub(crate) shared: SharedParts,
     layer_drop: Dropout,
     output_dropout: Dropout,
-    /// What passes have left on a device for the next.
+    /// Constants that passes leave on a device for later passes.
     constants: Constants,
     /// Keeps the memory of a packed stack's hidden states between passes.
     _keeper: Option<Arc<MemoryKeeper>>,
 }
 
 impl Stack {
-    /// Gets every block and the parts that they share from `vb`.
+    /// Creates the stack with every block and the shared layers from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
@@ -60,11 +61,11 @@ impl Stack {
         })
     }
 
-    /// Like [`Self::new`], with the weights packed for inference on the CPU. Each block is packed before the next is read, so
-    /// that at most one block is in memory unpacked.
+    /// Creates the stack like [`Self::new`], with packed weights, for inference on the CPU. Each block is packed
+    /// before the next is read, so at most one block is in memory unpacked.
     ///
     /// # Errors
-    /// As for [`Self::new`] and [`Self::pack`].
+    /// Same as [`Self::new`] and [`Self::pack`].
     pub fn packed<'p>(
         config: &StackConfig,
         vb: impl Into<ParameterSource<'p>>,
@@ -73,7 +74,7 @@ impl Stack {
         Self::packed_part(config, vb.into(), precision, None)
     }
 
-    /// As [`Self::packed`], of blocks that are parts of those of the ranks, if there are some.
+    /// Creates the stack like [`Self::packed`]. With `ranks`, its blocks are this rank's shards.
     pub(crate) fn packed_part(
         config: &StackConfig,
         vb: ParameterSource,
@@ -104,7 +105,7 @@ impl Stack {
         })
     }
 
-    /// The same layers with packed parts.
+    /// Returns the stack with packed blocks and shared layers.
     pub(crate) fn with_packed(&self, blocks: Vec<TransformerBlock>, shared: SharedParts) -> Self {
         Self {
             blocks,
@@ -114,12 +115,12 @@ impl Stack {
         }
     }
 
-    /// Whether its weights are packed.
+    /// Returns true if the stack's weights are packed.
     pub(crate) fn is_packed(&self) -> bool {
         self.blocks.first().is_some_and(TransformerBlock::is_packed)
     }
 
-    /// Whether padding is not computed.
+    /// Returns true if the stack does not compute rows of padding.
     pub(crate) fn leaves_out_padding(&self) -> bool {
         let attentions = || {
             self.blocks
@@ -137,9 +138,9 @@ impl Stack {
         blocks(&self) -> &[TransformerBlock] => &self.blocks;
         /// The index of the block that runs at each layer; ALBERT runs one block many times.
         layers(&self) -> &[usize] => &self.layers;
-        /// The relative position bias that all blocks share, or those of each block, if any.
+        /// The relative position bias that all blocks share, or the biases of the single blocks, if any.
         relative_biases(&self) -> &[RelativeBias] => self.shared.relative_biases.as_slice();
-        /// The embeddings of distances that all blocks share, if any.
+        /// The embeddings of relative distances that all blocks share, if any.
         relative_embeddings(&self) -> Option<&RelativeEmbeddings> => self.shared.relative_embeddings.as_ref();
         /// The norm after the last block, if any.
         final_norm(&self) -> Option<&Norm> => self.shared.final_norm.as_ref();
@@ -147,7 +148,8 @@ impl Stack {
         layer_drop(&self) -> &Dropout => &self.layer_drop;
     }
 
-    /// The linear layers with their roles (`blocks.3.attention.query`): those of all blocks, of what makes their inputs and of streams.
+    /// Returns all linear layers with their roles (`blocks.3.attention.query`), with those of per-layer inputs and
+    /// AltUp streams.
     pub fn linears(&self) -> impl Iterator<Item = (String, &Linear)> {
         let mut linears = Vec::new();
         self.visit("", &mut |role, part| {
@@ -158,15 +160,15 @@ impl Stack {
         linears.into_iter()
     }
 
-    /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
+    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
+    /// Runs all blocks and the final norm, and returns transformers' `last_hidden_state`.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]`, the embeddings, to the same shape. `[seq, d_model]` is a single sequence.
+    /// The embeddings `[batch, seq, d_model]`, to the same shape. `[seq, d_model]` is a single sequence.
     ///
     /// # Errors
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
@@ -178,8 +180,9 @@ impl Stack {
         self.run(x.clone(), &pass, None, None)
     }
 
-    /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
-    /// computed: the way to collect the hidden states of all layers. A layer that LayerDrop skips has none.
+    /// Runs the stack like [`Self::forward_with`], and hands the intermediate results of every layer to `observer` as
+    /// they are computed. This is the way to collect the hidden states of all layers. A layer that LayerDrop skips
+    /// has no intermediate results.
     ///
     /// ```
     /// # use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, NormConfig};
@@ -201,7 +204,7 @@ impl Stack {
     /// ```
     ///
     /// # Errors
-    /// As for [`Self::forward_with`]; an error of `observer` ends the pass and is returned.
+    /// Same as [`Self::forward_with`]. An error of `observer` ends the pass and is returned.
     pub fn observe(
         &self,
         x: &Tensor,
@@ -212,33 +215,34 @@ impl Stack {
         self.run(x.clone(), &pass, None, Some(&mut observer))
     }
 
-    /// An empty cache for [`Self::forward_cached`].
+    /// Creates an empty cache for [`Self::forward_cached`].
     pub fn new_cache(&self) -> KvCache {
         KvCache::new(self.layers.len(), self.is_packed())
     }
 
-    /// The output for new positions that follow those in `cache`, to which they are added.
+    /// Computes the output for new positions. They follow the positions in `cache`, and are added to it.
     ///
-    /// Feeding a sequence in chunks, or token by token, gives what [`Self::forward_with`] gives for the
-    /// whole. The context's mask and positions are those of the new positions only; the cache remembers the
-    /// earlier ones. With a sliding window, keys that no later query can see are dropped. Rotary scalings that
-    /// depend on the length (dynamic NTK, LongRope) rotate each key by the length at its time, as in
-    /// transformers. The [crate's front page](crate#decoding) has an example with prompts of unequal lengths.
+    /// A sequence can be fed in chunks or token by token, with the same result as [`Self::forward_with`] on the whole
+    /// sequence. The context's mask and positions cover only the new positions; the cache holds the earlier ones.
+    /// With a sliding window, keys that no later query can see are dropped. Rotary scalings that depend on the length
+    /// (dynamic NTK, LongRope) rotate each key by the length at its time, as in transformers. The [crate's front
+    /// page](crate#decoding) has an example with prompts of unequal lengths.
     ///
-    /// An encoder's output is projected by the first call; later calls take its keys and values from the cache and
-    /// only check that the output which they are given has the same shape. To attend to another, reset the cache.
+    /// The first call projects the encoder output. Later calls take its keys and values from the cache, and only
+    /// check that the given encoder output has the same shape. Reset the cache before you attend to another encoder
+    /// output.
     ///
-    /// The output is detached, as under `torch.no_grad()`: a cache that kept the graph of every step would take memory
-    /// that grows with the square of their number. An input that tracks gradients is refused; for gradients use
-    /// [`Self::forward_with`].
+    /// The output is detached, as under `torch.no_grad()`: a cache that kept the graph of every step would take
+    /// memory that grows with the square of their number. An input that tracks gradients is refused. For gradients,
+    /// use [`Self::forward_with`].
     ///
     /// # Shapes
     /// `[batch, new positions, d_model]` to the same shape.
     ///
     /// # Errors
-    /// As for [`Self::forward_with`]; also if the attention of a block is not causal, the context has an additive mask or
-    /// dropout on, the input or an encoder's output tracks gradients, or the cache belongs to another stack or batch, or
-    /// to an encoder output of another length. The cache then stays as it was.
+    /// Same as [`Self::forward_with`]. Also if the attention of a block is not causal, the context has an additive
+    /// mask or dropout on, the input or the encoder output tracks gradients, or the cache belongs to another stack or
+    /// batch, or to an encoder output with another length. The cache is then unchanged.
     pub fn forward_cached(
         &self,
         x: &Tensor,
@@ -248,8 +252,9 @@ impl Stack {
         self.after_cached(x.clone(), context, cache, Requested::All)
     }
 
-    /// The output for the last of each sequence's new positions, `[batch, 1, d_model]`, in the bits of [`Self::forward_cached`]:
-    /// all a next token needs. The last block of a packed stack computes no more than keys and values of the others.
+    /// Computes the output for the last new position of each sequence, `[batch, 1, d_model]`, with the same bits as
+    /// [`Self::forward_cached`]. Sampling the next token needs no more. For the other positions, the last block of a
+    /// packed stack computes only keys and values.
     pub(crate) fn last_cached(
         &self,
         x: Tensor,
@@ -280,7 +285,7 @@ impl Stack {
         for (name, tensor) in [("input", Some(&x)), ("encoder_hidden_states", memory)] {
             if tensor.is_some_and(Tensor::track_op) {
                 bail!(
-                    "stack: {name} tracks gradients, which a pass with a cache does not keep; detach() it, or use forward_with"
+                    "stack: {name} tracks gradients, but a pass with a cache has no gradients; detach() it, or use forward_with"
                 );
             }
         }
@@ -308,15 +313,16 @@ impl Stack {
         }
     }
 
-    /// A pass whose scores get the bias by position that all blocks share.
+    /// Returns the pass with the parts that all blocks share: constants, relative position bias and relative
+    /// embeddings.
     fn pass<'c>(&self, pass: Pass<'c>) -> Result<Pass<'c>> {
         let pass = pass.with_constants(&self.constants);
         pass.enter(self.shared.relative_biases.shared())?;
         pass.with_relative(self.relative_embeddings())
     }
 
-    /// The output for the requested positions of a pass. The memory of the input is free after the first block, if nobody else
-    /// holds it.
+    /// Computes the output for the requested positions. The memory of the input is free after the first block, unless
+    /// the caller holds it.
     fn run(
         &self,
         x: Tensor,
@@ -332,11 +338,11 @@ impl Stack {
         drop(x);
         let value = pass.value(("stack", is_packed), &rows)?;
         drop(rows);
-        // Without a cache, keys that layers share stay in one of this pass.
+        // Without a cache, keys that layers share stay in a cache for this pass only.
         let has_own = is_packed && cache.is_none() && self.shares_keys();
         let mut own = has_own.then(|| self.new_cache());
         let cache = cache.or(own.as_mut());
-        // An observer may compute, and must not find its threads kept by a team.
+        // An observer may compute, so it must not find the threads occupied by a team.
         let has_team = observer.is_none() && matches!(value.route(), Route::Kernels);
         let work = || {
             self.apply(value, pass, cache, observer.map(|of| (of, dtype)))?
@@ -384,13 +390,13 @@ impl Stack {
         self.behind_blocks(x, train)
     }
 
-    /// Whether a layer attends to the keys of another.
+    /// Returns true if a layer attends to the keys of another layer.
     fn shares_keys(&self) -> bool {
         let mut attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         attentions.any(|attention| attention.shared_keys.is_some())
     }
 
-    /// What the first block reads: the input, or the streams made of it.
+    /// Returns the first block's input: the stack's input, or the AltUp streams made from it.
     pub(crate) fn before_blocks(&self, x: Value, train: bool) -> Result<Value> {
         match &self.shared.streams {
             Some(streams) => streams.opened(&x, train),
@@ -398,7 +404,7 @@ impl Stack {
         }
     }
 
-    /// The output of streams, the final norm and the dropout behind it.
+    /// Merges AltUp streams, then applies the final norm and the output dropout.
     pub(crate) fn behind_blocks(&self, x: Value, train: bool) -> Result<Value> {
         let x = match &self.shared.streams {
             Some(streams) => streams.merged(&x, train)?,
@@ -416,11 +422,11 @@ impl Stack {
 #[derive(Clone, Copy)]
 enum Requested {
     All,
-    /// The last of each sequence.
+    /// The last position of each sequence.
     Last,
 }
 
-/// Receives the intermediate results of each layer.
+/// A callback for the intermediate results of each layer.
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 parts!(Stack:

@@ -9,7 +9,7 @@ use crate::config::{BlockConfig, NormConfig, NormPlacement, ResidualSource, gett
 use crate::layers::{Dropout, DropoutSource, Norm, ParameterSource, visit::parts};
 use crate::ops::{Ranks, Value};
 
-/// The norms of a [`Sublayer`] and where they stand.
+/// The norms of a [`Sublayer`] and their placement.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SublayerNorm<N = Norm> {
@@ -19,9 +19,9 @@ pub enum SublayerNorm<N = Norm> {
     Post(N),
     /// `x + output(inner(input(x)))` (Gemma 2).
     Sandwich {
-        /// Applied to the input of the inner layer.
+        /// The norm of the inner layer's input.
         input: N,
-        /// Applied to the output of the inner layer.
+        /// The norm of the inner layer's output.
         output: N,
     },
     /// `x + norm(inner(x))` (OLMo 2).
@@ -31,7 +31,7 @@ pub enum SublayerNorm<N = Norm> {
 }
 
 impl<N> SublayerNorm<N> {
-    /// The norm of the inner layer's input.
+    /// Returns the norm of the inner layer's input.
     pub(crate) fn of_input(&self) -> Option<&N> {
         match self {
             Self::Pre(norm) | Self::Sandwich { input: norm, .. } => Some(norm),
@@ -39,7 +39,7 @@ impl<N> SublayerNorm<N> {
         }
     }
 
-    /// The norm of the inner layer's output.
+    /// Returns the norm of the inner layer's output.
     pub(crate) fn of_output(&self) -> Option<&N> {
         match self {
             Self::Sandwich { output: norm, .. } | Self::Output(norm) => Some(norm),
@@ -47,7 +47,7 @@ impl<N> SublayerNorm<N> {
         }
     }
 
-    /// The norm of the sum with the residual.
+    /// Returns the norm after the residual addition.
     pub(crate) fn of_sum(&self) -> Option<&N> {
         match self {
             Self::Post(norm) => Some(norm),
@@ -55,13 +55,13 @@ impl<N> SublayerNorm<N> {
         }
     }
 
-    /// The norms in the order in which they are applied.
+    /// Returns the norms in the order in which they are applied.
     pub(crate) fn all(&self) -> impl Iterator<Item = &N> {
         let norms = [self.of_input(), self.of_output(), self.of_sum()];
         norms.into_iter().flatten()
     }
 
-    /// The same placement of other norms.
+    /// Returns the same placement with each norm replaced by `map(norm)`.
     pub(crate) fn try_map<M>(
         &self,
         mut map: impl FnMut(&N) -> Result<M>,
@@ -80,7 +80,7 @@ impl<N> SublayerNorm<N> {
 }
 
 impl SublayerNorm {
-    /// Gets `<role>_norm` from `vb`, and for a sandwich also `<role>_output_norm`.
+    /// Creates the norm from `<role>_norm` in `vb`. A sandwich also needs `<role>_output_norm`.
     pub fn new<'p>(
         placement: NormPlacement,
         config: &NormConfig,
@@ -104,7 +104,7 @@ impl SublayerNorm {
     }
 }
 
-/// The factor on the inner layer's output before the residual addition.
+/// The factor by which the inner layer's output is multiplied before the residual addition.
 #[derive(Clone, Debug)]
 pub(crate) enum BranchScale {
     /// No factor.
@@ -116,7 +116,7 @@ pub(crate) enum BranchScale {
 }
 
 impl BranchScale {
-    /// Gets the vector `<role>_layer_scale.weight` from `vb`.
+    /// Reads the vector `<role>_layer_scale.weight` from `vb`.
     fn learned(d_model: usize, role: &str, vb: &ParameterSource) -> Result<Self> {
         let vb = vb.pp(format!("{role}_layer_scale"));
         let init = Init::Const(1.0); // DINOv2's layerscale_value
@@ -135,16 +135,15 @@ impl BranchScale {
 /// The intermediate results of a sublayer.
 #[derive(Clone, Debug)]
 pub struct SublayerStages {
-    /// The input of the inner layer: `x`, normalised or not.
+    /// The inner layer's input: `x`, after the input norm if there is one.
     pub input: Tensor,
-    /// The output of the inner layer, before output norm, dropout, scale and residual.
+    /// The inner layer's output, before output norm, dropout, scale and residual.
     pub inner_output: Tensor,
     /// The sublayer's output.
     pub output: Tensor,
 }
 
-/// A residual sublayer: `x + drop_path(scale · dropout(inner(norm(x))))`, with the norm where
-/// [`SublayerNorm`] places it.
+/// A residual sublayer: `x + drop_path(scale · dropout(inner(norm(x))))`. [`SublayerNorm`] places the norm.
 ///
 /// ```
 /// use candle_blocks::{Activation, FeedForward, Linear, Sublayer, SublayerNorm};
@@ -166,14 +165,14 @@ pub struct Sublayer<L> {
     dropout: Dropout,
     pub(crate) scale: BranchScale,
     drop_path: Dropout,
-    /// What the inner layer's output is added to.
+    /// The residual to which the inner layer's output is added.
     pub(crate) source: ResidualSource,
-    /// The ranks whose inner layers' outputs are summed, if this one is a part.
+    /// The tensor-parallel group, if this layer is sharded.
     pub(crate) ranks: Option<Arc<Ranks>>,
 }
 
 impl<L> Sublayer<L> {
-    /// A sublayer of an inner layer and its norms, without dropout or scale.
+    /// Creates a sublayer from an inner layer and its norms, without dropout or scale.
     pub fn new(inner: L, norm: SublayerNorm) -> Self {
         Self {
             inner,
@@ -186,7 +185,7 @@ impl<L> Sublayer<L> {
         }
     }
 
-    /// The sublayer of a block with this role, whose inner layer's output is dropped with probability `p`.
+    /// Creates the sublayer with this role in a block. `p` is the dropout probability for the inner layer's output.
     pub(super) fn of_block(
         (role, inner): (&str, L),
         placement: NormPlacement,
@@ -210,7 +209,7 @@ impl<L> Sublayer<L> {
         })
     }
 
-    /// The same sublayer with other parts.
+    /// Returns this sublayer with another inner layer, norm and scale.
     pub(crate) fn with_parts(&self, inner: L, norm: SublayerNorm, scale: BranchScale) -> Self {
         Self {
             inner,
@@ -232,17 +231,18 @@ impl<L> Sublayer<L> {
     getters! {
         /// The inner layer.
         inner(&self) -> &L => &self.inner;
-        /// The norms and where they stand.
+        /// The norms and their placement.
         norm(&self) -> &SublayerNorm => &self.norm;
     }
 
-    /// Computes the sublayer, with `inner` for the inner layer, and returns all intermediate results.
+    /// Computes the sublayer with the closure `inner` as inner layer, and returns all intermediate results.
     ///
     /// # Shapes
     /// `[.., d_model]` to the same shape.
     ///
     /// # Errors
-    /// If `x` is a scalar, a norm is of another width, `inner` fails, or its result has another shape than `x`.
+    /// If `x` is a scalar, a norm has another width, `inner` fails, or the result of `inner` has another shape than
+    /// `x`.
     pub fn stages(
         &self,
         x: &Tensor,
@@ -257,8 +257,9 @@ impl<L> Sublayer<L> {
         watch.sublayer()
     }
 
-    /// The output for the inner layer `inner`, which adds its own output to the residual that it is given. The residual comes
-    /// from `last`: from the rows of `x` whose output is requested, if those are not all.
+    /// Computes the output. The closure `inner` runs the inner layer and adds its output to the given residual.
+    /// `last` holds the rows of `x` whose output is requested, or `None` for all rows; the residual comes from these
+    /// rows.
     pub(super) fn apply(
         &self,
         (x, last): (&Value, Option<&Value>),
@@ -279,7 +280,7 @@ impl<L> Sublayer<L> {
         })
     }
 
-    /// As [`Self::apply`], without the residual and a norm of the sum.
+    /// Computes the branch like [`Self::apply`], without the residual and the norm after it.
     pub(super) fn branch(
         &self,
         x: &Value,
@@ -292,7 +293,7 @@ impl<L> Sublayer<L> {
         watch.see(branch)
     }
 
-    /// The input of the inner layer: `x`, normalized if the norm stands before the layer.
+    /// Returns the inner layer's input: `x`, normalized if the sublayer has an input norm.
     pub(super) fn input(&self, x: &Value) -> Result<Value> {
         if x.dims().is_empty() {
             bail!("sublayer: input is a scalar, expected [.., d_model]");
@@ -303,7 +304,7 @@ impl<L> Sublayer<L> {
         }
     }
 
-    /// The residual that the branch is added to.
+    /// Returns the residual to which the branch is added.
     pub(super) fn residual<'v>(&self, x: &'v Value, input: &'v Value) -> &'v Value {
         match self.source {
             ResidualSource::Input => x,
@@ -311,7 +312,8 @@ impl<L> Sublayer<L> {
         }
     }
 
-    /// The branch, added to `residual`: the inner layer's output after output norm, dropout, scale and drop path.
+    /// Computes the branch (the inner layer's output after output norm, dropout, scale and drop path) and adds it to
+    /// `residual`.
     pub(super) fn added(
         &self,
         input: &Value,
@@ -340,7 +342,7 @@ impl<L> Sublayer<L> {
         branch.added_to(residual)
     }
 
-    /// Whether the branch is the inner layer's output as it is.
+    /// Returns true if the branch is just the inner layer's output.
     fn is_plain(&self, train: bool) -> bool {
         self.ranks.is_none()
             && self.norm.of_output().is_none()
@@ -351,7 +353,7 @@ impl<L> Sublayer<L> {
 
 parts!(Sublayer<L>, L: Self { inner, dropout, drop_path, ranks, .. } => [inner, dropout, drop_path, ranks] []);
 
-/// Collects the intermediate results of sublayers as tensors, where somebody wants to see them.
+/// Collects the intermediate results of sublayers as tensors, if it is on.
 pub(super) struct Watch(Option<Vec<Tensor>>);
 
 impl Watch {
@@ -367,7 +369,7 @@ impl Watch {
         self.0.is_some()
     }
 
-    /// Takes down a value. What follows begins anew from its tensor, so that no step is recorded in two graphs.
+    /// Records a value. Later steps start a new graph from its tensor, so that no step is part of two graphs.
     pub fn see(&mut self, value: Value) -> Result<Value> {
         let Some(seen) = &mut self.0 else {
             return Ok(value);
@@ -378,7 +380,7 @@ impl Watch {
         Value::on(route, precision, &tensor)
     }
 
-    /// The results of the first sublayer not yet taken.
+    /// Removes and returns the results of the first sublayer that remains.
     pub fn sublayer(&mut self) -> Result<SublayerStages> {
         let mut first = self
             .0
@@ -390,13 +392,13 @@ impl Watch {
                 inner_output,
                 output,
             }),
-            _ => bail!("sublayer: nothing was watched"),
+            _ => bail!("sublayer: no intermediate results were recorded"),
         }
     }
 }
 
 impl<L: ModuleT> Sublayer<L> {
-    /// The output in evaluation mode, in the shape of `x`.
+    /// Computes the output in evaluation mode, in the shape of `x`.
     ///
     /// # Errors
     /// If the shape does not fit the inner layer.

@@ -1,4 +1,4 @@
-//! The one walk over a layer and the layers in it, which serves adapters, dropout sources and the division among ranks.
+//! A visitor over a layer and its inner layers. Adapters, dropout sources and tensor parallelism use it.
 
 use std::sync::Arc;
 use std::vec::IntoIter;
@@ -13,7 +13,7 @@ use crate::ops::Ranks;
 pub(crate) enum Part<'a> {
     Linear(&'a Linear),
     Dropout(&'a Dropout),
-    /// Weights that a layer has packed together: their size in bytes.
+    /// The size in bytes of weights that a layer has packed together.
     Packed(usize),
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum Part<'a> {
 pub(crate) enum PartMut<'a> {
     Linear(&'a mut Linear),
     Dropout(&'a mut Dropout),
-    /// The ranks that a sublayer is divided among.
+    /// The tensor-parallel group of a sublayer.
     Ranks(&'a mut Option<Arc<Ranks>>),
 }
 
@@ -33,7 +33,7 @@ pub(crate) trait Visit {
     /// Hands each part to `visitor`, which may change it.
     fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>));
 
-    /// The linear layers with their roles, mutable.
+    /// Returns the linear layers with their roles, mutable.
     fn linears_mut(&mut self) -> IntoIter<(String, &mut Linear)> {
         let mut linears = Vec::new();
         self.visit_mut("", &mut |role, part| {
@@ -44,14 +44,14 @@ pub(crate) trait Visit {
         linears.into_iter()
     }
 
-    /// Leaves linear layers whose weights are packed together their shapes and biases.
+    /// Reduces linear layers to their shapes and biases, after their weights were packed together.
     fn join_linears(&mut self) {
         for (_, linear) in self.linears_mut() {
             *linear = linear.joined();
         }
     }
 
-    /// Every dropout, those of adapters too.
+    /// Returns every dropout, with those of adapters.
     fn dropouts(&self) -> Vec<&Dropout> {
         let mut dropouts = Vec::new();
         self.visit("", &mut |_, part| match part {
@@ -62,7 +62,7 @@ pub(crate) trait Visit {
         dropouts
     }
 
-    /// The size of all packed weights in bytes.
+    /// Returns the size of all packed weights in bytes.
     fn packed_bytes(&self) -> usize {
         let mut bytes = 0;
         self.visit("", &mut |_, part| match part {
@@ -82,7 +82,7 @@ pub(crate) trait Visit {
         });
     }
 
-    /// Makes the layer, which is a part, one of those of the ranks, which sum behind attention and feed-forward.
+    /// Marks the layer as this rank's shard. Its attention and feed-forward outputs are summed over the group.
     fn divide(&mut self, ranks: &Arc<Ranks>) {
         self.visit_mut("", &mut |role, part| {
             if let PartMut::Ranks(of) = part
@@ -94,7 +94,7 @@ pub(crate) trait Visit {
     }
 }
 
-/// The role of a part named `name` of a layer with the role `role`.
+/// Joins a layer's role and the name of a part in it.
 pub(super) fn join(role: &str, name: impl std::fmt::Display) -> String {
     match role {
         "" => name.to_string(),
@@ -102,7 +102,7 @@ pub(super) fn join(role: &str, name: impl std::fmt::Display) -> String {
     }
 }
 
-/// A part that is handed to a visitor as it is.
+/// Implements [`Visit`] for a part without inner parts.
 macro_rules! leaf {
     ($leaf:ident) => {
         impl Visit for $leaf {
@@ -128,9 +128,9 @@ impl Visit for Option<Arc<Ranks>> {
     }
 }
 
-/// What packs the weights of a layer together.
+/// Weights of a layer that are packed together.
 pub(crate) trait PackedTogether {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -144,7 +144,7 @@ impl<P: PackedTogether> Visit for Option<Arc<P>> {
     fn visit_mut<'a>(&'a mut self, _: &str, _: &mut dyn FnMut(&str, PartMut<'a>)) {}
 }
 
-/// Parts that there may be, with the role of one.
+/// An optional layer, which has the role of the layer itself.
 impl<V: Visit> Visit for Option<V> {
     fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
         self.iter().for_each(|of| of.visit(role, visitor));
@@ -165,7 +165,7 @@ impl<V: Visit> Visit for Box<V> {
     }
 }
 
-/// Numbered parts: `experts.0`, `experts.1` and so on.
+/// Numbered layers: `experts.0`, `experts.1` and so on.
 impl<V: Visit> Visit for Vec<V> {
     fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
         for (i, of) in self.iter().enumerate() {
@@ -180,7 +180,7 @@ impl<V: Visit> Visit for Vec<V> {
     }
 }
 
-/// Lists the parts of a layer: first those that have the layer's own role, then those whose role is their name.
+/// Lists the parts of a layer: first those with the layer's own role, then those whose role is their name.
 macro_rules! parts {
     ($layer:ty $(, $of:ident)?: $($pattern:pat => [$($own:ident),*] [$($named:ident),*]),+) => {
         impl$(<$of: $crate::layers::visit::Visit>)? $crate::layers::visit::Visit for $layer {
@@ -213,7 +213,7 @@ macro_rules! parts {
     };
 }
 
-/// Gives layers the public methods that concern all their parts.
+/// Implements the public methods that reach all parts of a layer.
 macro_rules! draws {
     ($($layer:ident),*) => {
         $(impl $layer {

@@ -7,8 +7,8 @@ use crate::config::XieluConfig;
 use crate::layers::ParameterSource;
 use crate::ops::{Value, XieluNumbers};
 
-/// xIELU: `softplus(p) · x² + s · x` where x is positive, else `(s + softplus(n)) · (exp(min(x, k)) - 1 - x) + s · x` (Huang and
-/// Schlag 2024, <https://arxiv.org/abs/2411.13010>). p and n are learned; s and k have no gradients.
+/// xIELU: `softplus(p) · x² + s · x` for positive x, else `(s + softplus(n)) · (exp(min(x, k)) - 1 - x) + s · x`
+/// (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>). p and n are learned; s and k have no gradients.
 ///
 /// Equal to transformers' `XIELUActivation`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/activations.py>).
@@ -25,7 +25,8 @@ pub struct Xielu {
 }
 
 impl Xielu {
-    /// Gets `positive.weight` and `negative.weight` of shape `[1]` and `slope.weight` and `knee.weight` of shape `[]` from `vb`.
+    /// Creates the layer with `positive.weight` and `negative.weight` of shape `[1]` and `slope.weight` and
+    /// `knee.weight` of shape `[]` from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -44,10 +45,10 @@ impl Xielu {
         )
     }
 
-    /// Builds the layer from p and n, of shape `[1]`, and s and k, of shape `[]`.
+    /// Builds the layer from p and n, with shape `[1]`, and s and k, with shape `[]`.
     ///
     /// # Errors
-    /// If a shape is another.
+    /// If a shape is different.
     pub fn from_parts(
         positive: Tensor,
         negative: Tensor,
@@ -73,7 +74,7 @@ impl Xielu {
         })
     }
 
-    /// What has gradients.
+    /// Returns the parameters that have gradients.
     pub(super) fn parameters(&self) -> [&Tensor; 2] {
         [&self.positive, &self.negative]
     }
@@ -94,10 +95,10 @@ impl Xielu {
 
 impl Module for Xielu {
     /// # Shapes
-    /// Any, to the same.
+    /// Any shape, to the same shape.
     ///
     /// # Errors
-    /// If `x` is not of a float type.
+    /// If `x` has no float dtype.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Value::through(x, |x| self.apply(x))
     }

@@ -1,10 +1,11 @@
-//! The keys and values of a model's earlier positions.
+//! A model's key/value cache.
 
 use candle_core::Result;
 
 use crate::layers::KvCache;
 
-/// The keys and values of earlier positions, and how many tokens of each sequence were counted.
+/// The key/value cache of a model. It also counts the tokens of each sequence, for models that count positions from
+/// the mask.
 #[derive(Clone, Debug)]
 pub struct ModelCache {
     pub(super) keys_and_values: KvCache,
@@ -19,22 +20,22 @@ impl ModelCache {
         }
     }
 
-    /// The number of positions in it.
+    /// The number of positions in the cache.
     pub fn seen(&self) -> usize {
         self.keys_and_values.seen()
     }
 
-    /// Goes on with these sequences of the batch alone, in this order, which is that of the batch.
+    /// Keeps only the given sequences of the batch, in their present order.
     ///
     /// # Errors
-    /// If one is not in the batch, or they are in another order. Nothing is dropped then.
+    /// If a sequence is not in the batch, or the order differs from the batch's. The cache is then unchanged.
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         self.keys_and_values.keep_sequences(sequences)?;
         self.take_counts(sequences);
         Ok(())
     }
 
-    /// Makes an empty cache one that [`Self::take_sequences`] can be called on.
+    /// Prepares an empty cache for [`Self::take_sequences`].
     pub(crate) fn copying(self) -> Self {
         Self {
             keys_and_values: self.keys_and_values.copying(),
@@ -42,17 +43,17 @@ impl ModelCache {
         }
     }
 
-    /// Goes on with copies of these sequences of the batch, in this order; of an encoder's output, with that of the sequences
-    /// `of_memory`, which rise and attend to the same as they, if there are such.
+    /// Replaces the batch by copies of the given sequences, in this order. The encoder output is taken from the
+    /// sequences `encoder_rows`, if given. These must rise, and must hold the same encoder output.
     ///
-    /// # Errors
-    /// If one is not in the batch, or the cache does not copy sequences.
+    /// If a sequence is not in the batch, or the cache was not prepared by [`Self::copying`].
     pub(crate) fn take_sequences(
         &mut self,
         sequences: &[usize],
-        of_memory: Option<&[usize]>,
+        encoder_rows: Option<&[usize]>,
     ) -> Result<()> {
-        self.keys_and_values.take_sequences(sequences, of_memory)?;
+        self.keys_and_values
+            .take_sequences(sequences, encoder_rows)?;
         self.take_counts(sequences);
         Ok(())
     }

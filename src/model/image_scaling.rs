@@ -1,4 +1,4 @@
-//! The bytes of images to the numbers that a model reads.
+//! Image preprocessing: bytes to `pixel_values`.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
 
 const FILE: &str = "preprocessor_config.json";
-/// Changes of pixels other than of their scale, which are refused.
+/// Settings for pixel changes other than scaling. A file with one of them is refused.
 const CHANGES: [&str; 5] = [
     "rescale_offset",
     "offset",
@@ -17,17 +17,17 @@ const CHANGES: [&str; 5] = [
     "do_color_quantize",
 ];
 
-/// How the bytes of an image become the numbers that a model was trained with: what its `preprocessor_config.json` says of
-/// factor, mean and standard deviation. Sizes are the caller's to change.
+/// Scales the bytes of an image to a model's `pixel_values`, by the factor, mean and standard deviation in its
+/// `preprocessor_config.json`. The image must have the model's size: this type does not resize.
 ///
-/// `(factor · byte - mean) / deviation`, with a mean and a deviation for each channel; the same bits as those of transformers'
-/// processors without torchvision.
+/// The result is `(factor · byte - mean) / deviation`, with a mean and a deviation for each channel. It has the same
+/// bits as transformers' processors without torchvision.
 ///
 /// ```no_run
 /// use candle_blocks::{Checkpoint, Precision, model::{ImageScaling, ModelInput}};
 /// use candle_blocks::candle_core::{DType, Device, Tensor};
 /// let model = Checkpoint::open("vit-base-patch16-224")?.packed_model(Precision::F32)?;
-/// let bytes = Tensor::zeros((1, 224, 224, 3), DType::U8, &Device::Cpu)?; // of your image, red, green and blue
+/// let bytes = Tensor::zeros((1, 224, 224, 3), DType::U8, &Device::Cpu)?; // your image, as red, green and blue
 /// let pixels = ImageScaling::open("vit-base-patch16-224")?.pixels(&bytes)?;
 /// println!("{:?}", model.forward(&ModelInput::pixels(&pixels))?.logits);
 /// # Ok::<(), candle_blocks::Error>(())
@@ -35,7 +35,7 @@ const CHANGES: [&str; 5] = [
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageScaling {
     factor: f64,
-    /// Mean and standard deviation of each channel.
+    /// The mean and standard deviation of each channel.
     normalization: Option<(Vec<f32>, Vec<f32>)>,
 }
 
@@ -43,7 +43,7 @@ impl ImageScaling {
     /// Reads the `preprocessor_config.json` in a checkpoint's directory.
     ///
     /// # Errors
-    /// If there is none, or it lacks a number.
+    /// If the file is missing or lacks a value.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let json = ConfigJson::open(&directory.as_ref().join(FILE))?;
         for key in CHANGES {
@@ -55,7 +55,7 @@ impl ImageScaling {
         };
         let of_channels = |key| match json.numbers(&[key])? {
             Some(numbers) => Ok(numbers.into_iter().map(|x| x as f32).collect::<Vec<_>>()),
-            None => Err(json.error(&[key], "missing, expected a number for each channel")),
+            None => Err(json.error(&[key], "missing, expected a value for each channel")),
         };
         let normalization = match json.flag(&["do_normalize"], true)? {
             true => Some((of_channels("image_mean")?, of_channels("image_std")?)),
@@ -65,7 +65,7 @@ impl ImageScaling {
             let is_scale = |x: &f32| x.is_finite() && *x > 0.0;
             if mean.len() != deviation.len() || !deviation.iter().all(is_scale) {
                 let reason = format!(
-                    "found {deviation:?}, expected {} numbers above 0",
+                    "found {deviation:?}, expected {} values above 0",
                     mean.len()
                 );
                 return Err(json.error(&["image_std"], reason));
@@ -77,10 +77,11 @@ impl ImageScaling {
         })
     }
 
-    /// Bytes `[batch, height, width, channels]` to `pixel_values` `[batch, channels, height, width]`, f32 on the CPU.
+    /// Converts bytes `[batch, height, width, channels]` to `pixel_values` `[batch, channels, height, width]`, f32 on
+    /// the CPU.
     ///
     /// # Errors
-    /// If the image has another type or shape.
+    /// If the image has another dtype or shape.
     pub fn pixels(&self, image: &Tensor) -> Result<Tensor> {
         let n_channels = self.normalization.as_ref().map(|(mean, _)| mean.len());
         let is_image = image.rank() == 4 && n_channels.is_none_or(|n| image.dims()[3] == n);

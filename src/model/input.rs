@@ -1,4 +1,4 @@
-//! What a model reads.
+//! A model's inputs.
 
 use candle_core::{Device, Tensor};
 
@@ -6,37 +6,37 @@ use crate::config::setters;
 use crate::error::Result;
 use crate::layers::{AttentionMask, ForwardContext, Marked, Tokens};
 
-/// What a model reads: token ids, pixels or a spectrum, and what goes with them.
+/// The inputs of a model: token ids, an image or a spectrogram, with masks and positions.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct ModelInput {
     /// Token ids, `[batch, seq]` of any integer type.
     pub input_ids: Option<Tensor>,
-    /// Token types, `[batch, seq]`; 0 where not given.
+    /// Token types, `[batch, seq]`. The default is 0.
     pub token_type_ids: Option<Tensor>,
-    /// Positions, `[batch, seq]`, where they are not counted; also `[3, batch, seq]`, where queries and keys turn by time, row
-    /// and column ([`ForwardContext::with_position_ids`]).
+    /// Positions, `[batch, seq]`. By default the model counts them. A model with three-axis rotary embeddings also
+    /// accepts `[3, batch, seq]`: time, row and column ([`ForwardContext::with_position_ids`]).
     pub position_ids: Option<Tensor>,
     /// `[batch, seq]`, 1 = a real token, 0 = padding.
     pub attention_mask: Option<Tensor>,
     /// An image, `[batch, channels, height, width]`.
     pub pixel_values: Option<Tensor>,
-    /// The log-mel spectrum of a sound, `[batch, bands, steps]`.
+    /// The log-mel spectrogram of an audio clip, `[batch, bands, steps]`.
     pub input_features: Option<Tensor>,
-    /// What a decoder reads, `[batch, decoder_seq]`, where `input_ids` are an encoder's.
+    /// The decoder's token ids, `[batch, decoder_seq]`, if `input_ids` are the encoder's.
     pub decoder_input_ids: Option<Tensor>,
-    /// Which of these are real, `[batch, decoder_seq]`.
+    /// The decoder's padding mask, `[batch, decoder_seq]`: 1 = a real token, 0 = padding.
     pub decoder_attention_mask: Option<Tensor>,
     /// An encoder's output `[batch, encoder_seq, d_encoder]`, for cross-attention.
     pub encoder_hidden_states: Option<Tensor>,
-    /// Which of its positions are real, `[batch, encoder_seq]`.
+    /// The padding mask of the encoder output, `[batch, encoder_seq]`: 1 = a real position, 0 = padding.
     pub encoder_attention_mask: Option<Tensor>,
-    /// Whether dropout is on.
+    /// Turns dropout on.
     pub train: bool,
 }
 
 impl ModelInput {
-    /// Token ids, `[batch, seq]`.
+    /// Creates an input from token ids, `[batch, seq]`.
     pub fn tokens(ids: &Tensor) -> Self {
         Self {
             input_ids: Some(ids.clone()),
@@ -44,7 +44,7 @@ impl ModelInput {
         }
     }
 
-    /// An image, `[batch, channels, height, width]`.
+    /// Creates an input from images, `[batch, channels, height, width]`.
     pub fn pixels(pixels: &Tensor) -> Self {
         Self {
             pixel_values: Some(pixels.clone()),
@@ -52,7 +52,7 @@ impl ModelInput {
         }
     }
 
-    /// The log-mel spectrum of a sound, `[batch, bands, steps]`.
+    /// Creates an input from log-mel spectrograms, `[batch, bands, steps]`.
     pub fn spectrum(features: &Tensor) -> Self {
         Self {
             input_features: Some(features.clone()),
@@ -61,7 +61,7 @@ impl ModelInput {
     }
 
     setters! {
-        /// Sets which tokens are real.
+        /// Sets the padding mask: 1 = a real token, 0 = padding.
         with_mask(mask: &Tensor) => attention_mask = Some(mask.clone());
         /// Sets the token types.
         with_types(types: &Tensor) => token_type_ids = Some(types.clone());
@@ -69,20 +69,20 @@ impl ModelInput {
         with_positions(positions: &Tensor) => position_ids = Some(positions.clone());
         /// Turns dropout on or off.
         with_train(train: bool) => train = train;
-        /// Sets what the decoder reads.
+        /// Sets the decoder's token ids.
         with_decoder(ids: &Tensor) => decoder_input_ids = Some(ids.clone());
     }
 
-    /// Sets the encoder's output and which of its positions are real.
+    /// Sets the encoder output and its padding mask.
     pub fn with_memory(mut self, hidden_states: &Tensor, mask: Option<&Tensor>) -> Self {
         self.encoder_hidden_states = Some(hidden_states.clone());
         self.encoder_attention_mask = mask.cloned();
         self
     }
 
-    /// The tokens, of which `counted` were counted before.
+    /// Returns the token inputs. `counted` has the number of tokens that each sequence already had.
     ///
-    /// Only a decoder behind an encoder reads `decoder_input_ids`.
+    /// Only a decoder with cross-attention reads `decoder_input_ids`.
     pub(super) fn as_tokens<'t>(
         &'t self,
         is_behind: bool,
@@ -99,7 +99,7 @@ impl ModelInput {
         })
     }
 
-    /// What the blocks need besides the embeddings.
+    /// Returns the context for the blocks: masks, positions and mode.
     ///
     /// # Errors
     /// If a mask or positions are malformed.

@@ -13,7 +13,8 @@ use crate::layers::{
 };
 
 impl Model {
-    /// Makes a model whose parameters come from `vb`: under `embeddings`, `blocks`, `pooler`, and the head's task.
+    /// Creates a model with parameters from `vb`, under `embeddings`, `blocks`, `pooler`, and the name of the head's
+    /// task.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
@@ -40,10 +41,10 @@ impl Model {
         }
     }
 
-    /// Like [`Self::new`], packed for inference on the CPU; at most one block is in memory unpacked.
+    /// Creates a model like [`Self::new`], packed for inference on the CPU. At most one block is in memory unpacked.
     ///
     /// # Errors
-    /// As for [`Self::new`]; also if the parameters are f64, or not on the CPU.
+    /// Same as [`Self::new`]. Also if the parameters are f64, or not on the CPU.
     pub fn packed<'p>(
         config: &ModelConfig,
         vb: impl Into<ParameterSource<'p>>,
@@ -60,7 +61,8 @@ impl Model {
         if let Embeddings::Tokens(embeddings) = &mut ends.embeddings {
             let shared = ends.head.as_ref().and_then(Readout::shared_words);
             let words = match (shared, embeddings.word_weight()) {
-                // Held once, and before the blocks are read: the table is a large part of a small model.
+                // The packed table is shared, and made before the blocks are read: it is a large part of a small
+                // model.
                 (Some(shared), _) => Some(shared.kept_weight().clone()),
                 (None, table @ Weight::Stored(_)) => {
                     let table = Linear::from_weight(table.clone(), None)?.packed(&packing)?;
@@ -78,8 +80,8 @@ impl Model {
 }
 
 impl Seq2Seq {
-    /// Makes a decoder and the encoder beside it, whose parameters come from `vb`: the decoder's as for [`Model::new`], the
-    /// encoder's under `encoder`, but for those that both have.
+    /// Creates a decoder and its encoder. The decoder's parameters have the names in [`Model::new`], the encoder's
+    /// have the prefix `encoder`. Parameters that both stacks share are read once.
     ///
     /// ```no_run
     /// use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, model::Seq2Seq, train::Fresh};
@@ -93,7 +95,7 @@ impl Seq2Seq {
     /// ```
     ///
     /// # Errors
-    /// If the other stack is no encoder, or as for [`Model::new`].
+    /// If the second stack is not an encoder, or as in [`Model::new`].
     pub fn new<'p>(
         decoder: &ModelConfig,
         encoder: &OtherStack,
@@ -131,12 +133,12 @@ impl Seq2Seq {
 }
 
 impl TwoTowers {
-    /// Makes a text tower and the vision tower beside it, whose parameters come from `vb`: the text tower's as for
-    /// [`Model::new`], the vision tower's under `vision`, and those that compare the two under `similarity`.
-    /// [`Seq2Seq::new`] has an example.
+    /// Creates a text tower and a vision tower. The text tower's parameters have the names in [`Model::new`], the
+    /// vision tower's have the prefix `vision`, and the scale and bias of the comparison have the prefix
+    /// `similarity`. [`Seq2Seq::new`] has an example.
     ///
     /// # Errors
-    /// If the other stack is no vision tower, or as for [`Model::new`].
+    /// If the second stack is not a vision tower, or as in [`Model::new`].
     pub fn new<'p>(
         text: &ModelConfig,
         vision: &OtherStack,
@@ -164,10 +166,10 @@ impl TwoTowers {
 }
 
 impl Checkpoint {
-    /// Loads the whole model, for inference: embeddings, blocks, and the pooler and head that the files hold.
+    /// Loads the whole model, for inference: embeddings, blocks, and the pooler and head if the files hold them.
     ///
     /// # Errors
-    /// If the family does not say what surrounds the blocks, the files hold no embeddings, or as for [`Loader::block`].
+    /// If the family does not describe embeddings, the files hold none, or as in [`Loader::block`].
     pub fn model(&self, dtype: DType, device: &Device) -> Result<Model> {
         self.loader(dtype, device)?.model()
     }
@@ -175,17 +177,17 @@ impl Checkpoint {
     /// Loads the whole model packed for inference on the CPU.
     ///
     /// # Errors
-    /// As for [`Self::model`].
+    /// Same as [`Self::model`].
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
         self.loader(DType::F32, &Device::Cpu)?
             .packed_model(precision)
     }
 
-    /// Loads an encoder and its decoder, of a checkpoint that was opened as a
+    /// Loads an encoder and its decoder. The checkpoint must have been opened with
     /// [`whole`](crate::CheckpointOptions::whole).
     ///
     /// # Errors
-    /// If this is no such checkpoint, or as for [`Self::model`].
+    /// If the checkpoint has no encoder and decoder, or was not opened with `whole`, or as in [`Self::model`].
     pub fn seq2seq(&self, dtype: DType, device: &Device) -> Result<Seq2Seq> {
         self.loader(dtype, device)?.seq2seq()
     }
@@ -193,44 +195,44 @@ impl Checkpoint {
     /// Loads an encoder and its decoder packed for inference on the CPU.
     ///
     /// # Errors
-    /// As for [`Self::seq2seq`].
+    /// Same as [`Self::seq2seq`].
     pub fn packed_seq2seq(&self, precision: Precision) -> Result<Seq2Seq> {
         self.loader(DType::F32, &Device::Cpu)?
             .packed_seq2seq(precision)
     }
 
-    /// Loads a text and a vision tower, of a checkpoint that was opened as a
+    /// Loads a text tower and a vision tower. The checkpoint must have been opened with
     /// [`whole`](crate::CheckpointOptions::whole).
     ///
     /// # Errors
-    /// If this is no such checkpoint, or as for [`Self::model`].
+    /// If the checkpoint has no two towers, or was not opened with `whole`, or as in [`Self::model`].
     pub fn two_towers(&self, dtype: DType, device: &Device) -> Result<TwoTowers> {
         self.loader(dtype, device)?.two_towers()
     }
 
-    /// Loads a text and a vision tower packed for inference on the CPU.
+    /// Loads a text tower and a vision tower packed for inference on the CPU.
     ///
     /// # Errors
-    /// As for [`Self::two_towers`].
+    /// Same as [`Self::two_towers`].
     pub fn packed_two_towers(&self, precision: Precision) -> Result<TwoTowers> {
         self.loader(DType::F32, &Device::Cpu)?
             .packed_two_towers(precision)
     }
 
-    /// Like [`Self::model`], without the pooler and the head.
+    /// Loads the model like [`Self::model`], without its pooler and head.
     ///
     /// # Errors
-    /// As for [`Self::model`].
+    /// Same as [`Self::model`].
     pub fn base_model(&self, dtype: DType, device: &Device) -> Result<Model> {
         let loader = self.loader(dtype, device)?;
         let config = base(self.model_config()?);
         loader.load(LoadScope::Blocks, None, |vb| Model::new(&config, vb))
     }
 
-    /// Like [`Self::packed_model`], without the pooler and the head.
+    /// Loads the model like [`Self::packed_model`], without its pooler and head.
     ///
     /// # Errors
-    /// As for [`Self::model`].
+    /// Same as [`Self::model`].
     pub fn packed_base_model(&self, precision: Precision) -> Result<Model> {
         let loader = self.loader(DType::F32, &Device::Cpu)?;
         let config = base(self.model_config()?);
@@ -239,35 +241,36 @@ impl Checkpoint {
     }
 }
 
-/// The embeddings and the blocks alone.
+/// Returns the configuration without pooler and head.
 fn base(config: &ModelConfig) -> ModelConfig {
     ModelConfig::new(config.embeddings.clone(), config.stack.clone())
 }
 
 impl Loader<'_> {
-    /// Loads the whole model; errors as for [`Checkpoint::model`].
+    /// Loads the whole model. Errors are those of [`Checkpoint::model`].
     pub fn model(&self) -> Result<Model> {
         let config = self.checkpoint().model_config()?;
         self.load(LoadScope::Model, None, |vb| Model::new(config, vb))
     }
 
-    /// Loads the whole model and packs it for inference on the CPU. The tables of the embeddings stay f32, but for that of
-    /// the words where the head shares it: its numbers are rounded to the precision.
+    /// Loads the whole model and packs it for inference on the CPU. Embedding tables stay f32, except a word
+    /// embedding that the head shares: its values are rounded to the precision.
     ///
     /// # Errors
-    /// As for [`Checkpoint::model`]; also if the parameters of this loader are variables, f64, or not on the CPU.
+    /// Same as [`Checkpoint::model`]. Also if this loader's parameters are variables, f64, or not on the CPU.
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
         let config = self.checkpoint().model_config()?;
         let build = |vb| Model::packed(config, vb, precision);
         self.load(LoadScope::Model, Some(precision), build)
     }
 
-    /// Loads an encoder and its decoder; errors as for [`Checkpoint::seq2seq`].
+    /// Loads an encoder and its decoder. Errors are those of [`Checkpoint::seq2seq`].
     pub fn seq2seq(&self) -> Result<Seq2Seq> {
         self.seq2seq_in(None)
     }
 
-    /// Loads an encoder and its decoder and packs them; errors as for [`Self::packed_model`] and [`Checkpoint::seq2seq`].
+    /// Loads an encoder and its decoder and packs them. Errors are those of [`Self::packed_model`] and
+    /// [`Checkpoint::seq2seq`].
     pub fn packed_seq2seq(&self, precision: Precision) -> Result<Seq2Seq> {
         self.seq2seq_in(Some(precision))
     }
@@ -278,12 +281,12 @@ impl Loader<'_> {
         self.load(LoadScope::TwoStacks, packing, build)
     }
 
-    /// Loads a text and a vision tower; errors as for [`Checkpoint::two_towers`].
+    /// Loads a text tower and a vision tower. Errors are those of [`Checkpoint::two_towers`].
     pub fn two_towers(&self) -> Result<TwoTowers> {
         self.two_towers_in(None)
     }
 
-    /// Loads a text and a vision tower and packs them; errors as for [`Self::packed_model`] and
+    /// Loads a text tower and a vision tower and packs them. Errors are those of [`Self::packed_model`] and
     /// [`Checkpoint::two_towers`].
     pub fn packed_two_towers(&self, precision: Precision) -> Result<TwoTowers> {
         self.two_towers_in(Some(precision))
@@ -304,11 +307,11 @@ impl Loader<'_> {
 
 fn not_of(wanted: &str) -> Error {
     Error::InvalidConfig(format!(
-        "the checkpoint was not opened as one of {wanted}; open it by CheckpointOptions::whole"
+        "the checkpoint was not opened as {wanted}; open it with CheckpointOptions::whole"
     ))
 }
 
-/// A model of one stack from `vb`, packed if so asked.
+/// Creates a model with one stack from `vb`, packed if `packing` has a precision.
 fn built(
     config: &ModelConfig,
     vb: ParameterSource,

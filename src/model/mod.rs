@@ -1,8 +1,8 @@
-//! Whole models: token ids, images or sounds in; hidden states, vectors and logits out.
+//! Whole models. Their inputs are token ids, images or audio; their outputs are hidden states, vectors and logits.
 //!
-//! A [`Model`] is a [`Checkpoint`](crate::Checkpoint)'s embeddings, blocks, pooler and head, on any device with gradients, or
-//! packed for inference on the CPU. A [`Seq2Seq`] is an encoder and its decoder, [`TwoTowers`] are one of texts and one of
-//! images.
+//! A [`Model`] has the embeddings, blocks, pooler and head of a [`Checkpoint`](crate::Checkpoint), on any device with
+//! gradients, or packed for inference on the CPU. A [`Seq2Seq`] is an encoder with its decoder. [`TwoTowers`] are a
+//! text encoder and an image encoder.
 //!
 //! ```
 //! use candle_blocks::{Checkpoint, Precision, model::ModelInput};

@@ -1,4 +1,4 @@
-//! An encoder and the decoder that attends to its output.
+//! Encoder-decoder models.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -30,20 +30,20 @@ pub struct Seq2Seq {
     pub(super) start_token: Option<u32>,
 }
 
-/// What an encoder made of an input, which its decoder attends to in every step.
+/// An encoder's output, to which the decoder attends in every step.
 #[derive(Clone, Debug)]
 pub struct Encoded {
-    /// `[batch, encoder_seq, d_model]`.
+    /// The encoder's last hidden state, `[batch, encoder_seq, d_model]`.
     pub hidden_states: Tensor,
-    /// Which positions are real, `[batch, encoder_seq]`.
+    /// The padding mask, `[batch, encoder_seq]`: 1 = a real position, 0 = padding.
     pub mask: Option<Tensor>,
-    /// The tokens that the encoder has read, `[batch, encoder_seq]`, if it reads tokens: some settings of generation depend on
-    /// them, such as `encoder_repetition_penalty`.
+    /// The encoder's token ids, `[batch, encoder_seq]`, if it reads tokens. Generation settings such as
+    /// `encoder_repetition_penalty` depend on them.
     pub input_ids: Option<Tensor>,
 }
 
 impl Encoded {
-    /// Goes on with these sequences of the batch alone.
+    /// Keeps only the given sequences of the batch.
     pub(crate) fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         let kept = |of: &Tensor| of_sequences(of, sequences);
         self.hidden_states = kept(&self.hidden_states)?;
@@ -53,20 +53,20 @@ impl Encoded {
     }
 }
 
-/// What both stacks give for an input.
+/// The outputs of an encoder and its decoder.
 #[derive(Clone, Debug)]
 pub struct Seq2SeqOutput {
-    /// What the encoder gives.
+    /// The encoder's output.
     pub encoder: ModelOutput,
-    /// What the decoder gives.
+    /// The decoder's output.
     pub decoder: ModelOutput,
 }
 
 impl Seq2Seq {
     getters! {
-        /// The encoder, as a model of its own.
+        /// The encoder, as a separate model.
         encoder(&self) -> &Model => &self.encoder;
-        /// The decoder, as a model of its own: it reads an encoder's output beside its tokens.
+        /// The decoder, as a separate model. Its input holds the encoder output beside the tokens.
         decoder(&self) -> &Model => &self.decoder;
     }
 
@@ -76,11 +76,10 @@ impl Seq2Seq {
         self.decoder.set_dropout_source(source);
     }
 
-    /// Runs both stacks. A model that classifies texts reads `decoder_input_ids` only where they are given: by default, the
-    /// decoder sees the encoder's tokens, one place later.
+    /// Runs encoder and decoder. A sequence classification model needs no `decoder_input_ids`: by default, its
+    /// decoder reads the encoder's tokens, shifted right by one.
     ///
-    /// # Errors
-    /// If the input lacks what either reads, or as for [`Model::forward`].
+    /// If the input lacks the encoder's or the decoder's tokens, or as in [`Model::forward`].
     pub fn forward(&self, input: &ModelInput) -> Result<Seq2SeqOutput> {
         let encoder = self.encoder.forward(&self.encoder_input(input))?;
         let decoder = self.decoder_input(input, &encoder.last_hidden_state)?;
@@ -91,7 +90,7 @@ impl Seq2Seq {
     /// Runs the encoder.
     ///
     /// # Errors
-    /// As for [`Model::forward`].
+    /// Same as [`Model::forward`].
     pub fn encode(&self, input: &ModelInput) -> Result<Encoded> {
         let output = self.encoder.forward(&self.encoder_input(input))?;
         Ok(Encoded {
@@ -101,16 +100,16 @@ impl Seq2Seq {
         })
     }
 
-    /// An empty cache for [`Self::next_logits`].
+    /// Creates an empty cache for [`Self::next_logits`].
     pub fn new_cache(&self) -> ModelCache {
         self.decoder.new_cache()
     }
 
-    /// The decoder's logits `[batch, n_tokens]` behind the last of some new tokens `[batch, seq]`, which follow those in
-    /// `cache` and are added to it.
+    /// Returns the decoder's logits `[batch, n_tokens]` after the last of the new tokens `ids` `[batch, seq]`. The
+    /// new tokens follow those in `cache` and are added to it.
     ///
     /// # Errors
-    /// As for [`Model::next_logits`].
+    /// Same as [`Model::next_logits`].
     pub fn next_logits(
         &self,
         ids: &Tensor,
@@ -122,7 +121,7 @@ impl Seq2Seq {
         self.decoder.next_logits(&input, cache)
     }
 
-    /// The encoder's part of an input.
+    /// Returns the encoder's part of an input.
     pub(crate) fn encoder_input(&self, input: &ModelInput) -> ModelInput {
         ModelInput {
             decoder_input_ids: None,
@@ -130,8 +129,8 @@ impl Seq2Seq {
         }
     }
 
-    /// The decoder's part of an input, with the encoder's output. `input_ids` stay those of the encoder: where a head
-    /// chooses a position by its token, it is theirs.
+    /// Returns the decoder's part of an input, with the encoder output. `input_ids` remain the encoder's: a head that
+    /// selects a position by its token reads the encoder's tokens.
     pub(crate) fn decoder_input(&self, input: &ModelInput, memory: &Tensor) -> Result<ModelInput> {
         let ids = match &input.decoder_input_ids {
             Some(ids) => ids.clone(),
@@ -147,11 +146,12 @@ impl Seq2Seq {
         .with_memory(memory, input.attention_mask.as_ref()))
     }
 
-    /// The encoder's tokens one place later, for a model that classifies texts: transformers' `shift_tokens_right`.
+    /// Returns the encoder's tokens shifted right by one, for a sequence classification model: transformers'
+    /// `shift_tokens_right`.
     fn one_place_later(&self, input: &ModelInput) -> Result<Tensor> {
         let reads_same_text = !matches!(self.decoder.task(), None | Some(Task::CausalLm));
         let (Some(ids), true) = (&input.input_ids, reads_same_text) else {
-            let reason = "missing; the decoder reads them beside what the encoder reads";
+            let reason = "missing; the decoder needs its own tokens beside the encoder's input";
             return Err(Error::input("decoder_input_ids", reason).into());
         };
         let (batch, seq) = ids.dims2()?;
@@ -162,28 +162,28 @@ impl Seq2Seq {
         Tensor::cat(&[&first, &ids.narrow(1, 0, seq.saturating_sub(1))?], 1)
     }
 
-    /// The token at the end of each sequence, `[batch, 1]`: the language of mBART's texts. transformers counts the tokens that are
-    /// no padding, also where padding stands in front of them.
+    /// Returns the last real token of each sequence, `[batch, 1]`. For mBART this is the language token. Like
+    /// transformers, counts all tokens that are not padding, even if padding precedes them.
     fn last_of_each(&self, ids: &Tensor) -> Result<Tensor> {
         let padding = match &self.decoder.config.embeddings {
             EmbeddingsConfig::Tokens(embeddings) => embeddings.padding,
             _ => None,
         };
         let Some(padding) = padding else {
-            let reason = "missing; transformers makes them of the last token before the padding, but config.json has no pad_token_id";
+            let reason = "missing; transformers shifts in the last token before the padding, but config.json has no pad_token_id";
             return Err(Error::input("decoder_input_ids", reason).into());
         };
         let rows = ids.to_dtype(DType::I64)?.to_vec2::<i64>()?;
         let last = rows.iter().map(|row| {
             let n_real = row.iter().filter(|&&id| id != i64::from(padding)).count();
-            // Of padding alone, PyTorch's index of -1 is out of range.
+            // For a sequence of padding only, PyTorch's index of -1 is out of range.
             n_real.checked_sub(1).map(|last| row[last])
         });
         match last.collect::<Option<Vec<i64>>>() {
             Some(last) => {
                 Tensor::from_vec(last, (rows.len(), 1), ids.device())?.to_dtype(ids.dtype())
             }
-            None => Err(Error::input("input_ids", "a sequence has padding alone").into()),
+            None => Err(Error::input("input_ids", "a sequence holds only padding").into()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::layers::ParameterSource;
 
-/// The same parameters, but for the roles of `shared`, whose parameters are those of other roles.
+/// Redirects a request for a shared parameter: a role in `shared` is read under the role that it maps to.
 pub(super) fn sharing<'p>(
     source: ParameterSource<'p>,
     shared: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! A text tower and a vision tower whose outputs are compared.
+//! A text tower and a vision tower, and the comparison of their outputs.
 
 use candle_core::{D, Result, Tensor};
 
@@ -15,26 +15,26 @@ pub struct TwoTowers {
     pub(super) similarity: Similarity,
 }
 
-/// What both towers give for texts and images.
+/// The outputs of a text tower and a vision tower.
 #[derive(Clone, Debug)]
 pub struct TwoTowersOutput {
-    /// What the text tower gives.
+    /// The text tower's output.
     pub text: ModelOutput,
-    /// What the vision tower gives.
+    /// The vision tower's output.
     pub vision: ModelOutput,
-    /// Vectors of the texts, `[texts, d]`, of length one.
+    /// Unit vectors of the texts, `[texts, d]`.
     pub text_embeds: Tensor,
-    /// Vectors of the images, `[images, d]`, of length one.
+    /// Unit vectors of the images, `[images, d]`.
     pub image_embeds: Tensor,
-    /// How alike each image and text are, `[images, texts]`.
+    /// The scaled cosine similarity between each image and each text, `[images, texts]`.
     pub logits_per_image: Tensor,
 }
 
 impl TwoTowers {
     getters! {
-        /// The text tower, as a model of its own.
+        /// The text tower, as a separate model.
         text(&self) -> &Model => &self.text;
-        /// The vision tower, as a model of its own.
+        /// The vision tower, as a separate model.
         vision(&self) -> &Model => &self.vision;
     }
 
@@ -44,16 +44,16 @@ impl TwoTowers {
         self.vision.set_dropout_source(source);
     }
 
-    /// Runs both towers, on texts and images of any two numbers, and compares each with each.
+    /// Runs both towers and compares each image with each text. There may be more texts than images, or fewer.
     ///
     /// # Errors
-    /// As for [`Model::forward`]; also if the towers give vectors of different widths.
+    /// Same as [`Model::forward`]. Also if the towers' vectors have different widths.
     pub fn forward(&self, input: &ModelInput) -> Result<TwoTowersOutput> {
         let images = self.vision_input(input);
         self.compared(self.text.forward(input)?, self.vision.forward(&images)?)
     }
 
-    /// The vision tower's part of an input.
+    /// Returns the vision tower's part of an input.
     pub(crate) fn vision_input(&self, input: &ModelInput) -> ModelInput {
         ModelInput {
             pixel_values: input.pixel_values.clone(),
@@ -71,7 +71,7 @@ impl TwoTowers {
         let (texts, images) = (text_embeds.dims(), image_embeds.dims());
         if texts[1..] != images[1..] {
             let reason = format!(
-                "texts become vectors of {:?}, images of {:?}",
+                "text vectors have shape {:?}, image vectors {:?}",
                 &texts[1..],
                 &images[1..]
             );
@@ -87,10 +87,11 @@ impl TwoTowers {
     }
 }
 
-/// What the head made, or else the pooler, scaled to length one.
+/// Returns the head's output, or else the pooler's, scaled to unit length.
 fn of_length_one(output: &ModelOutput) -> Result<Tensor> {
     let vector = output.logits.as_ref().or(output.pooler_output.as_ref());
-    let none = || Error::InvalidConfig("a tower without pooler gives no vector".to_string());
+    let none =
+        || Error::InvalidConfig("a tower without a pooler or head has no vector".to_string());
     let vector = vector.ok_or_else(none)?;
     vector.broadcast_div(&vector.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?)
 }

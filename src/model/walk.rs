@@ -1,4 +1,4 @@
-//! A whole model, and its walk: embeddings, blocks, pooler, head.
+//! A whole model: embeddings, blocks, pooler, head.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Model {
     pub(super) config: ModelConfig,
     pub(super) embeddings: Embeddings,
     pub(super) stack: Box<Stack>,
-    /// The map of the blocks' output back to the width of the words, if there is one.
+    /// The projection from the blocks' output to the width of the word embeddings, if there is one.
     pub(super) projection_back: Option<Linear>,
     pub(super) pooler: Option<Readout>,
     pub(super) head: Option<Readout>,
@@ -37,11 +37,11 @@ impl Model {
     getters! {
         /// The configuration.
         config(&self) -> &ModelConfig => &self.config;
-        /// What makes the input of the first block.
+        /// The embeddings, which compute the first block's input.
         embeddings(&self) -> &Embeddings => &self.embeddings;
-        /// The device that it computes on.
+        /// The device on which the model computes.
         device(&self) -> &Device => &self.device;
-        /// What its head is for, if it has one.
+        /// The head's task, if the model has a head.
         task(&self) -> Option<Task> => self.config.head.as_ref().map(|head| head.task);
     }
 
@@ -54,7 +54,7 @@ impl Model {
         }
     }
 
-    /// Whether padding is not computed.
+    /// Returns true if the model does not compute rows of padding.
     #[cfg(feature = "text")]
     pub(crate) fn leaves_out_padding(&self) -> bool {
         self.stack.leaves_out_padding()
@@ -63,15 +63,16 @@ impl Model {
     /// Runs the whole model.
     ///
     /// # Errors
-    /// If the input is not what the model reads, or a token, position or shape does not fit.
+    /// If the input lacks something that the model reads, or a token, position or shape does not fit.
     pub fn forward(&self, input: &ModelInput) -> Result<ModelOutput> {
         self.run(input, None)
     }
 
-    /// Like [`Self::forward`], but also hands the intermediate results of every layer to `observer` as they are computed.
+    /// Runs the model like [`Self::forward`], and hands the intermediate results of every layer to `observer` as they
+    /// are computed.
     ///
     /// # Errors
-    /// As for [`Self::forward`]; an error of `observer` ends the pass and is returned.
+    /// Same as [`Self::forward`]. An error of `observer` ends the pass and is returned.
     pub fn observe(
         &self,
         input: &ModelInput,
@@ -106,19 +107,19 @@ impl Model {
         })
     }
 
-    /// An empty cache for [`Self::next_logits`].
+    /// Creates an empty cache for [`Self::next_logits`].
     pub fn new_cache(&self) -> ModelCache {
         ModelCache::new(self.stack.new_cache())
     }
 
-    /// The logits `[batch, n_tokens]` behind the last of some new positions, which follow those in `cache` and are added
-    /// to it. The mask is that of the new positions only.
+    /// Returns the logits `[batch, n_tokens]` after the last new position. The new positions follow those in `cache`
+    /// and are added to it. The mask covers the new positions only.
     ///
     /// # Errors
-    /// If the model has no head that reads every position, or as for [`Self::forward`]; the cache then stays as it was.
+    /// If the model has no head that reads every position, or as in [`Self::forward`]. The cache is then unchanged.
     pub fn next_logits(&self, input: &ModelInput, cache: &mut ModelCache) -> Result<Tensor> {
         let Embeddings::Tokens(embeddings) = &self.embeddings else {
-            bail!("a model that reads no tokens has no next one");
+            bail!("next_logits needs a model that reads tokens");
         };
         let tokens = self.tokens(input, &cache.counted)?;
         let counted = embeddings.counted(&tokens)?;
@@ -133,18 +134,18 @@ impl Model {
         match self.logits(&last, None, input)? {
             Some(logits) if logits.rank() == 3 => logits.squeeze(1),
             _ => {
-                bail!("the model has no head for the next token; its checkpoint is a base model's")
+                bail!("the model has no head for the next token; its checkpoint holds a base model")
             }
         }
     }
 
-    /// Whether it attends to an encoder's output.
+    /// Returns true if the model attends to an encoder's output.
     pub(crate) fn is_behind(&self) -> bool {
         let blocks = &self.config.stack.blocks;
         blocks.iter().any(|block| block.cross_attention.is_some())
     }
 
-    /// Whether positions make a difference: they have a table, or turn queries and keys.
+    /// Returns true if positions change the output: the model has a position table or rotary embeddings.
     pub(crate) fn reads_positions(&self) -> bool {
         let has_table = match &self.embeddings {
             Embeddings::Tokens(embeddings) => embeddings.config().positions.is_some(),
@@ -159,7 +160,7 @@ impl Model {
         has_table || self.config.stack.blocks.iter().any(turns)
     }
 
-    /// The input of the first block.
+    /// Computes the first block's input.
     fn embed(&self, input: &ModelInput) -> Result<Tensor> {
         match &self.embeddings {
             Embeddings::Tokens(embeddings) => {
@@ -170,19 +171,19 @@ impl Model {
                 embeddings.forward_t(pixels, input.train)
             }
             Embeddings::Spectrum(embeddings) => {
-                let features = given(input.input_features.as_ref(), "input_features", "sounds")?;
+                let features = given(input.input_features.as_ref(), "input_features", "audio")?;
                 embeddings.forward_t(features, input.train)
             }
         }
     }
 
-    /// The tokens, behind so many that were counted of each sequence.
+    /// Returns the token inputs. `counted` has the number of tokens that each sequence already had.
     fn tokens<'t>(&self, input: &'t ModelInput, counted: &'t [u32]) -> Result<Tokens<'t>> {
         let tokens = input.as_tokens(self.is_behind(), counted);
         given(tokens, "input_ids", "tokens")
     }
 
-    /// The blocks' output in the width of the words, if the model has a map back to it.
+    /// Projects the blocks' output to the width of the word embeddings, if the model has such a projection.
     fn projected_back(&self, x: Tensor) -> Result<Tensor> {
         match &self.projection_back {
             Some(linear) => linear.forward(&x),
@@ -210,16 +211,16 @@ impl Model {
             .transpose()
     }
 
-    /// Whether the dropouts of pooler and head are on.
+    /// Returns true if the dropouts of pooler and head are on.
     fn trains(&self, input: &ModelInput) -> bool {
         input.train && !self.stack.is_packed()
     }
 }
 
-/// Receives the intermediate results of each layer.
+/// A callback for the intermediate results of each layer.
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
-/// The context with the rows of tokens that the inputs of layers are made of, where these have some.
+/// Adds the token rows for per-layer inputs to the context, if the model has such inputs.
 fn with_layer_inputs(
     context: ForwardContext,
     embeddings: &TokenEmbeddings,
@@ -231,7 +232,7 @@ fn with_layer_inputs(
     })
 }
 
-/// What a model reads.
+/// Returns `input`, or an error that says what the model reads.
 fn given<T>(input: Option<T>, name: &str, what: &str) -> Result<T> {
     let missing = || Error::input(name, format!("missing; the model reads {what}")).into();
     input.ok_or_else(missing)

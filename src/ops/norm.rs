@@ -109,7 +109,7 @@ fn check(x: &Value, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig)
     }
     match (config.bias, bias) {
         (true, None) => bail!("{OP}: the configuration has a bias, but none was given"),
-        (false, Some(_)) => bail!("{OP}: a bias was given, but the configuration has none"),
+        (false, Some(_)) => bail!("{OP}: a bias was given, but the configuration has no bias"),
         _ => Ok(()),
     }
 }

@@ -189,7 +189,7 @@ fn of_f32<'a>(op: &str, slice: Slice<'a>) -> Result<&'a [f32]> {
 fn check(op: &str, is_tracked: bool, dtype: DType, device: &Device) -> Result<()> {
     if is_tracked {
         bail!(
-            "{op} is packed and has no gradient, but its input asks for one; train the layer before it is packed, or detach the input"
+            "{op} is packed and has no gradient, but its input tracks gradients; train the layer before you pack it, or detach the input"
         );
     }
     if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
@@ -198,7 +198,9 @@ fn check(op: &str, is_tracked: bool, dtype: DType, device: &Device) -> Result<()
         );
     }
     if !device.is_cpu() {
-        bail!("{op} is packed for the CPU, but its input lies elsewhere; move it with to_device");
+        bail!(
+            "{op} is packed for the CPU, but its input is on another device; move it with to_device"
+        );
     }
     Ok(())
 }

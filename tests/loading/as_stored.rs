@@ -107,7 +107,7 @@ fn unquantized_files_and_layers_in_memory_are_refused_with_the_cure() {
         Precision::AsStored,
     );
     let message = stack.unwrap_err().to_string();
-    assert!(message.contains("no weight has any"), "{message}");
+    assert!(message.contains("no weight is quantized"), "{message}");
 }
 
 /// A type, the form that its matrices have instead, and their number.

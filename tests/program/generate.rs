@@ -201,7 +201,7 @@ fn a_decoder_says_of_a_sound_what_transformers_says() {
     let shape = [
         "sound.safetensors",
         "input_features",
-        "pad or cut the sound",
+        "pad or cut the audio",
     ];
     said(&[("input_features", short)], &[]).assert_refused(&shape);
     let integers = sound.to_dtype(DType::I64).unwrap();

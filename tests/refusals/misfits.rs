@@ -141,7 +141,7 @@ fn buckets_that_cannot_be_told_apart_are_refused() {
     }
     bias(2, 2, Visibility::Causal).unwrap();
     let least = bias(4, 2, Visibility::Bidirectional).unwrap();
-    says(&["5 queries of 3 positions"], || least.bias(5, 3));
+    says(&["5 queries, expected at most 3"], || least.bias(5, 3));
 }
 
 #[test]

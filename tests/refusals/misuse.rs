@@ -54,7 +54,7 @@ fn a_cache_given_the_mask_of_the_whole_sequence_asks_for_that_of_the_new_positio
 
     let whole = ForwardContext::evaluation().with_mask(padding(2, 5));
     let expected = "attention_mask: has shape [2, 5], expected [batch, new positions] = [2, 1]; \
-                    the cache remembers the mask of the 4 earlier positions";
+                    the cache already holds the mask of the 4 earlier positions";
     assert_eq!(
         said(stack.forward_cached(&new, &whole, &mut cache)),
         expected
@@ -81,7 +81,7 @@ fn a_cache_with_a_mask_names_its_batch_when_given_another() {
         .unwrap();
     assert_eq!(
         said(stack.forward_cached(&input(3, 1, width), &masked(3, 1), &mut cache)),
-        "the cache is of a batch of 2, the input of 3; make another with new_cache"
+        "the cache holds a batch of 2, but the input has a batch of 3; make another cache with new_cache"
     );
     assert_eq!(cache.seen(), 4);
 }

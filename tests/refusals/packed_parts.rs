@@ -57,7 +57,10 @@ fn norms_of_another_width_than_their_inner_layer_are_refused_when_they_are_packe
         SublayerNorm::Sandwich { input, output },
     ] {
         let message = refusal("the norm", || pack(norm));
-        assert!(message.contains("9 columns for rows of 8"), "{message}");
+        assert!(
+            message.contains("the norm has width 9, expected 8"),
+            "{message}"
+        );
     }
 }
 

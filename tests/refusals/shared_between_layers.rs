@@ -115,7 +115,7 @@ fn a_block_that_reads_what_its_stack_makes_is_not_run_alone() {
         (shared(), ["layer", "run the block in its stack"]),
         (
             with_inputs(),
-            ["which its stack makes", "run the block there"],
+            ["which its stack computes", "run the block in its stack"],
         ),
     ] {
         let layers = stack(&config);
@@ -143,18 +143,18 @@ fn inputs_of_layers_are_one_for_each_and_as_wide_as_they_read() {
     let x = numbers(&[2, 5, WIDTH], 1);
     for dims in [vec![2, 5, OWN], vec![2, 4, 2 * OWN]] {
         let context = ForwardContext::evaluation().with_layer_inputs(numbers(&dims, 2));
-        says(&["layer inputs", "words"], || {
+        says(&["layer inputs", "token rows"], || {
             layers.forward_with(&x, &context)
         });
         let packed = layers.pack(Precision::F32).unwrap();
-        says(&["layer inputs", "words"], || {
+        says(&["layer inputs", "token rows"], || {
             packed.forward_with(&x, &context)
         });
     }
     let words = numbers(&[2, 5, 2 * OWN], 2);
     let context = ForwardContext::evaluation().with_layer_inputs(words);
     let without = stack(&StackConfig::uniform(block(attention().causal()), 2, None));
-    let none = ["layers have none", "with_layer_inputs"];
+    let none = ["the stack has no such inputs", "with_layer_inputs"];
     says(&none, || without.forward_with(&x, &context));
     let packed = without.pack(Precision::F32).unwrap();
     says(&none, || packed.forward_with(&x, &context));

@@ -40,7 +40,7 @@ fn the_file_of_a_token_type_or_position_beyond_its_table_is_named() {
         .assert_refused(&["input.safetensors: token_type_ids: holds 2 at [0, 2]"]);
     let positions = ("position_ids", ids(&[[0, 1, 2, 16]]));
     run("tiny-bert", &[tokens, positions], &[])
-        .assert_refused(&["input.safetensors: position_ids: asks for row 16"]);
+        .assert_refused(&["input.safetensors: position_ids: needs row 16"]);
     if !is_present("families/vit") {
         return;
     }

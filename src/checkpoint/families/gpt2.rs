@@ -20,8 +20,8 @@ pub(super) fn family() -> Family {
         .block_rules([
             Rule::norm("cross_attention_norm", &["ln_cross_attn"]),
             Rule::conv1d("cross_attention.query", &["crossattention.q_attn"]),
-            of_memory("key", GateHalf::First),
-            of_memory("value", GateHalf::Second),
+            cross_attention_half("key", GateHalf::First),
+            cross_attention_half("value", GateHalf::Second),
             Rule::conv1d("cross_attention.output", &["crossattention.c_proj"]),
         ])
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
@@ -35,7 +35,7 @@ pub(super) fn family() -> Family {
 }
 
 /// Returns the rule for keys and values of an encoder's output, which share a tensor.
-fn of_memory(role: &str, half: GateHalf) -> Rule {
+fn cross_attention_half(role: &str, half: GateHalf) -> Rule {
     Rule::conv1d(
         &format!("cross_attention.{role}"),
         &["crossattention.c_attn"],

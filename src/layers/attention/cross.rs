@@ -1,4 +1,4 @@
-//! Attention to an encoder's output.
+//! Cross-attention.
 
 use candle_core::{Result, bail};
 
@@ -8,8 +8,9 @@ use crate::layers::{kv_cache::LayerCaches, mask::Marked, pass::Pass};
 use crate::ops::{Value, Visible};
 
 impl Attention {
-    /// Attention to the context's memory, whose keys and values the cache keeps; the output is added to `residual`. The
-    /// memory has no order of its own here: rotary embedding, visibility and window of the configuration do not apply.
+    /// Computes attention to the encoder output, whose keys and values the cache keeps, and adds it to `residual`.
+    /// The encoder output has no order here: rotary embedding, visibility and window in the configuration do not
+    /// apply.
     pub(in crate::layers) fn apply_cross(
         &self,
         x: &Value,

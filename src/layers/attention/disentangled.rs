@@ -1,4 +1,4 @@
-//! Disentangled attention: what the distances of keys from queries add to the scores.
+//! Disentangled attention, which adds terms for the distance between query and key to the scores.
 
 use std::sync::Arc;
 
@@ -11,18 +11,17 @@ use crate::config::{
 use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource, pass::Pass, visit::parts};
 use crate::ops::{Relative, Value};
 
-/// The projections of relative embeddings to positions, where the attention's own do not serve: see
-/// [`DisentangledConfig`].
+/// The projections of relative embeddings, if these are not projected like hidden states: see [`DisentangledConfig`].
 #[derive(Clone, Debug)]
 pub(super) struct PositionLinears {
-    /// To what queries meet, `[n_heads · head_dim, d_model]`.
+    /// The projection to position keys, `[n_heads · head_dim, d_model]`.
     key: Option<Linear>,
-    /// To what keys meet, `[n_heads · head_dim, d_model]`.
+    /// The projection to position queries, `[n_heads · head_dim, d_model]`.
     query: Option<Linear>,
 }
 
 impl PositionLinears {
-    /// Gets `position_key` and `position_query` from `vb`, as configured.
+    /// Creates `position_key` and `position_query` from `vb`, as configured.
     pub(super) fn new(config: &AttentionConfig, vb: &ParameterSource) -> Result<Self> {
         let [key, query] = wanted(config);
         let get = |name: &str, bias: Option<bool>| {
@@ -41,7 +40,7 @@ impl PositionLinears {
 parts!(PositionLinears: Self { key: position_key, query: position_query }
     => [] [position_key, position_query]);
 
-/// Whether the configuration has a projection of its own for `P_k` and for `P_q`, and if so whether with a bias.
+/// Returns, for `P_k` and for `P_q`, `None` without a separate projection, else true if that projection has a bias.
 fn wanted(config: &AttentionConfig) -> [Option<bool>; 2] {
     match config.position {
         Position::Disentangled(DisentangledConfig {
@@ -61,7 +60,7 @@ fn wanted(config: &AttentionConfig) -> [Option<bool>; 2] {
     }
 }
 
-/// The dropout of relative embeddings.
+/// Returns the dropout for relative embeddings.
 pub(super) fn position_dropout(config: &AttentionConfig) -> Result<Dropout> {
     match &config.position {
         Position::Disentangled(of) => Dropout::new(of.dropout, DropoutSource::default()),
@@ -69,7 +68,7 @@ pub(super) fn position_dropout(config: &AttentionConfig) -> Result<Dropout> {
     }
 }
 
-/// The embeddings of a pass's distances as positions.
+/// The projected relative embeddings of a pass.
 pub(super) struct Positions {
     keys: Option<Value>,
     queries: Option<Value>,
@@ -78,7 +77,7 @@ pub(super) struct Positions {
 }
 
 impl Positions {
-    /// What they add to scores.
+    /// Returns the terms to add to the scores.
     pub fn relative(&self) -> Relative<'_> {
         Relative {
             keys: self.keys.as_ref(),
@@ -90,13 +89,13 @@ impl Positions {
 }
 
 impl Attention {
-    /// The positions of a pass beside its input, if the attention is disentangled.
+    /// Projects the pass's relative embeddings, if the attention is disentangled.
     pub(super) fn positions_of(&self, x: &Value, pass: &Pass) -> Result<Option<Positions>> {
         let Position::Disentangled(config) = &self.config.position else {
             return Ok(None);
         };
         let train = pass.context.train();
-        // Masks are drawn for the whole table, as in transformers.
+        // Masks cover the whole table, as in transformers.
         let all = self.position_dropout.is_on(train);
         let (table, rows) = pass.distances(config, all)?;
         let table = self.position_dropout.apply(&x.beside(&table)?, train)?;
@@ -109,7 +108,8 @@ impl Attention {
         }))
     }
 
-    /// What a table `[rows, d_model]` of relative embeddings becomes in evaluation: `P_k` and `P_q`, as configured.
+    /// Projects a table `[rows, d_model]` of relative embeddings in evaluation: returns `P_k` and `P_q`, as
+    /// configured.
     pub(crate) fn positions(&self, table: &Tensor) -> Result<[Option<Tensor>; 2]> {
         let Position::Disentangled(config) = &self.config.position else {
             return Ok([None, None]);
@@ -119,7 +119,7 @@ impl Attention {
         Ok([tensor(keys)?, tensor(queries)?])
     }
 
-    /// `P_k` and `P_q`, of which the configuration may leave out one.
+    /// Returns `P_k` and `P_q`. The configuration may leave out one of them.
     fn project_positions(
         &self,
         table: &Value,
@@ -146,7 +146,7 @@ impl Attention {
                     is_wanted[1].then(|| all.columns(0..q)),
                 ]
             }
-            // Refused where it is configured.
+            // Validation refuses this configuration.
             QueryKeyValue::Latent(_) | QueryKeyValue::Query(_) | QueryKeyValue::QueryKey { .. } => {
                 [None, None]
             }

@@ -1,4 +1,4 @@
-//! Queries, keys and values through latents.
+//! Multi-head latent attention.
 
 use candle_core::{Error, Result, bail};
 
@@ -7,24 +7,27 @@ use crate::config::{AttentionConfig, LatentConfig, LinearConfig};
 use crate::layers::{Linear, Norm, ParameterSource, pass::Pass, visit::parts};
 use crate::ops::Value;
 
-/// The input projections of multi-head latent attention: the formula stands at [`LatentConfig`].
+/// The input projections of multi-head latent attention. [`LatentConfig`] has the formula.
 #[derive(Clone, Debug)]
 pub struct LatentProjections {
-    /// The latent of queries, `[query_rank, d_model]`, and its norm; none where the input itself is projected.
+    /// The projection to the query latent, `[query_rank, d_model]`, and its norm. `None` if queries are projected
+    /// from the input itself.
     pub query_latent: Option<(Linear, Norm)>,
     /// `[n_heads · head_dim, query_rank or d_model]`.
     pub query: Linear,
-    /// The latent of keys and values, and behind it the key that all heads share: `[rank + rotary_dim, d_model]`.
+    /// The projection to the latent of keys and values, followed by the key that all heads share: `[rank +
+    /// rotary_dim, d_model]`.
     pub latent: Linear,
     /// `[rank]`.
     pub latent_norm: Norm,
-    /// Each head's key and value, without a bias: `[n_heads · (head_dim - rotary_dim + value_dim), rank]`.
+    /// The projection to each head's key and value, without a bias: `[n_heads · (head_dim - rotary_dim + value_dim),
+    /// rank]`.
     pub key_value: Linear,
 }
 
 impl LatentProjections {
-    /// Gets `query`, `latent`, `latent_norm`, `key_value` and, if queries have a latent, `query_latent` and
-    /// `query_latent_norm` from `vb`.
+    /// Creates the projections with `query`, `latent`, `latent_norm`, `key_value` and, if queries have a latent,
+    /// `query_latent` and `query_latent_norm` from `vb`.
     pub(super) fn new(config: &AttentionConfig, vb: &ParameterSource) -> Result<Self> {
         let latent = &of(config)?;
         let linear = |name, [d_out, d_in]: [usize; 2], bias| {
@@ -46,7 +49,8 @@ impl LatentProjections {
         })
     }
 
-    /// Queries, and what a cache keeps: the latents, normalized, and the shared keys, turned; both in the type of `x`.
+    /// Returns the queries, and the rows that a cache keeps: normalized latents and rotated shared keys, both in the
+    /// dtype of `x`.
     pub(super) fn project(
         &self,
         config: &AttentionConfig,
@@ -81,7 +85,7 @@ impl LatentProjections {
         Ok((query, [by_position(kept)?, by_position(shared)?]))
     }
 
-    /// The keys and values of all heads, of latents and shared keys `[batch, keys, ..]`.
+    /// Returns the keys and values of all heads, given latents and shared keys `[batch, keys, ..]`.
     pub(super) fn expanded(
         &self,
         config: &AttentionConfig,
@@ -115,11 +119,11 @@ parts!(LatentProjections: Self { query_latent, query, latent, key_value, .. }
 /// If the configuration has no latent.
 fn of(config: &AttentionConfig) -> Result<LatentConfig> {
     let missing =
-        "attention: projections through a latent, of which the configuration says nothing";
+        "attention: the projections go through a latent, but the configuration has no latent";
     config.latent.ok_or_else(|| Error::msg(missing))
 }
 
-/// Of the projections of queries, of the latent, and of keys and values.
+/// Returns the weight shapes for queries, for the latent, and for keys and values.
 fn shapes(config: &AttentionConfig, latent: &LatentConfig) -> [[usize; 2]; 3] {
     let plain = config.head_dim - latent.rotary_dim;
     [

@@ -1,4 +1,4 @@
-//! Attention of a sequence to itself.
+//! Self-attention.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Attention {
-    /// Self-attention in a pass, for positions after the cached ones; the output is added to `residual`.
+    /// Computes self-attention for positions after the cached ones, and adds the output to `residual`.
     pub(in crate::layers) fn apply(
         &self,
         x: &Value,
@@ -53,7 +53,7 @@ impl Attention {
         self.attend_own(&query, attended, positions, pass, (x, residual))
     }
 
-    /// What queries get of these keys and values, the last of which are of their own positions.
+    /// Computes attention to these keys and values. The last of them belong to the queries' positions.
     fn attend_own(
         &self,
         query: &Value,
@@ -85,7 +85,8 @@ impl Attention {
         self.attend(query, &attended, pass, (x, residual))
     }
 
-    /// Queries, and the two that a cache keeps: keys and values, or what they are made from; `None` where another layer has them.
+    /// Returns queries, and the pair that a cache keeps: keys and values, or the latents that these are computed
+    /// from. The pair is `None` if another layer has it.
     fn project(&self, x: &Value, pass: &Pass) -> Result<(Value, Option<[Value; 2]>)> {
         let train = pass.context.train();
         let norms = self.norms.as_ref();
@@ -120,7 +121,7 @@ impl Attention {
         Ok((queries(query)?, Some([key, value])))
     }
 
-    /// Values, of which those of each head are normalized where there is a norm of values.
+    /// Normalizes each head's values, if the layer has a value norm.
     pub(super) fn normal_values(&self, value: Value) -> Result<Value> {
         match self.value_norm(value.dtype(), &value.device())? {
             Some(norm) => normalized(&[norm], &value),
@@ -128,7 +129,7 @@ impl Attention {
         }
     }
 
-    /// The norm of each head's value, if there is one.
+    /// Returns the norm of each head's value, if there is one.
     pub(crate) fn value_norm(&self, dtype: DType, device: &Device) -> Result<Option<Norm>> {
         let Some(eps) = self.config.value_norm else {
             return Ok(None);
@@ -138,7 +139,7 @@ impl Attention {
         Norm::from_parts(ones, None, config).map(Some)
     }
 
-    /// Projected queries or keys, normalized and turned by their positions.
+    /// Normalizes projected queries or keys and rotates them by their positions.
     fn placed(&self, x: Value, norms: Option<&[Norm]>, pass: &Pass) -> Result<Value> {
         let of_turned = |of: QueryKeyNorm| of.after_rotation;
         let (before, after) = match self.config.query_key_norm.is_some_and(of_turned) {
@@ -154,7 +155,7 @@ impl Attention {
         after.map_or(Ok(x.clone()), |norms| normalized(norms, &x))
     }
 
-    /// Queries multiplied by the temperature of their positions.
+    /// Multiplies queries by the temperature of their positions.
     fn tempered(&self, query: Value, pass: &Pass) -> Result<Value> {
         let Some(temperature) = self.config.temperature else {
             return Ok(query);
@@ -172,7 +173,7 @@ impl Attention {
     }
 }
 
-/// Queries or keys `[batch, seq, heads, head_dim]` turned by their positions.
+/// Rotates queries or keys `[batch, seq, heads, head_dim]` by their positions.
 pub(super) fn turned(config: &AttentionConfig, x: Value, pass: &Pass) -> Result<Value> {
     let Position::Rotary(rotary) = &config.position else {
         return Ok(x);
@@ -181,7 +182,7 @@ pub(super) fn turned(config: &AttentionConfig, x: Value, pass: &Pass) -> Result<
     x.rotate(&tables.cos, &tables.sin, rotary.pairing)
 }
 
-/// The last `keys` columns of what is added to the scores of all positions: a window may have dropped the oldest keys.
+/// Returns the last `keys` columns of an additive mask for all positions. A window may have dropped the oldest keys.
 fn last_keys(additive: &Tensor, all: usize, keys: usize) -> Result<Tensor> {
     match additive.dims().last() {
         Some(&columns) if columns == all && keys < all => {

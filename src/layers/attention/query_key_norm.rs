@@ -1,4 +1,4 @@
-//! Norms of queries and keys, applied before the rotary embedding or after it.
+//! Norms for queries and keys, before or after the rotary embedding.
 
 use candle_core::{Result, Tensor};
 
@@ -12,12 +12,12 @@ use crate::{layers::Norm, ops::Value};
 pub(crate) struct QueryKeyNorms {
     /// One norm for all spans of a row, or one for each head.
     pub query: Vec<Norm>,
-    /// As of queries; none where the keys are those of an earlier layer.
+    /// The norms for keys, in the same form. Empty if the keys are those of an earlier layer.
     pub key: Vec<Norm>,
 }
 
 impl QueryKeyNorms {
-    /// Gets `query_norm` and `key_norm` from `vb`, if the configuration has them; with one norm per head,
+    /// Creates `query_norm` and `key_norm` from `vb`, if configured. With one norm per head, the names are
     /// `query_norm.{head}` and `key_norm.{head}`.
     pub(super) fn new(config: &AttentionConfig, vb: &ParameterSource) -> Result<Option<Self>> {
         let Some(norms) = config.query_key_norm else {
@@ -52,7 +52,7 @@ impl QueryKeyNorms {
     }
 }
 
-/// Rows of queries or keys, of which each span is normalized.
+/// Normalizes each span of projected queries or keys.
 pub(super) fn normalized(norms: &[Norm], x: &Value) -> Result<Value> {
     let (dims, config) = (x.dims().to_vec(), *norms[0].config());
     let rows = dims.iter().product::<usize>() / config.d_model.max(1);
@@ -60,7 +60,7 @@ pub(super) fn normalized(norms: &[Norm], x: &Value) -> Result<Value> {
     if let [norm] = norms {
         return norm.in_dtype(x.dtype())?.apply(&spans)?.reshape(dims);
     }
-    // One pass over all heads without weights, then each head's own.
+    // One pass over all heads without weights, then each head's own weights.
     let unit = config.with_weight(NormWeight::Absent).with_bias(false);
     let unit = Norm::from_parts(norms[0].weight().clone(), None, unit)?;
     let normal = unit.in_dtype(x.dtype())?.apply(&spans)?.reshape(dims)?;

@@ -1,4 +1,4 @@
-//! From the queries, keys and values of all heads to mixed values.
+//! Attention scores and the weighted sum of values.
 
 use candle_core::{Result, Tensor};
 
@@ -8,28 +8,29 @@ use crate::layers::mask::{Marked, check_additive};
 use crate::layers::pass::Pass;
 use crate::ops::{Mixing, Value, Visible};
 
-/// What queries attend to.
+/// The keys and values for a set of queries, with masks and biases.
 pub(super) struct Attended<'a> {
     pub key: Value,
     pub value: Value,
-    /// Whose keys, and how many of each sequence.
+    /// The kind of keys, and their number in each sequence.
     pub keys: (Marked, usize),
     pub visible: Visible<'a>,
-    /// What distances add to the scores is made of these.
+    /// The projected relative embeddings, for disentangled attention.
     pub positions: Option<Positions>,
     /// Added to the scores.
     pub additive: Option<Tensor>,
-    /// Whether that may hide keys.
+    /// True if the additive mask may hide keys.
     pub has_mask: bool,
 }
 
-/// Keys or values `[batch, keys, width]`, as caches keep them.
+/// Reshapes keys or values to `[batch, keys, width]`, the layout of caches.
 pub(super) fn rows(of: Value, batch: usize, keys: usize) -> Result<Tensor> {
     of.reshape(vec![batch, keys, of.width()])?.tensor()
 }
 
 impl Attention {
-    /// The output, in the type of `x`, that queries `[.., seq, n_heads · head_dim]` of it get; added to `residual`.
+    /// Computes the output for queries `[.., seq, n_heads · head_dim]`, in the dtype of `x`, and adds it to
+    /// `residual`.
     pub(super) fn attend(
         &self,
         query: &Value,
@@ -41,7 +42,7 @@ impl Attention {
         self.output.apply(&mixed, residual, pass.context.train())
     }
 
-    /// `dropout(softmax(scale · q·kᵀ + biases))·v`.
+    /// Computes `dropout(softmax(scale · q·kᵀ + biases))·v`.
     fn mix(&self, query: &Value, attended: &Attended, pass: &Pass) -> Result<Value> {
         let config = &self.config;
         let Attended {

@@ -1,4 +1,4 @@
-//! Attention and feed-forward side by side.
+//! Parallel attention and feed-forward (GPT-J, Falcon).
 
 use candle_core::Result;
 
@@ -9,7 +9,7 @@ use crate::layers::{kv_cache::LayerCaches, pass::Pass, sublayer::Watch};
 use crate::ops::Value;
 
 impl TransformerBlock {
-    /// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
+    /// Computes `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
     pub(super) fn apply_parallel(
         &self,
         x: &Value,
@@ -26,7 +26,7 @@ impl TransformerBlock {
             Some(last) => (last, self.attention.input(last)?),
         };
         let residual = self.attention.residual(x, &last_input);
-        // With dropout of the two branches' sum, the residual comes last.
+        // If dropout applies to the sum of both branches, the residual is added last.
         let dropped = self.parallel_dropout.is_on(train);
         let added_to = (!dropped).then_some(residual);
         let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {

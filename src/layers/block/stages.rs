@@ -10,26 +10,26 @@ use crate::layers::SublayerStages;
 pub struct BlockStages {
     /// The self-attention sublayer.
     pub attention: SublayerStages,
-    /// The cross-attention sublayer, where there is one.
+    /// The cross-attention sublayer, if the block has one.
     pub cross_attention: Option<SublayerStages>,
     /// The feed-forward sublayer.
     pub feed_forward: SublayerStages,
-    /// The sublayer of the input that the block has for itself, where there is one.
+    /// The per-layer input's sublayer, if the block has one.
     pub layer_input: Option<SublayerStages>,
-    /// The block's output, or that of its active stream.
+    /// The block's output. With AltUp, the output of the active stream.
     output: Tensor,
-    /// What the next block reads.
+    /// The next block's input.
     hidden: Tensor,
 }
 
 impl BlockStages {
-    /// The block's output: that of the last sublayer, times the block's own factor where it has one; of a block with streams,
-    /// the active one.
+    /// Returns the last sublayer's output, times the block's output scale if it has one. For a block with AltUp
+    /// streams, returns the active stream.
     pub fn output(&self) -> &Tensor {
         &self.output
     }
 
-    /// Stages whose last gives the block's output.
+    /// Creates the stages from a block's sublayers and its output.
     pub(crate) fn new(
         attention: SublayerStages,
         cross_attention: Option<SublayerStages>,
@@ -47,7 +47,7 @@ impl BlockStages {
         }
     }
 
-    /// The stages of a block whose output is these streams side by side.
+    /// Returns the stages of a block whose output holds AltUp streams side by side.
     pub(crate) fn of_streams(mut self, altup: &AltUpConfig) -> Result<Self> {
         let width = self.hidden.dim(D::Minus1)? / altup.n_streams.max(1);
         let active = self.hidden.narrow(D::Minus1, altup.active * width, width)?;
@@ -55,7 +55,7 @@ impl BlockStages {
         Ok(self)
     }
 
-    /// The same stages in another type.
+    /// Returns the stages in another dtype.
     pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self> {
         let sublayer = |of: &SublayerStages| -> Result<SublayerStages> {
             Ok(SublayerStages {
@@ -74,7 +74,7 @@ impl BlockStages {
         })
     }
 
-    /// What the next block reads: the output, or all its streams side by side.
+    /// Returns the next block's input: the output, or all AltUp streams side by side.
     pub(crate) fn hidden(&self) -> &Tensor {
         &self.hidden
     }

@@ -1,4 +1,4 @@
-//! What makes hidden states of tokens, images and sounds.
+//! Embeddings of tokens, images and audio.
 
 mod patches;
 mod positions;
@@ -17,20 +17,20 @@ use candle_core::{Result, bail};
 use crate::config::EmbeddingsConfig;
 use crate::layers::{DropoutSource, ParameterSource, Weight};
 
-/// The embeddings of a model, of whichever kind.
+/// A model's embeddings.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Embeddings {
-    /// Of token ids.
+    /// Token embeddings.
     Tokens(TokenEmbeddings),
-    /// Of the pixels of an image.
+    /// Image patch embeddings.
     Patches(PatchEmbeddings),
-    /// Of the spectrum of a sound.
+    /// Audio spectrogram embeddings.
     Spectrum(SpectrumEmbeddings),
 }
 
 impl Embeddings {
-    /// Gets the tables and maps of the configured kind from `vb`.
+    /// Creates the configured embeddings with parameters from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -54,14 +54,16 @@ impl Embeddings {
         dropout.set_source(source.clone());
     }
 
-    /// The table of words, `[n_tokens, width]`.
+    /// Returns the word embedding table, `[n_tokens, width]`.
     ///
     /// # Errors
-    /// If there is none: the embeddings are not of tokens.
+    /// If the model has no token embeddings.
     pub(crate) fn words(&self) -> Result<&Weight> {
         match self {
             Self::Tokens(embeddings) => Ok(embeddings.word_weight()),
-            _ => bail!("a head shares its weight with the words, but the model reads no tokens"),
+            _ => bail!(
+                "a head shares its weight with the word embeddings, but the model reads no tokens"
+            ),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The embeddings of an image's patches.
+//! Image patch embeddings.
 
 use candle_core::{Module, ModuleT, Result, Tensor};
 use candle_nn::Init;
@@ -8,7 +8,7 @@ use crate::Error;
 use crate::config::{PatchEmbeddingsConfig, PixelOrder, getters};
 use crate::layers::{Dropout, DropoutSource, Linear, Norm, ParameterSource};
 
-/// Patches of an image as vectors, with special tokens in front and positions added.
+/// Image patch embeddings, with special tokens in front and position embeddings added.
 ///
 /// Names in a `VarBuilder`: `patch`, `class_token`, `distillation_token`, `registers`, `position`, `norm`.
 #[derive(Clone, Debug)]
@@ -23,8 +23,9 @@ pub struct PatchEmbeddings {
 }
 
 impl PatchEmbeddings {
-    /// Gets `patch.weight` `[d_model, n_channels, height, width]`, or `[d_model, n_channels, frames, height, width]`, with its
-    /// bias, the special tokens `[d_model]` each, `registers.weight` `[n_registers, d_model]`, `position.weight` `[n_special + patches, d_model]` and `norm` from `vb`.
+    /// Creates the layer with parameters from `vb`: `patch.weight` `[d_model, n_channels, height, width]`, or
+    /// `[d_model, n_channels, frames, height, width]`, with its bias; the special tokens `[d_model]` each;
+    /// `registers.weight` `[n_registers, d_model]`; `position.weight` `[n_special + patches, d_model]`; and `norm`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -93,14 +94,15 @@ impl PatchEmbeddings {
         config(&self) -> &PatchEmbeddingsConfig => &self.config;
     }
 
-    /// The input of the first block, `[batch, tokens and patches, d_model]`. For an image of another size than those that
-    /// the model was trained with, the positions are interpolated.
+    /// Computes the first block's input, `[batch, tokens and patches, d_model]`. If the image size differs from the
+    /// trained size, the position embeddings are interpolated.
     ///
     /// # Shapes
     /// `pixels` is `[batch, n_channels, height, width]`.
     ///
     /// # Errors
-    /// If it has other channels, or another size than trained that is no multiple of a patch's, or of a window's.
+    /// If `pixels` has other channels, or a size that is not a multiple of the patch size or window size. The trained
+    /// size is always accepted.
     pub fn forward_t(&self, pixels: &Tensor, train: bool) -> Result<Tensor> {
         let grid = self.grid(pixels)?;
         let mut x = self.patch.forward(&self.patches(pixels, grid)?)?;
@@ -128,7 +130,7 @@ impl PatchEmbeddings {
         self.dropout.forward_t(&x, train)
     }
 
-    /// Patches of an image, down and across.
+    /// Returns how many patches an image has, down and across.
     pub(crate) fn grid(&self, pixels: &Tensor) -> Result<[usize; 2]> {
         let fail = |reason| Err(Error::input("pixel_values", reason).into());
         let (found, n_channels) = (pixels.dims(), self.config.n_channels);
@@ -158,14 +160,14 @@ impl PatchEmbeddings {
         let are_divided = is_divided(0) && is_divided(1);
         if !are_divided && window > 1 {
             return fail(format!(
-                "holds images of {} by {}, which windows of {window} x {window} patches of {} by {} do not fill; resize or \
+                "holds images of {} by {}, which is not a multiple of windows of {window} x {window} patches of {} by {}; resize or \
                  pad them",
                 size[0], size[1], patch_size[0], patch_size[1]
             ));
         }
         if !are_divided {
             return fail(format!(
-                "holds images of {} by {}, which patches of {} by {} do not fill; resize or pad them, best to the \
+                "holds images of {} by {}, which is not a multiple of the patch size {} by {}; resize or pad them, best to the \
                  {} by {} that the model was trained with",
                 size[0], size[1], patch_size[0], patch_size[1], image_size[0], image_size[1]
             ));
@@ -173,7 +175,7 @@ impl PatchEmbeddings {
         Ok([0, 1].map(|i| size[i] / patch_size[i]))
     }
 
-    /// The positions of special tokens and patches of a grid, `[tokens and patches, d_model]`.
+    /// Returns the position embeddings for special tokens and a grid of patches, `[tokens and patches, d_model]`.
     fn resized_to(&self, grid: [usize; 2], positions: &Tensor) -> Result<Tensor> {
         let trained = self.config.grid();
         if grid == trained {
@@ -188,11 +190,11 @@ impl PatchEmbeddings {
         }
     }
 
-    /// The pixels of each patch, `[batch, patches, n_channels * frames * height * width]`.
+    /// Returns the pixels of each patch, `[batch, patches, n_channels * frames * height * width]`.
     fn patches(&self, pixels: &Tensor, [down, across]: [usize; 2]) -> Result<Tensor> {
         let (batch, channels, _, _) = pixels.dims4()?;
         let ([p, q], window) = (self.config.patch_size, self.config.window);
-        // What does not fill a patch is left out, as by a convolution.
+        // Pixels that do not fill a patch are left out, as in a convolution.
         let pixels = pixels.narrow(2, 0, down * p)?.narrow(3, 0, across * q)?;
         let (down_of, across_of, n_patches) = (down / window, across / window, down * across);
         let shape = vec![batch, channels, down_of, window, p, across_of, window, q];

@@ -1,4 +1,4 @@
-//! Positions of tokens: which row each has, and the rows of a learned table.
+//! Positions of tokens, and a learned position table.
 
 use candle_core::{Result, Tensor};
 
@@ -7,7 +7,7 @@ use crate::config::{Counted, PositionTableConfig};
 
 use super::tokens::{Tokens, integers, looked_up};
 
-/// Which tokens are counted.
+/// Returns the tokens that count as positions.
 pub(super) fn counts(
     counted: Counted,
     ids: &[i64],
@@ -24,7 +24,7 @@ pub(super) fn counts(
     })
 }
 
-/// The row of the position table for each token.
+/// Returns the row in the position table for each token.
 pub(super) fn rows(
     table: &PositionTableConfig,
     ids: &[i64],
@@ -36,7 +36,7 @@ pub(super) fn rows(
     let rows = match tokens.positions {
         Some(positions) => {
             let given = integers("position_ids", positions, (batch, seq))?;
-            // RoBERTa's are rows as they are.
+            // RoBERTa's position ids are row indices.
             let first = match table.counted {
                 Counted::Except(_) => 0,
                 Counted::All | Counted::Kept => first,
@@ -61,12 +61,12 @@ pub(super) fn rows(
     match rows.iter().find(|row| !(0..limit).contains(row)) {
         Some(row) if tokens.positions.is_some() => beyond(
             "position_ids",
-            format!("asks for row {row} of a position table of {limit}"),
+            format!("needs row {row}, but the position table has {limit} rows"),
         ),
         Some(_) => beyond(
             tokens.name,
             format!(
-                "is longer than the {} positions that the model has; shorten the text",
+                "is longer than the model's {} positions; shorten the text",
                 table.n_positions()
             ),
         ),
@@ -74,7 +74,7 @@ pub(super) fn rows(
     }
 }
 
-/// Position vectors, `[batch or 1, seq, width]`.
+/// Returns position vectors, `[batch or 1, seq, width]`.
 pub(super) fn positions(
     table: &Tensor,
     rows: &[i64],

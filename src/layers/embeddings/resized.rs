@@ -1,11 +1,11 @@
-//! Tables of positions for grids of another size than the one they were trained on.
+//! Interpolation of position tables to another grid size.
 
 use candle_core::{Device, Result, Tensor};
 
 use crate::config::Resizing;
 use crate::ops::wide;
 
-/// A table `[down * across, d]` of the grid `from` as one of the grid `to`.
+/// Interpolates a table `[down * across, d]` for the grid `from` to the grid `to`.
 pub(super) fn resized(
     table: &Tensor,
     from: [usize; 2],
@@ -14,7 +14,7 @@ pub(super) fn resized(
 ) -> Result<Tensor> {
     let (_, d) = table.dims2()?;
     let dtype = table.dtype();
-    // A sum of sixteen products is not rounded to a half type on the way.
+    // A sum of sixteen products must not be rounded to a half type on the way.
     let exact = wide(dtype);
     let matrix = |i: usize| {
         let shares = match resizing {
@@ -32,14 +32,14 @@ pub(super) fn resized(
     both.reshape((to[0] * to[1], d))?.to_dtype(dtype)
 }
 
-/// What each of `n_to` places takes of each of `n_from`, `[n_to, n_from]`: of the four nearest.
+/// Returns the interpolation weights `[n_to, n_from]`: each new place reads the four nearest old places.
 fn interpolated(n_from: usize, n_to: usize) -> Vec<f64> {
     let mut shares = vec![0.0; n_to * n_from];
     for (place, shares) in shares.chunks_exact_mut(n_from).enumerate() {
         let at = n_from as f64 / n_to as f64 * (place as f64 + 0.5) - 0.5;
         for tap in -1..=2 {
             let source = at.floor() + f64::from(tap);
-            // Beyond the edge lies the edge.
+            // Places beyond the edge repeat the edge.
             let nearest = source.clamp(0.0, (n_from - 1) as f64);
             shares[nearest as usize] += cubic(at - source, -0.75);
         }
@@ -47,7 +47,8 @@ fn interpolated(n_from: usize, n_to: usize) -> Vec<f64> {
     shares
 }
 
-/// The same without aliasing: of all that a place of a smaller grid covers, in shares by distance that sum to 1.
+/// Returns interpolation weights with antialiasing: a place in a smaller grid reads all places that it covers. The
+/// weights sum to 1.
 fn smoothed(n_from: usize, n_to: usize, share_at: fn(f64) -> f64) -> Vec<f64> {
     let mut shares = vec![0.0; n_to * n_from];
     let step = n_from as f64 / n_to as f64;
@@ -62,7 +63,7 @@ fn smoothed(n_from: usize, n_to: usize, share_at: fn(f64) -> f64) -> Vec<f64> {
     shares
 }
 
-/// Keys's cubic convolution with the parameter `a`: nothing from a distance of 2.
+/// Returns the weight in Keys's cubic convolution with the parameter `a`. It is 0 at distances from 2 on.
 fn cubic(distance: f64, a: f64) -> f64 {
     let x = distance.abs();
     if x <= 1.0 {

@@ -1,4 +1,4 @@
-//! Positions as sines and cosines.
+//! Sinusoidal positions.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use candle_core::{Device, Result, Tensor};
 
 use crate::config::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
 
-/// The base of the frequencies, of Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>.
+/// The base of the frequencies in Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>.
 const BASE: f64 = 10000.0;
 
-/// The vectors of the rows of a table that nothing stores, `[batch, seq, width]` in the type and on the device of `x`.
+/// Returns sinusoidal position vectors, `[batch, seq, width]`, with the dtype and device of `x`.
 pub(super) fn sines(
     table: &PositionTableConfig,
     rows: &[i64],
@@ -31,7 +31,7 @@ pub(super) fn sines(
     if rows.is_empty() {
         return Tensor::zeros((batch, seq, width), x.dtype(), x.device());
     }
-    // Each once, whatever lies between them.
+    // Each row once, whatever the distance between them.
     let distinct: Vec<i64> = BTreeSet::from_iter(rows).into_iter().copied().collect();
     let mut values = Vec::with_capacity(distinct.len() * width);
     for &row in &distinct {

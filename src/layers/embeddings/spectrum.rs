@@ -1,4 +1,4 @@
-//! The embeddings of a sound's spectrum.
+//! Audio spectrogram embeddings.
 
 use candle_core::{Module, ModuleT, Result, Tensor};
 use candle_nn::Init;
@@ -8,11 +8,11 @@ use crate::config::{Activation, SpectrumEmbeddingsConfig, getters};
 use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource};
 use crate::ops;
 
-/// Time steps that a convolution sees.
+/// The kernel size of a convolution, in time steps.
 const STEPS: usize = 3;
 
-/// A spectrum as vectors: two convolutions over time, each followed by a GELU, the second with a stride of two; then
-/// positions are added (transformers' `WhisperEncoder`).
+/// Spectrogram embeddings: two convolutions over time, each followed by GELU, the second with stride 2. Position
+/// embeddings are then added (transformers' `WhisperEncoder`).
 ///
 /// Names in a `VarBuilder`: `convolution_1`, `convolution_2`, `position`.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ pub struct SpectrumEmbeddings {
 }
 
 impl SpectrumEmbeddings {
-    /// Gets `convolution_1.weight` `[d_model, n_mels, 3]`, `convolution_2.weight` `[d_model, d_model, 3]`, their biases and
-    /// `position.weight` `[n_positions, d_model]` from `vb`.
+    /// Creates the layer with parameters from `vb`: `convolution_1.weight` `[d_model, n_mels, 3]`,
+    /// `convolution_2.weight` `[d_model, d_model, 3]`, their biases, and `position.weight` `[n_positions, d_model]`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -64,13 +64,13 @@ impl SpectrumEmbeddings {
         config(&self) -> &SpectrumEmbeddingsConfig => &self.config;
     }
 
-    /// The input of the first block, `[batch, n_positions, d_model]`.
+    /// Computes the first block's input, `[batch, n_positions, d_model]`.
     ///
     /// # Shapes
     /// `features` is `[batch, n_mels, 2 · n_positions]`.
     ///
     /// # Errors
-    /// If it has another shape, or is of integers.
+    /// If `features` has another shape or an integer dtype.
     pub fn forward_t(&self, features: &Tensor, train: bool) -> Result<Tensor> {
         if !features.dtype().is_float() {
             let reason = format!("is {:?}, expected a floating-point type", features.dtype());
@@ -80,7 +80,7 @@ impl SpectrumEmbeddings {
         let n_steps = 2 * self.config.n_positions;
         if found.len() != 3 || found[1..] != [n_mels, n_steps] {
             let reason = format!(
-                "has shape {found:?}, expected [batch, {n_mels}, {n_steps}]; pad or cut the sound"
+                "has shape {found:?}, expected [batch, {n_mels}, {n_steps}]; pad or cut the audio"
             );
             return Err(Error::input("input_features", reason).into());
         }
@@ -94,8 +94,8 @@ impl SpectrumEmbeddings {
     }
 }
 
-/// What a convolution with a padding of one sees of `x` `[batch, steps, channels]` at each of its places:
-/// `[batch, places, channels * STEPS]`.
+/// Returns a convolution's input window, with padding 1, at each output step. `x` is `[batch, steps, channels]`, the
+/// result `[batch, places, channels * STEPS]`.
 fn windows(x: &Tensor, stride: usize) -> Result<Tensor> {
     let (batch, steps, channels) = x.dims3()?;
     let padded = x.pad_with_zeros(1, 1, 1)?;

@@ -1,4 +1,4 @@
-//! Factors on the rows of embeddings: ESM's words that a mask hides, and padding.
+//! Factors on embedding rows: ESM's token dropout, and zeros for padding.
 
 use candle_core::{Device, Result, Tensor};
 
@@ -7,7 +7,8 @@ use crate::ops;
 
 use super::tokens::{Tokens, integers};
 
-/// Words of which those behind the mask's token are 0, and the others as much larger as there are more of those than usual.
+/// Sets rows with the mask token to 0, and scales the other rows by the share of mask tokens: `(1 - usual) / (1 -
+/// share)`.
 pub(super) fn in_place_of_hidden(
     x: &Tensor,
     dropout: &TokenDropout,
@@ -35,7 +36,7 @@ pub(super) fn in_place_of_hidden(
     )
 }
 
-/// Each row of `x` `[batch, seq, width]` times a factor of its own, computed in f32 where `x` is narrower.
+/// Multiplies each row of `x` `[batch, seq, width]` by its factor, in f32 if `x` is narrower.
 pub(super) fn each_times(x: &Tensor, factors: impl Iterator<Item = f64>) -> Result<Tensor> {
     let (batch, seq, _) = x.dims3()?;
     let wide = ops::wide(x.dtype());

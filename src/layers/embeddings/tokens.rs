@@ -1,4 +1,4 @@
-//! The embeddings of token ids.
+//! Token embeddings.
 
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
 use candle_nn::Init;
@@ -14,14 +14,14 @@ use super::positions::{counts, positions, rows};
 use super::sines::sines;
 use super::token_dropout::{each_times, in_place_of_hidden};
 
-/// Words, positions and token types as vectors: `dropout(norm(scale · word + type + position))`.
+/// Word, position and token type embeddings: `dropout(norm(scale · word + type + position))`.
 ///
 /// Names in a `VarBuilder`: `word`, `position`, `type`, `task`, `norm`, `projection`, `layer_inputs`.
 #[derive(Clone, Debug)]
 pub struct TokenEmbeddings {
     config: TokenEmbeddingsConfig,
     words: Weight, // [n_tokens, width]
-    /// The type of the words' vectors.
+    /// The dtype of the word embeddings.
     dtype: DType,
     positions: Option<Tensor>,    // [n_rows, sum_width]
     types: Option<Tensor>,        // [n_types, sum_width]
@@ -32,25 +32,25 @@ pub struct TokenEmbeddings {
     pub(super) dropout: Dropout,
 }
 
-/// Token ids and what goes with them, each `[batch, seq]` of any integer type.
+/// Token ids with token types, positions and mask, each `[batch, seq]` of any integer type.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'t> {
-    /// What an error calls the ids.
+    /// The name that errors give the ids.
     pub name: &'static str,
     /// The ids.
     pub ids: &'t Tensor,
-    /// Token types; 0 where not given.
+    /// Token types. The default is 0.
     pub types: Option<&'t Tensor>,
-    /// Positions, where they are not counted.
+    /// Positions. By default they are counted.
     pub positions: Option<&'t Tensor>,
-    /// 1 = a real token, 0 = padding.
+    /// The padding mask: 1 = a real token, 0 = padding.
     pub mask: Option<&'t Tensor>,
-    /// How many tokens of each sequence were counted in earlier passes; none where empty.
+    /// The number of tokens counted in earlier passes, for each sequence. Empty if there were none.
     pub counted: &'t [u32],
 }
 
 impl<'t> Tokens<'t> {
-    /// Ids alone.
+    /// Creates an input with only token ids.
     pub fn new(ids: &'t Tensor) -> Self {
         Self {
             name: "input_ids",
@@ -64,8 +64,8 @@ impl<'t> Tokens<'t> {
 }
 
 impl TokenEmbeddings {
-    /// Gets the tables from `vb`: `word.weight` `[n_tokens, width]`, and of what is configured `position.weight`,
-    /// `type.weight`, `task.weight`, `norm`, `projection` and `layer_inputs.weight`.
+    /// Creates the layer with the tables from `vb`: `word.weight` `[n_tokens, width]` and, if configured,
+    /// `position.weight`, `type.weight`, `task.weight`, `norm`, `projection` and `layer_inputs.weight`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -121,26 +121,26 @@ impl TokenEmbeddings {
         config(&self) -> &TokenEmbeddingsConfig => &self.config;
     }
 
-    /// The table of words, `[n_tokens, width]`; `None` where it is quantized or packed.
+    /// Returns the word embedding table, `[n_tokens, width]`, or `None` if it is quantized or packed.
     pub fn words(&self) -> Option<&Tensor> {
         self.words.dense()
     }
 
-    /// The table of words in the form in which it is kept.
+    /// Returns the word embedding table in its own form: dense, quantized or packed.
     pub(crate) fn word_weight(&self) -> &Weight {
         &self.words
     }
 
-    /// Reads words from this table from now on, which has the same rows in another form.
+    /// Replaces the word embedding table by one with the same rows in another form.
     pub(crate) fn set_word_weight(&mut self, words: Weight) {
         self.words = words;
     }
 
-    /// The input of the first block, `[batch, seq, d_model]`.
+    /// Computes the first block's input, `[batch, seq, d_model]`.
     ///
     /// # Errors
-    /// If the ids are not integers of rank 2, a token, type or position is beyond its table, or what goes with the ids has
-    /// another shape.
+    /// If the ids are not integers of rank 2, a token, type or position is beyond its table, or another input has a
+    /// different shape.
     pub fn forward_t(&self, tokens: &Tokens, train: bool) -> Result<Tensor> {
         let (batch, seq) = shape(tokens)?;
         let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
@@ -212,11 +212,11 @@ impl TokenEmbeddings {
         }
     }
 
-    /// The rows of words that the inputs of layers are made of, `[batch, seq, n_layers · width]`, if layers have inputs for
-    /// themselves: see [`ForwardContext::with_layer_inputs`](crate::ForwardContext::with_layer_inputs).
+    /// Returns the token rows for per-layer inputs, `[batch, seq, n_layers · width]`, or `None` if the model has no
+    /// such inputs: see [`ForwardContext::with_layer_inputs`](crate::ForwardContext::with_layer_inputs).
     ///
     /// # Errors
-    /// If the ids are not integers of rank 2, or one is negative.
+    /// If the ids are not integers of rank 2, or an id is negative.
     pub fn layer_inputs(&self, tokens: &Tokens) -> Result<Option<Tensor>> {
         let (Some(table), Some(config)) = (&self.layer_inputs, &self.config.layer_inputs) else {
             return Ok(None);
@@ -233,10 +233,11 @@ impl TokenEmbeddings {
         (rows * config.scale).map(Some)
     }
 
-    /// How many tokens of each sequence are counted, these included: what [`Tokens::counted`] is in the next pass.
+    /// Returns how many tokens are counted in each sequence, with these tokens: [`Tokens::counted`] for the next
+    /// pass.
     ///
     /// # Errors
-    /// As for [`Self::forward_t`].
+    /// Same as [`Self::forward_t`].
     pub(crate) fn counted(&self, tokens: &Tokens) -> Result<Vec<u32>> {
         let (batch, seq) = shape(tokens)?;
         let counted = self.config.positions.map_or(Counted::All, |p| p.counted);
@@ -263,7 +264,7 @@ fn shape(tokens: &Tokens) -> Result<(usize, usize)> {
     }
 }
 
-/// The numbers of an input `[batch, seq]` (or `[1, seq]`, for every sequence), on the CPU.
+/// Returns the values of an integer input `[batch, seq]` (or `[1, seq]`, for every sequence), on the CPU.
 pub(super) fn integers(
     name: &str,
     tensor: &Tensor,
@@ -282,7 +283,7 @@ pub(super) fn integers(
     all.broadcast_as((batch, seq))?.flatten_all()?.to_vec1()
 }
 
-/// Rows of a table, `[batch, seq, width]`.
+/// Looks up rows in a table, `[batch, seq, width]`.
 pub(super) fn looked_up(
     name: &str,
     table: &Tensor,
@@ -295,10 +296,10 @@ pub(super) fn looked_up(
     table.index_select(&ids, 0)?.reshape((batch, seq, width))
 }
 
-/// Ids of sequences of `seq` tokens as numbers of rows.
+/// Converts the ids of sequences with `seq` tokens to row indices.
 ///
 /// # Errors
-/// If a table of so many rows has none for an id.
+/// If an id is not below `n_rows`.
 fn row_numbers(name: &str, n_rows: usize, ids: &[i64], seq: usize) -> Result<Vec<u32>> {
     let fits = |id: &i64| usize::try_from(*id).is_ok_and(|id| id < n_rows);
     if let Some(at) = ids.iter().position(|id| !fits(id)) {
@@ -314,7 +315,7 @@ fn row_numbers(name: &str, n_rows: usize, ids: &[i64], seq: usize) -> Result<Vec
     Ok(ids.iter().map(|&id| id as u32).collect())
 }
 
-/// `x` `[batch or 1, seq, width]`, through which no gradient flows to the `row` of a table.
+/// Returns `x` `[batch or 1, seq, width]` with the gradient of one table `row` cut off.
 fn untrained_where(x: Tensor, rows: &[i64], row: i64) -> Result<Tensor> {
     let (batch, seq, width) = x.dims3()?;
     let rows = &rows[..batch * seq];

@@ -1,3 +1,4 @@
-//! What single families have: a folder for each, which the other layers ask and do not look into.
+//! Layers of a single model family. Each family has a folder, which other layers call but whose parts they do not
+//! know.
 
 pub(crate) mod gemma;

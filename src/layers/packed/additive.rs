@@ -1,4 +1,4 @@
-//! Tensors that are added to the scores of attention: a mask, or a bias by position.
+//! Additive masks and relative position biases, prepared for packed attention.
 
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -7,7 +7,7 @@ use crate::layers::check_additive;
 use crate::ops::{broadcast_strides, check_broadcast, four};
 use candle_blocks_kernels::attention::Bias;
 
-/// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
+/// Values to add to the scores, broadcast to `[batch, n_heads, queries, keys]`.
 pub(crate) struct Additive {
     elements: Vec<f32>,
     dims: [usize; 4],
@@ -16,7 +16,7 @@ pub(crate) struct Additive {
 
 impl Additive {
     /// # Errors
-    /// If the mask has more than four dimensions, is not of a float type, tracks gradients, or is not on the CPU.
+    /// If the mask has more than four dimensions, no float dtype, tracks gradients, or is not on the CPU.
     pub fn new(mask: &Tensor) -> Result<Self> {
         check_additive(mask)?;
         let Some(dims) = four(mask.dims()) else {
@@ -34,7 +34,7 @@ impl Additive {
     }
 
     /// # Errors
-    /// If it does not broadcast to these lengths.
+    /// If the shape does not broadcast to these lengths.
     pub fn checked(&self, lengths: [usize; 4]) -> Result<Bias<'_>> {
         check_broadcast(&self.dims, lengths)?;
         Ok(Bias {

@@ -1,4 +1,4 @@
-//! Attention with packed projections and without a matrix of scores.
+//! Attention with packed projections, without a matrix of scores.
 
 mod groups;
 mod head_maps;
@@ -39,19 +39,19 @@ pub(crate) struct PackedAttention {
     sinks: Option<Vec<f32>>,
     config: AttentionConfig,
     cpu: Cpu,
-    /// What queries, keys and values are multiplied in.
+    /// The format in which queries, keys and values are multiplied.
     stored: OperandFormat,
 }
 
 #[derive(Clone)]
 enum Projections {
-    /// Self-attention: query, key and value from the input.
+    /// Self-attention: query, key and value are projected from the input.
     Input(Product),
-    /// Self-attention to keys and values of an earlier layer: query from the input.
+    /// Self-attention to an earlier layer's keys and values: only the query is projected.
     Query(Product),
     /// Self-attention to latents.
     Latent(Box<PackedLatent>),
-    /// Cross-attention: the query from the input, key and value from an encoder's output.
+    /// Cross-attention: the query is projected from the input, key and value from the encoder output.
     Memory { query: Product, key_value: Product },
 }
 
@@ -61,7 +61,7 @@ scratch! {
 }
 
 scratch! {
-    /// What distances add to the scores of all heads.
+    /// The disentangled attention terms to add to the scores, for all heads.
     RELATIVE_SCORES
 }
 
@@ -69,13 +69,13 @@ impl Attention {
     /// Packs the weights of self-attention for inference on the CPU.
     ///
     /// # Errors
-    /// If the layer is not on the CPU or is f64, if keys are not computed from the input, or if it is disentangled: what its
-    /// distances add is made with the table of its stack.
+    /// If the layer is not on the CPU or is f64, if the keys are not computed from the input, or if the attention is
+    /// disentangled: its relative embeddings belong to a stack.
     pub fn pack(&self, precision: Precision) -> Result<Self> {
         self.packed(&Packing::new(precision)?)
     }
 
-    /// Packs the weights of cross-attention to an encoder's output.
+    /// Packs the weights of cross-attention for inference on the CPU.
     ///
     /// # Errors
     /// If the layer is not on the CPU or is f64, or if its projections are fused.
@@ -104,7 +104,7 @@ impl PackedAttention {
         let config = attention.config();
         if config.d_memory != config.d_model {
             bail!(
-                "attention: keys are made from vectors of {} and queries from {}; pack it with pack_cross",
+                "attention: keys are computed from inputs of width {}, but queries from width {}; pack the layer with pack_cross",
                 config.d_memory,
                 config.d_model
             );
@@ -115,7 +115,7 @@ impl PackedAttention {
                 Projections::Input(Product::joined(packing, &parts)?)
             }
             QueryKeyValue::QueryKey { query, key } => {
-                // Twice, so that one product makes what attention reads.
+                // The key twice, so that one product computes all that attention reads.
                 let parts = [("query", query), ("key", key), ("key", key)];
                 Projections::Input(Product::joined(packing, &parts)?)
             }
@@ -165,8 +165,8 @@ impl PackedAttention {
         })
     }
 
-    /// Attention with the pass's mask and positions, for positions after the cached ones: the output for the positions that
-    /// the pass requests of the layer that runs, added to `residual`.
+    /// Computes attention with the pass's mask and positions, for positions after the cached ones. The output covers
+    /// the positions requested from the current layer, and is added to `residual`.
     pub fn apply(
         &self,
         x: &Value,
@@ -216,7 +216,7 @@ impl PackedAttention {
         self.attend_own(steps, cache, call)
     }
 
-    /// The projections through a latent, if there is one.
+    /// Returns the projections through a latent, if the layer has them.
     fn latent(&self) -> Option<&PackedLatent> {
         match &self.projections {
             Projections::Latent(latent) => Some(latent),
@@ -224,7 +224,8 @@ impl PackedAttention {
         }
     }
 
-    /// The number of heads that queries attend to, and their width: with a latent, it is the one of all.
+    /// Returns the number and width of the heads that queries attend to. With a latent, all queries attend to one
+    /// head.
     fn attended_heads(&self) -> (usize, usize) {
         match self.latent() {
             Some(latent) => (1, latent.config.kept_width()),
@@ -232,7 +233,7 @@ impl PackedAttention {
         }
     }
 
-    /// The shape and number format of what a cache holds for a batch.
+    /// Returns the shape and number format of a cache for a batch.
     fn panel_shape(&self, batch: usize) -> PanelShape {
         let (n_kv_heads, head_dim) = self.attended_heads();
         PanelShape {
@@ -244,7 +245,7 @@ impl PackedAttention {
         }
     }
 
-    /// What a cache holds for a batch.
+    /// Returns the kind and shape of a cache for a batch.
     pub fn cached(&self, batch: usize) -> Cached {
         match self.latent() {
             Some(_) => Cached::Latents(self.panel_shape(batch)),
@@ -253,7 +254,7 @@ impl PackedAttention {
     }
 }
 
-/// The arguments of a call: input rows, the last step on the output, the pass, that of the output's positions, and the output.
+/// A call's arguments: input rows, residual, pass, the pass for requested positions, and output.
 struct Call<'a> {
     x: &'a Source<'a>,
     residual: Option<&'a [f32]>,

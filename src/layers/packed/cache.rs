@@ -1,4 +1,4 @@
-//! One packed layer's keys and values of earlier positions.
+//! The key/value cache of one packed layer.
 
 use candle_blocks_kernels::attention::{KeyValuePanels, OperandFormat, PanelShape};
 use candle_blocks_kernels::memory::LargePages;
@@ -8,50 +8,50 @@ use half::bf16;
 use super::key_value_rows::KeyValueRows;
 use super::latents::LatentRows;
 
-/// What a layer's own positions leave in a cache, and its shape.
+/// The kind and shape of the rows in a layer's cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cached {
     /// Keys and values.
     Panels(PanelShape),
-    /// Latents with their shared keys, as rows of one head.
+    /// Latents with shared keys, as rows of one head.
     Latents(PanelShape),
 }
 
-/// Which sequences of a batch a cache can go on with.
+/// The ways in which a cache can change its batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Reordering {
-    /// Some of them, in the order of the batch.
+    /// Drops sequences, and keeps the others in order.
     #[default]
     Drops,
-    /// Any, in any order and several times. Panels cannot: the keys and values are kept as rows.
+    /// Copies sequences in any order, also several times. Panels cannot do this, so keys and values are kept as rows.
     Copies,
 }
 
-/// A layer's keys and values, to which those of new positions are appended.
+/// A layer's keys and values, to which new positions are appended.
 pub(super) enum OwnKeys<'a> {
     Panels(&'a mut KeyValuePanels),
     Rows(&'a mut KeyValueRows),
 }
 
-/// One layer's keys and values.
+/// The keys and values of one layer.
 #[derive(Debug, Default)]
 pub(crate) struct PackedLayerCache {
     reordering: Reordering,
     own: Option<KeyValuePanels>,
-    /// In the place of panels, if the cache copies sequences.
+    /// Replaces panels if the cache copies sequences.
     rows: Option<KeyValueRows>,
-    /// In the place of own keys and values, what they are made from.
+    /// Replaces keys and values in latent attention.
     latents: Option<LatentRows>,
-    /// A window has dropped what queries from this position on do not see, but earlier ones would.
+    /// The first position whose query needs none of the rows that a window has dropped.
     dropped_behind: usize,
-    /// The keys and values of an encoder's output, projected once.
+    /// The keys and values of the encoder output, projected once.
     memory: Option<KeyValuePanels>,
-    /// Memory shared by the own keys and values of all layers, which a step reads one after the other.
+    /// Pages for the keys and values of all layers. A step reads one layer after the other.
     pages: LargePages,
 }
 
 impl PackedLayerCache {
-    /// An empty cache that takes memory of its own keys and values from `pages`.
+    /// Creates an empty cache whose keys and values are allocated from `pages`.
     pub fn new(pages: &LargePages) -> Self {
         Self {
             pages: pages.clone(),
@@ -59,7 +59,7 @@ impl PackedLayerCache {
         }
     }
 
-    /// A copy of its own, with its keys and values in `pages`.
+    /// Returns an independent copy, with keys and values in `pages`.
     pub fn copy_in(&self, pages: &LargePages) -> Self {
         let memory = self.memory.as_ref();
         Self {
@@ -73,12 +73,12 @@ impl PackedLayerCache {
         }
     }
 
-    /// Makes an empty cache one that [`Self::take_sequences`] can be called on.
+    /// Prepares an empty cache for [`Self::take_sequences`].
     pub fn copying(&mut self) {
         self.reordering = Reordering::Copies;
     }
 
-    /// Forgets all positions but keeps the allocated memory.
+    /// Removes all positions and keeps the allocated memory.
     pub fn reset(&mut self) {
         self.dropped_behind = 0;
         if let Some(own) = &mut self.own {
@@ -87,7 +87,7 @@ impl PackedLayerCache {
         self.truncate(0);
     }
 
-    /// Keeps these sequences of the batch alone, in rising order.
+    /// Keeps only the given sequences of the batch, which must rise.
     pub fn keep_sequences(&mut self, sequences: &[usize]) {
         for panels in self.own.iter_mut().chain(&mut self.memory) {
             panels.keep_sequences(sequences);
@@ -98,20 +98,22 @@ impl PackedLayerCache {
     }
 
     /// # Errors
-    /// If the cache does not copy sequences.
+    /// If the cache was not prepared by [`Self::copying`].
     pub fn check_copying(&self) -> Result<()> {
         match self.reordering {
             Reordering::Copies => Ok(()),
-            Reordering::Drops => bail!("the cache keeps sequences in the order of the batch"),
+            Reordering::Drops => {
+                bail!("the cache cannot reorder sequences; prepare it with copying")
+            }
         }
     }
 
-    /// Goes on with copies of these sequences of a batch of this size. The encoder's output that they attend to is then that
-    /// of the sequences `of_memory`, in rising order, or is projected again at the next call.
+    /// Replaces the batch by copies of the given sequences. The encoder output is taken from the sequences
+    /// `encoder_rows`, which must rise; without them it is projected again in the next call.
     pub fn take_sequences(
         &mut self,
         sequences: &[usize],
-        (of_memory, batch): (Option<&[usize]>, usize),
+        (encoder_rows, batch): (Option<&[usize]>, usize),
     ) {
         if let Some(rows) = &mut self.rows {
             rows.take_sequences(sequences);
@@ -119,23 +121,23 @@ impl PackedLayerCache {
         if let Some(latents) = &mut self.latents {
             latents.keep_sequences(sequences);
         }
-        match (of_memory, &mut self.memory) {
+        match (encoder_rows, &mut self.memory) {
             (Some(of), Some(memory)) if of.len() < batch => memory.keep_sequences(of),
             (Some(_), _) => {}
             (None, memory) => *memory = None,
         }
     }
 
-    /// Whether a window has dropped positions that are needed again behind the first `seen`.
+    /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     pub fn lacks(&self, seen: usize) -> bool {
         let own = self.own.as_ref();
         own.is_some_and(|own| own.positions().start > 0) && seen < self.dropped_behind
     }
 
-    /// Forgets all but the first `seen` positions, whatever a window has dropped of them.
+    /// Removes all but the first `seen` positions, also if a window has dropped some of these.
     pub fn truncate(&mut self, seen: usize) {
         if seen == 0 {
-            // Another prompt may attend to another encoder's output.
+            // Another prompt may attend to another encoder output.
             self.memory = None;
         }
         if let Some(own) = &mut self.own {
@@ -149,15 +151,15 @@ impl PackedLayerCache {
         }
     }
 
-    /// Gives back what was allocated for another batch: its blocks do not fit, and a mapping that others are taken from
-    /// keeps the pages of those that are dropped.
+    /// Frees the memory allocated for another batch. Its blocks do not fit, and a mapping shared with others would
+    /// keep the pages of dropped blocks.
     pub fn forget_memory(&mut self, pages: &LargePages) {
         (self.own, self.rows, self.latents) = (None, None, None);
         self.pages = pages.clone();
     }
 
     /// # Errors
-    /// If the cached keys of the layer's own positions, or of an encoder's, have another shape.
+    /// If cached keys have another shape, for the layer's own positions or for the encoder output.
     pub fn check(&self, own: Cached, memory: Option<Cached>) -> Result<()> {
         let there = |panels: &Option<KeyValuePanels>| {
             let panels = panels.as_ref()?;
@@ -178,7 +180,7 @@ impl PackedLayerCache {
         }
     }
 
-    /// The size in bytes of the keys and values.
+    /// Returns the size of the keys and values in bytes.
     pub fn bytes(&self) -> usize {
         let of_panels = |panels: &KeyValuePanels| {
             let shape = panels.shape();
@@ -191,14 +193,14 @@ impl PackedLayerCache {
         panels.chain(latents).chain(rows).sum()
     }
 
-    /// The latents, to which those of new positions are appended. Those of another shape are forgotten.
+    /// Returns the latents, to which new positions are appended. Latents with another shape are dropped.
     pub(super) fn latents(&mut self, shape: PanelShape) -> &mut LatentRows {
         self.latents.take_if(|latents| latents.shape() != shape);
         self.latents.get_or_insert_with(|| LatentRows::new(shape))
     }
 
-    /// The keys and values of `seen` positions, to which those of new ones are appended; with a window, without those
-    /// that the new queries do not see. Keys and values of another shape are forgotten.
+    /// Returns the keys and values of `seen` positions, to which new positions are appended. With a window, positions
+    /// that the new queries do not see are dropped. Keys and values with another shape are dropped.
     pub(super) fn own(
         &mut self,
         shape: PanelShape,
@@ -222,16 +224,17 @@ impl PackedLayerCache {
         OwnKeys::Panels(own)
     }
 
-    /// The number of positions of which the layer had own keys and values.
+    /// Returns the number of positions whose keys and values the layer has computed.
     pub fn end(&self) -> usize {
         let rows = self.rows.as_ref().map_or(0, KeyValueRows::positions);
         self.own.as_ref().map_or(rows, |own| own.positions().end)
     }
 
-    /// Keys and values of an encoder's output of `keys` positions, which `project` makes where they are not known.
+    /// Returns the keys and values of an encoder output with `keys` positions. `project` computes them the first
+    /// time.
     ///
     /// # Errors
-    /// If those that are known are of an output of another length.
+    /// If the cached ones belong to an encoder output with another length.
     pub fn memory(
         &mut self,
         shape: PanelShape,
@@ -247,14 +250,14 @@ impl PackedLayerCache {
         let known = memory.positions().end;
         if known != keys {
             bail!(
-                "encoder_hidden_states: {keys} positions, but the cache is of an output of {known}; reset it, or make another with new_cache"
+                "encoder_hidden_states: has {keys} positions, but the cache holds an encoder output with {known}; reset the cache, or make another with new_cache"
             );
         }
         Ok(memory)
     }
 }
 
-/// Bytes of a number in this format.
+/// Returns the size of an element in bytes.
 fn number_size(stored: OperandFormat) -> usize {
     match stored {
         OperandFormat::F32 => size_of::<f32>(),
@@ -274,7 +277,7 @@ fn misfit(theirs: Cached, ours: Cached) -> candle_core::Error {
         ),
     };
     candle_core::Error::msg(format!(
-        "the cache is of {}, and this attention has {}; make another with new_cache",
+        "the cache holds {}, but this attention has {}; make another cache with new_cache",
         words(theirs),
         words(ours)
     ))

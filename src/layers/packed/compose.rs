@@ -1,4 +1,4 @@
-//! Layers that are packed part by part.
+//! Packing of composite layers.
 
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -46,7 +46,7 @@ impl<L> Sublayer<L> {
     }
 }
 
-/// Packs a sublayer around a layer that computes each row by itself.
+/// Implements packing for a sublayer whose inner layer computes each row independently.
 macro_rules! packs_around {
     ($inner:ident) => {
         impl Sublayer<$inner> {
@@ -64,16 +64,16 @@ packs_around!(FeedForward);
 packs_around!(BlockFeedForward);
 
 /// # Errors
-/// If an inner layer from rows of `d_in` to rows of `d_out` has no place between these norms.
+/// If an inner layer and the norms around it have different widths.
 fn check_widths(norms: &SublayerNorm, [d_in, d_out]: [usize; 2]) -> Result<()> {
     if d_in != d_out {
-        bail!("sublayer: maps {d_in} columns to {d_out}, expected as many as come in");
+        bail!("sublayer: the inner layer maps {d_in} columns to {d_out}, expected equal widths");
     }
     match norms.all().find(|norm| norm.config().d_model != d_in) {
         None => Ok(()),
         Some(norm) => {
             let width = norm.config().d_model;
-            bail!("sublayer: a norm of {width} columns for rows of {d_in}")
+            bail!("sublayer: the norm has width {width}, expected {d_in}")
         }
     }
 }
@@ -159,7 +159,7 @@ impl crate::layers::SharedParts {
 }
 
 impl Attention {
-    /// Whether its weights are packed.
+    /// Returns true if the layer's weights are packed.
     pub(crate) fn is_packed(&self) -> bool {
         self.packed.is_some()
     }

@@ -1,4 +1,4 @@
-//! The feed-forward with packed weights, whose hidden activations stay in the cache.
+//! A feed-forward with packed weights, whose hidden activations stay in the cache.
 
 use std::{fmt, sync::Arc};
 
@@ -18,27 +18,27 @@ use crate::ops::{self, Value};
 
 /// The packed weights of a [`FeedForward`].
 ///
-/// The gate and up projections form a single weight, and their product is computed before either leaves the cache. Not so
-/// codes of different formats or orders, and a gate of which the largest outputs alone pass.
+/// The gate and up projections form a single weight, and their products are multiplied before either leaves the
+/// cache. They stay separate if their quantized formats or column orders differ, or if the gate is sparse.
 #[derive(Clone)]
 pub(crate) struct PackedFeedForward {
     up: Arc<PackedWeight>,
-    /// The gate's if gated, else up's.
+    /// The gate's bias if gated, else the bias of `up`.
     bias: Option<Arc<[f32]>>,
-    /// Up's if gated.
+    /// The bias of `up`, if gated.
     up_bias: Option<Arc<[f32]>>,
     activation: ActivationFunction,
     clamp: Option<GateClamp<f32>>,
-    /// With it, `up` and `bias` are up's alone.
+    /// A gate with a separate weight. `up` and `bias` then belong to the up projection only.
     gate: Option<SeparateGate>,
     down: Product,
 }
 
-/// A gate whose weight is not joined with up's.
+/// A gate whose weight is not joined with the up projection's.
 #[derive(Clone)]
 struct SeparateGate {
     gate: Product,
-    /// How many deviations above a row's mean the outputs begin that pass, if these are the largest alone.
+    /// For a sparse gate, the threshold above a row's mean, in standard deviations. Smaller outputs become 0.
     above: Option<f64>,
 }
 
@@ -107,13 +107,13 @@ impl PackedFeedForward {
     }
 
     getters! {
-        /// The width of the input, and inside a block also of the output.
+        /// The input width. Inside a block it is also the output width.
         d_model(&self) -> usize => self.up.d_in();
         /// The width of the hidden layer.
         d_ff(&self) -> usize => self.up.d_out();
     }
 
-    /// The output, added to `residual`. Outside a block its width may differ from that of the input.
+    /// Computes the output and adds it to `residual`. Outside a block, its width may differ from the input width.
     pub fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         check_evaluation(train)?;
         let (of, dims) = (("feed-forward", self.d_model()), x.dims().to_vec());
@@ -124,7 +124,7 @@ impl PackedFeedForward {
         })
     }
 
-    /// `y = residual + down(act(up(x)))`.
+    /// Computes `y = residual + down(act(up(x)))`.
     pub(super) fn apply_rows(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
         if let Some(gate) = &self.gate {
             return self.apply_separate(gate, x, residual, y);
@@ -142,7 +142,7 @@ impl PackedFeedForward {
             .multiply_hidden(self.down.cpu, up, x, &epilogue, y);
     }
 
-    /// `y = residual + down(act(largest(gate(x))) · up(x))`, or with the whole gate.
+    /// Computes `y = residual + down(act(largest(gate(x))) · up(x))`, or the same with the whole gate.
     fn apply_separate(
         &self,
         SeparateGate { gate: of, above }: &SeparateGate,
@@ -177,7 +177,7 @@ impl PackedFeedForward {
     }
 }
 
-/// The weights of gate and up as one; `None`, if they are codes that are not alike.
+/// Packs the gate and up weights as one. Returns `None` if they are quantized values in different formats.
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<Option<PackedWeight>> {
     let shape = gate.shape();
     check_inputs(shape.0, shape.1)?;
@@ -234,7 +234,7 @@ mod tests {
 
     const D_IN: usize = 48;
 
-    /// A weight of codes with scales of one, times `D`.
+    /// A quantized weight whose scales are 1, times `D`.
     #[derive(Debug)]
     struct Codes {
         format: QuantizedFormat,
@@ -309,7 +309,7 @@ mod tests {
                 .unwrap()
         };
         let down = numbers((D_IN, 33));
-        // Bfloat16's own numbers, as it is packed in that.
+        // Values that bfloat16 holds exactly, since the weight is packed in that format.
         let down = down
             .to_dtype(DType::BF16)
             .unwrap()

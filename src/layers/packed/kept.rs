@@ -4,19 +4,19 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::with_elements;
 
-/// Which rows of a batch are computed.
+/// The rows of a batch that are computed.
 pub(crate) struct Kept {
-    /// The first row of each sequence, and how many there are.
+    /// The first row of each sequence. The total number comes last.
     pub starts: Vec<usize>,
-    /// Where they are in the batch.
+    /// The index of each row in the batch.
     pub rows: Vec<usize>,
-    /// Rows of the batch, those of padding too.
+    /// The number of rows in the batch, with padding.
     n_all: usize,
 }
 
 impl Kept {
-    /// From marks `[batch, seq]`, 1 = keep. `None` if there is no padding, or a sequence has a gap: without its rows
-    /// distances across it would shrink.
+    /// Selects rows by a mask `[batch, seq]`, 1 = keep. Returns `None` if there is no padding, or if a sequence has a
+    /// gap, because leaving it out would shrink distances across it.
     pub fn new(marks: &[u8], seq: usize) -> Option<Self> {
         let (mut starts, mut rows) = (vec![0], Vec::new());
         for (b, marks) in marks.chunks_exact(seq.max(1)).enumerate() {
@@ -39,15 +39,15 @@ impl Kept {
         })
     }
 
-    /// Those of the rows `[batch, seq, width]`, as `[rows, width]`.
+    /// Selects the rows to compute out of `[batch, seq, width]`, as `[rows, width]`.
     ///
     /// # Errors
-    /// If the rows are of another batch.
+    /// If the rows belong to another batch.
     pub fn gathered(&self, all: &Tensor) -> Result<Tensor> {
         let width = all.dims().last().copied().unwrap_or(1);
         if all.elem_count() != self.n_all * width {
             let (found, n_all) = (all.dims(), self.n_all);
-            bail!("stack: rows of shape {found:?}, expected {n_all} of a batch with its padding");
+            bail!("stack: rows have shape {found:?}, expected {n_all} rows with padding");
         }
         let rows: Vec<u32> = self.rows.iter().map(|&row| row as u32).collect();
         let rows = Tensor::new(rows, all.device())?;
@@ -55,7 +55,7 @@ impl Kept {
         all.contiguous()?.index_select(&rows, 0)
     }
 
-    /// Rows of f32 put back among zeros, in a tensor of these dimensions.
+    /// Puts f32 rows back among zeros, in a tensor with these dimensions.
     pub fn scattered(&self, rows: &Tensor, dims: Vec<usize>) -> Result<Tensor> {
         let width = rows.dims().last().copied().unwrap_or(1);
         let mut all = vec![0f32; self.n_all * width];

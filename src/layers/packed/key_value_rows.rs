@@ -1,12 +1,12 @@
-//! Keys and values of earlier positions as rows: the cache of a layer whose sequences are copied, as beam search does.
+//! Keys and values as rows: the cache of a layer whose sequences are copied, for beam search.
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{Heads, KeyValue, PanelShape};
 
 use super::latents::LatentRows;
 
-/// The keys and values of a batch of sequences, side by side in a row for each position. They cost attention more than panels
-/// do, since it packs them at every step, and can be copied from one sequence to another.
+/// Keys and values for a batch, side by side in a row for each position. Attention packs these rows at every step,
+/// which costs more than panels. In return, they can be copied from one sequence to another.
 #[derive(Clone, Debug)]
 pub(super) struct KeyValueRows {
     shape: PanelShape,
@@ -14,7 +14,7 @@ pub(super) struct KeyValueRows {
 }
 
 impl KeyValueRows {
-    /// Rows for what panels of this shape would hold, without positions.
+    /// Creates empty rows for keys and values with this shape.
     pub fn new(shape: PanelShape) -> Self {
         let width = 2 * shape.n_kv_heads * shape.head_dim;
         Self {
@@ -31,7 +31,7 @@ impl KeyValueRows {
         self.shape
     }
 
-    /// The positions of each sequence.
+    /// Returns the number of positions in each sequence.
     pub fn positions(&self) -> usize {
         self.rows.positions()
     }
@@ -40,7 +40,7 @@ impl KeyValueRows {
         self.rows.bytes()
     }
 
-    /// Appends as many new positions to each sequence: of rows of `width` numbers, those from `column` on.
+    /// Appends new positions to each sequence, from the columns `column` on in rows with `width` columns.
     pub fn append(&mut self, projected: &[f32], width: usize, column: usize) {
         let n = self.width();
         let rows = projected.chunks_exact(width);
@@ -51,14 +51,14 @@ impl KeyValueRows {
         self.rows.append(&new);
     }
 
-    /// All rows, `[batch, positions, keys and values]`.
+    /// Returns all rows, `[batch, positions, keys and values]`.
     pub fn to_vec(&self, cpu: Cpu) -> Vec<f32> {
         let mut all = vec![0.0; self.rows.len()];
         self.rows.copy_to(cpu, &mut all);
         all
     }
 
-    /// What queries attend to, in rows of [`Self::to_vec`].
+    /// Returns the keys and values in the rows from [`Self::to_vec`].
     pub fn key_value<'a>(&self, all: &'a [f32]) -> KeyValue<'a> {
         let width = self.width();
         let heads = |offset| Heads {
@@ -73,13 +73,13 @@ impl KeyValueRows {
         }
     }
 
-    /// Goes on with copies of these sequences.
+    /// Replaces the batch by copies of the given sequences.
     pub fn take_sequences(&mut self, sequences: &[usize]) {
         self.rows.keep_sequences(sequences);
         self.shape.batch = sequences.len();
     }
 
-    /// Forgets the positions from `positions` on.
+    /// Removes the positions from `positions` on.
     pub fn truncate(&mut self, positions: usize) {
         self.rows.truncate(positions);
     }

@@ -1,11 +1,11 @@
-//! The latents of earlier positions: the cache of a layer whose keys and values are made from them.
+//! The cache of latent attention.
 
 use candle_blocks_kernels::attention::{OperandFormat, PanelShape, Sequences};
 use candle_blocks_kernels::{Cpu, threads};
 use half::bf16;
 
-/// The latents of a batch of sequences with their shared keys, in the format of attention's operands: a row for each
-/// position, one behind the other, since they are unpacked at every step for keys and for values.
+/// The latents and shared keys for a batch, in the number format in which attention multiplies. Each position has one
+/// row. Every step unpacks the rows for keys and for values.
 #[derive(Clone, Debug)]
 pub(super) struct LatentRows {
     shape: PanelShape,
@@ -20,7 +20,7 @@ enum Numbers {
 }
 
 impl LatentRows {
-    /// Rows of one head of this shape, without positions.
+    /// Creates empty rows for one head with this shape.
     pub fn new(shape: PanelShape) -> Self {
         let empty = || match shape.stored {
             OperandFormat::F32 => Numbers::F32(Vec::new()),
@@ -37,12 +37,12 @@ impl LatentRows {
         self.shape
     }
 
-    /// The positions of each sequence.
+    /// Returns the number of positions in each sequence.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// The numbers of all sequences.
+    /// Returns the number of elements in all sequences.
     pub fn len(&self) -> usize {
         self.shape.batch * self.positions * self.shape.head_dim
     }
@@ -55,7 +55,7 @@ impl LatentRows {
         self.sequences.iter().map(bytes).sum()
     }
 
-    /// The rows that [`Self::copy_to`] writes.
+    /// Returns the rows that [`Self::copy_to`] writes.
     pub fn sequences(&self) -> Sequences<'static> {
         Sequences::Equal {
             batch: self.shape.batch,
@@ -63,7 +63,7 @@ impl LatentRows {
         }
     }
 
-    /// Adds as many new rows to each sequence, `[batch, new, width]`.
+    /// Appends new rows to each sequence, `[batch, new, width]`.
     pub fn append(&mut self, rows: &[f32]) {
         let each = rows.len() / self.shape.batch.max(1);
         let new = rows.chunks_exact(each.max(1));
@@ -80,7 +80,7 @@ impl LatentRows {
 
     /// Writes all rows, `[batch, positions, width]`.
     pub fn copy_to(&self, cpu: Cpu, y: &mut [f32]) {
-        /// Numbers of a task.
+        /// The number of elements per task.
         const TASK: usize = 1 << 14;
         let of_sequence = self.positions * self.shape.head_dim;
         for (y, numbers) in y.chunks_exact_mut(of_sequence.max(1)).zip(&self.sequences) {
@@ -96,7 +96,7 @@ impl LatentRows {
         }
     }
 
-    /// Goes on with these sequences, in this order; one that is there several times is copied.
+    /// Keeps the given sequences, in this order. A sequence that occurs several times is copied.
     pub fn keep_sequences(&mut self, sequences: &[usize]) {
         let mut old: Vec<Option<Numbers>> = self.sequences.drain(..).map(Some).collect();
         for (i, &of) in sequences.iter().enumerate() {
@@ -110,7 +110,7 @@ impl LatentRows {
         self.shape.batch = sequences.len();
     }
 
-    /// Forgets the positions from `positions` on.
+    /// Removes the positions from `positions` on.
     pub fn truncate(&mut self, positions: usize) {
         self.positions = self.positions.min(positions);
         let n = self.positions * self.shape.head_dim;

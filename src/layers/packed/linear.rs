@@ -13,17 +13,17 @@ use crate::config::{Precision, getters};
 use crate::layers::{Linear, Packed, Weight};
 use crate::memory::check_packing;
 
-/// The product with one packed weight, or with several that have the same input.
+/// The product with one packed weight, or with several weights that share an input.
 #[derive(Clone, Debug)]
 pub(super) struct Product {
-    /// One, or several in different formats or orders, whose outputs lie side by side.
+    /// One weight, or several in different formats or orders, whose outputs lie side by side.
     weights: Vec<Packed>,
     pub(super) bias: Option<Arc<[f32]>>,
     pub(super) cpu: Cpu,
 }
 
 scratch! {
-    /// The outputs of weights in different formats, and one of them.
+    /// The joined outputs for weights in different formats, and the output for one weight.
     SIDE_BY_SIDE
 }
 
@@ -38,7 +38,7 @@ impl Product {
         }
     }
 
-    /// Packs weights of codes that have the same input.
+    /// Packs quantized weights that share an input.
     fn of_codes(packing: &Packing, codes: &[Coded], bias: Option<Arc<[f32]>>) -> Result<Self> {
         let (d_out, d_in) = codes[0].dims;
         check_inputs(d_out, d_in)?;
@@ -51,7 +51,8 @@ impl Product {
         })
     }
 
-    /// Packs several layers that have the same input as one, their outputs side by side; each with its role.
+    /// Packs several layers that share an input as one, with their outputs side by side. Each layer comes with its
+    /// role.
     pub(super) fn joined(packing: &Packing, linears: &[(&str, &Linear)]) -> Result<Self> {
         let layers = linears.iter();
         let bias = match layers.clone().any(|(_, linear)| linear.bias().is_some()) {
@@ -112,20 +113,20 @@ impl Product {
     }
 
     getters! {
-        /// The width of the input.
+        /// The input width.
         d_in(&self) -> usize => self.weights[0].0.d_in();
-        /// The width of the output.
+        /// The output width.
         d_out(&self) -> usize => self.weights.iter().map(|weight| weight.0.d_out()).sum();
         /// The size of the packed weight in bytes.
         bytes(&self) -> usize => self.weights.iter().map(|weight| weight.0.bytes()).sum();
     }
 
-    /// `y = residual + x·Wᵀ + b`.
+    /// Computes `y = residual + x·Wᵀ + b`.
     pub(super) fn apply(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
         self.apply_on(self.cpu, x, residual, y);
     }
 
-    /// As [`Self::apply`], on as many threads as `cpu` says.
+    /// Computes the product like [`Self::apply`], with the number of threads in `cpu`.
     pub(super) fn apply_on(&self, cpu: Cpu, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
         if let [Packed(weight)] = &self.weights[..] {
             return weight.multiply(cpu, x, &self.epilogue(residual), y);
@@ -148,7 +149,7 @@ impl Product {
         });
     }
 
-    /// Its only weight. Weights of several layers alone are packed side by side.
+    /// Returns the only weight. Several weights occur only where several layers are packed together.
     pub(super) fn weight(&self) -> &Arc<PackedWeight> {
         &self.weights[0].0
     }
@@ -180,7 +181,7 @@ pub(super) fn add_residual(
 }
 
 impl Linear {
-    /// The layer with its weight packed and its adapter merged in.
+    /// Returns the layer with its adapter merged in and its weight packed.
     pub(crate) fn packed(&self, packing: &Packing) -> Result<Self> {
         let product = Product::new(packing, self)?;
         let bias = product.bias.as_deref();
@@ -199,10 +200,10 @@ pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
     Ok(())
 }
 
-/// A weight with its adapter merged in, if it has one.
+/// Returns a weight with its adapter merged in, if it has one.
 ///
 /// # Errors
-/// If it has a number that the format cannot hold.
+/// If the weight has a value that the format cannot hold.
 pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor> {
     let weight = plain(&linear.weight()?)?;
     let weight = match linear.adapter() {
@@ -217,7 +218,7 @@ pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor>
     };
     match packing.format {
         None | Some(WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::Int8) => {}
-        // In f16 are numbers, or scales and minima of numbers.
+        // These formats store values, or scales and minima, in f16.
         Some(
             WeightFormat::F16
             | WeightFormat::Int4By32
@@ -229,7 +230,7 @@ pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor>
 }
 
 impl Packing {
-    /// The codes of a layer's weight, if those are to be packed.
+    /// Returns the quantized values of a layer's weight, if they are to be packed.
     pub(super) fn codes_of(&self, linear: &Linear) -> Option<Coded> {
         match self.format {
             None => Coded::of(linear.kept_weight()),
@@ -237,7 +238,7 @@ impl Packing {
         }
     }
 
-    /// The format of a weight that is no codes: the one asked for, or the first that holds all its numbers.
+    /// Returns the format for a dense weight: the requested one, or the narrowest that holds all its values.
     pub(super) fn format_of(&self, weight: &[f32]) -> WeightFormat {
         let all = |is_held: fn(f32) -> bool| weight.iter().all(|&w| is_held(w));
         self.format.unwrap_or_else(|| {
@@ -253,7 +254,7 @@ impl Packing {
 }
 
 /// # Errors
-/// If a finite weight is beyond f16's largest number.
+/// If a finite weight is beyond the largest f16 value.
 fn check_range(packing: &Packing, weight: &Tensor) -> Result<()> {
     let (_, d_in) = weight.dims2()?;
     let is_beyond = |w: &f32| w.is_finite() && w.abs() > f16::MAX.to_f32();
@@ -272,21 +273,23 @@ fn check_range(packing: &Packing, weight: &Tensor) -> Result<()> {
     })
 }
 
-/// A parameter without its graph.
+/// Returns a parameter without its graph.
 ///
 /// # Errors
-/// If it is not on the CPU, or is f64.
+/// If the parameter is not on the CPU, or is f64.
 pub(super) fn plain(parameter: &Tensor) -> Result<Tensor> {
     if !parameter.device().is_cpu() {
-        bail!("pack: the layer is not on the CPU, and packed layers compute there; load it there");
+        bail!(
+            "pack: packed layers compute on the CPU, but the layer is on another device; load it on the CPU"
+        );
     }
     if parameter.dtype() == DType::F64 {
-        bail!("pack: the layer is F64, and packed layers compute in f32; load it as F32");
+        bail!("pack: packed layers compute in f32, but the layer is F64; load it as F32");
     }
     Ok(parameter.detach())
 }
 
-/// The biases of several layers side by side, zeros for one that has none.
+/// Joins the biases of several layers, with zeros for a layer without one.
 fn joined_bias<'a>(linears: impl Iterator<Item = &'a Linear>) -> Result<Arc<[f32]>> {
     let mut joined = Vec::new();
     for linear in linears {

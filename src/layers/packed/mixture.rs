@@ -15,8 +15,8 @@ use crate::layers::visit::PackedTogether;
 use crate::layers::{Linear, MixtureOfExperts, Routing, among_near, best, choose_experts};
 use crate::ops::Value;
 
-/// The packed weights of a [`MixtureOfExperts`]. The router stays in f32 in every precision, so that rounding does not
-/// change the choice of experts.
+/// The packed weights of a [`MixtureOfExperts`]. The router stays in f32 in every precision, so that rounding does
+/// not change which experts it selects.
 #[derive(Clone, Debug)]
 pub(crate) struct PackedMixture {
     router: Product,
@@ -43,7 +43,7 @@ packs!(MixtureOfExperts);
 
 impl PackedTogether for PackedMixture {
     fn bytes(&self) -> usize {
-        // The experts are layers themselves.
+        // The experts are layers themselves, and count separately.
         let gate = self.shared.as_ref().and_then(|shared| shared.gate.as_ref());
         self.router.bytes() + gate.map_or(0, Product::bytes)
     }
@@ -88,7 +88,7 @@ impl MixtureOfExperts {
 }
 
 impl PackedMixture {
-    /// The output, added to `residual`.
+    /// Computes the output and adds it to `residual`.
     pub fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         check_evaluation(train)?;
         let of = ("mixture of experts", self.router.d_in());
@@ -98,7 +98,7 @@ impl PackedMixture {
         })
     }
 
-    /// `y = residual + Σ weightₑ · expertₑ(x)`.
+    /// Computes `y = residual + Σ weightₑ · expertₑ(x)`.
     fn apply_rows(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
         let (rows, width) = (x.rows(), x.width());
         lend(INPUT_ROWS, rows * width, |input: &mut [f32]| {
@@ -119,7 +119,7 @@ impl PackedMixture {
         });
     }
 
-    /// For each expert the rows that chose it, and its weight in each.
+    /// Returns, for each expert, the rows that selected it and its weight in each.
     fn route(&self, input: &[f32], width: usize) -> Vec<Vec<(usize, f32)>> {
         let n_experts = self.router.d_out();
         let mut logits = vec![0.0; input.len() / width * n_experts];
@@ -155,7 +155,7 @@ impl PackedMixture {
         places.iter().map(weighted).collect()
     }
 
-    /// Adds the shared expert, times its gate if it has one.
+    /// Adds the shared expert's output, times its gate if it has one.
     fn add_shared(&self, shared: &SharedExpert, input: &[f32], sum: &mut [f32]) {
         let width = self.router.d_in();
         let source = Source::new(input, width);
@@ -176,7 +176,7 @@ impl PackedMixture {
     }
 }
 
-/// For each expert the rows that chose it, and its weight in each, by [`RoutingWeights::AmongNear`].
+/// Returns, for each expert, the rows that selected it and its weight in each, by [`RoutingWeights::AmongNear`].
 fn one_after_another(
     logits: &[f32],
     n_experts: usize,
@@ -196,7 +196,7 @@ fn one_after_another(
     weighted
 }
 
-/// Adds an expert's output to the rows that chose it, weighted in each.
+/// Adds an expert's output to the rows that selected it, with its weight in each.
 fn add_expert(
     expert: &PackedFeedForward,
     (chosen, weighted): (&[(usize, f32)], Weighted),

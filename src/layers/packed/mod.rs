@@ -1,7 +1,7 @@
 //! Packed weights: the layers' weights in the order in which the kernels read them, for inference on the CPU.
 //!
-//! A layer that has several weights packs them together: query, key and value, or gate and up. It keeps them beside its
-//! linear layers, which have shapes and biases alone from then on, and computes with them as one step of the pass.
+//! A layer with several weights packs them together: query, key and value, or gate and up. It keeps them beside its
+//! linear layers, which then hold only shapes and biases, and computes with them as one step of the pass.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use crate::{config::Precision, layers::RelativeEmbeddings, ops};
 
-/// Gives a layer the method `pack`.
+/// Implements the method `pack` for a layer.
 macro_rules! packs {
     ($layer:ty) => {
         impl $layer {
-            /// Packs the weights for inference on the CPU: the same layer, several times as fast, without gradients. The [page
-            /// of the module](crate::layers#packing) says what that means.
+            /// Packs the weights for inference on the CPU. The result is the same layer, several times as fast,
+            /// without gradients. The [module page](crate::layers#packing) describes packed layers.
             ///
             /// # Errors
             /// If the layer is not on the CPU or is f64, or a weight is beyond the range of the precision.
@@ -50,43 +50,45 @@ pub(crate) use kept::Kept;
 pub(crate) use mixture::PackedMixture;
 pub(crate) use pass::PassTables;
 
-/// How and where to pack, and on how many threads to compute.
+/// The format for packed weights, the memory for them, and the CPU to compute on.
 #[derive(Clone)]
 pub(crate) struct Packing {
-    /// `None`: the codes of the file, or the narrowest format that holds a weight's numbers.
+    /// `None` keeps quantized values as they are in the file, and packs other weights in the narrowest format that
+    /// holds their values.
     format: Option<WeightFormat>,
-    /// Whether a weight was packed from codes.
+    /// True once a weight was packed from quantized values.
     has_codes: Arc<AtomicBool>,
-    /// What attention keeps queries, keys and values in.
+    /// The number format of queries, keys and values.
     stored: OperandFormat,
     cpu: Cpu,
-    /// The role of what is packed in the layer that `pack` was asked for: `blocks.0.attention`; empty of that layer itself.
+    /// The role of the current part within the layer on which `pack` was called: `blocks.0.attention`. Empty for that
+    /// layer itself.
     role: String,
-    /// Memory shared by all weights that are packed together.
+    /// Pages for all weights that are packed together.
     pages: LargePages,
-    /// The embeddings of distances that attention may read, `[2 · span, d_model]`.
+    /// The relative embeddings for disentangled attention, `[2 · span, d_model]`.
     relative: Option<Tensor>,
 }
 
 impl Packing {
-    /// To pack layers in memory.
+    /// Creates a packing for layers in memory.
     ///
     /// # Errors
-    /// If `CANDLE_BLOCKS_ISA` asks for an instruction set that the CPU lacks, or the precision is that of a file.
+    /// If `CANDLE_BLOCKS_ISA` names an instruction set that the CPU lacks, or the precision is `AsStored`.
     pub(crate) fn new(precision: Precision) -> Result<Self> {
         if precision == Precision::AsStored {
             bail!(
-                "pack: AsStored packs the codes of a quantised file, and a layer in memory has none; load it by \
+                "pack: AsStored packs the quantized values of a file, but a layer in memory has none; load it with \
                  Checkpoint::packed_stack or packed_model, or pack it in Int8, Int4 or Bf16"
             );
         }
         Self::of_file(precision)
     }
 
-    /// To pack what a file has as it is read.
+    /// Creates a packing for weights that are read from a file.
     ///
     /// # Errors
-    /// If `CANDLE_BLOCKS_ISA` asks for an instruction set that the CPU lacks.
+    /// If `CANDLE_BLOCKS_ISA` names an instruction set that the CPU lacks.
     pub(crate) fn of_file(precision: Precision) -> Result<Self> {
         Ok(Self {
             format: ops::weight_format(precision),
@@ -106,7 +108,7 @@ impl Packing {
         })
     }
 
-    /// To pack blocks that read these embeddings of distances.
+    /// Sets the relative embeddings for the blocks.
     pub(crate) fn with_relative(self, embeddings: Option<&RelativeEmbeddings>) -> Result<Self> {
         let rows = embeddings.map(RelativeEmbeddings::rows).transpose()?;
         Ok(Self {
@@ -115,29 +117,29 @@ impl Packing {
         })
     }
 
-    /// Notes that a weight was packed from codes.
+    /// Notes that a weight was packed from quantized values.
     fn note_codes(&self) {
         self.has_codes.store(true, Ordering::Relaxed);
     }
 
     /// # Errors
-    /// If codes were to be packed, and there were none.
+    /// If the precision is `AsStored`, but no weight was quantized.
     pub(crate) fn check_codes(&self) -> Result<()> {
         if self.format.is_none() && !self.has_codes.load(Ordering::Relaxed) {
             bail!(
-                "pack: AsStored packs the codes of a quantised file, and no weight has any; pack in Int8, Int4, Bf16, \
+                "pack: AsStored packs the quantized values of a file, but no weight is quantized; pack in Int8, Int4, Bf16, \
                  F16 or F32"
             );
         }
         Ok(())
     }
 
-    /// To pack a stack's block.
+    /// Returns the packing for a stack's block.
     pub(crate) fn of_block(&self, i: usize) -> Self {
         self.at(format_args!("blocks.{i}"))
     }
 
-    /// To pack what has this role in the layer.
+    /// Returns the packing for the part with this role in the layer.
     pub(crate) fn at(&self, role: impl fmt::Display) -> Self {
         let role = match &*self.role {
             "" => role.to_string(),
@@ -151,7 +153,7 @@ impl Packing {
 }
 
 /// # Errors
-/// If a packed layer is to be trained.
+/// If a packed layer is called in training mode.
 pub(crate) fn check_evaluation(train: bool) -> Result<()> {
     if train {
         bail!("packed layers do not train; pack them after training, or use evaluation()");
@@ -159,7 +161,7 @@ pub(crate) fn check_evaluation(train: bool) -> Result<()> {
     Ok(())
 }
 
-/// Dimensions with another last one.
+/// Returns dimensions with another last one.
 fn with_last(mut dims: Vec<usize>, last: usize) -> Vec<usize> {
     if let Some(of) = dims.last_mut() {
         *of = last;
@@ -171,7 +173,7 @@ fn with_last(mut dims: Vec<usize>, last: usize) -> Vec<usize> {
 fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     if x.track_op() {
         bail!(
-            "{op} is packed and has no gradient, but its input asks for one; train the layer before it is packed, or detach the input"
+            "{op} is packed and has no gradient, but its input tracks gradients; train the layer before you pack it, or detach the input"
         );
     }
     match x.dtype() {
@@ -183,22 +185,24 @@ fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>
     let x = x.to_dtype(DType::F32)?.contiguous()?;
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {
-        bail!("{op} is packed for the CPU, but its input lies elsewhere; move it with to_device");
+        bail!(
+            "{op} is packed for the CPU, but its input is on another device; move it with to_device"
+        );
     };
     let elements = storage.as_slice::<f32>()?;
-    // A view without elements may begin behind the last one.
+    // A view without elements may begin after the end of the storage.
     let elements = elements.get(layout.start_offset()..).unwrap_or_default();
     work(&elements[..x.elem_count()])
 }
 
-/// The elements of a parameter in f32.
+/// Returns the elements of a parameter in f32.
 ///
 /// # Errors
-/// If they are no floating-point numbers.
+/// If the parameter has no float dtype.
 fn elements(parameter: &Tensor) -> Result<Vec<f32>> {
     if !parameter.dtype().is_float() {
         bail!(
-            "pack: a parameter that is needed as numbers is {:?}; pack in Int8, Int4 or Bf16",
+            "pack: a parameter has the dtype {:?}, expected a float type; pack in Int8, Int4 or Bf16",
             parameter.dtype()
         );
     }

@@ -1,4 +1,4 @@
-//! A norm's parameters as the kernels take them.
+//! A norm's parameters in the form that the kernels read.
 
 use candle_blocks_kernels::{Isa, rows::RowNorm};
 use candle_core::Result;
@@ -10,7 +10,7 @@ use crate::ops;
 /// Packs a norm.
 ///
 /// # Errors
-/// If it is not on the CPU, or is f64.
+/// If the norm is not on the CPU, or is f64.
 pub(super) fn row_norm(norm: &Norm) -> Result<RowNorm> {
     let weight = elements(&plain(norm.weight())?)?;
     let bias = norm.bias().map(elements).transpose()?;
@@ -18,7 +18,7 @@ pub(super) fn row_norm(norm: &Norm) -> Result<RowNorm> {
     Ok(RowNorm::new(kernel, &weight, bias.as_deref()))
 }
 
-/// Norms of the heads of queries and keys: one for all spans of a row, or one for each.
+/// Norms for the heads of queries and keys: one for all spans in a row, or one each.
 #[derive(Clone)]
 pub(super) struct SpanNorms {
     query: Vec<RowNorm>,
@@ -26,7 +26,7 @@ pub(super) struct SpanNorms {
 }
 
 impl SpanNorms {
-    /// Packs the norms of queries and of keys.
+    /// Packs the query norms and the key norms.
     pub fn new(norms: &QueryKeyNorms) -> Result<Self> {
         let packed = |norms: &[Norm]| norms.iter().map(row_norm).collect::<Result<_>>();
         Ok(Self {
@@ -35,19 +35,19 @@ impl SpanNorms {
         })
     }
 
-    /// Normalises the queries of a row.
+    /// Normalizes the queries of a row.
     pub fn query(&self, isa: Isa, row: &mut [f32]) {
         normalize(isa, &self.query, row);
     }
 
-    /// Normalises the keys of a row.
+    /// Normalizes the keys of a row.
     pub fn key(&self, isa: Isa, row: &mut [f32]) {
         normalize(isa, &self.key, row);
     }
 }
 
 fn normalize(isa: Isa, norms: &[RowNorm], row: &mut [f32]) {
-    // Keys of another layer have their norms there.
+    // Keys of an earlier layer are already normalized.
     let Some(width) = norms.first().map(RowNorm::width) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! One forward pass through packed blocks: masks, tables and an encoder's output, in the form that the kernels take.
+//! One forward pass through packed blocks: masks, tables and encoder output, in the form that the kernels read.
 
 use std::{cell::OnceCell, sync::Arc};
 
@@ -9,11 +9,11 @@ use super::{additive::Additive, kept::Kept};
 use crate::config::{DisentangledConfig, RotaryConfig, getters};
 use crate::layers::{AlibiKey, DistanceRows, Memo, Pass, RotaryTables, TemperatureKey};
 
-/// A pass as packed layers read it: with its masks and tables as the kernels take them.
+/// A pass with its masks and tables in the form that the kernels read.
 #[derive(Clone, Copy)]
 pub(super) struct PackedPass<'p>(pub &'p Pass<'p>);
 
-/// The masks and tables of a pass as the kernels take them, made once each.
+/// The masks and tables of a pass in the form that the kernels read. Each is computed once.
 #[derive(Default)]
 pub(crate) struct PassTables {
     marks: OnceCell<Option<Vec<u8>>>,
@@ -26,7 +26,7 @@ pub(crate) struct PassTables {
     distances: Memo<DisentangledConfig, Arc<DistanceRows>>,
 }
 
-/// What every cross-attention of a pass attends to.
+/// The encoder output for every cross-attention of a pass.
 pub(crate) struct PackedMemory {
     /// `[batch, keys, d_memory]`.
     pub hidden_states: Tensor,
@@ -44,21 +44,21 @@ impl<'p> PackedPass<'p> {
         batch(&self) -> usize => self.0.batch;
         /// The number of new positions.
         seq(&self) -> usize => self.0.seq;
-        /// The number of positions before.
+        /// The number of earlier positions.
         seen(&self) -> usize => self.0.seen;
         /// The mask of all positions.
         keep(&self) -> Option<&'p Tensor> => self.0.keep.as_ref().map(|keep| &keep.host);
     }
 
-    /// The rows that are computed, if not all.
+    /// Returns the indices of the rows that are computed, or `None` for all.
     pub fn kept(self) -> Option<&'p [usize]> {
         Some(&self.0.kept.as_ref()?.rows)
     }
 
-    /// What is added to the scores of the block that runs.
+    /// Returns the additive mask for the current block.
     ///
     /// # Errors
-    /// As for [`Additive::new`].
+    /// Same as [`Additive::new`].
     pub fn additive(self) -> Result<Option<Arc<Additive>>> {
         let Some(added) = self.0.additive() else {
             return Ok(None);
@@ -67,7 +67,7 @@ impl<'p> PackedPass<'p> {
         self.0.packed.additive.get(&added.id(), made).map(Some)
     }
 
-    /// The batch's new positions.
+    /// Returns the new positions of each sequence.
     pub fn queries(self) -> Sequences<'p> {
         match &self.0.kept {
             Some(Kept { starts, .. }) => Sequences::Ragged { starts },
@@ -75,7 +75,7 @@ impl<'p> PackedPass<'p> {
         }
     }
 
-    /// The batch's sequences, each of so many positions.
+    /// Returns the sequences with `seq` positions each.
     pub fn keys(self, seq: usize) -> Sequences<'static> {
         Sequences::Equal {
             batch: self.0.batch,
@@ -83,7 +83,7 @@ impl<'p> PackedPass<'p> {
         }
     }
 
-    /// The marks of all positions, `[batch, keys]`.
+    /// Returns the key mask of all positions, `[batch, keys]`.
     ///
     /// # Errors
     /// If the mask has another shape.
@@ -100,10 +100,10 @@ impl<'p> PackedPass<'p> {
         Ok(cell.get().and_then(Option::as_deref))
     }
 
-    /// What cross-attention attends to.
+    /// Returns the encoder output for cross-attention.
     ///
     /// # Errors
-    /// As [`Pass::memory`] and [`Additive::new`].
+    /// Same as [`Pass::memory`] and [`Additive::new`].
     pub fn memory(self) -> Result<&'p PackedMemory> {
         if let Some(known) = self.0.packed.memory.get() {
             return Ok(known);
@@ -119,10 +119,10 @@ impl<'p> PackedPass<'p> {
         Ok(self.0.packed.memory.get_or_init(|| made))
     }
 
-    /// Cosines and sines of this pass's positions.
+    /// Returns the cosines and sines for this pass's positions.
     ///
     /// # Errors
-    /// As [`Pass::rotary_tables`].
+    /// Same as [`Pass::rotary_tables`].
     pub fn rotary_tables(self, config: &RotaryConfig) -> Result<Arc<Tables>> {
         self.0.packed.tables.get(config, || {
             let made = self.0.rotary_tables(config, DType::F32, &Device::Cpu)?;
@@ -130,10 +130,10 @@ impl<'p> PackedPass<'p> {
         })
     }
 
-    /// The temperature of this pass's positions, as tables to turn queries by; `None` if it is 1 for all.
+    /// Returns the temperature of this pass's positions as rotation tables, or `None` if it is 1 everywhere.
     ///
     /// # Errors
-    /// As [`Pass::temperatures`].
+    /// Same as [`Pass::temperatures`].
     pub fn temperatures(self, key: TemperatureKey) -> Result<Option<Arc<Tables>>> {
         self.0.packed.temperatures.get(&key, || {
             let made = self.0.temperatures(key, DType::F32, &Device::Cpu)?;
@@ -141,7 +141,7 @@ impl<'p> PackedPass<'p> {
         })
     }
 
-    /// Which rows of relative embeddings this pass's distances have.
+    /// Returns the rows of relative embeddings for this pass's distances.
     pub fn distances(self, config: &DisentangledConfig) -> Result<Arc<DistanceRows>> {
         let seq = self.0.seq;
         self.0
@@ -150,7 +150,7 @@ impl<'p> PackedPass<'p> {
             .get(config, || Ok(Arc::new(DistanceRows::new(config, seq))))
     }
 
-    /// What hides the keys of other chunks, where there is more than one.
+    /// Returns an additive mask that hides keys in other chunks, or `None` if there is only one chunk.
     pub fn chunks(self, chunk: usize) -> Result<Option<Arc<Additive>>> {
         self.0.packed.chunks.get(&chunk, || {
             // Without its padding, a sequence begins with its first chunk.
@@ -162,7 +162,7 @@ impl<'p> PackedPass<'p> {
         })
     }
 
-    /// The linear bias of every head and key.
+    /// Returns the linear bias (ALiBi) of every head and key.
     pub fn alibi(self, key: AlibiKey, keep: Option<&Tensor>) -> Result<Arc<Additive>> {
         self.0.packed.alibi.get(&key, || {
             Additive::new(&self.0.alibi(key, keep, (DType::F64, &Device::Cpu))?).map(Arc::new)
@@ -174,7 +174,7 @@ fn elements(keep: &Tensor) -> Result<Vec<u8>> {
     keep.flatten_all()?.to_vec1()
 }
 
-/// Cosines and sines, `[rows, pairs]`; the rows of one sequence, or of all.
+/// Cosines and sines, `[rows, pairs]`. The rows belong to one sequence that all share, or to all sequences.
 pub(crate) struct Tables {
     pairs: usize,
     cos: Vec<f32>,
@@ -190,7 +190,7 @@ impl Tables {
         }))
     }
 
-    /// The cosines and sines of a row of the batch.
+    /// Returns the cosines and sines for a row of the batch.
     pub fn row(&self, row: usize) -> (&[f32], &[f32]) {
         let rows = self.cos.len() / self.pairs.max(1);
         let at = row % rows.max(1) * self.pairs;

@@ -20,7 +20,7 @@ pub(super) struct Coded {
 }
 
 impl Coded {
-    /// The quantized values of a weight; `None`, if only its elements can be packed.
+    /// Returns the quantized values of a weight, or `None` if the weight must be dequantized for packing.
     pub fn of(weight: &Weight) -> Option<Self> {
         let Weight::Stored(stored) = weight else {
             return None;
@@ -35,13 +35,14 @@ impl Coded {
         })
     }
 
-    /// Whether two weights that have the same input can be packed as one.
+    /// Returns true if two weights that share an input can be packed as one.
     pub fn is_like(&self, other: &Self) -> bool {
         (self.format, &self.order) == (other.format, &other.order)
     }
 }
 
-/// Packs weights that [are alike](Coded::is_like) as one, their outputs side by side; or the two of a gated feed-forward.
+/// Packs weights that [are alike](Coded::is_like) as one, with their outputs side by side, or the gate and up weights
+/// of a gated feed-forward.
 pub(super) fn pack_codes(
     packing: &Packing,
     weights: &[Coded],
@@ -56,7 +57,7 @@ pub(super) fn pack_codes(
     let shape = [d_out.unwrap_or(0), weights[0].dims.1];
     let format = weights[0].format;
     let mut read = |matrix: usize, rows: Range<usize>| {
-        check_packing(2 * rows.len() * shape[1])?; // a byte for each code, beside what they are read from
+        check_packing(2 * rows.len() * shape[1])?; // a byte for each quantized value, beside the file's bytes
         if is_gated {
             return weights[matrix].matrix.coded_rows(rows);
         }

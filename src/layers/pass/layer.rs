@@ -1,27 +1,27 @@
-//! What a pass knows of the layer that runs, and what layers leave for later ones.
+//! The current layer's state in a pass, and the keys and values that later layers share.
 
 use candle_core::{Result, bail};
 
 use super::Pass;
 use crate::{config::AttentionConfig, ops::Value};
 
-/// What a pass knows of the layer that runs.
+/// The current layer's state in a pass.
 #[derive(Clone, Default)]
 pub(crate) struct Layer {
-    /// Its number, if later layers attend to its keys.
+    /// The layer's index, if later layers attend to its keys.
     pub shared_as: Option<usize>,
-    /// The input that it has for itself.
+    /// The per-layer input.
     pub input: Option<Value>,
-    /// Whether it computes no output but that of the pass's last positions.
+    /// True if the layer computes output only for each sequence's last position.
     pub asks_last: bool,
 }
 
-/// What queries of a pass attend to.
+/// The keys and values for a pass's queries.
 #[derive(Clone)]
 pub(crate) struct KeysAndValues {
     pub key: Value,
     pub value: Value,
-    /// Positions of each sequence.
+    /// The number of positions in each sequence.
     pub keys: usize,
 }
 
@@ -31,17 +31,18 @@ impl Pass<'_> {
         self.layer.replace(layer);
     }
 
-    /// The input that the layer has for itself.
+    /// Returns the per-layer input.
     ///
     /// # Errors
-    /// If it has none.
+    /// If the layer has none.
     pub fn layer_input(&self) -> Result<Value> {
         let input = self.layer.borrow().input.clone();
-        let none = "layer input: the block has an input for itself, which its stack makes; run the block there";
+        let none = "layer input: the block needs a per-layer input, which its stack computes; run the block in its stack";
         self.asked_rows(input.ok_or_else(|| candle_core::Error::msg(none))?)
     }
 
-    /// The pass of the positions whose output is requested of the layer that runs: this one, or that of the last positions.
+    /// Returns the pass for the positions whose output the current layer computes: this pass, or the pass for only
+    /// the last positions.
     pub fn asked(&self) -> &Self {
         match &self.last {
             Some(last) if self.layer.borrow().asks_last => last,
@@ -49,7 +50,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Among the rows of all positions, those of the requested ones.
+    /// Selects the rows at the requested positions.
     pub fn asked_rows(&self, rows: Value) -> Result<Value> {
         match self.asked().seq == self.seq {
             true => Ok(rows),
@@ -57,34 +58,34 @@ impl Pass<'_> {
         }
     }
 
-    /// Keeps the keys and values of the layer that runs, if later ones attend to them.
+    /// Keeps the current layer's keys and values, if later layers attend to them.
     pub fn share_keys(&self, of: &KeysAndValues) {
         if let Some(layer) = self.layer.borrow().shared_as {
             self.put_shared(layer, of.clone());
         }
     }
 
-    /// Keeps keys and values of a layer.
+    /// Keeps a layer's keys and values.
     pub fn put_shared(&self, layer: usize, of: KeysAndValues) {
         self.shared.borrow_mut().push((layer, of));
     }
 
-    /// The keys and values of a layer, if it has run and shares them.
+    /// Returns a layer's keys and values, if it has run and shares them.
     pub fn shared_of(&self, layer: usize) -> Option<KeysAndValues> {
         let shared = self.shared.borrow();
         let found = shared.iter().find(|(of, _)| *of == layer);
         found.map(|(_, keys)| keys.clone())
     }
 
-    /// The keys and values of the earlier layer that an attention reads.
+    /// Returns the keys and values from the earlier layer that an attention reads.
     ///
     /// # Errors
-    /// If that has not run.
+    /// If that layer has not run.
     pub fn shared_keys(&self, config: &AttentionConfig) -> Result<KeysAndValues> {
         match config.shared_keys.and_then(|layer| self.shared_of(layer)) {
             Some(shared) => Ok(shared),
             None => bail!(
-                "attention: the keys and values are those of layer {:?}, which has not run; run the block in its stack",
+                "attention: keys and values come from layer {:?}, which has not run; run the block in its stack",
                 config.shared_keys
             ),
         }

@@ -4,14 +4,14 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::{AlibiConfig, AlibiRounding, AlibiSlopes};
 
-/// The bias of every head and key, `[batch or 1, n_heads, 1, keys]` on the CPU: `slope · (key - last key)`, where the
-/// last key is the last that `keep` `[batch, keys]` keeps.
+/// Returns the bias of every head and key, `[batch or 1, n_heads, 1, keys]` on the CPU: `slope · (key - last key)`.
+/// The last key is the last one that `keep` `[batch, keys]` keeps.
 ///
-/// Softmax is invariant to a constant that all scores of a query share, so a bias by key alone gives what a bias by
-/// distance gives. Counted from the last key that is kept, it has the same bits however long the padding behind is.
-/// Where the layout of slopes is BLOOM's, positions that `keep` drops in the middle are not counted, as in
-/// transformers' `build_alibi_tensor`. Rounded products also depend on where counting starts: there it is at the
-/// first position that is kept.
+/// Softmax is invariant to a constant shared by all scores for a query, so a bias by key has the same result as a
+/// bias by distance. Because keys are counted from the last kept key, the padding after it does not change any bits.
+/// With BLOOM's slopes, positions that `keep` drops in the middle are not counted, as in transformers'
+/// `build_alibi_tensor`. Rounded products also depend on where counting starts: with BLOOM's slopes it starts at the
+/// first kept position.
 pub fn alibi_bias(
     config: &AlibiConfig,
     n_heads: usize,
@@ -52,12 +52,12 @@ pub fn alibi_bias(
     Tensor::from_vec(bias, (batch, n_heads, 1, keys), &Device::Cpu)
 }
 
-/// The nearest bfloat16.
+/// Rounds to the nearest bfloat16.
 fn bf16(value: f64) -> f64 {
     half::bf16::from_f64(value).to_f64()
 }
 
-/// One slope per head.
+/// Returns one slope per head.
 fn slopes(layout: AlibiSlopes, n_heads: usize) -> Vec<f64> {
     // `2^(-max·i/n)` for i from 1 to n.
     let geometric = |n: usize, max: f64| (1..=n).map(move |i| (-max * i as f64 / n as f64).exp2());
@@ -90,7 +90,7 @@ fn slopes(layout: AlibiSlopes, n_heads: usize) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Values of transformers 5.23's `build_alibi_tensor` (BLOOM) and `build_mpt_alibi_tensor`.
+    /// Compares with transformers 5.23's `build_alibi_tensor` (BLOOM) and `build_mpt_alibi_tensor`.
     #[test]
     fn slopes_are_those_of_bloom_and_mpt() {
         assert_eq!(

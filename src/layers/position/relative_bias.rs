@@ -6,8 +6,8 @@ use crate::config::{RelativeBiasConfig, Visibility};
 use crate::layers::ParameterSource;
 use crate::ops::{self, Buckets, Constants};
 
-/// A learned relative position bias: adds `table[bucket(key - query), head]` to the scores, as transformers'
-/// `T5Attention.compute_bias` and `MPNetEncoder.compute_position_bias` do.
+/// A learned relative position bias. It adds `table[bucket(key - query), head]` to the scores, like transformers'
+/// `T5Attention.compute_bias` and `MPNetEncoder.compute_position_bias`.
 #[derive(Clone, Debug)]
 pub struct RelativeBias {
     table: Tensor, // [n_buckets, n_heads]
@@ -16,11 +16,12 @@ pub struct RelativeBias {
 }
 
 impl RelativeBias {
-    /// Gets `weight` `[n_buckets, n_heads]` from `vb`. Under causal attention all buckets describe earlier positions.
+    /// Creates the layer with `weight` `[n_buckets, n_heads]` from `vb`. With causal attention, all buckets are for
+    /// earlier positions.
     ///
     /// # Errors
-    /// If the table is missing or has another shape, or the buckets cannot be told apart: half of those of a direction are one
-    /// distance each, and `max_distance` lies beyond.
+    /// If the table is missing or has another shape, or the buckets do not reach `max_distance`: half of the buckets
+    /// in a direction hold one distance each, and `max_distance` must lie beyond them.
     pub fn new<'p>(
         config: &RelativeBiasConfig,
         visibility: Visibility,
@@ -40,12 +41,12 @@ impl RelativeBias {
         })
     }
 
-    /// The table, `[n_buckets, n_heads]`.
+    /// Returns the table, `[n_buckets, n_heads]`.
     pub fn table(&self) -> &Tensor {
         &self.table
     }
 
-    /// The same with another table of the same shape.
+    /// Returns the same layer with another table of the same shape.
     pub(crate) fn with_table(&self, table: Tensor) -> Self {
         Self {
             table,
@@ -53,7 +54,7 @@ impl RelativeBias {
         }
     }
 
-    /// The bias `[1, n_heads, queries, keys]` for the last `queries` of `keys` positions.
+    /// Returns the bias `[1, n_heads, queries, keys]` for the last `queries` of `keys` positions.
     ///
     /// # Errors
     /// If there are more queries than keys.
@@ -61,7 +62,7 @@ impl RelativeBias {
         self.kept_bias(queries, keys, &Constants::default())
     }
 
-    /// As [`Self::bias`], with what earlier calls have left on the table's device.
+    /// Returns the bias like [`Self::bias`], with constants that earlier calls left on the table's device.
     pub(crate) fn kept_bias(
         &self,
         queries: usize,
@@ -69,7 +70,7 @@ impl RelativeBias {
         constants: &Constants,
     ) -> Result<Tensor> {
         if queries > keys {
-            bail!("relative bias: {queries} queries of {keys} positions, expected at most as many");
+            bail!("relative bias: {queries} queries, expected at most {keys}, the number of keys");
         }
         let before = keys - queries;
         let bucket = |query: usize, key: usize| self.bucket(key as i64 - (before + query) as i64);
@@ -82,7 +83,7 @@ impl RelativeBias {
         ops::relative_bias(&self.table, &buckets, constants)
     }
 
-    /// The row of the table for a key `relative` positions after the query.
+    /// Returns the table row for a key `relative` positions after the query.
     fn bucket(&self, relative: i64) -> u32 {
         let (n_buckets, exact) = (
             self.config.n_one_sided(self.visibility),
@@ -96,7 +97,8 @@ impl RelativeBias {
         if distance < exact {
             return (first + distance) as u32;
         }
-        // transformers takes the logarithm in f32 and truncates: so do we, for the same bucket at the edges.
+        // The logarithm is taken in f32 and truncated, as in transformers, so that distances at the edges have the
+        // same bucket.
         let log = (distance as f32 / exact as f32).ln();
         let span = (self.config.max_distance as f64 / exact as f64).ln() as f32;
         let beyond = (log / span * (n_buckets - exact) as f32) as usize;
@@ -121,7 +123,7 @@ mod tests {
         relative.iter().map(|&r| bias.bucket(r)).collect()
     }
 
-    /// Values of transformers 5.23's `T5Attention._relative_position_bucket`.
+    /// Compares with transformers 5.23's `T5Attention._relative_position_bucket`.
     #[test]
     fn buckets_are_those_of_t5() {
         let relative = [

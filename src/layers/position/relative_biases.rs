@@ -6,12 +6,12 @@ use super::RelativeBias;
 use crate::config::{BlockConfig, RelativeBiasSpan, StackConfig};
 use crate::layers::ParameterSource;
 
-/// None, one that all blocks share, or one for each block.
+/// The relative position biases of a stack: none, one that all blocks share, or one for each block.
 #[derive(Clone, Debug)]
 pub(crate) struct RelativeBiases(Vec<RelativeBias>);
 
 impl RelativeBiases {
-    /// Gets `relative_bias`, or `blocks.{i}.relative_bias` for each block, from `vb`.
+    /// Creates `relative_bias`, or `blocks.{i}.relative_bias` for each block, from `vb`.
     pub fn new(config: &StackConfig, vb: &ParameterSource) -> Result<Self> {
         let Some(bias) = &config.relative_bias else {
             return Ok(Self(vec![]));
@@ -32,22 +32,22 @@ impl RelativeBiases {
         Ok(Self(biases.into_iter().map(get).collect::<Result<_>>()?))
     }
 
-    /// All of them.
+    /// Returns all biases.
     pub fn as_slice(&self) -> &[RelativeBias] {
         &self.0
     }
 
-    /// That of all blocks.
+    /// Returns the bias that all blocks share.
     pub fn shared(&self) -> Option<&RelativeBias> {
         self.0.first().filter(|_| self.0.len() == 1)
     }
 
-    /// That of a block alone.
+    /// Returns the bias of a single block.
     pub fn own(&self, block: usize) -> Option<&RelativeBias> {
         self.0.get(block).filter(|_| self.0.len() > 1)
     }
 
-    /// The same with other tables of the same shapes.
+    /// Returns the biases with other tables of the same shapes.
     pub fn try_map(&self, map: impl FnMut(&RelativeBias) -> Result<RelativeBias>) -> Result<Self> {
         Ok(Self(self.0.iter().map(map).collect::<Result<_>>()?))
     }

@@ -1,4 +1,4 @@
-//! The embeddings of distances that the blocks of disentangled attention share (DeBERTa).
+//! The relative embeddings that the blocks of disentangled attention share (DeBERTa).
 
 use std::{ops::Range, sync::Arc};
 
@@ -8,7 +8,7 @@ use candle_nn::Init;
 use crate::config::{DisentangledConfig, RelativeEmbeddingsConfig, getters};
 use crate::layers::{Norm, ParameterSource};
 
-/// A table with an embedding for each distance of a key from a query, or for several, normalised where a norm is configured:
+/// A table with an embedding for each relative distance or range of distances, normalized if a norm is configured:
 /// transformers' `DebertaV2Encoder.get_rel_embedding`.
 #[derive(Clone, Debug)]
 pub struct RelativeEmbeddings {
@@ -17,7 +17,8 @@ pub struct RelativeEmbeddings {
 }
 
 impl RelativeEmbeddings {
-    /// Gets `relative_embeddings` `[n_rows, d_model]` and, if configured, `relative_embeddings_norm` from `vb`.
+    /// Creates the layer with `relative_embeddings` `[n_rows, d_model]` and, if configured,
+    /// `relative_embeddings_norm` from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -43,11 +44,11 @@ impl RelativeEmbeddings {
     getters! {
         /// The table, `[n_rows, d_model]`.
         table(&self) -> &Tensor => &self.table;
-        /// The norm of its rows, if any.
+        /// The norm of the rows, if any.
         norm(&self) -> Option<&Norm> => self.norm.as_ref();
     }
 
-    /// The rows as blocks read them, `[n_rows, d_model]`.
+    /// Returns the normalized rows, `[n_rows, d_model]`.
     pub fn rows(&self) -> Result<Tensor> {
         match &self.norm {
             Some(norm) => norm.forward(&self.table),
@@ -56,24 +57,24 @@ impl RelativeEmbeddings {
     }
 }
 
-/// The rows of relative embeddings that the distances of a sequence have.
+/// The rows of relative embeddings for the distances within a sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct DistanceRows {
-    /// The rows of the table that are there.
+    /// The range of table rows in use.
     pub range: Range<usize>,
-    /// Of these, the row for each distance `query - key` from `1 - seq` to `seq - 1`.
+    /// Within the range, the row for each distance `query - key` from `1 - seq` to `seq - 1`.
     pub rows: Arc<[u32]>,
 }
 
 impl DistanceRows {
-    /// Of sequences of so many positions: with the rows alone that they read.
+    /// Returns the rows for sequences with `seq` positions. The range holds only the rows that they read.
     pub fn new(config: &DisentangledConfig, seq: usize) -> Self {
-        // Of a distance further away, the row is never further up.
+        // A larger distance never has a higher row.
         let last = (seq as i64 - 1).max(0);
         Self::within(config.row(-last)..config.row(last) + 1, config, seq)
     }
 
-    /// As [`Self::new`], with all rows of the table.
+    /// Returns the rows like [`Self::new`], with all rows of the table in the range.
     pub fn of_all(config: &DisentangledConfig, seq: usize) -> Self {
         Self::within(0..2 * config.span, config, seq)
     }

@@ -1,4 +1,4 @@
-//! Cosine and sine tables of rotary position embeddings, with every scaling of transformers.
+//! Cosine and sine tables for rotary position embeddings, with all scalings that transformers has.
 
 use std::{cell::OnceCell, f64::consts::TAU, ops::Range};
 
@@ -11,8 +11,8 @@ use crate::ops::{Constants, Route, route, uploaded};
 
 /// The cosine and sine tables of a rotary position embedding, each `[batch or 1, seq, pairs]`.
 ///
-/// Angles are computed in f64 and rounded once, to f32 or f64: in half precision, the angles of positions
-/// beyond a few hundred would be noise.
+/// Angles are computed in f64 and rounded once, to f32 or f64. In half precision, angles for positions beyond a few
+/// hundred would be noise.
 #[derive(Clone, Debug)]
 pub struct RotaryTables {
     /// Cosines.
@@ -22,7 +22,8 @@ pub struct RotaryTables {
 }
 
 impl RotaryTables {
-    /// Tables that turn by nothing and multiply queries of so many pairs by a temperature; `None` if it is 1 for all.
+    /// Returns tables that rotate by an angle of 0 and multiply queries with `pairs` pairs by a temperature, or
+    /// `None` if the temperature is 1 everywhere.
     pub(crate) fn of_temperature(
         (temperature, pairs): (PositionTemperature, usize),
         positions: &[Vec<u32>],
@@ -45,7 +46,8 @@ impl RotaryTables {
         Ok(Some(Self { cos, sin }))
     }
 
-    /// Computes the tables for the given positions: one row for all sequences or one for each, all of the same length.
+    /// Computes the tables for the given positions: one row for all sequences or one row each, all with the same
+    /// length.
     pub fn new(
         config: &RotaryConfig,
         positions: &[Vec<u32>],
@@ -55,8 +57,8 @@ impl RotaryTables {
         Self::of_axes(config, &[positions], (dtype, device))
     }
 
-    /// The tables for positions of one number, or for those of time, row and column
-    /// ([`TokenAxes`](crate::config::TokenAxes)), all of one shape.
+    /// Computes the tables for positions with one axis, or with time, row and column
+    /// ([`TokenAxes`](crate::config::TokenAxes)), all with one shape.
     pub(crate) fn of_axes<R: AsRef<[Vec<u32>]>>(
         config: &RotaryConfig,
         of_axes: &[R],
@@ -65,7 +67,7 @@ impl RotaryTables {
         let all = of_axes.iter().flat_map(AsRef::as_ref).flatten();
         let last = all.max().copied().unwrap_or(0);
         let (frequencies, factor) = frequencies(config, last as usize + 1);
-        // Which position each pair turns by.
+        // The axis by which each pair rotates.
         let axis = |pair| match config.axes {
             Some(RotaryAxes::Tokens(axes)) if of_axes.len() > 1 => axes.axis(pair),
             _ => 0,
@@ -87,7 +89,7 @@ impl RotaryTables {
         Self::of_angles((angles.collect(), shape), factor, place)
     }
 
-    /// The tables of an image's patches, down and across, behind so many tokens that do not turn
+    /// Computes the tables for an image's patches, down and across, after front tokens that do not rotate
     /// ([`PatchAxes`](crate::config::PatchAxes)).
     pub(crate) fn of_patches(
         config: &RotaryConfig,
@@ -114,7 +116,7 @@ impl RotaryTables {
         Self::of_angles((front.chain(angles).collect(), shape), 1.0, place)
     }
 
-    /// The cosines and sines of angles, times `factor`.
+    /// Computes the cosines and sines of angles, times `factor`.
     fn of_angles(
         (angles, shape): (Vec<f64>, [usize; 3]),
         factor: f64,
@@ -137,7 +139,7 @@ impl RotaryTables {
 }
 
 impl RotaryTables {
-    /// The tables of a range of positions out of longer ones that stay on a device; `None` on the CPU, and where they
+    /// Returns a range out of longer tables that stay on a device. Returns `None` on the CPU, and for scalings that
     /// depend on the length.
     pub(crate) fn kept(
         config: &RotaryConfig,
@@ -153,7 +155,7 @@ impl RotaryTables {
             return Ok(None);
         }
         let n = range.end.next_power_of_two().max(LEAST_KEPT);
-        // Both are made for the first that is missing.
+        // Both are computed for the first that is missing.
         let made = OnceCell::new();
         let all = || -> Result<&Self> {
             if let Some(made) = made.get() {
@@ -174,10 +176,10 @@ impl RotaryTables {
     }
 }
 
-/// Positions of the shortest tables that are kept.
+/// The number of positions in the shortest tables that stay on a device.
 const LEAST_KEPT: usize = 512;
 
-/// Radians per position of every pair, and the factor on cosine and sine, for sequences up to `seq`.
+/// Returns radians per position for every pair, and the factor on cosine and sine, for sequences up to `seq`.
 ///
 /// transformers' `ROPE_INIT_FUNCTIONS`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_rope_utils.py>).
@@ -287,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Values of transformers 5.23's `_compute_longrope_parameters`, in f32.
+    /// Compares with transformers 5.23's `_compute_longrope_parameters`, in f32.
     #[test]
     fn longrope_changes_its_divisors_behind_the_original_length() {
         let scaling = || RotaryScaling::LongRope {
@@ -303,7 +305,7 @@ mod tests {
         assert_frequencies(10_000.0, scaling(), 9, long);
     }
 
-    /// Values of transformers 5.23's `_compute_proportional_rope_parameters` for half of a head, in f32.
+    /// Compares with transformers 5.23's `_compute_proportional_rope_parameters` for half a head, in f32.
     #[test]
     fn the_last_pairs_of_a_proportional_rotation_stand_still() {
         let scaling = RotaryScaling::Proportional {
@@ -314,7 +316,7 @@ mod tests {
         assert_eq!(frequencies(&config, 1).0, [0.25, 0.025, 0.0, 0.0]);
     }
 
-    /// Values of transformers 5.23's `_compute_yarn_parameters`, in f32.
+    /// Compares with transformers 5.23's `_compute_yarn_parameters`, in f32.
     #[test]
     fn yarns_ramp_ends_within_the_head() {
         let scaling = RotaryScaling::Yarn {

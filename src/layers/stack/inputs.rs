@@ -1,4 +1,4 @@
-//! What a stack makes for each of its layers.
+//! Inputs that a stack computes for each of its layers.
 
 use candle_core::{Result, bail};
 
@@ -7,7 +7,7 @@ use crate::layers::{TransformerBlock, own::gemma::LayerInputs, pass::Layer, pass
 use crate::ops::Value;
 
 impl Stack {
-    /// The inputs that the layers of a pass have for themselves, side by side.
+    /// Computes the per-layer inputs of a pass, side by side.
     pub(crate) fn inputs_of_layers(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
         let (words, train) = (pass.context.layer_inputs(), pass.context.train());
         match (&self.shared.layer_inputs, words) {
@@ -44,9 +44,9 @@ impl Stack {
     }
 }
 
-/// What a stack says that is given words for the inputs of its layers, which have none.
+/// Refuses token rows for a stack without per-layer inputs.
 fn unread_words<T>() -> Result<T> {
     bail!(
-        "stack: rows of words for the inputs of layers, but its layers have none; leave out with_layer_inputs"
+        "stack: token rows for per-layer inputs are given, but the stack has no such inputs; leave out with_layer_inputs"
     )
 }

@@ -1,4 +1,4 @@
-//! What the blocks of a stack share.
+//! Layers that the blocks of a stack share.
 
 use candle_core::Result;
 
@@ -8,7 +8,7 @@ use crate::layers::position::RelativeBiases;
 use crate::layers::visit::parts;
 use crate::layers::{Norm, ParameterSource, RelativeEmbeddings};
 
-/// The parts of a stack that belong to no block.
+/// The layers of a stack that belong to no single block.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedParts {
     pub relative_biases: RelativeBiases,
@@ -19,7 +19,7 @@ pub(crate) struct SharedParts {
 }
 
 impl SharedParts {
-    /// Gets those that are configured.
+    /// Creates the configured layers with parameters from `vb`.
     pub fn new(config: &StackConfig, vb: &ParameterSource) -> Result<Self> {
         let first = config.blocks.first().map(|block| &block.attention);
         let d_model = first.map_or(0, |first| first.d_model);

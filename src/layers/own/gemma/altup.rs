@@ -1,4 +1,4 @@
-//! Several streams of hidden states, of which blocks compute one: alternating updates (Gemma 3n).
+//! Alternating updates (AltUp, Gemma 3n). A layer's hidden state has several streams, and a block computes one.
 
 use candle_core::{Device, Result, Tensor, bail};
 use candle_nn::Init;
@@ -7,7 +7,7 @@ use crate::config::{Activation, AltUpConfig, LinearConfig, NormConfig, NormWeigh
 use crate::layers::{Linear, Norm, ParameterSource, visit::parts};
 use crate::ops::{Value, uploaded};
 
-/// How a block predicts its streams, and corrects them: see [`AltUpConfig`].
+/// The prediction and correction of a block's AltUp streams: see [`AltUpConfig`].
 ///
 /// transformers' `Gemma3nTextAltUp`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>.
@@ -18,16 +18,16 @@ pub(crate) struct AltUp {
     pub router_norm: Norm,
     /// `[n_streams, d_model]`
     pub router: Linear,
-    /// The map to the coefficients of predictions, `[n_streams², n_streams]`.
+    /// The projection to the prediction coefficients, `[n_streams², n_streams]`.
     pub prediction: Linear,
-    /// The map to the coefficients of corrections, `[n_streams, n_streams]`.
+    /// The projection to the correction coefficients, `[n_streams, n_streams]`.
     pub correction: Linear,
-    /// Factors on the active stream as the block's own input meets it, `[d_model]`.
+    /// Factors on the active stream before the per-layer input's gate, `[d_model]`.
     pub input_scale: Tensor,
 }
 
 impl AltUp {
-    /// Gets `router_norm`, `router`, `prediction`, `correction` and `input_scale.weight` from `vb`.
+    /// Creates the layer with `router_norm`, `router`, `prediction`, `correction` and `input_scale.weight` from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -48,22 +48,22 @@ impl AltUp {
         })
     }
 
-    /// The width of one stream.
+    /// Returns the width of one stream.
     fn d_model(&self) -> usize {
         self.router_norm.config().d_model
     }
 
-    /// The coefficients that `map` makes of rows, in f32 or wider.
+    /// Returns the coefficients that `map` computes from rows, in f32 or wider.
     fn coefficients(&self, x: &Value, map: &Linear, train: bool) -> Result<Value> {
         let normal = self.router_norm.apply(x)?;
         let routed = self.router.apply(&normal, None, train)?;
-        // Scaled behind the product, which rounds once.
+        // Scaled after the product, which rounds once.
         let routed = routed.scale(1.0 / self.d_model() as f64)?;
         let routed = routed.activate(Activation::Tanh)?;
         map.apply(&routed, None, train)?.widened()
     }
 
-    /// What the streams `x` that lie side by side are predicted to be.
+    /// Predicts all streams from the streams `x`, which lie side by side.
     pub(in crate::layers) fn predicted(&self, x: &Value, train: bool) -> Result<Vec<Value>> {
         let (n, dtype) = (self.config.n_streams, x.dtype());
         let streams = apart(x, n)?;
@@ -82,7 +82,7 @@ impl AltUp {
         (0..n).map(predicted).collect()
     }
 
-    /// The predictions, corrected by what the block made of the active one.
+    /// Corrects the predicted streams by the block's output for the active one.
     pub(in crate::layers) fn corrected(
         &self,
         predicted: &[Value],
@@ -104,26 +104,26 @@ impl AltUp {
 
 parts!(AltUp: Self { router, prediction, correction, .. } => [] [router, prediction, correction]);
 
-/// What makes the streams of a stack's input, and its output of them.
+/// The layers that make a stack's input into AltUp streams, and the streams into the output.
 ///
-/// Of the input `x`, the first stream is `x` and stream `i` is `spread_i(x)`, scaled to the root mean square of `x`. The output
-/// is the mean of the first stream and of `merge_i` of each other, scaled to that of the first. What is below a mean square
-/// of 10⁻⁵ is scaled as if it had that one (transformers' `Gemma3nTextModel`).
+/// For an input `x`, the first stream is `x`, and stream `i` is `spread_i(x)`, scaled to the root mean square of `x`.
+/// The output is the mean of the first stream and `merge_i` of each other stream, scaled to the first stream's root
+/// mean square. Mean squares below 10⁻⁵ are replaced by 10⁻⁵ (transformers' `Gemma3nTextModel`).
 #[derive(Clone, Debug)]
 pub(crate) struct Streams {
-    /// The maps to each stream but the first.
+    /// The projections to each stream but the first.
     pub spread: Vec<Linear>,
-    /// The maps back.
+    /// The projections back.
     pub merge: Vec<Linear>,
 }
 
-/// What streams of smaller mean squares are scaled as.
+/// The lower bound on the mean square of a stream.
 const LEAST_SQUARE: f64 = 1e-5;
-/// Added to squares of which a root divides, and beyond the digits of any but zeros.
+/// A tiny epsilon for root mean squares. It changes only rows of zeros.
 const TINY: f64 = 1e-30;
 
 impl Streams {
-    /// Gets `altup.spread.{i}` and `altup.merge.{i}` from `vb`, of each stream `i` but the first, counted from 0.
+    /// Creates `altup.spread.{i}` and `altup.merge.{i}` from `vb`, for each stream `i` but the first, counted from 0.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -144,7 +144,7 @@ impl Streams {
         1 + self.spread.len()
     }
 
-    /// The streams of an input, side by side.
+    /// Returns the streams for an input, side by side.
     pub(in crate::layers) fn opened(&self, x: &Value, train: bool) -> Result<Value> {
         let others = self.spread.iter().map(|map| {
             let mapped = map.apply(x, None, train)?;
@@ -154,7 +154,7 @@ impl Streams {
         side_by_side(std::iter::once(x).chain(&others))
     }
 
-    /// The output of streams that lie side by side.
+    /// Returns the output for streams that lie side by side.
     pub(in crate::layers) fn merged(&self, x: &Value, train: bool) -> Result<Value> {
         let streams = apart(x, self.n_streams())?;
         let mut sum = streams[0].widened()?;
@@ -170,18 +170,18 @@ impl Streams {
 
 parts!(Streams: Self { spread, merge } => [] [spread, merge]);
 
-/// Each row with the root mean square of the same row of `like`.
+/// Scales each row to the root mean square of the same row in `like`.
 fn scaled_to(x: &Value, like: &Value) -> Result<Value> {
     let (unit, root) = with_root(x)?;
     let (_, target) = with_root(like)?;
-    // Of one below the least square its root would be too large a divisor.
+    // Below the least mean square, the division would use too large a root.
     let share = root.scale(LEAST_SQUARE.sqrt().recip())?;
     let share = share.clamp([f64::NEG_INFINITY, 1.0])?;
     let factor = target.gate(&share, Activation::Identity, None)?;
     unit.times_column(&factor)?.to_dtype(x.dtype())
 }
 
-/// Each row divided by its root mean square, and those roots as a column, in f32 or wider.
+/// Returns each row divided by its root mean square, and the roots as a column, in f32 or wider.
 fn with_root(x: &Value) -> Result<(Value, Value)> {
     let wide = x.widened()?;
     let norm = NormConfig::rms_norm(wide.width(), TINY).with_weight(NormWeight::Absent);
@@ -192,10 +192,10 @@ fn with_root(x: &Value) -> Result<(Value, Value)> {
     Ok((unit, root))
 }
 
-/// Streams that lie side by side.
+/// Splits rows into streams.
 ///
 /// # Errors
-/// If rows are not so many streams.
+/// If the row width is not a multiple of `n_streams`.
 pub(in crate::layers) fn apart(x: &Value, n_streams: usize) -> Result<Vec<Value>> {
     let all = x.width();
     if n_streams == 0 || !all.is_multiple_of(n_streams) {
@@ -206,7 +206,7 @@ pub(in crate::layers) fn apart(x: &Value, n_streams: usize) -> Result<Vec<Value>
     Ok((0..n_streams).map(part).collect())
 }
 
-/// Streams as one value.
+/// Joins streams side by side.
 pub(in crate::layers) fn side_by_side<'v>(
     streams: impl Iterator<Item = &'v Value>,
 ) -> Result<Value> {

@@ -1,4 +1,4 @@
-//! What a block adds to its attention's output besides the residual: a learned augmented residual.
+//! LAuReL, a learned augmented residual (Gemma 3n).
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -8,9 +8,9 @@ use crate::config::{LinearConfig, NormConfig};
 use crate::layers::{Linear, Norm, ParameterSource, visit::parts};
 use crate::ops::Value;
 
-/// Adds to the output `y` of an attention sublayer what a low rank makes of its normalised input `n`:
-/// `(y + n + norm(up(down(n)))) / √2` (LAuReL, Menghani et al. 2024, <https://arxiv.org/abs/2411.07501>), as transformers'
-/// `Gemma3nTextLaurelBlock`
+/// A learned augmented residual. It adds a low-rank projection of the attention's normalized input `n` to the
+/// attention sublayer's output `y`: `(y + n + norm(up(down(n)))) / √2` (LAuReL, Menghani et al. 2024,
+/// <https://arxiv.org/abs/2411.07501>), like transformers' `Gemma3nTextLaurelBlock`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>).
 #[derive(Clone, Debug)]
 pub(crate) struct Laurel {
@@ -22,7 +22,7 @@ pub(crate) struct Laurel {
 }
 
 impl Laurel {
-    /// Gets `down`, `up` and `norm` from `vb`.
+    /// Creates the layer with `down`, `up` and `norm` from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -38,7 +38,7 @@ impl Laurel {
         })
     }
 
-    /// `(y + n + norm(up(down(n)))) / √2`.
+    /// Computes `(y + n + norm(up(down(n)))) / √2`.
     pub(in crate::layers) fn apply(&self, n: &Value, y: &Value, train: bool) -> Result<Value> {
         let low_rank = self.down.apply(n, None, train)?;
         let added = self.norm.apply(&self.up.apply(&low_rank, None, train)?)?;

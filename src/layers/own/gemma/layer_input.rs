@@ -1,4 +1,4 @@
-//! Inputs that each layer of a stack has for itself: per-layer embeddings (Gemma 3n and 4).
+//! Per-layer inputs (per-layer embeddings of Gemma 3n and 4).
 
 use candle_core::{Result, Tensor, bail};
 
@@ -6,8 +6,8 @@ use crate::config::{Activation, LayerInputConfig, LinearConfig, NormConfig};
 use crate::layers::{Linear, Norm, ParameterSource, visit::parts};
 use crate::ops::Value;
 
-/// Makes the inputs of all layers from a stack's own: of its rows `x` and the parts `w` of their words' rows, those of a layer
-/// are `(norm(projection(x) / √d_model) + w) / √2`, or the norm alone where no words are given.
+/// Computes the inputs of all layers from a stack's input rows `x` and token rows `w`. A layer's input is
+/// `(norm(projection(x) / √d_model) + w) / √2`, or only the norm if there are no token rows.
 ///
 /// transformers' `Gemma4TextModel.project_per_layer_inputs`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>.
@@ -15,12 +15,12 @@ use crate::ops::Value;
 pub(crate) struct LayerInputs {
     /// `[n_layers · width, d_model]`
     pub projection: Linear,
-    /// The norm of each layer's part.
+    /// The norm for each layer's part.
     pub norm: Norm,
 }
 
 impl LayerInputs {
-    /// Gets `layer_inputs.projection` and `layer_inputs.norm` from `vb`, for so many layers of this width.
+    /// Creates `layer_inputs.projection` and `layer_inputs.norm` from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -38,13 +38,13 @@ impl LayerInputs {
         })
     }
 
-    /// The width of one layer's input.
+    /// Returns the width of one layer's input.
     pub fn width(&self) -> usize {
         self.norm.config().d_model
     }
 
     /// # Errors
-    /// If the rows of words are not as many as those of `x`, or not as wide as all inputs.
+    /// If token rows and `x` differ in number, or a token row is not as wide as all inputs together.
     fn check_words(&self, x: &[usize], words: &Tensor) -> Result<()> {
         let rows = |dims: &[usize]| {
             dims[..dims.len().saturating_sub(1)]
@@ -54,13 +54,13 @@ impl LayerInputs {
         let (found, width) = (words.dims(), self.projection.shape().0);
         if found.last() != Some(&width) || rows(found) != rows(x) {
             bail!(
-                "layer inputs: words of {found:?} for hidden states of {x:?}, expected rows of {width}"
+                "layer inputs: token rows have shape {found:?} for hidden states {x:?}, expected a last dimension of {width}"
             );
         }
         Ok(())
     }
 
-    /// The inputs of all layers side by side, `[.., n_layers · width]`.
+    /// Returns the inputs of all layers side by side, `[.., n_layers · width]`.
     pub(in crate::layers) fn apply(
         &self,
         x: &Value,
@@ -88,15 +88,15 @@ impl LayerInputs {
 
 parts!(LayerInputs: Self { projection, .. } => [] [projection]);
 
-/// Of the sum of projection and words.
+/// The factor on the sum of projection and token rows.
 const FACTOR_OF_SUM: f64 = std::f64::consts::FRAC_1_SQRT_2;
 
 fn factor_of_projection(d_model: usize) -> f64 {
     1.0 / (d_model as f64).sqrt()
 }
 
-/// What a block makes of the input that it has for itself: `output(act(gate(x)) · input)`, which a
-/// [`Sublayer`](crate::Sublayer) normalises and adds to `x`.
+/// The gate for a block's per-layer input: `output(act(gate(x)) · input)`. A [`Sublayer`](crate::Sublayer) normalizes
+/// it and adds it to `x`.
 #[derive(Clone, Debug)]
 pub(crate) struct GatedInput {
     /// `[width, d_model]`
@@ -107,7 +107,7 @@ pub(crate) struct GatedInput {
 }
 
 impl GatedInput {
-    /// Gets `gate` and `output` from `vb`.
+    /// Creates the layer with `gate` and `output` from `vb`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -130,7 +130,7 @@ impl GatedInput {
         })
     }
 
-    /// The output, added to `residual`.
+    /// Computes the output and adds it to `residual`.
     pub(in crate::layers) fn apply(
         &self,
         x: &Value,

@@ -1,4 +1,4 @@
-//! What blocks and stacks of Gemma 3n and 4 have beside attention and feed-forward.
+//! The parts of Gemma 3n and Gemma 4 blocks beside attention and feed-forward.
 
 use candle_core::{Result, Tensor};
 use candle_nn::Init;
@@ -20,17 +20,17 @@ pub(crate) use layer_input::{GatedInput, LayerInputs};
 /// The parts of a block beside attention and feed-forward.
 #[derive(Clone, Debug)]
 pub(crate) struct Beside {
-    /// The sublayer of the input that the block has for itself, after the feed-forward.
+    /// The sublayer for the per-layer input, after the feed-forward.
     pub layer_input: Option<Sublayer<GatedInput>>,
-    /// The number `[1]` that the output is multiplied by.
+    /// The factor `[1]` on the block's output.
     pub output_scale: Option<Tensor>,
     pub laurel: Option<Laurel>,
-    /// The streams of which the block computes one.
+    /// The AltUp streams. The block computes one of them.
     pub altup: Option<AltUp>,
 }
 
 impl Beside {
-    /// Gets the configured parts from `vb`; `None` of a block without any.
+    /// Creates the configured parts from `vb`, or `None` for a block without any.
     pub fn new(config: &BlockConfig, vb: &ParameterSource) -> Result<Option<Box<Self>>> {
         let input = config.layer_input.as_ref().map(|input| {
             let inner = GatedInput::new(input, config.d_model(), vb.pp("layer_input"))?;
@@ -66,7 +66,7 @@ impl Beside {
         Ok((!is_plain).then(|| Box::new(beside)))
     }
 
-    /// The output of a block whose attention and feed-forward are `branches`.
+    /// Computes the output of a block. `branches` computes its attention and feed-forward.
     pub(in crate::layers) fn around(
         &self,
         x: Value,
@@ -91,8 +91,8 @@ impl Beside {
         }
     }
 
-    /// The streams behind the block, side by side: the active one computed, all corrected, and the block's own input added to
-    /// all but the first.
+    /// Computes the streams after the block, side by side. The block computes the active stream, all streams are
+    /// corrected, and the per-layer input is added to all but the first.
     fn around_streams(
         &self,
         altup: &AltUp,
@@ -121,12 +121,13 @@ impl Beside {
         altup::side_by_side(streams.iter())
     }
 
-    /// Whether [`Self::after_attention`] adds something.
+    /// Returns true if [`Self::after_attention`] adds something.
     pub fn reads_attention_input(&self) -> bool {
         self.laurel.is_some()
     }
 
-    /// The output `y` of the attention sublayer, and what its normalized input adds to it.
+    /// Adds the LAuReL residual, computed from the attention's normalized input, to the attention sublayer's output
+    /// `y`.
     pub fn after_attention(&self, normal: &Value, y: Value, train: bool) -> Result<Value> {
         match &self.laurel {
             Some(laurel) => laurel.apply(normal, &y, train),
@@ -134,7 +135,7 @@ impl Beside {
         }
     }
 
-    /// The stages of a block, of whose streams the output is the active one.
+    /// Returns the stages of a block with the active AltUp stream as output.
     pub fn of_streams(&self, stages: BlockStages) -> Result<BlockStages> {
         match &self.altup {
             Some(altup) => stages.of_streams(&altup.config),

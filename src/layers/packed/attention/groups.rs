@@ -1,33 +1,33 @@
-//! Groups of sequences: with enough of them, each thread takes whole groups through an attention by itself.
+//! Groups of sequences. If there are enough groups, each thread computes attention for whole groups.
 //!
-//! Between projection, scores and output lie several times as many numbers as a row has; those of a group stay in the
-//! second cache of the thread that makes them.
+//! Projection, scores and output need several times as much memory as the input rows. For one group, these values
+//! stay in the second-level cache of its thread.
 
 use std::ops::Range;
 
 use candle_blocks_kernels::{attention::Sequences, threads};
 
-/// The least number of rows in a group, so that reading the weights once per group costs little. Time of BERT-base, int8,
-/// 8 sequences of 128, on 2 cores of Zen 5, relative to groups of at least 112 rows: at least 256, 1.04; none, 1.04 to
-/// 1.07.
+/// The least number of rows in a group, so that reading the weights once per group costs little. Measured with
+/// BERT-base, int8, 8 sequences with 128 tokens, on 2 Zen 5 cores, relative to groups with at least 112 rows: at
+/// least 256 rows take 1.04, no groups 1.04 to 1.07.
 const LEAST_ROWS: usize = 112;
 
-/// How much longer than its share of all rows a thread may be busy, in parts of that share. Time of the same model with
-/// sequences of different lengths, relative to this bound: with groups of any unfairness, 1.04; with none at all, 1.00.
+/// The most work that a thread may have beyond its share, as a part of that share. Measured with the same model and
+/// sequences of different lengths, relative to this bound: no bound takes 1.04, a bound of 0 takes 1.00.
 const UNFAIR: f64 = 0.03;
 
-/// Neighbouring sequences of a pass.
+/// Consecutive sequences in a pass.
 pub(super) struct Group<'a> {
     pub sequences: Range<usize>,
-    /// Their rows among all.
+    /// The group's rows among all rows.
     pub rows: Range<usize>,
     /// The group's sequences, with rows counted from its own first row.
     pub queries: Sequences<'a>,
-    /// How many threads compute it.
+    /// The number of threads for the group.
     pub threads: usize,
 }
 
-/// Calls `work` for groups of the sequences with their rows of `y`: each a thread's own, or all threads'.
+/// Calls `work` for each group with its rows of `y`. A group belongs to one thread, or to all threads.
 pub(super) fn for_groups<'a>(
     queries: Sequences<'a>,
     n_threads: usize,
@@ -63,7 +63,8 @@ pub(super) fn for_groups<'a>(
     }
 }
 
-/// The groups that threads take for themselves, from the first sequence on; none where that would leave a thread idle.
+/// Returns the groups that single threads compute, from the first sequence on. Returns none if that would leave a
+/// thread idle.
 fn own_groups(queries: &Sequences, threads: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     let (mut start, mut rows) = (0, 0);
@@ -86,8 +87,8 @@ fn own_groups(queries: &Sequences, threads: usize) -> Vec<Range<usize>> {
     }
 }
 
-/// Whether all threads have about as much to do: each begins with a share of the groups, and takes what is left of the
-/// others'; here, who is free first takes the next.
+/// Returns true if all threads have about the same work. In reality each thread begins with its share and then takes
+/// groups from other threads. This model gives the next group to the thread that is free first.
 fn is_fair(sizes: &[usize], threads: usize) -> bool {
     let mut busy = vec![0; threads];
     for size in sizes {

@@ -1,4 +1,4 @@
-//! A linear map for each head.
+//! A linear projection per head.
 
 use candle_blocks_kernels::{Cpu, rows::Source, threads};
 use candle_blocks_kernels::{memory::lend, scratch};
@@ -7,21 +7,21 @@ use candle_core::{Result, Tensor};
 use crate::layers::packed::Packing;
 use crate::layers::packed::linear::Product;
 
-/// The maps of all heads, from vectors of one width to vectors of another.
+/// One projection for each head, from one width to another.
 #[derive(Clone)]
 pub(super) struct HeadMaps(Vec<Product>);
 
-/// Rows of heads, each of which begins with what a map reads.
+/// Rows that consist of heads. A projection reads each head's first columns.
 #[derive(Clone, Copy)]
 pub(super) struct HeadRows<'a> {
     pub data: &'a [f32],
-    /// From one head to the next; a row has nothing but its heads.
+    /// The distance from one head to the next. A row holds only its heads.
     pub head_width: usize,
 }
 
 scratch!(OF_ONE_HEAD);
 
-/// The most rows of a task, which read each head's weight once.
+/// The largest number of rows in a task, which reads each head's weight once.
 const ROWS: usize = 64;
 
 impl HeadMaps {
@@ -43,8 +43,8 @@ impl HeadMaps {
         self.0.iter().map(Product::bytes).sum()
     }
 
-    /// Writes to the first columns of each head of `y`, whose heads are `width` apart, what its map makes of `x`. The
-    /// columns behind them are left as they are.
+    /// Applies each head's projection to `x`, and writes the results to the first columns of each head in `y`. The
+    /// heads in `y` are `width` apart. Other columns are unchanged.
     pub fn apply(&self, cpu: Cpu, x: HeadRows, y: &mut [f32], width: usize) {
         let n_heads = self.0.len();
         let (d_in, d_out) = (self.0[0].d_in(), self.0[0].d_out());
@@ -52,10 +52,10 @@ impl HeadMaps {
         if n_rows == 0 {
             return;
         }
-        // An element that `threads_for` counts costs sixteen multiplications.
+        // `threads_for` counts an element as sixteen multiplications.
         let elements = n_rows * n_heads * d_in * d_out / 16;
         let threads = threads::threads_for(elements, cpu.threads);
-        // Heads of one row, or all heads of some rows.
+        // Several heads of one row, or all heads of several rows.
         let n_at_once = match n_rows {
             1 => n_heads.div_ceil(threads),
             _ => n_rows.div_ceil(threads).min(ROWS) * n_heads,

@@ -1,11 +1,13 @@
-//! Attention to latents: each head's query is mapped to where the latents are, and what it gets from them to its value.
+//! Attention to latents. Each head's query is projected to the latents, and the weighted sum of latents to the head's
+//! value.
 //!
-//! With `[kₕ, vₕ] = [Kₕ, Vₕ]·c` of a latent `c`, `qₕ·kₕ = (Kₕᵀ·qₕ)·c` and `Σ pᵢ·vₕᵢ = Vₕ·Σ pᵢ·cᵢ` (section 2.1.2 of DeepSeek-V2,
-//! <https://arxiv.org/abs/2405.04434>). So all heads attend to the same vectors: the latents, with the shared keys behind
-//! them. To expand a cache's latents to keys and values would take `rank` multiplications for each number of these, in each
-//! step of decoding: of DeepSeek-V2-Lite's attention (16 heads, a latent of 512), f32, on 2 cores of an AMD EPYC, 13 ms for 512
-//! positions, where a whole step takes 1.2 ms so. A whole sequence takes the same way, for the same bits; one of 2048 positions
-//! takes 1.4 times as long as attention to as many heads of their own.
+//! With `[kₕ, vₕ] = [Kₕ, Vₕ]·c` for a latent `c`, `qₕ·kₕ = (Kₕᵀ·qₕ)·c` and `Σ pᵢ·vₕᵢ = Vₕ·Σ pᵢ·cᵢ` (DeepSeek-V2,
+//! section 2.1.2, <https://arxiv.org/abs/2405.04434>). So all heads attend to the same vectors: the latents, followed
+//! by the shared keys. Expanding a cache's latents to keys and values would take `rank` multiplications for each
+//! value, in each decoding step. With DeepSeek-V2-Lite's attention (16 heads, latents with 512 values), f32, on 2
+//! cores of an AMD EPYC, that is 13 ms for 512 positions, where a whole step takes 1.2 ms this way. A whole sequence
+//! uses the same method, for the same bits; 2048 positions take 1.4 times as long as attention with separate keys and
+//! values for each head.
 
 use candle_blocks_kernels::attention::{Heads, KeyValue};
 use candle_blocks_kernels::rows::{RowNorm, Source};
@@ -29,23 +31,23 @@ pub(super) struct PackedLatent {
     query: Product,
     latent: Product,
     latent_norm: RowNorm,
-    /// `Kₕᵀ`, from queries to latents.
+    /// `Kₕᵀ`, the projections from queries to latents.
     keys: HeadMaps,
-    /// `Vₕ`, from latents to values.
+    /// `Vₕ`, the projections from latents to values.
     pub values: HeadMaps,
     pub config: LatentConfig,
 }
 
 scratch! {
-    /// Queries mapped to the latents.
+    /// Queries projected to the latents.
     MAPPED_ROWS
 }
 scratch! {
-    /// All latents of a cache, in f32.
+    /// A cache's latents, in f32.
     CACHED_ROWS
 }
 
-/// Rows per task.
+/// The number of rows per task.
 const ROWS: usize = 16;
 
 impl PackedLatent {
@@ -53,7 +55,7 @@ impl PackedLatent {
         let of_attention = attention.config();
         let Some(config) = of_attention.latent else {
             bail!(
-                "attention: projections through a latent, of which the configuration says nothing"
+                "attention: the projections go through a latent, but the configuration has no latent"
             )
         };
         let plain = of_attention.head_dim - config.rotary_dim;
@@ -85,7 +87,7 @@ impl PackedLatent {
         query_latent + self.query.bytes() + self.latent.bytes() + maps
     }
 
-    /// Queries `[rows, n_heads · head_dim]`, not turned.
+    /// Computes queries `[rows, n_heads · head_dim]`, before the rotation.
     fn project_queries(&self, cpu: Cpu, x: &Source, query: &mut [f32]) {
         let Some((to_latent, norm)) = &self.query_latent else {
             return self.query.apply_on(cpu, x, None, query);
@@ -98,7 +100,7 @@ impl PackedLatent {
         });
     }
 
-    /// Latents with the shared keys behind them, the first of which is row `first_row` of the pass.
+    /// Computes the latents followed by the shared keys. The first row is row `first_row` of the pass.
     fn project_kept(&self, cpu: Cpu, part: (&Source, usize), turning: &Turning, kept: &mut [f32]) {
         let (x, first_row) = part;
         let width = self.config.kept_width();
@@ -113,7 +115,7 @@ impl PackedLatent {
         });
     }
 
-    /// Each head's query as it stands to the latents and the shared keys.
+    /// Projects each head's query to the latents, and rotates its part for the shared keys.
     fn map_queries(
         &self,
         cpu: Cpu,
@@ -144,7 +146,7 @@ impl PackedLatent {
 }
 
 impl PackedAttention {
-    /// Attention of some sequences to their own latents, or to those of a cache with these behind them.
+    /// Computes attention for some sequences to their own latents, and to those in a cache if there is one.
     pub(super) fn attend_latents(&self, latent: &PackedLatent, turning: &Turning, part: Part) {
         let (cpu, rows) = (part.output.cpu, part.x.rows());
         let (q, width) = (self.config.query_width(), latent.config.kept_width());
@@ -162,7 +164,7 @@ impl PackedAttention {
         });
     }
 
-    /// Attention of mapped queries to what is kept of their own positions and of a cache's.
+    /// Attends with projected queries to the latents at their own positions and in the cache.
     fn attend_kept(&self, mapped: &[f32], kept: &[f32], part: Part) {
         let (_, width) = self.attended_heads();
         let (cpu, batch) = (part.output.cpu, part.rows.batch());
@@ -189,7 +191,7 @@ impl PackedAttention {
     }
 }
 
-/// Heads side by side, in rows of `row_stride` columns.
+/// Returns heads that lie side by side, in rows with `row_stride` columns.
 fn heads(data: &[f32], row_stride: usize) -> Heads<'_> {
     Heads {
         data,

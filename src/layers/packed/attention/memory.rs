@@ -1,4 +1,4 @@
-//! Attention to an encoder's output, whose keys and values a cache keeps.
+//! Cross-attention, whose keys and values a cache keeps.
 
 use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels};
 use candle_blocks_kernels::{memory::lend, rows::Source};
@@ -14,7 +14,7 @@ use crate::layers::{Marked, packed::with_elements};
 use crate::ops::{Reach, Visible};
 
 impl PackedAttention {
-    /// Attention of the input's queries to the pass's memory.
+    /// Attends with the input's queries to the encoder output.
     pub(super) fn attend_memory(
         &self,
         query: &Product,
@@ -81,7 +81,7 @@ impl PackedAttention {
         })
     }
 
-    /// The keys and values `[batch · keys, 2 · key_width]` of the memory.
+    /// Projects the encoder output to keys and values `[batch · keys, 2 · key_width]`.
     fn project_memory(
         &self,
         key_value: &Product,
@@ -106,7 +106,7 @@ impl PackedAttention {
     }
 }
 
-/// The heads in rows of `row_stride` columns, starting at column `offset`.
+/// Returns the heads in rows with `row_stride` columns, starting at column `offset`.
 fn heads(data: &[f32], row_stride: usize, offset: usize) -> Heads<'_> {
     Heads {
         data,

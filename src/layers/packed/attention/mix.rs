@@ -1,4 +1,4 @@
-//! From queries, keys and values to the output: scores, softmax and values of a tile at a time, and the last projection.
+//! Scores, softmax and values for one tile at a time, then the output projection.
 
 use std::{ops::Range, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{config::Position, layers::Marked};
 scratch!(MIXED_ROWS);
 scratch!(VALUE_ROWS);
 
-/// The queries of some sequences, and the keys and values that they attend to.
+/// The queries for some sequences, and the keys and values they attend to.
 pub(super) struct Attended<'a> {
     pub queries: Sequences<'a>,
     pub query: Heads<'a>,
@@ -23,11 +23,11 @@ pub(super) struct Attended<'a> {
     pub scored: &'a Scored<'a>,
 }
 
-/// Which keys count, and what is added to their scores.
+/// The visible keys, and the biases on their scores.
 pub(super) struct Scored<'a> {
-    /// Positions of each sequence's keys.
+    /// The number of keys in each sequence.
     pub keys: usize,
-    /// `[batch, keys]`, 1 = keep.
+    /// The key mask, `[batch, keys]`, 1 = keep.
     pub keep: Option<&'a [u8]>,
     pub reach: Reach,
     /// Added to the scores in this order.
@@ -35,7 +35,7 @@ pub(super) struct Scored<'a> {
 }
 
 impl<'a> Scored<'a> {
-    /// The same for a range of the sequences.
+    /// Returns the part for a range of sequences.
     pub fn part(&self, sequences: Range<usize>) -> Scored<'a> {
         let biases = self.biases.iter();
         Scored {
@@ -51,7 +51,7 @@ impl<'a> Scored<'a> {
 }
 
 impl<'a> Scored<'a> {
-    /// The same with another bias, which is added first.
+    /// Returns the same with another bias, which is added first.
     pub fn with_first<'b>(&self, bias: Bias<'b>) -> Scored<'b>
     where
         'a: 'b,
@@ -64,7 +64,7 @@ impl<'a> Scored<'a> {
     }
 }
 
-/// Where the output goes, and what it is computed on.
+/// The output's destination, and the CPU to compute on.
 pub(super) struct Output<'a> {
     pub residual: Option<&'a [f32]>,
     pub y: &'a mut [f32],
@@ -72,7 +72,7 @@ pub(super) struct Output<'a> {
 }
 
 impl PackedAttention {
-    /// The linear bias for each key, if the configuration has one.
+    /// Returns the linear bias (ALiBi) for each key, if configured.
     pub(super) fn alibi(
         &self,
         pass: PackedPass,
@@ -88,10 +88,10 @@ impl PackedAttention {
         }
     }
 
-    /// What is added to the scores.
+    /// Returns the biases to add to the scores.
     ///
     /// # Errors
-    /// If it does not broadcast to them.
+    /// If a bias does not broadcast to the scores.
     pub(super) fn biases<'a>(
         &self,
         added: impl IntoIterator<Item = Option<&'a Additive>>,
@@ -103,7 +103,7 @@ impl PackedAttention {
         added.map(|added| added.checked(lengths)).collect()
     }
 
-    /// Attends, projects, and writes the output.
+    /// Computes attention, applies the output projection, and writes the output.
     pub(super) fn mix(&self, attended: &Attended, output: Output) {
         let config = &self.config;
         let (n_kv_heads, head_dim) = self.attended_heads();
@@ -145,7 +145,7 @@ impl PackedAttention {
         });
     }
 
-    /// The last projection, of the results of all heads.
+    /// Applies the output projection to the results of all heads.
     fn project(&self, mixed: &[f32], output: Output) {
         let mixed = Source::new(mixed, self.config.mixed_width());
         self.output

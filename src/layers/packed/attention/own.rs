@@ -1,4 +1,4 @@
-//! Attention of a sequence to itself.
+//! Self-attention.
 
 use std::sync::Arc;
 
@@ -15,40 +15,40 @@ use crate::layers::packed::pass::PackedPass;
 use crate::layers::{DistanceRows, Marked};
 use crate::ops::{Reach, Visible};
 
-/// What all sequences of a pass share.
+/// Self-attention in a pass: the state that all its sequences share.
 struct Own<'a> {
     of: &'a PackedAttention,
     steps: Steps<'a>,
-    /// Positions before those of the pass.
+    /// The number of positions before the pass.
     seen: usize,
-    /// What distances add to the scores.
+    /// The relative embeddings, if attention is disentangled.
     positions: Option<(&'a Positions, Arc<DistanceRows>)>,
 }
 
-/// From the input to queries, and to what these attend to.
+/// The projections from the input to queries, keys and values.
 pub(super) enum Steps<'a> {
-    /// Query, key and value in one projection, or queries alone.
+    /// Query, key and value in one projection, or only the query.
     Joined(&'a Product, Columns, Prepare<'a>),
     Latent(&'a PackedLatent, Turning<'a>),
 }
 
-/// The rows of some of the pass's sequences.
+/// Rows for some sequences in the pass.
 pub(super) struct Part<'a> {
     pub x: Source<'a>,
-    /// The place of the first row in the pass.
+    /// The index of the first row in the pass.
     pub first_row: usize,
-    /// The positions of the rows.
+    /// The rows' positions.
     pub rows: Sequences<'a>,
-    /// Those whose output is asked for: all, or the last of each sequence.
+    /// The positions whose output is requested: all, or each sequence's last.
     pub queries: Sequences<'a>,
-    /// Where keys and values of earlier positions are, to which those of the rows are appended.
+    /// The cache with keys and values from earlier positions. New rows are appended.
     pub cache: Option<&'a mut PackedLayerCache>,
     pub scored: &'a Scored<'a>,
     pub output: Output<'a>,
 }
 
 impl PackedAttention {
-    /// The steps of a projection to queries, and to keys and values of `kv` columns each.
+    /// Returns the steps for a projection to queries, and to keys and values with `kv` columns each.
     pub(super) fn joined_steps<'a>(
         &'a self,
         joined: &'a Product,
@@ -62,7 +62,7 @@ impl PackedAttention {
         Ok(Steps::Joined(joined, columns, prepare))
     }
 
-    /// Self-attention by these steps, for positions after the cached ones.
+    /// Computes self-attention for positions after the cached ones.
     pub(super) fn attend_own(
         &self,
         steps: Steps,
@@ -77,7 +77,7 @@ impl PackedAttention {
                 .is_none_or(|of_layer| of_layer.end() != keys)
         {
             bail!(
-                "attention: the keys and values are those of layer {layer}, which has not run; run the block in its stack"
+                "attention: keys and values come from layer {layer}, which has not run; run the block in its stack"
             );
         }
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
@@ -148,7 +148,7 @@ impl PackedAttention {
 }
 
 impl Part<'_> {
-    /// The heads of the positions whose output is asked for, out of rows of `width` columns for all.
+    /// Returns the heads at the requested positions. `data` has rows with `width` columns for all positions.
     pub fn asked<'d>(&self, data: &'d [f32], width: usize) -> Heads<'d> {
         let is_all = self.rows.n_rows() == self.queries.n_rows();
         let each = if is_all { 1 } else { self.rows.longest() };

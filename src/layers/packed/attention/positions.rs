@@ -1,4 +1,4 @@
-//! What distances add to the scores of packed disentangled attention.
+//! Disentangled attention terms for packed attention.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::config::{AttentionConfig, DisentangledConfig, Position};
 use crate::layers::packed::elements;
 use crate::layers::{Attention, DistanceRows};
 
-/// The embeddings of distances as this attention's positions, `[2 · span, n_heads · head_dim]`: of evaluation, they are
-/// constants.
+/// The relative embeddings projected to position keys and queries, `[2 · span, n_heads · head_dim]`. In evaluation
+/// they are constants.
 #[derive(Clone)]
 pub(super) struct Positions {
     pub config: DisentangledConfig,
@@ -21,7 +21,7 @@ pub(super) struct Positions {
 
 impl Positions {
     /// # Errors
-    /// If the attention is disentangled, and is packed without the embeddings of its stack.
+    /// If the attention is disentangled, and is packed without its stack's relative embeddings.
     pub fn new(packing: &Packing, attention: &Attention) -> Result<Option<Self>> {
         let Position::Disentangled(config) = &attention.config().position else {
             return Ok(None);
@@ -43,8 +43,8 @@ impl Positions {
         }))
     }
 
-    /// Writes what distances add to the scores of sequences whose queries and keys stand side by side in `projected`, rows
-    /// of `width` columns; to `[sequences, n_heads, longest, longest]`.
+    /// Writes the disentangled attention terms for the scores to `[sequences, n_heads, longest, longest]`. Queries
+    /// and keys lie side by side in `projected`, in rows with `width` columns.
     pub fn write<'s>(
         &self,
         cpu: Cpu,

@@ -1,4 +1,4 @@
-//! From projections to queries and keys: clipping, norms and rotary embedding.
+//! Preparation of projected queries and keys: clipping, norms and rotary embedding.
 
 use std::sync::Arc;
 
@@ -11,38 +11,38 @@ use crate::config::{Position, QueryKeyNorm};
 use crate::layers::packed::norm::SpanNorms;
 use crate::layers::packed::pass::{PackedPass, Tables};
 
-/// Rows per task.
+/// The number of rows per task.
 const ROWS: usize = 16;
 
-/// Where queries and keys are in projected rows: the queries first, the keys next, the values last.
+/// Columns in projected rows: queries first, then keys, then values.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
-    /// Columns of queries.
+    /// The number of query columns.
     pub q: usize,
-    /// Columns of keys.
+    /// The number of key columns.
     pub kv: usize,
-    /// Columns of a row.
+    /// The number of columns in a row.
     pub width: usize,
 }
 
-/// Whether queries and keys have positions to turn by.
+/// Selects if queries and keys are rotated by their positions.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Turn {
     Yes,
     No,
 }
 
-/// The rotation of heads by the positions of their rows, if there is one.
+/// The rotation by the rows' positions, if there is one.
 pub(super) struct Turning<'a> {
     tables: Option<(Arc<Tables>, Pairing)>,
-    /// Queries are multiplied by these cosines.
+    /// Cosine tables that hold the temperature of each query.
     temperature: Option<Arc<Tables>>,
-    /// Where rows are in the batch, if not all are there.
+    /// The index of each row in the batch, if padding is left out.
     kept: Option<&'a [usize]>,
 }
 
 impl Turning<'_> {
-    /// Turns the first dimensions of all heads of a row of the pass.
+    /// Rotates the first dimensions of all heads in one row.
     pub fn turn(&self, isa: Isa, row: usize, heads: &mut [f32], head_dim: usize) {
         if let Some((tables, pairing)) = &self.tables {
             let (cos, sin) = tables.row(self.kept.map_or(row, |kept| kept[row]));
@@ -50,7 +50,7 @@ impl Turning<'_> {
         }
     }
 
-    /// Multiplies the queries of a row of the pass by the temperature of its position.
+    /// Multiplies the queries in one row by the temperature at its position.
     fn temper(&self, isa: Isa, row: usize, queries: &mut [f32], head_dim: usize) {
         if let Some(tables) = &self.temperature {
             let (cos, sin) = tables.row(self.kept.map_or(row, |kept| kept[row]));
@@ -63,7 +63,7 @@ impl Turning<'_> {
     }
 }
 
-/// The steps between projection and scores for the rows of a pass.
+/// The steps between projection and scores, for the rows of a pass.
 pub(super) struct Prepare<'a> {
     of: &'a PackedAttention,
     columns: Columns,
@@ -71,7 +71,7 @@ pub(super) struct Prepare<'a> {
 }
 
 impl PackedAttention {
-    /// Collects the steps for projections whose queries and keys stand in `columns`.
+    /// Returns the preparation for projected rows with these columns.
     ///
     /// # Errors
     /// If the positions do not fit the pass.
@@ -110,7 +110,7 @@ impl PackedAttention {
 }
 
 impl Prepare<'_> {
-    /// Prepares rows in place, the first of which is row `first_row` of the pass.
+    /// Prepares rows in place. The first row is row `first_row` of the pass.
     pub(super) fn rows(&self, cpu: Cpu, projected: &mut [f32], first_row: usize) {
         let Columns { q, kv, width } = self.columns;
         let PackedAttention { config, norms, .. } = self.of;
