@@ -9,7 +9,7 @@ use candle_blocks::{
     NormConfig, NormPlacement, Position, Precision, RotaryConfig, Stack, StackConfig,
     candle_core::{DType, Device, Tensor},
     candle_nn::VarBuilder,
-    config::{AttentionBias, Draw, Initialization},
+    config::{AttentionBias, Distribution, Initialization},
     ops,
     train::{AdamW, AdamWConfig, Fresh, ParameterGroup},
 };
@@ -258,7 +258,7 @@ fn config(case: &Case) -> Result<StackConfig> {
 
 /// PyTorch's initialization except for norms, whose weights of 1 and biases of 0 would hide mistakes.
 fn initialization() -> Initialization {
-    Initialization::torch().with("*norm*", Draw::Uniform { bound: 1.0 })
+    Initialization::torch().with("*norm*", Distribution::Uniform { bound: 1.0 })
 }
 
 /// Returns `[batch, seq, d_model]` in f32 on the CPU.

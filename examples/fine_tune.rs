@@ -56,7 +56,7 @@ fn main() -> Result<()> {
 
 /// Trains every feed-forward weight; everything else is frozen. Returns the losses on unseen sequences before and after.
 pub fn full(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f64)> {
-    let task = Task::of(checkpoint)?;
+    let task = HeadTask::of(checkpoint)?;
     let frozen = ["*attention*", "*feed_forward_norm*"];
     let loader = checkpoint
         .trainable(DType::F32, &Device::Cpu)?
@@ -74,7 +74,7 @@ pub fn full(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f
 
 /// Trains adapters for the feed-forward weights, and finally merges them.
 pub fn lora(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f64)> {
-    let task = Task::of(checkpoint)?;
+    let task = HeadTask::of(checkpoint)?;
     let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
     let config = LoraConfig::new(8, 16.0, &["feed_forward.*"]);
     let lora = Lora::attach(&mut stack, config, 42)?;
@@ -89,7 +89,7 @@ fn train(
     name: &str,
     stack: &Stack,
     parameters: Parameters,
-    task: &Task,
+    task: &HeadTask,
     learning_rate: f64,
     steps: usize,
 ) -> Result<(f64, f64)> {
@@ -124,7 +124,7 @@ fn save_and_reload(
     checkpoint: &Checkpoint,
     stack: &Stack,
     changed: Vec<(String, Tensor)>,
-    task: &Task,
+    task: &HeadTask,
     directory: &Path,
 ) -> Result<()> {
     let options = SaveOptions::default().existing(Existing::Replace); // of an earlier run
@@ -153,14 +153,14 @@ fn save_and_reload(
 }
 
 /// The task to learn.
-struct Task {
+struct HeadTask {
     /// `[topics, d_model]`
     directions: Tensor,
     /// `[topics, d_model]`
     targets: Tensor,
 }
 
-impl Task {
+impl HeadTask {
     fn of(checkpoint: &Checkpoint) -> Result<Self> {
         let shape = (N_TOPICS, checkpoint.config().blocks[0].d_model());
         Ok(Self {

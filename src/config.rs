@@ -48,11 +48,11 @@ pub use feed_forward::{
     ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp, RoutingConfig,
     RoutingScores, RoutingWeights, SharedExpertConfig, Weighted,
 };
-pub use initialization::{Draw, Initialization};
+pub use initialization::{Distribution, Initialization};
 pub use latent::LatentConfig;
 pub use layer_input::{LayerInputConfig, LayerInputTable};
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
-pub use model::{HeadConfig, Joint, ModelConfig, Task};
+pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use patches::{PatchEmbeddingsConfig, PixelOrder, Resizing};
 pub use position::{
@@ -61,7 +61,7 @@ pub use position::{
 pub use position_table::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
 pub use precision::{GroupSize, Precision};
 pub use readout::{
-    AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,
+    AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, TokenSelection,
     TransformConfig, TransformLinear,
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};

@@ -212,11 +212,11 @@ pub use layers::{
 #[cfg(all(doctest, feature = "text"))]
 mod pages {
     #[doc = include_str!("../README.md")]
-    struct Readme;
+    struct ReadmePage;
     #[doc = include_str!("../docs/embeddings.md")]
-    struct Embeddings;
+    struct EmbeddingsPage;
     #[doc = include_str!("../docs/generation.md")]
-    struct Generation;
+    struct GenerationPage;
     #[doc = include_str!("../docs/own-block.md")]
     struct OwnBlock;
     #[doc = include_str!("../docs/fine-tuning.md")]

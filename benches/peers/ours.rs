@@ -13,7 +13,7 @@ use candle_blocks::{
     train::{AdamW, AdamWConfig, Lora, ParameterGroup},
 };
 use candle_core::{DType, Device, ModuleT, Tensor};
-use protocol::{Case, Run, Simply, Steps, Task, serve};
+use protocol::{Case, HeadTask, Run, Simply, Steps, serve};
 
 /// The worker's command-line argument.
 #[derive(Clone, Copy)]
@@ -41,9 +41,9 @@ fn main() -> Result<()> {
     };
     serve(name, env!("CARGO_PKG_VERSION"), &settings, |task| {
         match (task, form) {
-            (Task::Layers(case), _) => load(form, case),
-            (Task::Texts(task), Form::Packed) => whole::texts(task),
-            (Task::Generation(task), Form::Packed) => whole::generation(task),
+            (HeadTask::Layers(case), _) => load(form, case),
+            (HeadTask::Texts(task), Form::Packed) => whole::texts(task),
+            (HeadTask::Generation(task), Form::Packed) => whole::generation(task),
             (_, Form::Plain) => bail!("whole models are measured packed only"),
         }
     })

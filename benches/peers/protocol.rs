@@ -16,7 +16,7 @@ use candle_core::{DType, Device, Tensor, safetensors};
 use serde_json::{Value, json};
 
 /// The layers or model to run, with their input.
-pub enum Task {
+pub enum HeadTask {
     Layers(Case),
     Texts(Texts),
     Generation(Generation),
@@ -131,7 +131,7 @@ pub fn serve(
     name: &str,
     version: &str,
     settings: &str,
-    mut load: impl FnMut(Task) -> Result<Box<dyn Run>>,
+    mut load: impl FnMut(HeadTask) -> Result<Box<dyn Run>>,
 ) -> Result<()> {
     say(&json!({"name": name, "version": version}))?;
     let mut current: Option<Box<dyn Run>> = None;
@@ -141,7 +141,7 @@ pub fn serve(
             Some("load") => {
                 current = None; // frees its memory first
                 task(&command).and_then(|task| {
-                    let is_layers = matches!(task, Task::Layers(_));
+                    let is_layers = matches!(task, HeadTask::Layers(_));
                     current = Some(load(task)?);
                     if is_layers {
                         forget_peak(); // a whole model's peak includes loading
@@ -177,13 +177,13 @@ fn loaded(current: &mut Option<Box<dyn Run>>) -> Result<&mut dyn Run> {
     }
 }
 
-fn task(command: &Value) -> Result<Task> {
+fn task(command: &Value) -> Result<HeadTask> {
     let op = text(command, "op")?.to_string();
     let precision = text(command, "precision")?.to_string();
     let checkpoint = PathBuf::from(text(command, "checkpoint")?);
     let input = text(command, "input")?;
     if op == "texts" {
-        return Ok(Task::Texts(Texts {
+        return Ok(HeadTask::Texts(Texts {
             precision,
             checkpoint,
             texts: fs::read_to_string(input)?
@@ -197,7 +197,7 @@ fn task(command: &Value) -> Result<Task> {
         let ids = input
             .remove("input_ids")
             .context("the input has no input_ids")?;
-        return Ok(Task::Generation(Generation {
+        return Ok(HeadTask::Generation(Generation {
             precision,
             checkpoint,
             file: command["file"].as_str().map(PathBuf::from),
@@ -216,7 +216,7 @@ fn task(command: &Value) -> Result<Task> {
             dropout_steps: number(numbers, "dropout_steps")?,
         }),
     };
-    Ok(Task::Layers(Case {
+    Ok(HeadTask::Layers(Case {
         op,
         precision,
         checkpoint,

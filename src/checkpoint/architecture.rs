@@ -7,9 +7,11 @@ use crate::checkpoint::ends::{described, task_of};
 use crate::checkpoint::families::is_of_decoder;
 use crate::checkpoint::known::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
-use crate::checkpoint::two_stacks::OtherStack;
+use crate::checkpoint::two_stacks::SecondStack;
 use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
-use crate::config::{Counted, EmbeddingsConfig, Initialization, Joint, ModelConfig, StackConfig};
+use crate::config::{
+    Counted, EmbeddingsConfig, Initialization, ModelConfig, StackConfig, TwoStackKind,
+};
 use crate::error::{Error, Result};
 
 /// The model that a `config.json` describes and its initialization: everything needed to train from scratch. [`Self::save`]
@@ -25,7 +27,7 @@ pub struct Architecture {
     /// The whole model's configuration, or the reason why there is none.
     pub(super) model: std::result::Result<ModelConfig, String>,
     /// The second of two stacks that make one model.
-    pub(super) second: Option<(Box<Architecture>, OtherStack)>,
+    pub(super) second: Option<(Box<Architecture>, SecondStack)>,
     /// The family's table.
     pub(super) table: Family,
     /// The `config.json`, if there was one, and the names that it selects.
@@ -64,10 +66,10 @@ impl CheckpointOptions {
             false => path.to_path_buf(),
         });
         let first = self.clone().architecture_of_stack(&path, false)?;
-        let Some((second, part, joint)) = self.clone().second(&first.table, &path)? else {
+        let Some((second, part, kind)) = self.clone().second(&first.table, &path)? else {
             return Ok(first);
         };
-        let is_compared = matches!(joint, Joint::Similarity { .. });
+        let is_compared = matches!(kind, TwoStackKind::TwoTowers { .. });
         let second = second.architecture_of_stack(&path, is_compared)?;
         if let Some(task) = task_of(&ConfigJson::open(&path)?)?
             && !first.table.has_head(task)
@@ -79,7 +81,7 @@ impl CheckpointOptions {
             true => self.architecture_of_stack(&path, true)?,
             false => first,
         };
-        first.joined(second, part, joint)
+        first.joined(second, part, kind)
     }
 
     /// Reads the architecture of one stack, with its pooler if the model compares two stacks.

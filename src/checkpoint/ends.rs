@@ -9,35 +9,38 @@ use crate::checkpoint::scheme::{Family, ModelPlace, matches};
 use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::tied::{Copies, add_copies};
 use crate::config::{
-    AttentionConfig, HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task,
+    AttentionConfig, HeadConfig, HeadTask, ModelConfig, OutputWeight, StackConfig, TokenSelection,
 };
 use crate::error::{Error, Result};
-use crate::layers::ModelEnds;
+use crate::layers::EmbeddingsAndHead;
 
 /// The suffix of a transformers class name after the model's name, and the task of that class's head.
-const CLASSES: &[(&str, Task)] = &[
-    ("ForCausalLM", Task::CausalLm),
-    ("ForConditionalGeneration", Task::CausalLm),
-    ("LMHeadModel", Task::CausalLm),
-    ("BertGenerationDecoder", Task::CausalLm),
-    ("MarianMTModel", Task::CausalLm),
-    ("DoubleHeadsModel", Task::CausalLm),
-    ("ForMaskedLM", Task::MaskedLm),
-    ("ElectraForPreTraining", Task::ReplacedTokens),
-    ("ForPreTraining", Task::MaskedLm),
-    ("ForSequenceClassification", Task::SequenceClassification),
-    ("ForTokenClassification", Task::TokenClassification),
-    ("ForQuestionAnswering", Task::QuestionAnswering),
-    ("ForNextSentencePrediction", Task::NextSentence),
-    ("ForMultipleChoice", Task::MultipleChoice),
-    ("ForImageClassification", Task::ImageClassification),
+const CLASSES: &[(&str, HeadTask)] = &[
+    ("ForCausalLM", HeadTask::CausalLm),
+    ("ForConditionalGeneration", HeadTask::CausalLm),
+    ("LMHeadModel", HeadTask::CausalLm),
+    ("BertGenerationDecoder", HeadTask::CausalLm),
+    ("MarianMTModel", HeadTask::CausalLm),
+    ("DoubleHeadsModel", HeadTask::CausalLm),
+    ("ForMaskedLM", HeadTask::MaskedLm),
+    ("ElectraForPreTraining", HeadTask::ReplacedTokens),
+    ("ForPreTraining", HeadTask::MaskedLm),
+    (
+        "ForSequenceClassification",
+        HeadTask::SequenceClassification,
+    ),
+    ("ForTokenClassification", HeadTask::TokenClassification),
+    ("ForQuestionAnswering", HeadTask::QuestionAnswering),
+    ("ForNextSentencePrediction", HeadTask::NextSentence),
+    ("ForMultipleChoice", HeadTask::MultipleChoice),
+    ("ForImageClassification", HeadTask::ImageClassification),
     (
         "ForImageClassificationWithTeacher",
-        Task::ImageClassification,
+        HeadTask::ImageClassification,
     ),
-    ("WithProjection", Task::Projection),
-    ("CLIPModel", Task::Projection),
-    ("MetaClip2Model", Task::Projection),
+    ("WithProjection", HeadTask::Projection),
+    ("CLIPModel", HeadTask::Projection),
+    ("MetaClip2Model", HeadTask::Projection),
 ];
 
 /// Embeddings, pooler and head of a checkpoint, and the locations of their parameters.
@@ -156,7 +159,7 @@ impl Ends {
         files: &TensorFiles,
         prefix: &str,
     ) -> Result<bool> {
-        let build = |vb: VarBuilder| ModelEnds::new(model, vb).map(drop);
+        let build = |vb: VarBuilder| EmbeddingsAndHead::new(model, vb).map(drop);
         let family = (family, &model.stack, prefix);
         let attention = attention_of_pooler(model);
         let (sources, missing) = of_part(part, family, files, (self.names, attention), build)?;
@@ -216,7 +219,7 @@ pub(super) fn sort_by_names(candidates: &mut [StoredParameter], names: &[&str]) 
 /// Returns the attention configuration of a pooler, if it has attention.
 pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfig> {
     match &model.pooler.as_ref()?.reads {
-        Reads::Attended(pool) => Some(&pool.attention),
+        TokenSelection::Attended(pool) => Some(&pool.attention),
         _ => None,
     }
 }
@@ -244,9 +247,9 @@ pub(super) fn described(
     model.head = head.transpose()?;
     if let Some(read) = family.pooler {
         let with_pooler = model.clone().with_pooler(read(json, stack)?);
-        let is_read = matches!(&model.head, Some(head) if head.readout.reads == Reads::Pooled);
-        let is_result =
-            matches!(&with_pooler.pooler, Some(p) if matches!(p.reads, Reads::Windows { .. }));
+        let is_read =
+            matches!(&model.head, Some(head) if head.readout.reads == TokenSelection::Pooled);
+        let is_result = matches!(&with_pooler.pooler, Some(p) if matches!(p.reads, TokenSelection::Windows { .. }));
         if is_read
             || is_result
             || is_compared
@@ -292,7 +295,7 @@ fn stored(
 
 /// Returns role and shape of every parameter outside the blocks, in the order of the layers.
 pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)>> {
-    recorded(|vb| ModelEnds::new(model, vb).map(drop))
+    recorded(|vb| EmbeddingsAndHead::new(model, vb).map(drop))
 }
 
 /// Returns whether the class in `architectures` has a head that the family does not define.
@@ -308,13 +311,13 @@ pub(super) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
 }
 
 /// Returns the task of the head in the class that `architectures` names, if that class has a head.
-pub(super) fn task_of(json: &ConfigJson) -> Result<Option<Task>> {
+pub(super) fn task_of(json: &ConfigJson) -> Result<Option<HeadTask>> {
     Ok(tasks(json)?.flatten())
 }
 
 /// Returns the task of the head in the class that `architectures` names. The inner `None` means a class without a head, the
 /// outer one that the file names no class.
-fn tasks(json: &ConfigJson) -> Result<Option<Option<Task>>> {
+fn tasks(json: &ConfigJson) -> Result<Option<Option<HeadTask>>> {
     let Some(classes) = json.texts(&["architectures"])? else {
         return Ok(None);
     };

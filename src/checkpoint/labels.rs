@@ -1,7 +1,7 @@
 //! The label names of a classifier.
 
 use crate::checkpoint::Checkpoint;
-use crate::config::Task;
+use crate::config::HeadTask;
 use crate::error::{Error, Result};
 
 impl Checkpoint {
@@ -11,7 +11,7 @@ impl Checkpoint {
     /// # Errors
     /// If there is no classification head, or `id2label` lacks a label.
     pub fn labels(&self) -> Result<Vec<String>> {
-        use Task::{ImageClassification, SequenceClassification, TokenClassification};
+        use HeadTask::{ImageClassification, SequenceClassification, TokenClassification};
         let head = self.model_config()?.head.as_ref();
         let output = head.and_then(|head| match head.task {
             SequenceClassification | TokenClassification | ImageClassification => {

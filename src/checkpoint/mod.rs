@@ -60,7 +60,7 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, StackPart};
-use crate::config::{ModelConfig, Precision, StackConfig, Task, setters};
+use crate::config::{HeadTask, ModelConfig, Precision, StackConfig, setters};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 
@@ -79,7 +79,7 @@ pub(crate) use plan::names_on_disk;
 pub use report::{AppliedAdapter, Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, GgufType, Quantization, QuantizedTensor, SaveOptions};
 pub use tensor_parallel::TensorParallel;
-pub use two_stacks::OtherStack;
+pub use two_stacks::SecondStack;
 
 /// Controls tensors that no rule of the family covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,7 +185,7 @@ impl CheckpointOptions {
         let Some(config) = &checkpoint.config_path else {
             return Ok(checkpoint);
         };
-        let Some((second, part, joint)) = self.second(&checkpoint.family, config)? else {
+        let Some((second, part, kind)) = self.second(&checkpoint.family, config)? else {
             return Ok(checkpoint);
         };
         let other = second.open_stack(path)?;
@@ -196,7 +196,7 @@ impl CheckpointOptions {
         if checkpoint.plan.of_blocks().is_empty() {
             return Ok(other);
         }
-        checkpoint.joined(other, part, joint)
+        checkpoint.joined(other, part, kind)
     }
 
     fn open_stack(self, path: &Path) -> Result<Checkpoint> {
@@ -284,7 +284,7 @@ pub struct Checkpoint {
     /// This is one of two stacks that make one model.
     is_joined: bool,
     /// The other stack.
-    other: Option<OtherStack>,
+    other: Option<SecondStack>,
     /// The `config.json`, if there is one.
     config_path: Option<PathBuf>,
     /// The configuration after adapters have changed it.
@@ -347,11 +347,11 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If `config.json` cannot be read.
-    pub fn missing_head(&self) -> Result<Option<Task>> {
+    pub fn missing_head(&self) -> Result<Option<HeadTask>> {
         let (Some(json), Some(model)) = (self.config_json()?, &self.plan.model) else {
             return Ok(None);
         };
-        let is_missing = |task: &Task| model.head.is_none() && self.family.has_head(*task);
+        let is_missing = |task: &HeadTask| model.head.is_none() && self.family.has_head(*task);
         Ok(ends::task_of(&json)?.filter(is_missing))
     }
 

@@ -129,7 +129,7 @@ impl Architecture {
             Err(_) => vec![],
         };
         if let Some((_, stack)) = &self.second {
-            ends.extend(similarity(stack.joint)?);
+            ends.extend(similarity(stack.kind)?);
         }
         Ok(ends)
     }

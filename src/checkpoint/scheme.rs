@@ -22,7 +22,7 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::initializer_range;
 use crate::checkpoint::masking::masked;
 use crate::config::{
-    EmbeddingsConfig, Initialization, Joint, ReadoutConfig, StackConfig, Task, setters,
+    EmbeddingsConfig, HeadTask, Initialization, ReadoutConfig, StackConfig, TwoStackKind, setters,
 };
 use crate::error::Result;
 
@@ -84,7 +84,7 @@ pub type ReadEmbeddings = fn(&ConfigJson, &StackConfig) -> Result<EmbeddingsConf
 pub type ReadReadout = fn(&ConfigJson, &StackConfig) -> Result<ReadoutConfig>;
 
 /// Reads from `config.json` how a checkpoint's two stacks make one model.
-pub type ReadJoint = fn(&ConfigJson) -> Result<Joint>;
+pub type ReadTwoStackKind = fn(&ConfigJson) -> Result<TwoStackKind>;
 
 /// A checkpoint family: a table of rules, and a function that reads its `config.json`.
 #[derive(Clone, Debug)]
@@ -126,10 +126,10 @@ pub struct Family {
     /// Reads the pooler, if checkpoints may have one.
     pub pooler: Option<ReadReadout>,
     /// Reads each head that checkpoints may have, by task.
-    pub heads: Vec<(Task, ReadReadout)>,
+    pub heads: Vec<(HeadTask, ReadReadout)>,
     /// The other stack of a whole model, and the function that reads how the two are joined; in the family of the decoder or
     /// the text tower.
-    pub joined: Option<(StackPart, ReadJoint)>,
+    pub joined: Option<(StackPart, ReadTwoStackKind)>,
     /// Reads the initialization of new parameters from `config.json`.
     pub initialization: fn(&ConfigJson) -> Result<Initialization>,
     /// Reads patterns for the names that a new checkpoint uses if a role has several. Outside the blocks, they also select
@@ -252,7 +252,7 @@ impl Family {
 
     /// Adds a head that checkpoints may have, and removes an earlier one for the same task. If `config.json` names no class,
     /// the first head in the files is used.
-    pub fn head(mut self, task: Task, read: ReadReadout) -> Self {
+    pub fn head(mut self, task: HeadTask, read: ReadReadout) -> Self {
         match self.heads.iter_mut().find(|(known, _)| *known == task) {
             Some((_, known)) => *known = read,
             None => self.heads.push((task, read)),
@@ -261,12 +261,12 @@ impl Family {
     }
 
     /// Returns whether checkpoints may have a head for this task.
-    pub(super) fn has_head(&self, task: Task) -> bool {
+    pub(super) fn has_head(&self, task: HeadTask) -> bool {
         self.heads.iter().any(|(known, _)| *known == task)
     }
 
     /// Sets the other stack of a whole model, and how the two are joined.
-    pub fn joined(mut self, with: StackPart, read: ReadJoint) -> Self {
+    pub fn joined(mut self, with: StackPart, read: ReadTwoStackKind) -> Self {
         self.joined = Some((with, read));
         self
     }

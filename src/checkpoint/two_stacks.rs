@@ -12,19 +12,19 @@ use crate::checkpoint::known::{first_of_two, known};
 use crate::checkpoint::plan::{Plan, names, recorded};
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::checkpoint::{Architecture, Checkpoint, CheckpointOptions};
-use crate::config::{Joint, ModelConfig};
+use crate::config::{ModelConfig, TwoStackKind};
 use crate::error::{Error, Result};
 use crate::layers::Similarity;
 
 /// The second stack of a model with two stacks.
 #[derive(Clone, Debug)]
-pub struct OtherStack {
+pub struct SecondStack {
     /// The kind of this stack. The roles of its parameters begin with this name.
     pub part: StackPart,
     /// Its configuration, with embeddings, pooler and head.
     pub config: ModelConfig,
     /// How the two make one model.
-    pub joint: Joint,
+    pub kind: TwoStackKind,
     /// Tied roles, and the role that owns the parameter, such as that of token embeddings which both stacks share.
     pub shared: BTreeMap<String, String>,
 }
@@ -35,12 +35,12 @@ pub(super) fn role_of(part: StackPart, role: &str) -> String {
 }
 
 /// Returns role and shape of the parameters that compare two towers.
-pub(super) fn similarity(joint: Joint) -> Result<Vec<(String, Vec<usize>)>> {
-    match joint {
-        Joint::Similarity { bias } => {
+pub(super) fn similarity(kind: TwoStackKind) -> Result<Vec<(String, Vec<usize>)>> {
+    match kind {
+        TwoStackKind::TwoTowers { bias } => {
             recorded(|vb| Similarity::new(bias, vb.pp("similarity")).map(drop))
         }
-        Joint::Memory { .. } => Ok(vec![]),
+        TwoStackKind::EncoderDecoder { .. } => Ok(vec![]),
     }
 }
 
@@ -51,7 +51,7 @@ impl CheckpointOptions {
         self,
         family: &Family,
         config: &Path,
-    ) -> Result<Option<(Self, StackPart, Joint)>> {
+    ) -> Result<Option<(Self, StackPart, TwoStackKind)>> {
         let is_whole = self.whole && self.part.is_none() && self.family.is_none();
         let (true, Some((part, read))) = (is_whole, family.joined) else {
             return Ok(None);
@@ -75,13 +75,18 @@ impl Architecture {
     ///
     /// # Errors
     /// The errors of [`Self::model_config`], for either stack.
-    pub fn other_stack(&self) -> Result<Option<&OtherStack>> {
+    pub fn second_stack(&self) -> Result<Option<&SecondStack>> {
         self.model_config()?;
         Ok(self.second.as_ref().map(|(_, stack)| stack))
     }
 
     /// Returns this stack and the other one in the same `config.json` as one model.
-    pub(super) fn joined(mut self, mut other: Self, part: StackPart, joint: Joint) -> Result<Self> {
+    pub(super) fn joined(
+        mut self,
+        mut other: Self,
+        part: StackPart,
+        kind: TwoStackKind,
+    ) -> Result<Self> {
         let config = match (&self.model, &other.model) {
             (Ok(_), Ok(config)) => config.clone(),
             (Err(_), _) => return Ok(self),
@@ -93,10 +98,10 @@ impl Architecture {
         let drawn = std::mem::take(&mut other.initialization);
         self.initialization =
             std::mem::take(&mut self.initialization).with_part(&part.to_string(), drawn);
-        let stack = OtherStack {
+        let stack = SecondStack {
             part,
             config,
-            joint,
+            kind,
             shared: BTreeMap::new(),
         };
         self.second = Some((Box::new(other), stack));
@@ -113,7 +118,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// The errors of [`Self::model_config`], for either stack.
-    pub fn other_stack(&self) -> Result<Option<&OtherStack>> {
+    pub fn second_stack(&self) -> Result<Option<&SecondStack>> {
         if self.is_joined {
             self.model_config()?;
         }
@@ -134,14 +139,19 @@ impl Checkpoint {
     }
 
     /// Returns this stack and the other one in the same files as one model.
-    pub(super) fn joined(mut self, mut other: Self, part: StackPart, joint: Joint) -> Result<Self> {
+    pub(super) fn joined(
+        mut self,
+        mut other: Self,
+        part: StackPart,
+        kind: TwoStackKind,
+    ) -> Result<Self> {
         self.is_joined = true;
         match other.plan.model.take() {
             Some(config) if self.plan.model.is_some() => {
-                self.other = Some(OtherStack {
+                self.other = Some(SecondStack {
                     part,
                     config,
-                    joint,
+                    kind,
                     shared: BTreeMap::new(),
                 });
             }
@@ -152,7 +162,7 @@ impl Checkpoint {
             }
         }
         self.plan.add(other.plan, part);
-        if let Joint::Similarity { bias } = joint {
+        if let TwoStackKind::TwoTowers { bias } = kind {
             let family = (&self.family, &self.config, "");
             let build = |vb: VarBuilder| Similarity::new(bias, vb.pp("similarity")).map(drop);
             let (sources, missing) =

@@ -98,7 +98,7 @@ pub struct AttentionConfig {
     /// The width of the input and the output.
     pub d_model: usize,
     /// The width of the key and value source: `d_model`, except in cross-attention.
-    pub d_memory: usize,
+    pub d_encoder: usize,
     /// The number of query heads.
     pub n_heads: usize,
     /// The number of key/value heads. Each serves `n_heads / n_kv_heads` query heads.
@@ -173,7 +173,7 @@ impl AttentionConfig {
     pub fn with_head_dim(d_model: usize, n_heads: usize, head_dim: usize) -> Self {
         Self {
             d_model,
-            d_memory: d_model,
+            d_encoder: d_model,
             n_heads,
             n_kv_heads: n_heads,
             head_dim,
@@ -198,7 +198,7 @@ impl AttentionConfig {
 
     setters! {
         /// Sets the width of the key and value source (cross-attention).
-        with_memory(d_memory: usize) => d_memory = d_memory;
+        with_encoder_width(d_encoder: usize) => d_encoder = d_encoder;
         /// Sets the number of key/value heads, a divisor of the number of query heads (grouped-query or multi-query
         /// attention).
         with_kv_heads(n_kv_heads: usize) => n_kv_heads = n_kv_heads;
@@ -272,7 +272,7 @@ impl AttentionConfig {
     /// [`Error::InvalidConfig`] names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
         size("d_model", self.d_model)?;
-        size("d_memory", self.d_memory)?;
+        size("d_encoder", self.d_encoder)?;
         size("n_heads", self.n_heads)?;
         size("n_kv_heads", self.n_kv_heads)?;
         size("head_dim", self.head_dim)?;
@@ -316,8 +316,8 @@ impl AttentionConfig {
                           disentangled scores";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
-        if makes_fewer && self.d_memory != self.d_model {
-            let reason = "shared_keys and values_are_keys require self-attention, but d_memory differs from d_model";
+        if makes_fewer && self.d_encoder != self.d_model {
+            let reason = "shared_keys and values_are_keys require self-attention, but d_encoder differs from d_model";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.shared_keys.is_some() && self.values_are_keys {
@@ -330,7 +330,7 @@ impl AttentionConfig {
         if let Some(chunk) = self.chunk {
             size("the length of chunks", chunk)?;
             let fits = self.visibility == Visibility::Causal && self.window.is_none();
-            if !fits || self.d_memory != self.d_model {
+            if !fits || self.d_encoder != self.d_model {
                 let reason = "chunks require causal self-attention without a window";
                 return Err(Error::InvalidConfig(reason.to_string()));
             }

@@ -93,7 +93,7 @@ impl DisentangledConfig {
         }
         let is_plain = attention.visibility == Visibility::Bidirectional
             && attention.n_kv_heads == attention.n_heads
-            && attention.d_memory == attention.d_model
+            && attention.d_encoder == attention.d_model
             && attention.soft_cap.is_none();
         match is_plain {
             true => Ok(()),

@@ -8,7 +8,7 @@ use super::pattern::matches;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Draw {
+pub enum Distribution {
     /// The layer's own default: the identity for a norm, Kaiming and Xavier normal weights for a feed-forward,
     /// PyTorch's default for every other linear layer.
     Layer,
@@ -44,18 +44,18 @@ pub enum Draw {
 /// The distributions for a model's new parameters: a list of patterns over roles. The last match counts.
 ///
 /// ```
-/// use candle_blocks::config::{Draw, Initialization};
+/// use candle_blocks::config::{Distribution, Initialization};
 /// // BERT's, but with smaller output projections.
-/// let small = Draw::Normal { deviation: 0.005 };
+/// let small = Distribution::Normal { deviation: 0.005 };
 /// let initialization = Initialization::normal(0.02).with("*.output.weight", small);
-/// assert_eq!(initialization.draw("blocks.3.attention.output.weight"), small);
-/// assert_eq!(initialization.draw("blocks.3.attention.output.bias"), Draw::Constant(0.0));
-/// assert_eq!(initialization.draw("blocks.3.attention_norm.weight"), Draw::Layer);
+/// assert_eq!(initialization.distribution("blocks.3.attention.output.weight"), small);
+/// assert_eq!(initialization.distribution("blocks.3.attention.output.bias"), Distribution::Constant(0.0));
+/// assert_eq!(initialization.distribution("blocks.3.attention_norm.weight"), Distribution::Layer);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct Initialization {
-    rules: Vec<(String, Draw)>,
+    rules: Vec<(String, Distribution)>,
     /// Table rows that are 0, by role.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     zero_rows: Vec<(String, usize)>,
@@ -75,15 +75,16 @@ const NEUTRAL: [&str; 6] = [
 ];
 
 impl Initialization {
-    /// Returns every layer's own default: see [`Draw::Layer`].
+    /// Returns every layer's own default: see [`Distribution::Layer`].
     pub fn layers() -> Self {
         Self::default()
     }
 
     /// Returns the defaults in PyTorch's `nn.Linear` and `nn.LayerNorm`.
     pub fn torch() -> Self {
-        let all = Self::default().with("*", Draw::TorchLinear);
-        all.with("*sinks.weight", Draw::Layer).with_neutral()
+        let all = Self::default().with("*", Distribution::TorchLinear);
+        all.with("*sinks.weight", Distribution::Layer)
+            .with_neutral()
     }
 
     /// Returns normal weights with this standard deviation, biases 0 and norms the identity: transformers'
@@ -91,8 +92,8 @@ impl Initialization {
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_utils.py>).
     pub fn normal(deviation: f64) -> Self {
         Self::default()
-            .with("*weight", Draw::Normal { deviation })
-            .with("*bias", Draw::Constant(0.0))
+            .with("*weight", Distribution::Normal { deviation })
+            .with("*bias", Distribution::Constant(0.0))
             .with_neutral()
     }
 
@@ -100,7 +101,7 @@ impl Initialization {
     /// residual stream are divided by the square root of their total number (Radford et al. 2019, section 2.3).
     pub fn gpt2(deviation: f64, n_blocks: usize) -> Self {
         let deviation_of_residual = deviation / (2.0 * n_blocks as f64).sqrt();
-        let residual = Draw::Normal {
+        let residual = Distribution::Normal {
             deviation: deviation_of_residual,
         };
         Self::normal(deviation)
@@ -109,7 +110,7 @@ impl Initialization {
     }
 
     /// Draws the roles that match `pattern` (`*` stands for any text) from `draw`, overriding earlier patterns.
-    pub fn with(mut self, pattern: &str, draw: Draw) -> Self {
+    pub fn with(mut self, pattern: &str, draw: Distribution) -> Self {
         self.rules.push((pattern.to_string(), draw));
         self
     }
@@ -130,7 +131,7 @@ impl Initialization {
     /// the second stack in a model with two.
     pub fn with_part(mut self, part: &str, other: Self) -> Self {
         let of_part = |pattern: &str| format!("{part}.{pattern}");
-        self = self.with(&of_part("*"), Draw::Layer);
+        self = self.with(&of_part("*"), Distribution::Layer);
         let rules = other.rules.into_iter();
         self.rules
             .extend(rules.map(|(pattern, draw)| (of_part(&pattern), draw)));
@@ -145,13 +146,13 @@ impl Initialization {
     fn with_neutral(self) -> Self {
         NEUTRAL
             .iter()
-            .fold(self, |all, pattern| all.with(pattern, Draw::Layer))
+            .fold(self, |all, pattern| all.with(pattern, Distribution::Layer))
     }
 
     /// Returns the distribution for a role's parameter.
-    pub fn draw(&self, role: &str) -> Draw {
+    pub fn distribution(&self, role: &str) -> Distribution {
         let rule = self.rules.iter().rev().find(|(p, _)| matches(p, role));
-        rule.map_or(Draw::Layer, |&(_, draw)| draw)
+        rule.map_or(Distribution::Layer, |&(_, draw)| draw)
     }
 
     /// Tells whether a role's parameter gets a gradient.

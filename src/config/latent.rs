@@ -61,10 +61,10 @@ impl LatentConfig {
                 self.rotary_dim, of.head_dim
             ));
         }
-        if of.n_kv_heads != of.n_heads || of.d_memory != of.d_model {
+        if of.n_kv_heads != of.n_heads || of.d_encoder != of.d_model {
             return fail(format!(
                 "computes the keys for all {} heads from the input's {} columns; found {} key/value heads and {} columns",
-                of.n_heads, of.d_model, of.n_kv_heads, of.d_memory
+                of.n_heads, of.d_model, of.n_kv_heads, of.d_encoder
             ));
         }
         if of.query_key_norm.is_some() || of.clip.is_some() || of.temperature.is_some() {

@@ -25,7 +25,7 @@ pub struct ModelConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeadConfig {
     /// The task.
-    pub task: Task,
+    pub task: HeadTask,
     /// The head's layers.
     pub readout: ReadoutConfig,
 }
@@ -34,14 +34,14 @@ pub struct HeadConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Joint {
+pub enum TwoStackKind {
     /// The decoder attends to the encoder's output (BART, T5, Whisper).
-    Memory {
+    EncoderDecoder {
         /// The decoder's first token, if the decoder input is the encoder's tokens shifted right.
         start_token: Option<u32>,
     },
     /// The score between a text and an image is `exp(weight) · cos + bias` (CLIP, SigLIP).
-    Similarity {
+    TwoTowers {
         /// The score has a bias.
         bias: bool,
     },
@@ -51,7 +51,7 @@ pub enum Joint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Task {
+pub enum HeadTask {
     /// The next token.
     CausalLm,
     /// The masked tokens.
@@ -74,7 +74,7 @@ pub enum Task {
     Projection,
 }
 
-impl fmt::Display for Task {
+impl fmt::Display for HeadTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
@@ -101,11 +101,12 @@ impl ModelConfig {
     /// Returns the width of the last hidden state: the words' width if the blocks' output is projected back to it,
     /// otherwise the blocks' width.
     pub fn output_width(&self) -> usize {
-        self.words_behind().unwrap_or(self.embeddings.d_model())
+        self.output_projection_width()
+            .unwrap_or(self.embeddings.d_model())
     }
 
     /// Returns the words' width if the blocks' output is projected back to it.
-    pub(crate) fn words_behind(&self) -> Option<usize> {
+    pub(crate) fn output_projection_width(&self) -> Option<usize> {
         let EmbeddingsConfig::Tokens(tokens) = &self.embeddings else {
             return None;
         };

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 #[must_use]
 pub struct ReadoutConfig {
     /// The positions to read.
-    pub reads: Reads,
+    pub reads: TokenSelection,
     /// The layer before the output.
     pub transform: Option<TransformConfig>,
     /// The linear map to the output.
@@ -26,7 +26,7 @@ pub struct ReadoutConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Reads {
+pub enum TokenSelection {
     /// Every position, `[batch, seq, d]`.
     Each,
     /// The first position, `[batch, d]`.
@@ -145,7 +145,7 @@ pub enum OutputWeight {
 
 impl ReadoutConfig {
     /// Returns a readout that selects positions and nothing else.
-    pub fn new(reads: Reads) -> Self {
+    pub fn new(reads: TokenSelection) -> Self {
         Self {
             reads,
             transform: None,
@@ -169,12 +169,12 @@ impl ReadoutConfig {
     /// [`Error::InvalidConfig`] if one is out of range.
     pub fn validate(&self) -> Result<()> {
         probability("a head's dropout", self.dropout)?;
-        if let Reads::Attended(pool) = &self.reads {
+        if let TokenSelection::Attended(pool) = &self.reads {
             pool.attention.validate()?;
             pool.norm.validate()?;
             pool.feed_forward.validate()?;
         }
-        if let Reads::Windows { positions, norm } = &self.reads {
+        if let TokenSelection::Windows { positions, norm } = &self.reads {
             size("the number of positions of a window", *positions)?;
             norm.validate()?;
         }

@@ -7,13 +7,13 @@ use super::{Error, escape::Escaped};
 /// Messages may contain text from files, such as tensor names and key values, so it is escaped.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Escaped(Message(self)))
+        write!(f, "{}", Escaped(PlainMessage(self)))
     }
 }
 
-struct Message<'e>(&'e Error);
+struct PlainMessage<'e>(&'e Error);
 
-impl fmt::Display for Message<'_> {
+impl fmt::Display for PlainMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Error::Io {

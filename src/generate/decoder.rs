@@ -94,7 +94,7 @@ impl Decoder for CausalDecoder {
         match &self.encoded {
             Some(encoded) => {
                 let new = new.clone();
-                let new = new.with_memory(&encoded.hidden_states, encoded.mask.as_ref());
+                let new = new.with_encoder_output(&encoded.hidden_states, encoded.mask.as_ref());
                 self.model.next_logits(&new, &mut self.cache)
             }
             None => self.model.next_logits(new, &mut self.cache),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{CausalDecoder, Choose, Decoder, Generation, GenerationOptions, StopStrings};
-use crate::config::{EmbeddingsConfig, Task, getters};
+use crate::config::{EmbeddingsConfig, HeadTask, getters};
 use crate::error::{Error, Result};
 use crate::model::{Encoded, Model};
 
@@ -25,7 +25,7 @@ impl Generator {
     pub fn new(model: impl Into<Arc<Model>>, options: GenerationOptions) -> Result<Self> {
         let model = model.into();
         let found = match model.task() {
-            Some(Task::CausalLm) => {
+            Some(HeadTask::CausalLm) => {
                 return Ok(Self {
                     model,
                     options,

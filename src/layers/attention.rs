@@ -30,9 +30,9 @@ pub enum QueryKeyValue {
     Separate {
         /// `[n_heads · head_dim, d_model]`.
         query: Linear,
-        /// `[n_kv_heads · head_dim, d_memory]`.
+        /// `[n_kv_heads · head_dim, d_encoder]`.
         key: Linear,
-        /// `[n_kv_heads · head_dim, d_memory]`.
+        /// `[n_kv_heads · head_dim, d_encoder]`.
         value: Linear,
     },
     /// A single projection whose output rows are query, key and value, in this order.
@@ -96,7 +96,7 @@ impl Attention {
         let linear = |name, d_in, d_out, bias| {
             Linear::new(&LinearConfig::new(d_in, d_out).with_bias(bias), vb.pp(name))
         };
-        let (d_model, d_memory) = (config.d_model, config.d_memory);
+        let (d_model, d_encoder) = (config.d_model, config.d_encoder);
         let projections = if config.latent.is_some() {
             QueryKeyValue::Latent(Box::new(LatentProjections::new(config, &vb)?))
         } else if config.shared_keys.is_some() {
@@ -104,7 +104,7 @@ impl Attention {
         } else if config.values_are_keys {
             QueryKeyValue::QueryKey {
                 query: linear("query", d_model, q, bias.query)?,
-                key: linear("key", d_memory, kv, bias.key)?,
+                key: linear("key", d_encoder, kv, bias.key)?,
             }
         } else if vb.contains_tensor("query_key_value.weight") {
             if [bias.key, bias.value] != [bias.query; 2] {
@@ -116,8 +116,8 @@ impl Attention {
         } else {
             QueryKeyValue::Separate {
                 query: linear("query", d_model, q, bias.query)?,
-                key: linear("key", d_memory, kv, bias.key)?,
-                value: linear("value", d_memory, kv, bias.value)?,
+                key: linear("key", d_encoder, kv, bias.key)?,
+                value: linear("value", d_encoder, kv, bias.value)?,
             }
         };
         let output = linear("output", config.mixed_width(), d_model, bias.output)?;
@@ -198,7 +198,7 @@ impl Attention {
     /// linear biases do.
     ///
     /// # Shapes
-    /// `x` is `[batch, seq, d_model]`, the encoder output `[batch, encoder_seq, d_memory]`. The result has the shape
+    /// `x` is `[batch, seq, d_model]`, the encoder output `[batch, encoder_seq, d_encoder]`. The result has the shape
     /// of `x`.
     ///
     /// # Errors

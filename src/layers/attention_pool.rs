@@ -59,7 +59,7 @@ impl AttentionPool {
         let probe = self.probe.broadcast_as((batch, 1, d_model))?.contiguous()?;
         let context = ForwardContext::evaluation()
             .with_train(train)
-            .with_memory(x.clone(), AttentionMask::none());
+            .with_encoder_output(x.clone(), AttentionMask::none());
         let seen = self.attention.forward_cross(&probe, &context)?;
         let fed = self
             .feed_forward

@@ -7,7 +7,7 @@ use crate::layers::{
     Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, ParameterSource, Sublayer,
     kv_cache::{LayerCache, LayerCaches},
 };
-use crate::layers::{own::gemma::Beside, pass::Pass, sublayer::Watch, visit::parts};
+use crate::layers::{own::gemma::GemmaParts, pass::Pass, sublayer::StageRecorder, visit::parts};
 use crate::ops::Value;
 
 mod parallel;
@@ -51,7 +51,7 @@ pub struct TransformerBlock {
     pub(crate) attention: Sublayer<Attention>,
     pub(crate) cross_attention: Option<Sublayer<Attention>>,
     pub(crate) feed_forward: Sublayer<BlockFeedForward>,
-    pub(crate) beside: Option<Box<Beside>>,
+    pub(crate) gemma: Option<Box<GemmaParts>>,
     pub(crate) topology: Topology,
     pub(crate) parallel_dropout: Dropout,
 }
@@ -81,12 +81,12 @@ impl TransformerBlock {
         let cross = config.cross_attention.as_ref();
         let cross = cross.map(|cross| attend("cross_attention", cross));
         let cross_attention = cross.transpose()?;
-        let beside = Beside::new(config, &vb)?;
+        let gemma = GemmaParts::new(config, &vb)?;
         Ok(Self {
             attention,
             cross_attention,
             feed_forward,
-            beside,
+            gemma,
             topology: config.topology,
             parallel_dropout: Dropout::new(residual.parallel_dropout, DropoutSource::default())?,
         })
@@ -112,9 +112,9 @@ impl TransformerBlock {
     /// If the cache belongs to another stack: the heads or the number of sequences differ, or only one of the two is
     /// packed.
     pub(super) fn check_cache(&self, cache: &LayerCache, batch: usize) -> Result<()> {
-        let memory = self.cross_attention.as_ref();
+        let encoder = self.cross_attention.as_ref();
         let packed = |of: &Sublayer<Attention>| of.inner().packed.clone();
-        let of_attention = (packed(&self.attention), memory.and_then(packed));
+        let of_attention = (packed(&self.attention), encoder.and_then(packed));
         cache.check(of_attention, batch)
     }
 
@@ -145,29 +145,33 @@ impl TransformerBlock {
     pub(crate) fn run(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let of = ("block", self.is_packed());
         pass.through(of, x, |x| {
-            self.apply(x.clone(), pass, None, &mut Watch::off())
+            self.apply(x.clone(), pass, None, &mut StageRecorder::off())
         })
     }
 
     /// Computes the output like [`Self::forward_with`], with the same errors, and returns all intermediate results.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         let pass = Pass::new(context, x.dims())?;
-        let mut watch = Watch::on();
+        let mut recorder = StageRecorder::on();
         let x = pass.value(("block", self.is_packed()), x)?;
-        let output = self.apply(x, &pass, None, &mut watch)?;
-        self.watched(watch, output)
+        let output = self.apply(x, &pass, None, &mut recorder)?;
+        self.recorded_stages(recorder, output)
     }
 
     /// Returns the intermediate results that `recorder` collected in the pass with this output.
-    pub(super) fn watched(&self, mut watch: Watch, output: Value) -> Result<BlockStages> {
-        let attention = watch.sublayer()?;
-        let cross = self.cross_attention.is_some().then(|| watch.sublayer());
-        let (cross, feed_forward) = (cross.transpose()?, watch.sublayer()?);
-        let input = self.beside.as_ref().and_then(|of| of.layer_input.as_ref());
-        let input = input.map(|_| watch.sublayer()).transpose()?;
+    pub(super) fn recorded_stages(
+        &self,
+        mut recorder: StageRecorder,
+        output: Value,
+    ) -> Result<BlockStages> {
+        let attention = recorder.sublayer()?;
+        let cross = self.cross_attention.is_some().then(|| recorder.sublayer());
+        let (cross, feed_forward) = (cross.transpose()?, recorder.sublayer()?);
+        let input = self.gemma.as_ref().and_then(|of| of.layer_input.as_ref());
+        let input = input.map(|_| recorder.sublayer()).transpose()?;
         let stages = BlockStages::new(attention, cross, feed_forward, input, output.tensor()?);
-        match &self.beside {
-            Some(beside) => beside.of_streams(stages),
+        match &self.gemma {
+            Some(gemma) => gemma.of_streams(stages),
             None => Ok(stages),
         }
     }
@@ -178,12 +182,13 @@ impl TransformerBlock {
         x: Value,
         pass: &Pass,
         cache: Option<&mut LayerCaches>,
-        watch: &mut Watch,
+        recorder: &mut StageRecorder,
     ) -> Result<Value> {
-        let branches = |x: Value, watch: &mut Watch| self.apply_branches(x, pass, cache, watch);
-        match &self.beside {
-            Some(beside) => beside.around(x, pass, watch, branches),
-            None => branches(x, watch),
+        let branches =
+            |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, cache, recorder);
+        match &self.gemma {
+            Some(gemma) => gemma.around(x, pass, recorder, branches),
+            None => branches(x, recorder),
         }
     }
 
@@ -193,46 +198,46 @@ impl TransformerBlock {
         x: Value,
         pass: &Pass,
         mut cache: Option<&mut LayerCaches>,
-        watch: &mut Watch,
+        recorder: &mut StageRecorder,
     ) -> Result<Value> {
         self.check_given(pass.context)?;
         let train = pass.context.train();
         if let Topology::Parallel(norm) = self.topology {
-            return self.apply_parallel(&x, pass, cache, watch, norm);
+            return self.apply_parallel(&x, pass, cache, recorder, norm);
         }
         let last = self.last_rows(&x, pass)?;
         let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
             inner.apply(x, pass, cache.as_deref_mut(), residual)
         };
-        let beside = self.beside.as_ref();
-        let beside = beside.filter(|beside| beside.reads_attention_input());
-        let normal = beside.map(|_| self.attention.input(last.as_ref().unwrap_or(&x)));
+        let gemma = self.gemma.as_ref();
+        let gemma = gemma.filter(|gemma| gemma.reads_attention_input());
+        let normal = gemma.map(|_| self.attention.input(last.as_ref().unwrap_or(&x)));
         let normal = normal.transpose()?;
         let rows = (&x, last.as_ref());
-        let attended = self.attention.apply(rows, train, watch, attend)?;
+        let attended = self.attention.apply(rows, train, recorder, attend)?;
         // The next step reuses this memory.
         drop((x, last));
         let mut x = attended;
-        if let (Some(beside), Some(normal)) = (beside, normal) {
-            x = beside.after_attention(&normal, x, train)?;
+        if let (Some(gemma), Some(normal)) = (gemma, normal) {
+            x = gemma.after_attention(&normal, x, train)?;
         }
         if let Some(cross) = &self.cross_attention {
             let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
-                inner.apply_cross(x, pass.asked(), cache, residual)
+                inner.apply_cross(x, pass.requested(), cache, residual)
             };
-            x = cross.apply((&x, None), train, watch, attend)?;
+            x = cross.apply((&x, None), train, recorder, attend)?;
         }
         let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
             inner.apply(x, residual, train)
         };
-        self.feed_forward.apply((&x, None), train, watch, feed)
+        self.feed_forward.apply((&x, None), train, recorder, feed)
     }
 
     /// Returns the rows whose output is requested, or `None` if these are all rows.
     fn last_rows(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
-        match pass.asked().seq == pass.seq {
+        match pass.requested().seq == pass.seq {
             true => Ok(None),
-            false => pass.asked_rows(x.clone()).map(Some),
+            false => pass.requested_rows(x.clone()).map(Some),
         }
     }
 
@@ -247,8 +252,10 @@ impl TransformerBlock {
         let mask = context.mask().additive();
         // A mask with one plane for each head on this rank belongs to this rank alone.
         let mask = mask.filter(|mask| mask.rank() != 4 || mask.dims()[1] != n_heads);
-        let memory = context.memory().map(|memory| &memory.hidden_states);
-        for (name, given) in [("encoder_hidden_states", memory), ("additive mask", mask)] {
+        let encoder = context
+            .encoder_output()
+            .map(|encoder| &encoder.hidden_states);
+        for (name, given) in [("encoder_hidden_states", encoder), ("additive mask", mask)] {
             if given.is_some_and(Tensor::track_op) {
                 bail!(
                     "block: {name} tracks gradients, which a tensor-parallel block does not compute; detach() it"
@@ -260,8 +267,8 @@ impl TransformerBlock {
 }
 
 parts!(TransformerBlock:
-    Self { attention, cross_attention, feed_forward, beside, parallel_dropout, .. }
-    => [parallel_dropout, beside] [attention, cross_attention, feed_forward]);
+    Self { attention, cross_attention, feed_forward, gemma, parallel_dropout, .. }
+    => [parallel_dropout, gemma] [attention, cross_attention, feed_forward]);
 
 impl ModuleT for TransformerBlock {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

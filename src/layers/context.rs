@@ -21,9 +21,9 @@ use crate::{Error, Result, layers::AttentionMask};
 #[must_use]
 pub struct ForwardContext {
     mask: AttentionMask,
-    positions: Option<Vec<Rows>>,
+    positions: Option<Vec<PositionRows>>,
     patches: Option<[usize; 2]>,
-    memory: Option<Memory>,
+    encoder: Option<EncoderOutput>,
     relative_embeddings: Option<Tensor>,
     layer_inputs: Option<Tensor>,
     train: bool,
@@ -31,12 +31,12 @@ pub struct ForwardContext {
 }
 
 /// Positions of tokens: one row for all sequences, or one row each.
-pub(crate) type Rows = Vec<Vec<u32>>;
+pub(crate) type PositionRows = Vec<Vec<u32>>;
 
 /// The output of an encoder, for cross-attention.
 #[derive(Clone, Debug)]
-pub struct Memory {
-    /// `[batch, encoder_seq, d_memory]`.
+pub struct EncoderOutput {
+    /// `[batch, encoder_seq, d_encoder]`.
     pub hidden_states: Tensor,
     /// The padding mask of the encoder output.
     pub mask: AttentionMask,
@@ -137,9 +137,9 @@ impl ForwardContext {
         Ok(self)
     }
 
-    /// Sets the encoder output `[batch, encoder_seq, d_memory]` for cross-attention, and its mask.
-    pub fn with_memory(mut self, hidden_states: Tensor, mask: AttentionMask) -> Self {
-        self.memory = Some(Memory {
+    /// Sets the encoder output `[batch, encoder_seq, d_encoder]` for cross-attention, and its mask.
+    pub fn with_encoder_output(mut self, hidden_states: Tensor, mask: AttentionMask) -> Self {
+        self.encoder = Some(EncoderOutput {
             hidden_states,
             mask,
         });
@@ -154,7 +154,7 @@ impl ForwardContext {
         /// The mask.
         mask(&self) -> &AttentionMask => &self.mask;
         /// The encoder output, if any.
-        memory(&self) -> Option<&Memory> => self.memory.as_ref();
+        encoder_output(&self) -> Option<&EncoderOutput> => self.encoder.as_ref();
         /// True if dropout is on.
         train(&self) -> bool => self.train;
         /// The precision in which linear layers multiply.
@@ -170,8 +170,8 @@ impl ForwardContext {
     ///
     /// # Errors
     /// If the given positions have another shape, or three axes.
-    pub(crate) fn positions(&self, batch: usize, seq: usize, seen: usize) -> Result<Rows> {
-        match <[Rows; 1]>::try_from(self.positions_of_axes(batch, seq, seen)?) {
+    pub(crate) fn positions(&self, batch: usize, seq: usize, seen: usize) -> Result<PositionRows> {
+        match <[PositionRows; 1]>::try_from(self.positions_of_axes(batch, seq, seen)?) {
             Ok([rows]) => Ok(rows),
             Err(_) => Err(Error::input(
                 "position_ids",
@@ -192,7 +192,7 @@ impl ForwardContext {
         batch: usize,
         seq: usize,
         seen: usize,
-    ) -> Result<Vec<Rows>> {
+    ) -> Result<Vec<PositionRows>> {
         let Some(positions) = &self.positions else {
             return Ok(vec![vec![(seen as u32..(seen + seq) as u32).collect()]]);
         };

@@ -13,10 +13,10 @@ use crate::ops::{self, Route, Value};
 /// The random number generator for the masks of a [`Dropout`]. Clones share one stream, so several layers draw from
 /// it in the order in which they run.
 #[derive(Clone, Default)]
-pub struct DropoutSource(Stream);
+pub struct DropoutSource(MaskStream);
 
 #[derive(Clone, Default)]
-enum Stream {
+enum MaskStream {
     #[default]
     Candle,
     Seeded(Arc<Mutex<ChaCha12Rng>>),
@@ -28,24 +28,24 @@ enum Stream {
 impl DropoutSource {
     /// Uses candle's own generator on the input's device: the default. candle cannot seed it on the CPU.
     pub fn candle() -> Self {
-        Self(Stream::Candle)
+        Self(MaskStream::Candle)
     }
 
     /// Starts a reproducible stream from `seed`: ChaCha12, with the same values on every device. Its position can be
     /// read and set.
     pub fn seeded(seed: u64) -> Self {
         let stream = ChaCha12Rng::seed_from_u64(seed);
-        Self(Stream::Seeded(Arc::new(Mutex::new(stream))))
+        Self(MaskStream::Seeded(Arc::new(Mutex::new(stream))))
     }
 
     /// Uses NumPy's legacy generator: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
     pub fn numpy(seed: u32) -> Self {
-        Self(Stream::NumPy(Arc::new(Mutex::new(Mt::new(seed)))))
+        Self(MaskStream::NumPy(Arc::new(Mutex::new(Mt::new(seed)))))
     }
 
     /// Creates a source that refuses to draw.
     pub(crate) fn refused(reason: &'static str) -> Self {
-        Self(Stream::Refused(reason))
+        Self(MaskStream::Refused(reason))
     }
 
     /// Returns the number of 32-bit words drawn from a seeded stream, or `None` for other sources.
@@ -61,7 +61,7 @@ impl DropoutSource {
     /// ```
     pub fn position(&self) -> Option<u128> {
         match &self.0 {
-            Stream::Seeded(stream) => Some(lock(stream).get_word_pos()),
+            MaskStream::Seeded(stream) => Some(lock(stream).get_word_pos()),
             _ => None,
         }
     }
@@ -72,7 +72,7 @@ impl DropoutSource {
     /// If the source is not seeded.
     pub fn set_position(&self, position: u128) -> Result<()> {
         match &self.0 {
-            Stream::Seeded(stream) => lock(stream).set_word_pos(position),
+            MaskStream::Seeded(stream) => lock(stream).set_word_pos(position),
             _ => bail!("dropout: a {self:?} stream has no position; use DropoutSource::seeded"),
         }
         Ok(())
@@ -84,25 +84,27 @@ impl DropoutSource {
     /// If the source is candle's generator.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         Ok(match &self.0 {
-            Stream::Candle => bail!(
+            MaskStream::Candle => bail!(
                 "dropout: candle's generator cannot draw the same masks twice; give the layers \
                  DropoutSource::seeded with set_dropout_source"
             ),
-            Stream::Seeded(stream) => Snapshot::Seeded(stream.clone(), lock(stream).get_word_pos()),
-            Stream::NumPy(stream) => {
+            MaskStream::Seeded(stream) => {
+                Snapshot::Seeded(stream.clone(), lock(stream).get_word_pos())
+            }
+            MaskStream::NumPy(stream) => {
                 let state = Box::new(lock(stream).clone());
                 Snapshot::NumPy(stream.clone(), state)
             }
-            Stream::Refused(reason) => bail!("dropout: {reason}"),
+            MaskStream::Refused(reason) => bail!("dropout: {reason}"),
         })
     }
 
     /// Returns true if both draw from the same stream.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Stream::Candle, Stream::Candle) => true,
-            (Stream::Seeded(a), Stream::Seeded(b)) => Arc::ptr_eq(a, b),
-            (Stream::NumPy(a), Stream::NumPy(b)) => Arc::ptr_eq(a, b),
+            (MaskStream::Candle, MaskStream::Candle) => true,
+            (MaskStream::Seeded(a), MaskStream::Seeded(b)) => Arc::ptr_eq(a, b),
+            (MaskStream::NumPy(a), MaskStream::NumPy(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -110,16 +112,16 @@ impl DropoutSource {
     /// Draws uniform values in `[0, 1)` on the host.
     pub(super) fn uniform(&self, n: usize) -> Result<Vec<f64>> {
         Ok(match &self.0 {
-            Stream::Candle => Tensor::rand(0f64, 1f64, n, &Device::Cpu)?.to_vec1()?,
-            Stream::Seeded(stream) => {
+            MaskStream::Candle => Tensor::rand(0f64, 1f64, n, &Device::Cpu)?.to_vec1()?,
+            MaskStream::Seeded(stream) => {
                 let mut rng = lock(stream);
                 (0..n).map(|_| rng.random()).collect()
             }
-            Stream::NumPy(stream) => {
+            MaskStream::NumPy(stream) => {
                 let mut rng = lock(stream);
                 (0..n).map(|_| numpy_double(&mut rng)).collect()
             }
-            Stream::Refused(reason) => bail!("dropout: {reason}"),
+            MaskStream::Refused(reason) => bail!("dropout: {reason}"),
         })
     }
 
@@ -127,27 +129,27 @@ impl DropoutSource {
     fn draw(&self, shape: &Shape, device: &Device, p: f64) -> Result<Tensor> {
         let n = shape.elem_count();
         let keep: Vec<u8> = match &self.0 {
-            Stream::Candle => {
+            MaskStream::Candle => {
                 if ops::route(device) == Route::Composed {
                     return ops::drawn_on_device(shape, device, p);
                 }
                 let uniform = Tensor::rand(0f32, 1f32, shape, device)?;
                 return uniform.ge(p as f32);
             }
-            Stream::Seeded(stream) => {
+            MaskStream::Seeded(stream) => {
                 let mut rng = lock(stream);
                 let start = rng.get_word_pos();
                 let keep = ops::draw_mask((rng.get_seed(), start), n, p)?;
                 rng.set_word_pos(start + 2 * n as u128); // 64 bits for each element
                 keep
             }
-            Stream::NumPy(stream) => {
+            MaskStream::NumPy(stream) => {
                 let mut rng = lock(stream);
                 (0..n)
                     .map(|_| u8::from(numpy_double(&mut rng) >= p))
                     .collect()
             }
-            Stream::Refused(reason) => bail!("dropout: {reason}"),
+            MaskStream::Refused(reason) => bail!("dropout: {reason}"),
         };
         ops::uploaded(
             &Tensor::from_vec(keep, shape, &Device::Cpu)?,
@@ -187,10 +189,10 @@ fn numpy_double(rng: &mut Mt) -> f64 {
 impl std::fmt::Debug for DropoutSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match &self.0 {
-            Stream::Candle => "Candle",
-            Stream::Seeded(_) => "Seeded",
-            Stream::NumPy(_) => "NumPy",
-            Stream::Refused(_) => "Refused",
+            MaskStream::Candle => "Candle",
+            MaskStream::Seeded(_) => "Seeded",
+            MaskStream::NumPy(_) => "NumPy",
+            MaskStream::Refused(_) => "Refused",
         })
     }
 }

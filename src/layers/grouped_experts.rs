@@ -5,7 +5,8 @@ use candle_core::{DType, Result, Tensor, TensorId};
 use crate::config::RoutingConfig;
 use crate::layers::{FeedForward, Linear, visit::Visit};
 use crate::ops::{
-    Chooser, Columns, Constants, GroupedLinear, Groups, Route, Value, has_grouped_kernel, route,
+    Chooser, Constants, ExpertColumns, GroupedLinear, Groups, Route, Value, has_grouped_kernel,
+    route,
 };
 
 /// Selection and grouped weights of experts, for a device without this crate's kernels.
@@ -18,9 +19,9 @@ pub(crate) struct GroupedExperts {
 }
 
 /// The dense weight and the bias of a layer without an adapter.
-type Plain<'a> = (&'a Tensor, Option<&'a Tensor>);
+type DenseLayer<'a> = (&'a Tensor, Option<&'a Tensor>);
 
-fn plain(linear: &Linear) -> Option<Plain<'_>> {
+fn plain(linear: &Linear) -> Option<DenseLayer<'_>> {
     let weight = linear.kept_weight().dense()?;
     linear
         .adapter()
@@ -29,25 +30,25 @@ fn plain(linear: &Linear) -> Option<Plain<'_>> {
 }
 
 /// Returns the `nth` layer of each expert.
-fn nth(experts: &[FeedForward], nth: usize) -> Vec<Plain<'_>> {
+fn nth(experts: &[FeedForward], nth: usize) -> Vec<DenseLayer<'_>> {
     let all = experts.iter().filter_map(|of| of.linears().nth(nth));
     all.filter_map(plain).collect()
 }
 
-fn tensors<'a>(of: &'a [Plain]) -> impl Iterator<Item = &'a Tensor> {
+fn tensors<'a>(of: &'a [DenseLayer]) -> impl Iterator<Item = &'a Tensor> {
     of.iter()
         .flat_map(|(weight, bias)| [*weight].into_iter().chain(*bias))
 }
 
-fn ids(of: &[Plain]) -> Vec<TensorId> {
+fn ids(of: &[DenseLayer]) -> Vec<TensorId> {
     tensors(of).map(Tensor::id).collect()
 }
 
-fn is_tracked(of: &[Plain]) -> bool {
+fn is_tracked(of: &[DenseLayer]) -> bool {
     tensors(of).any(Tensor::track_op)
 }
 
-fn stacked(of: &[Plain]) -> Result<GroupedLinear> {
+fn stacked(of: &[DenseLayer]) -> Result<GroupedLinear> {
     let weights: Vec<_> = of.iter().map(|(weight, _)| *weight).collect();
     let biases: Option<Vec<_>> = of.iter().map(|(_, bias)| *bias).collect();
     GroupedLinear::new(&weights, biases.as_deref())
@@ -95,7 +96,7 @@ impl GroupedExperts {
         experts: &[FeedForward],
         (scores, correction): (&Value, Option<&Tensor>),
         (routing, train): (&RoutingConfig, bool),
-    ) -> Result<Option<(Columns, Groups)>> {
+    ) -> Result<Option<(ExpertColumns, Groups)>> {
         let drops = |of: &FeedForward| of.drops(train);
         let n_choices = scores.dims()[0] * routing.top_k;
         if n_choices == 0 || experts.iter().any(drops) || !are_alike(experts) {

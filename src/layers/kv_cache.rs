@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::cached_rows::{CachedRows, of_sequences};
 use super::ledger::Ledger;
-use super::marks::Marks;
+use super::padding_mask::PaddingMask;
 use crate::layers::packed::{PackedAttention, PackedLayerCache};
 
 /// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
@@ -42,7 +42,7 @@ impl LayerCaches<'_> {
     pub fn tensors(&mut self) -> Result<&mut TensorCache> {
         match self.layer {
             LayerCache::Tensors(cache) => Ok(cache),
-            LayerCache::Packed(_) => other_stack(),
+            LayerCache::Packed(_) => wrong_stack(),
         }
     }
 
@@ -54,12 +54,12 @@ impl LayerCaches<'_> {
         };
         match cache {
             LayerCache::Packed(cache) => Ok(cache),
-            LayerCache::Tensors(_) => other_stack(),
+            LayerCache::Tensors(_) => wrong_stack(),
         }
     }
 }
 
-fn other_stack<T>() -> Result<T> {
+fn wrong_stack<T>() -> Result<T> {
     bail!(
         "the cache belongs to another stack: only one of the two is packed; make a cache with new_cache"
     )
@@ -71,16 +71,16 @@ impl LayerCache {
     /// packed.
     pub fn check(
         &self,
-        (own, memory): (Option<Arc<PackedAttention>>, Option<Arc<PackedAttention>>),
+        (own, encoder): (Option<Arc<PackedAttention>>, Option<Arc<PackedAttention>>),
         batch: usize,
     ) -> Result<()> {
         match (self, own) {
             (Self::Tensors(_), None) => Ok(()),
             (Self::Packed(cache), Some(own)) => {
-                let memory = memory.map(|memory| memory.cached(batch));
-                cache.check(own.cached(batch), memory)
+                let encoder = encoder.map(|encoder| encoder.cached(batch));
+                cache.check(own.cached(batch), encoder)
             }
-            _ => other_stack(),
+            _ => wrong_stack(),
         }
     }
 }
@@ -230,9 +230,9 @@ impl KvCache {
     /// Same as [`Ledger::extend`].
     pub(super) fn extend(
         &mut self,
-        new: Option<&Marks>,
+        new: Option<&PaddingMask>,
         sizes: (usize, usize),
-    ) -> Result<Option<Marks>> {
+    ) -> Result<Option<PaddingMask>> {
         let batch = self.ledger.batch();
         let keep = self.ledger.extend(new, sizes)?;
         if batch != self.ledger.batch() {
@@ -278,9 +278,9 @@ pub(crate) struct TensorCache {
     /// The number of positions appended so far, with dropped ones.
     appended: usize,
     /// The first position whose query needs none of the rows that a window has dropped.
-    dropped_behind: usize,
+    first_complete: usize,
     /// Keys and values of the encoder output, projected once.
-    memory: Option<(Tensor, Tensor)>,
+    encoder: Option<(Tensor, Tensor)>,
 }
 
 impl TensorCache {
@@ -315,7 +315,7 @@ impl TensorCache {
                 }
                 let keep = window.map_or(kept.len(), |w| kept.len().min(w - 1));
                 if window.is_some() {
-                    self.dropped_behind = self.appended;
+                    self.first_complete = self.appended;
                 }
                 kept.append([key, value], keep)?;
                 kept
@@ -328,20 +328,20 @@ impl TensorCache {
 
     fn bytes(&self) -> usize {
         let of = |rows: &Tensor| rows.elem_count() * rows.dtype().size_in_bytes();
-        let memory = self.memory.iter().flat_map(|(key, value)| [key, value]);
-        memory.map(of).sum::<usize>() + self.kept.as_ref().map_or(0, CachedRows::bytes)
+        let encoder = self.encoder.iter().flat_map(|(key, value)| [key, value]);
+        encoder.map(of).sum::<usize>() + self.kept.as_ref().map_or(0, CachedRows::bytes)
     }
 
     /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     fn lacks(&self, seen: usize) -> bool {
         let kept = self.kept.as_ref().map_or(0, CachedRows::len);
-        kept < self.appended && seen < self.dropped_behind
+        kept < self.appended && seen < self.first_complete
     }
 
     /// Removes the positions from `seen` on. With 0, also removes the encoder output.
     fn truncate(&mut self, seen: usize) {
         if seen == 0 {
-            self.memory = None;
+            self.encoder = None;
         }
         match &mut self.kept {
             Some(kept) if seen > 0 => kept.forget_last(self.appended.saturating_sub(seen)),
@@ -355,7 +355,7 @@ impl TensorCache {
         sequences: &[usize],
         encoder_rows: Option<&[usize]>,
     ) -> Result<()> {
-        if let (Some((key, value)), Some(of)) = (&mut self.memory, encoder_rows) {
+        if let (Some((key, value)), Some(of)) = (&mut self.encoder, encoder_rows) {
             (*key, *value) = (of_sequences(key, of)?, of_sequences(value, of)?);
         }
         match &mut self.kept {
@@ -365,9 +365,9 @@ impl TensorCache {
     }
 
     /// Caches the keys and values of the encoder output, and returns them.
-    pub fn keep_memory(&mut self, (key, value): (Tensor, Tensor)) -> (Tensor, Tensor) {
+    pub fn cache_encoder(&mut self, (key, value): (Tensor, Tensor)) -> (Tensor, Tensor) {
         let kept = (without_graph(&key), without_graph(&value));
-        self.memory.insert(kept).clone()
+        self.encoder.insert(kept).clone()
     }
 
     /// Returns the cached keys and values of an encoder output with this batch and number of positions, if there are
@@ -375,8 +375,8 @@ impl TensorCache {
     ///
     /// # Errors
     /// If the cached ones belong to another encoder output.
-    pub fn known_memory(&self, batch: usize, keys: usize) -> Result<Option<&(Tensor, Tensor)>> {
-        if let Some((key, _)) = &self.memory {
+    pub fn cached_encoder(&self, batch: usize, keys: usize) -> Result<Option<&(Tensor, Tensor)>> {
+        if let Some((key, _)) = &self.encoder {
             let (known_batch, known, _) = key.dims3()?;
             if (known_batch, known) != (batch, keys) {
                 bail!(
@@ -384,6 +384,6 @@ impl TensorCache {
                 );
             }
         }
-        Ok(self.memory.as_ref())
+        Ok(self.encoder.as_ref())
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use crate::config::{AttentionConfig, Visibility, getters};
-use crate::layers::{ForwardContext, marks::Marks};
+use crate::layers::{ForwardContext, padding_mask::PaddingMask};
 
 /// The positions seen so far: the number of sequences, the number of positions, and the key mask.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +12,7 @@ pub(crate) struct Ledger {
     /// Includes positions that a window has dropped.
     seen: usize,
     /// `[batch, seen]`, 1 = keep; `None` while there is no mask.
-    keep: Option<Marks>,
+    keep: Option<PaddingMask>,
 }
 
 impl Ledger {
@@ -30,9 +30,9 @@ impl Ledger {
     /// added then.
     pub fn extend(
         &mut self,
-        new: Option<&Marks>,
+        new: Option<&PaddingMask>,
         (batch, seq): (usize, usize),
-    ) -> Result<Option<Marks>> {
+    ) -> Result<Option<PaddingMask>> {
         let seen = self.seen;
         if seen > 0 && batch != self.batch {
             bail!(
@@ -53,9 +53,10 @@ impl Ledger {
         self.keep = match old.or(new) {
             None => None,
             Some(like) => {
-                let ones = |n| Marks::ones((batch, n), like.device.device());
-                let marks = |of: Option<&Marks>, n| of.map_or_else(|| ones(n), |m| Ok(m.clone()));
-                Some(marks(old, seen)?.cat(&marks(new, seq)?)?)
+                let ones = |n| PaddingMask::ones((batch, n), like.device.device());
+                let mask =
+                    |of: Option<&PaddingMask>, n| of.map_or_else(|| ones(n), |m| Ok(m.clone()));
+                Some(mask(old, seen)?.cat(&mask(new, seq)?)?)
             }
         };
         (self.batch, self.seen) = (batch, seen + seq);

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::marks::Marks;
+use super::padding_mask::PaddingMask;
 use crate::config::getters;
 use crate::{Error, Result};
 
@@ -12,8 +12,8 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct AttentionMask {
-    keep: Option<Marks>,      // [batch, keys]
-    additive: Option<Tensor>, // broadcasts to [batch, n_heads, queries, keys]
+    keep: Option<PaddingMask>, // [batch, keys]
+    additive: Option<Tensor>,  // broadcasts to [batch, n_heads, queries, keys]
 }
 
 impl AttentionMask {
@@ -30,11 +30,11 @@ impl AttentionMask {
     /// # Errors
     /// If the rank is not 2 or a value is neither 0 nor 1.
     pub fn padding(mask: &Tensor) -> Result<Self> {
-        Self::of_keys(mask, Marked::Sequence, mask.device())
+        Self::of_keys(mask, KeySource::Input, mask.device())
     }
 
     /// Creates a mask like [`Self::padding`], on `device`. `of` names the mask in errors.
-    pub(crate) fn of_keys(mask: &Tensor, of: Marked, device: &Device) -> Result<Self> {
+    pub(crate) fn of_keys(mask: &Tensor, of: KeySource, device: &Device) -> Result<Self> {
         let fail = |reason| Err(Error::input(of.mask(), reason));
         let &[_, keys] = mask.dims() else {
             return fail(format!(
@@ -57,7 +57,7 @@ impl AttentionMask {
         let marks = values.into_iter().map(|value| value as u8).collect();
         let marks = Tensor::from_vec(marks, mask.shape(), &Device::Cpu)?;
         Ok(Self {
-            keep: Some(Marks::new(marks, device)?),
+            keep: Some(PaddingMask::new(marks, device)?),
             additive: None,
         })
     }
@@ -78,32 +78,32 @@ impl AttentionMask {
     }
 
     /// Returns the key-padding mask, if any, on the device and on the host.
-    pub(crate) fn marks(&self) -> Option<&Marks> {
+    pub(crate) fn padding_mask(&self) -> Option<&PaddingMask> {
         self.keep.as_ref()
     }
 }
 
 /// The keys of a mask, for error messages.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Marked {
+pub(crate) enum KeySource {
     /// The positions of the input.
-    Sequence,
+    Input,
     /// The positions of the encoder output.
-    Memory,
+    Encoder,
 }
 
-impl Marked {
+impl KeySource {
     fn mask(self) -> &'static str {
         match self {
-            Self::Sequence => "attention_mask",
-            Self::Memory => "encoder_attention_mask",
+            Self::Input => "attention_mask",
+            Self::Encoder => "encoder_attention_mask",
         }
     }
 
     fn states(self) -> &'static str {
         match self {
-            Self::Sequence => "hidden_states",
-            Self::Memory => "encoder_hidden_states",
+            Self::Input => "hidden_states",
+            Self::Encoder => "encoder_hidden_states",
         }
     }
 

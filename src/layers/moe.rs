@@ -14,7 +14,7 @@ use crate::layers::packed::PackedMixture;
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::sparse_mixer::{self, SparseMixer};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear, ParameterSource, visit::parts};
-use crate::ops::{Columns, Groups, Scores, Value, wide, with_team};
+use crate::ops::{ExpertColumns, Groups, SoftmaxInput, Value, wide, with_team};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores. The scores are
 /// the softmax or the sigmoid of `router(x)`. A shared expert is added if configured (Shazeer et al. 2017,
@@ -150,7 +150,7 @@ impl MixtureOfExperts {
             return Ok((Routed::Places(places), weights));
         }
         let scores = match form {
-            RoutingScores::Softmax => logits.softmax(Scores::Finite)?,
+            RoutingScores::Softmax => logits.softmax(SoftmaxInput::Finite)?,
             RoutingScores::Sigmoid => logits.activate(Activation::Sigmoid)?,
             RoutingScores::Logits => logits.clone(),
         };
@@ -173,9 +173,9 @@ impl MixtureOfExperts {
             // Softmax over the selected logits equals probabilities divided by their sum. In the backward pass of a
             // division, the contributions of the other experts would have to cancel, and would leave a rounding
             // error.
-            (RoutingWeights::Renormalized, RoutingScores::Softmax) => {
-                logits.gather(&columns, top_k)?.softmax(Scores::Finite)?
-            }
+            (RoutingWeights::Renormalized, RoutingScores::Softmax) => logits
+                .gather(&columns, top_k)?
+                .softmax(SoftmaxInput::Finite)?,
             (RoutingWeights::Renormalized, _) => scores.gather(&columns, top_k)?.shares()?,
         };
         if scale != 1.0 {
@@ -185,7 +185,7 @@ impl MixtureOfExperts {
     }
 
     /// Selects the experts on the host, which waits for the device.
-    fn choose_on_host(&self, scores: &Value) -> Result<(Columns, Routed<'_>)> {
+    fn choose_on_host(&self, scores: &Value) -> Result<(ExpertColumns, Routed<'_>)> {
         let on_host = |numbers: &Tensor| {
             let numbers = numbers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
             numbers.to_vec1::<f32>()
@@ -194,7 +194,7 @@ impl MixtureOfExperts {
         let (known, n_experts) = (scores.on_host()?, self.experts.len());
         let Routing { chosen, places } =
             choose_experts(&known, n_experts, correction.as_deref(), &self.routing);
-        Ok((Columns::Host(chosen), Routed::Places(places)))
+        Ok((ExpertColumns::Host(chosen), Routed::Places(places)))
     }
 
     /// Computes the output and adds it to `residual`.

@@ -8,11 +8,11 @@ use crate::config::{
     AlibiConfig, DisentangledConfig, PositionTemperature, Precision, RotaryAxes, RotaryConfig,
     TemperatureBy,
 };
-use crate::layers::packed::{Kept, PassTables, check_evaluation};
+use crate::layers::packed::{PassTables, UnpaddedRows, check_evaluation};
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,
 };
-use crate::layers::{ForwardContext, marks::Marks, mask::Marked};
+use crate::layers::{ForwardContext, mask::KeySource, padding_mask::PaddingMask};
 use crate::ops::{Constants, Value, uploaded};
 
 mod layer;
@@ -28,7 +28,7 @@ pub(crate) struct Pass<'c> {
     /// The number of positions before this pass.
     pub seen: usize,
     /// The key mask, `[batch, all positions]`, 1 = keep.
-    pub keep: Option<Marks>,
+    pub keep: Option<PaddingMask>,
     /// The additive mask for the current block.
     additive: RefCell<Option<Tensor>>,
     /// The current layer, in a stack.
@@ -42,10 +42,10 @@ pub(crate) struct Pass<'c> {
     /// The pass of each sequence's last position, if the last layer computes only that output.
     pub last: Option<Box<Self>>,
     /// The rows that packed layers compute, if padding is left out.
-    pub kept: Option<Kept>,
+    pub kept: Option<UnpaddedRows>,
     /// Tables of the packed layers for this pass.
     pub packed: PassTables,
-    last_marks: Memo<usize, Marks>,
+    last_masks: Memo<usize, PaddingMask>,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
     temperatures: Memo<(TemperatureKey, DType), Option<RotaryTables>>,
     alibi: Memo<(AlibiKey, DType), Tensor>,
@@ -57,15 +57,15 @@ pub(crate) struct Pass<'c> {
 pub(crate) type TemperatureKey = (PositionTemperature, usize);
 
 /// A linear bias (ALiBi) with its number of heads, and the keys it applies to with their number.
-pub(crate) type AlibiKey = ((AlibiConfig, usize), (Marked, usize));
+pub(crate) type AlibiKey = ((AlibiConfig, usize), (KeySource, usize));
 
 /// The encoder output for the cross-attentions of a pass.
-pub(crate) struct PassMemory<'c> {
-    /// `[batch, keys, d_memory]`.
+pub(crate) struct PassEncoderOutput<'c> {
+    /// `[batch, keys, d_encoder]`.
     pub hidden_states: &'c Tensor,
     pub keys: usize,
     /// `[batch, keys]`, 1 = keep.
-    pub keep: Option<&'c Marks>,
+    pub keep: Option<&'c PaddingMask>,
     /// Added to the scores of every block.
     pub additive: Option<&'c Tensor>,
 }
@@ -76,16 +76,16 @@ impl<'c> Pass<'c> {
     /// # Errors
     /// If there are not one to three dimensions.
     pub fn new(context: &'c ForwardContext, dims: &[usize]) -> Result<Self> {
-        let keep = context.mask().marks().cloned();
-        Ok(Self::behind(context, batch_and_seq(dims)?, 0, keep))
+        let keep = context.mask().padding_mask().cloned();
+        Ok(Self::after(context, batch_and_seq(dims)?, 0, keep))
     }
 
     /// Creates a pass of `seq` positions after `seen` earlier positions. `keep` masks all of them.
-    pub fn behind(
+    pub fn after(
         context: &'c ForwardContext,
         (batch, seq): (usize, usize),
         seen: usize,
-        keep: Option<Marks>,
+        keep: Option<PaddingMask>,
     ) -> Self {
         Self {
             context,
@@ -101,7 +101,7 @@ impl<'c> Pass<'c> {
             last: None,
             kept: None,
             packed: PassTables::default(),
-            last_marks: Memo::default(),
+            last_masks: Memo::default(),
             tables: Memo::default(),
             temperatures: Memo::default(),
             alibi: Memo::default(),
@@ -184,7 +184,7 @@ impl<'c> Pass<'c> {
             && self.seen == 0
             && self.additive.borrow().is_none()
         {
-            self.kept = Kept::new(&keep.flatten_all()?.to_vec1()?, self.seq);
+            self.kept = UnpaddedRows::new(&keep.flatten_all()?.to_vec1()?, self.seq);
         }
         Ok(())
     }
@@ -224,10 +224,11 @@ impl<'c> Pass<'c> {
     ///
     /// # Errors
     /// If the mask does not cover all positions.
-    pub fn keep_of_last(&self, keys: usize) -> Result<Option<Marks>> {
+    pub fn keep_of_last(&self, keys: usize) -> Result<Option<PaddingMask>> {
         self.check_keep()?;
         let all = self.seen + self.seq;
-        let last = |keep: &Marks| self.last_marks.get(&keys, || keep.narrow(all - keys, keys));
+        let last =
+            |keep: &PaddingMask| self.last_masks.get(&keys, || keep.narrow(all - keys, keys));
         self.keep.as_ref().map(last).transpose()
     }
 
@@ -235,7 +236,7 @@ impl<'c> Pass<'c> {
     /// If the mask does not cover all positions.
     pub fn check_keep(&self) -> Result<()> {
         let all = self.seen + self.seq;
-        Ok(Marked::Sequence.check(self.keep.as_ref().map(|keep| &keep.host), self.batch, all)?)
+        Ok(KeySource::Input.check(self.keep.as_ref().map(|keep| &keep.host), self.batch, all)?)
     }
 
     /// Returns the cosines and sines for this pass's positions.
@@ -349,25 +350,25 @@ impl<'c> Pass<'c> {
     ///
     /// # Errors
     /// If the context has no encoder output, its batch differs, or its mask does not cover it.
-    pub fn memory(&self) -> Result<PassMemory<'c>> {
-        let Some(memory) = self.context.memory() else {
+    pub fn encoder_output(&self) -> Result<PassEncoderOutput<'c>> {
+        let Some(encoder) = self.context.encoder_output() else {
             bail!(
-                "cross-attention: no encoder_hidden_states given; set them in the input, or with ForwardContext::with_memory"
+                "cross-attention: no encoder_hidden_states given; set them in the input, or with ForwardContext::with_encoder_output"
             )
         };
-        let (batch, keys) = batch_and_seq(memory.hidden_states.dims())?;
+        let (batch, keys) = batch_and_seq(encoder.hidden_states.dims())?;
         if batch != self.batch {
             bail!(
                 "encoder_hidden_states: has a batch of {batch}, expected {}",
                 self.batch
             );
         }
-        Marked::Memory.check(memory.mask.keep(), batch, keys)?;
-        Ok(PassMemory {
-            hidden_states: &memory.hidden_states,
+        KeySource::Encoder.check(encoder.mask.keep(), batch, keys)?;
+        Ok(PassEncoderOutput {
+            hidden_states: &encoder.hidden_states,
             keys,
-            keep: memory.mask.marks(),
-            additive: memory.mask.additive(),
+            keep: encoder.mask.padding_mask(),
+            additive: encoder.mask.additive(),
         })
     }
 }
@@ -418,8 +419,8 @@ mod tests {
         let marks = Tensor::new(&marks, &Device::Cpu).unwrap();
         let context = ForwardContext::evaluation();
         let context = context.with_mask(AttentionMask::padding(&marks).unwrap());
-        let keep = context.mask().marks().cloned();
-        let pass = Pass::behind(&context, (2, 3), 4, keep);
+        let keep = context.mask().padding_mask().cloned();
+        let pass = Pass::after(&context, (2, 3), 4, keep);
         let hidden = pass.chunks(3, Some(&marks), (DType::F32, &Device::Cpu));
         let hidden = hidden.unwrap().unwrap();
         assert_eq!(hidden.dims(), [2, 1, 3, 7]);

@@ -3,7 +3,9 @@
 use candle_core::{D, DType, Device, Module, ModuleT, Result, Tensor, bail};
 
 use crate::Error;
-use crate::config::{LinearConfig, OutputForm, OutputWeight, ReadoutConfig, Reads, getters};
+use crate::config::{
+    LinearConfig, OutputForm, OutputWeight, ReadoutConfig, TokenSelection, getters,
+};
 use crate::layers::{
     AttentionPool, Dropout, DropoutSource, Embeddings, Linear, Norm, ParameterSource,
 };
@@ -55,8 +57,8 @@ impl Readout {
         let transform = config.transform.as_ref();
         let linear = transform.and_then(|transform| transform.linear);
         let d_read = match config.reads {
-            Reads::FirstAndMean { .. } => 2 * d_in,
-            Reads::Windows { positions, .. } => positions.saturating_mul(d_in),
+            TokenSelection::FirstAndMean { .. } => 2 * d_in,
+            TokenSelection::Windows { positions, .. } => positions.saturating_mul(d_in),
             _ => d_in,
         };
         let layer = linear.map(|linear| {
@@ -67,15 +69,17 @@ impl Readout {
         let norm = transform.and_then(|transform| transform.norm.as_ref());
         let norm = norm.map(|norm| Norm::new(norm, vb.pp("norm")));
         let pool = match &config.reads {
-            Reads::Attended(pool) => Some(Box::new(AttentionPool::new(pool, vb.pp("pool"))?)),
+            TokenSelection::Attended(pool) => {
+                Some(Box::new(AttentionPool::new(pool, vb.pp("pool"))?))
+            }
             _ => None,
         };
         let window_norm = match &config.reads {
-            Reads::Windows { norm, .. } => Some(Norm::new(norm, vb.pp("window_norm"))?),
+            TokenSelection::Windows { norm, .. } => Some(Norm::new(norm, vb.pp("window_norm"))?),
             _ => None,
         };
         let second_output = match (&config.reads, &config.output) {
-            (Reads::FirstTwo, Some(output)) => {
+            (TokenSelection::FirstTwo, Some(output)) => {
                 let config = LinearConfig::new(d_out, output.n_out).with_bias(output.bias);
                 Some(Box::new(Linear::new(&config, vb.pp("second_output"))?))
             }
@@ -157,7 +161,7 @@ impl Readout {
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
         }
-        if self.config.reads == Reads::MeanTransformed {
+        if self.config.reads == TokenSelection::MeanTransformed {
             x = mean(&x, of.mask)?;
         }
         let (Some(output), Some(config)) = (&self.output, &self.config.output) else {
@@ -191,10 +195,10 @@ impl Readout {
         }
         let is = |wanted: u32| move |id: i64| id == i64::from(wanted);
         match &self.config.reads {
-            Reads::Each | Reads::MeanTransformed => Ok(x.clone()),
-            Reads::First => x.narrow(1, 0, 1)?.squeeze(1),
-            Reads::Last => x.narrow(1, seq - 1, 1)?.squeeze(1),
-            Reads::LastExcept(None) => {
+            TokenSelection::Each | TokenSelection::MeanTransformed => Ok(x.clone()),
+            TokenSelection::First => x.narrow(1, 0, 1)?.squeeze(1),
+            TokenSelection::Last => x.narrow(1, seq - 1, 1)?.squeeze(1),
+            TokenSelection::LastExcept(None) => {
                 if let Some(mask) = of.mask
                     && hides_the_last(mask)?
                 {
@@ -204,12 +208,12 @@ impl Readout {
                 }
                 x.narrow(1, seq - 1, 1)?.squeeze(1)
             }
-            Reads::LastExcept(Some(padding)) => {
+            TokenSelection::LastExcept(Some(padding)) => {
                 let ids = rows(of)?;
                 let found = |ids: &Vec<i64>| ids.iter().rposition(|&id| !is(*padding)(id));
                 at(x, ids.iter().map(|ids| found(ids).unwrap_or(0)))
             }
-            Reads::LastOf(wanted) => {
+            TokenSelection::LastOf(wanted) => {
                 let ids = rows(of)?;
                 let found = |ids: &Vec<i64>| ids.iter().rposition(|&id| is(*wanted)(id));
                 let found: Option<Vec<usize>> = ids.iter().map(found).collect();
@@ -221,12 +225,12 @@ impl Readout {
                 };
                 at(x, found.ok_or_else(missing)?.into_iter())
             }
-            Reads::FirstOf(wanted) => {
+            TokenSelection::FirstOf(wanted) => {
                 let ids = rows(of)?;
                 let found = |ids: &Vec<i64>| ids.iter().position(|&id| is(*wanted)(id));
                 at(x, ids.iter().map(|ids| found(ids).unwrap_or(0)))
             }
-            Reads::Highest => {
+            TokenSelection::Highest => {
                 let ids = rows(of)?;
                 let highest = |ids: &Vec<i64>| {
                     let highest = ids.iter().max();
@@ -234,17 +238,17 @@ impl Readout {
                 };
                 at(x, ids.iter().map(|ids| highest(ids).unwrap_or(0)))
             }
-            Reads::Mean => mean(x, of.mask),
-            Reads::MeanBehind(skipped) => mean_behind(x, *skipped),
-            Reads::FirstAndMean { skipped } => {
+            TokenSelection::Mean => mean(x, of.mask),
+            TokenSelection::MeanBehind(skipped) => mean_behind(x, *skipped),
+            TokenSelection::FirstAndMean { skipped } => {
                 let first = x.narrow(1, 0, 1)?.squeeze(1)?;
                 Tensor::cat(&[&first, &mean_behind(x, *skipped)?], 1)
             }
-            Reads::FirstTwo if seq < 2 => {
+            TokenSelection::FirstTwo if seq < 2 => {
                 bail!("a head needs two positions, but the sequence has {seq}")
             }
-            Reads::FirstTwo => x.narrow(1, 0, 2)?.contiguous(),
-            Reads::Windows { positions, .. } => {
+            TokenSelection::FirstTwo => x.narrow(1, 0, 2)?.contiguous(),
+            TokenSelection::Windows { positions, .. } => {
                 let x = match &self.window_norm {
                     Some(norm) => norm.forward(x)?,
                     None => x.clone(),
@@ -258,11 +262,11 @@ impl Readout {
                 x.contiguous()?
                     .reshape((batch, seq / positions, positions * width))
             }
-            Reads::Attended(_) => match &self.pool {
+            TokenSelection::Attended(_) => match &self.pool {
                 Some(pool) => pool.forward_t(x, train),
                 None => bail!("a head attends to all positions, but has no attention layer"),
             },
-            Reads::Pooled => match of.pooled {
+            TokenSelection::Pooled => match of.pooled {
                 Some(pooled) => Ok(pooled.clone()),
                 None => bail!("a head needs the pooler's output, but the model has no pooler"),
             },

@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 use crate::config::RoutingConfig;
 use crate::layers::Dropout;
 use crate::layers::routing::{among_near, best};
-use crate::ops::{Columns, Scores, Value, uploaded};
+use crate::ops::{ExpertColumns, SoftmaxInput, Value, uploaded};
 
 /// The share of sampled experts, other than the best, whose weight counts as a third: Heun's method.
 pub(super) const THIRDS: f64 = 0.75;
@@ -73,11 +73,11 @@ impl SparseMixer<'_> {
         // A row for each choice. Experts that are not near are hidden from its softmax.
         let n_choices = chosen.len();
         let whole_rows: Vec<u32> = (0..n_choices).flat_map(|_| 0..n_experts as u32).collect();
-        let rows = logits.gather(&Columns::Host(whole_rows), top_k * n_experts)?;
+        let rows = logits.gather(&ExpertColumns::Host(whole_rows), top_k * n_experts)?;
         let rows = rows.reshape(vec![n_choices, n_experts])?;
         let shares = rows.add(&beside(hidden, &[n_choices, n_experts])?)?;
-        let shares = shares.softmax(Scores::Finite)?;
-        let weights = shares.gather(&Columns::Host(chosen), 1)?;
+        let shares = shares.softmax(SoftmaxInput::Finite)?;
+        let weights = shares.gather(&ExpertColumns::Host(chosen), 1)?;
         let weights = weights.reshape(vec![n_rows, top_k])?;
         if !train {
             return Ok((places, weights));

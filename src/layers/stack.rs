@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::config::{Position, Precision, StackConfig, getters};
 use crate::layers::kv_cache::{KvCache, without_graph};
 use crate::layers::packed::{Packing, check_evaluation};
-use crate::layers::visit::{Part, Visit, parts};
+use crate::layers::visit::{LayerPart, Visit, parts};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource,
     RelativeBias, RelativeEmbeddings, TransformerBlock,
 };
-use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
+use crate::layers::{ledger::check_cached, pass::Pass, sublayer::StageRecorder};
 use crate::ops::{Constants, MemoryKeeper, Ranks, Route, Value, with_team};
 
 mod inputs;
@@ -153,7 +153,7 @@ impl Stack {
     pub fn linears(&self) -> impl Iterator<Item = (String, &Linear)> {
         let mut linears = Vec::new();
         self.visit("", &mut |role, part| {
-            if let Part::Linear(linear) = part {
+            if let LayerPart::Linear(linear) = part {
                 linears.push((role.to_string(), linear));
             }
         });
@@ -281,8 +281,10 @@ impl Stack {
         for (layer, &block) in cache.layers.iter().zip(&self.layers) {
             self.blocks[block].check_cache(layer, sizes.0)?;
         }
-        let memory = context.memory().map(|memory| &memory.hidden_states);
-        for (name, tensor) in [("input", Some(&x)), ("encoder_hidden_states", memory)] {
+        let encoder = context
+            .encoder_output()
+            .map(|encoder| &encoder.hidden_states);
+        for (name, tensor) in [("input", Some(&x)), ("encoder_hidden_states", encoder)] {
             if tensor.is_some_and(Tensor::track_op) {
                 bail!(
                     "stack: {name} tracks gradients, but a pass with a cache has no gradients; detach() it, or use forward_with"
@@ -291,16 +293,16 @@ impl Stack {
         }
         let before = cache.ledger.clone();
         let added = |cache: &mut KvCache| {
-            let keep = cache.extend(context.mask().marks(), sizes)?;
+            let keep = cache.extend(context.mask().padding_mask(), sizes)?;
             let seen = before.seen();
             let last = match (requested, sizes) {
                 (Requested::Last, (batch, seq @ 2..)) if self.is_packed() => {
-                    let pass = Pass::behind(context, (batch, 1), seen + seq - 1, keep.clone());
+                    let pass = Pass::after(context, (batch, 1), seen + seq - 1, keep.clone());
                     Some(Box::new(self.pass(pass)?))
                 }
                 _ => None,
             };
-            let mut pass = self.pass(Pass::behind(context, sizes, seen, keep))?;
+            let mut pass = self.pass(Pass::after(context, sizes, seen, keep))?;
             pass.last = last;
             self.run(x, &pass, Some(cache), None)
         };
@@ -376,18 +378,18 @@ impl Stack {
             let cache = cache.as_deref_mut();
             let mut cache = cache.map(|cache| cache.of_layer(i, shared));
             let Some((observer, dtype)) = &mut observer else {
-                x = block.apply(x, pass, cache.as_mut(), &mut Watch::off())?;
+                x = block.apply(x, pass, cache.as_mut(), &mut StageRecorder::off())?;
                 continue;
             };
-            let (route, precision, mut watch) = (x.route(), x.precision(), Watch::on());
+            let (route, precision, mut recorder) = (x.route(), x.precision(), StageRecorder::on());
             let y = x
                 .clone()
-                .working(|| block.apply(x, pass, cache.as_mut(), &mut watch))?;
-            let stages = block.watched(watch, y)?;
+                .working(|| block.apply(x, pass, cache.as_mut(), &mut recorder))?;
+            let stages = block.recorded_stages(recorder, y)?;
             x = Value::on(route, precision, stages.hidden())?;
             observer(i, &stages.to_dtype(*dtype)?)?;
         }
-        self.behind_blocks(x, train)
+        self.after_blocks(x, train)
     }
 
     /// Returns true if a layer attends to the keys of another layer.
@@ -405,7 +407,7 @@ impl Stack {
     }
 
     /// Merges AltUp streams, then applies the final norm and the output dropout.
-    pub(crate) fn behind_blocks(&self, x: Value, train: bool) -> Result<Value> {
+    pub(crate) fn after_blocks(&self, x: Value, train: bool) -> Result<Value> {
         let x = match &self.shared.streams {
             Some(streams) => streams.merged(&x, train)?,
             None => x,

@@ -249,12 +249,12 @@ impl<L> Sublayer<L> {
         train: bool,
         inner: impl FnOnce(&L, &Tensor) -> Result<Tensor>,
     ) -> Result<SublayerStages> {
-        let mut watch = Watch::on();
+        let mut recorder = StageRecorder::on();
         let inner = |layer: &L, x: &Value, _: Option<&Value>| {
             Value::of(&inner(layer, &x.clone().tensor()?)?)
         };
-        self.apply((&Value::of(x)?, None), train, &mut watch, inner)?;
-        watch.sublayer()
+        self.apply((&Value::of(x)?, None), train, &mut recorder, inner)?;
+        recorder.sublayer()
     }
 
     /// Computes the output. The closure `inner` runs the inner layer and adds its output to the given residual.
@@ -264,17 +264,17 @@ impl<L> Sublayer<L> {
         &self,
         (x, last): (&Value, Option<&Value>),
         train: bool,
-        watch: &mut Watch,
+        recorder: &mut StageRecorder,
         inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
     ) -> Result<Value> {
-        let input = watch.see(self.input(x)?)?;
+        let input = recorder.record(self.input(x)?)?;
         let residual = match (self.source, last) {
             (ResidualSource::Input, last) => last.unwrap_or(x),
             (ResidualSource::Normalized, None) => &input,
             (ResidualSource::Normalized, Some(last)) => &self.input(last)?,
         };
-        let sum = self.added(&input, Some(residual), train, watch, inner)?;
-        watch.see(match self.norm.of_sum() {
+        let sum = self.added(&input, Some(residual), train, recorder, inner)?;
+        recorder.record(match self.norm.of_sum() {
             Some(norm) => norm.apply_in_place(sum)?,
             None => sum,
         })
@@ -285,12 +285,12 @@ impl<L> Sublayer<L> {
         &self,
         x: &Value,
         train: bool,
-        watch: &mut Watch,
+        recorder: &mut StageRecorder,
         inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
     ) -> Result<Value> {
-        let input = watch.see(self.input(x)?)?;
-        let branch = self.added(&input, None, train, watch, inner)?;
-        watch.see(branch)
+        let input = recorder.record(self.input(x)?)?;
+        let branch = self.added(&input, None, train, recorder, inner)?;
+        recorder.record(branch)
     }
 
     /// Returns the inner layer's input: `x`, normalized if the sublayer has an input norm.
@@ -319,10 +319,10 @@ impl<L> Sublayer<L> {
         input: &Value,
         residual: Option<&Value>,
         train: bool,
-        watch: &mut Watch,
+        recorder: &mut StageRecorder,
         inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
     ) -> Result<Value> {
-        if self.is_plain(train) && !watch.is_on() {
+        if self.is_plain(train) && !recorder.is_on() {
             return inner(&self.inner, input, residual);
         }
         let branch = match &self.ranks {
@@ -332,7 +332,7 @@ impl<L> Sublayer<L> {
             }
             None => inner(&self.inner, input, None)?,
         };
-        let branch = watch.see(branch)?;
+        let branch = recorder.record(branch)?;
         let branch = match self.norm.of_output() {
             Some(norm) => norm.apply_in_place(branch)?,
             None => branch,
@@ -354,9 +354,9 @@ impl<L> Sublayer<L> {
 parts!(Sublayer<L>, L: Self { inner, dropout, drop_path, ranks, .. } => [inner, dropout, drop_path, ranks] []);
 
 /// Collects the intermediate results of sublayers as tensors, if it is on.
-pub(super) struct Watch(Option<Vec<Tensor>>);
+pub(super) struct StageRecorder(Option<Vec<Tensor>>);
 
-impl Watch {
+impl StageRecorder {
     pub fn on() -> Self {
         Self(Some(Vec::new()))
     }
@@ -370,7 +370,7 @@ impl Watch {
     }
 
     /// Records a value. Later steps start a new graph from its tensor, so that no step is part of two graphs.
-    pub fn see(&mut self, value: Value) -> Result<Value> {
+    pub fn record(&mut self, value: Value) -> Result<Value> {
         let Some(seen) = &mut self.0 else {
             return Ok(value);
         };
@@ -413,7 +413,12 @@ impl<L: ModuleT> ModuleT for Sublayer<L> {
             let y = layer.forward_t(&x.clone().tensor()?, train)?;
             Value::of(&y)?.added_to(residual)
         };
-        self.apply((&Value::of(x)?, None), train, &mut Watch::off(), inner)?
-            .tensor()
+        self.apply(
+            (&Value::of(x)?, None),
+            train,
+            &mut StageRecorder::off(),
+            inner,
+        )?
+        .tensor()
     }
 }

@@ -10,15 +10,15 @@ use super::{
 use crate::ops::Ranks;
 
 /// A part of a layer that has no parts itself.
-pub(crate) enum Part<'a> {
+pub(crate) enum LayerPart<'a> {
     Linear(&'a Linear),
     Dropout(&'a Dropout),
     /// The size in bytes of weights that a layer has packed together.
     Packed(usize),
 }
 
-/// A [`Part`] that a visitor may change.
-pub(crate) enum PartMut<'a> {
+/// A [`LayerPart`] that a visitor may change.
+pub(crate) enum LayerPartMut<'a> {
     Linear(&'a mut Linear),
     Dropout(&'a mut Dropout),
     /// The tensor-parallel group of a sublayer.
@@ -28,16 +28,16 @@ pub(crate) enum PartMut<'a> {
 /// A layer that shows its parts to a visitor, each with its role: `attention.query` in a block with the role "".
 pub(crate) trait Visit {
     /// Hands each part to `visitor`.
-    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>));
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, LayerPart<'a>));
 
     /// Hands each part to `visitor`, which may change it.
-    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>));
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, LayerPartMut<'a>));
 
     /// Returns the linear layers with their roles, mutable.
     fn linears_mut(&mut self) -> IntoIter<(String, &mut Linear)> {
         let mut linears = Vec::new();
         self.visit_mut("", &mut |role, part| {
-            if let PartMut::Linear(linear) = part {
+            if let LayerPartMut::Linear(linear) = part {
                 linears.push((role.to_string(), linear));
             }
         });
@@ -55,9 +55,9 @@ pub(crate) trait Visit {
     fn dropouts(&self) -> Vec<&Dropout> {
         let mut dropouts = Vec::new();
         self.visit("", &mut |_, part| match part {
-            Part::Linear(linear) => dropouts.extend(linear.dropout()),
-            Part::Dropout(dropout) => dropouts.push(dropout),
-            Part::Packed(_) => {}
+            LayerPart::Linear(linear) => dropouts.extend(linear.dropout()),
+            LayerPart::Dropout(dropout) => dropouts.push(dropout),
+            LayerPart::Packed(_) => {}
         });
         dropouts
     }
@@ -66,9 +66,9 @@ pub(crate) trait Visit {
     fn packed_bytes(&self) -> usize {
         let mut bytes = 0;
         self.visit("", &mut |_, part| match part {
-            Part::Linear(linear) => bytes += linear.packed_bytes(),
-            Part::Packed(of_layer) => bytes += of_layer,
-            Part::Dropout(_) => {}
+            LayerPart::Linear(linear) => bytes += linear.packed_bytes(),
+            LayerPart::Packed(of_layer) => bytes += of_layer,
+            LayerPart::Dropout(_) => {}
         });
         bytes
     }
@@ -76,16 +76,16 @@ pub(crate) trait Visit {
     /// Makes every dropout draw its masks from `source`.
     fn draw_from(&mut self, source: &DropoutSource) {
         self.visit_mut("", &mut |_, part| match part {
-            PartMut::Linear(linear) => linear.set_dropout_source(source),
-            PartMut::Dropout(dropout) => dropout.set_source(source.clone()),
-            PartMut::Ranks(_) => {}
+            LayerPartMut::Linear(linear) => linear.set_dropout_source(source),
+            LayerPartMut::Dropout(dropout) => dropout.set_source(source.clone()),
+            LayerPartMut::Ranks(_) => {}
         });
     }
 
     /// Marks the layer as this rank's shard. Its attention and feed-forward outputs are summed over the group.
     fn divide(&mut self, ranks: &Arc<Ranks>) {
         self.visit_mut("", &mut |role, part| {
-            if let PartMut::Ranks(of) = part
+            if let LayerPartMut::Ranks(of) = part
                 && !role.ends_with("layer_input")
             {
                 *of = Some(ranks.clone());
@@ -106,12 +106,16 @@ pub(super) fn join(role: &str, name: impl std::fmt::Display) -> String {
 macro_rules! leaf {
     ($leaf:ident) => {
         impl Visit for $leaf {
-            fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
-                visitor(role, Part::$leaf(self));
+            fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, LayerPart<'a>)) {
+                visitor(role, LayerPart::$leaf(self));
             }
 
-            fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
-                visitor(role, PartMut::$leaf(self));
+            fn visit_mut<'a>(
+                &'a mut self,
+                role: &str,
+                visitor: &mut dyn FnMut(&str, LayerPartMut<'a>),
+            ) {
+                visitor(role, LayerPartMut::$leaf(self));
             }
         }
     };
@@ -121,10 +125,10 @@ leaf!(Linear);
 leaf!(Dropout);
 
 impl Visit for Option<Arc<Ranks>> {
-    fn visit<'a>(&'a self, _: &str, _: &mut dyn FnMut(&str, Part<'a>)) {}
+    fn visit<'a>(&'a self, _: &str, _: &mut dyn FnMut(&str, LayerPart<'a>)) {}
 
-    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
-        visitor(role, PartMut::Ranks(self));
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, LayerPartMut<'a>)) {
+        visitor(role, LayerPartMut::Ranks(self));
     }
 }
 
@@ -135,45 +139,45 @@ pub(crate) trait PackedTogether {
 }
 
 impl<P: PackedTogether> Visit for Option<Arc<P>> {
-    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, LayerPart<'a>)) {
         if let Some(packed) = self {
-            visitor(role, Part::Packed(packed.bytes()));
+            visitor(role, LayerPart::Packed(packed.bytes()));
         }
     }
 
-    fn visit_mut<'a>(&'a mut self, _: &str, _: &mut dyn FnMut(&str, PartMut<'a>)) {}
+    fn visit_mut<'a>(&'a mut self, _: &str, _: &mut dyn FnMut(&str, LayerPartMut<'a>)) {}
 }
 
 /// An optional layer, which has the role of the layer itself.
 impl<V: Visit> Visit for Option<V> {
-    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, LayerPart<'a>)) {
         self.iter().for_each(|of| of.visit(role, visitor));
     }
 
-    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, LayerPartMut<'a>)) {
         self.iter_mut().for_each(|of| of.visit_mut(role, visitor));
     }
 }
 
 impl<V: Visit> Visit for Box<V> {
-    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, LayerPart<'a>)) {
         (**self).visit(role, visitor);
     }
 
-    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, LayerPartMut<'a>)) {
         (**self).visit_mut(role, visitor);
     }
 }
 
 /// Numbered layers: `experts.0`, `experts.1` and so on.
 impl<V: Visit> Visit for Vec<V> {
-    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, Part<'a>)) {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, LayerPart<'a>)) {
         for (i, of) in self.iter().enumerate() {
             of.visit(&join(role, i), visitor);
         }
     }
 
-    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, PartMut<'a>)) {
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, LayerPartMut<'a>)) {
         for (i, of) in self.iter_mut().enumerate() {
             of.visit_mut(&join(role, i), visitor);
         }
@@ -187,7 +191,7 @@ macro_rules! parts {
             fn visit<'a>(
                 &'a self,
                 role: &str,
-                visitor: &mut dyn FnMut(&str, $crate::layers::visit::Part<'a>),
+                visitor: &mut dyn FnMut(&str, $crate::layers::visit::LayerPart<'a>),
             ) {
                 match self {
                     $($pattern => {
@@ -200,7 +204,7 @@ macro_rules! parts {
             fn visit_mut<'a>(
                 &'a mut self,
                 role: &str,
-                visitor: &mut dyn FnMut(&str, $crate::layers::visit::PartMut<'a>),
+                visitor: &mut dyn FnMut(&str, $crate::layers::visit::LayerPartMut<'a>),
             ) {
                 match self {
                     $($pattern => {

@@ -32,8 +32,8 @@ impl Xielu {
     /// If a parameter is missing or has another shape.
     pub fn new<'p>(config: &XieluConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         let vb = vb.into();
-        let learned = |name, behind: f64| {
-            let before = behind.exp_m1().ln();
+        let learned = |name, after: f64| {
+            let before = after.exp_m1().ln();
             vb.pp(name).get_with_hints(1, "weight", Init::Const(before))
         };
         let fixed = |name, value| vb.pp(name).get_with_hints((), "weight", Init::Const(value));

@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 
 use crate::config::setters;
 use crate::error::Result;
-use crate::layers::{AttentionMask, ForwardContext, Marked, Tokens};
+use crate::layers::{AttentionMask, ForwardContext, KeySource, Tokens};
 
 /// The inputs of a model: token ids, an image or a spectrogram, with masks and positions.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,7 @@ impl ModelInput {
     }
 
     /// Sets the encoder output and its padding mask.
-    pub fn with_memory(mut self, hidden_states: &Tensor, mask: Option<&Tensor>) -> Self {
+    pub fn with_encoder_output(mut self, hidden_states: &Tensor, mask: Option<&Tensor>) -> Self {
         self.encoder_hidden_states = Some(hidden_states.clone());
         self.encoder_attention_mask = mask.cloned();
         self
@@ -85,10 +85,13 @@ impl ModelInput {
     /// Only a decoder with cross-attention reads `decoder_input_ids`.
     pub(super) fn as_tokens<'t>(
         &'t self,
-        is_behind: bool,
+        attends_to_encoder: bool,
         counted: &'t [u32],
     ) -> Option<Tokens<'t>> {
-        let decoders = self.decoder_input_ids.as_ref().filter(|_| is_behind);
+        let decoders = self
+            .decoder_input_ids
+            .as_ref()
+            .filter(|_| attends_to_encoder);
         Some(Tokens {
             name: decoders.map_or("input_ids", |_| "decoder_input_ids"),
             ids: decoders.or(self.input_ids.as_ref())?,
@@ -108,7 +111,7 @@ impl ModelInput {
             Some(mask) => AttentionMask::of_keys(mask, of, device),
             None => Ok(AttentionMask::none()),
         };
-        let mask = masked(&self.attention_mask, Marked::Sequence)?;
+        let mask = masked(&self.attention_mask, KeySource::Input)?;
         let mut context = ForwardContext::evaluation()
             .with_train(self.train)
             .with_mask(mask);
@@ -116,8 +119,8 @@ impl ModelInput {
             context = context.with_position_ids(positions)?;
         }
         if let Some(memory) = &self.encoder_hidden_states {
-            let mask = masked(&self.encoder_attention_mask, Marked::Memory)?;
-            context = context.with_memory(memory.clone(), mask);
+            let mask = masked(&self.encoder_attention_mask, KeySource::Encoder)?;
+            context = context.with_encoder_output(memory.clone(), mask);
         }
         Ok(context)
     }

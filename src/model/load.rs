@@ -4,12 +4,12 @@ use candle_core::{DType, Device};
 
 use super::shared::sharing;
 use super::{Model, Seq2Seq, TwoTowers};
-use crate::checkpoint::{Checkpoint, LoadScope, Loader, OtherStack};
-use crate::config::{Joint, ModelConfig, Precision};
+use crate::checkpoint::{Checkpoint, LoadScope, Loader, SecondStack};
+use crate::config::{ModelConfig, Precision, TwoStackKind};
 use crate::error::{Error, Result};
 use crate::layers::packed::Packing;
 use crate::layers::{
-    Embeddings, Linear, ModelEnds, ParameterSource, Readout, Similarity, Stack, Weight,
+    Embeddings, EmbeddingsAndHead, Linear, ParameterSource, Readout, Similarity, Stack, Weight,
 };
 
 impl Model {
@@ -23,13 +23,18 @@ impl Model {
         vb: impl Into<ParameterSource<'p>>,
     ) -> candle_core::Result<Self> {
         let vb = vb.into();
-        let ends = ModelEnds::new(config, vb.clone())?;
+        let ends = EmbeddingsAndHead::new(config, vb.clone())?;
         let device = vb.device().clone();
         let stack = Stack::new(&config.stack, vb)?;
         Ok(Self::of_parts(config, ends, stack, device))
     }
 
-    fn of_parts(config: &ModelConfig, ends: ModelEnds, stack: Stack, device: Device) -> Self {
+    fn of_parts(
+        config: &ModelConfig,
+        ends: EmbeddingsAndHead,
+        stack: Stack,
+        device: Device,
+    ) -> Self {
         Self {
             config: config.clone(),
             embeddings: ends.embeddings,
@@ -51,7 +56,7 @@ impl Model {
         precision: Precision,
     ) -> candle_core::Result<Self> {
         let vb = vb.into();
-        let mut ends = ModelEnds::new(config, vb.clone())?;
+        let mut ends = EmbeddingsAndHead::new(config, vb.clone())?;
         let packing = Packing::of_file(precision)?;
         let readouts = ends.pooler.iter_mut().chain(&mut ends.head);
         let linears = readouts.flat_map(Readout::linears_mut);
@@ -87,7 +92,7 @@ impl Seq2Seq {
     /// use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, model::Seq2Seq, train::Fresh};
     /// let architecture = CheckpointOptions::default().whole().architecture("my-t5/config.json")?;
     /// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
-    /// let encoder = architecture.other_stack()?.expect("a T5 has two stacks");
+    /// let encoder = architecture.second_stack()?.expect("a T5 has two stacks");
     /// let model = Seq2Seq::new(architecture.model_config()?, encoder, fresh.var_builder())?;
     /// // ... train the model, then:
     /// architecture.save("trained", fresh.parameters(), &[])?;
@@ -98,7 +103,7 @@ impl Seq2Seq {
     /// If the second stack is not an encoder, or as in [`Model::new`].
     pub fn new<'p>(
         decoder: &ModelConfig,
-        encoder: &OtherStack,
+        encoder: &SecondStack,
         vb: impl Into<ParameterSource<'p>>,
     ) -> candle_core::Result<Self> {
         Self::built(decoder, encoder, vb.into(), None)
@@ -106,11 +111,11 @@ impl Seq2Seq {
 
     fn built(
         decoder: &ModelConfig,
-        encoder: &OtherStack,
+        encoder: &SecondStack,
         vb: ParameterSource,
         packing: Option<Precision>,
     ) -> candle_core::Result<Self> {
-        let Joint::Memory { start_token } = encoder.joint else {
+        let TwoStackKind::EncoderDecoder { start_token } = encoder.kind else {
             return Err(not_of("an encoder and a decoder").into());
         };
         let vb = sharing(vb, &encoder.shared);
@@ -141,7 +146,7 @@ impl TwoTowers {
     /// If the second stack is not a vision tower, or as in [`Model::new`].
     pub fn new<'p>(
         text: &ModelConfig,
-        vision: &OtherStack,
+        vision: &SecondStack,
         vb: impl Into<ParameterSource<'p>>,
     ) -> candle_core::Result<Self> {
         Self::built(text, vision, vb.into(), None)
@@ -149,11 +154,11 @@ impl TwoTowers {
 
     fn built(
         text: &ModelConfig,
-        vision: &OtherStack,
+        vision: &SecondStack,
         vb: ParameterSource,
         packing: Option<Precision>,
     ) -> candle_core::Result<Self> {
-        let Joint::Similarity { bias } = vision.joint else {
+        let TwoStackKind::TwoTowers { bias } = vision.kind else {
             return Err(not_of("a text and a vision tower").into());
         };
         let vb = sharing(vb, &vision.shared);
@@ -298,9 +303,9 @@ impl Loader<'_> {
         self.load(LoadScope::TwoStacks, packing, build)
     }
 
-    fn two_stacks(&self, wanted: &str) -> Result<(&ModelConfig, &OtherStack)> {
+    fn two_stacks(&self, wanted: &str) -> Result<(&ModelConfig, &SecondStack)> {
         let checkpoint = self.checkpoint();
-        let other = checkpoint.other_stack()?.ok_or_else(|| not_of(wanted))?;
+        let other = checkpoint.second_stack()?.ok_or_else(|| not_of(wanted))?;
         Ok((checkpoint.model_config()?, other))
     }
 }

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::{Model, ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{EmbeddingsConfig, Task, getters};
+use crate::config::{EmbeddingsConfig, HeadTask, getters};
 use crate::layers::{DropoutSource, of_sequences};
 
 /// An encoder and its decoder (BART, T5, Whisper), made by [`Checkpoint::seq2seq`](crate::Checkpoint::seq2seq).
@@ -117,7 +117,7 @@ impl Seq2Seq {
         cache: &mut ModelCache,
     ) -> Result<Tensor> {
         let input = ModelInput::tokens(ids);
-        let input = input.with_memory(&encoded.hidden_states, encoded.mask.as_ref());
+        let input = input.with_encoder_output(&encoded.hidden_states, encoded.mask.as_ref());
         self.decoder.next_logits(&input, cache)
     }
 
@@ -131,7 +131,11 @@ impl Seq2Seq {
 
     /// Returns the decoder's part of an input, with the encoder output. `input_ids` remain the encoder's: a head that
     /// selects a position by its token reads the encoder's tokens.
-    pub(crate) fn decoder_input(&self, input: &ModelInput, memory: &Tensor) -> Result<ModelInput> {
+    pub(crate) fn decoder_input(
+        &self,
+        input: &ModelInput,
+        encoder_output: &Tensor,
+    ) -> Result<ModelInput> {
         let ids = match &input.decoder_input_ids {
             Some(ids) => ids.clone(),
             None => self.one_place_later(input)?,
@@ -143,13 +147,13 @@ impl Seq2Seq {
             token_type_ids: None,
             ..input.clone()
         }
-        .with_memory(memory, input.attention_mask.as_ref()))
+        .with_encoder_output(encoder_output, input.attention_mask.as_ref()))
     }
 
     /// Returns the encoder's tokens shifted right by one, for a sequence classification model: transformers'
     /// `shift_tokens_right`.
     fn one_place_later(&self, input: &ModelInput) -> Result<Tensor> {
-        let reads_same_text = !matches!(self.decoder.task(), None | Some(Task::CausalLm));
+        let reads_same_text = !matches!(self.decoder.task(), None | Some(HeadTask::CausalLm));
         let (Some(ids), true) = (&input.input_ids, reads_same_text) else {
             let reason = "missing; the decoder needs its own tokens beside the encoder's input";
             return Err(Error::input("decoder_input_ids", reason).into());

@@ -6,7 +6,9 @@ use candle_core::{Device, Module, Result, Tensor, bail};
 
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{BlockConfig, ModelConfig, Position, RotaryAxes, RotaryConfig, Task, getters};
+use crate::config::{
+    BlockConfig, HeadTask, ModelConfig, Position, RotaryAxes, RotaryConfig, getters,
+};
 use crate::layers::{
     BlockStages, BlocksOutput, DropoutSource, Embeddings, ForwardContext, Linear, Readout, Stack,
     TokenEmbeddings, Tokens,
@@ -42,7 +44,7 @@ impl Model {
         /// The device on which the model computes.
         device(&self) -> &Device => &self.device;
         /// The head's task, if the model has a head.
-        task(&self) -> Option<Task> => self.config.head.as_ref().map(|head| head.task);
+        task(&self) -> Option<HeadTask> => self.config.head.as_ref().map(|head| head.task);
     }
 
     /// Makes all dropouts draw their masks from `source`.
@@ -140,7 +142,7 @@ impl Model {
     }
 
     /// Returns true if the model attends to an encoder's output.
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(crate) fn attends_to_encoder(&self) -> bool {
         let blocks = &self.config.stack.blocks;
         blocks.iter().any(|block| block.cross_attention.is_some())
     }
@@ -179,7 +181,7 @@ impl Model {
 
     /// Returns the token inputs. `counted` has the number of tokens that each sequence already had.
     fn tokens<'t>(&self, input: &'t ModelInput, counted: &'t [u32]) -> Result<Tokens<'t>> {
-        let tokens = input.as_tokens(self.is_behind(), counted);
+        let tokens = input.as_tokens(self.attends_to_encoder(), counted);
         given(tokens, "input_ids", "tokens")
     }
 

@@ -107,7 +107,7 @@ pub(crate) fn moment_dtype(parameter: DType) -> DType {
 }
 
 /// A parameter and its update.
-pub(crate) struct Step<'a> {
+pub(crate) struct ParameterStep<'a> {
     pub parameter: &'a Var,
     pub gradient: &'a Tensor,
     pub moments: &'a mut Moments,
@@ -115,7 +115,7 @@ pub(crate) struct Step<'a> {
 }
 
 /// Updates parameters and their moments by one step.
-pub(crate) fn adamw(steps: Vec<Step>) -> Result<()> {
+pub(crate) fn adamw(steps: Vec<ParameterStep>) -> Result<()> {
     let mut together = Vec::new();
     for step in steps {
         let (parameter, gradient) = (step.parameter, step.gradient);
@@ -226,7 +226,7 @@ mod tests {
 
     fn step(parameter: &Var, gradient: &Tensor) -> Result<()> {
         let moments = &mut Moments::zeros(route(parameter.device()), parameter)?;
-        adamw(vec![Step {
+        adamw(vec![ParameterStep {
             parameter,
             gradient,
             moments,

@@ -9,11 +9,11 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::constants::Constants;
 use super::dropout::{Mask, with_marks};
 use super::kernels::{Data, Reading};
-use super::relative_scores::{Relative, Term, Terms};
+use super::relative_scores::{Relative, RelativeTerms, Term};
 use super::tape::{Engine, Slot, Taped};
 use super::value::{Value, on_either};
 use super::visible::{Reach, Visible, check_keep};
-use super::{backward::Pass, numbers::Numbers};
+use super::{backward::BackwardPass, numbers::Numbers};
 
 const OP: &str = "attention";
 
@@ -163,7 +163,7 @@ impl Taped<Cpu> {
         relative: Vec<Term<Self>>,
         mixing: &Mixing,
     ) -> Result<Self> {
-        let operand = |of: &Self, heads: usize, seq: usize| Operand {
+        let operand = |of: &Self, heads: usize, seq: usize| HeadOperand {
             data: of.data.clone(),
             slot: of.slot.clone(),
             heads,
@@ -174,10 +174,10 @@ impl Taped<Cpu> {
             n_kv_heads,
             ..
         } = mixing;
-        let bias = |bias: &Tensor| -> Result<Bias> {
+        let bias = |bias: &Tensor| -> Result<StepBias> {
             let dims = four(bias.dims()).unwrap_or([1; 4]);
             let bias = bias.to_dtype(self.dtype())?;
-            Ok(Bias {
+            Ok(StepBias {
                 data: Cpu::data(&bias)?,
                 place: self.place(&bias),
                 strides: broadcast_strides(dims),
@@ -185,14 +185,16 @@ impl Taped<Cpu> {
         };
         let sinks = mixing.sinks.map(|sinks| self.parameter(sinks));
         let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
-        let step = Attended {
+        let step = AttentionStep {
             batch: mixing.batch,
             query: operand(self, n_heads, mixing.queries),
             key: operand(key, n_kv_heads, mixing.keys),
             value: operand(value, n_kv_heads, mixing.keys),
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
-            relative: mixing.relative.map(|of| Terms::new(&relative, &of, mixing)),
+            relative: mixing
+                .relative
+                .map(|of| RelativeTerms::new(&relative, &of, mixing)),
             biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
             sinks: sinks.transpose()?,
             keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
@@ -218,28 +220,28 @@ impl Taped<Cpu> {
 }
 
 /// Query, key or value heads.
-struct Operand {
+struct HeadOperand {
     data: Data,
     slot: Slot,
     heads: usize,
     seq: usize,
 }
 
-struct Bias {
+struct StepBias {
     data: Data,
     place: Option<usize>,
     strides: [usize; 4],
 }
 
-struct Attended {
+struct AttentionStep {
     batch: usize,
-    query: Operand,
-    key: Operand,
-    value: Operand,
+    query: HeadOperand,
+    key: HeadOperand,
+    value: HeadOperand,
     scale: f64,
     soft_cap: Option<f64>,
-    relative: Option<Terms>,
-    biases: Vec<Bias>,
+    relative: Option<RelativeTerms>,
+    biases: Vec<StepBias>,
     /// The sinks, and the place of their gradient.
     sinks: Option<(Data, Option<usize>)>,
     keep: Option<Tensor>, // [batch, keys]
@@ -247,7 +249,7 @@ struct Attended {
     dropout: Option<Mask>,
 }
 
-impl Operand {
+impl HeadOperand {
     fn rows<'a>(&self, reading: &'a Reading) -> HeadRows<'a> {
         HeadRows {
             data: reading.slice(),
@@ -264,7 +266,7 @@ impl Operand {
     }
 }
 
-impl Attended {
+impl AttentionStep {
     fn with<R>(&self, cpu: Cpu, work: impl FnOnce(&Differentiable) -> R) -> Result<R> {
         let operands = [&self.query, &self.key, &self.value];
         let readings = operands.map(|of| of.data.read());
@@ -316,12 +318,12 @@ impl Attended {
     }
 }
 
-impl Attended {
+impl AttentionStep {
     /// Passes all inputs' gradients to the pass.
-    fn backward(&self, pass: &mut Pass<Cpu>, dy: Numbers) -> Result<()> {
-        let new = |of: &Operand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
+    fn backward(&self, pass: &mut BackwardPass<Cpu>, dy: Numbers) -> Result<()> {
+        let new = |of: &HeadOperand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
         let (mut dq, mut dk, mut dv) = (new(&self.query)?, new(&self.key)?, new(&self.value)?);
-        let zeros = |bias: &Bias| -> Result<Option<Numbers>> {
+        let zeros = |bias: &StepBias| -> Result<Option<Numbers>> {
             let n = bias.data.read().slice().len();
             let wanted = bias.place.map(|_| Numbers::zeros(dy.dtype(), n));
             wanted.transpose()
@@ -331,7 +333,7 @@ impl Attended {
         let zeros = of_sinks.map(|_| Numbers::zeros(dy.dtype(), self.query.heads));
         let mut dsinks = zeros.transpose()?;
         let cpu = pass.engine;
-        let of_terms = self.relative.as_ref().map(Terms::zeros);
+        let of_terms = self.relative.as_ref().map(RelativeTerms::zeros);
         let mut of_terms = of_terms.transpose()?;
         self.with(cpu, |attention| {
             let of_terms = of_terms.iter_mut().map(|of| Some(of.slice_mut()));

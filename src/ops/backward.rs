@@ -39,7 +39,7 @@ impl<E: Engine> Finished<E> {
 }
 
 /// A running backward pass, with the gradients so far.
-pub(crate) struct Pass<E: Engine> {
+pub(crate) struct BackwardPass<E: Engine> {
     pub engine: E,
     /// Gradients by place.
     gradients: Vec<Option<E::Sum>>,
@@ -50,7 +50,7 @@ impl<E: Engine> Backward for Finished<E> {
         if cotangent.track_op() {
             bail!("second derivatives are not supported; unset CANDLE_GRAD_DO_NOT_DETACH")
         }
-        let mut pass = Pass {
+        let mut pass = BackwardPass {
             engine: E::new()?,
             gradients: (0..=self.output).map(|_| None).collect(),
         };
@@ -81,7 +81,7 @@ impl<E: Engine> Backward for Finished<E> {
     }
 }
 
-impl<E: Engine> Pass<E> {
+impl<E: Engine> BackwardPass<E> {
     /// Adds to a value's gradient, if it is required.
     pub fn add(&mut self, slot: &Slot, gradient: E::Output) -> Result<()> {
         match slot.place {

@@ -30,9 +30,9 @@ use std::ops::Range;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::array::Array;
-use super::backward::Pass;
+use super::backward::BackwardPass;
 use super::gradients::handed_over_from_device;
-use super::graph::Computed;
+use super::graph::NodeResult;
 use super::tape::{Engine, Slot, Taped};
 use super::value::Value;
 
@@ -95,9 +95,9 @@ impl Engine for Composed {
         data.reshape(dims).map(Array::into_tensor)
     }
 
-    fn result(data: Array, dims: &[usize]) -> Result<Computed> {
+    fn result(data: Array, dims: &[usize]) -> Result<NodeResult> {
         let contiguous = data.reshape(dims)?;
-        Ok(Computed::Copied(
+        Ok(NodeResult::Copied(
             contiguous.at_its_beginning()?.into_tensor(),
         ))
     }
@@ -213,7 +213,7 @@ fn joined(mut parts: Vec<(Range<usize>, Array)>, (along, n): (Along, usize)) -> 
     Array::cat(&all, dim)
 }
 
-impl Pass<Composed> {
+impl BackwardPass<Composed> {
     /// Adds to the gradient for some rows in a value with `n` rows.
     fn add_rows(
         &mut self,

@@ -18,7 +18,7 @@ pub(crate) struct Constants {
 
 /// A cache for recent values.
 #[derive(Clone, Debug)]
-struct Latest<V>(Arc<Mutex<Vec<(Key, V)>>>);
+struct Latest<V>(Arc<Mutex<Vec<(ConstantKey, V)>>>);
 
 /// The maximum number of cached values. A pass reads a few.
 const KEPT: usize = 16;
@@ -29,7 +29,7 @@ const MOST: usize = 16 * 1024 * 1024;
 
 /// A cache key. Each thread has its own entries: on CUDA a thread works on its own stream, which waits for no other.
 #[derive(Clone, Debug, PartialEq)]
-struct Key {
+struct ConstantKey {
     what: What,
     dtype: DType,
     location: DeviceLocation,
@@ -64,7 +64,7 @@ impl<V> Default for Latest<V> {
     }
 }
 
-impl<V: Clone + Kept> Latest<V> {
+impl<V: Clone + CachedSize> Latest<V> {
     /// Returns the value for a key. `make` creates it the first time.
     fn get(
         &self,
@@ -73,7 +73,7 @@ impl<V: Clone + Kept> Latest<V> {
         make: impl FnOnce() -> Result<V>,
     ) -> Result<V> {
         let (location, thread) = (device.location(), thread::current().id());
-        let key = Key {
+        let key = ConstantKey {
             what,
             dtype,
             location,
@@ -85,7 +85,7 @@ impl<V: Clone + Kept> Latest<V> {
         }
         let made = make()?;
         known.push((key, made.clone()));
-        let size = |(_, made): &(Key, V)| made.elem_count();
+        let size = |(_, made): &(ConstantKey, V)| made.elem_count();
         while known.len() > 1
             && (known.len() > KEPT || known.iter().map(size).sum::<usize>() > MOST)
         {
@@ -96,19 +96,19 @@ impl<V: Clone + Kept> Latest<V> {
 }
 
 /// A cached value with a size.
-trait Kept {
+trait CachedSize {
     fn elem_count(&self) -> usize;
 }
 
-impl Kept for Array {
+impl CachedSize for Array {
     fn elem_count(&self) -> usize {
         self.tensor().elem_count()
     }
 }
 
-impl Kept for Hidden {
+impl CachedSize for Hidden {
     fn elem_count(&self) -> usize {
-        self.added.as_ref().map_or(0, Kept::elem_count)
+        self.added.as_ref().map_or(0, CachedSize::elem_count)
     }
 }
 

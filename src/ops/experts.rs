@@ -14,7 +14,7 @@ use super::value::{Value, on_either};
 use crate::config::Activation;
 
 /// Column indices in a matrix, with the same count for each row, row by row.
-pub(crate) enum Columns {
+pub(crate) enum ExpertColumns {
     Host(Vec<u32>),
     /// Known on a device only.
     Device(Array),
@@ -30,16 +30,16 @@ impl Value {
     }
 
     /// Gathers `n` columns from each row.
-    pub fn gather(&self, columns: &Columns, n: usize) -> Result<Value> {
+    pub fn gather(&self, columns: &ExpertColumns, n: usize) -> Result<Value> {
         match (self, columns) {
-            (Self::Kernels(x), Columns::Host(columns)) => Ok(x.gather(columns, n)?.into()),
-            (Self::Composed(x), Columns::Host(columns)) => {
+            (Self::Kernels(x), ExpertColumns::Host(columns)) => Ok(x.gather(columns, n)?.into()),
+            (Self::Composed(x), ExpertColumns::Host(columns)) => {
                 let dims = [x.rows(), n];
                 let ids = Array::upload_ids(columns.clone(), &dims, x.data.device())?;
                 Ok(x.gather(ids)?.into())
             }
-            (Self::Composed(x), Columns::Device(ids)) => Ok(x.gather(ids.clone())?.into()),
-            (Self::Kernels(_), Columns::Device(_)) => {
+            (Self::Composed(x), ExpertColumns::Device(ids)) => Ok(x.gather(ids.clone())?.into()),
+            (Self::Kernels(_), ExpertColumns::Device(_)) => {
                 bail!("column indices on a device do not fit a value on the CPU")
             }
         }

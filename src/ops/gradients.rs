@@ -15,10 +15,10 @@ use super::numbers::{Numbers, give_back};
 
 /// A gradient whose memory may be recycled. Clones share the gradient.
 #[derive(Clone, Debug)]
-pub(crate) struct Collected(Arc<Place>);
+pub(crate) struct Collected(Arc<GradientStorage>);
 
 #[derive(Debug)]
-enum Place {
+enum GradientStorage {
     Plain(Tensor),
     /// In recycled memory. Nobody else holds its storage.
     Lent(Tensor),
@@ -27,13 +27,13 @@ enum Place {
 impl Collected {
     /// Wraps a gradient tensor that others may hold too.
     pub fn plain(tensor: Tensor) -> Self {
-        Self(Arc::new(Place::Plain(tensor)))
+        Self(Arc::new(GradientStorage::Plain(tensor)))
     }
 
     /// Returns the gradient. Read it only while `self` lives: its memory may be recycled with the last clone.
     pub fn tensor(&self) -> &Tensor {
         match &*self.0 {
-            Place::Plain(tensor) | Place::Lent(tensor) => tensor,
+            GradientStorage::Plain(tensor) | GradientStorage::Lent(tensor) => tensor,
         }
     }
 
@@ -60,7 +60,7 @@ impl Collected {
     }
 }
 
-impl Drop for Place {
+impl Drop for GradientStorage {
     fn drop(&mut self) {
         if let Self::Lent(tensor) = self {
             // A storage that cannot be emptied is freed like any other.
@@ -92,14 +92,14 @@ pub(crate) fn collecting<R>(
     backward: impl FnOnce() -> Result<R>,
 ) -> Result<(R, HashMap<TensorId, Collected>)> {
     /// Ends the collection, also in a panic.
-    struct Ending;
-    impl Drop for Ending {
+    struct CollectionGuard;
+    impl Drop for CollectionGuard {
         fn drop(&mut self) {
             COLLECTED.take();
         }
     }
     COLLECTED.set(Some(HashMap::new()));
-    let ending = Ending;
+    let ending = CollectionGuard;
     let result = backward()?;
     let found = COLLECTED.take().unwrap_or_default();
     drop(ending);
@@ -120,7 +120,7 @@ pub fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
         return gradient.into_tensor(of.shape()).map(Some);
     }
     let lent = gradient.into_lent_tensor(of.shape())?;
-    collect(Collected(Arc::new(Place::Lent(lent))), of)
+    collect(Collected(Arc::new(GradientStorage::Lent(lent))), of)
 }
 
 /// Returns whether this thread is in [`collecting`].

@@ -53,25 +53,25 @@ pub trait Backward: Send + Sync + 'static {
 }
 
 /// An operation's precomputed result.
-pub enum Computed {
+pub enum NodeResult {
     /// On the CPU. The forward pass moves it out.
     Moved(Mutex<Option<(CpuStorage, Shape)>>),
     /// Without a graph, on any device. The forward pass copies it.
     Copied(Tensor),
 }
 
-impl Computed {
+impl NodeResult {
     pub fn moved(values: CpuStorage, shape: Shape) -> Self {
         Self::Moved(Mutex::new(Some((values, shape))))
     }
 }
 
 /// Returns the result of an operation on these inputs, as a tensor whose gradient is passed to `backward`.
-pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) -> Result<Tensor> {
+pub fn recorded(inputs: &[Tensor], result: NodeResult, backward: impl Backward) -> Result<Tensor> {
     let found = Found::default();
     let device = match &result {
-        Computed::Moved(_) => Device::Cpu,
-        Computed::Copied(tensor) => tensor.device().clone(),
+        NodeResult::Moved(_) => Device::Cpu,
+        NodeResult::Copied(tensor) => tensor.device().clone(),
     };
     let mut chain = Tensor::zeros(0, DType::F32, &device)?;
     for (index, input) in inputs.iter().enumerate() {
@@ -82,17 +82,17 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
     }
     let backward = Box::new(backward);
     match result {
-        Computed::Moved(result) => chain.apply_op1(Output {
+        NodeResult::Moved(result) => chain.apply_op1(ResultNode {
             result,
             backward,
             found,
         }),
-        Computed::Copied(tensor) => {
+        NodeResult::Copied(tensor) => {
             let result = Mutex::default();
             asked("copy", &tensor)?;
             chain.apply_op2(
                 &tensor,
-                Output {
+                ResultNode {
                     result,
                     backward,
                     found,
@@ -157,14 +157,14 @@ impl CustomOp2 for Input {
 }
 
 /// The operation's own node.
-struct Output {
+struct ResultNode {
     /// Moved out by the forward pass. `None` if it copies.
     result: Mutex<Option<(CpuStorage, Shape)>>,
     backward: Box<dyn Backward>,
     found: Found,
 }
 
-impl CustomOp1 for Output {
+impl CustomOp1 for ResultNode {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -182,7 +182,7 @@ impl CustomOp1 for Output {
     }
 }
 
-impl CustomOp2 for Output {
+impl CustomOp2 for ResultNode {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -200,7 +200,7 @@ impl CustomOp2 for Output {
     }
 }
 
-impl Output {
+impl ResultNode {
     /// Computes all gradients, which the chain's nodes return. The chain's own gradient is 0.
     fn of_chain(&self, chain: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let gradients = self.backward.backward(grad)?;
@@ -217,9 +217,9 @@ mod tests {
     use super::*;
 
     /// `Σ k · input_k` for scalars.
-    struct Weighted(Vec<Tensor>);
+    struct WeightedSum(Vec<Tensor>);
 
-    impl Backward for Weighted {
+    impl Backward for WeightedSum {
         fn backward(&self, cotangent: &Tensor) -> Result<Vec<Option<Tensor>>> {
             let gradient = |(k, input): (usize, &Tensor)| {
                 let tracked = input.track_op().then(|| cotangent.affine(k as f64, 0.0));
@@ -232,8 +232,8 @@ mod tests {
     fn weighted(inputs: &[Tensor]) -> Tensor {
         let value = |t: &Tensor| t.to_scalar::<f64>().unwrap();
         let terms = inputs.iter().enumerate().map(|(k, t)| k as f64 * value(t));
-        let result = Computed::moved(CpuStorage::F64(vec![terms.sum()]), Shape::from(()));
-        recorded(inputs, result, Weighted(inputs.to_vec())).unwrap()
+        let result = NodeResult::moved(CpuStorage::F64(vec![terms.sum()]), Shape::from(()));
+        recorded(inputs, result, WeightedSum(inputs.to_vec())).unwrap()
     }
 
     #[test]

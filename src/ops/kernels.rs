@@ -7,9 +7,9 @@ use candle_blocks_kernels::rows::{RowNorm, Source, column_sums, elements};
 use candle_blocks_kernels::{Cpu, Slice, SliceMut, memory::Buffer, products::Matrix};
 use candle_core::{DType, Layout, Result, Storage, Tensor};
 
-use super::backward::Pass;
+use super::backward::BackwardPass;
 use super::cpu::{cpu, with_team};
-use super::graph::Computed;
+use super::graph::NodeResult;
 use super::tape::{Engine, Slot, Taped};
 use super::{gradients::handed_over, numbers::Numbers, value::Value};
 
@@ -90,11 +90,11 @@ impl Engine for Cpu {
         }
     }
 
-    fn result(data: Data, dims: &[usize]) -> Result<Computed> {
+    fn result(data: Data, dims: &[usize]) -> Result<NodeResult> {
         Ok(match data {
-            Data::Tensor(tensor) => Computed::Copied(tensor.reshape(dims)?),
-            Data::Numbers(numbers) => Computed::moved(own(numbers).into_storage(), dims.into()),
-            Data::Normalized(rows) => Computed::moved(rows.numbers().into_storage(), dims.into()),
+            Data::Tensor(tensor) => NodeResult::Copied(tensor.reshape(dims)?),
+            Data::Numbers(numbers) => NodeResult::moved(own(numbers).into_storage(), dims.into()),
+            Data::Normalized(rows) => NodeResult::moved(rows.numbers().into_storage(), dims.into()),
         })
     }
 
@@ -198,7 +198,7 @@ impl Taped<Cpu> {
     }
 }
 
-impl Pass<Cpu> {
+impl BackwardPass<Cpu> {
     /// Adds to a parameter's gradient, if it is required.
     pub fn add_parameter(&mut self, place: Option<usize>, gradient: Numbers) -> Result<()> {
         self.add(&Slot::whole(place, gradient.len()), gradient)

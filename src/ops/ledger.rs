@@ -38,13 +38,13 @@ thread_local! {
 /// the CPU if the environment variable `CANDLE_BLOCKS_REHEARSE` makes it emulate them.
 pub fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Operation>) {
     /// Ends the recording, also in a panic.
-    struct Ending;
-    impl Drop for Ending {
+    struct RecordingGuard;
+    impl Drop for RecordingGuard {
         fn drop(&mut self) {
             LEDGER.take();
         }
     }
-    let ending = Ending;
+    let ending = RecordingGuard;
     LEDGER.set(Some(Vec::new()));
     let result = work();
     let operations = LEDGER.take().unwrap_or_default();

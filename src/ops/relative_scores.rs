@@ -5,7 +5,7 @@ use candle_blocks_kernels::attention::{ContentOf, HeadRows, RelativeScores};
 use candle_core::{DType, Result, bail};
 
 use super::attention::Mixing;
-use super::backward::Pass;
+use super::backward::BackwardPass;
 use super::kernels::Data;
 use super::numbers::Numbers;
 use super::tape::{Engine, Slot, Taped};
@@ -94,13 +94,13 @@ impl<E: Engine> Term<Taped<E>> {
 }
 
 /// Rows with heads that a step reads.
-struct Heads {
+struct StepHeads {
     data: Data,
     slot: Slot,
     seq: usize,
 }
 
-impl Heads {
+impl StepHeads {
     fn new(of: &Taped<Cpu>, seq: usize) -> Self {
         Self {
             data: of.data.clone(),
@@ -123,8 +123,8 @@ impl Heads {
 }
 
 /// The terms that an attention keeps rather than their scores, which each pass recomputes.
-pub(super) struct Terms {
-    terms: Vec<Term<Heads>>,
+pub(super) struct RelativeTerms {
+    terms: Vec<Term<StepHeads>>,
     batch: usize,
     n_heads: usize,
     seq: usize,
@@ -133,12 +133,12 @@ pub(super) struct Terms {
     dtype: DType,
 }
 
-impl Terms {
+impl RelativeTerms {
     pub fn new(terms: &[Term<Taped<Cpu>>], relative: &Relative, mixing: &Mixing) -> Self {
         let term = |term: &Term<Taped<Cpu>>| Term {
-            content: Heads::new(&term.content, mixing.queries),
+            content: StepHeads::new(&term.content, mixing.queries),
             of: term.of,
-            table: Heads::new(&term.table, term.table.rows()),
+            table: StepHeads::new(&term.table, term.table.rows()),
         };
         Self {
             terms: terms.iter().map(term).collect(),
@@ -172,10 +172,11 @@ impl Terms {
     }
 
     /// Adds the contents' and tables' gradients to the pass, given the scores' gradient.
-    pub fn backward(&self, pass: &mut Pass<Cpu>, dscores: &Numbers) -> Result<()> {
+    pub fn backward(&self, pass: &mut BackwardPass<Cpu>, dscores: &Numbers) -> Result<()> {
         for term in &self.terms {
-            let numbers =
-                |of: &Heads, n: usize| Numbers::new(self.dtype, n * of.seq * of.slot.columns.len());
+            let numbers = |of: &StepHeads, n: usize| {
+                Numbers::new(self.dtype, n * of.seq * of.slot.columns.len())
+            };
             let mut dcontent = numbers(&term.content, self.batch)?;
             let mut dtable = numbers(&term.table, 1)?;
             let (content, table) = (dcontent.slice_mut(), dtable.slice_mut());
@@ -189,7 +190,7 @@ impl Terms {
         Ok(())
     }
 
-    fn with<R>(&self, term: &Term<Heads>, work: impl FnOnce(&RelativeScores) -> R) -> R {
+    fn with<R>(&self, term: &Term<StepHeads>, work: impl FnOnce(&RelativeScores) -> R) -> R {
         term.content.with(self.n_heads, |content| {
             term.table.with(self.n_heads, |table| {
                 work(&RelativeScores {

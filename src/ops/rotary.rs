@@ -70,7 +70,7 @@ impl Taped<Cpu> {
             );
         };
         let (tables, _, pairs) = cos.dims3()?;
-        let turn = Turn {
+        let step = RotaryStep {
             cos: x.parameter(&cos.detach())?.0,
             sin: x.parameter(&sin.detach())?.0,
             tables,
@@ -78,14 +78,14 @@ impl Taped<Cpu> {
             pairing: pairing.into(),
         };
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
-        turn.with(Direction::Forward, |rotation| {
+        step.with(Direction::Forward, |rotation| {
             rotation.apply(x.engine(), x.data.read().slice(), y.slice_mut());
         });
         let slot = x.slot.clone();
         // The transposed rotation is the rotation by the negative angle.
         Ok(x.mapped(y, &[slot.place], move |pass, dy| {
             let mut dx = Numbers::new(dy.dtype(), dy.len())?;
-            turn.with(Direction::Back, |rotation| {
+            step.with(Direction::Back, |rotation| {
                 rotation.apply(pass.engine, dy.slice(), dx.slice_mut());
             });
             pass.add(&slot, dx)
@@ -93,7 +93,7 @@ impl Taped<Cpu> {
     }
 }
 
-struct Turn {
+struct RotaryStep {
     cos: Data,
     sin: Data,
     /// Table count: one for all sequences, or one for each.
@@ -103,7 +103,7 @@ struct Turn {
     pairing: Pairing,
 }
 
-impl Turn {
+impl RotaryStep {
     fn with(&self, direction: Direction, work: impl FnOnce(&Rotation)) {
         let [seq, heads, head_dim, pairs] = self.sizes;
         let rows = self.tables * seq;

@@ -24,12 +24,12 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     if x.rank() == 0 {
         bail!("{OP}: the input is a scalar; expected a last dimension to sum over")
     }
-    Value::of(x)?.softmax(Scores::Any)?.tensor()
+    Value::of(x)?.softmax(SoftmaxInput::Any)?.tensor()
 }
 
 /// A guarantee about a softmax's input.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scores {
+pub(crate) enum SoftmaxInput {
     /// A row may be all `-inf`.
     Any,
     /// Each row has a finite element, so that candle's fused operation can be used.
@@ -38,7 +38,7 @@ pub(crate) enum Scores {
 
 impl Value {
     /// Like [`softmax`].
-    pub fn softmax(&self, scores: Scores) -> Result<Value> {
+    pub fn softmax(&self, scores: SoftmaxInput) -> Result<Value> {
         on_either!(self, x => Ok(x.softmax(scores)?.into()))
     }
 }
@@ -92,7 +92,7 @@ impl Taped<Cpu> {
         }))
     }
 
-    fn softmax(&self, _: Scores) -> Result<Self> {
+    fn softmax(&self, _: SoftmaxInput) -> Result<Self> {
         let x = self.whole()?;
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         kernel::softmax(

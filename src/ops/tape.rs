@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Result, Tensor, TensorId, bail};
 
-use super::backward::{Finished, Pass};
-use super::graph::{self, Computed};
+use super::backward::{BackwardPass, Finished};
+use super::graph::{self, NodeResult};
 use super::ranks::Ranks;
 use super::value::Value;
 use crate::config::Precision;
@@ -58,7 +58,7 @@ pub(crate) trait Engine: Copy + Send + Sync + 'static {
     fn tensor(data: Self::Data, dims: &[usize]) -> Result<Tensor>;
 
     /// Returns a tape's result for candle's graph.
-    fn result(data: Self::Data, dims: &[usize]) -> Result<Computed>;
+    fn result(data: Self::Data, dims: &[usize]) -> Result<NodeResult>;
 
     /// Returns zeros with these dimensions, in `like`'s type and on its device.
     fn zeros(like: &Self::Output, dims: &[usize]) -> Result<Self::Output>;
@@ -111,7 +111,8 @@ pub(crate) struct Slot {
 }
 
 /// The backward pass for one step: adds the inputs' gradients to the pass, given the result's gradient.
-pub(crate) type Step<E> = dyn Fn(&mut Pass<E>, <E as Engine>::Output) -> Result<()> + Send + Sync;
+pub(crate) type Step<E> =
+    dyn Fn(&mut BackwardPass<E>, <E as Engine>::Output) -> Result<()> + Send + Sync;
 
 /// A step, with its result's place and dimensions.
 pub(crate) type Made<E> = (usize, Vec<usize>, Arc<Step<E>>);
@@ -280,7 +281,7 @@ impl<E: Engine> Taped<E> {
         &self,
         (data, dims): (impl Into<E::Data>, Vec<usize>),
         asks: &[Option<usize>],
-        step: impl Fn(&mut Pass<E>, E::Output) -> Result<()> + Send + Sync + 'static,
+        step: impl Fn(&mut BackwardPass<E>, E::Output) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
         let data = data.into();
         let place = asks.iter().any(Option::is_some).then(|| {
@@ -302,7 +303,7 @@ impl<E: Engine> Taped<E> {
         &self,
         data: impl Into<E::Data>,
         asks: &[Option<usize>],
-        step: impl Fn(&mut Pass<E>, E::Output) -> Result<()> + Send + Sync + 'static,
+        step: impl Fn(&mut BackwardPass<E>, E::Output) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
         self.computed((data, self.dims.clone()), asks, step)
     }

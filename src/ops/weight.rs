@@ -250,13 +250,13 @@ mod tests {
 
     /// A matrix whose elements are their indices, and with an optional row that fails.
     #[derive(Debug)]
-    struct Counted {
+    struct CountedMatrix {
         d_in: usize,
         comes_whole: bool,
         damaged: Option<usize>,
     }
 
-    impl StoredMatrix for Counted {
+    impl StoredMatrix for CountedMatrix {
         fn rows(&self, rows: Range<usize>) -> Result<Vec<f32>> {
             if self.damaged.is_some_and(|row| rows.contains(&row)) {
                 bail!("row {:?} is damaged", self.damaged);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn weight(dims: (usize, usize), comes_whole: bool, damaged: Option<usize>) -> Weight {
-        let matrix = Counted {
+        let matrix = CountedMatrix {
             d_in: dims.1,
             comes_whole,
             damaged,

@@ -11,7 +11,7 @@ use super::reading::{LengthLimit, TextReading};
 use super::{TokenizedText, Tokenizer, token_types};
 use crate::Checkpoint;
 use crate::checkpoint::AppliedAdapter;
-use crate::config::{EmbeddingsConfig, Reads, TokenEmbeddingsConfig};
+use crate::config::{EmbeddingsConfig, TokenEmbeddingsConfig, TokenSelection};
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelInput, ModelOutput};
 
@@ -62,10 +62,10 @@ impl Encoder {
     pub fn new(model: Model, checkpoint: &Checkpoint, reading: TextReading) -> Result<Self> {
         let mut tokenizer = Tokenizer::of(checkpoint)?;
         let words = words(&model)?;
-        if model.is_behind() {
+        if model.attends_to_encoder() {
             return Err(Error::InvalidConfig(
                 "the model attends to an encoder's output, which a text does not provide; run it \
-                 with Model::forward and ModelInput::with_memory"
+                 with Model::forward and ModelInput::with_encoder_output"
                     .into(),
             ));
         }
@@ -104,8 +104,10 @@ impl Encoder {
         };
         let reads = model.config().head.as_ref().map(|head| &head.readout.reads);
         let (reads_alike, padding) = match reads {
-            Some(Reads::LastExcept(Some(padding))) => (true, *padding),
-            None | Some(Reads::First | Reads::Pooled | Reads::Each) => (true, 0),
+            Some(TokenSelection::LastExcept(Some(padding))) => (true, *padding),
+            None | Some(TokenSelection::First | TokenSelection::Pooled | TokenSelection::Each) => {
+                (true, 0)
+            }
             Some(_) => (false, 0),
         };
         let is_elsewhere = !model.device().is_cpu();

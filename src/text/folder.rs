@@ -5,7 +5,7 @@ use std::path::Path;
 use super::sentence_files::{Kind, SentenceFiles};
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::write::directory;
-use crate::config::Task;
+use crate::config::HeadTask;
 use crate::error::{Error, Result};
 use crate::{Checkpoint, CheckpointOptions};
 
@@ -93,7 +93,7 @@ impl<'p> Folder<'p> {
     /// If it has none.
     pub fn check_head(&self, checkpoint: &Checkpoint) -> Result<()> {
         let head = checkpoint.model_config()?.head.as_ref();
-        if head.is_some_and(|head| head.task == Task::SequenceClassification) {
+        if head.is_some_and(|head| head.task == HeadTask::SequenceClassification) {
             return Ok(());
         }
         let found = match head {

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
-use crate::layers::{ForwardContext, Marked};
+use crate::layers::{ForwardContext, KeySource};
 use crate::model::ModelInput;
 
 /// The input for a traced run.
@@ -84,7 +84,7 @@ impl TraceInput {
             }
         }
         let model = &self.model;
-        Marked::Sequence.check(model.attention_mask.as_ref(), dims[0], dims[1])?;
+        KeySource::Input.check(model.attention_mask.as_ref(), dims[0], dims[1])?;
         if let Some(positions) = &model.position_ids {
             let found = positions.dims();
             let of_one = found.strip_prefix(&[3]).filter(|rest| rest.len() == 2);
@@ -98,10 +98,10 @@ impl TraceInput {
             let &[batch, keys, _] = memory.dims() else {
                 let found = memory.dims();
                 let reason =
-                    format!("has shape {found:?}, expected [batch, encoder_seq, d_memory]");
+                    format!("has shape {found:?}, expected [batch, encoder_seq, d_encoder]");
                 return Err(Error::input("encoder_hidden_states", reason));
             };
-            Marked::Memory.check(model.encoder_attention_mask.as_ref(), batch, keys)?;
+            KeySource::Encoder.check(model.encoder_attention_mask.as_ref(), batch, keys)?;
         }
         model.context(hidden_states.device())
     }

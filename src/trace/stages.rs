@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::TraceInput;
 use crate::checkpoint::{Checkpoint, Loader};
-use crate::config::{BlockConfig, Joint, Precision, StackConfig, Task};
+use crate::config::{BlockConfig, HeadTask, Precision, StackConfig, TwoStackKind};
 use crate::error::{Error, Result};
 use crate::layers::{BlockStages, Embeddings, ForwardContext};
 use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq, TwoTowers};
@@ -80,16 +80,16 @@ pub(super) fn of_whole(
     input: &ModelInput,
     packing: Option<Precision>,
 ) -> Result<Stages> {
-    let joint = loader.checkpoint().other_stack()?.map(|other| other.joint);
-    match (joint, packing) {
+    let kind = loader.checkpoint().second_stack()?.map(|other| other.kind);
+    match (kind, packing) {
         (None, None) => of_model(&loader.model()?, input),
         (None, Some(precision)) => of_model(&loader.packed_model(precision)?, input),
-        (Some(Joint::Memory { .. }), None) => of_seq2seq(&loader.seq2seq()?, input),
-        (Some(Joint::Memory { .. }), Some(precision)) => {
+        (Some(TwoStackKind::EncoderDecoder { .. }), None) => of_seq2seq(&loader.seq2seq()?, input),
+        (Some(TwoStackKind::EncoderDecoder { .. }), Some(precision)) => {
             of_seq2seq(&loader.packed_seq2seq(precision)?, input)
         }
-        (Some(Joint::Similarity { .. }), None) => of_towers(&loader.two_towers()?, input),
-        (Some(Joint::Similarity { .. }), Some(precision)) => {
+        (Some(TwoStackKind::TwoTowers { .. }), None) => of_towers(&loader.two_towers()?, input),
+        (Some(TwoStackKind::TwoTowers { .. }), Some(precision)) => {
             of_towers(&loader.packed_two_towers(precision)?, input)
         }
     }
@@ -98,8 +98,8 @@ pub(super) fn of_whole(
 fn of_model(model: &Model, input: &ModelInput) -> Result<Stages> {
     let (mut stages, output) = of_stack(model, input, "")?;
     let head = match (model.task(), model.embeddings()) {
-        (Some(Task::Projection), Embeddings::Tokens(_)) => "text_embeds",
-        (Some(Task::Projection), _) => "image_embeds",
+        (Some(HeadTask::Projection), Embeddings::Tokens(_)) => "text_embeds",
+        (Some(HeadTask::Projection), _) => "image_embeds",
         _ => "logits",
     };
     stages.extend(output.logits.map(|logits| (head.to_string(), logits)));

@@ -2,7 +2,7 @@
 
 use super::TraceInput;
 use crate::checkpoint::Checkpoint;
-use crate::config::{EmbeddingsConfig, Joint, ModelConfig, Position, StackConfig};
+use crate::config::{EmbeddingsConfig, ModelConfig, Position, StackConfig, TwoStackKind};
 use crate::error::Result;
 
 impl TraceInput {
@@ -50,7 +50,7 @@ fn of_blocks(stack: &StackConfig) -> Vec<&'static str> {
 
 fn of_model(checkpoint: &Checkpoint) -> Result<Vec<&'static str>> {
     let model = checkpoint.model_config()?;
-    let other = checkpoint.other_stack()?;
+    let other = checkpoint.second_stack()?;
     let mut reads = of_embeddings(model);
     reads.extend(
         other
@@ -58,12 +58,12 @@ fn of_model(checkpoint: &Checkpoint) -> Result<Vec<&'static str>> {
             .into_iter()
             .flatten(),
     );
-    let is_behind = attends_to_encoder(&model.stack);
-    match other.map(|other| other.joint) {
-        Some(Joint::Memory { .. }) => {
+    let attends_to_encoder = attends_to_encoder(&model.stack);
+    match other.map(|other| other.kind) {
+        Some(TwoStackKind::EncoderDecoder { .. }) => {
             reads.extend(["decoder_input_ids", "decoder_attention_mask"]);
         }
-        None if is_behind => reads.extend([
+        None if attends_to_encoder => reads.extend([
             "decoder_input_ids",
             "encoder_hidden_states",
             "encoder_attention_mask",

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::Parameters,
     error::{Error, Result},
-    ops::{self, MemoryKeeper, Moments, Step, Update},
+    ops::{self, MemoryKeeper, Moments, ParameterStep, Update},
     train::{Gradients, ParameterGroup, parameters::NONE_TO_TRAIN},
 };
 
@@ -219,7 +219,7 @@ impl AdamW {
                 step: state.step,
                 gradient_scale,
             };
-            steps.push(Step {
+            steps.push(ParameterStep {
                 parameter,
                 gradient,
                 moments: &mut state.moments,

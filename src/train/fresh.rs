@@ -10,7 +10,7 @@ use chacha20::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
 use crate::checkpoint::Parameters;
-use crate::config::{Draw, Initialization, StackConfig};
+use crate::config::{Distribution, Initialization, StackConfig};
 use crate::device::{check_dtype, is_one};
 use crate::layers::{Stack, torch_bound};
 
@@ -126,12 +126,12 @@ impl SimpleBackend for Fresh {
         if let [_, d_in] = *shape.dims() {
             made.inputs.insert(stem.to_string(), d_in);
         }
-        let (mut draw, mut mean) = (self.initialization.draw(role), 0.0);
+        let (mut draw, mut mean) = (self.initialization.distribution(role), 0.0);
         match draw {
-            Draw::Layer => (draw, mean) = hinted(hint, &shape),
-            Draw::TorchLinear => match made.inputs.get(stem) {
+            Distribution::Layer => (draw, mean) = hinted(hint, &shape),
+            Distribution::TorchLinear => match made.inputs.get(stem) {
                 Some(&d_in) => {
-                    draw = Draw::Uniform {
+                    draw = Distribution::Uniform {
                         bound: torch_bound(d_in),
                     }
                 }
@@ -139,7 +139,9 @@ impl SimpleBackend for Fresh {
                     "{role} cannot be initialized like a linear layer: it has no weight [d_out, d_in]"
                 ),
             },
-            Draw::TruncatedNormal { deviation, cut } if cut.is_nan() || cut < deviation / 100.0 => {
+            Distribution::TruncatedNormal { deviation, cut }
+                if cut.is_nan() || cut < deviation / 100.0 =>
+            {
                 bail!(
                     "{role}: a normal distribution with standard deviation {deviation} has almost \
                      no values within ±{cut}"
@@ -152,8 +154,8 @@ impl SimpleBackend for Fresh {
         }
         let mut stream = ChaCha12Rng::seed_from_u64(self.seed ^ digest(role));
         let mut values: Vec<f64> = match draw {
-            Draw::Sinusoids => sinusoids(role, &shape)?,
-            Draw::PatchSinusoids => patch_sinusoids(role, &shape)?,
+            Distribution::Sinusoids => sinusoids(role, &shape)?,
+            Distribution::PatchSinusoids => patch_sinusoids(role, &shape)?,
             _ => (0..shape.elem_count())
                 .map(|_| mean + sample(draw, &mut stream))
                 .collect(),
@@ -183,29 +185,29 @@ impl SimpleBackend for Fresh {
 }
 
 /// Checks the distribution's parameters; with NaN, no value would ever lie within the bounds.
-fn is_distribution(draw: Draw) -> bool {
+fn is_distribution(draw: Distribution) -> bool {
     match draw {
-        Draw::Normal { deviation: width }
-        | Draw::TruncatedNormal {
+        Distribution::Normal { deviation: width }
+        | Distribution::TruncatedNormal {
             deviation: width, ..
         }
-        | Draw::Uniform { bound: width } => width.is_finite() && width >= 0.0,
-        Draw::Constant(_)
-        | Draw::Layer
-        | Draw::TorchLinear
-        | Draw::Sinusoids
-        | Draw::PatchSinusoids => true,
+        | Distribution::Uniform { bound: width } => width.is_finite() && width >= 0.0,
+        Distribution::Constant(_)
+        | Distribution::Layer
+        | Distribution::TorchLinear
+        | Distribution::Sinusoids
+        | Distribution::PatchSinusoids => true,
     }
 }
 
 /// Returns the distribution for a layer's candle `Init` hint, with its mean.
-fn hinted(hint: Init, shape: &Shape) -> (Draw, f64) {
+fn hinted(hint: Init, shape: &Shape) -> (Distribution, f64) {
     let draw = match hint {
-        Init::Const(value) => Draw::Constant(value),
-        Init::Randn { mean, stdev } => return (Draw::Normal { deviation: stdev }, mean),
+        Init::Const(value) => Distribution::Constant(value),
+        Init::Randn { mean, stdev } => return (Distribution::Normal { deviation: stdev }, mean),
         Init::Uniform { lo, up } => {
             let bound = (up - lo) / 2.0;
-            return (Draw::Uniform { bound }, lo + bound);
+            return (Distribution::Uniform { bound }, lo + bound);
         }
         Init::Kaiming {
             dist,
@@ -214,8 +216,8 @@ fn hinted(hint: Init, shape: &Shape) -> (Draw, f64) {
         } => {
             let deviation = non_linearity.gain() / (fan.for_shape(shape) as f64).sqrt();
             match dist {
-                candle_nn::init::NormalOrUniform::Normal => Draw::Normal { deviation },
-                candle_nn::init::NormalOrUniform::Uniform => Draw::Uniform {
+                candle_nn::init::NormalOrUniform::Normal => Distribution::Normal { deviation },
+                candle_nn::init::NormalOrUniform::Uniform => Distribution::Uniform {
                     bound: 3f64.sqrt() * deviation,
                 },
             }
@@ -225,18 +227,21 @@ fn hinted(hint: Init, shape: &Shape) -> (Draw, f64) {
 }
 
 /// Samples one value from a distribution.
-fn sample(draw: Draw, stream: &mut ChaCha12Rng) -> f64 {
+fn sample(draw: Distribution, stream: &mut ChaCha12Rng) -> f64 {
     match draw {
-        Draw::Constant(value) => value,
-        Draw::Normal { deviation } => deviation * normal(stream),
-        Draw::Uniform { bound } => bound * (2.0 * stream.random::<f64>() - 1.0),
-        Draw::TruncatedNormal { deviation, cut } => loop {
+        Distribution::Constant(value) => value,
+        Distribution::Normal { deviation } => deviation * normal(stream),
+        Distribution::Uniform { bound } => bound * (2.0 * stream.random::<f64>() - 1.0),
+        Distribution::TruncatedNormal { deviation, cut } => loop {
             let value = deviation * normal(stream);
             if value.abs() <= cut {
                 return value;
             }
         },
-        Draw::Layer | Draw::TorchLinear | Draw::Sinusoids | Draw::PatchSinusoids => {
+        Distribution::Layer
+        | Distribution::TorchLinear
+        | Distribution::Sinusoids
+        | Distribution::PatchSinusoids => {
             unreachable!("resolved into one of the others")
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
-    config::{Draw, Initialization, each_matches, matches},
+    config::{Distribution, Initialization, each_matches, matches},
     error::{Error, Result},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack, visit::Visit},
     ops::wide,
@@ -274,8 +274,8 @@ fn adapt(
 ) -> Result<(Linear, Parameters)> {
     let (weight, (d_out, d_in)) = (linear.kept_weight(), linear.shape());
     let initialization = Initialization::layers()
-        .with("*.lora_a.weight", Draw::TorchLinear)
-        .with("*.lora_b.weight", Draw::Constant(0.0));
+        .with("*.lora_a.weight", Distribution::TorchLinear)
+        .with("*.lora_b.weight", Distribution::Constant(0.0));
     let fresh = Fresh::new(initialization, seed, wide(weight.dtype()), weight.device());
     let vb = fresh.var_builder().pp(role);
     let a = vb.pp("lora_a").get((config.rank, d_in), "weight")?;

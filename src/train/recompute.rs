@@ -104,7 +104,7 @@ pub fn backward_recomputing(
     {
         (y, _) = shared.forward(stack, layer, &y)?;
     }
-    y = Value::through(&y, |y| stack.behind_blocks(y.clone(), context.train()))?;
+    y = Value::through(&y, |y| stack.after_blocks(y.clone(), context.train()))?;
     let loss = loss(&y)?;
     drop(y);
     let end = snapshot()?;
@@ -212,12 +212,12 @@ impl SharedContext {
         if let Some(additive) = &pass.additive() {
             within = within.with_mask(context.mask().clone().with_additive(cut(additive)?));
         }
-        if let Some(memory) = context.memory() {
+        if let Some(memory) = context.encoder_output() {
             let mask: AttentionMask = match memory.mask.additive() {
                 Some(additive) => memory.mask.clone().with_additive(cut(additive)?),
                 None => memory.mask.clone(),
             };
-            within = within.with_memory(cut(&memory.hidden_states)?, mask);
+            within = within.with_encoder_output(cut(&memory.hidden_states)?, mask);
         }
         Ok(Self {
             context: within,

@@ -45,13 +45,13 @@ fn memory(context: ForwardContext, stack: &Stack, batch: usize) -> ForwardContex
     let Some(cross) = stack.blocks()[0].cross_attention() else {
         return context;
     };
-    let width = cross.inner().config().d_memory;
+    let width = cross.inner().config().d_encoder;
     let states = (0..batch * 4 * width).map(|i| ((i * 7 % 11) as f64 - 5.0) / 4.0);
     let states = Tensor::from_iter(states, &device())
         .unwrap()
         .reshape((batch, 4, width))
         .unwrap();
-    context.with_memory(states, AttentionMask::none())
+    context.with_encoder_output(states, AttentionMask::none())
 }
 
 fn input(batch: usize, seq: usize, width: usize) -> Tensor {

@@ -116,7 +116,8 @@ fn inputs_that_track_gradients_are_refused_with_a_cache() {
     let tracked = |tensor| Var::from_tensor(&tensor).unwrap().into_inner();
     let x = numbers(&[2, 1, WIDTH], 1);
     let memory = tracked(numbers(&[2, 4, MEMORY], 5));
-    let of_variable = ForwardContext::evaluation().with_memory(memory, AttentionMask::none());
+    let of_variable =
+        ForwardContext::evaluation().with_encoder_output(memory, AttentionMask::none());
     let mut cache = layers.new_cache();
     for (x, context, name) in [
         (tracked(x.clone()), with_memory(&[2, 4, MEMORY]), "input"),

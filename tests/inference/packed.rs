@@ -39,7 +39,9 @@ fn width(stack: &Stack) -> usize {
 fn with_memory(context: ForwardContext, checkpoint: &Checkpoint, batch: usize) -> ForwardContext {
     match &checkpoint.config().blocks[0].cross_attention {
         None => context,
-        Some(cross) => context.with_memory(input(batch, 4, cross.d_memory), AttentionMask::none()),
+        Some(cross) => {
+            context.with_encoder_output(input(batch, 4, cross.d_encoder), AttentionMask::none())
+        }
     }
 }
 

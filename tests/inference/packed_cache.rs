@@ -281,7 +281,7 @@ fn a_cache_that_goes_back_to_its_start_may_attend_to_another_output() {
     let stack = packed(&kinds::cross_decoder());
     let first = with_memory(&[2, 4, MEMORY]);
     let other = ForwardContext::evaluation()
-        .with_memory(numbers(&[2, 4, MEMORY], 9), AttentionMask::none());
+        .with_encoder_output(numbers(&[2, 4, MEMORY], 9), AttentionMask::none());
     let expected = next(&stack, &other, &mut stack.new_cache());
     let mut cache = after_five(&stack, &first);
     cache.truncate(0).unwrap();

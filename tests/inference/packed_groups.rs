@@ -58,7 +58,7 @@ fn a_sequence_of_a_large_batch_has_the_bits_that_it_has_alone() {
                         mask = mask.with_additive(part(additive));
                     }
                     let context = ForwardContext::evaluation()
-                        .with_memory(part(&memory), AttentionMask::none())
+                        .with_encoder_output(part(&memory), AttentionMask::none())
                         .with_mask(mask);
                     packed.forward_with(&part(&x), &context).unwrap()
                 };

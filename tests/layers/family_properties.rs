@@ -91,9 +91,9 @@ impl Subject {
         let cross = self.config.blocks[0].cross_attention.as_ref();
         match cross {
             Some(cross) => {
-                let memory = self.waves(1, MEMORY, cross.d_memory, 0.3);
+                let memory = self.waves(1, MEMORY, cross.d_encoder, 0.3);
                 let memory = memory.repeat((batch, 1, 1)).unwrap();
-                context.with_memory(memory, AttentionMask::none())
+                context.with_encoder_output(memory, AttentionMask::none())
             }
             None => context,
         }

@@ -209,7 +209,8 @@ fn a_stack_as_a_whole_has_the_values_and_gradients_of_its_layers_one_by_one() {
             ForwardContext::evaluation().with_mask(AttentionMask::padding(&keep).unwrap());
         let mut context = crate::patches::in_one_row(context, checkpoint.config(), 5);
         if let Some(cross) = &block.cross_attention {
-            context = context.with_memory(random((2, 4, cross.d_memory)), AttentionMask::none());
+            context =
+                context.with_encoder_output(random((2, 4, cross.d_encoder)), AttentionMask::none());
         }
         let one_by_one = stack.observe(&x, &context, |_, _| Ok(())).unwrap();
         let whole = stack.forward_with(&x, &context).unwrap();

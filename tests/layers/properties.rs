@@ -129,7 +129,8 @@ fn attention_to_a_memory_that_is_the_input_is_attention_to_the_input() {
     for s in subjects().filter(|s| !s.is_causal()) {
         let attention = s.stack.blocks()[0].attention().inner();
         let x = s.input(1);
-        let context = ForwardContext::evaluation().with_memory(x.clone(), AttentionMask::none());
+        let context =
+            ForwardContext::evaluation().with_encoder_output(x.clone(), AttentionMask::none());
         let ours = attention.forward_cross(&x, &context).unwrap();
         s.assert_close("memory", &ours, &attention.forward(&x).unwrap());
     }

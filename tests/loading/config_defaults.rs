@@ -6,7 +6,7 @@ use candle_blocks::{
     Architecture, AttentionConfig, BlockConfig, CheckpointOptions, Position, RotaryPairing,
     StackConfig,
     checkpoint::scheme::StackPart,
-    config::{Draw, RotaryScaling},
+    config::{Distribution, RotaryScaling},
 };
 use serde_json::{Value, json};
 
@@ -393,8 +393,10 @@ fn a_deviation_of_0_is_none() {
             json!({"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2,
             "intermediate_size": 8, "num_hidden_layers": 1, "initializer_range": deviation}),
         );
-        let draw = bert.initialization.draw("blocks.0.attention.query.weight");
-        let expected = Draw::Normal {
+        let draw = bert
+            .initialization
+            .distribution("blocks.0.attention.query.weight");
+        let expected = Distribution::Normal {
             deviation: expected,
         };
         assert_eq!(draw, expected);

@@ -5,7 +5,7 @@ use std::fs;
 use candle_blocks::{
     Architecture, Checkpoint, Position, Result,
     candle_core::{DType, Device},
-    config::{DisentangledConfig, OutputWeight, PositionProjections, Task},
+    config::{DisentangledConfig, HeadTask, OutputWeight, PositionProjections},
 };
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ fn the_head_for_hidden_words_is_read_under_either_name() {
     let options = candle_blocks::CheckpointOptions::default().config(path);
     let checkpoint: Checkpoint = options.open(&folder).unwrap();
     let head = checkpoint.model_config().unwrap().head.as_ref().unwrap();
-    assert_eq!(head.task, Task::MaskedLm);
+    assert_eq!(head.task, HeadTask::MaskedLm);
     let output = head.readout.output.as_ref().unwrap();
     assert_eq!(output.weight, OutputWeight::Words);
     checkpoint.model(DType::F32, &Device::Cpu).unwrap();

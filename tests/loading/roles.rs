@@ -64,7 +64,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     match name {
         "1" => 1,
         "d_model" => attention.d_model,
-        "d_memory" => attention.d_memory,
+        "d_encoder" => attention.d_encoder,
         "n_heads" => attention.n_heads,
         "n_kv_heads" => attention.n_kv_heads,
         "head_dim" => attention.head_dim,

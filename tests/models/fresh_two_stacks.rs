@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_blocks::{
     Architecture, Checkpoint, CheckpointOptions, Parameters,
     candle_core::{DType, Device, Tensor},
-    checkpoint::OtherStack,
-    config::{EmbeddingsConfig, Joint},
+    checkpoint::SecondStack,
+    config::{EmbeddingsConfig, TwoStackKind},
     model::{ModelInput, Seq2Seq, TwoTowers},
     train::Fresh,
 };
@@ -25,7 +25,7 @@ fn of_two_stacks() -> Vec<(Whole, Checkpoint)> {
         (whole, checkpoint)
     });
     opened
-        .filter(|(_, checkpoint)| checkpoint.other_stack().unwrap().is_some())
+        .filter(|(_, checkpoint)| checkpoint.second_stack().unwrap().is_some())
         .collect()
 }
 
@@ -34,8 +34,8 @@ fn architecture(whole: &Whole) -> Architecture {
     options.architecture(weights(&whole.name)).unwrap()
 }
 
-fn second(architecture: &Architecture) -> &OtherStack {
-    architecture.other_stack().unwrap().unwrap()
+fn second(architecture: &Architecture) -> &SecondStack {
+    architecture.second_stack().unwrap().unwrap()
 }
 
 /// Returns a checkpoint's tensors by name: shape and bits.
@@ -53,8 +53,8 @@ fn both_stacks_are_written_as_transformers_wrote_them() {
     let mut failures = Vec::new();
     for (whole, checkpoint) in of_two_stacks() {
         let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
-        match checkpoint.other_stack().unwrap().unwrap().joint {
-            Joint::Memory { .. } => drop(loader.seq2seq().unwrap()),
+        match checkpoint.second_stack().unwrap().unwrap().kind {
+            TwoStackKind::EncoderDecoder { .. } => drop(loader.seq2seq().unwrap()),
             _ => drop(loader.two_towers().unwrap()),
         }
         // A buffer is no variable.
@@ -144,8 +144,10 @@ fn drawn(architecture: &Architecture) -> (Parameters, Vec<u64>) {
     let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);
     let (first, second) = (architecture.model_config().unwrap(), second(architecture));
     let (input, vb) = (input(architecture), fresh.var_builder());
-    let result = match second.joint {
-        Joint::Memory { .. } => of_memory(&Seq2Seq::new(first, second, vb).unwrap(), &input),
+    let result = match second.kind {
+        TwoStackKind::EncoderDecoder { .. } => {
+            of_memory(&Seq2Seq::new(first, second, vb).unwrap(), &input)
+        }
         _ => of_towers(&TwoTowers::new(first, second, vb).unwrap(), &input),
     };
     (fresh.parameters(), result)
@@ -165,8 +167,8 @@ fn a_fresh_model_of_two_stacks_saved_and_opened_gives_the_same_bits() {
         assert!(found.missing.is_empty(), "{}", whole.name);
         let input = input(&architecture);
         let loader = reopened.loader(DType::F32, &Device::Cpu).unwrap();
-        let theirs = match second(&architecture).joint {
-            Joint::Memory { .. } => of_memory(&loader.seq2seq().unwrap(), &input),
+        let theirs = match second(&architecture).kind {
+            TwoStackKind::EncoderDecoder { .. } => of_memory(&loader.seq2seq().unwrap(), &input),
             _ => of_towers(&loader.two_towers().unwrap(), &input),
         };
         assert_eq!(ours, theirs, "{}", whole.name);
@@ -212,7 +214,14 @@ fn stacks_with_tables_of_their_own_share_nothing() {
     }
     let checkpoint = CheckpointOptions::default().whole();
     let checkpoint = checkpoint.open(weights("heads/bart-untied")).unwrap();
-    assert!(checkpoint.other_stack().unwrap().unwrap().shared.is_empty());
+    assert!(
+        checkpoint
+            .second_stack()
+            .unwrap()
+            .unwrap()
+            .shared
+            .is_empty()
+    );
     let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
     loader.seq2seq().unwrap();
     let parameters = loader.parameters();

@@ -3,7 +3,7 @@
 use candle_blocks::{
     Position, Precision, Visibility,
     candle_core::{Device, Tensor},
-    config::Task,
+    config::HeadTask,
     model::{Model, ModelInput},
 };
 
@@ -28,7 +28,7 @@ fn decoder(whole: &Whole, precision: Precision) -> Option<Model> {
     let checkpoint = whole.open();
     let decodes = |model: &Model| {
         let mut blocks = model.config().stack.blocks.iter();
-        model.task() == Some(Task::CausalLm)
+        model.task() == Some(HeadTask::CausalLm)
             && blocks.all(|block| block.attention.visibility == Visibility::Causal)
     };
     let model = match checkpoint.packed_seq2seq(precision) {

@@ -4,6 +4,6 @@ use crate::whole::{Whole, wholes};
 
 /// Returns the models that need no second stack.
 pub fn of_one_stack() -> Vec<Whole> {
-    let is_one = |whole: &Whole| whole.open().other_stack().unwrap().is_none();
+    let is_one = |whole: &Whole| whole.open().second_stack().unwrap().is_none();
     wholes().into_iter().filter(is_one).collect()
 }

@@ -3,7 +3,7 @@
 use candle_blocks::{
     BlockConfig, Position, Precision,
     candle_core::{DType, Device, Tensor},
-    config::{Counted, EmbeddingsConfig, Reads, RotaryScaling},
+    config::{Counted, EmbeddingsConfig, RotaryScaling, TokenSelection},
     layers::Embeddings,
     model::{Model, ModelInput, ModelOutput},
 };
@@ -84,7 +84,7 @@ fn is_blind_to_the_left(model: &Model) -> bool {
         .positions
         .is_some_and(|table| table.counted == Counted::All);
     let reads = model.config().head.as_ref().map(|head| &head.readout.reads);
-    !counts_all && !matches!(reads, Some(Reads::First | Reads::Pooled))
+    !counts_all && !matches!(reads, Some(TokenSelection::First | TokenSelection::Pooled))
 }
 
 /// Asserts that padding on one side changes no result for the text; returns the number of models.
@@ -100,8 +100,8 @@ fn padded(side: Side) -> usize {
             let reads = model.config().head.as_ref().map(|head| &head.readout.reads);
             // The last token that is not the padding's, whose id these models say in their own way.
             let padding = match reads {
-                Some(Reads::LastExcept(Some(padding))) => *padding,
-                Some(Reads::LastExcept(None)) => continue,
+                Some(TokenSelection::LastExcept(Some(padding))) => *padding,
+                Some(TokenSelection::LastExcept(None)) => continue,
                 _ => 1, // RoBERTa's, which counts positions by it; to the others, any other token
             };
             let is_blind = side == Side::Right || is_blind_to_the_left(&model);

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use candle_blocks::config::Task;
+use candle_blocks::config::HeadTask;
 
 use crate::whole::wholes;
 
@@ -65,7 +65,7 @@ fn every_model_has_the_head_that_its_class_names() {
         let task = head.as_ref().map(|head| head.task.to_string());
         let expected = match whole.name.rsplit_once('-') {
             Some((folder, task)) if folder.starts_with("heads/") => match task {
-                "tied" | "untied" | "cross" => Task::CausalLm.to_string(),
+                "tied" | "untied" | "cross" => HeadTask::CausalLm.to_string(),
                 "base" | "both" | "end" => continue,
                 task => task.to_string(),
             },

@@ -102,7 +102,7 @@ fn a_tower_that_config_json_names_is_opened_alone() {
 
         let one = CheckpointOptions::default().whole().open(folder.path());
         let one = one.unwrap_or_else(|error| panic!("{model_type}: {error}"));
-        assert!(one.other_stack().unwrap().is_none(), "{model_type}");
+        assert!(one.second_stack().unwrap().is_none(), "{model_type}");
         let input = input();
         let model = one.model(DType::F32, &Device::Cpu).unwrap();
         let ours = model.forward(&input).unwrap().logits.unwrap();

@@ -150,10 +150,11 @@ fn gradients_of_what_blocks_are_given_beside_the_input_are_refused() {
         let stack = TensorParallel::new(loader, rank).unwrap().stack().unwrap();
         let block = &checkpoint.config().blocks[0];
         let x = Tensor::ones((1, 2, block.d_model()), DType::F32, &Device::Cpu).unwrap();
-        let d_memory = block.cross_attention.as_ref().unwrap().d_memory;
-        let memory = Var::ones((1, 3, d_memory), DType::F32, &Device::Cpu).unwrap();
+        let d_encoder = block.cross_attention.as_ref().unwrap().d_encoder;
+        let memory = Var::ones((1, 3, d_encoder), DType::F32, &Device::Cpu).unwrap();
         let memory = memory.as_tensor().clone();
-        let context = ForwardContext::evaluation().with_memory(memory, AttentionMask::none());
+        let context =
+            ForwardContext::evaluation().with_encoder_output(memory, AttentionMask::none());
         let refused = stack.forward_with(&x, &context);
         refused.unwrap_err().to_string()
     }) {

@@ -171,7 +171,7 @@ fn latents_that_are_not_of_their_attention_are_refused() {
 #[test]
 fn sizes_whose_products_overflow_are_refused() {
     let huge = usize::MAX / 2;
-    refused(|b| b.attention.d_memory = 0, &["d_memory is 0"]);
+    refused(|b| b.attention.d_encoder = 0, &["d_encoder is 0"]);
     refused(|b| b.feed_forward.d_ff = huge, &["d_ff", "at most"]);
     refused(|b| b.attention.head_dim = huge, &["head_dim", "at most"]);
     let wide = |b: &mut BlockConfig| {
@@ -381,7 +381,7 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
         |attention| attention.visibility = Visibility::Causal,
         |attention| attention.n_kv_heads = 1,
         |attention| attention.soft_cap = Some(5.0),
-        |attention| attention.d_memory = 9,
+        |attention| attention.d_encoder = 9,
     ];
     for change in changes {
         refused(

@@ -40,7 +40,7 @@ fn both_say(words: &[&str], config: &StackConfig, context: &ForwardContext) {
 }
 
 fn with_memory(mask: AttentionMask) -> ForwardContext {
-    ForwardContext::evaluation().with_memory(numbers(&[2, 4, MEMORY], 2), mask)
+    ForwardContext::evaluation().with_encoder_output(numbers(&[2, 4, MEMORY], 2), mask)
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Request {
         Ok(match &self.memory {
             Some(shape) => {
                 let mask = mask(&self.memory_keep, &self.memory_additive)?;
-                context.with_memory(numbers(shape, 5), mask)
+                context.with_encoder_output(numbers(shape, 5), mask)
             }
             None => context,
         })
@@ -228,7 +228,7 @@ fn a_packed_stack_answers_odd_requests_as_the_layers_do() {
 #[test]
 fn one_packed_block_and_its_parts_refuse_what_does_not_fit() {
     let mut config = block(candle_blocks::AttentionConfig::new(WIDTH, 2).unwrap());
-    config.cross_attention = Some(config.attention.clone().with_memory(MEMORY));
+    config.cross_attention = Some(config.attention.clone().with_encoder_width(MEMORY));
     let layer = made(|vb| TransformerBlock::new(&config, vb));
     let packed = layer.clone().pack(Precision::F32).unwrap();
     let cross = layer.cross_attention().unwrap().inner();
@@ -239,7 +239,8 @@ fn one_packed_block_and_its_parts_refuse_what_does_not_fit() {
     for shape in [&[2, 5, WIDTH + 1] as &[usize], &[1, 1, 5, WIDTH], &[0], &[]] {
         let x = numbers(shape, 1);
         let memory = numbers(&[2, 4, MEMORY], 2);
-        let context = ForwardContext::evaluation().with_memory(memory, AttentionMask::none());
+        let context =
+            ForwardContext::evaluation().with_encoder_output(memory, AttentionMask::none());
         refusal("block", || packed.forward_with(&x, &context));
         refusal("attention", || {
             packed.attention().inner().forward_with(&x, &context)

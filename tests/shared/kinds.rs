@@ -33,7 +33,7 @@ pub fn falcon() -> StackConfig {
 /// A decoder that attends to an encoder, with a learned bias by distance, as T5's.
 pub fn cross_decoder() -> StackConfig {
     let mut block = block(attention().causal());
-    block.cross_attention = Some(attention().with_memory(MEMORY));
+    block.cross_attention = Some(attention().with_encoder_width(MEMORY));
     let mut stack = two(block);
     stack.relative_bias = Some(RelativeBiasConfig {
         n_buckets: 8,
@@ -52,7 +52,7 @@ pub fn cross_alibi() -> StackConfig {
         rounding: AlibiRounding::Bf16,
     };
     for block in &mut stack.blocks {
-        let cross = attention().with_memory(MEMORY);
+        let cross = attention().with_encoder_width(MEMORY);
         block.cross_attention = Some(cross.with_position(Position::Alibi(alibi)));
     }
     stack

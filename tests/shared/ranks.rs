@@ -34,7 +34,7 @@ pub fn context(input: &TraceInput) -> ForwardContext {
     }
     if let Some(memory) = &model.encoder_hidden_states {
         let mask = padding(model.encoder_attention_mask.as_ref());
-        context = context.with_memory(memory.clone(), mask);
+        context = context.with_encoder_output(memory.clone(), mask);
     }
     context
 }

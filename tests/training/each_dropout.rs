@@ -34,7 +34,7 @@ fn trained(stack: &mut Stack, context: &ForwardContext, seed: u64) -> Vec<f32> {
 #[track_caller]
 fn drops_in_training_only(what: &str, mut stack: Stack) {
     let memory = numbers(&[4, 3, MEMORY], 2);
-    let context = ForwardContext::evaluation().with_memory(memory, Default::default());
+    let context = ForwardContext::evaluation().with_encoder_output(memory, Default::default());
     let x = numbers(&[4, 5, WIDTH], 1);
     let evaluated = rows(&stack.forward_with(&x, &context).unwrap());
     let mut of_seed = |seed| trained(&mut stack, &context, seed);

@@ -9,7 +9,7 @@ use candle_blocks::{
         Init,
         init::{FanInOut, NonLinearity, NormalOrUniform},
     },
-    config::{Draw, Initialization},
+    config::{Distribution, Initialization},
     train::Fresh,
 };
 
@@ -238,23 +238,23 @@ fn a_parameter_is_not_made_in_two_types() {
 
 #[test]
 fn a_parameter_that_cannot_be_initialized_is_named() {
-    let endless = Draw::TruncatedNormal {
+    let endless = Distribution::TruncatedNormal {
         deviation: 1.0,
         cut: 0.0,
     };
-    let of_nan = Draw::TruncatedNormal {
+    let of_nan = Distribution::TruncatedNormal {
         deviation: f64::NAN,
         cut: 1.0,
     };
-    let normal = Draw::Normal {
+    let normal = Distribution::Normal {
         deviation: f64::NAN,
     };
     for (draw, culprit) in [
         (endless, "a.weight"),
         (of_nan, "b.weight"),
         (normal, "c.weight"),
-        (Draw::Uniform { bound: -1.0 }, "d.weight"),
-        (Draw::TorchLinear, "scale"),
+        (Distribution::Uniform { bound: -1.0 }, "d.weight"),
+        (Distribution::TorchLinear, "scale"),
     ] {
         let initialization = Initialization::layers().with("*", draw);
         let fresh = Fresh::new(initialization, 0, DType::F32, &Device::Cpu);

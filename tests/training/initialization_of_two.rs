@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use candle_blocks::{
     Architecture, CheckpointOptions,
     candle_core::{DType, Device, Tensor},
-    config::Joint,
+    config::TwoStackKind,
     model::{Model, Seq2Seq, TwoTowers},
     train::Fresh,
 };
@@ -41,15 +41,15 @@ fn every_model_of_two_stacks_is_initialized_as_in_transformers() {
         let architecture = options.clone().architecture(weights(folder)).unwrap();
         let checkpoint = options.open(weights(folder)).unwrap();
         let first = architecture.model_config().unwrap();
-        let second = architecture.other_stack().unwrap();
+        let second = architecture.second_stack().unwrap();
         let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for seed in 0..N_MODELS {
             let initialization = architecture.initialization.clone();
             let fresh = Fresh::new(initialization, seed, DType::F32, &Device::Cpu);
             let vb = fresh.var_builder();
-            match second.map(|second| (second, second.joint)) {
+            match second.map(|second| (second, second.kind)) {
                 None => drop(Model::new(first, vb).unwrap()),
-                Some((second, Joint::Memory { .. })) => {
+                Some((second, TwoStackKind::EncoderDecoder { .. })) => {
                     drop(Seq2Seq::new(first, second, vb).unwrap());
                 }
                 Some((second, _)) => drop(TwoTowers::new(first, second, vb).unwrap()),

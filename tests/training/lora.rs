@@ -152,7 +152,7 @@ fn cross_attention_has_adapters_too() {
     assert_eq!(lora.parameters().len(), 2 * 4 * stack.blocks().len());
     let width = checkpoint.config().blocks[0].d_model();
     let x = input(width);
-    let context = ForwardContext::evaluation().with_memory(x.clone(), Default::default());
+    let context = ForwardContext::evaluation().with_encoder_output(x.clone(), Default::default());
     trained(&lora);
     let loss = stack
         .forward_with(&x, &context)

@@ -122,8 +122,8 @@ fn every_familys_gradients_are_those_without_with_dropout_and_padding() {
         let context = ForwardContext::training().with_mask(AttentionMask::padding(&keep).unwrap());
         let mut context = in_one_row(context, &config, 5);
         if let Some(cross) = &config.blocks[0].cross_attention {
-            let memory = random(&[2, 4, cross.d_memory], 1.0);
-            context = context.with_memory(memory, AttentionMask::none());
+            let memory = random(&[2, 4, cross.d_encoder], 1.0);
+            context = context.with_encoder_output(memory, AttentionMask::none());
         }
         let source = DropoutSource::seeded(11);
         stack.set_dropout_source(&source);
@@ -195,7 +195,7 @@ fn inputs_get_their_gradients() {
         let memory_mask = AttentionMask::none().with_additive(cross.as_tensor().sqr().unwrap());
         let context = ForwardContext::training()
             .with_mask(mask)
-            .with_memory(memory, memory_mask);
+            .with_encoder_output(memory, memory_mask);
         let mut stack = stacks[1].clone();
         stack.set_dropout_source(&DropoutSource::numpy(4));
         match recompute {

@@ -60,7 +60,7 @@ enum Whole {
 
 impl Whole {
     fn load(loader: &Loader, checkpoint: &Checkpoint) -> Self {
-        match checkpoint.other_stack().unwrap() {
+        match checkpoint.second_stack().unwrap() {
             None => Self::One(Box::new(loader.model().unwrap())),
             Some(_) => Self::Two(Box::new(loader.seq2seq().unwrap())),
         }

@@ -80,7 +80,7 @@ fn every_family_drops_what_transformers_drops() {
             let mut context = ForwardContext::training();
             if let Some(memory) = &input.model.encoder_hidden_states {
                 let memory = memory.to_device(&device()).unwrap();
-                context = context.with_memory(memory, Default::default());
+                context = context.with_encoder_output(memory, Default::default());
             }
             let x = input.hidden_states.unwrap().to_device(&device()).unwrap();
             let x = Var::from_tensor(&x).unwrap();

@@ -27,9 +27,9 @@ pub struct KeyValuePanels {
     shape: PanelShape,
     layout: Layout,
     /// Block 0 begins at the last chunk boundary at or before `positions.start`.
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<CacheBlock>,
     /// Blocks to reuse.
-    free: Vec<Block>,
+    free: Vec<CacheBlock>,
     /// The allocator for new blocks.
     pages: LargePages,
     positions: Range<usize>,
@@ -51,7 +51,7 @@ pub struct PanelShape {
 }
 
 /// A chunk of positions, for every sequence and head.
-struct Block {
+struct CacheBlock {
     /// `[batch, n_kv_heads, chunk]`. Memory after that belonged to sequences that were removed.
     memory: Aligned<u32>,
     /// `[batch, n_kv_heads]`.
@@ -93,11 +93,11 @@ impl KeyValuePanels {
 
     /// Returns a copy, with memory next to other layers' panels.
     pub fn copy_in(&self, pages: &LargePages) -> Self {
-        let copy = |block: &Block| {
+        let copy = |block: &CacheBlock| {
             let mut memory = Aligned::zeros_in(pages, block.memory.len());
             memory.copy_from_slice(&block.memory);
             let values = block.values.clone();
-            Block {
+            CacheBlock {
                 memory,
                 values,
                 is_begun: false,
@@ -119,7 +119,7 @@ impl KeyValuePanels {
     /// If a sequence is beyond the batch, or not in ascending order.
     pub fn keep_sequences(&mut self, sequences: &[usize]) {
         let (n_heads, length) = (self.shape.n_kv_heads, self.layout.len());
-        for Block { memory, values, .. } in self.blocks.iter_mut().chain(&mut self.free) {
+        for CacheBlock { memory, values, .. } in self.blocks.iter_mut().chain(&mut self.free) {
             for (to, &from) in sequences.iter().enumerate() {
                 assert!(to <= from, "sequences must be in ascending order");
                 let from = from * n_heads..(from + 1) * n_heads;
@@ -223,7 +223,7 @@ impl KeyValuePanels {
                     values: &mut values[0],
                 });
             };
-            let Block { memory, values, .. } = &mut *block;
+            let CacheBlock { memory, values, .. } = &mut *block;
             let memory = &mut memory[..values.len() * layout.len()];
             parallel::for_chunk_pairs(threads, memory, layout.len(), values, 1, fill);
             done += count;
@@ -292,7 +292,7 @@ impl KeyValuePanels {
         self.blocks.push_back(block.unwrap_or_else(|| {
             let len = n_chunks * self.layout.len();
             let is_begun = at_first < self.layout.positions / 2;
-            Block {
+            CacheBlock {
                 memory: match is_begun {
                     true => Aligned::zeros_when_written(len),
                     false => Aligned::zeros_in(&self.pages, len),

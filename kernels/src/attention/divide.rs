@@ -1,13 +1,13 @@
 //! The last step for a tile: division of totals by sums.
 
-use super::{Plan, QueryRows, exponentiate::fold};
+use super::{QueryRows, TilePlan, exponentiate::fold};
 use crate::products::WIDTH;
 use crate::vectors::{MAX_LANES, Real, Task, Vectors};
 
 /// Divides the totals by the exponentials' sums, and writes the results.
 pub(crate) struct DivideTotals<'a> {
     pub(crate) of: &'a QueryRows<'a>,
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a TilePlan,
     pub(crate) totals: &'a [f32],
     pub(crate) sums: &'a [f32],
     /// `[rows, width]`. Each row's first element is its largest score.

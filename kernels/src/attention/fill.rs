@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
-use super::{Layout, Operand, OperandDots, Values, operand::Numbers};
+use super::{Layout, Operand, OperandDots, Values, operand::VectorOf};
 use crate::products::{MAX_PANEL, PackColumns, View, WIDTH};
 use crate::vectors::{MAX_LANES, Task, Vectors};
 
@@ -124,7 +124,7 @@ impl<F: Operand> Fill<'_, F> {
 
     /// Packs the rows into one value panel. Returns zero times each value, summed over rows, for [`verdict`].
     #[inline(always)]
-    fn fill_values<D: OperandDots<F>>(&mut self, d: D, panel: usize) -> [Numbers<F, D>; WIDTH] {
+    fn fill_values<D: OperandDots<F>>(&mut self, d: D, panel: usize) -> [VectorOf<F, D>; WIDTH] {
         let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let columns = panel * width..head_dim.min((panel + 1) * width);
         let at = self.position..self.position + self.rows.len();
@@ -155,8 +155,8 @@ fn put<F: Operand, D: OperandDots<F>>(
     term: usize,
     from: &[f32],
     to: &mut [F::Word],
-    mut probe: [Numbers<F, D>; WIDTH],
-) -> [Numbers<F, D>; WIDTH] {
+    mut probe: [VectorOf<F, D>; WIDTH],
+) -> [VectorOf<F, D>; WIDTH] {
     let v = d.vectors();
     let lanes = D::PANEL / WIDTH;
     assert_eq!((from.len(), to.len()), (D::PANEL, D::PANEL));

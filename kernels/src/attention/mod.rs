@@ -41,7 +41,7 @@ use near_tile::NearTile;
 pub use operand::OperandFormat;
 use operand::{Operand, OperandDots};
 use pack_queries::PackQueries;
-use plan::{Group, Plan};
+use plan::{Group, TilePlan};
 use query_rows::QueryRows;
 pub use relative::{ContentOf, RelativeScores};
 use score::Score;

@@ -51,7 +51,7 @@ pub(crate) trait Operand: Format<Element = f32> {
 }
 
 /// The instruction set's f32 vector.
-pub(crate) type Numbers<F, D> = <<D as Dots<F>>::Vectors as Vectors<f32>>::Vector;
+pub(crate) type VectorOf<F, D> = <<D as Dots<F>>::Vectors as Vectors<f32>>::Vector;
 
 /// Dot products, with packing for whole vectors.
 pub(crate) trait OperandDots<F: Operand>: Dots<F> {
@@ -62,7 +62,7 @@ pub(crate) trait OperandDots<F: Operand>: Dots<F> {
     ///
     /// # Safety
     /// [`Self::LEFT_WORDS`] words can be written at `words`.
-    unsafe fn pack_left(self, terms: [Numbers<F, Self>; WIDTH], words: *mut F::Word);
+    unsafe fn pack_left(self, terms: [VectorOf<F, Self>; WIDTH], words: *mut F::Word);
 
     /// Packs consecutive values in a right operand column.
     fn pack_right(self, terms: &[f32], words: &mut [F::Word]) {
@@ -80,7 +80,7 @@ impl Operand for f32 {
 
 impl<V: Level> OperandDots<f32> for V {
     #[inline(always)]
-    unsafe fn pack_left(self, terms: [Numbers<f32, V>; WIDTH], words: *mut f32) {
+    unsafe fn pack_left(self, terms: [VectorOf<f32, V>; WIDTH], words: *mut f32) {
         for (j, terms) in terms.into_iter().enumerate() {
             // SAFETY: the caller's promise.
             unsafe {
@@ -112,7 +112,7 @@ impl Operand for bf16 {
 
 impl<V: Level> OperandDots<bf16> for V {
     #[inline(always)]
-    unsafe fn pack_left(self, terms: [Numbers<bf16, V>; WIDTH], words: *mut u32) {
+    unsafe fn pack_left(self, terms: [VectorOf<bf16, V>; WIDTH], words: *mut u32) {
         for (j, terms) in terms.into_iter().enumerate() {
             let rounded = map(self, terms, |x: f32| {
                 f32::from_bits(u32::from(round(x)) << 16)
@@ -132,7 +132,7 @@ impl<V: Level> OperandDots<bf16> for V {
 #[cfg(target_arch = "x86_64")]
 impl OperandDots<bf16> for AmxEmulated {
     #[inline(always)]
-    unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
+    unsafe fn pack_left(self, terms: [VectorOf<bf16, Self>; WIDTH], words: *mut u32) {
         let mut numbers = [0.0f32; MAX_PANEL];
         for (j, terms) in terms.into_iter().enumerate() {
             // SAFETY: `numbers` holds two vectors with any lane count.
@@ -149,7 +149,7 @@ impl OperandDots<bf16> for AmxEmulated {
 #[cfg(target_arch = "x86_64")]
 impl OperandDots<bf16> for Avx512Bf16 {
     #[inline(always)]
-    unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
+    unsafe fn pack_left(self, terms: [VectorOf<bf16, Self>; WIDTH], words: *mut u32) {
         // SAFETY: the caller's promise.
         unsafe { self.store_pairs(terms, words) };
     }
@@ -163,7 +163,7 @@ impl OperandDots<bf16> for Avx512Bf16 {
 #[cfg(target_arch = "aarch64")]
 impl OperandDots<bf16> for NeonBf16 {
     #[inline(always)]
-    unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
+    unsafe fn pack_left(self, terms: [VectorOf<bf16, Self>; WIDTH], words: *mut u32) {
         for (j, terms) in terms.into_iter().enumerate() {
             // SAFETY: the caller's promise.
             unsafe { self.store_pairs(terms, words.add(4 * j)) };

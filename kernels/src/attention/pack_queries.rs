@@ -1,13 +1,13 @@
 //! Packs a tile's queries.
 
-use super::{Operand, OperandDots, Plan, QueryRows};
+use super::{Operand, OperandDots, QueryRows, TilePlan};
 use crate::products::{MAX_PANEL, WIDTH};
 use crate::vectors::{Task, Vectors};
 
 /// Packs a tile's queries, multiplied by the scale, as the left operand.
 pub(crate) struct PackQueries<'a, F: Operand> {
     pub(crate) of: &'a QueryRows<'a>,
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a TilePlan,
     pub(crate) packed: &'a mut [F::Word],
 }
 

@@ -67,7 +67,7 @@ pub(crate) struct Row {
 }
 
 /// A tile's rows, and the positions visible to each.
-pub(crate) struct Plan {
+pub(crate) struct TilePlan {
     rows: [Row; MAX_ROWS],
     seen: [Range<usize>; MAX_ROWS],
     n_rows: usize,
@@ -79,7 +79,7 @@ pub(crate) struct Plan {
     chunk_len: usize,
 }
 
-impl Plan {
+impl TilePlan {
     /// Creates a plan for at most [`MAX_ROWS`] rows.
     pub(crate) fn new(group: &Group, rows: Range<usize>, layout: Layout) -> Self {
         let mut plan = Self {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    AttentionKernel, Chunk, DivideTotals, Exponentiate, NearTile, Operand, PackQueries, Plan,
-    QueryRows, Score, TileMemory, Values, exp::larger, plan::SpanPart,
+    AttentionKernel, Chunk, DivideTotals, Exponentiate, NearTile, Operand, PackQueries, QueryRows,
+    Score, TileMemory, TilePlan, Values, exp::larger, plan::SpanPart,
 };
 use crate::products::Total;
 
@@ -19,7 +19,7 @@ impl QueryRows<'_> {
         chunk: &dyn Fn(usize) -> Chunk<'c, F>,
         memory: &mut [f32],
     ) {
-        let plan = Plan::new(&self.group, rows, self.layout);
+        let plan = TilePlan::new(&self.group, rows, self.layout);
         if plan.span.is_empty() {
             for &row in plan.rows() {
                 self.out(row).fill(0.0);
@@ -86,7 +86,7 @@ impl QueryRows<'_> {
     }
 
     /// Returns the range for a piece's scores in the tile's memory.
-    fn scores_of(&self, plan: &Plan, piece: &SpanPart) -> Range<usize> {
+    fn scores_of(&self, plan: &TilePlan, piece: &SpanPart) -> Range<usize> {
         let width = self.layout.width;
         let start = piece.positions.start - plan.span.start;
         let end = start + piece.positions.len().next_multiple_of(width);
@@ -96,7 +96,7 @@ impl QueryRows<'_> {
     fn multiply_keys<F: Operand>(
         &self,
         kernel: &dyn AttentionKernel<F>,
-        plan: &Plan,
+        plan: &TilePlan,
         piece: &SpanPart,
         chunk: &Chunk<F>,
         memory: &mut TileMemory<F>,
@@ -123,7 +123,7 @@ impl QueryRows<'_> {
     fn multiply_values<F: Operand>(
         &self,
         kernel: &dyn AttentionKernel<F>,
-        plan: &Plan,
+        plan: &TilePlan,
         piece: &SpanPart,
         chunk: &Chunk<F>,
         memory: &mut TileMemory<F>,

@@ -4,7 +4,7 @@ mod sums;
 
 use std::iter::repeat_n;
 
-use self::sums::{BiasGradient, Sums};
+use self::sums::{BiasGradient, SharedGradients};
 use super::{AttentionGradients, Differentiable, Dropped, HeadRows};
 use crate::memory::{Buffer, Recycled};
 use crate::products::{Epilogue, Plain, View, multiply_views};
@@ -132,7 +132,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         };
         let sinks = to.sinks.map(|sinks| Shared::new(T::of_slice_mut(sinks)));
         let to = [dq, dk, dv].map(Shared::new);
-        let sums = Sums { biases, sinks };
+        let sums = SharedGradients { biases, sinks };
         let at_once = self.at_once(&sums);
         let in_turn = batch * key.heads / at_once;
         parallel::for_tasks(self.threads(cpu), at_once, |first| {
@@ -151,7 +151,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         (sequence, head): (usize, usize),
         dy: HeadRows,
         to: &[Shared<T>; 3],
-        sums: &Sums<T>,
+        sums: &SharedGradients<T>,
     ) {
         let [query, key, value] = self.of.operands();
         let group = self.group();

@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use super::exp::{larger, zip};
-use super::{Bias, Group, Plan};
+use super::{Bias, Group, TilePlan};
 use crate::products::{Total, WIDTH};
 use crate::vectors::{Separate, Task, Vectors, math};
 
 /// Converts one chunk's products to scores, with `-inf` for hidden keys, and updates each row's maximum.
 pub(crate) struct Score<'a> {
     pub(crate) group: &'a Group<'a>,
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a TilePlan,
     /// The first product's position, which starts a panel.
     pub(crate) first: usize,
     /// The chunk's products on input, its scores on output: `[panels, rows, width]`.

@@ -13,19 +13,19 @@ use crate::vectors::prefetch::LINE;
 /// A cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; LINE]);
+struct CacheLine([u8; LINE]);
 
 /// A growable slice that starts at a cache line, so that no aligned vector straddles two lines.
 pub struct Aligned<T> {
-    memory: Memory,
+    memory: Allocation,
     len: usize,
     /// The allocator for growth, if the memory shares mappings.
     pages: Option<LargePages>,
     numbers: PhantomData<T>,
 }
 
-enum Memory {
-    Lines(Vec<Line>),
+enum Allocation {
+    Lines(Vec<CacheLine>),
     Piece(MappedPiece),
 }
 
@@ -33,15 +33,15 @@ enum Memory {
 /// page.
 const LARGE_PAGES_FROM: usize = 4 << 20;
 
-impl Memory {
-    fn lines(&self) -> &[Line] {
+impl Allocation {
+    fn lines(&self) -> &[CacheLine] {
         match self {
             Self::Lines(lines) => lines,
             Self::Piece(piece) => bytemuck::cast_slice(piece.bytes()),
         }
     }
 
-    fn lines_mut(&mut self) -> &mut [Line] {
+    fn lines_mut(&mut self) -> &mut [CacheLine] {
         match self {
             Self::Lines(lines) => lines,
             Self::Piece(piece) => bytemuck::cast_slice_mut(piece.bytes_mut()),
@@ -59,7 +59,7 @@ impl<T> Aligned<T> {
     /// Creates an empty slice without memory.
     pub const fn empty() -> Self {
         Self {
-            memory: Memory::Lines(Vec::new()),
+            memory: Allocation::Lines(Vec::new()),
             len: 0,
             pages: None,
             numbers: PhantomData,
@@ -96,7 +96,7 @@ impl<T: Pod> Aligned<T> {
         let mut zeros = Self::empty();
         let n_lines = (len * size_of::<T>()).div_ceil(LINE);
         if let Some(piece) = MappedPiece::on_small_pages(n_lines * LINE) {
-            zeros.memory = Memory::Piece(piece);
+            zeros.memory = Allocation::Piece(piece);
         }
         zeros.set_len(len);
         zeros
@@ -114,8 +114,8 @@ impl<T: Pod> Aligned<T> {
                 None => None,
             };
             self.memory = match piece {
-                Some(piece) => Memory::Piece(piece),
-                None => Memory::Lines(vec![Line::zeroed(); n_lines]),
+                Some(piece) => Allocation::Piece(piece),
+                None => Allocation::Lines(vec![CacheLine::zeroed(); n_lines]),
             };
         }
         self.len = len;

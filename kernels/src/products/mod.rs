@@ -54,7 +54,7 @@ use packed_matrix::PackedMatrix;
 use packed_rows::{Chunks, PackedRows, PackedTarget};
 use panel_pair::PanelPairs;
 pub use peak::peak;
-use product::{Columns, Part, Product, To};
+use product::{Columns, Product, TaskRows, To};
 use registers::Registers;
 use tile::NEXT_PANEL;
 pub(crate) use tile::{CHUNK, MAX_PANEL, Total, WIDTH};

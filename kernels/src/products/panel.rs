@@ -6,7 +6,7 @@ use bytemuck::cast_slice;
 
 use super::{
     Ahead, ApplyEpilogue, Columns, DotTile, Format, InPlaceTile, NEXT_PANEL, PackColumns,
-    PackedRows, Part, Product, Results, Total, View, in_place, product::Sums,
+    PackedRows, Product, Results, TaskRows, Total, View, in_place, product::PanelSums,
 };
 use crate::vectors::{Real, prefetch};
 
@@ -14,10 +14,10 @@ impl<F: Format> Product<'_, F> {
     /// Computes and writes one panel in a task's results.
     pub(crate) fn panel(
         &self,
-        part: &Part,
+        part: &TaskRows,
         panel: usize,
         a: PackedRows<F::Word>,
-        sums: &mut Sums<F::Element>,
+        sums: &mut PanelSums<F::Element>,
         results: &Results<F::Element>,
     ) {
         let (depth, _) = self.b.shape();
@@ -27,7 +27,7 @@ impl<F: Format> Product<'_, F> {
         let n_rows = part.rows.len();
         let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let n_tiles = n_rows.div_ceil(kernel.rows());
-        let Sums {
+        let PanelSums {
             totals,
             columns: packing,
         } = sums;

@@ -104,7 +104,7 @@ impl<F: Format> PanelPairs<'_, F> {
             let b = &self.b[first + chunk * whole * D::PANEL..];
             assert!(a.len() >= ROWS * D::ROW_WORDS);
             assert!(b.len() >= (STREAMS - 1) * stream + n_words * D::PANEL);
-            let of_chunk = Chunk::<F> {
+            let of_chunk = PairChunk::<F> {
                 b,
                 stream,
                 a,
@@ -126,7 +126,7 @@ impl<F: Format> PanelPairs<'_, F> {
                 // Loops rather than nested `from_fn`: the inner closure would not be inlined, and would pass the
                 // sums through memory.
                 // SAFETY: by the assertions above, `a` holds ROWS packed rows, and `b` both panels' scales.
-                let mut sums: Sums<_, ROWS> =
+                let mut sums: PairSums<_, ROWS> =
                     [[[unsafe { d.start(row(0), words(0, 0, 0)) }; WIDTH]; ROWS]; STREAMS];
                 for (panel, sums) in sums.iter_mut().enumerate() {
                     for (i, sums) in sums.iter_mut().enumerate() {
@@ -187,10 +187,10 @@ impl<F: Format> PanelPairs<'_, F> {
 }
 
 /// A part's sums, for each panel, row and column vector.
-type Sums<S, const ROWS: usize> = [[[S; WIDTH]; ROWS]; STREAMS];
+type PairSums<S, const ROWS: usize> = [[[S; WIDTH]; ROWS]; STREAMS];
 
 /// A panel pair's words, starting with a chunk.
-struct Chunk<'a, F: Format> {
+struct PairChunk<'a, F: Format> {
     /// The first panel's words. The second panel's are `stream` words further on.
     b: &'a [F::Word],
     stream: usize,
@@ -200,7 +200,7 @@ struct Chunk<'a, F: Format> {
     scale_words: usize,
 }
 
-impl<F: Format> Chunk<'_, F> {
+impl<F: Format> PairChunk<'_, F> {
     #[inline(always)]
     fn words<D: Dots<F>>(&self, panel: usize, row: usize, j: usize) -> *const F::Word {
         let at = panel * self.stream + row * D::PANEL + j * (D::PANEL / WIDTH);
@@ -233,7 +233,7 @@ impl<F: Format> Chunk<'_, F> {
         &self,
         d: D,
         group: usize,
-        sums: &mut Sums<D::Sum, ROWS>,
+        sums: &mut PairSums<D::Sum, ROWS>,
     ) {
         let first = self.scale_words + group * F::GROUP_WORDS;
         self.prefetch::<D>(first, F::GROUP_WORDS);

@@ -134,7 +134,7 @@ impl<'a, F: Format> Product<'a, F> {
         let n_unit_parts = wanted.div_ceil(n_row_parts).min(n_units);
         parallel::for_tasks(threads, n_row_parts * n_unit_parts, |task| {
             let rows = blocking.part(a.rows(), n_row_parts, task / n_unit_parts);
-            let rows = Part {
+            let rows = TaskRows {
                 first_row: first_row + rows.start,
                 rows,
             };
@@ -172,7 +172,7 @@ impl<'a, F: Format> Product<'a, F> {
     /// Returns the epilogue, columns and destination for one panel in a task's results.
     pub(crate) fn results<'b>(
         &'b self,
-        part: &Part,
+        part: &TaskRows,
         panel: usize,
         place: &'b Place<'b, F::Element>,
     ) -> Results<'b, F::Element> {
@@ -210,7 +210,7 @@ impl<'a, F: Format> Product<'a, F> {
         lend(TILE, totals + columns + staged, |all| {
             let (totals, rest) = all.split_at_mut(totals);
             let (columns, staged) = rest.split_at_mut(columns);
-            let sums = Sums { totals, columns };
+            let sums = PanelSums { totals, columns };
             work(&mut TaskMemory { sums, staged });
         });
     }
@@ -218,7 +218,7 @@ impl<'a, F: Format> Product<'a, F> {
     /// Calls `work` with the destination for a task's results in one unit's panels.
     pub(crate) fn placed(
         &self,
-        part: &Part,
+        part: &TaskRows,
         panels: &Range<usize>,
         staged: &mut [F::Element],
         work: impl FnOnce(&Place<F::Element>),
@@ -274,7 +274,7 @@ impl<'a, F: Format> Product<'a, F> {
 const TASKS_PER_THREAD: usize = 3;
 
 /// The rows that a task computes.
-pub(crate) struct Part {
+pub(crate) struct TaskRows {
     /// The range within the packed rows.
     pub rows: Range<usize>,
     /// The result row for the first packed row.
@@ -311,13 +311,13 @@ impl Units {
 
 /// A task's working memory.
 pub(crate) struct TaskMemory<'a, T> {
-    pub sums: Sums<'a, T>,
+    pub sums: PanelSums<'a, T>,
     /// Results to be packed as the next product's operand, `[rows, CHUNK]`.
     pub staged: &'a mut [T],
 }
 
 /// Working memory for panel sums.
-pub(crate) struct Sums<'a, T> {
+pub(crate) struct PanelSums<'a, T> {
     /// Totals for the panels that are computed together, `[panels, rows, panel width]`.
     pub totals: &'a mut [T],
     /// A panel chunk that is packed on demand.

@@ -14,8 +14,8 @@ use std::ops::Range;
 
 use super::product::{TaskMemory, Units};
 use super::{
-    ApplyEpilogueToPanels, Columns, Format, PackedMatrix, PackedRows, PanelPairs, Part, Product,
-    To, panel_pair,
+    ApplyEpilogueToPanels, Columns, Format, PackedMatrix, PackedRows, PanelPairs, Product,
+    TaskRows, To, panel_pair,
 };
 use crate::threads::parallel::{self, part};
 
@@ -45,7 +45,7 @@ impl<'a, F: Format> Product<'a, F> {
         units: &Units,
     ) {
         let n_rows = a.rows();
-        let rows = Part {
+        let rows = TaskRows {
             rows: 0..n_rows,
             first_row,
         };

@@ -26,7 +26,7 @@ pub struct Update {
 }
 
 /// The factors in an update, in the type in which it is computed.
-struct Constants<R> {
+struct UpdateFactors<R> {
     scale: R,
     keep: R,
     beta2: R,
@@ -46,7 +46,7 @@ impl Update {
         (power(self.beta1), power(self.beta2))
     }
 
-    fn constants<R: Real>(&self) -> Constants<R> {
+    fn constants<R: Real>(&self) -> UpdateFactors<R> {
         let (first, second) = self.bias_corrections();
         // From the nearer side, like torch's `lerp`: with a decay of 0 the moment is exactly the gradient. Otherwise
         // an earlier moment would leave a remainder when it is subtracted from itself.
@@ -55,7 +55,7 @@ impl Update {
             true => -self.beta1,
             false => 1.0 - self.beta1,
         };
-        Constants {
+        UpdateFactors {
             scale: R::of(self.gradient_scale),
             keep: R::of(1.0 - self.learning_rate * self.weight_decay),
             beta2: R::of(self.beta2),
@@ -130,7 +130,7 @@ fn typed_update<T: Element>(
 
 /// A range in the four arrays.
 struct UpdateRange<'a, T: Element> {
-    constants: &'a Constants<T::Acc>,
+    constants: &'a UpdateFactors<T::Acc>,
     parameter: &'a mut [T],
     gradient: &'a [T],
     first: &'a mut [T::Acc],

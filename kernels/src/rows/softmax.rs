@@ -75,7 +75,7 @@ pub(crate) fn forward_here<'a, T: Element>(
         .zip(y.chunks_exact_mut(width.max(1)));
     for (index, (x, y)) in rows.enumerate() {
         let seen = seen(index);
-        isa.enter(Forward {
+        isa.enter(ForwardTask {
             x,
             y,
             seen: &seen,
@@ -101,7 +101,7 @@ pub(crate) fn backward_here<T: Element>(
     sinks: Option<&mut [T]>,
 ) {
     if width > 0 {
-        isa.enter(Backward {
+        isa.enter(BackwardTask {
             y,
             dy,
             dx,
@@ -111,7 +111,7 @@ pub(crate) fn backward_here<T: Element>(
     }
 }
 
-struct Forward<'a, T: Element> {
+struct ForwardTask<'a, T: Element> {
     x: &'a [T],
     y: &'a mut [T],
     seen: &'a VisibleElements<'a>,
@@ -119,14 +119,14 @@ struct Forward<'a, T: Element> {
     sink: Option<&'a mut T>,
 }
 
-impl<T: Element> LevelTask for Forward<'_, T> {
+impl<T: Element> LevelTask for ForwardTask<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         row(self.x, self.y, self.seen, self.scratch, self.sink);
     }
 }
 
-struct Backward<'a, T> {
+struct BackwardTask<'a, T> {
     y: &'a [T],
     dy: &'a [T],
     dx: &'a mut [T],
@@ -134,7 +134,7 @@ struct Backward<'a, T> {
     sinks: Option<&'a mut [T]>,
 }
 
-impl<T: Element> LevelTask for Backward<'_, T> {
+impl<T: Element> LevelTask for BackwardTask<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(mut self, _: L) {
         let mut probabilities = vec![T::Acc::ZERO; self.width];

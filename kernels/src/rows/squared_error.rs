@@ -19,7 +19,7 @@ pub fn sum(cpu: Cpu, x: Slice, target: Slice) -> f64 {
         let (x, target) = (T::of_slice(x), T::of_slice(target));
         parallel::for_chunks(threads, &mut sums, 1, |piece, sum| {
             let elements = piece * PIECE..x.len().min((piece + 1) * PIECE);
-            sum[0] = cpu.isa.enter(Sum {
+            sum[0] = cpu.isa.enter(SquaredErrorTask {
                 x: &x[elements.clone()],
                 target: &target[elements],
             });
@@ -48,12 +48,12 @@ pub fn gradient(cpu: Cpu, x: Slice, target: Slice, factor: f64, dx: SliceMut) {
     });
 }
 
-struct Sum<'a, T> {
+struct SquaredErrorTask<'a, T> {
     x: &'a [T],
     target: &'a [T],
 }
 
-impl<T: Element<Acc: Into<f64>>> LevelTask<f64> for Sum<'_, T> {
+impl<T: Element<Acc: Into<f64>>> LevelTask<f64> for SquaredErrorTask<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(self, _: L) -> f64 {
         sum_pairs(self.x, self.target, |x, target| {

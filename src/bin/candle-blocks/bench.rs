@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::model::{SourceArgs, packing, precisions};
 use crate::output::Escaped;
-use crate::{Outcome, output};
+use crate::{CommandOutcome, output};
 use subject::{Sizes, Subject};
 
 #[derive(clap::Args)]
@@ -73,7 +73,7 @@ enum Op {
 
 /// The measurement. Times are in milliseconds; operations are in 10^9, and a multiply-add counts as two.
 #[derive(Serialize)]
-struct Report<'a> {
+struct BenchReport<'a> {
     op: Op,
     /// The checkpoint's family; `bert` without a checkpoint.
     family: String,
@@ -105,7 +105,7 @@ impl Args {
     }
 }
 
-pub fn bench(args: &Args) -> Result<Outcome> {
+pub fn bench(args: &Args) -> Result<CommandOutcome> {
     check(args)?;
     let threads = threads::hold(args.threads)?;
     let subject = match args.op {
@@ -124,7 +124,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
     let gflop = subject.operations * 1e-9;
     let gflops = gflop / (samples.median_ms * 1e-3);
     let block = subject.block_config();
-    let report = Report {
+    let report = BenchReport {
         op: args.op,
         family: subject.family.clone(),
         batch: args.batch,
@@ -149,7 +149,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
     } else {
         output::print(&format!("{report}\n"))?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Refuses bad arguments before anything is loaded.
@@ -195,7 +195,7 @@ fn sizes(args: &Args) -> Sizes {
     }
 }
 
-impl fmt::Display for Report<'_> {
+impl fmt::Display for BenchReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let heads = self.heads.map(|n| format!(" of {n} heads"));
         let heads = heads.unwrap_or_default();

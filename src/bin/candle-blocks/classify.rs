@@ -9,8 +9,8 @@ use candle_blocks::text::Scores;
 use serde::Serialize;
 
 use crate::model::{ComputeArgs, ModelArgs, note_adapters};
-use crate::texts::{Format, PromptArgs, Results, TextArgs};
-use crate::{Outcome, output};
+use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
+use crate::{CommandOutcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -36,16 +36,16 @@ pub struct Args {
 
 /// One line in the results.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ScoresLine<'a> {
     label: &'a str,
     scores: BTreeMap<&'a str, f32>,
     logits: &'a [f32],
 }
 
-pub fn classify(args: &Args) -> Result<Outcome> {
+pub fn classify(args: &Args) -> Result<CommandOutcome> {
     let path = args.model.path()?;
     let format = match &args.output {
-        Some(output) => Some(Format::of(output, &args.texts, &path)?),
+        Some(output) => Some(OutputFormat::of(output, &args.texts, &path)?),
         None => None,
     };
     let lines = args.texts.read()?;
@@ -72,7 +72,7 @@ pub fn classify(args: &Args) -> Result<Outcome> {
     output::notes(classifier.notes());
     let prompt = args.prompt.find(|name| classifier.prompt(name))?;
     let labels = classifier.labels();
-    if format == Some(Format::Jsonl) {
+    if format == Some(OutputFormat::Jsonl) {
         // There, each label is a key.
         let mut sorted: Vec<_> = labels.iter().collect();
         sorted.sort();
@@ -125,12 +125,12 @@ pub fn classify(args: &Args) -> Result<Outcome> {
         let labels = labels.iter().map(String::as_str);
         labels.zip(scores.scores.iter().copied()).collect()
     };
-    let line = |scores| Line {
+    let line = |scores| ScoresLine {
         label: &labels[Scores::best(scores)],
         scores: named(scores),
         logits: &scores.logits,
     };
-    let results = Results {
+    let results = TextResults {
         tensors: vec![
             ("logits".to_string(), table(|scores| &scores.logits)?),
             ("scores".to_string(), table(|scores| &scores.scores)?),

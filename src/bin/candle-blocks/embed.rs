@@ -9,8 +9,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use crate::model::{ComputeArgs, ModelArgs, note_adapters};
-use crate::texts::{Format, PromptArgs, Results, TextArgs};
-use crate::{Outcome, output};
+use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
+use crate::{CommandOutcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -35,14 +35,14 @@ pub struct Args {
 
 /// One line in the results.
 #[derive(Serialize)]
-struct Line<'a> {
+struct EmbeddingLine<'a> {
     text: &'a str,
     embedding: Vec<f32>,
 }
 
-pub fn embed(args: &Args) -> Result<Outcome> {
+pub fn embed(args: &Args) -> Result<CommandOutcome> {
     let path = args.model.path()?;
-    let format = Format::of(&args.output, &args.texts, &path)?;
+    let format = OutputFormat::of(&args.output, &args.texts, &path)?;
     let lines = args.texts.read()?;
     let mut options = args
         .compute
@@ -68,16 +68,16 @@ pub fn embed(args: &Args) -> Result<Outcome> {
         return Ok(outcome);
     }
     let embeddings = Tensor::cat(&vectors, 0)?;
-    let mut results = Results {
+    let mut results = TextResults {
         tensors: Vec::new(),
         lines: Vec::new(),
     };
     match format {
-        Format::Safetensors => results.tensors.push(("embeddings".to_string(), embeddings)),
-        Format::Jsonl => {
+        OutputFormat::Safetensors => results.tensors.push(("embeddings".to_string(), embeddings)),
+        OutputFormat::Jsonl => {
             let rows = embeddings.to_vec2()?.into_iter().zip(&lines);
             results.lines = rows
-                .map(|(embedding, text)| Line { text, embedding })
+                .map(|(embedding, text)| EmbeddingLine { text, embedding })
                 .collect();
         }
     }

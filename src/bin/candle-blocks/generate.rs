@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use candle_blocks::Checkpoint;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
-use candle_blocks::config::{EmbeddingsConfig, Joint};
+use candle_blocks::config::{EmbeddingsConfig, TwoStackKind};
 use candle_blocks::generate::{
     CausalDecoder, Finish, Generation, GenerationOptions, Generator, Sampler, StopStrings, prompts,
 };
@@ -18,7 +18,7 @@ use candle_blocks::verify::Fixture;
 use crate::conversation::ConversationArgs;
 use crate::generation_settings::SettingArgs;
 use crate::model::{ComputeArgs, Form, ModelArgs};
-use crate::{Outcome, interrupt, output};
+use crate::{CommandOutcome, interrupt, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -51,7 +51,7 @@ pub struct Args {
     compute: ComputeArgs,
 }
 
-pub fn generate(args: &Args) -> Result<Outcome> {
+pub fn generate(args: &Args) -> Result<CommandOutcome> {
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
     let conversation = args.conversation.conversation(args.prompt.as_deref())?;
@@ -61,7 +61,7 @@ pub fn generate(args: &Args) -> Result<Outcome> {
     {
         let tokenizer = Tokenizer::of(&checkpoint)?;
         output::print_text(&ChatTemplate::of(&tokenizer)?.text(conversation)?)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     ModelArgs::note_beside(&checkpoint)?;
     args.compute.note_not_as_stored(&checkpoint)?;
@@ -141,15 +141,15 @@ pub fn generate(args: &Args) -> Result<Outcome> {
     }
     clock.report();
     Ok(match is_interrupted {
-        true => Outcome::Interrupted,
-        false => Outcome::Done,
+        true => CommandOutcome::Interrupted,
+        false => CommandOutcome::Done,
     })
 }
 
 /// Returns whether the checkpoint is an encoder with its decoder.
 fn behind_encoder(checkpoint: &Checkpoint) -> Result<bool> {
-    let other = checkpoint.other_stack()?;
-    Ok(other.is_some_and(|other| matches!(other.joint, Joint::Memory { .. })))
+    let other = checkpoint.second_stack()?;
+    Ok(other.is_some_and(|other| matches!(other.kind, TwoStackKind::EncoderDecoder { .. })))
 }
 
 fn begin(

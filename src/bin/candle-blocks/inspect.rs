@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::model::SourceArgs;
 use crate::output::Escaped;
-use crate::{Outcome, output};
+use crate::{CommandOutcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -66,7 +66,7 @@ struct Inspection<'c> {
     tensors: LoadReport,
 }
 
-pub fn inspect(args: &Args) -> Result<Outcome> {
+pub fn inspect(args: &Args) -> Result<CommandOutcome> {
     let checkpoint = args.source.open(args.path.as_ref(), "PATH")?;
     check(args, &checkpoint)?;
     let inspection = Inspection {
@@ -83,7 +83,7 @@ pub fn inspect(args: &Args) -> Result<Outcome> {
     } else {
         output::print(&text(&inspection)?)?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Refuses weights that belong to another model: none is in the configuration.
@@ -205,7 +205,7 @@ fn text(inspection: &Inspection) -> Result<String> {
             writeln!(
                 out,
                 "cross-att  {} heads of {}, memory of width {}",
-                cross.n_heads, cross.head_dim, cross.d_memory
+                cross.n_heads, cross.head_dim, cross.d_encoder
             )?;
         }
         writeln!(

@@ -57,7 +57,7 @@ enum Command {
 }
 
 /// The result of a command.
-enum Outcome {
+enum CommandOutcome {
     Done,
     Mismatch,
     /// Ctrl-C; results so far are kept.
@@ -79,9 +79,9 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(&args),
     };
     match outcome {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Mismatch) => ExitCode::from(1),
-        Ok(Outcome::Interrupted) => ExitCode::from(interrupt::exit_status()),
+        Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Mismatch) => ExitCode::from(1),
+        Ok(CommandOutcome::Interrupted) => ExitCode::from(interrupt::exit_status()),
         Err(error) => {
             let line = advice::of_program(line(&error));
             output::warn(format_args!("error: {line}"));

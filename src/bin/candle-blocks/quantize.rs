@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::model::ModelArgs;
 use crate::output::Escaped;
-use crate::{Outcome, interrupt, output};
+use crate::{CommandOutcome, interrupt, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -22,7 +22,7 @@ pub struct Args {
     model: ModelArgs,
     /// The format of the quantized weights.
     #[arg(long, value_enum)]
-    to: Format,
+    to: QuantizeFormat,
     /// The group size (weights that share a scale) with --to w4a16 or w8a16: 32, 64 or 128.
     #[arg(long, value_name = "SIZE", default_value_t = 128)]
     group: usize,
@@ -40,7 +40,7 @@ pub struct Args {
 /// Quantized formats, by the names that llama.cpp and compressed-tensors use.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-enum Format {
+enum QuantizeFormat {
     /// GGUF, 8.5 bits per weight.
     #[value(name = "q8_0")]
     Q8_0,
@@ -65,15 +65,15 @@ impl Args {
     fn quantization(&self) -> Quantization {
         let group_size = self.group;
         match self.to {
-            Format::Q8_0 => Quantization::Gguf(GgufType::Q8_0),
-            Format::Q4_0 => Quantization::Gguf(GgufType::Q4_0),
-            Format::Q4K => Quantization::Gguf(GgufType::Q4K),
-            Format::Q6K => Quantization::Gguf(GgufType::Q6K),
-            Format::W4A16 => Quantization::CompressedTensors {
+            QuantizeFormat::Q8_0 => Quantization::Gguf(GgufType::Q8_0),
+            QuantizeFormat::Q4_0 => Quantization::Gguf(GgufType::Q4_0),
+            QuantizeFormat::Q4K => Quantization::Gguf(GgufType::Q4K),
+            QuantizeFormat::Q6K => Quantization::Gguf(GgufType::Q6K),
+            QuantizeFormat::W4A16 => Quantization::CompressedTensors {
                 bits: 4,
                 group_size,
             },
-            Format::W8A16 => Quantization::CompressedTensors {
+            QuantizeFormat::W8A16 => Quantization::CompressedTensors {
                 bits: 8,
                 group_size,
             },
@@ -81,7 +81,7 @@ impl Args {
     }
 }
 
-pub fn quantize(args: &Args) -> Result<Outcome> {
+pub fn quantize(args: &Args) -> Result<CommandOutcome> {
     let checkpoint = args.model.open()?;
     let files = checkpoint.files();
     output::check_spares(&args.output, &checkpoint, args.model.files())?;
@@ -90,7 +90,7 @@ pub fn quantize(args: &Args) -> Result<Outcome> {
     let bar = ProgressBar::new(n.sum()).with_style(ProgressStyle::with_template(
         "{msg} [{wide_bar}] {percent} % {eta}",
     )?);
-    let (mut report, mut was_pressed) = (Report::default(), interrupt::was_pressed());
+    let (mut report, mut was_pressed) = (QuantizeReport::default(), interrupt::was_pressed());
     let unchanged = Vec::<(String, Tensor)>::new();
     let quantization = args.quantization();
     let existing = match args.replace {
@@ -116,7 +116,7 @@ pub fn quantize(args: &Args) -> Result<Outcome> {
     bar.finish_and_clear();
     if was_pressed && saved.is_err() {
         output::warn("note: interrupted; nothing was written");
-        return Ok(Outcome::Interrupted);
+        return Ok(CommandOutcome::Interrupted);
     }
     saved?;
     if args.json {
@@ -138,19 +138,19 @@ pub fn quantize(args: &Args) -> Result<Outcome> {
              Python package `gguf` adds the keys tokenizer.ggml.*",
         );
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// The written tensors.
 #[derive(Default, Serialize)]
-struct Report {
-    tensors: Vec<Line>,
-    kinds: BTreeMap<String, Sum>,
+struct QuantizeReport {
+    tensors: Vec<TensorLine>,
+    kinds: BTreeMap<String, FormatTotal>,
 }
 
 /// A tensor, and its error relative to the root mean square of its values.
 #[derive(Serialize)]
-struct Line {
+struct TensorLine {
     name: String,
     kind: String,
     error: f64,
@@ -160,21 +160,21 @@ struct Line {
 
 /// All tensors in one format.
 #[derive(Default, Serialize)]
-struct Sum {
+struct FormatTotal {
     tensors: usize,
     numbers: usize,
     bytes: usize,
     largest_error: f64,
 }
 
-impl Report {
+impl QuantizeReport {
     fn add(&mut self, tensor: &QuantizedTensor) {
         let sum = self.kinds.entry(tensor.kind.clone()).or_default();
         sum.tensors += 1;
         sum.numbers += tensor.n;
         sum.bytes += tensor.n_bytes;
         sum.largest_error = sum.largest_error.max(tensor.error);
-        self.tensors.push(Line {
+        self.tensors.push(TensorLine {
             name: tensor.name.clone(),
             kind: tensor.kind.clone(),
             error: tensor.error,

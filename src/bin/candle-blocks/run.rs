@@ -13,7 +13,7 @@ use candle_blocks::trace::TraceInput;
 use candle_blocks::verify::Fixture;
 
 use crate::model::{ComputeArgs, ModelArgs};
-use crate::{Outcome, output};
+use crate::{CommandOutcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -34,7 +34,7 @@ pub struct Args {
     compute: ComputeArgs,
 }
 
-pub fn run(args: &Args) -> Result<Outcome> {
+pub fn run(args: &Args) -> Result<CommandOutcome> {
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
     let read = args.model.files().chain([args.input.as_path()]);
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<Outcome> {
         ));
     }
     note_non_finite(&checkpoint, &input, &stages)?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Prints a note with the input's tensors that the model does not read.

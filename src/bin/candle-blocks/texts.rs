@@ -11,7 +11,7 @@ use candle_blocks::checkpoint::write::{write_safetensors, write_whole};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::{Outcome, interrupt, output};
+use crate::{CommandOutcome, interrupt, output};
 
 /// The number of texts computed between two checks for Ctrl-C.
 const AT_ONCE: usize = 256;
@@ -78,7 +78,7 @@ impl TextArgs {
         &self,
         lines: &[T],
         mut work: impl FnMut(&[T]) -> Result<()>,
-    ) -> Result<Outcome> {
+    ) -> Result<CommandOutcome> {
         let begin = Instant::now();
         let style = "[{wide_bar}] {pos}/{len} texts, {per_sec}, {eta} left";
         let bar = ProgressBar::new(lines.len() as u64);
@@ -97,8 +97,8 @@ impl TextArgs {
             n_done as f64 / seconds
         ));
         Ok(match n_done < lines.len() {
-            true => Outcome::Interrupted,
-            false => Outcome::Done,
+            true => CommandOutcome::Interrupted,
+            false => CommandOutcome::Done,
         })
     }
 
@@ -141,12 +141,12 @@ impl PromptArgs {
 
 /// The format of the output file.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Format {
+pub enum OutputFormat {
     Safetensors,
     Jsonl,
 }
 
-impl Format {
+impl OutputFormat {
     /// Returns the format for the extension of an output file, and checks that the file can be written and is no input.
     pub fn of(output: &Path, texts: &TextArgs, model: &Path) -> Result<Self> {
         let format = match output.extension().and_then(|end| end.to_str()) {
@@ -167,21 +167,26 @@ impl Format {
 }
 
 /// Results to write: as tensors, or line by line.
-pub struct Results<T> {
+pub struct TextResults<T> {
     pub tensors: Vec<(String, Tensor)>,
     pub lines: Vec<T>,
 }
 
-impl<T: Serialize> Results<T> {
+impl<T: Serialize> TextResults<T> {
     /// Writes the results; after Ctrl-C, under the name of a partial file.
-    pub fn write(&self, output: &Path, format: Format, outcome: &Outcome) -> Result<()> {
+    pub fn write(
+        &self,
+        output: &Path,
+        format: OutputFormat,
+        outcome: &CommandOutcome,
+    ) -> Result<()> {
         let path = &match outcome {
-            Outcome::Interrupted => output::partial(output),
+            CommandOutcome::Interrupted => output::partial(output),
             _ => output.to_path_buf(),
         };
         match format {
-            Format::Safetensors => write_safetensors(path, &self.tensors, None)?,
-            Format::Jsonl => write_whole(path, |out: &mut dyn Write| {
+            OutputFormat::Safetensors => write_safetensors(path, &self.tensors, None)?,
+            OutputFormat::Jsonl => write_whole(path, |out: &mut dyn Write| {
                 self.lines.iter().try_for_each(|line| {
                     let written = serde_json::to_writer(&mut *out, line).map_err(Into::into);
                     let written = written.and_then(|()| out.write_all(b"\n"));

@@ -9,7 +9,7 @@ use candle_blocks::verify::{Comparer, Fixture, Scope};
 
 use crate::model::{ComputeArgs, Form, ModelArgs};
 use crate::run::{note_weights, trace_input};
-use crate::{Outcome, output};
+use crate::{CommandOutcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -28,7 +28,7 @@ pub struct Args {
     compute: ComputeArgs,
 }
 
-pub fn verify(args: &Args) -> Result<Outcome> {
+pub fn verify(args: &Args) -> Result<CommandOutcome> {
     let compute = &args.compute;
     let device = compute.device()?;
     let checkpoint = args.model.open()?;
@@ -47,13 +47,13 @@ pub fn verify(args: &Args) -> Result<Outcome> {
         output::print(&format!("{report}\n"))?;
     }
     if report.passed {
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     note_weights(&checkpoint)?;
     if let Some(note) = precision_note(compute.form(args.backward)?, compute.dtype) {
         output::warn(format_args!("note: {note}"));
     }
-    Ok(Outcome::Mismatch)
+    Ok(CommandOutcome::Mismatch)
 }
 
 /// Returns the note that explains why a run packed more coarsely than `dtype` fails: it is compared at the precision of

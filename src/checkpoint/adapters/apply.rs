@@ -9,14 +9,14 @@ use super::Adapter;
 use super::config::AdapterConfig;
 use super::merged::{Change, Factors, Lies, Placed, compute, n_rows};
 use super::names::{ClassNames, TensorSlice};
-use super::tensors::{Low, Tensors};
+use super::tensors::{AdapterTensors, Low};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::families;
 use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::checkpoint::plan::{Plan, names_on_disk};
 use crate::checkpoint::report::AppliedAdapter;
 use crate::checkpoint::scheme::Family;
-use crate::config::{OutputWeight, StackConfig, Task};
+use crate::config::{HeadTask, OutputWeight, StackConfig};
 use crate::error::{Error, Result, listed};
 
 /// A head that shares its weight with the token embeddings: both have one tensor in the files.
@@ -68,7 +68,7 @@ impl<'b> Base<'b> {
     }
 
     /// Returns possible names for the output weight of a head.
-    fn outputs(&self, task: Task) -> Result<Vec<String>> {
+    fn outputs(&self, task: HeadTask) -> Result<Vec<String>> {
         let role = format!("{task}.output.weight");
         if !self
             .family
@@ -133,7 +133,7 @@ pub(in crate::checkpoint) fn apply(
     };
     let mut applied = Vec::new();
     for adapter in adapters {
-        let tensors = Tensors::sorted(files.take_in(adapter.files))?;
+        let tensors = AdapterTensors::sorted(files.take_in(adapter.files))?;
         applied.push(AppliedAdapter {
             tensors: application.add(&adapter.config, tensors, files)?,
             unread: adapter.config.unread(),
@@ -172,7 +172,7 @@ impl Application<'_> {
     fn add(
         &mut self,
         config: &AdapterConfig,
-        tensors: Tensors,
+        tensors: AdapterTensors,
         files: &mut TensorFiles,
     ) -> Result<Vec<String>> {
         let mut names = Vec::new();
@@ -300,7 +300,7 @@ impl Application<'_> {
         part: &StoredTensor,
         config: &AdapterConfig,
     ) -> Result<bool> {
-        use Task::{ImageClassification, SequenceClassification, TokenClassification};
+        use HeadTask::{ImageClassification, SequenceClassification, TokenClassification};
         let tasks = [
             SequenceClassification,
             TokenClassification,

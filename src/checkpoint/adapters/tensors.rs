@@ -43,14 +43,14 @@ type PlaceOf = fn(&mut Low) -> &mut Option<StoredTensor>;
 
 /// An adapter's tensors.
 #[derive(Debug, Default)]
-pub(super) struct Tensors {
+pub(super) struct AdapterTensors {
     /// By the module's name in the class.
     pub low: BTreeMap<String, Low>,
     /// Whole tensors, by their names in the class.
     pub whole: Vec<(String, StoredTensor)>,
 }
 
-impl Tensors {
+impl AdapterTensors {
     /// # Errors
     /// If a tensor is not one that LoRA has.
     pub fn sorted(parts: Vec<StoredTensor>) -> Result<Self> {

@@ -42,18 +42,18 @@ pub(super) fn family() -> Family {
         .default_of("pad_token_id", 0)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, |json, stack| {
+        .head(HeadTask::MaskedLm, |json, stack| {
             let activation = json.activation(&["hidden_act"], Activation::GeluTanh)?;
             word(json, stack, width(json)?, activation)
         })
-        .head(Task::SequenceClassification, |json, _| {
+        .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, dropout_of_labels(json)?)
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, dropout_of_labels(json)?)
         })
-        .head(Task::QuestionAnswering, question_answering)
-        .head(Task::MultipleChoice, |json, _| {
+        .head(HeadTask::QuestionAnswering, question_answering)
+        .head(HeadTask::MultipleChoice, |json, _| {
             Ok(choice(dropout_of_labels(json)?))
         })
         .outside(&["embeddings.*"])

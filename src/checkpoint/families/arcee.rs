@@ -19,7 +19,7 @@ pub(super) fn families() -> Vec<Family> {
         plain("nemotron", nemotron).initialization(|json| {
             // transformers initializes these norms like norms that multiply by the weight alone.
             let deviation = initializer_range::deviation(json, 0.0134)?;
-            Ok(Initialization::normal(deviation).with("*norm.weight", Draw::Constant(1.0)))
+            Ok(Initialization::normal(deviation).with("*norm.weight", Distribution::Constant(1.0)))
         }),
     ]
 }

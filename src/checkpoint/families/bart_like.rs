@@ -29,7 +29,7 @@ pub(super) fn families() -> Vec<Family> {
     };
     let from_two = |json: &ConfigJson| start_token(json, 2);
     let [encoder, decoder] = pair("m2m_100", PRE, sines_except_padding, from_two);
-    let m2m_100 = [encoder, decoder.head(Task::CausalLm, causal_lm)].map(|side| {
+    let m2m_100 = [encoder, decoder.head(HeadTask::CausalLm, causal_lm)].map(|side| {
         side.default_of("activation_function", "relu")
             .default_of("attention_dropout", 0.1)
             .default_of("encoder_layerdrop", 0.05)
@@ -73,8 +73,8 @@ pub(super) fn families() -> Vec<Family> {
 const SINES: &[&str] = &["*embed_positions.weight*"];
 
 /// Returns no default start token: the decoder starts with the text's last token, a language code.
-fn from_the_text(_: &ConfigJson) -> Result<Joint> {
-    Ok(Joint::Memory { start_token: None })
+fn from_the_text(_: &ConfigJson) -> Result<TwoStackKind> {
+    Ok(TwoStackKind::EncoderDecoder { start_token: None })
 }
 
 /// Returns token embeddings with learned positions.

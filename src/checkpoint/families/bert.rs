@@ -18,16 +18,16 @@ pub(super) fn family() -> Family {
         ])
         .embeddings(|json, stack| embeddings(json, stack, ALL_POSITIONS))
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, word_by_activation)
-        .head(Task::CausalLm, word_by_activation)
-        .head(Task::SequenceClassification, |json, _| {
+        .head(HeadTask::MaskedLm, word_by_activation)
+        .head(HeadTask::CausalLm, word_by_activation)
+        .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, classifier_dropout(json)?)
         })
-        .head(Task::NextSentence, |_, _| {
+        .head(HeadTask::NextSentence, |_, _| {
             let output = OutputConfig::new(2).with_bias(true);
-            Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
+            Ok(ReadoutConfig::new(TokenSelection::Pooled).with_output(output))
         })
-        .head(Task::MultipleChoice, |json, _| {
+        .head(HeadTask::MultipleChoice, |json, _| {
             Ok(choice(classifier_dropout(json)?))
         })
 }
@@ -54,10 +54,10 @@ pub(super) fn encoder(name: &str, prefix: &str) -> Family {
             Rule::linear("multiple_choice.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, classifier_dropout(json)?)
         })
-        .head(Task::QuestionAnswering, question_answering)
+        .head(HeadTask::QuestionAnswering, question_answering)
         .default_of("pad_token_id", 0)
         .new_names(new_bias)
         .ignored(&["*token_type_ids"])

@@ -22,7 +22,7 @@ pub(super) fn family() -> Family {
                 .with_dropout(hidden_dropout(json)?);
             Ok(words.into())
         })
-        .head(Task::CausalLm, |json, _| {
+        .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))
         })
 }

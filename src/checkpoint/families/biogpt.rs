@@ -44,7 +44,7 @@ fn table(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfig
         ])
         .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
         .decoder_ends("embed_tokens", "classifier")
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             let hidden = json.number(&["hidden_dropout_prob"], 0.1)?;
             token(json, json.number(&["classifier_dropout"], hidden)?)
         })

@@ -9,7 +9,7 @@ use super::tower::{Tower, tower};
 pub(super) fn families() -> Vec<Family> {
     let meta = |json: &ConfigJson, _: &StackConfig| {
         let end = TEXT.section(json)?.size_or(&["eos_token_id"], 49407)?;
-        Ok(ReadoutConfig::new(Reads::FirstOf(end as u32)))
+        Ok(ReadoutConfig::new(TokenSelection::FirstOf(end as u32)))
     };
     [towers("clip", end_of_text), towers("metaclip_2", meta)].concat()
 }
@@ -29,7 +29,9 @@ fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
                 .end_rules([Rule::linear("projection.output", &["text_projection"])])
                 .end_rules([Rule::named("similarity", &["logit_scale"], &[])])
                 .pooler(end)
-                .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: false })),
+                .joined(StackPart::Vision, |_| {
+                    Ok(TwoStackKind::TwoTowers { bias: false })
+                }),
             StackPart::Text,
         ),
         tower(
@@ -38,13 +40,16 @@ fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
                 .embeddings(images)
                 .end_rules([Rule::linear("projection.output", &["visual_projection"])])
                 .pooler(first_normed)
-                .head(Task::ImageClassification, |json, _| {
-                    Ok(ReadoutConfig::new(Reads::MeanBehind(1)).with_output(labels(json)?))
+                .head(HeadTask::ImageClassification, |json, _| {
+                    Ok(
+                        ReadoutConfig::new(TokenSelection::MeanBehind(1))
+                            .with_output(labels(json)?),
+                    )
                 }),
             StackPart::Vision,
         ),
     ]
-    .map(|family| family.head(Task::Projection, projection))
+    .map(|family| family.head(HeadTask::Projection, projection))
 }
 
 const TEXT: Tower = Tower {
@@ -73,8 +78,8 @@ fn vision(json: &ConfigJson) -> Result<StackConfig> {
 fn end_of_text(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let end = TEXT.section(json)?.size_or(&["eos_token_id"], 49407)?;
     Ok(ReadoutConfig::new(match end {
-        2 => Reads::Highest,
-        end => Reads::FirstOf(end as u32),
+        2 => TokenSelection::Highest,
+        end => TokenSelection::FirstOf(end as u32),
     }))
 }
 
@@ -89,13 +94,13 @@ fn images(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
 
 fn first_normed(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let norm = TransformConfig::norm(stack.blocks[0].norm);
-    Ok(ReadoutConfig::new(Reads::First).with_transform(norm))
+    Ok(ReadoutConfig::new(TokenSelection::First).with_transform(norm))
 }
 
 /// Projects into the embedding space that texts and images share.
 fn projection(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let output = OutputConfig::new(json.width_or(&["projection_dim"], 512)?);
-    Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
+    Ok(ReadoutConfig::new(TokenSelection::Pooled).with_output(output))
 }
 
 /// Initializes layers before a residual addition with smaller values, depending on the tower's depth.
@@ -107,11 +112,11 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let embeddings = factor * section.number(&["initializer_range"], 0.02)?;
     let similarity = json.number(&["logit_scale_init_value"], 2.6592)?;
     let width = stack.blocks[0].d_model() as f64;
-    let output = Draw::Normal {
+    let output = Distribution::Normal {
         deviation: of_both / width.sqrt(),
     };
     let depth = stack.blocks.len() as f64;
-    let normal = |by: f64| Draw::Normal {
+    let normal = |by: f64| Distribution::Normal {
         deviation: factor / by.sqrt(),
     };
     Ok(Initialization::normal(0.02)
@@ -121,13 +126,13 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
         .with("*feed_forward.down.weight", normal(width * 2.0 * depth))
         .with(
             "embeddings.*.weight",
-            Draw::Normal {
+            Distribution::Normal {
                 deviation: embeddings,
             },
         )
         .with("embeddings.class_token.weight", normal(width))
-        .with("embeddings.norm.weight", Draw::Layer)
+        .with("embeddings.norm.weight", Distribution::Layer)
         .with("projection.output.weight", output)
         .with("image_classification.output.weight", output)
-        .with("similarity.weight", Draw::Constant(similarity)))
+        .with("similarity.weight", Distribution::Constant(similarity)))
 }

@@ -10,7 +10,7 @@ use super::prelude::*;
 pub(super) fn families() -> Vec<Family> {
     let table = |name: &str, config| {
         decoder(name, config)
-            .head(Task::CausalLm, |json, _| {
+            .head(HeadTask::CausalLm, |json, _| {
                 let scale = json.number(&["logit_scale"], 0.0625)?;
                 next_token(language_model(json)?.with_scale(scale))
             })

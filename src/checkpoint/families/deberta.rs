@@ -48,11 +48,11 @@ pub(super) fn encoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         ])
         .default_of("layer_norm_eps", 1e-7)
         .embeddings(embeddings)
-        .head(Task::MaskedLm, words)
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::MaskedLm, words)
+        .head(HeadTask::SequenceClassification, |json, stack| {
             first(json, stack, labels(json)?)
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, hidden_dropout(json)?)
         })
         .new_names(|json| match json.flag(&["legacy"], true)? {
@@ -76,7 +76,7 @@ pub(super) fn first(
     json.only("pooler_hidden_size", &[json!(d_model)])?;
     let activation = json.activation(&["pooler_hidden_act"], Activation::Gelu)?;
     let dropout = json.number(&["cls_dropout"], hidden_dropout(json)?)?;
-    Ok(ReadoutConfig::new(Reads::First)
+    Ok(ReadoutConfig::new(TokenSelection::First)
         .with_dropout(json.number(&["pooler_dropout"], 0.0)?)
         .with_transform(TransformConfig::new(d_model, activation))
         .with_output(output.with_dropout(dropout)))

@@ -23,7 +23,7 @@ pub(super) fn family() -> Family {
             &["encoder.LayerNorm"],
         )])
         .end_rules([Rule::linear("multiple_choice.transform", &["pooler.dense"])])
-        .head(Task::MultipleChoice, |json, stack| {
+        .head(HeadTask::MultipleChoice, |json, stack| {
             deberta::first(json, stack, OutputConfig::number())
         })
         .outside(&["encoder.LayerNorm.*"])

@@ -25,6 +25,6 @@ impl Family {
         family.ignored.extend(names);
         family.joined = None;
         // The heads of these classes have no bias.
-        family.head(Task::CausalLm, causal_lm)
+        family.head(HeadTask::CausalLm, causal_lm)
     }
 }

@@ -30,10 +30,10 @@ pub(super) fn family() -> Family {
         )])
         .end_rules([Rule::linear("image_classification.output", &["classifier"])])
         .embeddings(embeddings)
-        .pooler(|_, _| Ok(ReadoutConfig::new(Reads::First)))
-        .head(Task::ImageClassification, |json, _| {
+        .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::First)))
+        .head(HeadTask::ImageClassification, |json, _| {
             let skipped = 1 + registers(json)?.unwrap_or(0);
-            let reads = Reads::FirstAndMean { skipped };
+            let reads = TokenSelection::FirstAndMean { skipped };
             Ok(ReadoutConfig::new(reads).with_output(labels(json)?))
         })
         .outside(&["embeddings.*", "classifier.*"])
@@ -107,7 +107,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 
 pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let weight = weight(json)?;
-    let scale = Draw::Constant(json.number(&["layerscale_value"], 1.0)?);
+    let scale = Distribution::Constant(json.number(&["layerscale_value"], 1.0)?);
     let deviation = initializer_range::deviation(json, 0.02)?;
     Ok(Initialization::normal(deviation)
         .with("*attention.*.weight", weight)
@@ -116,9 +116,9 @@ pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
 }
 
 /// Returns the initialization of matrices.
-pub(super) fn weight(json: &ConfigJson) -> Result<Draw> {
+pub(super) fn weight(json: &ConfigJson) -> Result<Distribution> {
     // PyTorch truncates at the absolute values ±2, a hundred standard deviations away.
-    Ok(Draw::TruncatedNormal {
+    Ok(Distribution::TruncatedNormal {
         deviation: initializer_range::deviation(json, 0.02)?,
         cut: 2.0,
     })

@@ -35,7 +35,7 @@ pub(super) fn family() -> Family {
                 stack.blocks[0].d_model(),
             )?))
         })
-        .pooler(|_, _| Ok(ReadoutConfig::new(Reads::First)))
+        .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::First)))
         .ignored(&["embeddings.register_tokens"]) // without register tokens
         .outside(&["embeddings.*"])
         .initialization(initialization)

@@ -31,20 +31,20 @@ pub(super) fn family() -> Family {
         ])
         .default_of("pad_token_id", 0)
         .embeddings(embeddings)
-        .head(Task::MaskedLm, |json, stack| {
+        .head(HeadTask::MaskedLm, |json, stack| {
             let activation = json.activation(&["activation"], Activation::Gelu)?;
             word(json, stack, stack.blocks[0].d_model(), activation)
         })
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::SequenceClassification, |json, stack| {
             let output = labels(json)?.with_dropout(json.number(&["seq_classif_dropout"], 0.2)?);
             let transform = TransformConfig::new(stack.blocks[0].d_model(), Activation::Relu);
-            let read = ReadoutConfig::new(Reads::First).with_transform(transform);
+            let read = ReadoutConfig::new(TokenSelection::First).with_transform(transform);
             Ok(read.with_output(output))
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, json.number(&["dropout"], 0.1)?)
         })
-        .head(Task::QuestionAnswering, |json, stack| {
+        .head(HeadTask::QuestionAnswering, |json, stack| {
             let dropout = json.number(&["qa_dropout"], 0.1)?;
             Ok(question_answering(json, stack)?.with_dropout(dropout))
         })

@@ -17,7 +17,7 @@ pub(super) fn family() -> Family {
         )])
         .embeddings(|json, stack| bert::embeddings(json, stack, ALL_POSITIONS))
         .pooler(|json, _| {
-            let first = ReadoutConfig::new(Reads::First);
+            let first = ReadoutConfig::new(TokenSelection::First);
             Ok(match json.size_or(&["projection_dim"], 0)? {
                 0 => first,
                 width => first.with_transform(TransformConfig::new(width, Activation::Identity)),

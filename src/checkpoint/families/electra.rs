@@ -26,12 +26,12 @@ pub(super) fn family() -> Family {
             ),
         ])
         .embeddings(embeddings)
-        .head(Task::MaskedLm, generated)
-        .head(Task::CausalLm, generated)
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::MaskedLm, generated)
+        .head(HeadTask::CausalLm, generated)
+        .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Gelu, classifier_dropout(json)?)
         })
-        .head(Task::ReplacedTokens, replaced_tokens)
+        .head(HeadTask::ReplacedTokens, replaced_tokens)
         .new_names(|_| Ok(&["generator_lm_head.weight", "generator_lm_head.bias"]))
         .outside(&["*embeddings_project.*", "*predictions.*"])
         .outside(&["generator_lm_head.*", "*summary.*"])
@@ -59,7 +59,7 @@ fn width(json: &ConfigJson, stack: &StackConfig) -> Result<usize> {
 fn replaced_tokens(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
     let transform = TransformConfig::new(stack.blocks[0].d_model(), activation);
-    Ok(ReadoutConfig::new(Reads::Each)
+    Ok(ReadoutConfig::new(TokenSelection::Each)
         .with_transform(transform)
         .with_output(OutputConfig::number()))
 }

@@ -55,7 +55,7 @@ pub(super) fn word(
     activation: Activation,
 ) -> Result<ReadoutConfig> {
     let norm = NormConfig::layer_norm(width, stack.blocks[0].norm.eps);
-    Ok(ReadoutConfig::new(Reads::Each)
+    Ok(ReadoutConfig::new(TokenSelection::Each)
         .with_transform(TransformConfig::new(width, activation).with_norm(norm))
         .with_output(language_model(json)?.with_bias(true)))
 }
@@ -68,18 +68,20 @@ pub(super) fn word_by_gelu(json: &ConfigJson, stack: &StackConfig) -> Result<Rea
 /// Returns the first position after a linear layer and tanh.
 pub(super) fn first_through_tanh(stack: &StackConfig) -> ReadoutConfig {
     let d_model = stack.blocks[0].d_model();
-    ReadoutConfig::new(Reads::First).with_transform(TransformConfig::new(d_model, Activation::Tanh))
+    ReadoutConfig::new(TokenSelection::First)
+        .with_transform(TransformConfig::new(d_model, Activation::Tanh))
 }
 
 /// Returns a classification head on the pooler's output.
 pub(super) fn pooled(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
     let output = labels(json)?.with_dropout(dropout);
-    Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
+    Ok(ReadoutConfig::new(TokenSelection::Pooled).with_output(output))
 }
 
 /// Returns a multiple-choice head on the pooler's output: one score for each choice.
 pub(super) fn choice(dropout: f64) -> ReadoutConfig {
-    ReadoutConfig::new(Reads::Pooled).with_output(OutputConfig::number().with_dropout(dropout))
+    ReadoutConfig::new(TokenSelection::Pooled)
+        .with_output(OutputConfig::number().with_dropout(dropout))
 }
 
 /// Rules for [`first_token`].
@@ -99,7 +101,7 @@ pub(super) fn first_token(
     dropout: f64,
 ) -> Result<ReadoutConfig> {
     let transform = TransformConfig::new(stack.blocks[0].d_model(), activation);
-    Ok(ReadoutConfig::new(Reads::First)
+    Ok(ReadoutConfig::new(TokenSelection::First)
         .with_dropout(dropout)
         .with_transform(transform)
         .with_output(labels(json)?.with_dropout(dropout)))

@@ -12,7 +12,7 @@ pub(super) fn pair(
     name: &str,
     [encoder, decoder]: Sides,
     embeddings: ReadEmbeddings,
-    joint: ReadJoint,
+    kind: ReadTwoStackKind,
 ) -> [Family; 2] {
     let bias = Rule {
         bias: strings(&["final_logits_bias"]),
@@ -28,10 +28,10 @@ pub(super) fn pair(
             .end_rules([Rule::named("causal_lm.output", &["lm_head.weight"], &[])])
             .end_rules([bias])
             .untrained(&["causal_lm.output.bias"])
-            .head(Task::CausalLm, |json, _| {
+            .head(HeadTask::CausalLm, |json, _| {
                 next_token(language_model(json)?.with_bias(true))
             })
-            .joined(StackPart::Encoder, joint),
+            .joined(StackPart::Encoder, kind),
     ]
 }
 
@@ -39,10 +39,10 @@ pub(super) fn pair(
 pub(super) fn classifying([encoder, decoder]: [Family; 2]) -> Vec<Family> {
     let decoder = decoder
         .end_rules(head_rules())
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::SequenceClassification, |json, stack| {
             end_of_text(json, stack, 2)
         })
-        .head(Task::QuestionAnswering, question_answering);
+        .head(HeadTask::QuestionAnswering, question_answering);
     vec![encoder, decoder]
 }
 
@@ -81,9 +81,9 @@ pub(super) fn learned_after_two(
 }
 
 /// Returns the decoder's start token; `default` if the file names none.
-pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
+pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<TwoStackKind> {
     let token = json.size_or(&["decoder_start_token_id"], default)?;
-    Ok(Joint::Memory {
+    Ok(TwoStackKind::EncoderDecoder {
         start_token: Some(token as u32),
     })
 }
@@ -112,7 +112,7 @@ pub(super) fn end_of_text(
     let end = json.size_or(&["eos_token_id"], default)?;
     let dropout = json.number(&["classifier_dropout"], 0.0)?;
     let transform = TransformConfig::new(stack.blocks[0].d_model(), Activation::Tanh);
-    Ok(ReadoutConfig::new(Reads::LastOf(end as u32))
+    Ok(ReadoutConfig::new(TokenSelection::LastOf(end as u32))
         .with_dropout(dropout)
         .with_transform(transform)
         .with_output(labels(json)?.with_dropout(dropout)))

@@ -24,11 +24,11 @@ pub(super) fn family() -> Family {
         .default_of("max_position_embeddings", 1026)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, word_by_gelu)
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::MaskedLm, word_by_gelu)
+        .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Tanh, hidden_dropout(json)?)
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, hidden_dropout(json)?)
         })
         .new_names(|_| Ok(&["lm_head.bias", "*embeddings.layer_norm.*"]))

@@ -21,25 +21,26 @@ pub(super) fn family() -> Family {
     ])
     .default_of("rms_norm_eps", 1e-5)
     .default_of("pad_token_id", 128001)
-    .head(Task::MaskedLm, |json, _| {
+    .head(HeadTask::MaskedLm, |json, _| {
         let has_bias = json.flag(&["mlp_bias"], false)?;
-        Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_bias(has_bias)))
+        Ok(ReadoutConfig::new(TokenSelection::Each)
+            .with_output(language_model(json)?.with_bias(has_bias)))
     })
-    .head(Task::SequenceClassification, |json, stack| {
+    .head(HeadTask::SequenceClassification, |json, stack| {
         json.only(
             "classifier_pooling",
             &["bos", "mean", "late"].map(Value::from),
         )?;
         let reads = match json.text(&["classifier_pooling"])?.as_deref() {
-            Some("bos") => Reads::First,
-            Some("mean") => Reads::Mean,
-            _ => Reads::MeanTransformed,
+            Some("bos") => TokenSelection::First,
+            Some("mean") => TokenSelection::Mean,
+            _ => TokenSelection::MeanTransformed,
         };
         let transform = TransformConfig::new(stack.blocks[0].d_model(), Activation::Gelu);
         Ok(ReadoutConfig::new(reads)
             .with_transform(transform)
             .with_output(labels(json)?))
     })
-    .head(Task::TokenClassification, |json, _| token(json, 0.0))
+    .head(HeadTask::TokenClassification, |json, _| token(json, 0.0))
     .outside(&["dense.*"])
 }

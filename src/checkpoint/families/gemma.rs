@@ -14,7 +14,8 @@ pub(super) fn families() -> Vec<Family> {
         sandwich_table("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
         sandwich_table("gemma3_text", gemma3),
         sandwich_table("vaultgemma", vaultgemma).default_of("final_logit_softcapping", 30.0),
-        of_text_or_alone(sandwich_table("gemma3", beside_images)).head(Task::CausalLm, causal_lm),
+        of_text_or_alone(sandwich_table("gemma3", beside_images))
+            .head(HeadTask::CausalLm, causal_lm),
     ]
 }
 
@@ -32,7 +33,7 @@ pub(super) fn sandwich_table(name: &str, config: fn(&ConfigJson) -> Result<Stack
         Rule::norm("feed_forward_norm", &["pre_feedforward_layernorm"]),
         Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
     ]);
-    table.head(Task::CausalLm, |json, _| {
+    table.head(HeadTask::CausalLm, |json, _| {
         let keys = ["final_logit_softcapping"];
         let cap = json.optional_number(&keys)?;
         let cap = cap.map(|cap| json.positive(cap, &keys)).transpose()?;

@@ -30,7 +30,7 @@ pub(super) fn family() -> Family {
         .default_of("rope_theta", 150_000.0)
         .initialization(|json| {
             let deviation = initializer_range::deviation(json, 0.02)?;
-            let drawn = Draw::Normal { deviation };
+            let drawn = Distribution::Normal { deviation };
             let all = Initialization::normal(deviation);
             Ok(all.with("*feed_forward.router.bias", drawn))
         })

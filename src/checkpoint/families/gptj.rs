@@ -33,7 +33,7 @@ pub(super) fn family() -> Family {
             let dropout = json.number(&["embd_pdrop"], 0.0)?;
             Ok(words(json, stack)?.with_dropout(dropout).into())
         })
-        .head(Task::CausalLm, |json, _| {
+        .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))
         })
         .default_of("tie_word_embeddings", false)

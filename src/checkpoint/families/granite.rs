@@ -15,7 +15,7 @@ pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) 
             let scale = json.number(&["embedding_multiplier"], 1.0)?;
             Ok(padded_words(json, stack)?.with_scale(scale).into())
         })
-        .head(Task::CausalLm, |json, _| {
+        .head(HeadTask::CausalLm, |json, _| {
             let keys = ["logits_scaling"];
             let scale = 1.0 / json.positive(json.number(&keys, 1.0)?, &keys)?;
             next_token(language_model(json)?.with_scale(scale))
@@ -61,7 +61,7 @@ pub(super) fn families() -> Vec<Family> {
             Rule::norm("attention_output_norm", &["post_norm1"]),
             Rule::norm("feed_forward_output_norm", &["post_norm2"]),
         ])
-        .head(Task::CausalLm, |json, _| {
+        .head(HeadTask::CausalLm, |json, _| {
             let scale = json.number(&["logits_scaling"], 1.0)?;
             next_token(language_model(json)?.with_scale(scale))
         });

@@ -12,7 +12,7 @@ pub(super) fn families() -> Vec<Family> {
         let sinks = Rule::named("attention.sinks", &["self_attn.sinks"], &[]);
         family.block_rules([sinks]).initialization(|json| {
             let all = Initialization::normal(initializer_range::deviation(json, 0.02)?);
-            Ok(all.with("*sinks.weight", Draw::Constant(0.0)))
+            Ok(all.with("*sinks.weight", Distribution::Constant(0.0)))
         })
     };
     let alone = table("granite_swa", |json| windowed(json, granite(json)?))

@@ -18,7 +18,7 @@ pub(super) fn families() -> Vec<Family> {
 fn new() -> Family {
     gte("new", 10000.0)
         .default_of("pad_token_id", 0)
-        .head(Task::MaskedLm, |json, stack| {
+        .head(HeadTask::MaskedLm, |json, stack| {
             let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
             word(json, stack, stack.blocks[0].d_model(), activation)
         })
@@ -64,8 +64,8 @@ fn gte(name: &str, theta: f64) -> Family {
             Ok(words.into())
         })
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, word_by_gelu)
-        .head(Task::SequenceClassification, |json, _| {
+        .head(HeadTask::MaskedLm, word_by_gelu)
+        .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, classifier_dropout(json)?)
         })
         .new_names(|_| Ok(&[]))

@@ -21,10 +21,10 @@ pub(super) fn family() -> Family {
                 .with_types(json.size_or(&["type_vocab_size"], 2)?);
             Ok(words.with_dropout(hidden_dropout(json)?).into())
         })
-        .head(Task::SequenceClassification, |json, _| {
+        .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, hidden_dropout(json)?)
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, hidden_dropout(json)?)
         })
 }

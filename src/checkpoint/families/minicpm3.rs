@@ -21,7 +21,7 @@ pub(super) fn families() -> Vec<Family> {
                 let scale = json.number(&["scale_emb"], 12.0)?;
                 Ok(padded_words(json, stack)?.with_scale(scale).into())
             })
-            .head(Task::CausalLm, |json, stack| {
+            .head(HeadTask::CausalLm, |json, stack| {
                 let d_model = stack.blocks[0].d_model();
                 let base = json.switchable_size("dim_model_base", 256)?;
                 let scale = base.unwrap_or(d_model) as f64 / d_model as f64;
@@ -38,7 +38,7 @@ fn of_youtu(json: &ConfigJson) -> Result<Initialization> {
     let usual = 2.0 / (5.0 * json.size(&["hidden_size"])? as f64).sqrt();
     let deviation = initializer_range::deviation(json, usual)?;
     let of_words = json.number(&["embedding_initializer_range"], 2.0 * deviation)?;
-    let of_words = Draw::Normal {
+    let of_words = Distribution::Normal {
         deviation: of_words,
     };
     Ok(Initialization::normal(deviation).with("embeddings.word.weight", of_words))

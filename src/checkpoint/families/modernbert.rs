@@ -29,24 +29,24 @@ pub(super) fn family() -> Family {
         .end_rules(HEADS.map(|task| Rule::norm(&format!("{task}.norm"), &["head.norm"])))
         .default_of("pad_token_id", 50283)
         .embeddings(embeddings)
-        .head(Task::MaskedLm, |json, stack| {
+        .head(HeadTask::MaskedLm, |json, stack| {
             let bias = json.flag(&["decoder_bias"], true)?;
             let output = language_model(json)?.with_bias(bias);
-            head(json, stack, Reads::Each, output)
+            head(json, stack, TokenSelection::Each, output)
         })
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::SequenceClassification, |json, stack| {
             json.only("classifier_pooling", &["cls", "mean"].map(Value::from))?;
             let reads = match json.text(&["classifier_pooling"])?.as_deref() {
-                Some("mean") => Reads::Mean,
-                _ => Reads::First,
+                Some("mean") => TokenSelection::Mean,
+                _ => TokenSelection::First,
             };
             head(json, stack, reads, classified(json)?)
         })
-        .head(Task::TokenClassification, |json, stack| {
-            head(json, stack, Reads::Each, classified(json)?)
+        .head(HeadTask::TokenClassification, |json, stack| {
+            head(json, stack, TokenSelection::Each, classified(json)?)
         })
-        .head(Task::QuestionAnswering, |json, stack| {
-            head(json, stack, Reads::Each, classified(json)?)
+        .head(HeadTask::QuestionAnswering, |json, stack| {
+            head(json, stack, TokenSelection::Each, classified(json)?)
         })
         .outside(&["embeddings.*", "head.*", "decoder.*", "classifier.*"])
         .initialization(initialization)
@@ -70,7 +70,7 @@ pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<Embed
 pub(super) fn head(
     json: &ConfigJson,
     stack: &StackConfig,
-    reads: Reads,
+    reads: TokenSelection,
     output: OutputConfig,
 ) -> Result<ReadoutConfig> {
     let activation = json.activation(&["classifier_activation"], Activation::Gelu)?;
@@ -127,7 +127,7 @@ pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let inner = initializer_range::deviation(json, 0.02)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let cut = json.switchable_number("initializer_cutoff_factor", 2.0)?;
-    let draw = |deviation: f64| Draw::TruncatedNormal {
+    let draw = |deviation: f64| Distribution::TruncatedNormal {
         deviation,
         cut: cut.unwrap_or(3.0) * deviation,
     };

@@ -34,14 +34,14 @@ pub(super) fn family() -> Family {
         ])
         .default_of("pad_token_id", 50283)
         .embeddings(modernbert::embeddings)
-        .head(Task::CausalLm, |json, stack| {
+        .head(HeadTask::CausalLm, |json, stack| {
             let bias = json.flag(&["decoder_bias"], true)?;
             let output = language_model(json)?.with_bias(bias);
-            modernbert::head(json, stack, Reads::Each, output)
+            modernbert::head(json, stack, TokenSelection::Each, output)
         })
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::SequenceClassification, |json, stack| {
             let padding = json.optional_size(&["pad_token_id"])?;
-            let reads = Reads::LastExcept(padding.map(|padding| padding as u32));
+            let reads = TokenSelection::LastExcept(padding.map(|padding| padding as u32));
             let output = labels(json)?
                 .with_bias(json.flag(&["classifier_bias"], false)?)
                 .with_dropout(json.number(&["classifier_dropout"], 0.0)?);

@@ -41,15 +41,15 @@ pub(super) fn family() -> Family {
         .default_of("pad_token_id", 1)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, word_by_gelu)
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::MaskedLm, word_by_gelu)
+        .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Tanh, hidden_dropout(json)?)
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, hidden_dropout(json)?)
         })
-        .head(Task::QuestionAnswering, question_answering)
-        .head(Task::MultipleChoice, |json, _| {
+        .head(HeadTask::QuestionAnswering, question_answering)
+        .head(HeadTask::MultipleChoice, |json, _| {
             Ok(choice(hidden_dropout(json)?))
         })
         .outside(&["embeddings.*", "pooler.*", "lm_head.*"])

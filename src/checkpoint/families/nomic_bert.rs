@@ -35,14 +35,14 @@ pub(super) fn family() -> Family {
         .default_of("pad_token_id", 0)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, |json, stack| {
+        .head(HeadTask::MaskedLm, |json, stack| {
             let block = &stack.blocks[0];
             word(json, stack, block.d_model(), block.feed_forward.activation)
         })
-        .head(Task::SequenceClassification, |json, _| {
+        .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, classifier_dropout(json)?)
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, classifier_dropout(json)?)
         })
         .new_names(|json| {

@@ -9,7 +9,7 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     decoder("phimoe", config)
         .block_rules(mixtral_rules())
-        .head(Task::CausalLm, |json, _| {
+        .head(HeadTask::CausalLm, |json, _| {
             let has_bias = json.flag(&["lm_head_bias"], false)?;
             next_token(language_model(json)?.with_bias(has_bias))
         })

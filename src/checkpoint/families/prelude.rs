@@ -38,10 +38,10 @@ impl Family {
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .embeddings(|json, stack| Ok(self::words(json, stack)?.into()))
-        .head(Task::CausalLm, causal_lm)
-        .head(Task::SequenceClassification, last_token)
-        .head(Task::TokenClassification, token_of_decoder(classifier))
-        .head(Task::QuestionAnswering, question_answering)
+        .head(HeadTask::CausalLm, causal_lm)
+        .head(HeadTask::SequenceClassification, last_token)
+        .head(HeadTask::TokenClassification, token_of_decoder(classifier))
+        .head(HeadTask::QuestionAnswering, question_answering)
         .outside(HEADS)
     }
 }
@@ -108,7 +108,7 @@ pub(super) fn causal_lm(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutCon
 
 /// Returns a causal language model's head with this output layer.
 pub(super) fn next_token(output: OutputConfig) -> Result<ReadoutConfig> {
-    Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+    Ok(ReadoutConfig::new(TokenSelection::Each).with_output(output))
 }
 
 /// Returns an output layer for labels, with a bias.
@@ -122,14 +122,14 @@ pub(super) fn labels(json: &ConfigJson) -> Result<OutputConfig> {
 /// Returns a decoder's classification head on the last token.
 pub(super) fn last_token(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let padding = json.optional_size(&["pad_token_id"])?;
-    let reads = Reads::LastExcept(padding.map(|padding| padding as u32));
+    let reads = TokenSelection::LastExcept(padding.map(|padding| padding as u32));
     Ok(ReadoutConfig::new(reads).with_output(labels(json)?.with_bias(false)))
 }
 
 /// Returns the question-answering head: logits for the start and the end of an answer.
 pub(super) fn question_answering(_: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let output = OutputConfig::new(2).with_bias(true);
-    Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+    Ok(ReadoutConfig::new(TokenSelection::Each).with_output(output))
 }
 
 /// Patterns for the heads that transformers places after a decoder's blocks.

@@ -56,9 +56,11 @@ fn merger(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let (positions, norm) = (window.saturating_mul(window), stack.blocks[0].norm);
     let width = positions.saturating_mul(stack.blocks[0].d_model());
     let output = OutputConfig::new(json.size_or(&["hidden_size"], 3584)?).with_bias(true);
-    Ok(ReadoutConfig::new(Reads::Windows { positions, norm })
-        .with_transform(TransformConfig::new(width, Activation::Gelu))
-        .with_output(output))
+    Ok(
+        ReadoutConfig::new(TokenSelection::Windows { positions, norm })
+            .with_transform(TransformConfig::new(width, Activation::Gelu))
+            .with_output(output),
+    )
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -35,12 +35,12 @@ pub(super) fn family() -> Family {
                 .into())
         })
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, words_of_its_own)
-        .head(Task::CausalLm, words_of_its_own)
-        .head(Task::SequenceClassification, |json, _| {
+        .head(HeadTask::MaskedLm, words_of_its_own)
+        .head(HeadTask::CausalLm, words_of_its_own)
+        .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, dropout(json)?)
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, dropout(json)?)
         })
         .new_names(|_| Ok(&[]))

@@ -29,12 +29,12 @@ pub(super) fn family(name: &str, prefix: &str) -> Family {
             embeddings(json, stack, positions_except(padding))
         })
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, word_by_gelu)
-        .head(Task::CausalLm, word_by_gelu)
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::MaskedLm, word_by_gelu)
+        .head(HeadTask::CausalLm, word_by_gelu)
+        .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Tanh, classifier_dropout(json)?)
         })
-        .head(Task::MultipleChoice, |json, _| {
+        .head(HeadTask::MultipleChoice, |json, _| {
             Ok(choice(hidden_dropout(json)?))
         })
 }

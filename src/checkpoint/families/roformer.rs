@@ -20,12 +20,12 @@ pub(super) fn family() -> Family {
             &["embeddings_project"],
         )])
         .embeddings(|json, stack| Ok(bert::typed_words(json, stack, width(json, stack)?)?.into()))
-        .head(Task::MaskedLm, words)
-        .head(Task::CausalLm, words)
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::MaskedLm, words)
+        .head(HeadTask::CausalLm, words)
+        .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, activation(json)?, hidden_dropout(json)?)
         })
-        .head(Task::TokenClassification, |json, _| {
+        .head(HeadTask::TokenClassification, |json, _| {
             token(json, hidden_dropout(json)?)
         })
         .ignored(&["*embed_positions.weight"]) // sinusoidal positions

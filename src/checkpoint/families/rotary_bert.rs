@@ -35,8 +35,8 @@ pub(super) fn family() -> Family {
             Ok(bert::typed_words(json, stack, width)?.into())
         })
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, word_by_gelu)
-        .head(Task::SequenceClassification, |json, stack| {
+        .head(HeadTask::MaskedLm, word_by_gelu)
+        .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Tanh, classifier_dropout(json)?)
         })
         .new_names(|json| {

@@ -14,11 +14,13 @@ pub(super) fn families() -> Vec<Family> {
                 bias: strings(&["logit_bias"]),
                 ..Rule::with_leading_ones("similarity", &["logit_scale"], 1)
             }])
-            .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: true })),
+            .joined(StackPart::Vision, |_| {
+                Ok(TwoStackKind::TwoTowers { bias: true })
+            }),
         vision("siglip", &["siglip", "siglip_vision_model"])
             .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(of_images(json, stack)?)))
-            .head(Task::ImageClassification, |json, _| {
-                Ok(ReadoutConfig::new(Reads::Mean).with_output(labels(json)?))
+            .head(HeadTask::ImageClassification, |json, _| {
+                Ok(ReadoutConfig::new(TokenSelection::Mean).with_output(labels(json)?))
             }),
     ]
 }
@@ -68,13 +70,13 @@ fn last_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let width = TEXT.section(json)?;
     let width = width.size_or(&["projection_size"], stack.blocks[0].d_model())?;
     let transform = TransformConfig::new(width, Activation::Identity);
-    Ok(ReadoutConfig::new(Reads::Last).with_transform(transform))
+    Ok(ReadoutConfig::new(TokenSelection::Last).with_transform(transform))
 }
 
 /// Pools all patches by attention with a learned query.
 fn attended(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let block = &stack.blocks[0];
-    Ok(ReadoutConfig::new(Reads::Attended(Box::new(
+    Ok(ReadoutConfig::new(TokenSelection::Attended(Box::new(
         AttentionPoolConfig {
             attention: AttentionConfig {
                 dropout: 0.0,
@@ -113,11 +115,11 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let block = &tower.config(json)?.blocks[0];
     let section = tower.section(json)?;
     let (width, d_ff) = (block.d_model() as f64, block.feed_forward.d_ff as f64);
-    let xavier = |d_in: f64, d_out: f64| Draw::Uniform {
+    let xavier = |d_in: f64, d_out: f64| Distribution::Uniform {
         bound: (6.0 / (d_in + d_out)).sqrt(),
     };
-    let normal = |deviation: f64| Draw::Normal { deviation };
-    let lecun = |d_in: f64| Draw::TruncatedNormal {
+    let normal = |deviation: f64| Distribution::Normal { deviation };
+    let lecun = |d_in: f64| Distribution::TruncatedNormal {
         // The standard deviation before truncation at two deviations is larger than after it.
         deviation: 1.0 / d_in.sqrt() / 0.879_625_661_034_239_8,
         cut: 2.0,
@@ -140,5 +142,5 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
             "image_classification.output.weight",
             normal(of_both * width.powf(-0.5)),
         )
-        .with("similarity.weight", Draw::Constant(0.0)))
+        .with("similarity.weight", Distribution::Constant(0.0)))
 }

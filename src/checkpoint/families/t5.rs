@@ -44,18 +44,18 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         stack(StackPart::Encoder, 1, encoder, "*decoder.*")
             .end_rules([Rule::linear("token_classification.output", &["classifier"])])
-            .head(Task::TokenClassification, |json, _| {
+            .head(HeadTask::TokenClassification, |json, _| {
                 token(json, json.number(&["classifier_dropout"], 0.0)?)
             }),
         stack(StackPart::Decoder, 2, decoder, "*encoder.*")
             // A head without its own weight is tied to the token embeddings.
             .end_rules([Rule::linear("causal_lm.output", &["lm_head", "shared"])])
             .end_rules(head_rules())
-            .head(Task::CausalLm, next_token)
-            .head(Task::SequenceClassification, |json, stack| {
+            .head(HeadTask::CausalLm, next_token)
+            .head(HeadTask::SequenceClassification, |json, stack| {
                 end_of_text(json, stack, 1)
             })
-            .head(Task::QuestionAnswering, question_answering)
+            .head(HeadTask::QuestionAnswering, question_answering)
             .joined(StackPart::Encoder, |json| start_token(json, 0)),
     ]
 }
@@ -69,7 +69,7 @@ fn next_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     if json.flag(&["scale_decoder_outputs"], is_first)? {
         output.scale = (stack.blocks[0].d_model() as f64).powf(-0.5);
     }
-    Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+    Ok(ReadoutConfig::new(TokenSelection::Each).with_output(output))
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
@@ -130,7 +130,7 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let block = &encoder(json)?.blocks[0];
     let (d_model, d_ff) = (block.d_model(), block.feed_forward.d_ff);
     let (n_heads, d_kv) = (block.attention.n_heads, block.attention.head_dim);
-    let normal = |width: usize| Draw::Normal {
+    let normal = |width: usize| Distribution::Normal {
         deviation: factor / (width as f64).sqrt(),
     };
     Ok(Initialization::normal(factor)
@@ -141,5 +141,5 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
         .with("embeddings.word.weight", normal(1))
         .with("causal_lm.output.weight", normal(1))
         .with("token_classification.output.weight", normal(1))
-        .with("*norm.weight", Draw::Constant(factor)))
+        .with("*norm.weight", Distribution::Constant(factor)))
 }

@@ -26,5 +26,5 @@ fn of_own_class(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
 /// Returns a token classification head after dropout.
 pub(super) fn token(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
     let output = labels(json)?.with_dropout(dropout);
-    Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+    Ok(ReadoutConfig::new(TokenSelection::Each).with_output(output))
 }

@@ -88,11 +88,11 @@ fn decoder(json: &ConfigJson) -> Result<StackConfig> {
 /// Xavier's formula, with zero biases.
 fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let d_model = json.size(&["d_model"])? as f64;
-    let fused = Draw::Uniform {
+    let fused = Distribution::Uniform {
         bound: (6.0 / (4.0 * d_model)).sqrt(),
     };
     let projections = ["query", "key", "value"].map(|name| format!("*attention.{name}.weight"));
-    let torch = Initialization::torch().with("*attention.*.bias", Draw::Constant(0.0));
+    let torch = Initialization::torch().with("*attention.*.bias", Distribution::Constant(0.0));
     Ok(projections
         .iter()
         .fold(torch, |all, pattern| all.with(pattern, fused)))

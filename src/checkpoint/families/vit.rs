@@ -26,7 +26,7 @@ pub(super) fn families() -> Vec<Family> {
         })
         .embeddings(embeddings)
         .pooler(pooler)
-        .head(Task::ImageClassification, image_classification);
+        .head(HeadTask::ImageClassification, image_classification);
     let classifier = || Rule::linear("image_classification.output", &["classifier"]);
     // Beside a head, transformers 5 adds this prefix to all names except those in blocks.
     let prefixed = |names: Vec<String>| names.iter().map(|name| format!("vit.{name}")).collect();
@@ -41,13 +41,13 @@ pub(super) fn families() -> Vec<Family> {
         .default_of("layer_norm_eps", 1e-6)
         .end_rules([classifier()])
         .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(patches(json, stack)?)))
-        .head(Task::ImageClassification, |json, _| {
-            Ok(ReadoutConfig::new(Reads::First).with_output(labels(json)?))
+        .head(HeadTask::ImageClassification, |json, _| {
+            Ok(ReadoutConfig::new(TokenSelection::First).with_output(labels(json)?))
         })
         .initialization(|json| {
             Ok(initializer_range::normal(json)?
-                .with("embeddings.class_token.weight", Draw::Constant(0.0))
-                .with("embeddings.position.weight", Draw::Constant(0.0)))
+                .with("embeddings.class_token.weight", Distribution::Constant(0.0))
+                .with("embeddings.position.weight", Distribution::Constant(0.0)))
         });
     let ijepa = blocks("ijepa", &["ijepa.", ""])
         .end_rules([classifier()])
@@ -59,8 +59,8 @@ pub(super) fn families() -> Vec<Family> {
             }))
         })
         .pooler(pooler)
-        .head(Task::ImageClassification, |json, _| {
-            Ok(ReadoutConfig::new(Reads::Mean).with_output(labels(json)?))
+        .head(HeadTask::ImageClassification, |json, _| {
+            Ok(ReadoutConfig::new(TokenSelection::Mean).with_output(labels(json)?))
         });
     vec![
         Family {
@@ -130,15 +130,16 @@ fn has_teacher(json: &ConfigJson) -> Result<bool> {
 fn pooler(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let width = json.width_or(&["pooler_output_size"], stack.blocks[0].d_model())?;
     let activation = json.activation(&["pooler_act"], Activation::Tanh)?;
-    Ok(ReadoutConfig::new(Reads::First).with_transform(TransformConfig::new(width, activation)))
+    Ok(ReadoutConfig::new(TokenSelection::First)
+        .with_transform(TransformConfig::new(width, activation)))
 }
 
 /// Returns the image classification head on the first token. DeiT's distilled models also have a head on the distillation
 /// token.
 fn image_classification(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let reads = match has_teacher(json)? {
-        true => Reads::FirstTwo,
-        false => Reads::First,
+        true => TokenSelection::FirstTwo,
+        false => TokenSelection::First,
     };
     Ok(ReadoutConfig::new(reads).with_output(labels(json)?))
 }

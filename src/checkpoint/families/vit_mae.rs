@@ -30,7 +30,7 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let sum = d_model + patches.n_channels * height * width;
     let bound = (6.0 / sum as f64).sqrt();
     Ok(initializer_range::normal(json)?
-        .with("embeddings.patch.weight", Draw::Uniform { bound })
+        .with("embeddings.patch.weight", Distribution::Uniform { bound })
         // transformers 5 intends to initialize them, but leaves them at 0.
-        .with("embeddings.position.weight", Draw::PatchSinusoids))
+        .with("embeddings.position.weight", Distribution::PatchSinusoids))
 }

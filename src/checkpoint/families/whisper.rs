@@ -17,7 +17,7 @@ pub(super) fn families() -> Vec<Family> {
             .embeddings(spectrum)
             .initialization(|json| {
                 Ok(initializer_range::normal(json)?
-                    .with("embeddings.position.weight", Draw::Sinusoids))
+                    .with("embeddings.position.weight", Distribution::Sinusoids))
             }),
         stack("whisper", StackPart::Decoder, |json| {
             Ok(side(json, "decoder")?.into_decoder())
@@ -31,7 +31,7 @@ pub(super) fn families() -> Vec<Family> {
         })
         .end_rules([Rule::linear("causal_lm.output", &["proj_out"])])
         .new_names(|_| Ok(&["*embed_tokens.*"]))
-        .head(Task::CausalLm, causal_lm)
+        .head(HeadTask::CausalLm, causal_lm)
         .joined(StackPart::Encoder, |json| start_token(json, 50257)),
     ]
 }

@@ -4,7 +4,7 @@ use candle_core::{Result, bail};
 
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
-use crate::layers::{kv_cache::LayerCaches, mask::Marked, pass::Pass};
+use crate::layers::{kv_cache::LayerCaches, mask::KeySource, pass::Pass};
 use crate::ops::{Value, Visible};
 
 impl Attention {
@@ -22,7 +22,7 @@ impl Attention {
             return packed.apply(x, pass, cache, residual);
         }
         let train = pass.context.train();
-        let memory = pass.memory()?;
+        let encoder = pass.encoder_output()?;
         let QueryKeyValue::Separate { query, key, value } = &self.projections else {
             bail!("cross-attention needs separate projections of query, key and value")
         };
@@ -30,7 +30,7 @@ impl Attention {
         let query = query.apply(x, None, train)?;
         let query = self.prepared(query, norms.map(|norms| &norms.query[..]))?;
         let project = || -> Result<(Value, Value)> {
-            let states = x.beside(memory.hidden_states)?;
+            let states = x.beside(encoder.hidden_states)?;
             let key = key.apply(&states, None, train)?;
             let key = self.prepared(key, norms.map(|norms| &norms.key[..]))?;
             let value = value.apply(&states, None, train)?;
@@ -40,12 +40,12 @@ impl Attention {
             None => project()?,
             Some(cache) => {
                 let cache = cache.tensors()?;
-                let known = match cache.known_memory(pass.batch, memory.keys)? {
+                let known = match cache.cached_encoder(pass.batch, encoder.keys)? {
                     Some(known) => known.clone(),
                     None => {
                         let (key, value) = project()?;
-                        let rows = |of: Value| rows(of, pass.batch, memory.keys);
-                        cache.keep_memory((rows(key)?, rows(value)?))
+                        let rows = |of: Value| rows(of, pass.batch, encoder.keys);
+                        cache.cache_encoder((rows(key)?, rows(value)?))
                     }
                 };
                 (query.beside(&known.0)?, query.beside(&known.1)?)
@@ -54,15 +54,15 @@ impl Attention {
         let attended = Attended {
             key,
             value,
-            keys: (Marked::Memory, memory.keys),
+            keys: (KeySource::Encoder, encoder.keys),
             visible: Visible {
-                keep: memory.keep.map(|keep| &keep.device),
-                on_host: memory.keep.map(|keep| &keep.host),
+                keep: encoder.keep.map(|keep| &keep.device),
+                on_host: encoder.keep.map(|keep| &keep.host),
                 ..Visible::default()
             },
             positions: None,
-            additive: memory.additive.cloned(),
-            has_mask: memory.additive.is_some(),
+            additive: encoder.additive.cloned(),
+            has_mask: encoder.additive.is_some(),
         };
         self.attend(&query, &attended, pass, (x, residual))
     }

@@ -69,14 +69,14 @@ pub(super) fn position_dropout(config: &AttentionConfig) -> Result<Dropout> {
 }
 
 /// The projected relative embeddings of a pass.
-pub(super) struct Positions {
+pub(super) struct ProjectedPositions {
     keys: Option<Value>,
     queries: Option<Value>,
     rows: Arc<[u32]>,
     name: String,
 }
 
-impl Positions {
+impl ProjectedPositions {
     /// Returns the terms to add to the scores.
     pub fn relative(&self) -> Relative<'_> {
         Relative {
@@ -90,7 +90,11 @@ impl Positions {
 
 impl Attention {
     /// Projects the pass's relative embeddings, if the attention is disentangled.
-    pub(super) fn positions_of(&self, x: &Value, pass: &Pass) -> Result<Option<Positions>> {
+    pub(super) fn positions_of(
+        &self,
+        x: &Value,
+        pass: &Pass,
+    ) -> Result<Option<ProjectedPositions>> {
         let Position::Disentangled(config) = &self.config.position else {
             return Ok(None);
         };
@@ -100,7 +104,7 @@ impl Attention {
         let (table, rows) = pass.distances(config, all)?;
         let table = self.position_dropout.apply(&x.beside(&table)?, train)?;
         let [keys, queries] = self.project_positions(&table, config, train)?;
-        Ok(Some(Positions {
+        Ok(Some(ProjectedPositions {
             keys,
             queries,
             rows: rows.rows,

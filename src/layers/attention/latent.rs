@@ -2,7 +2,7 @@
 
 use candle_core::{Error, Result, bail};
 
-use super::own::turned;
+use super::own::rotated;
 use crate::config::{AttentionConfig, LatentConfig, LinearConfig};
 use crate::layers::{Linear, Norm, ParameterSource, pass::Pass, visit::parts};
 use crate::ops::Value;
@@ -71,7 +71,7 @@ impl LatentProjections {
         let query = query
             .widened()?
             .reshape(vec![batch, seq, heads, config.head_dim])?;
-        let turning = turned(config, query.columns(plain..config.head_dim), pass)?;
+        let turning = rotated(config, query.columns(plain..config.head_dim), pass)?;
         let rows = |of: Value| of.reshape(vec![batch * seq, of.dims()[2], of.width()]);
         let query = rows(query.columns(0..plain))?.joined(&rows(turning)?)?;
 
@@ -79,7 +79,7 @@ impl LatentProjections {
         let kept = self.latent_norm.apply(&all.columns(0..latent.rank))?;
         let shared = all.columns(latent.rank..latent.kept_width()).widened()?;
         let shared = shared.reshape(vec![batch, seq, 1, latent.rotary_dim])?;
-        let shared = turned(config, shared, pass)?.to_dtype(x.dtype())?;
+        let shared = rotated(config, shared, pass)?.to_dtype(x.dtype())?;
         let by_position = |of: Value| of.reshape(vec![batch, seq, of.width()]);
         let query = query.reshape(vec![batch, seq, config.query_width()])?;
         Ok((query, [by_position(kept)?, by_position(shared)?]))

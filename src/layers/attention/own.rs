@@ -2,11 +2,11 @@
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use super::disentangled::Positions;
+use super::disentangled::ProjectedPositions;
 use super::query_key_norm::normalized;
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
-use crate::layers::{kv_cache::LayerCaches, mask::Marked, pass::KeysAndValues, pass::Pass};
+use crate::layers::{kv_cache::LayerCaches, mask::KeySource, pass::KeysAndValues, pass::Pass};
 use crate::ops::{Value, Visible};
 use crate::{
     config::{AttentionConfig, Position, QueryKeyNorm, RotaryPairing},
@@ -58,7 +58,7 @@ impl Attention {
         &self,
         query: &Value,
         KeysAndValues { key, value, keys }: KeysAndValues,
-        positions: Option<Positions>,
+        positions: Option<ProjectedPositions>,
         pass: &Pass,
         (x, residual): (&Value, Option<&Value>),
     ) -> Result<Value> {
@@ -68,7 +68,7 @@ impl Attention {
         let attended = Attended {
             key,
             value,
-            keys: (Marked::Sequence, keys),
+            keys: (KeySource::Input, keys),
             visible: Visible {
                 keep: keep.as_ref().map(|keep| &keep.device),
                 on_host: keep.as_ref().map(|keep| &keep.host),
@@ -150,7 +150,7 @@ impl Attention {
         if let Position::Rotary(_) = self.config.position {
             let (dims, head_dim) = (x.dims().to_vec(), self.config.head_dim);
             let heads = vec![pass.batch, pass.seq, x.width() / head_dim, head_dim];
-            x = turned(&self.config, x.reshape(heads)?, pass)?.reshape(dims)?;
+            x = rotated(&self.config, x.reshape(heads)?, pass)?.reshape(dims)?;
         }
         after.map_or(Ok(x.clone()), |norms| normalized(norms, &x))
     }
@@ -174,7 +174,7 @@ impl Attention {
 }
 
 /// Rotates queries or keys `[batch, seq, heads, head_dim]` by their positions.
-pub(super) fn turned(config: &AttentionConfig, x: Value, pass: &Pass) -> Result<Value> {
+pub(super) fn rotated(config: &AttentionConfig, x: Value, pass: &Pass) -> Result<Value> {
     let Position::Rotary(rotary) = &config.position else {
         return Ok(x);
     };

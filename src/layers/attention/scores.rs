@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Attention, disentangled::Positions};
+use super::{Attention, disentangled::ProjectedPositions};
 use crate::config::Position;
-use crate::layers::mask::{Marked, check_additive};
+use crate::layers::mask::{KeySource, check_additive};
 use crate::layers::pass::Pass;
 use crate::ops::{Mixing, Value, Visible};
 
@@ -13,10 +13,10 @@ pub(super) struct Attended<'a> {
     pub key: Value,
     pub value: Value,
     /// The kind of keys, and their number in each sequence.
-    pub keys: (Marked, usize),
+    pub keys: (KeySource, usize),
     pub visible: Visible<'a>,
     /// The projected relative embeddings, for disentangled attention.
-    pub positions: Option<Positions>,
+    pub positions: Option<ProjectedPositions>,
     /// Added to the scores.
     pub additive: Option<Tensor>,
     /// True if the additive mask may hide keys.
@@ -81,7 +81,7 @@ impl Attention {
             scale: config.scale,
             soft_cap: config.soft_cap,
             biases: &biases,
-            relative: positions.as_ref().map(Positions::relative),
+            relative: positions.as_ref().map(ProjectedPositions::relative),
             sinks: sinks.as_ref(),
             visible,
             has_mask: *has_mask,

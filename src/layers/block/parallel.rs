@@ -5,7 +5,7 @@ use candle_core::Result;
 use super::TransformerBlock;
 use crate::config::ParallelNorm;
 use crate::layers::{Attention, BlockFeedForward};
-use crate::layers::{kv_cache::LayerCaches, pass::Pass, sublayer::Watch};
+use crate::layers::{kv_cache::LayerCaches, pass::Pass, sublayer::StageRecorder};
 use crate::ops::Value;
 
 impl TransformerBlock {
@@ -15,11 +15,11 @@ impl TransformerBlock {
         x: &Value,
         pass: &Pass,
         cache: Option<&mut LayerCaches>,
-        watch: &mut Watch,
+        recorder: &mut StageRecorder,
         norm: ParallelNorm,
     ) -> Result<Value> {
         let train = pass.context.train();
-        let attention_input = watch.see(self.attention.input(x)?)?;
+        let attention_input = recorder.record(self.attention.input(x)?)?;
         let last = self.last_rows(x, pass)?;
         let (x, last_input) = match &last {
             None => (x, attention_input.clone()),
@@ -34,13 +34,13 @@ impl TransformerBlock {
         };
         let attended = self
             .attention
-            .added(&attention_input, added_to, train, watch, attend)?;
-        let attended = match dropped && watch.is_on() {
-            false => watch.see(attended)?,
+            .added(&attention_input, added_to, train, recorder, attend)?;
+        let attended = match dropped && recorder.is_on() {
+            false => recorder.record(attended)?,
             true => {
                 let (route, precision) = (attended.route(), attended.precision());
                 let attended = Value::on(route, precision, &attended.tensor()?)?;
-                watch.see(residual.add(&attended)?)?;
+                recorder.record(residual.add(&attended)?)?;
                 attended
             }
         };
@@ -48,14 +48,14 @@ impl TransformerBlock {
             ParallelNorm::Shared => last_input.clone(),
             ParallelNorm::Separate => self.feed_forward.input(x)?,
         };
-        let input = watch.see(input)?;
+        let input = recorder.record(input)?;
         let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
             inner.apply(x, residual, train)
         };
         let sum = self
             .feed_forward
-            .added(&input, Some(&attended), train, watch, feed)?;
-        watch.see(match dropped {
+            .added(&input, Some(&attended), train, recorder, feed)?;
+        recorder.record(match dropped {
             true => residual.add(&self.parallel_dropout.apply(&sum, train)?)?,
             false => sum,
         })

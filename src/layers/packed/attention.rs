@@ -1,9 +1,9 @@
 //! Attention with packed projections, without a matrix of scores.
 
+mod cross;
 mod groups;
 mod head_maps;
 mod latent;
-mod memory;
 mod mix;
 mod own;
 mod positions;
@@ -15,8 +15,8 @@ use candle_blocks_kernels::attention::{OperandFormat, PanelShape};
 use candle_blocks_kernels::{Cpu, rows::RowNorm, rows::Source, scratch};
 use candle_core::{DType, Device, Result, bail};
 
-use self::{latent::PackedLatent, own::Steps, prepare::Turn};
-use super::linear::Product;
+use self::{latent::PackedLatent, own::ProjectionSteps, prepare::RotateBy};
+use super::linear::PackedProduct;
 use super::{Packing, check_evaluation, elements, pass::PackedPass};
 use super::{
     cache::{Cached, PackedLayerCache},
@@ -26,16 +26,16 @@ use crate::config::{AttentionConfig, Precision};
 use crate::layers::visit::{PackedTogether, Visit};
 use crate::layers::{Attention, LayerCaches, Pass, QueryKeyValue};
 use crate::ops::Value;
-use positions::Positions;
+use positions::PackedPositions;
 
 /// The packed weights of an [`Attention`]. The query, key and value projections form a single weight.
 #[derive(Clone)]
 pub(crate) struct PackedAttention {
     projections: Projections,
-    output: Product,
+    output: PackedProduct,
     norms: Option<SpanNorms>,
     value_norm: Option<RowNorm>,
-    positions: Option<Positions>,
+    positions: Option<PackedPositions>,
     sinks: Option<Vec<f32>>,
     config: AttentionConfig,
     cpu: Cpu,
@@ -46,13 +46,16 @@ pub(crate) struct PackedAttention {
 #[derive(Clone)]
 enum Projections {
     /// Self-attention: query, key and value are projected from the input.
-    Input(Product),
+    Input(PackedProduct),
     /// Self-attention to an earlier layer's keys and values: only the query is projected.
-    Query(Product),
+    Query(PackedProduct),
     /// Self-attention to latents.
     Latent(Box<PackedLatent>),
     /// Cross-attention: the query is projected from the input, key and value from the encoder output.
-    Memory { query: Product, key_value: Product },
+    Cross {
+        query: PackedProduct,
+        key_value: PackedProduct,
+    },
 }
 
 scratch! {
@@ -102,28 +105,28 @@ impl Attention {
 impl PackedAttention {
     fn new(packing: &Packing, attention: &Attention) -> Result<Self> {
         let config = attention.config();
-        if config.d_memory != config.d_model {
+        if config.d_encoder != config.d_model {
             bail!(
                 "attention: keys are computed from inputs of width {}, but queries from width {}; pack the layer with pack_cross",
-                config.d_memory,
+                config.d_encoder,
                 config.d_model
             );
         }
         let projections = match attention.projections() {
             QueryKeyValue::Separate { query, key, value } => {
                 let parts = [("query", query), ("key", key), ("value", value)];
-                Projections::Input(Product::joined(packing, &parts)?)
+                Projections::Input(PackedProduct::joined(packing, &parts)?)
             }
             QueryKeyValue::QueryKey { query, key } => {
                 // The key twice, so that one product computes all that attention reads.
                 let parts = [("query", query), ("key", key), ("key", key)];
-                Projections::Input(Product::joined(packing, &parts)?)
+                Projections::Input(PackedProduct::joined(packing, &parts)?)
             }
             QueryKeyValue::Fused(fused) => {
-                Projections::Input(Product::new(&packing.at("query_key_value"), fused)?)
+                Projections::Input(PackedProduct::new(&packing.at("query_key_value"), fused)?)
             }
             QueryKeyValue::Query(query) => {
-                Projections::Query(Product::new(&packing.at("query"), query)?)
+                Projections::Query(PackedProduct::new(&packing.at("query"), query)?)
             }
             QueryKeyValue::Latent(latent) => {
                 Projections::Latent(Box::new(PackedLatent::new(packing, attention, latent)?))
@@ -136,9 +139,9 @@ impl PackedAttention {
         let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
             bail!("cross-attention needs separate projections of query, key and value")
         };
-        let projections = Projections::Memory {
-            query: Product::new(&packing.at("query"), query)?,
-            key_value: Product::joined(packing, &[("key", key), ("value", value)])?,
+        let projections = Projections::Cross {
+            query: PackedProduct::new(&packing.at("query"), query)?,
+            key_value: PackedProduct::joined(packing, &[("key", key), ("value", value)])?,
         };
         Self::of_projections(packing, attention, projections)
     }
@@ -150,14 +153,14 @@ impl PackedAttention {
     ) -> Result<Self> {
         Ok(Self {
             projections,
-            output: Product::new(&packing.at("output"), attention.output())?,
+            output: PackedProduct::new(&packing.at("output"), attention.output())?,
             norms: attention.norms.as_ref().map(SpanNorms::new).transpose()?,
             value_norm: attention
                 .value_norm(DType::F32, &Device::Cpu)?
                 .as_ref()
                 .map(row_norm)
                 .transpose()?,
-            positions: Positions::new(packing, attention)?,
+            positions: PackedPositions::new(packing, attention)?,
             sinks: attention.sinks().map(elements).transpose()?,
             config: attention.config().clone(),
             cpu: packing.cpu,
@@ -175,16 +178,16 @@ impl PackedAttention {
         residual: Option<&Value>,
     ) -> Result<Value> {
         check_evaluation(pass.context.train())?;
-        let (pass, asked) = (PackedPass(pass), PackedPass(pass.asked()));
+        let (pass, requested) = (PackedPass(pass), PackedPass(pass.requested()));
         let of = ("attention", self.config.d_model);
-        let dims = match pass.seq() == asked.seq() {
+        let dims = match pass.seq() == requested.seq() {
             true => x.dims().to_vec(),
-            false => vec![asked.batch(), asked.seq(), self.config.d_model],
+            false => vec![requested.batch(), requested.seq(), self.config.d_model],
         };
         let cache = cache.map(|cache| cache.packed(self.config.shared_keys.is_some()));
         let cache = cache.transpose()?;
         x.packed_step(of, dims, residual, |_, x, residual, y| {
-            self.apply_rows(x, residual, (pass, asked), cache, y)
+            self.apply_rows(x, residual, (pass, requested), cache, y)
         })
     }
 
@@ -192,26 +195,28 @@ impl PackedAttention {
         &self,
         x: &Source,
         residual: Option<&[f32]>,
-        (pass, asked): (PackedPass, PackedPass),
+        (pass, requested): (PackedPass, PackedPass),
         cache: Option<&mut PackedLayerCache>,
         y: &mut [f32],
     ) -> Result<()> {
-        let call = Call {
+        let call = AttentionCall {
             x,
             residual,
             pass,
-            asked,
+            requested,
             y,
         };
         let steps = match &self.projections {
-            Projections::Memory { query, key_value } => {
-                return self.attend_memory(query, key_value, cache, call);
+            Projections::Cross { query, key_value } => {
+                return self.attend_cross(query, key_value, cache, call);
             }
             Projections::Input(joined) => {
                 self.joined_steps(joined, self.config.key_width(), pass)?
             }
             Projections::Query(query) => self.joined_steps(query, 0, pass)?,
-            Projections::Latent(latent) => Steps::Latent(latent, self.turning(Turn::Yes, pass)?),
+            Projections::Latent(latent) => {
+                ProjectionSteps::Latent(latent, self.rotation(RotateBy::Position, pass)?)
+            }
         };
         self.attend_own(steps, cache, call)
     }
@@ -255,11 +260,11 @@ impl PackedAttention {
 }
 
 /// A call's arguments: input rows, residual, pass, the pass for requested positions, and output.
-struct Call<'a> {
+struct AttentionCall<'a> {
     x: &'a Source<'a>,
     residual: Option<&'a [f32]>,
     pass: PackedPass<'a>,
-    asked: PackedPass<'a>,
+    requested: PackedPass<'a>,
     y: &'a mut [f32],
 }
 
@@ -268,7 +273,7 @@ impl PackedTogether for PackedAttention {
         let inputs = match &self.projections {
             Projections::Input(projection) | Projections::Query(projection) => projection.bytes(),
             Projections::Latent(latent) => latent.bytes(),
-            Projections::Memory { query, key_value } => query.bytes() + key_value.bytes(),
+            Projections::Cross { query, key_value } => query.bytes() + key_value.bytes(),
         };
         inputs + self.output.bytes()
     }

@@ -43,9 +43,9 @@ pub(crate) struct PackedLayerCache {
     /// Replaces keys and values in latent attention.
     latents: Option<LatentRows>,
     /// The first position whose query needs none of the rows that a window has dropped.
-    dropped_behind: usize,
+    first_complete: usize,
     /// The keys and values of the encoder output, projected once.
-    memory: Option<KeyValuePanels>,
+    encoder: Option<KeyValuePanels>,
     /// Pages for the keys and values of all layers. A step reads one layer after the other.
     pages: LargePages,
 }
@@ -61,14 +61,14 @@ impl PackedLayerCache {
 
     /// Returns an independent copy, with keys and values in `pages`.
     pub fn copy_in(&self, pages: &LargePages) -> Self {
-        let memory = self.memory.as_ref();
+        let encoder = self.encoder.as_ref();
         Self {
             reordering: self.reordering,
             rows: self.rows.clone(),
             own: self.own.as_ref().map(|own| own.copy_in(pages)),
             latents: self.latents.clone(),
-            dropped_behind: self.dropped_behind,
-            memory: memory.map(|memory| memory.copy_in(&LargePages::default())),
+            first_complete: self.first_complete,
+            encoder: encoder.map(|encoder| encoder.copy_in(&LargePages::default())),
             pages: pages.clone(),
         }
     }
@@ -80,7 +80,7 @@ impl PackedLayerCache {
 
     /// Removes all positions and keeps the allocated memory.
     pub fn reset(&mut self) {
-        self.dropped_behind = 0;
+        self.first_complete = 0;
         if let Some(own) = &mut self.own {
             own.reset();
         }
@@ -89,7 +89,7 @@ impl PackedLayerCache {
 
     /// Keeps only the given sequences of the batch, which must rise.
     pub fn keep_sequences(&mut self, sequences: &[usize]) {
-        for panels in self.own.iter_mut().chain(&mut self.memory) {
+        for panels in self.own.iter_mut().chain(&mut self.encoder) {
             panels.keep_sequences(sequences);
         }
         if let Some(latents) = &mut self.latents {
@@ -121,24 +121,24 @@ impl PackedLayerCache {
         if let Some(latents) = &mut self.latents {
             latents.keep_sequences(sequences);
         }
-        match (encoder_rows, &mut self.memory) {
-            (Some(of), Some(memory)) if of.len() < batch => memory.keep_sequences(of),
+        match (encoder_rows, &mut self.encoder) {
+            (Some(of), Some(encoder)) if of.len() < batch => encoder.keep_sequences(of),
             (Some(_), _) => {}
-            (None, memory) => *memory = None,
+            (None, encoder) => *encoder = None,
         }
     }
 
     /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     pub fn lacks(&self, seen: usize) -> bool {
         let own = self.own.as_ref();
-        own.is_some_and(|own| own.positions().start > 0) && seen < self.dropped_behind
+        own.is_some_and(|own| own.positions().start > 0) && seen < self.first_complete
     }
 
     /// Removes all but the first `seen` positions, also if a window has dropped some of these.
     pub fn truncate(&mut self, seen: usize) {
         if seen == 0 {
             // Another prompt may attend to another encoder output.
-            self.memory = None;
+            self.encoder = None;
         }
         if let Some(own) = &mut self.own {
             own.truncate(seen);
@@ -160,7 +160,7 @@ impl PackedLayerCache {
 
     /// # Errors
     /// If cached keys have another shape, for the layer's own positions or for the encoder output.
-    pub fn check(&self, own: Cached, memory: Option<Cached>) -> Result<()> {
+    pub fn check(&self, own: Cached, encoder: Option<Cached>) -> Result<()> {
         let there = |panels: &Option<KeyValuePanels>| {
             let panels = panels.as_ref()?;
             (panels.positions().end > 0).then(|| Cached::Panels(panels.shape()))
@@ -171,11 +171,11 @@ impl PackedLayerCache {
         let latents = latents.map(|rows| Cached::Latents(rows.shape()));
         match (
             there(&self.own).or(rows).or(latents),
-            there(&self.memory),
-            memory,
+            there(&self.encoder),
+            encoder,
         ) {
             (Some(theirs), ..) if theirs != own => Err(misfit(theirs, own)),
-            (_, Some(theirs), Some(memory)) if theirs != memory => Err(misfit(theirs, memory)),
+            (_, Some(theirs), Some(encoder)) if theirs != encoder => Err(misfit(theirs, encoder)),
             _ => Ok(()),
         }
     }
@@ -187,7 +187,7 @@ impl PackedLayerCache {
             let numbers = 2 * shape.batch * shape.n_kv_heads * shape.head_dim;
             panels.positions().len() * numbers * number_size(shape.stored)
         };
-        let panels = self.own.iter().chain(&self.memory).map(of_panels);
+        let panels = self.own.iter().chain(&self.encoder).map(of_panels);
         let latents = self.latents.iter().map(LatentRows::bytes);
         let rows = self.rows.iter().map(KeyValueRows::bytes);
         panels.chain(latents).chain(rows).sum()
@@ -219,7 +219,7 @@ impl PackedLayerCache {
             .get_or_insert_with(|| KeyValuePanels::new_in(shape, pages));
         if let Some(window) = window {
             own.drop_before(seen.saturating_sub(window - 1));
-            self.dropped_behind = seen;
+            self.first_complete = seen;
         }
         OwnKeys::Panels(own)
     }
@@ -235,25 +235,25 @@ impl PackedLayerCache {
     ///
     /// # Errors
     /// If the cached ones belong to an encoder output with another length.
-    pub fn memory(
+    pub fn encoder(
         &mut self,
         shape: PanelShape,
         keys: usize,
         project: impl FnOnce() -> Result<KeyValuePanels>,
     ) -> Result<&KeyValuePanels> {
-        self.memory.take_if(|memory| memory.shape() != shape);
-        let memory = match self.memory.take() {
+        self.encoder.take_if(|encoder| encoder.shape() != shape);
+        let encoder = match self.encoder.take() {
             Some(known) => known,
             None => project()?,
         };
-        let memory = self.memory.insert(memory);
-        let known = memory.positions().end;
+        let encoder = self.encoder.insert(encoder);
+        let known = encoder.positions().end;
         if known != keys {
             bail!(
                 "encoder_hidden_states: has {keys} positions, but the cache holds an encoder output with {known}; reset the cache, or make another with new_cache"
             );
         }
-        Ok(memory)
+        Ok(encoder)
     }
 }
 

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::{Packing, norm::row_norm};
 use crate::config::Precision;
-use crate::layers::own::gemma::Beside;
+use crate::layers::own::gemma::GemmaParts;
 use crate::layers::visit::Visit;
 use crate::layers::{
     Attention, BlockFeedForward, BranchScale, FeedForward, Norm, RelativeBias, Stack, Sublayer,
@@ -87,21 +87,21 @@ impl TransformerBlock {
             let packing = packing.at("cross_attention");
             cross.packed_around(cross.inner().packed_cross(&packing)?)
         });
-        let beside = self.beside.as_deref();
-        let beside = beside.map(|beside| beside.packed(packing).map(Box::new));
+        let gemma = self.gemma.as_deref();
+        let gemma = gemma.map(|gemma| gemma.packed(packing).map(Box::new));
         let network = self.feed_forward.inner();
         let network = network.packed(&packing.at("feed_forward"))?;
         Ok(Self {
             attention: attention.packed_around(inner)?,
             cross_attention: cross.transpose()?,
             feed_forward: self.feed_forward.packed_around(network)?,
-            beside: beside.transpose()?,
+            gemma: gemma.transpose()?,
             ..self.clone()
         })
     }
 }
 
-impl Beside {
+impl GemmaParts {
     fn packed(&self, packing: &Packing) -> Result<Self> {
         let mut packed = self.clone();
         for (role, linear) in packed.linears_mut() {

@@ -7,7 +7,7 @@ use candle_blocks_kernels::rows::{ActivationFunction, Source, elements as rows};
 use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::Result;
 
-use super::linear::{Product, check_inputs, whole_weight};
+use super::linear::{PackedProduct, check_inputs, whole_weight};
 use super::stored::pack_codes;
 use super::{Packing, check_evaluation, elements, with_elements, with_last};
 use crate::config::{Precision, getters};
@@ -31,13 +31,13 @@ pub(crate) struct PackedFeedForward {
     clamp: Option<GateClamp<f32>>,
     /// A gate with a separate weight. `up` and `bias` then belong to the up projection only.
     gate: Option<SeparateGate>,
-    down: Product,
+    down: PackedProduct,
 }
 
 /// A gate whose weight is not joined with the up projection's.
 #[derive(Clone)]
 struct SeparateGate {
-    gate: Product,
+    gate: PackedProduct,
     /// For a sparse gate, the threshold above a row's mean, in standard deviations. Smaller outputs become 0.
     above: Option<f64>,
 }
@@ -73,7 +73,7 @@ impl PackedFeedForward {
             Ok(bias.map(Arc::from))
         };
         let (up, down) = (feed_forward.up(), feed_forward.down());
-        let down = Product::new(&packing.at("down"), down)?;
+        let down = PackedProduct::new(&packing.at("down"), down)?;
         let above = feed_forward.sparsity.map(ops::quantile);
         let gate = feed_forward.gate();
         let joined = match gate.filter(|_| above.is_none()) {
@@ -83,8 +83,8 @@ impl PackedFeedForward {
         let (weight, bias, up_bias, separate) = match joined {
             Some((weight, gate)) => (Arc::new(weight), bias(gate)?, bias(up)?, None),
             None => {
-                let up = Product::new(&packing.at("up"), up)?;
-                let gate = gate.map(|gate| Product::new(&packing.at("gate"), gate));
+                let up = PackedProduct::new(&packing.at("up"), up)?;
+                let gate = gate.map(|gate| PackedProduct::new(&packing.at("gate"), gate));
                 let separate = gate.transpose()?.map(|gate| SeparateGate { gate, above });
                 (up.weight().clone(), up.bias().cloned(), None, separate)
             }

@@ -10,11 +10,11 @@ use half::bf16;
 pub(super) struct LatentRows {
     shape: PanelShape,
     positions: usize,
-    sequences: Vec<Numbers>,
+    sequences: Vec<LatentElements>,
 }
 
 #[derive(Clone, Debug)]
-enum Numbers {
+enum LatentElements {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
 }
@@ -23,8 +23,8 @@ impl LatentRows {
     /// Creates empty rows for one head with this shape.
     pub fn new(shape: PanelShape) -> Self {
         let empty = || match shape.stored {
-            OperandFormat::F32 => Numbers::F32(Vec::new()),
-            OperandFormat::Bf16 => Numbers::Bf16(Vec::new()),
+            OperandFormat::F32 => LatentElements::F32(Vec::new()),
+            OperandFormat::Bf16 => LatentElements::Bf16(Vec::new()),
         };
         Self {
             shape,
@@ -48,9 +48,9 @@ impl LatentRows {
     }
 
     pub fn bytes(&self) -> usize {
-        let bytes = |numbers: &Numbers| match numbers {
-            Numbers::F32(numbers) => size_of_val(&numbers[..]),
-            Numbers::Bf16(numbers) => size_of_val(&numbers[..]),
+        let bytes = |numbers: &LatentElements| match numbers {
+            LatentElements::F32(numbers) => size_of_val(&numbers[..]),
+            LatentElements::Bf16(numbers) => size_of_val(&numbers[..]),
         };
         self.sequences.iter().map(bytes).sum()
     }
@@ -69,8 +69,8 @@ impl LatentRows {
         let new = rows.chunks_exact(each.max(1));
         for (numbers, new) in self.sequences.iter_mut().zip(new) {
             match numbers {
-                Numbers::F32(numbers) => numbers.extend_from_slice(new),
-                Numbers::Bf16(numbers) => {
+                LatentElements::F32(numbers) => numbers.extend_from_slice(new),
+                LatentElements::Bf16(numbers) => {
                     numbers.extend(new.iter().map(|&x| bf16::from_f32(x)));
                 }
             }
@@ -86,8 +86,8 @@ impl LatentRows {
         for (y, numbers) in y.chunks_exact_mut(of_sequence.max(1)).zip(&self.sequences) {
             let n_threads = threads::threads_for(of_sequence, cpu.threads);
             threads::for_chunks(n_threads, y, TASK, |start, y| match numbers {
-                Numbers::F32(numbers) => y.copy_from_slice(&numbers[start..start + y.len()]),
-                Numbers::Bf16(numbers) => {
+                LatentElements::F32(numbers) => y.copy_from_slice(&numbers[start..start + y.len()]),
+                LatentElements::Bf16(numbers) => {
                     for (y, x) in y.iter_mut().zip(&numbers[start..]) {
                         *y = x.to_f32();
                     }
@@ -98,7 +98,7 @@ impl LatentRows {
 
     /// Keeps the given sequences, in this order. A sequence that occurs several times is copied.
     pub fn keep_sequences(&mut self, sequences: &[usize]) {
-        let mut old: Vec<Option<Numbers>> = self.sequences.drain(..).map(Some).collect();
+        let mut old: Vec<Option<LatentElements>> = self.sequences.drain(..).map(Some).collect();
         for (i, &of) in sequences.iter().enumerate() {
             let is_last = !sequences[i + 1..].contains(&of);
             let taken = match is_last {
@@ -116,8 +116,8 @@ impl LatentRows {
         let n = self.positions * self.shape.head_dim;
         for numbers in &mut self.sequences {
             match numbers {
-                Numbers::F32(numbers) => numbers.truncate(n),
-                Numbers::Bf16(numbers) => numbers.truncate(n),
+                LatentElements::F32(numbers) => numbers.truncate(n),
+                LatentElements::Bf16(numbers) => numbers.truncate(n),
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::memory::check_packing;
 
 /// The product with one packed weight, or with several weights that share an input.
 #[derive(Clone, Debug)]
-pub(super) struct Product {
+pub(super) struct PackedProduct {
     /// One weight, or several in different formats or orders, whose outputs lie side by side.
     weights: Vec<Packed>,
     pub(super) bias: Option<Arc<[f32]>>,
@@ -29,7 +29,7 @@ scratch! {
 
 packs!(Linear);
 
-impl Product {
+impl PackedProduct {
     pub fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
         let bias = linear.bias().map(elements).transpose()?.map(Arc::from);
         match packing.codes_of(linear) {
@@ -183,7 +183,7 @@ pub(super) fn add_residual(
 impl Linear {
     /// Returns the layer with its adapter merged in and its weight packed.
     pub(crate) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let product = Product::new(packing, self)?;
+        let product = PackedProduct::new(packing, self)?;
         let bias = product.bias.as_deref();
         let bias = bias.map(|bias| Tensor::new(bias, &Device::Cpu));
         let weight = product.weights[0].clone();

@@ -8,7 +8,7 @@ use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, products::WeightFormat};
 use candle_core::Result;
 
-use super::linear::{Product, add_residual};
+use super::linear::{PackedProduct, add_residual};
 use super::{PackedFeedForward, Packing, check_evaluation, elements};
 use crate::config::{Precision, RoutingConfig, RoutingScores, RoutingWeights, Weighted};
 use crate::layers::visit::PackedTogether;
@@ -19,7 +19,7 @@ use crate::ops::Value;
 /// not change which experts it selects.
 #[derive(Clone, Debug)]
 pub(crate) struct PackedMixture {
-    router: Product,
+    router: PackedProduct,
     correction: Option<Vec<f32>>,
     experts: Vec<Arc<PackedFeedForward>>,
     shared: Option<SharedExpert>,
@@ -32,7 +32,7 @@ pub(crate) struct PackedMixture {
 #[derive(Clone, Debug)]
 struct SharedExpert {
     feed_forward: Arc<PackedFeedForward>,
-    gate: Option<Product>,
+    gate: Option<PackedProduct>,
 }
 
 scratch!(INPUT_ROWS);
@@ -45,7 +45,7 @@ impl PackedTogether for PackedMixture {
     fn bytes(&self) -> usize {
         // The experts are layers themselves, and count separately.
         let gate = self.shared.as_ref().and_then(|shared| shared.gate.as_ref());
-        self.router.bytes() + gate.map_or(0, Product::bytes)
+        self.router.bytes() + gate.map_or(0, PackedProduct::bytes)
     }
 }
 
@@ -62,9 +62,11 @@ impl MixtureOfExperts {
         let shared = shared.map(|of| of.packed(&packing.at("shared")).map(Box::new));
         let shared = shared.transpose()?;
         let gate = self.shared_gate.as_ref();
-        let gate = gate.map(|gate| Product::new(&exact, gate)).transpose()?;
+        let gate = gate
+            .map(|gate| PackedProduct::new(&exact, gate))
+            .transpose()?;
         let packed = PackedMixture {
-            router: Product::new(&exact, &self.router)?,
+            router: PackedProduct::new(&exact, &self.router)?,
             correction: self.correction.as_ref().map(elements).transpose()?,
             experts: experts.iter().flat_map(|of| of.packed.clone()).collect(),
             shared: shared

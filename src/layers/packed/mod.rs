@@ -34,7 +34,6 @@ mod attention;
 mod cache;
 mod compose;
 mod feed_forward;
-mod kept;
 mod key_value_rows;
 mod latents;
 mod linear;
@@ -42,13 +41,14 @@ mod mixture;
 mod norm;
 mod pass;
 mod stored;
+mod unpadded_rows;
 
 pub(crate) use attention::PackedAttention;
 pub(crate) use cache::PackedLayerCache;
 pub(crate) use feed_forward::PackedFeedForward;
-pub(crate) use kept::Kept;
 pub(crate) use mixture::PackedMixture;
 pub(crate) use pass::PassTables;
+pub(crate) use unpadded_rows::UnpaddedRows;
 
 /// The format for packed weights, the memory for them, and the CPU to compute on.
 #[derive(Clone)]

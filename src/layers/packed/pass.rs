@@ -5,7 +5,7 @@ use std::{cell::OnceCell, sync::Arc};
 use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, TensorId};
 
-use super::{additive::Additive, kept::Kept};
+use super::{additive::Additive, unpadded_rows::UnpaddedRows};
 use crate::config::{DisentangledConfig, RotaryConfig, getters};
 use crate::layers::{AlibiKey, DistanceRows, Memo, Pass, RotaryTables, TemperatureKey};
 
@@ -16,9 +16,9 @@ pub(super) struct PackedPass<'p>(pub &'p Pass<'p>);
 /// The masks and tables of a pass in the form that the kernels read. Each is computed once.
 #[derive(Default)]
 pub(crate) struct PassTables {
-    marks: OnceCell<Option<Vec<u8>>>,
+    mask_bytes: OnceCell<Option<Vec<u8>>>,
     additive: Memo<TensorId, Arc<Additive>>,
-    memory: OnceCell<PackedMemory>,
+    encoder: OnceCell<PackedEncoderOutput>,
     tables: Memo<RotaryConfig, Arc<Tables>>,
     temperatures: Memo<TemperatureKey, Option<Arc<Tables>>>,
     alibi: Memo<AlibiKey, Arc<Additive>>,
@@ -27,13 +27,13 @@ pub(crate) struct PassTables {
 }
 
 /// The encoder output for every cross-attention of a pass.
-pub(crate) struct PackedMemory {
-    /// `[batch, keys, d_memory]`.
+pub(crate) struct PackedEncoderOutput {
+    /// `[batch, keys, d_encoder]`.
     pub hidden_states: Tensor,
     pub keys: usize,
     /// `[batch, keys]`, 1 = keep.
     pub keep: Option<Tensor>,
-    pub marks: Option<Vec<u8>>,
+    pub mask_bytes: Option<Vec<u8>>,
     /// Added to the scores of every block.
     pub additive: Option<Additive>,
 }
@@ -70,7 +70,7 @@ impl<'p> PackedPass<'p> {
     /// Returns the new positions of each sequence.
     pub fn queries(self) -> Sequences<'p> {
         match &self.0.kept {
-            Some(Kept { starts, .. }) => Sequences::Ragged { starts },
+            Some(UnpaddedRows { starts, .. }) => Sequences::Ragged { starts },
             None => self.keys(self.0.seq),
         }
     }
@@ -87,12 +87,12 @@ impl<'p> PackedPass<'p> {
     ///
     /// # Errors
     /// If the mask has another shape.
-    pub fn marks(self) -> Result<Option<&'p [u8]>> {
+    pub fn mask_bytes(self) -> Result<Option<&'p [u8]>> {
         self.0.check_keep()?;
         if self.0.kept.is_some() {
             return Ok(None);
         }
-        let cell = &self.0.packed.marks;
+        let cell = &self.0.packed.mask_bytes;
         if cell.get().is_none() {
             let made = self.keep().map(elements).transpose()?;
             let _ = cell.set(made);
@@ -103,20 +103,20 @@ impl<'p> PackedPass<'p> {
     /// Returns the encoder output for cross-attention.
     ///
     /// # Errors
-    /// Same as [`Pass::memory`] and [`Additive::new`].
-    pub fn memory(self) -> Result<&'p PackedMemory> {
-        if let Some(known) = self.0.packed.memory.get() {
+    /// Same as [`Pass::encoder_output`] and [`Additive::new`].
+    pub fn encoder_output(self) -> Result<&'p PackedEncoderOutput> {
+        if let Some(known) = self.0.packed.encoder.get() {
             return Ok(known);
         }
-        let memory = self.0.memory()?;
-        let made = PackedMemory {
-            hidden_states: memory.hidden_states.clone(),
-            keys: memory.keys,
-            keep: memory.keep.map(|keep| keep.host.clone()),
-            marks: memory.keep.map(|keep| elements(&keep.host)).transpose()?,
-            additive: memory.additive.map(Additive::new).transpose()?,
+        let encoder = self.0.encoder_output()?;
+        let made = PackedEncoderOutput {
+            hidden_states: encoder.hidden_states.clone(),
+            keys: encoder.keys,
+            keep: encoder.keep.map(|keep| keep.host.clone()),
+            mask_bytes: encoder.keep.map(|keep| elements(&keep.host)).transpose()?,
+            additive: encoder.additive.map(Additive::new).transpose()?,
         };
-        Ok(self.0.packed.memory.get_or_init(|| made))
+        Ok(self.0.packed.encoder.get_or_init(|| made))
     }
 
     /// Returns the cosines and sines for this pass's positions.

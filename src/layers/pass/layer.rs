@@ -13,7 +13,7 @@ pub(crate) struct Layer {
     /// The per-layer input.
     pub input: Option<Value>,
     /// True if the layer computes output only for each sequence's last position.
-    pub asks_last: bool,
+    pub only_last: bool,
 }
 
 /// The keys and values for a pass's queries.
@@ -38,21 +38,21 @@ impl Pass<'_> {
     pub fn layer_input(&self) -> Result<Value> {
         let input = self.layer.borrow().input.clone();
         let none = "layer input: the block needs a per-layer input, which its stack computes; run the block in its stack";
-        self.asked_rows(input.ok_or_else(|| candle_core::Error::msg(none))?)
+        self.requested_rows(input.ok_or_else(|| candle_core::Error::msg(none))?)
     }
 
     /// Returns the pass for the positions whose output the current layer computes: this pass, or the pass for only
     /// the last positions.
-    pub fn asked(&self) -> &Self {
+    pub fn requested(&self) -> &Self {
         match &self.last {
-            Some(last) if self.layer.borrow().asks_last => last,
+            Some(last) if self.layer.borrow().only_last => last,
             _ => self,
         }
     }
 
     /// Selects the rows at the requested positions.
-    pub fn asked_rows(&self, rows: Value) -> Result<Value> {
-        match self.asked().seq == self.seq {
+    pub fn requested_rows(&self, rows: Value) -> Result<Value> {
+        match self.requested().seq == self.seq {
             true => Ok(rows),
             false => rows.last_of_each(self.seq),
         }

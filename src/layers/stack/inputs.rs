@@ -37,7 +37,7 @@ impl Stack {
         let is_shared = self.blocks.iter().any(|block| reads(block) == Some(layer));
         pass.begin(Layer {
             shared_as: is_shared.then_some(layer),
-            asks_last: layer + 1 == self.layers.len(),
+            only_last: layer + 1 == self.layers.len(),
             input: inputs.map(|all| all.columns(layer * width..(layer + 1) * width)),
         });
         Ok(())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::Array;
-use crate::ops::adamw::{Moments, Step};
+use crate::ops::adamw::{Moments, ParameterStep};
 
 /// The maximum element count in one array. A larger tensor stays alone. A step holds about eight arrays with this
 /// length besides the moments, half a gigabyte in f32. Each operation then moves about 200 MB, beside which its
@@ -17,8 +17,8 @@ use crate::ops::adamw::{Moments, Step};
 pub(in crate::ops) const TOGETHER: usize = 16 * 1024 * 1024;
 
 /// Updates parameters and their moments by one step, with at most `most` elements in one array.
-pub(in crate::ops) fn adamw(steps: Vec<Step>, most: usize) -> Result<()> {
-    let kind = |step: &Step| {
+pub(in crate::ops) fn adamw(steps: Vec<ParameterStep>, most: usize) -> Result<()> {
+    let kind = |step: &ParameterStep| {
         let (dtype, location) = (step.parameter.dtype(), step.parameter.device().location());
         let kind = (dtype, location, step.update);
         (kind, step.parameter.elem_count())
@@ -56,7 +56,7 @@ fn flat<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Array> {
 }
 
 /// Returns all moments, concatenated: the last step's arrays, if it updated the same parameters.
-fn moments(of: &[Step]) -> Result<[Array; 2]> {
+fn moments(of: &[ParameterStep]) -> Result<[Array; 2]> {
     let mut parts = Vec::with_capacity(of.len());
     for step in of {
         match &*step.moments {
@@ -84,7 +84,7 @@ fn moments(of: &[Step]) -> Result<[Array; 2]> {
 }
 
 /// Updates parameters with the same type that all take the same step.
-fn step_together(steps: Vec<Step>) -> Result<()> {
+fn step_together(steps: Vec<ParameterStep>) -> Result<()> {
     let update = steps[0].update;
     let [first, second] = moments(&steps)?;
     // Factors are combined, and applied in the moments' type: candle rounds them to the array's type.

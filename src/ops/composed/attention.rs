@@ -5,12 +5,12 @@ use candle_core::Result;
 use crate::ops::attention::{Mixing, four};
 use crate::ops::constants::Hidden;
 use crate::ops::relative_scores::Term;
-use crate::ops::softmax::Scores;
+use crate::ops::softmax::SoftmaxInput;
 use crate::ops::tape::Slot;
 
 use super::elements::dropped;
 use super::softmax::{slope, softmax};
-use super::{Array, Composed, Pass, Taped};
+use super::{Array, BackwardPass, Composed, Taped};
 
 impl Taped<Composed> {
     pub(in crate::ops) fn attend(
@@ -58,9 +58,9 @@ impl Taped<Composed> {
             }));
         }
         let [query, key, value] =
-            operands.map(|(of, heads, seq)| Heads::new(of, [batch, seq, heads]));
+            operands.map(|(of, heads, seq)| ComposedHeads::new(of, [batch, seq, heads]));
         let (dtype, device) = (self.dtype(), self.data.device());
-        let attention = Attention {
+        let attention = ComposedAttention {
             query: query?,
             key: key?,
             value: value?,
@@ -86,12 +86,12 @@ impl Taped<Composed> {
 }
 
 /// Queries, keys or values, head by head.
-struct Heads {
+struct ComposedHeads {
     data: Array, // [batch, heads, seq, head_dim]
     slot: Slot,
 }
 
-impl Heads {
+impl ComposedHeads {
     fn new(of: &Taped<Composed>, [batch, seq, heads]: [usize; 3]) -> Result<Self> {
         let (width, columns) = (of.slot.width, &of.slot.columns);
         let head_dim = columns.len() / heads;
@@ -111,10 +111,10 @@ impl Heads {
     }
 }
 
-struct Attention {
-    query: Heads,
-    key: Heads,
-    value: Heads,
+struct ComposedAttention {
+    query: ComposedHeads,
+    key: ComposedHeads,
+    value: ComposedHeads,
     scale: f64,
     soft_cap: Option<f64>,
     hidden: Hidden,
@@ -124,7 +124,7 @@ struct Attention {
     dropout: Option<(Array, f64)>,
 }
 
-impl Attention {
+impl ComposedAttention {
     /// Returns the probabilities `[batch, n_heads, queries, keys]` before dropout, with the sinks as an additional
     /// last key, and the soft cap's `tanh`.
     fn probabilities(&self) -> Result<(Array, Option<Array>)> {
@@ -155,8 +155,8 @@ impl Attention {
             scores = Array::cat(&[scores, sinks], 3)?;
         }
         let scores_are = match self.hidden.all_see {
-            true => Scores::Finite,
-            false => Scores::Any,
+            true => SoftmaxInput::Finite,
+            false => SoftmaxInput::Any,
         };
         Ok((softmax(&scores, scores_are)?, bent))
     }
@@ -203,7 +203,7 @@ impl Attention {
         heads.transpose(1, 2)?.reshape(&[batch, seq, n * head_dim])
     }
 
-    fn backward(&self, pass: &mut Pass<Composed>, dy: &Array) -> Result<()> {
+    fn backward(&self, pass: &mut BackwardPass<Composed>, dy: &Array) -> Result<()> {
         let [batch, n_heads, queries, keys] = self.sizes();
         let (p, bent) = self.probabilities()?;
         let operands = [&self.query, &self.key, &self.value];

@@ -21,11 +21,11 @@ pub(crate) struct Blocks {
     /// Places per block.
     pub size: usize,
     /// The choices' order, or `None` if each choice is a separate block, in row order.
-    order: Option<Order>,
+    order: Option<ChoiceOrder>,
 }
 
 #[derive(Clone)]
-struct Order {
+struct ChoiceOrder {
     /// The choice at each place. Empty places hold the first choice.
     choices: Array,
     /// A mask (u8) for places that are not empty, `[places, 1]`.
@@ -117,7 +117,7 @@ impl Blocks {
             .mul(&chosen)?
             .sum(1)?
             .reshape(&[n_chunks * chunk])?;
-        let order = Order {
+        let order = ChoiceOrder {
             choices: choice.reshape(&[n_blocks * size])?.to_dtype(DType::U32)?,
             filled,
             places: place.narrow(0, 0, n)?.to_dtype(DType::U32)?,

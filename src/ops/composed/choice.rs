@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::Array;
 use crate::config::{ExpertGroups, RoutingConfig};
-use crate::ops::{composed::Composed, experts::Columns, tape::Engine, value::Value};
+use crate::ops::{composed::Composed, experts::ExpertColumns, tape::Engine, value::Value};
 
 /// Constants for expert selection on a device.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Chooser {
         scores: &Value,
         correction: Option<&Tensor>,
         config: &RoutingConfig,
-    ) -> Result<Columns> {
+    ) -> Result<ExpertColumns> {
         let Some(scores) = Composed::of(scores) else {
             bail!("scores on the CPU do not fit a selection on a device");
         };
@@ -43,7 +43,7 @@ impl Chooser {
         }
         let order = self.ranks(&scores)?.argsort()?;
         let chosen = order.narrow(1, 0, config.top_k)?.contiguous()?;
-        Ok(Columns::Device(chosen))
+        Ok(ExpertColumns::Device(chosen))
     }
 
     /// Counts how many elements in the row precede each: larger ones, and equal ones to the left.
@@ -151,7 +151,7 @@ mod tests {
                 let chooser = Chooser::new(n, &Device::Cpu).unwrap();
                 let correcting = tensor(&correction, &[n]);
                 let columns = chooser.choose(&value, Some(&correcting), &config).unwrap();
-                let Columns::Device(found) = columns else {
+                let ExpertColumns::Device(found) = columns else {
                     panic!("columns of the host");
                 };
                 let found = found.tensor().to_vec2::<u32>().unwrap();

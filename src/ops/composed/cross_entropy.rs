@@ -4,7 +4,7 @@ use candle_core::Result;
 
 use super::softmax::softmax;
 use super::{Array, Composed, Taped};
-use crate::ops::softmax::Scores;
+use crate::ops::softmax::SoftmaxInput;
 
 impl Taped<Composed> {
     /// Computes the mean loss over rows of logits, `counted` of which have a class.
@@ -25,10 +25,10 @@ impl Taped<Composed> {
         let losses = shifted.exp()?.sum(1)?.log()?.sub(&shifted.gather(&ids)?)?;
         let mean = weights.transpose(0, 1)?.matmul(&losses)?.reshape(&[])?;
         // `(softmax(x) - 1 at the class) · weight`
-        let step = move |pass: &mut super::Pass<Composed>, dy: Array| {
+        let step = move |pass: &mut super::BackwardPass<Composed>, dy: Array| {
             let minus_one = Array::filled(-1.0, &[n_rows, 1], x.dtype(), x.device())?;
             let factor = weights.mul(&dy.to_dtype(x.dtype())?)?;
-            let dx = softmax(&x, Scores::Any)?.scatter_add(&ids, &minus_one)?;
+            let dx = softmax(&x, SoftmaxInput::Any)?.scatter_add(&ids, &minus_one)?;
             pass.add(&slot, dx.mul(&factor)?.to_dtype(dtype)?)
         };
         Ok(self.computed((mean.to_dtype(dtype)?, vec![]), &[self.slot.place], step))

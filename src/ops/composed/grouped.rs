@@ -6,7 +6,7 @@ use super::{Array, Composed, Taped, blocks::Blocks};
 use crate::config::Precision;
 use crate::ops::constants::Constants;
 use crate::ops::cpu::{Backend, Route, backend, route};
-use crate::ops::{experts::Columns, tape::Slot, value::Value};
+use crate::ops::{experts::ExpertColumns, tape::Slot, value::Value};
 
 /// Returns whether candle has a kernel that multiplies rows in this type by their experts' weights `[experts, d_out,
 /// d_in]`.
@@ -66,12 +66,12 @@ impl Groups {
 
     /// Groups choices among `n_experts` experts.
     pub fn of(
-        choices: &Columns,
+        choices: &ExpertColumns,
         n_experts: usize,
         by_kernel: bool,
         constants: &Constants,
     ) -> Result<Self> {
-        let Columns::Device(choices) = choices else {
+        let ExpertColumns::Device(choices) = choices else {
             bail!("experts on the host do not fit a selection on a device");
         };
         let n = choices.tensor().elem_count();

@@ -13,7 +13,7 @@ impl Taped<Composed> {
         let mean = squares.sum(1)?.sum(0)?.reshape(&[])?.affine(1.0 / n, 0.0)?;
         let slots = [self.slot.clone(), target.slot.clone()];
         let asks = [self.slot.place, target.slot.place];
-        let step = move |pass: &mut super::Pass<Composed>, dy: Array| {
+        let step = move |pass: &mut super::BackwardPass<Composed>, dy: Array| {
             for (slot, factor) in slots.iter().zip([2.0 / n, -2.0 / n]) {
                 if slot.place.is_some() {
                     let factor = dy.to_dtype(difference.dtype())?.affine(factor, 0.0)?;

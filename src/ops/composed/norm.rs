@@ -14,7 +14,7 @@ impl Taped<Composed> {
         config: &NormConfig,
     ) -> Result<Self> {
         let (of_weight, of_bias) = (self.place(weight), bias.and_then(|bias| self.place(bias)));
-        let norm = Norm {
+        let norm = ComposedNorm {
             config: *config,
             dtype: self.dtype(),
             gain: gain(&Array::of(weight), config)?,
@@ -48,14 +48,14 @@ impl Taped<Composed> {
 }
 
 /// A norm's kind, and its gain in f32 or f64.
-struct Norm {
+struct ComposedNorm {
     config: NormConfig,
     /// The rows' type.
     dtype: DType,
     gain: Array,
 }
 
-impl Norm {
+impl ComposedNorm {
     fn forward(&self, x: &Array, bias: Option<&Array>) -> Result<Array> {
         if x.is_empty() {
             return Ok(x.clone());

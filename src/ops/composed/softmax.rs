@@ -3,10 +3,10 @@
 use candle_core::{DType, Result};
 
 use super::{Array, Composed, Taped};
-use crate::ops::softmax::Scores;
+use crate::ops::softmax::SoftmaxInput;
 
 impl Taped<Composed> {
-    pub(in crate::ops) fn softmax(&self, scores: Scores) -> Result<Self> {
+    pub(in crate::ops) fn softmax(&self, scores: SoftmaxInput) -> Result<Self> {
         let (slot, dtype) = (self.slot.clone(), self.dtype());
         let y = softmax(&self.view()?.widened()?, scores)?;
         let kept = y.clone();
@@ -36,11 +36,11 @@ impl Taped<Composed> {
 }
 
 /// Computes the softmax over the last dimension. A row with only `-inf` gives zeros.
-pub(super) fn softmax(x: &Array, scores: Scores) -> Result<Array> {
+pub(super) fn softmax(x: &Array, scores: SoftmaxInput) -> Result<Array> {
     if x.is_empty() {
         return Ok(x.clone()); // candle has no maximum over no elements
     }
-    if scores == Scores::Finite && x.dtype() != DType::F64 {
+    if scores == SoftmaxInput::Finite && x.dtype() != DType::F64 {
         return x.softmax();
     }
     let max = x.max()?;

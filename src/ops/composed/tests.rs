@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::config::{Activation, NormConfig, NormWeight, Precision, RotaryPairing, Visibility};
 use crate::ops::constants::Constants;
-use crate::ops::{self, Mixing, Relative, Route, Scores, Value, Visible, XieluNumbers};
+use crate::ops::{self, Mixing, Relative, Route, SoftmaxInput, Value, Visible, XieluNumbers};
 
 /// Returns a tensor as a composed value on the CPU.
 fn on(x: &Tensor) -> Value {
@@ -199,7 +199,7 @@ fn softmax_agrees() {
     let x = random(&[3, 9], 0.0, 2.0, 6);
     let fused = |a: &[Tensor]| ops::softmax(&a[0]);
     compare(&TYPES, "softmax", &[x], &fused, &|a| {
-        on(&a[0]).softmax(Scores::Any)?.tensor()
+        on(&a[0]).softmax(SoftmaxInput::Any)?.tensor()
     });
 }
 
@@ -450,7 +450,7 @@ fn a_row_of_minus_infinity_is_zero_with_a_finite_gradient() {
         &Device::Cpu,
     )
     .unwrap();
-    let y = on(&x).softmax(Scores::Any).unwrap().tensor().unwrap();
+    let y = on(&x).softmax(SoftmaxInput::Any).unwrap().tensor().unwrap();
     assert_eq!(numbers(&y)[..3], [0.0; 3]);
     let dx = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let dx = numbers(dx.get(&x).unwrap());

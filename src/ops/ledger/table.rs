@@ -11,14 +11,14 @@ use crate::ops::cpu::Backend;
 const TABLE: &str = include_str!("candle-0.11.1.txt");
 
 /// An operation's verdict for each backend, and the place in the backend's sources.
-struct Line {
+struct Verdict {
     verdicts: [&'static str; 2],
     places: [&'static str; 2],
     note: &'static str,
 }
 
-fn lines() -> &'static HashMap<(&'static str, &'static str), Line> {
-    static LINES: OnceLock<HashMap<(&str, &str), Line>> = OnceLock::new();
+fn lines() -> &'static HashMap<(&'static str, &'static str), Verdict> {
+    static LINES: OnceLock<HashMap<(&str, &str), Verdict>> = OnceLock::new();
     LINES.get_or_init(|| {
         let mut all = HashMap::new();
         for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
@@ -27,7 +27,7 @@ fn lines() -> &'static HashMap<(&'static str, &'static str), Line> {
                 continue;
             };
             for types in types.split_whitespace() {
-                let line = Line {
+                let line = Verdict {
                     verdicts: [cuda, metal],
                     places: [cuda_place, metal_place],
                     note,

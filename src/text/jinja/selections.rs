@@ -9,11 +9,11 @@ use super::failed;
 use super::operators::{is_hashable, ordering};
 use super::python::text;
 
-type Given = Rest<ValueOrKwargs>;
+type FilterArguments = Rest<ValueOrKwargs>;
 
 /// Adds the filters to an environment.
 pub(super) fn add(environment: &mut Environment) {
-    environment.add_filter("unique", |value: Value, args: Given| {
+    environment.add_filter("unique", |value: Value, args: FilterArguments| {
         let keys = named(args, &["case_sensitive", "attribute"])?;
         let mut known: Vec<Value> = Vec::new();
         let mut kept = Vec::new();
@@ -29,13 +29,13 @@ pub(super) fn add(environment: &mut Environment) {
         }
         Ok(Value::from(kept))
     });
-    environment.add_filter("sort", |value: Value, args: Given| {
+    environment.add_filter("sort", |value: Value, args: FilterArguments| {
         let args = named(args, &["reverse", "case_sensitive", "attribute"])?;
         let order = direction(&args)?;
         sorted(value, &args, order).map(Value::from)
     });
     for (name, order) in [("min", Ordering::Less), ("max", Ordering::Greater)] {
-        environment.add_filter(name, move |value: Value, args: Given| {
+        environment.add_filter(name, move |value: Value, args: FilterArguments| {
             let args = named(args, &["case_sensitive", "attribute"])?;
             Ok::<_, Error>(
                 sorted(value, &args, order)?
@@ -45,7 +45,7 @@ pub(super) fn add(environment: &mut Environment) {
             )
         });
     }
-    environment.add_filter("dictsort", |value: &Value, args: Given| {
+    environment.add_filter("dictsort", |value: &Value, args: FilterArguments| {
         let args = named(args, &["case_sensitive", "by", "reverse"])?;
         let attribute = match args.get::<Option<&str>>("by")? {
             None | Some("key") => "0",
@@ -119,7 +119,7 @@ fn key(item: &Value, keys: &Kwargs) -> Result<Value, Error> {
 }
 
 /// Converts positional arguments to named ones.
-fn named(args: Given, names: &[&'static str]) -> Result<Kwargs, Error> {
+fn named(args: FilterArguments, names: &[&'static str]) -> Result<Kwargs, Error> {
     let args = args.into_values();
     let (placed, named): (&[Value], Kwargs) = from_args(&args)?;
     if placed.len() > names.len() {

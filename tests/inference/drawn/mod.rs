@@ -128,10 +128,10 @@ impl Draws {
             Visibility::Causal,
             Visibility::Bidirectional,
         ]);
-        let d_memory = self.one_in(4).then(|| self.of(&[6, 10, d_model]));
+        let d_encoder = self.one_in(4).then(|| self.of(&[6, 10, d_model]));
         let n_heads = self.of(&[1, 2, 3, 4, 6]);
         let blocks = (0..n_blocks)
-            .map(|_| self.block(d_model, n_heads, visibility, d_memory))
+            .map(|_| self.block(d_model, n_heads, visibility, d_encoder))
             .collect::<Vec<_>>();
         let final_norm = self.one_in(2).then(|| self.norm(d_model));
         let mut stack = StackConfig::new(blocks, final_norm);
@@ -156,7 +156,7 @@ impl Draws {
             }
             stack.relative_bias = Some(bias);
         }
-        if visibility == Visibility::Bidirectional && d_memory.is_none() && self.one_in(3) {
+        if visibility == Visibility::Bidirectional && d_encoder.is_none() && self.one_in(3) {
             stack = self.disentangled(stack);
         }
         for block in &mut stack.blocks {
@@ -238,7 +238,7 @@ impl Draws {
         d_model: usize,
         n_heads: usize,
         visibility: Visibility,
-        d_memory: Option<usize>,
+        d_encoder: Option<usize>,
     ) -> BlockConfig {
         let placements = [
             NormPlacement::Pre,
@@ -253,8 +253,10 @@ impl Draws {
         let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
         block.attention_placement = self.of(&placements);
         block.feed_forward_placement = self.of(&placements);
-        if let Some(d_memory) = d_memory {
-            let cross = self.attention(d_model, n_heads).with_memory(d_memory);
+        if let Some(d_encoder) = d_encoder {
+            let cross = self
+                .attention(d_model, n_heads)
+                .with_encoder_width(d_encoder);
             block.cross_attention = Some(cross);
         } else if self.one_in(3) {
             block.topology =

@@ -41,7 +41,7 @@ impl Draws {
             positions,
             memory: cross.map(|cross| {
                 let keys = 1 + self.below(6);
-                let states = self.tensor(&[batch, keys, cross.d_memory]);
+                let states = self.tensor(&[batch, keys, cross.d_encoder]);
                 let keep = self.one_in(2).then(|| self.marks(batch, keys));
                 (states, keep)
             }),
@@ -252,7 +252,7 @@ impl Request {
         if let Some((states, keep)) = &self.memory {
             let keys = states.dims()[1];
             let mask = marks(keep, keys, 0, keys);
-            context = context.with_memory(states.to_dtype(dtype).unwrap(), mask);
+            context = context.with_encoder_output(states.to_dtype(dtype).unwrap(), mask);
         }
         if let Some(words) = &self.words {
             let words = words.narrow(1, at, n).unwrap();

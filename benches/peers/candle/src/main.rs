@@ -13,15 +13,15 @@ use candle_transformers::models::{
     bert::{BertEncoder, Config as BertConfig},
     llama::{Cache, Llama, LlamaConfig},
 };
-use protocol::{Case, Run, Simply, Task, serve};
+use protocol::{Case, Run, Simply, HeadTask, serve};
 use serde_json::Value;
 
 fn main() -> Result<()> {
     let settings = "candle-nn's layers, candle-transformers' BertEncoder, BertModel and Llama, also of quantized files, its defaults";
     serve("candle", "0.11.1", settings, |task| match task {
-        Task::Layers(case) => load(case),
-        Task::Texts(task) => texts::load(task),
-        Task::Generation(task) => generation::load(task),
+        HeadTask::Layers(case) => load(case),
+        HeadTask::Texts(task) => texts::load(task),
+        HeadTask::Generation(task) => generation::load(task),
     })
 }
 

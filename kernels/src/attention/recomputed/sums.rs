@@ -7,7 +7,7 @@ use crate::threads::Shared;
 use crate::vectors::{Element, Stored};
 
 /// Gradients that several tasks add to.
-pub(super) struct Sums<'a, T> {
+pub(super) struct SharedGradients<'a, T> {
     pub biases: Vec<BiasGradient<'a, T>>,
     /// A value per query head.
     pub sinks: Option<Shared<'a, T>>,
@@ -22,7 +22,7 @@ pub(super) struct BiasGradient<'a, T> {
 impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     /// Returns how many tasks may run concurrently. If sequences share a gradient, the same task adds to it in
     /// sequence order. If heads share one, a single task adds to it.
-    pub(super) fn at_once(&self, sums: &Sums<T>) -> usize {
+    pub(super) fn at_once(&self, sums: &SharedGradients<T>) -> usize {
         let (batch, n_heads) = (self.of.batch, self.of.key.heads);
         let mut biases = sums.biases.iter();
         match biases.all(|bias| self.heads_lie_apart(bias.strides)) {
@@ -43,7 +43,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     /// Adds a task's gradients for its scores, and for its rows' sinks.
     pub(super) fn add_to(
         &self,
-        sums: &Sums<T>,
+        sums: &SharedGradients<T>,
         (sequence, head): (usize, usize),
         ds: &[T],
         sinks: Option<&[T]>,

@@ -10,7 +10,7 @@ use crate::vectors::{Vectors, Words};
 
 /// A scale and an offset for each column in a vector.
 #[derive(Clone, Copy)]
-pub struct Affine<V> {
+pub struct ScaleAndOffset<V> {
     pub scale: V,
     pub offset: V,
 }
@@ -27,7 +27,7 @@ impl ScaleLayout {
         v: V,
         scales: (*const u32, usize),
         part: usize,
-    ) -> Affine<V::Vector> {
+    ) -> ScaleAndOffset<V::Vector> {
         // SAFETY: the caller's promise.
         unsafe { self.scales.read(v, scales, self.group(part)) }
     }
@@ -41,7 +41,7 @@ impl ScaleLayout {
         self,
         v: V,
         scales: ([*const u32; WIDTH], usize),
-        to: &mut [[MaybeUninit<Affine<V::Vector>>; WIDTH]],
+        to: &mut [[MaybeUninit<ScaleAndOffset<V::Vector>>; WIDTH]],
     ) {
         let groups = parts(to.len(), self.parts);
         // SAFETY: the caller's promise; a group has a part at least.
@@ -95,7 +95,7 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
-    unsafe fn zero(self, scales: ScaleType, zero: u8, group: usize) -> Affine<V::Vector> {
+    unsafe fn zero(self, scales: ScaleType, zero: u8, group: usize) -> ScaleAndOffset<V::Vector> {
         let v = self.v;
         // SAFETY: the caller's promise.
         let scale = unsafe {
@@ -109,7 +109,7 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
-    unsafe fn zeros(self, scales: ScaleType, least: u8, group: usize) -> Affine<V::Vector> {
+    unsafe fn zeros(self, scales: ScaleType, least: u8, group: usize) -> ScaleAndOffset<V::Vector> {
         let v = self.v;
         let [(word, bit), (zero_word, zero_bit)] = zeros_at(scales, group);
         // SAFETY: the caller's promise.
@@ -126,17 +126,17 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
-    unsafe fn minima(self, of: ScaleType, group: usize) -> Affine<V::Vector> {
+    unsafe fn minima(self, of: ScaleType, group: usize) -> ScaleAndOffset<V::Vector> {
         // SAFETY: the caller's promise.
         unsafe {
             if of == ScaleType::F32 {
-                return Affine {
+                return ScaleAndOffset {
                     scale: self.single(2 * group),
                     offset: self.single(2 * group + 1),
                 };
             }
             let word = self.word(group);
-            Affine {
+            ScaleAndOffset {
                 scale: of.low(self.v, word),
                 offset: of.high(self.v, word),
             }
@@ -144,7 +144,7 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
-    unsafe fn two_levels(self, group: usize) -> Affine<V::Vector> {
+    unsafe fn two_levels(self, group: usize) -> ScaleAndOffset<V::Vector> {
         let v = self.v;
         // SAFETY: the caller's promise.
         let [shared, bytes, lower] =
@@ -156,14 +156,14 @@ impl<V: Words> Rows<V> {
         let at = 8 * (group % BYTES);
         let upper = self.bits(bytes, at + 2, 0x30);
         let b = v.xor_words(upper, self.bits(lower, 4 * group, 0x0f));
-        Affine {
+        ScaleAndOffset {
             scale: v.multiply(d, v.integers(self.bits(bytes, at, 0x3f))),
             offset: of_zero(v, m, v.integers(b)).offset,
         }
     }
 
     #[inline(always)]
-    unsafe fn microscaled(self, group: usize) -> Affine<V::Vector> {
+    unsafe fn microscaled(self, group: usize) -> ScaleAndOffset<V::Vector> {
         let v = self.v;
         // SAFETY: the caller's promise.
         let bytes = unsafe { self.word(group / BYTES) };
@@ -174,7 +174,7 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
-    unsafe fn signed(self, group: usize) -> Affine<V::Vector> {
+    unsafe fn signed(self, group: usize) -> ScaleAndOffset<V::Vector> {
         let v = self.v;
         // SAFETY: the caller's promise.
         let [shared, bytes] = unsafe { [self.word(0), self.word(1 + group / BYTES)] };
@@ -197,7 +197,7 @@ impl GroupScales {
         v: V,
         (scales, stride): (*const u32, usize),
         group: usize,
-    ) -> Affine<V::Vector> {
+    ) -> ScaleAndOffset<V::Vector> {
         let rows = Rows { v, scales, stride };
         // SAFETY: the caller's promise.
         unsafe {
@@ -221,7 +221,7 @@ impl GroupScales {
         self,
         v: V,
         (scales, stride): ([*const u32; WIDTH], usize),
-        to: &mut [[MaybeUninit<Affine<V::Vector>>; WIDTH]],
+        to: &mut [[MaybeUninit<ScaleAndOffset<V::Vector>>; WIDTH]],
     ) {
         macro_rules! layouts {
             ($($layout:pat => $read:ident($($of:expr),*),)*) => {
@@ -298,9 +298,9 @@ impl ScaleType {
 
 /// Returns scale and offset, given a zero point.
 #[inline(always)]
-fn of_zero<V: Words>(v: V, scale: V::Vector, zero: V::Vector) -> Affine<V::Vector> {
+fn of_zero<V: Words>(v: V, scale: V::Vector, zero: V::Vector) -> ScaleAndOffset<V::Vector> {
     let product = v.multiply(zero, scale);
-    Affine {
+    ScaleAndOffset {
         scale,
         offset: v.multiply(product, v.splat(-1.0)),
     }

@@ -2,7 +2,7 @@
 
 use super::group_scales::CHUNK;
 use super::quantized::{DOUBLES, MAX_PART, MAX_QUADS, Quantized, group, is_part, least_part};
-use super::{int8::Quantizer, load_scales::Affine};
+use super::{int8::Quantizer, load_scales::ScaleAndOffset};
 use crate::products::{Dots, dots, parts};
 use crate::vectors::{Level, Vectors, Words};
 
@@ -197,7 +197,7 @@ pub unsafe fn to_floats<V: Words>(
     v: V,
     sum: V::Words,
     (row, part): (*const u32, usize),
-    scales: Affine<V::Vector>,
+    scales: ScaleAndOffset<V::Vector>,
 ) -> V::Vector {
     // SAFETY: the caller's promise.
     let [step, row_sum] = unsafe { *row.cast::<[f32; 2]>().wrapping_add(part) };
@@ -222,7 +222,7 @@ macro_rules! quantized_dots {
             type Left = $Left;
             type Right = $Right;
             type Sum = <$V as Words>::Words;
-            type Scales = $crate::products::formats::load_scales::Affine<<$V as Vectors<f32>>::Vector>;
+            type Scales = $crate::products::formats::load_scales::ScaleAndOffset<<$V as Vectors<f32>>::Vector>;
             const ROWS: usize = $rows;
             const ROW_WORDS: usize = $crate::products::formats::quantized_dots::row_words($bits, $bytes);
 

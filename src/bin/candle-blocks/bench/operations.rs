@@ -45,7 +45,7 @@ fn of_attention(config: &AttentionConfig, batch: usize, seq: usize) -> f64 {
     let (d_model, query) = (config.d_model, config.query_width());
     let inputs = match &config.latent {
         None => {
-            let key_and_value = 2.0 * product(rows, config.d_memory, config.key_width());
+            let key_and_value = 2.0 * product(rows, config.d_encoder, config.key_width());
             product(rows, d_model, query) + key_and_value
         }
         Some(latent) => {

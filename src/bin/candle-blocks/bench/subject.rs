@@ -107,8 +107,8 @@ impl Subject {
         let x = seeded::hidden_states((batch, seq, block.d_model()))?;
         let mut context = ForwardContext::evaluation();
         if let Some(cross) = &block.cross_attention {
-            let memory = seeded::hidden_states((batch, seq, cross.d_memory))?;
-            context = context.with_memory(memory, AttentionMask::none());
+            let memory = seeded::hidden_states((batch, seq, cross.d_encoder))?;
+            context = context.with_encoder_output(memory, AttentionMask::none());
         }
         Ok(Self {
             layers: layers(&config)?,

@@ -5,7 +5,7 @@ use candle_nn::Init;
 
 use crate::config::{BlockConfig, NormPlacement};
 use crate::layers::{
-    BlockStages, ParameterSource, Sublayer, pass::Pass, sublayer::Watch, visit::parts,
+    BlockStages, ParameterSource, Sublayer, pass::Pass, sublayer::StageRecorder, visit::parts,
 };
 use crate::ops::Value;
 
@@ -19,7 +19,7 @@ pub(crate) use layer_input::{GatedInput, LayerInputs};
 
 /// The parts of a block beside attention and feed-forward.
 #[derive(Clone, Debug)]
-pub(crate) struct Beside {
+pub(crate) struct GemmaParts {
     /// The sublayer for the per-layer input, after the feed-forward.
     pub layer_input: Option<Sublayer<GatedInput>>,
     /// The factor `[1]` on the block's output.
@@ -29,7 +29,7 @@ pub(crate) struct Beside {
     pub altup: Option<AltUp>,
 }
 
-impl Beside {
+impl GemmaParts {
     /// Creates the configured parts from `vb`, or `None` for a block without any.
     pub fn new(config: &BlockConfig, vb: &ParameterSource) -> Result<Option<Box<Self>>> {
         let input = config.layer_input.as_ref().map(|input| {
@@ -48,14 +48,14 @@ impl Beside {
         let laurel = laurel.transpose()?;
         let altup = config.altup.as_ref();
         let altup = altup.map(|altup| AltUp::new(altup, &config.norm, &vb.pp("altup")));
-        let beside = Self {
+        let parts = Self {
             layer_input,
             output_scale,
             laurel,
             altup: altup.transpose()?,
         };
         let is_plain = matches!(
-            beside,
+            parts,
             Self {
                 layer_input: None,
                 output_scale: None,
@@ -63,7 +63,7 @@ impl Beside {
                 altup: None,
             }
         );
-        Ok((!is_plain).then(|| Box::new(beside)))
+        Ok((!is_plain).then(|| Box::new(parts)))
     }
 
     /// Computes the output of a block. `branches` computes its attention and feed-forward.
@@ -71,19 +71,19 @@ impl Beside {
         &self,
         x: Value,
         pass: &Pass,
-        watch: &mut Watch,
-        branches: impl FnOnce(Value, &mut Watch) -> Result<Value>,
+        recorder: &mut StageRecorder,
+        branches: impl FnOnce(Value, &mut StageRecorder) -> Result<Value>,
     ) -> Result<Value> {
         if let Some(altup) = &self.altup {
-            return self.around_streams(altup, &x, pass, watch, branches);
+            return self.around_streams(altup, &x, pass, recorder, branches);
         }
-        let mut x = branches(x, watch)?;
+        let mut x = branches(x, recorder)?;
         if let Some(input) = &self.layer_input {
             let (of_layer, train) = (pass.layer_input()?, pass.context.train());
             let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
                 inner.apply(x, &of_layer, residual, train)
             };
-            x = input.apply((&x, None), train, watch, gated)?;
+            x = input.apply((&x, None), train, recorder, gated)?;
         }
         match &self.output_scale {
             Some(scale) => x.scale_by(scale),
@@ -98,13 +98,13 @@ impl Beside {
         altup: &AltUp,
         x: &Value,
         pass: &Pass,
-        watch: &mut Watch,
-        branches: impl FnOnce(Value, &mut Watch) -> Result<Value>,
+        recorder: &mut StageRecorder,
+        branches: impl FnOnce(Value, &mut StageRecorder) -> Result<Value>,
     ) -> Result<Value> {
         let (train, active) = (pass.context.train(), altup.config.active);
         let predicted = altup.predicted(x, train)?;
-        let y = branches(predicted[active].clone(), watch)?;
-        let predicted = predicted.into_iter().map(|of| pass.asked_rows(of));
+        let y = branches(predicted[active].clone(), recorder)?;
+        let predicted = predicted.into_iter().map(|of| pass.requested_rows(of));
         let predicted = predicted.collect::<Result<Vec<_>>>()?;
         let mut streams = altup.corrected(&predicted, &y, train)?;
         if let Some(input) = &self.layer_input {
@@ -113,7 +113,7 @@ impl Beside {
                 inner.apply(x, &of_layer, residual, train)
             };
             let scaled = streams[active].multiply_rows(&altup.input_scale)?;
-            let added = input.branch(&scaled, train, watch, gated)?;
+            let added = input.branch(&scaled, train, recorder, gated)?;
             for stream in &mut streams[1..] {
                 *stream = stream.add(&added)?;
             }
@@ -144,4 +144,4 @@ impl Beside {
     }
 }
 
-parts!(Beside: Self { layer_input, laurel, altup, .. } => [] [layer_input, laurel, altup]);
+parts!(GemmaParts: Self { layer_input, laurel, altup, .. } => [] [layer_input, laurel, altup]);

@@ -17,7 +17,7 @@ const LEAST_ROWS: usize = 112;
 const UNFAIR: f64 = 0.03;
 
 /// Consecutive sequences in a pass.
-pub(super) struct Group<'a> {
+pub(super) struct SequenceGroup<'a> {
     pub sequences: Range<usize>,
     /// The group's rows among all rows.
     pub rows: Range<usize>,
@@ -32,11 +32,11 @@ pub(super) fn for_groups<'a>(
     queries: Sequences<'a>,
     n_threads: usize,
     y: &mut [f32],
-    work: impl Fn(Group<'a>, &mut [f32]) + Sync,
+    work: impl Fn(SequenceGroup<'a>, &mut [f32]) + Sync,
 ) {
     let group = |sequences: Range<usize>, threads| {
         let (first, last) = (sequences.start, sequences.end - 1);
-        Group {
+        SequenceGroup {
             rows: queries.rows(first).start..queries.rows(last).end,
             queries: queries.part(sequences.clone()),
             sequences,

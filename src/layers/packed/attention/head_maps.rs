@@ -5,15 +5,15 @@ use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::{Result, Tensor};
 
 use crate::layers::packed::Packing;
-use crate::layers::packed::linear::Product;
+use crate::layers::packed::linear::PackedProduct;
 
 /// One projection for each head, from one width to another.
 #[derive(Clone)]
-pub(super) struct HeadMaps(Vec<Product>);
+pub(super) struct HeadMaps(Vec<PackedProduct>);
 
 /// Rows that consist of heads. A projection reads each head's first columns.
 #[derive(Clone, Copy)]
-pub(super) struct HeadRows<'a> {
+pub(super) struct PerHeadRows<'a> {
     pub data: &'a [f32],
     /// The distance from one head to the next. A row holds only its heads.
     pub head_width: usize,
@@ -29,7 +29,7 @@ impl HeadMaps {
     pub fn new(packing: &Packing, weights: &Tensor) -> Result<Self> {
         let of_head = |head| {
             let weight = weights.get(head)?.contiguous()?;
-            Product::of_weight(packing, &weight, None)
+            PackedProduct::of_weight(packing, &weight, None)
         };
         let n_heads = weights.dim(0)?;
         Ok(Self((0..n_heads).map(of_head).collect::<Result<_>>()?))
@@ -40,12 +40,12 @@ impl HeadMaps {
     }
 
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(Product::bytes).sum()
+        self.0.iter().map(PackedProduct::bytes).sum()
     }
 
     /// Applies each head's projection to `x`, and writes the results to the first columns of each head in `y`. The
     /// heads in `y` are `width` apart. Other columns are unchanged.
-    pub fn apply(&self, cpu: Cpu, x: HeadRows, y: &mut [f32], width: usize) {
+    pub fn apply(&self, cpu: Cpu, x: PerHeadRows, y: &mut [f32], width: usize) {
         let n_heads = self.0.len();
         let (d_in, d_out) = (self.0[0].d_in(), self.0[0].d_out());
         let n_rows = y.len() / (n_heads * width);

@@ -14,22 +14,22 @@ use candle_blocks_kernels::rows::{RowNorm, Source};
 use candle_blocks_kernels::{Cpu, memory::lend, scratch, threads};
 use candle_core::{Result, bail};
 
-use super::head_maps::{HeadMaps, HeadRows};
-use super::mix::Attended;
-use super::own::Part;
-use super::prepare::Turning;
+use super::head_maps::{HeadMaps, PerHeadRows};
+use super::mix::MixInput;
+use super::own::SequencePart;
+use super::prepare::HeadRotation;
 use super::{PROJECTED_ROWS, PackedAttention};
 use crate::config::LatentConfig;
-use crate::layers::packed::linear::{Product, whole_weight};
+use crate::layers::packed::linear::{PackedProduct, whole_weight};
 use crate::layers::packed::{Packing, norm::row_norm};
 use crate::layers::{Attention, LatentProjections};
 
 /// Packed projections through latents.
 #[derive(Clone)]
 pub(super) struct PackedLatent {
-    query_latent: Option<(Product, RowNorm)>,
-    query: Product,
-    latent: Product,
+    query_latent: Option<(PackedProduct, RowNorm)>,
+    query: PackedProduct,
+    latent: PackedProduct,
     latent_norm: RowNorm,
     /// `Kₕᵀ`, the projections from queries to latents.
     keys: HeadMaps,
@@ -66,13 +66,13 @@ impl PackedLatent {
         let values = heads.narrow(1, plain, config.value_dim)?;
         let query_latent = of.query_latent.as_ref();
         let query_latent = query_latent.map(|(linear, norm)| -> Result<_> {
-            let linear = Product::new(&packing.at("query_latent"), linear)?;
+            let linear = PackedProduct::new(&packing.at("query_latent"), linear)?;
             Ok((linear, row_norm(norm)?))
         });
         Ok(Self {
             query_latent: query_latent.transpose()?,
-            query: Product::new(&packing.at("query"), &of.query)?,
-            latent: Product::new(&packing.at("latent"), &of.latent)?,
+            query: PackedProduct::new(&packing.at("query"), &of.query)?,
+            latent: PackedProduct::new(&packing.at("latent"), &of.latent)?,
             latent_norm: row_norm(&of.latent_norm)?,
             keys: HeadMaps::new(packing, &keys)?,
             values: HeadMaps::new(packing, &values)?,
@@ -101,7 +101,13 @@ impl PackedLatent {
     }
 
     /// Computes the latents followed by the shared keys. The first row is row `first_row` of the pass.
-    fn project_kept(&self, cpu: Cpu, part: (&Source, usize), turning: &Turning, kept: &mut [f32]) {
+    fn project_kept(
+        &self,
+        cpu: Cpu,
+        part: (&Source, usize),
+        rotation: &HeadRotation,
+        kept: &mut [f32],
+    ) {
         let (x, first_row) = part;
         let width = self.config.kept_width();
         self.latent.apply_on(cpu, x, None, kept);
@@ -110,7 +116,7 @@ impl PackedLatent {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                 let (latent, shared) = row.split_at_mut(self.config.rank);
                 self.latent_norm.row_in_place(cpu.isa, latent);
-                turning.turn(cpu.isa, first_row + start / width + i, shared, shared.len());
+                rotation.rotate(cpu.isa, first_row + start / width + i, shared, shared.len());
             }
         });
     }
@@ -120,14 +126,14 @@ impl PackedLatent {
         &self,
         cpu: Cpu,
         (query, head_dim): (&[f32], usize),
-        (turning, first_row): (&Turning, usize),
+        (rotation, first_row): (&HeadRotation, usize),
         mapped: &mut [f32],
     ) {
         let LatentConfig {
             rank, rotary_dim, ..
         } = self.config;
         let (width, plain) = (rank + rotary_dim, head_dim - rotary_dim);
-        let of_heads = HeadRows {
+        let of_heads = PerHeadRows {
             data: query,
             head_width: head_dim,
         };
@@ -139,7 +145,7 @@ impl PackedLatent {
                 let at = start / width + i;
                 let turns = &mut head[rank..];
                 turns.copy_from_slice(&query[at * head_dim + plain..][..rotary_dim]);
-                turning.turn(cpu.isa, first_row + at / n_heads, turns, rotary_dim);
+                rotation.rotate(cpu.isa, first_row + at / n_heads, turns, rotary_dim);
             }
         });
     }
@@ -147,31 +153,36 @@ impl PackedLatent {
 
 impl PackedAttention {
     /// Computes attention for some sequences to their own latents, and to those in a cache if there is one.
-    pub(super) fn attend_latents(&self, latent: &PackedLatent, turning: &Turning, part: Part) {
+    pub(super) fn attend_latents(
+        &self,
+        latent: &PackedLatent,
+        rotation: &HeadRotation,
+        part: SequencePart,
+    ) {
         let (cpu, rows) = (part.output.cpu, part.x.rows());
         let (q, width) = (self.config.query_width(), latent.config.kept_width());
         let n = rows * (q + width);
         lend(PROJECTED_ROWS, n, |memory: &mut [f32]| {
             let (query, kept) = memory.split_at_mut(rows * q);
             latent.project_queries(cpu, &part.x, query);
-            latent.project_kept(cpu, (&part.x, part.first_row), turning, kept);
+            latent.project_kept(cpu, (&part.x, part.first_row), rotation, kept);
             let n = rows * self.config.n_heads * width;
             lend(MAPPED_ROWS, n, |mapped: &mut [f32]| {
                 let of_heads = (&*query, self.config.head_dim);
-                latent.map_queries(cpu, of_heads, (turning, part.first_row), mapped);
+                latent.map_queries(cpu, of_heads, (rotation, part.first_row), mapped);
                 self.attend_kept(mapped, kept, part);
             });
         });
     }
 
     /// Attends with projected queries to the latents at their own positions and in the cache.
-    fn attend_kept(&self, mapped: &[f32], kept: &[f32], part: Part) {
+    fn attend_kept(&self, mapped: &[f32], kept: &[f32], part: SequencePart) {
         let (_, width) = self.attended_heads();
         let (cpu, batch) = (part.output.cpu, part.rows.batch());
-        let query = part.asked(mapped, self.config.n_heads * width);
+        let query = part.requested(mapped, self.config.n_heads * width);
         let attend = |keys, kept: &[f32]| {
             let (key, value) = (heads(kept, width), heads(kept, width));
-            let attended = Attended {
+            let attended = MixInput {
                 queries: part.queries,
                 query,
                 key_value: KeyValue::Projected { keys, key, value },

@@ -7,16 +7,16 @@ use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, Tensor};
 
-use super::{PackedAttention, head_maps::HeadRows};
+use super::{PackedAttention, head_maps::PerHeadRows};
 use crate::layers::packed::{additive::Additive, pass::PackedPass};
 use crate::ops::Reach;
-use crate::{config::Position, layers::Marked};
+use crate::{config::Position, layers::KeySource};
 
 scratch!(MIXED_ROWS);
 scratch!(VALUE_ROWS);
 
 /// The queries for some sequences, and the keys and values they attend to.
-pub(super) struct Attended<'a> {
+pub(super) struct MixInput<'a> {
     pub queries: Sequences<'a>,
     pub query: Heads<'a>,
     pub key_value: KeyValue<'a>,
@@ -65,7 +65,7 @@ impl<'a> Scored<'a> {
 }
 
 /// The output's destination, and the CPU to compute on.
-pub(super) struct Output<'a> {
+pub(super) struct AttentionOutput<'a> {
     pub residual: Option<&'a [f32]>,
     pub y: &'a mut [f32],
     pub cpu: Cpu,
@@ -76,7 +76,7 @@ impl PackedAttention {
     pub(super) fn alibi(
         &self,
         pass: PackedPass,
-        keys: (Marked, usize),
+        keys: (KeySource, usize),
         keep: Option<&Tensor>,
     ) -> Result<Option<Arc<Additive>>> {
         match &self.config.position {
@@ -104,7 +104,7 @@ impl PackedAttention {
     }
 
     /// Computes attention, applies the output projection, and writes the output.
-    pub(super) fn mix(&self, attended: &Attended, output: Output) {
+    pub(super) fn mix(&self, attended: &MixInput, output: AttentionOutput) {
         let config = &self.config;
         let (n_kv_heads, head_dim) = self.attended_heads();
         let shape = Shape {
@@ -135,7 +135,7 @@ impl PackedAttention {
             let (rows, value_dim) = (shape.queries.n_rows(), config.value_dim());
             let n = rows * config.mixed_width();
             lend(VALUE_ROWS, n, |values: &mut [f32]| {
-                let mixed = HeadRows {
+                let mixed = PerHeadRows {
                     data: mixed,
                     head_width: head_dim,
                 };
@@ -146,7 +146,7 @@ impl PackedAttention {
     }
 
     /// Applies the output projection to the results of all heads.
-    fn project(&self, mixed: &[f32], output: Output) {
+    fn project(&self, mixed: &[f32], output: AttentionOutput) {
         let mixed = Source::new(mixed, self.config.mixed_width());
         self.output
             .apply_on(output.cpu, &mixed, output.residual, output.y);

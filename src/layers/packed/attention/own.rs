@@ -6,34 +6,36 @@ use candle_blocks_kernels::attention::{Heads, KeyValue, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, bail};
 
-use super::mix::{Attended, Output, Scored};
-use super::prepare::{Columns, Prepare, Turn, Turning};
-use super::{Call, PackedAttention, PackedLatent, groups::for_groups, positions::Positions};
+use super::mix::{AttentionOutput, MixInput, Scored};
+use super::prepare::{HeadRotation, Prepare, ProjectedColumns, RotateBy};
+use super::{
+    AttentionCall, PackedAttention, PackedLatent, groups::for_groups, positions::PackedPositions,
+};
 use crate::layers::packed::cache::{OwnKeys, PackedLayerCache};
-use crate::layers::packed::linear::Product;
+use crate::layers::packed::linear::PackedProduct;
 use crate::layers::packed::pass::PackedPass;
-use crate::layers::{DistanceRows, Marked};
+use crate::layers::{DistanceRows, KeySource};
 use crate::ops::{Reach, Visible};
 
 /// Self-attention in a pass: the state that all its sequences share.
 struct Own<'a> {
     of: &'a PackedAttention,
-    steps: Steps<'a>,
+    steps: ProjectionSteps<'a>,
     /// The number of positions before the pass.
     seen: usize,
     /// The relative embeddings, if attention is disentangled.
-    positions: Option<(&'a Positions, Arc<DistanceRows>)>,
+    positions: Option<(&'a PackedPositions, Arc<DistanceRows>)>,
 }
 
 /// The projections from the input to queries, keys and values.
-pub(super) enum Steps<'a> {
+pub(super) enum ProjectionSteps<'a> {
     /// Query, key and value in one projection, or only the query.
-    Joined(&'a Product, Columns, Prepare<'a>),
-    Latent(&'a PackedLatent, Turning<'a>),
+    Joined(&'a PackedProduct, ProjectedColumns, Prepare<'a>),
+    Latent(&'a PackedLatent, HeadRotation<'a>),
 }
 
 /// Rows for some sequences in the pass.
-pub(super) struct Part<'a> {
+pub(super) struct SequencePart<'a> {
     pub x: Source<'a>,
     /// The index of the first row in the pass.
     pub first_row: usize,
@@ -44,32 +46,32 @@ pub(super) struct Part<'a> {
     /// The cache with keys and values from earlier positions. New rows are appended.
     pub cache: Option<&'a mut PackedLayerCache>,
     pub scored: &'a Scored<'a>,
-    pub output: Output<'a>,
+    pub output: AttentionOutput<'a>,
 }
 
 impl PackedAttention {
     /// Returns the steps for a projection to queries, and to keys and values with `kv` columns each.
     pub(super) fn joined_steps<'a>(
         &'a self,
-        joined: &'a Product,
+        joined: &'a PackedProduct,
         kv: usize,
         pass: PackedPass<'a>,
-    ) -> Result<Steps<'a>> {
+    ) -> Result<ProjectionSteps<'a>> {
         let q = self.config.query_width();
         let width = q + 2 * kv;
-        let columns = Columns { q, kv, width };
-        let prepare = self.preparation(columns, Turn::Yes, pass)?;
-        Ok(Steps::Joined(joined, columns, prepare))
+        let columns = ProjectedColumns { q, kv, width };
+        let prepare = self.preparation(columns, RotateBy::Position, pass)?;
+        Ok(ProjectionSteps::Joined(joined, columns, prepare))
     }
 
     /// Computes self-attention for positions after the cached ones.
     pub(super) fn attend_own(
         &self,
-        steps: Steps,
+        steps: ProjectionSteps,
         cache: Option<&mut PackedLayerCache>,
-        call: Call,
+        call: AttentionCall,
     ) -> Result<()> {
-        let (pass, asked) = (call.pass, call.asked);
+        let (pass, requested) = (call.pass, call.requested);
         let keys = pass.seen() + pass.seq();
         if let Some(layer) = self.config.shared_keys
             && cache
@@ -80,23 +82,23 @@ impl PackedAttention {
                 "attention: keys and values come from layer {layer}, which has not run; run the block in its stack"
             );
         }
-        let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
-        let chunks = self.config.chunk.map(|chunk| asked.chunks(chunk));
+        let alibi = self.alibi(pass, (KeySource::Input, keys), pass.keep())?;
+        let chunks = self.config.chunk.map(|chunk| requested.chunks(chunk));
         let chunks = chunks.transpose()?.flatten();
-        let additive = asked.additive()?;
+        let additive = requested.additive()?;
         let scored = Scored {
             keys,
-            keep: pass.marks()?,
+            keep: pass.mask_bytes()?,
             reach: Reach::of(&Visible {
                 on_host: None,
                 keep: None,
                 visibility: self.config.visibility,
                 window: self.config.window,
-                first_query: asked.seen(),
+                first_query: requested.seen(),
             }),
             biases: self.biases(
                 [alibi.as_deref(), chunks.as_deref(), additive.as_deref()],
-                asked,
+                requested,
                 keys,
             )?,
         };
@@ -112,14 +114,14 @@ impl PackedAttention {
         match cache {
             None => for_groups(pass.queries(), self.cpu.threads, call.y, |group, y| {
                 let rows = group.rows;
-                own.apply(Part {
+                own.apply(SequencePart {
                     x: call.x.part(rows.clone()),
                     first_row: rows.start,
                     rows: group.queries,
                     queries: group.queries,
                     cache: None,
                     scored: &scored.part(group.sequences),
-                    output: Output {
+                    output: AttentionOutput {
                         residual: call.residual.map(|residual| {
                             let width = self.output.d_out();
                             &residual[rows.start * width..rows.end * width]
@@ -129,14 +131,14 @@ impl PackedAttention {
                     },
                 });
             }),
-            cache => own.apply(Part {
+            cache => own.apply(SequencePart {
                 x: *call.x,
                 first_row: 0,
                 rows: pass.queries(),
-                queries: asked.queries(),
+                queries: requested.queries(),
                 cache,
                 scored: &scored,
-                output: Output {
+                output: AttentionOutput {
                     residual: call.residual,
                     y: call.y,
                     cpu: self.cpu,
@@ -147,9 +149,9 @@ impl PackedAttention {
     }
 }
 
-impl Part<'_> {
+impl SequencePart<'_> {
     /// Returns the heads at the requested positions. `data` has rows with `width` columns for all positions.
-    pub fn asked<'d>(&self, data: &'d [f32], width: usize) -> Heads<'d> {
+    pub fn requested<'d>(&self, data: &'d [f32], width: usize) -> Heads<'d> {
         let is_all = self.rows.n_rows() == self.queries.n_rows();
         let each = if is_all { 1 } else { self.rows.longest() };
         Heads {
@@ -161,12 +163,14 @@ impl Part<'_> {
 }
 
 impl Own<'_> {
-    fn apply(&self, part: Part) {
+    fn apply(&self, part: SequencePart) {
         let (joined, columns, prepare) = match &self.steps {
-            Steps::Latent(latent, turning) => return self.of.attend_latents(latent, turning, part),
-            Steps::Joined(joined, columns, prepare) => (joined, columns, prepare),
+            ProjectionSteps::Latent(latent, rotation) => {
+                return self.of.attend_latents(latent, rotation, part);
+            }
+            ProjectionSteps::Joined(joined, columns, prepare) => (joined, columns, prepare),
         };
-        let &Columns { q, kv, width } = columns;
+        let &ProjectedColumns { q, kv, width } = columns;
         let cpu = part.output.cpu;
         let n = part.x.rows() * width;
         lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
@@ -178,7 +182,7 @@ impl Own<'_> {
                 offset,
             };
             let (key, value) = (heads(q), heads(q + kv));
-            let query = part.asked(projected, width);
+            let query = part.requested(projected, width);
             let all;
             let key_value = match part.cache {
                 None => KeyValue::Projected {
@@ -205,7 +209,7 @@ impl Own<'_> {
                     }
                 }
             };
-            let attended = Attended {
+            let attended = MixInput {
                 queries: part.queries,
                 query,
                 key_value,
@@ -220,7 +224,7 @@ impl Own<'_> {
                 let (rows, of) = ((&*projected, width), (part.queries, config));
                 let relative = positions.write(cpu, distances, rows, of, scores);
                 let scored = part.scored.with_first(relative);
-                let attended = Attended {
+                let attended = MixInput {
                     scored: &scored,
                     ..attended
                 };

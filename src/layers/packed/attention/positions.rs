@@ -14,12 +14,12 @@ use crate::layers::{Attention, DistanceRows};
 /// The relative embeddings projected to position keys and queries, `[2 · span, n_heads · head_dim]`. In evaluation
 /// they are constants.
 #[derive(Clone)]
-pub(super) struct Positions {
+pub(super) struct PackedPositions {
     pub config: DisentangledConfig,
     terms: Vec<(ContentOf, Arc<[f32]>)>,
 }
 
-impl Positions {
+impl PackedPositions {
     /// # Errors
     /// If the attention is disentangled, and is packed without its stack's relative embeddings.
     pub fn new(packing: &Packing, attention: &Attention) -> Result<Option<Self>> {

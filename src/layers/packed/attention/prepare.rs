@@ -16,7 +16,7 @@ const ROWS: usize = 16;
 
 /// Columns in projected rows: queries first, then keys, then values.
 #[derive(Clone, Copy)]
-pub(super) struct Columns {
+pub(super) struct ProjectedColumns {
     /// The number of query columns.
     pub q: usize,
     /// The number of key columns.
@@ -27,13 +27,13 @@ pub(super) struct Columns {
 
 /// Selects if queries and keys are rotated by their positions.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Turn {
-    Yes,
-    No,
+pub(super) enum RotateBy {
+    Position,
+    Nothing,
 }
 
 /// The rotation by the rows' positions, if there is one.
-pub(super) struct Turning<'a> {
+pub(super) struct HeadRotation<'a> {
     tables: Option<(Arc<Tables>, Pairing)>,
     /// Cosine tables that hold the temperature of each query.
     temperature: Option<Arc<Tables>>,
@@ -41,9 +41,9 @@ pub(super) struct Turning<'a> {
     kept: Option<&'a [usize]>,
 }
 
-impl Turning<'_> {
+impl HeadRotation<'_> {
     /// Rotates the first dimensions of all heads in one row.
-    pub fn turn(&self, isa: Isa, row: usize, heads: &mut [f32], head_dim: usize) {
+    pub fn rotate(&self, isa: Isa, row: usize, heads: &mut [f32], head_dim: usize) {
         if let Some((tables, pairing)) = &self.tables {
             let (cos, sin) = tables.row(self.kept.map_or(row, |kept| kept[row]));
             rotate_heads(isa, heads, head_dim, cos, sin, *pairing);
@@ -66,8 +66,8 @@ impl Turning<'_> {
 /// The steps between projection and scores, for the rows of a pass.
 pub(super) struct Prepare<'a> {
     of: &'a PackedAttention,
-    columns: Columns,
-    turning: Turning<'a>,
+    columns: ProjectedColumns,
+    rotation: HeadRotation<'a>,
 }
 
 impl PackedAttention {
@@ -77,29 +77,33 @@ impl PackedAttention {
     /// If the positions do not fit the pass.
     pub(super) fn preparation<'a>(
         &'a self,
-        columns: Columns,
-        turn: Turn,
+        columns: ProjectedColumns,
+        rotate_by: RotateBy,
         pass: PackedPass<'a>,
     ) -> Result<Prepare<'a>> {
         Ok(Prepare {
             of: self,
             columns,
-            turning: self.turning(turn, pass)?,
+            rotation: self.rotation(rotate_by, pass)?,
         })
     }
 
     /// # Errors
     /// If the positions do not fit the pass.
-    pub(super) fn turning<'a>(&self, turn: Turn, pass: PackedPass<'a>) -> Result<Turning<'a>> {
-        Ok(Turning {
+    pub(super) fn rotation<'a>(
+        &self,
+        rotate_by: RotateBy,
+        pass: PackedPass<'a>,
+    ) -> Result<HeadRotation<'a>> {
+        Ok(HeadRotation {
             tables: match &self.config.position {
-                Position::Rotary(rotary) if turn == Turn::Yes => {
+                Position::Rotary(rotary) if rotate_by == RotateBy::Position => {
                     Some((pass.rotary_tables(rotary)?, rotary.pairing.into()))
                 }
                 _ => None,
             },
             temperature: match self.config.temperature {
-                Some(temperature) if turn == Turn::Yes => {
+                Some(temperature) if rotate_by == RotateBy::Position => {
                     pass.temperatures((temperature, self.config.head_dim / 2))?
                 }
                 _ => None,
@@ -112,11 +116,11 @@ impl PackedAttention {
 impl Prepare<'_> {
     /// Prepares rows in place. The first row is row `first_row` of the pass.
     pub(super) fn rows(&self, cpu: Cpu, projected: &mut [f32], first_row: usize) {
-        let Columns { q, kv, width } = self.columns;
+        let ProjectedColumns { q, kv, width } = self.columns;
         let PackedAttention { config, norms, .. } = self.of;
         let value_norm = self.of.value_norm.as_ref().filter(|_| q + kv < width);
         let is_plain = config.clip.is_none() && norms.is_none() && value_norm.is_none();
-        if is_plain && self.turning.is_none() {
+        if is_plain && self.rotation.is_none() {
             return;
         }
         let of_turned = |of: QueryKeyNorm| of.after_rotation;
@@ -143,10 +147,10 @@ impl Prepare<'_> {
                     values.for_each(|value| norm.row_in_place(cpu.isa, value));
                 }
                 let at = first_row + start / width + i;
-                self.turning
-                    .turn(cpu.isa, at, &mut row[..q + kv], config.head_dim);
+                self.rotation
+                    .rotate(cpu.isa, at, &mut row[..q + kv], config.head_dim);
                 normalize(after, row);
-                self.turning
+                self.rotation
                     .temper(cpu.isa, at, &mut row[..q], config.head_dim);
             }
         });

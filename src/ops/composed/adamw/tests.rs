@@ -84,7 +84,7 @@ fn after_steps(route: Route, dtype: DType) -> Vec<Tensor> {
                 gradient_scale: 1.0 / norm,
                 ..UPDATE
             };
-            steps.push(Step {
+            steps.push(ParameterStep {
                 parameter: &parameters[i],
                 gradient: &gradients[i],
                 moments,
@@ -138,7 +138,7 @@ fn a_parameter_without_a_step_keeps_only_its_own_moments() {
     let gradients = [3, 4].map(|n| numbers(&[n], 0.0, n).to_dtype(DType::F32).unwrap());
     let mut moments = [0, 1].map(|i| Moments::zeros(Route::Composed, &parameters[i]).unwrap());
     let own = moments.iter_mut().zip(&parameters).zip(&gradients);
-    let steps = own.map(|((moments, parameter), gradient)| Step {
+    let steps = own.map(|((moments, parameter), gradient)| ParameterStep {
         parameter,
         gradient,
         moments,

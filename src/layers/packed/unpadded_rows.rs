@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::with_elements;
 
 /// The rows of a batch that are computed.
-pub(crate) struct Kept {
+pub(crate) struct UnpaddedRows {
     /// The first row of each sequence. The total number comes last.
     pub starts: Vec<usize>,
     /// The index of each row in the batch.
@@ -14,24 +14,24 @@ pub(crate) struct Kept {
     n_all: usize,
 }
 
-impl Kept {
+impl UnpaddedRows {
     /// Selects rows by a mask `[batch, seq]`, 1 = keep. Returns `None` if there is no padding, or if a sequence has a
     /// gap, because leaving it out would shrink distances across it.
-    pub fn new(marks: &[u8], seq: usize) -> Option<Self> {
+    pub fn new(mask: &[u8], seq: usize) -> Option<Self> {
         let (mut starts, mut rows) = (vec![0], Vec::new());
-        for (b, marks) in marks.chunks_exact(seq.max(1)).enumerate() {
-            let first = marks.iter().position(|&mark| mark != 0).unwrap_or(seq);
-            let end = marks
+        for (b, mask) in mask.chunks_exact(seq.max(1)).enumerate() {
+            let first = mask.iter().position(|&keep| keep != 0).unwrap_or(seq);
+            let end = mask
                 .iter()
-                .rposition(|&mark| mark != 0)
+                .rposition(|&keep| keep != 0)
                 .map_or(first, |last| last + 1);
-            if marks[first..end].contains(&0) {
+            if mask[first..end].contains(&0) {
                 return None;
             }
             rows.extend(b * seq + first..b * seq + end);
             starts.push(rows.len());
         }
-        let n_all = marks.len();
+        let n_all = mask.len();
         (rows.len() < n_all).then_some(Self {
             starts,
             rows,

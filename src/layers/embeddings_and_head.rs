@@ -2,14 +2,14 @@
 
 use candle_core::Result;
 
-use crate::config::{LinearConfig, ModelConfig, ReadoutConfig, Reads};
+use crate::config::{LinearConfig, ModelConfig, ReadoutConfig, TokenSelection};
 use crate::layers::{Embeddings, Linear, ParameterSource, Readout};
 
 /// Embeddings, pooler and head of a model.
 ///
 /// Names in a `VarBuilder`: `embeddings`, `pooler`, and the head's task, such as `causal_lm`.
 #[derive(Clone, Debug)]
-pub struct ModelEnds {
+pub struct EmbeddingsAndHead {
     /// The embeddings, which compute the first block's input.
     pub embeddings: Embeddings,
     /// The projection from the blocks' output to the width of the word embeddings, if there is one (OPT).
@@ -20,7 +20,7 @@ pub struct ModelEnds {
     pub head: Option<Readout>,
 }
 
-impl ModelEnds {
+impl EmbeddingsAndHead {
     /// Creates all layers with parameters from `vb`.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl ModelEnds {
         let vb = vb.into();
         config.validate()?;
         let embeddings = Embeddings::new(&config.embeddings, vb.pp("embeddings"))?;
-        let projection_back = config.words_behind().map(|width| {
+        let projection_back = config.output_projection_width().map(|width| {
             let linear = LinearConfig::new(config.embeddings.d_model(), width).with_bias(false);
             Linear::new(&linear, vb.pp("embeddings.projection_back"))
         });
@@ -41,7 +41,7 @@ impl ModelEnds {
         let head = config.head.as_ref().map(|head| {
             let pooled = config.pooler.as_ref().and_then(width);
             let d_in = match head.readout.reads {
-                Reads::Pooled => pooled.unwrap_or(d_model),
+                TokenSelection::Pooled => pooled.unwrap_or(d_model),
                 _ => d_model,
             };
             let vb = vb.pp(head.task.to_string());

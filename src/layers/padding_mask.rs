@@ -8,14 +8,14 @@ use crate::ops;
 /// A key mask, `[batch, keys]` of `u8`, 1 = keep: one copy on the device that computes, one on the CPU. Decisions on
 /// the CPU then need no copy from the device, which would wait for all its work.
 #[derive(Clone, Debug)]
-pub(crate) struct Marks {
+pub(crate) struct PaddingMask {
     /// The mask on the device.
     pub device: Tensor,
     /// The mask on the CPU. If the device is the CPU, the same tensor.
     pub host: Tensor,
 }
 
-impl Marks {
+impl PaddingMask {
     /// Creates the mask from a tensor on the CPU, and copies it to `device`.
     pub fn new(host: Tensor, device: &Device) -> Result<Self> {
         Ok(Self {
@@ -30,13 +30,13 @@ impl Marks {
     }
 
     /// Appends the mask of the keys that follow.
-    pub fn cat(&self, behind: &Self) -> Result<Self> {
+    pub fn cat(&self, next: &Self) -> Result<Self> {
         let join = |first: &Tensor, then: &Tensor| Tensor::cat(&[first, then], 1);
-        let host = join(&self.host, &behind.host)?;
+        let host = join(&self.host, &next.host)?;
         self.beside(host, || {
             ops::asked("cat", &self.device)?;
-            ops::asked("cat", &behind.device)?;
-            join(&self.device, &behind.device)
+            ops::asked("cat", &next.device)?;
+            join(&self.device, &next.device)
         })
     }
 
@@ -72,8 +72,8 @@ mod tests {
     #[test]
     fn on_the_cpu_both_are_one_tensor() -> Result<()> {
         let first = Tensor::new(&[[1u8, 0], [0, 1]], &Device::Cpu)?;
-        let first = Marks::new(first, &Device::Cpu)?;
-        let all = first.cat(&Marks::ones((2, 3), &Device::Cpu)?)?;
+        let first = PaddingMask::new(first, &Device::Cpu)?;
+        let all = first.cat(&PaddingMask::ones((2, 3), &Device::Cpu)?)?;
         let last = all.narrow(1, 3)?;
         for marks in [&first, &all, &last] {
             assert_eq!(marks.device.id(), marks.host.id());
