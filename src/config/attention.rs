@@ -64,6 +64,7 @@ pub enum QueryKeyNormSpan {
 
 /// Query and key norms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct QueryKeyNorm {
     /// The norm. `span` sets its width.
     pub norm: NormConfig,
@@ -94,6 +95,7 @@ impl QueryKeyNorm {
 /// The configuration of multi-head attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct AttentionConfig {
     /// The width of the input and the output.
     pub d_model: usize,

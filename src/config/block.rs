@@ -38,6 +38,7 @@ pub enum ResidualSource {
 /// The configuration of a block's residual connections.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct ResidualConfig {
     /// The residual that a sublayer's output is added to.
     pub source: ResidualSource,
@@ -97,6 +98,7 @@ pub enum Topology {
 /// The configuration of a transformer block: attention and feed-forward, each with a residual connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct BlockConfig {
     /// Self-attention.
     pub attention: AttentionConfig,

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deberta_v2/modeling_deberta_v2.py>
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct DisentangledConfig {
     /// Half the table's row count: the number of distances, or buckets of distances, with a row in each direction.
     /// Larger distances share the last row.

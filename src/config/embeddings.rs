@@ -24,6 +24,7 @@ pub enum EmbeddingsConfig {
 /// Token embeddings: `dropout(norm(scale · word + type + position))`. Each part except the words is optional.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct TokenEmbeddingsConfig {
     /// The vocabulary size.
     pub n_tokens: usize,

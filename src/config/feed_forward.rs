@@ -28,6 +28,7 @@ pub struct GateClamp {
 /// The configuration of a position-wise feed-forward network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct FeedForwardConfig {
     /// The width of the input and the output.
     pub d_model: usize,
@@ -103,6 +104,7 @@ pub struct ExpertGroups {
 
 /// The choice of experts for each position, and their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RoutingConfig {
     /// The number of experts per position.
     pub top_k: usize,
@@ -140,6 +142,7 @@ pub struct SharedExpertConfig {
 /// <https://arxiv.org/abs/1701.06538>). Each expert has the feed-forward's sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct ExpertsConfig {
     /// The number of experts.
     pub n_experts: usize,

@@ -26,6 +26,7 @@ impl LayerInputConfig {
 
 /// The word table for per-layer inputs. A row has a part for each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct LayerInputTable {
     /// The vocabulary size. Larger token ids use row 0.
     pub n_tokens: usize,

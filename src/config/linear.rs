@@ -7,6 +7,7 @@ use super::Activation;
 /// The configuration of a linear layer, `y = x·Wᵀ + b`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct LinearConfig {
     /// The width of the input.
     pub d_in: usize,

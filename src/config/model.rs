@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 /// The configuration of a whole model: embeddings, blocks, pooler and head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct ModelConfig {
     /// The embeddings.
     pub embeddings: EmbeddingsConfig,

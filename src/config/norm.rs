@@ -32,6 +32,7 @@ pub enum NormWeight {
 /// The configuration of a norm over the last dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct NormConfig {
     /// LayerNorm or RMSNorm.
     pub kind: NormKind,

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 /// Patch embeddings: a linear map over each patch, special tokens before the patches, and positions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct PatchEmbeddingsConfig {
     /// The number of channels in the image.
     pub n_channels: usize,

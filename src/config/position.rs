@@ -52,6 +52,7 @@ pub enum RotaryPairing {
 /// The configuration of a rotary position embedding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct RotaryConfig {
     /// The number of rotated dimensions per head. The other dimensions are unchanged.
     pub dim: usize,

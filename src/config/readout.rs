@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 /// map to the output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct ReadoutConfig {
     /// The positions to read.
     pub reads: TokenSelection,
@@ -85,6 +86,7 @@ pub struct AttentionPoolConfig {
 /// A linear layer with an activation and a norm: `norm(act(W·x + b))`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct TransformConfig {
     /// The linear layer's width and bias. Without it, only activation and norm are applied.
     pub linear: Option<TransformLinear>,
@@ -106,6 +108,7 @@ pub struct TransformLinear {
 /// The linear map to a head's output: `cap(scale · (W·x + b))`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct OutputConfig {
     /// The output width: the number of tokens or labels.
     pub n_out: usize,

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 /// The configuration of a stack: a sequence of blocks and their shared parts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct StackConfig {
     /// The distinct blocks.
     pub blocks: Vec<BlockConfig>,

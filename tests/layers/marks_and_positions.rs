@@ -47,10 +47,8 @@ fn distances_have_the_rows_of_deberta() {
     assert!(names.len() >= 10, "{names:?}");
     for name in names {
         let sizes: Vec<usize> = name.split(' ').map(|n| n.parse().unwrap()).collect();
-        let config = DisentangledConfig {
-            max_distance: sizes.get(1).copied(),
-            ..DisentangledConfig::new(sizes[0])
-        };
+        let mut config = DisentangledConfig::new(sizes[0]);
+        config.max_distance = sizes.get(1).copied();
         let changes = reference.on_cpu(&name).to_vec2::<i64>().unwrap();
         let last = -changes[0][0];
         for distance in -last..=last {

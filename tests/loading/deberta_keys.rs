@@ -27,13 +27,10 @@ fn version_3(changes: Value) -> Result<Architecture> {
 #[test]
 fn version_3_is_read_as_published() {
     let architecture = version_3(json!({})).unwrap();
-    let (stack, expected) = (&architecture.config, DisentangledConfig::new(256));
+    let (stack, mut expected) = (&architecture.config, DisentangledConfig::new(256));
     let attention = &stack.blocks[0].attention;
-    let expected = DisentangledConfig {
-        max_distance: Some(512),
-        dropout: 0.1,
-        ..expected
-    };
+    expected.max_distance = Some(512);
+    expected.dropout = 0.1;
     assert_eq!(expected.projections, PositionProjections::Shared);
     assert_eq!(attention.position, Position::Disentangled(expected));
     assert!((attention.scale - 1.0 / (3.0 * 64f64).sqrt()).abs() < 1e-15);

@@ -69,10 +69,8 @@ fn rotations_that_fail_in_transformers_are_refused() {
 #[test]
 fn frequencies_of_another_number_of_dimensions_are_refused() {
     for (dim, of) in [(4, 2), (4, 5), (4, 0)] {
-        let rotary = RotaryConfig {
-            frequency_dim: Some(of),
-            ..RotaryConfig::new(dim, 100.0)
-        };
+        let mut rotary = RotaryConfig::new(dim, 100.0);
+        rotary.frequency_dim = Some(of);
         let attention = candle_blocks::AttentionConfig::new(16, 2).unwrap();
         let attention = attention.with_position(Position::Rotary(rotary));
         assert_says(

@@ -54,10 +54,8 @@ fn an_image_of_a_size_that_no_patch_divides_is_refused_with_the_cure() {
 /// Like SigLIP's 384 pixels, of which patches with 14 leave 6.
 #[test]
 fn pixels_that_fill_no_patch_are_left_out_as_by_a_convolution() {
-    let config = PatchEmbeddingsConfig {
-        class_token: false,
-        ..PatchEmbeddingsConfig::new(8, 3, 5)
-    };
+    let mut config = PatchEmbeddingsConfig::new(8, 3, 5);
+    config.class_token = false;
     let tensors: HashMap<String, Tensor> = [
         ("patch.weight", &[5, 3, 3, 3][..]),
         ("patch.bias", &[5]),

@@ -228,10 +228,8 @@ fn groups_of_experts_that_cannot_be_chosen_from_are_refused() {
                 top_groups,
                 judged_by,
             };
-            let routing = RoutingConfig {
-                groups: Some(groups),
-                ..RoutingConfig::new(3)
-            };
+            let mut routing = RoutingConfig::new(3);
+            routing.groups = Some(groups);
             b.feed_forward.experts = Some(ExpertsConfig::new(8, routing));
         }
     };
@@ -359,23 +357,16 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
     };
     says(DisentangledConfig::new(0), &["span", "0"]);
     for (span, max) in [(1, 8), (8, 5), (8, 0)] {
-        let max_distance = Some(max);
-        let of = DisentangledConfig {
-            max_distance,
-            ..DisentangledConfig::new(span)
-        };
+        let mut of = DisentangledConfig::new(span);
+        of.max_distance = Some(max);
         says(of, &["distance"]);
     }
-    says(DisentangledConfig { dropout: 1.0, ..of }, &["dropout"]);
-    let [content_to_position, position_to_content] = [false; 2];
-    says(
-        DisentangledConfig {
-            content_to_position,
-            position_to_content,
-            ..of
-        },
-        &["Position::None"],
-    );
+    let mut dropped = of;
+    dropped.dropout = 1.0;
+    says(dropped, &["dropout"]);
+    let mut idle = of;
+    (idle.content_to_position, idle.position_to_content) = (false, false);
+    says(idle, &["Position::None"]);
     type Change = fn(&mut AttentionConfig);
     let changes: [Change; 4] = [
         |attention| attention.visibility = Visibility::Causal,

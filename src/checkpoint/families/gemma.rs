@@ -14,8 +14,7 @@ pub(super) fn families() -> Vec<Family> {
         sandwich_table("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
         sandwich_table("gemma3_text", gemma3),
         sandwich_table("vaultgemma", vaultgemma).default_of("final_logit_softcapping", 30.0),
-        of_text_or_alone(sandwich_table("gemma3", beside_images))
-            .head(HeadTask::CausalLm, causal_lm),
+        of_text_or_alone(sandwich_table("gemma3", with_images)).head(HeadTask::CausalLm, causal_lm),
     ]
 }
 
@@ -118,7 +117,7 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// Reads Gemma as a larger model's text stack, whose class interprets this key differently and does not cap logits.
-fn beside_images(json: &ConfigJson) -> Result<StackConfig> {
+fn with_images(json: &ConfigJson) -> Result<StackConfig> {
     json.only("use_bidirectional_attention", &[json!(false)])?;
     gemma3(json)
 }

@@ -206,13 +206,11 @@ impl Draws {
             };
             block.attention.n_kv_heads = block.attention.n_heads;
             block.attention.soft_cap = None;
-            block.attention.position = Position::Disentangled(DisentangledConfig {
-                max_distance: self.of(&[None, Some(span + 2), Some(512)]),
-                content_to_position: terms[0],
-                position_to_content: terms[1],
-                projections: self.of(&[PositionProjections::Shared, own]),
-                ..DisentangledConfig::new(span)
-            });
+            let mut position = DisentangledConfig::new(span);
+            position.max_distance = self.of(&[None, Some(span + 2), Some(512)]);
+            [position.content_to_position, position.position_to_content] = terms;
+            position.projections = self.of(&[PositionProjections::Shared, own]);
+            block.attention.position = Position::Disentangled(position);
         });
         stack.with_relative_embeddings(table)
     }
@@ -266,16 +264,14 @@ impl Draws {
                 block.feed_forward_placement = NormPlacement::Pre;
             }
         }
-        block.residual = ResidualConfig {
-            source: self.of(&[
-                ResidualSource::Input,
-                ResidualSource::Input,
-                ResidualSource::Normalized,
-            ]),
-            multiplier: self.of(&[1.0, 1.0, 0.5, -2.0]),
-            layer_scale: self.one_in(4),
-            ..ResidualConfig::default()
-        };
+        block.residual = ResidualConfig::default();
+        block.residual.source = self.of(&[
+            ResidualSource::Input,
+            ResidualSource::Input,
+            ResidualSource::Normalized,
+        ]);
+        block.residual.multiplier = self.of(&[1.0, 1.0, 0.5, -2.0]);
+        block.residual.layer_scale = self.one_in(4);
         block
     }
 
@@ -308,11 +304,9 @@ impl Draws {
                 QueryKeyNormSpan::EachHead,
                 QueryKeyNormSpan::Whole,
             ]);
-            attention.query_key_norm = Some(QueryKeyNorm {
-                norm,
-                span,
-                after_rotation: self.one_in(2),
-            });
+            let mut norm = QueryKeyNorm::new(norm, span);
+            norm.after_rotation = self.one_in(2);
+            attention.query_key_norm = Some(norm);
         }
         attention.soft_cap = self.one_in(5).then(|| self.of(&[0.5, 5.0, 50.0]));
         attention.clip = self.one_in(5).then(|| self.of(&[0.1, 1.0]));
@@ -480,13 +474,11 @@ impl Draws {
             judged_by: 1 + self.below(n_experts / 2),
         });
         let most = groups.map_or(n_experts, |g| n_experts / 2 * g.top_groups);
-        let routing = RoutingConfig {
-            top_k: 1 + self.below(most),
-            scores: self.of(&[RoutingScores::Softmax, RoutingScores::Sigmoid]),
-            weights: self.of(&[RoutingWeights::Scores, RoutingWeights::Renormalized]),
-            scale: self.of(&[1.0, 2.5]),
-            groups,
-        };
+        let mut routing = RoutingConfig::new(1 + self.below(most));
+        routing.scores = self.of(&[RoutingScores::Softmax, RoutingScores::Sigmoid]);
+        routing.weights = self.of(&[RoutingWeights::Scores, RoutingWeights::Renormalized]);
+        routing.scale = self.of(&[1.0, 2.5]);
+        routing.groups = groups;
         let shared = self.one_in(2).then(|| SharedExpertConfig {
             d_ff: self.of(&[3, 8]),
             gate: self.one_in(2),
