@@ -37,23 +37,23 @@ pub(crate) fn check_next(n_bytes: usize) -> Result<()> {
 /// Returns the error for an allocation that the system refused.
 pub(crate) fn refused(path: &Path, n_bytes: usize) -> Error {
     let of_process = limits().into_iter().filter(|limit| limit.is_of_process);
-    let room = of_process.map(|limit| (limit.most.saturating_sub(limit.held), limit.name));
-    let room = room.min();
+    let available = of_process.map(|limit| (limit.most.saturating_sub(limit.held), limit.name));
+    let available = available.min();
     Error::OutOfMemory {
         path: path.to_path_buf(),
         needed: n_bytes as u64,
-        allowed: room.map(|(allowed, _)| allowed),
-        limit: room.map_or("the system", |(_, name)| name).to_string(),
+        allowed: available.map(|(allowed, _)| allowed),
+        limit: available.map_or("the system", |(_, name)| name).to_string(),
     }
 }
 
 /// # Errors
 /// If `needed` bytes exceed a limit, even if the allocator reuses all memory that the process holds.
 pub(crate) fn check_all(path: &Path, needed: u64) -> Result<()> {
-    let room = limits()
+    let available = limits()
         .into_iter()
         .map(|limit| (limit.most.saturating_sub(limit.fixed), limit.name));
-    match room.min() {
+    match available.min() {
         Some((allowed, limit)) if needed > allowed => Err(Error::OutOfMemory {
             path: path.to_path_buf(),
             needed,
@@ -122,7 +122,7 @@ mod linux {
             fixed: 0,
         });
 
-        // What the group or the machine holds is not counted: it may be files that make room, or this process's to use again; but
+        // What the group or the machine holds is not counted: it may be files that can be evicted, or this process's to use again; but
         // for what any process has of its own.
         let own = status("RssAnon:").min(OWN);
         let meminfo = text("proc/meminfo");

@@ -8,8 +8,8 @@ use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::checkpoint::files::floating;
+use crate::checkpoint::least_memory::LeastMemory;
 use crate::checkpoint::plan::{Missing, missing};
-use crate::checkpoint::room::Room;
 use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::{Cut, StoredParameter};
 use crate::checkpoint::stored::StoredMatrices;
@@ -178,7 +178,7 @@ impl<'c> Loader<'c> {
     /// Checks that memory suffices to load `held`, packed in a precision or not.
     ///
     /// # Errors
-    /// If the minimum that they need ([`Room::needed`]) exceeds a limit.
+    /// If the minimum that they need ([`LeastMemory::needed`]) exceeds a limit.
     fn check_room(&self, held: LoadScope, packing: Option<Precision>) -> Result<()> {
         let Checkpoint {
             plan,
@@ -207,7 +207,7 @@ impl<'c> Loader<'c> {
             |source: &&StoredParameter| !stored.is_some_and(|stored| stored.has(&source.role));
         let model = self.checkpoint.model_config().ok();
         let output = model.and_then(|model| model.head.as_ref()?.readout.output.as_ref());
-        let room = Room {
+        let least = LeastMemory {
             sources: sources.iter().filter(is_dense).collect(),
             files,
             number: self.dtype.size_in_bytes(),
@@ -215,7 +215,7 @@ impl<'c> Loader<'c> {
             shares_words: output.is_some_and(|output| output.weight == OutputWeight::Words),
             n_blocks: config.blocks.len(),
         };
-        check_all(files.path(), room.needed())
+        check_all(files.path(), least.needed())
     }
 
     /// From now on, loads one rank's part for layers that are divided among `size` ranks.

@@ -34,9 +34,9 @@ impl CachedRows {
     pub fn append(&mut self, new: [&Tensor; 2], keep: usize) -> Result<()> {
         let n = new[0].dim(1)?;
         self.kept.start = self.kept.end - keep;
-        let room = self.buffers[0].dim(1)?;
+        let capacity = self.buffers[0].dim(1)?;
         // After a long prompt, a window needs only a small part of the capacity.
-        let fits = self.kept.end + n <= room && room <= 4 * (keep + n);
+        let fits = self.kept.end + n <= capacity && capacity <= 4 * (keep + n);
         if !fits || Arc::get_mut(&mut self.buffers).is_none() {
             let [keys, values] = &*self.buffers;
             let moved = buffers([keys, values], keep + n)?;

@@ -52,7 +52,7 @@ fn a_text_longer_than_the_positions_is_refused() {
             let fits = ModelInput::tokens(&ids(&text[1..]));
             model.forward(&fits).unwrap();
             let refused = message(model.forward(&ModelInput::tokens(&ids(&text))));
-            let limit = format!("the {n_positions} positions");
+            let limit = format!("model's {n_positions} positions");
             assert_says(refused, &["input_ids", &limit, "shorten the text"]);
         }
     }

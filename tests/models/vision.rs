@@ -29,7 +29,7 @@ fn an_image_of_a_size_that_no_patch_divides_is_refused_with_the_cure() {
     let said = |shape: &[usize]| message(model.forward(&ModelInput::pixels(&images(shape))));
     let odd = said(&[1, 3, 7, 8]);
     assert!(odd.contains("images of 7 by 8"), "{odd}");
-    assert!(odd.contains("patches of 2 by 2"), "{odd}");
+    assert!(odd.contains("patch size 2 by 2"), "{odd}");
     assert!(odd.contains("6 by 6"), "{odd}");
     let empty = said(&[1, 3, 0, 6]);
     assert!(empty.contains("images of 0 by 6"), "{empty}");

@@ -267,7 +267,7 @@ fn a_fused_projection_has_a_bias_for_all_or_none() {
     ];
     assert!(outcome(|| Attention::new(&config, tensors(&fused))).is_ok());
     config.bias.key = false;
-    says(&["one projection", "bias"], || {
+    says(&["one fused projection", "bias"], || {
         Attention::new(&config, tensors(&fused))
     });
 }

@@ -62,12 +62,12 @@ pub(super) struct Pickle<'b> {
     pub storages: Vec<Storage>,
     pub views: Vec<StridedView>,
     /// The bytes of memory that values may still take.
-    room: usize,
+    budget: usize,
 }
 
 impl<'b> Pickle<'b> {
-    /// Reads a pickle whose values may take about `room` bytes, and returns it with its value.
-    pub fn read(bytes: &'b [u8], room: usize) -> Result<(Self, PickleValue)> {
+    /// Reads a pickle whose values may take about `budget` bytes, and returns it with its value.
+    pub fn read(bytes: &'b [u8], budget: usize) -> Result<(Self, PickleValue)> {
         let mut pickle = Self {
             bytes,
             at: 0,
@@ -77,7 +77,7 @@ impl<'b> Pickle<'b> {
             lists: Vec::new(),
             storages: Vec::new(),
             views: Vec::new(),
-            room,
+            budget,
         };
         loop {
             let instruction = pickle.array::<1>()?[0];
@@ -91,8 +91,8 @@ impl<'b> Pickle<'b> {
 
     /// Accounts for `n_bytes` more of memory.
     pub fn take(&mut self, n_bytes: usize) -> Result<()> {
-        let rest = self.room.checked_sub(n_bytes);
-        self.room = rest.ok_or(
+        let rest = self.budget.checked_sub(n_bytes);
+        self.budget = rest.ok_or(
             "it describes more values than a file of this size can have tensors; download it again",
         )?;
         Ok(())

@@ -18,7 +18,7 @@ const PICKLE: &str = "/data.pkl";
 /// The cure for a file that contains more than tensors.
 const CURE: &str = "save the tensors alone, with `torch.save(model.state_dict(), file)` or `safetensors.torch.save_file`";
 /// Memory for the values in a small file's pickle.
-const SMALL_ROOM: u64 = 1 << 20;
+const SMALL_BUDGET: u64 = 1 << 20;
 
 /// A PyTorch function, class or type that pickles of tensors name.
 #[derive(Clone, Copy, Debug)]
@@ -283,8 +283,8 @@ fn tensors(
         Some(found) => zip::bytes(file, found)?,
         None => Vec::new(),
     };
-    let room = file.len().saturating_mul(2).saturating_add(SMALL_ROOM);
-    let (pickle, value) = Pickle::read(&bytes, usize::try_from(room).unwrap_or(usize::MAX))?;
+    let budget = file.len().saturating_mul(2).saturating_add(SMALL_BUDGET);
+    let (pickle, value) = Pickle::read(&bytes, usize::try_from(budget).unwrap_or(usize::MAX))?;
     let PickleValue::Dict(dict) = value else {
         return Err(ZipFailure::Content(format!(
             "it contains {}, expected a dict of tensors; {CURE}",

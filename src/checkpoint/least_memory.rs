@@ -10,7 +10,7 @@ use crate::config::Precision;
 const WORDS: &str = "embeddings.word.weight";
 
 /// The parameters to load, and the form in which they are kept.
-pub(super) struct Room<'s> {
+pub(super) struct LeastMemory<'s> {
     pub sources: Vec<&'s StoredParameter>,
     pub files: &'s TensorFiles,
     /// Bytes of an element that is not packed.
@@ -21,7 +21,7 @@ pub(super) struct Room<'s> {
     pub n_blocks: usize,
 }
 
-impl Room<'_> {
+impl LeastMemory<'_> {
     /// Returns the number of bytes needed at one time. The scales of quantized weights and temporary buffers are not
     /// counted.
     pub fn needed(&self) -> u64 {
