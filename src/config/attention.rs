@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LatentConfig, NormConfig, NormWeight, Position, PositionTemperature, finite, positive,
-    probability, setters, size,
+    Activation, LatentConfig, NormConfig, NormWeight, Position, PositionTemperature, finite,
+    positive, probability, setters, size,
 };
 use crate::error::{Error, Result};
 
@@ -147,6 +147,10 @@ pub struct AttentionConfig {
     /// weights of the keys add up to less than 1 (gpt-oss; Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>).
     #[serde(default)]
     pub sinks: bool,
+    /// The activation of a gate on the heads' results: `output(activation(gate(x)) · mixed)`, in self-attention (AFMoE;
+    /// Qiu et al. 2025, <https://arxiv.org/abs/2505.06708>).
+    #[serde(default)]
+    pub output_gate: Option<Activation>,
     /// The bound for queries, keys and values, which are clamped to `±clip` (MPT, OLMo).
     pub clip: Option<f64>,
     /// The projection biases.
@@ -192,6 +196,7 @@ impl AttentionConfig {
             temperature: None,
             soft_cap: None,
             sinks: false,
+            output_gate: None,
             clip: None,
             bias: AttentionBias::ALL,
             dropout: 0.0,
@@ -228,6 +233,8 @@ impl AttentionConfig {
         with_soft_cap(cap: Option<f64>) => soft_cap = cap;
         /// Sets whether each query head has a sink.
         with_sinks(sinks: bool) => sinks = sinks;
+        /// Sets the activation of a gate on the heads' results, or removes the gate.
+        with_output_gate(gate: Option<Activation>) => output_gate = gate;
         /// Sets the bound for queries, keys and values, or removes it.
         with_clip(clip: Option<f64>) => clip = clip;
         /// Sets the projection biases.
@@ -324,6 +331,11 @@ impl AttentionConfig {
         }
         if self.shared_keys.is_some() && self.values_are_keys {
             let reason = "an attention with shared_keys takes that layer's values; set values_are_keys only there";
+            return Err(Error::InvalidConfig(reason.to_string()));
+        }
+        if self.output_gate.is_some() && (is_made || makes_fewer || self.d_memory != self.d_model) {
+            let reason = "output_gate requires self-attention with its own keys and values, without a latent or disentangled \
+                          scores";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.window == Some(0) {

@@ -68,6 +68,8 @@ parts!(QueryKeyValue:
 #[derive(Clone, Debug)]
 pub struct Attention {
     projections: QueryKeyValue,
+    /// `[n_heads · head_dim, d_model]`.
+    gate: Option<Linear>,
     output: Linear,
     pub(crate) norms: Option<QueryKeyNorms>,
     positions: PositionLinears,
@@ -82,7 +84,7 @@ pub struct Attention {
 
 impl Attention {
     /// Creates the layer with parameters from `vb`: `query`, `key` and `value` (or the fused `query_key_value` if
-    /// `vb` contains it, or the parts of [`LatentProjections`]), and `output`. If configured, also `query_norm`,
+    /// `vb` contains it, or the parts of [`LatentProjections`]), and `output`. If configured, also `gate`, `query_norm`,
     /// `key_norm`, `position_key`, `position_query` and `sinks.weight` `[n_heads]`.
     ///
     /// # Errors
@@ -120,6 +122,9 @@ impl Attention {
                 value: linear("value", d_encoder, kv, bias.value)?,
             }
         };
+        let gate = config
+            .output_gate
+            .map(|_| linear("gate", d_model, config.mixed_width(), false));
         let output = linear("output", config.mixed_width(), d_model, bias.output)?;
         let norms = QueryKeyNorms::new(config, &vb)?;
         let sinks = config.sinks.then(|| {
@@ -129,6 +134,7 @@ impl Attention {
         });
         Ok(Self {
             projections,
+            gate: gate.transpose()?,
             output,
             norms,
             positions: PositionLinears::new(config, &vb)?,
@@ -145,6 +151,8 @@ impl Attention {
         config(&self) -> &AttentionConfig => &self.config;
         /// The input projections.
         projections(&self) -> &QueryKeyValue => &self.projections;
+        /// The gate on the heads' results, if there is one.
+        gate(&self) -> Option<&Linear> => self.gate.as_ref();
         /// The output projection, `[d_model, n_heads · value_dim]`.
         output(&self) -> &Linear => &self.output;
         /// The heads' sinks `[n_heads]`, if any.
@@ -211,8 +219,8 @@ impl Attention {
     }
 }
 
-parts!(Attention: Self { projections, positions, output, position_dropout, dropout, packed, .. }
-    => [projections, positions, position_dropout, dropout, packed] [output]);
+parts!(Attention: Self { projections, positions, gate, output, position_dropout, dropout, packed, .. }
+    => [projections, positions, position_dropout, dropout, packed] [gate, output]);
 
 impl ModuleT for Attention {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

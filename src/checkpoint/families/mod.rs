@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use crate::checkpoint::scheme::Family;
 
+mod afmoe;
 mod albert;
 mod apertus;
 mod arcee;
@@ -113,7 +114,7 @@ pub(crate) fn all() -> &'static [Family] {
 
 fn made() -> Vec<Family> {
     let single = of_files! { family:
-        albert apertus bert bert_generation bloom cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr
+        afmoe albert apertus bert bert_generation bloom cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr
         electra ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
         megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi
         phimoe qwen_vision rembert roformer rotary_bert seed_oss smollm3 solar_open stablelm starcoder2 vit_mae

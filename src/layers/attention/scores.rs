@@ -39,7 +39,15 @@ impl Attention {
         (x, residual): (&Value, Option<&Value>),
     ) -> Result<Value> {
         let mixed = self.mix(query, attended, pass)?.to_dtype(x.dtype())?;
-        self.output.apply(&mixed, residual, pass.context.train())
+        let train = pass.context.train();
+        let mixed = match (&self.gate, self.config.output_gate) {
+            (Some(gate), Some(activation)) => {
+                let gate = gate.apply(x, None, train)?;
+                gate.gate(&mixed, activation, None)?
+            }
+            _ => mixed,
+        };
+        self.output.apply(&mixed, residual, train)
     }
 
     /// Computes `dropout(softmax(scale · q·kᵀ + biases))·v`.

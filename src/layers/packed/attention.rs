@@ -24,7 +24,7 @@ use super::{
 };
 use crate::config::{AttentionConfig, Precision};
 use crate::layers::visit::{PackedTogether, Visit};
-use crate::layers::{Attention, LayerCaches, Pass, QueryKeyValue};
+use crate::layers::{Attention, LayerCaches, Linear, Pass, QueryKeyValue};
 use crate::ops::Value;
 use positions::PackedPositions;
 
@@ -45,7 +45,7 @@ pub(crate) struct PackedAttention {
 
 #[derive(Clone)]
 enum Projections {
-    /// Self-attention: query, key and value are projected from the input.
+    /// Self-attention: query, key, value and, if there is one, the gate are projected from the input.
     Input(PackedProduct),
     /// Self-attention to an earlier layer's keys and values: only the query is projected.
     Query(PackedProduct),
@@ -112,19 +112,20 @@ impl PackedAttention {
                 config.d_model
             );
         }
+        let gate = attention.gate().map(|gate| ("gate", gate));
+        let joined = |parts: &[(&str, &Linear)]| {
+            let parts: Vec<_> = parts.iter().copied().chain(gate).collect();
+            PackedProduct::joined(packing, &parts).map(Projections::Input)
+        };
         let projections = match attention.projections() {
             QueryKeyValue::Separate { query, key, value } => {
-                let parts = [("query", query), ("key", key), ("value", value)];
-                Projections::Input(PackedProduct::joined(packing, &parts)?)
+                joined(&[("query", query), ("key", key), ("value", value)])?
             }
+            // The keys are values too.
             QueryKeyValue::QueryKey { query, key } => {
-                // The key twice, so that one product computes all that attention reads.
-                let parts = [("query", query), ("key", key), ("key", key)];
-                Projections::Input(PackedProduct::joined(packing, &parts)?)
+                joined(&[("query", query), ("key", key), ("key", key)])?
             }
-            QueryKeyValue::Fused(fused) => {
-                Projections::Input(PackedProduct::new(&packing.at("query_key_value"), fused)?)
-            }
+            QueryKeyValue::Fused(fused) => joined(&[("query_key_value", fused)])?,
             QueryKeyValue::Query(query) => {
                 Projections::Query(PackedProduct::new(&packing.at("query"), query)?)
             }

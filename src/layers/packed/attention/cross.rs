@@ -74,6 +74,7 @@ impl PackedAttention {
                 query: heads(projected, q, 0),
                 key_value,
                 scored: &scored,
+                gate: None,
             };
             let output = AttentionOutput {
                 residual: call.residual,

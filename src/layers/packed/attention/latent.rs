@@ -187,6 +187,7 @@ impl PackedAttention {
                 query,
                 key_value: KeyValue::Projected { keys, key, value },
                 scored: part.scored,
+                gate: None,
             };
             self.mix(&attended, part.output);
         };

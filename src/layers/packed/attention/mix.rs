@@ -4,16 +4,19 @@ use std::{ops::Range, sync::Arc};
 
 use candle_blocks_kernels::attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend};
 use candle_blocks_kernels::{Cpu, scratch};
-use candle_blocks_kernels::{memory::lend, rows::Source};
+use candle_blocks_kernels::{memory::lend, rows, rows::Source};
 use candle_core::{Result, Tensor};
 
 use super::{PackedAttention, head_maps::PerHeadRows};
+use crate::config::{Activation, Position};
+use crate::layers::KeySource;
 use crate::layers::packed::{additive::Additive, pass::PackedPass};
-use crate::ops::Reach;
-use crate::{config::Position, layers::KeySource};
+use crate::ops::{Reach, activation_kernel};
 
 scratch!(MIXED_ROWS);
 scratch!(VALUE_ROWS);
+scratch!(GATE_ROWS);
+scratch!(ACTIVATED_ROWS);
 
 /// The queries for some sequences, and the keys and values they attend to.
 pub(super) struct MixInput<'a> {
@@ -21,6 +24,8 @@ pub(super) struct MixInput<'a> {
     pub query: Heads<'a>,
     pub key_value: KeyValue<'a>,
     pub scored: &'a Scored<'a>,
+    /// The gate on the heads' results, before its activation.
+    pub gate: Option<(Activation, Heads<'a>)>,
 }
 
 /// The visible keys, and the biases on their scores.
@@ -130,6 +135,9 @@ impl PackedAttention {
         lend(MIXED_ROWS, n, |mixed: &mut [f32]| {
             attend(cpu, self.stored, &shape, &scoring, query, key_value, mixed);
             let Some(latent) = self.latent() else {
+                if let Some((activation, gate)) = attended.gate {
+                    multiply_by_gate(cpu, mixed, activation, gate, width);
+                }
                 return self.project(mixed, output);
             };
             let (rows, value_dim) = (shape.queries.n_rows(), config.value_dim());
@@ -151,4 +159,24 @@ impl PackedAttention {
         self.output
             .apply_on(output.cpu, &mixed, output.residual, output.y);
     }
+}
+
+/// Multiplies the heads' results, rows of `width`, by `activation(gate)`.
+fn multiply_by_gate(
+    cpu: Cpu,
+    mixed: &mut [f32],
+    activation: Activation,
+    gate: Heads,
+    width: usize,
+) {
+    lend(GATE_ROWS, mixed.len(), |rows: &mut [f32]| {
+        for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+            row.copy_from_slice(&gate.data[i * gate.row_stride + gate.offset..][..width]);
+        }
+        lend(ACTIVATED_ROWS, mixed.len(), |activated: &mut [f32]| {
+            let kernel = activation_kernel(activation);
+            kernel.forward(cpu, (&*rows).into(), (&mut *activated).into());
+            rows::elements::multiply(cpu, mixed.into(), (&*activated).into());
+        });
+    });
 }

@@ -58,7 +58,7 @@ impl PackedAttention {
         pass: PackedPass<'a>,
     ) -> Result<ProjectionSteps<'a>> {
         let q = self.config.query_width();
-        let width = q + 2 * kv;
+        let width = joined.d_out();
         let columns = ProjectedColumns { q, kv, width };
         let prepare = self.preparation(columns, RotateBy::Position, pass)?;
         Ok(ProjectionSteps::Joined(joined, columns, prepare))
@@ -183,6 +183,11 @@ impl Own<'_> {
             };
             let (key, value) = (heads(q), heads(q + kv));
             let query = part.requested(projected, width);
+            let gate = self.of.config.output_gate.map(|activation| {
+                let mut gate = query;
+                gate.offset += q + 2 * kv;
+                (activation, gate)
+            });
             let all;
             let key_value = match part.cache {
                 None => KeyValue::Projected {
@@ -214,6 +219,7 @@ impl Own<'_> {
                 query,
                 key_value,
                 scored: part.scored,
+                gate,
             };
             let Some((positions, distances)) = &self.positions else {
                 return self.of.mix(&attended, part.output);

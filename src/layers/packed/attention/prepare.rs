@@ -14,12 +14,12 @@ use crate::layers::packed::pass::{PackedPass, Tables};
 /// The number of rows per task.
 const ROWS: usize = 16;
 
-/// Columns in projected rows: queries first, then keys, then values.
+/// Columns in projected rows: queries first, then keys, values and the gate.
 #[derive(Clone, Copy)]
 pub(super) struct ProjectedColumns {
     /// The number of query columns.
     pub q: usize,
-    /// The number of key columns.
+    /// The number of key columns, and of value columns.
     pub kv: usize,
     /// The number of columns in a row.
     pub width: usize,
@@ -118,7 +118,7 @@ impl Prepare<'_> {
     pub(super) fn rows(&self, cpu: Cpu, projected: &mut [f32], first_row: usize) {
         let ProjectedColumns { q, kv, width } = self.columns;
         let PackedAttention { config, norms, .. } = self.of;
-        let value_norm = self.of.value_norm.as_ref().filter(|_| q + kv < width);
+        let value_norm = self.of.value_norm.as_ref().filter(|_| kv > 0);
         let is_plain = config.clip.is_none() && norms.is_none() && value_norm.is_none();
         if is_plain && self.rotation.is_none() {
             return;
@@ -139,11 +139,12 @@ impl Prepare<'_> {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                 if let Some(clip) = config.clip {
                     let clip = clip as f32;
-                    row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
+                    let projected = row[..q + 2 * kv].iter_mut();
+                    projected.for_each(|x| *x = x.clamp(-clip, clip));
                 }
                 normalize(before, row);
                 if let Some(norm) = value_norm {
-                    let values = row[q + kv..].chunks_exact_mut(norm.width());
+                    let values = row[q + kv..q + 2 * kv].chunks_exact_mut(norm.width());
                     values.for_each(|value| norm.row_in_place(cpu.isa, value));
                 }
                 let at = first_row + start / width + i;

@@ -1,0 +1,58 @@
+//! AFMoE (Arcee Trinity): norms before and after each sublayer, a gate on attention's results, rotary embeddings only in layers
+//! with a sliding window, and experts selected by sigmoids.
+//!
+//! transformers' `AfmoeDecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/afmoe/modeling_afmoe.py>
+
+use super::llama::{bias, block, uniform};
+use super::prelude::*;
+use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
+
+pub(super) fn family() -> Family {
+    let norm = |role: &str, name: &str| Rule::norm(role, &[name]);
+    chosen_by_sigmoids("afmoe", afmoe, "mlp.expert_bias")
+        .block_rules([
+            Rule::linear("attention.gate", &["self_attn.gate_proj"]),
+            Rule::linear("feed_forward.router", &["mlp.router.gate"]),
+        ])
+        .replace_block_rules([
+            norm("attention_output_norm", "post_attention_layernorm"),
+            norm("feed_forward_norm", "pre_mlp_layernorm"),
+            norm("feed_forward_output_norm", "post_mlp_layernorm"),
+        ])
+        .renamed("n_routed_experts", "num_experts")
+        .renamed("n_shared_experts", "num_shared_experts")
+        .renamed("routed_scaling_factor", "route_scale")
+        .default_of("head_dim", 128)
+        .default_of("rms_norm_eps", 1e-5)
+        .default_of("num_experts", 64)
+        .default_of("num_experts_per_tok", 6)
+        .default_of("num_shared_experts", 2)
+        .embeddings(|json, stack| {
+            let words = padded_words(json, stack)?;
+            let scale = match json.flag(&["mup_enabled"], false)? {
+                true => (words.d_model as f64).sqrt(),
+                false => 1.0,
+            };
+            Ok(words.with_scale(scale).into())
+        })
+}
+
+fn afmoe(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    block.attention_placement = NormPlacement::Sandwich;
+    block.feed_forward_placement = NormPlacement::Sandwich;
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention.output_gate = Some(Activation::Sigmoid);
+    let stack = uniform(json, block)?;
+    let window = json.switchable_size("sliding_window", 1024)?;
+    let period = json.size_or(&["global_attn_every_n_layers"], 4)?;
+    let is_sliding =
+        json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
+    let stack = stack.with_each(|i, block| match is_sliding[i] {
+        true => block.attention.window = window,
+        false => block.attention.position = Position::None,
+    });
+    let first = json.size_or(&["num_dense_layers"], 1)?;
+    with_experts(json, stack, true, |i| Ok(i >= first))
+}
