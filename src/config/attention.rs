@@ -333,7 +333,8 @@ impl AttentionConfig {
             let reason = "an attention with shared_keys takes that layer's values; set values_are_keys only there";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
-        if self.output_gate.is_some() && (is_made || makes_fewer || self.d_memory != self.d_model) {
+        if self.output_gate.is_some() && (is_made || makes_fewer || self.d_encoder != self.d_model)
+        {
             let reason = "output_gate requires self-attention with its own keys and values, without a latent or disentangled \
                           scores";
             return Err(Error::InvalidConfig(reason.to_string()));
