@@ -45,8 +45,8 @@ pub use embeddings::{
     TokenEmbeddingsConfig,
 };
 pub use feed_forward::{
-    ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp, RoutingConfig,
-    RoutingScores, RoutingWeights, SharedExpertConfig, Weighted,
+    ExpertGroups, ExpertWeighting, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp,
+    RoutingConfig, RoutingScores, RoutingWeights, SharedExpertConfig,
 };
 pub use initialization::{Distribution, Initialization};
 pub use latent::LatentConfig;
@@ -58,7 +58,7 @@ pub use patches::{PatchEmbeddingsConfig, PixelOrder, Resizing};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,
 };
-pub use position_table::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
+pub use position_table::{CountedTokens, LastFrequency, PositionTableConfig, PositionVectors};
 pub use precision::{GroupSize, Precision};
 pub use readout::{
     AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, TokenSelection,

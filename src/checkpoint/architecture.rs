@@ -10,7 +10,7 @@ use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::two_stacks::SecondStack;
 use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
 use crate::config::{
-    Counted, EmbeddingsConfig, Initialization, ModelConfig, StackConfig, TwoStackKind,
+    CountedTokens, EmbeddingsConfig, Initialization, ModelConfig, StackConfig, TwoStackKind,
 };
 use crate::error::{Error, Result};
 
@@ -183,7 +183,7 @@ fn with_padding(mut drawn: Initialization, embeddings: &EmbeddingsConfig) -> Ini
         }
     }
     match tokens.positions.map(|table| table.counted) {
-        Some(Counted::Except(padding)) => {
+        Some(CountedTokens::Except(padding)) => {
             drawn.with_zero_row("embeddings.position.weight", padding as usize)
         }
         _ => drawn,

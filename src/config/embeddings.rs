@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Counted, LayerInputTable, NormConfig, PatchEmbeddingsConfig, PositionTableConfig,
+    CountedTokens, LayerInputTable, NormConfig, PatchEmbeddingsConfig, PositionTableConfig,
     PositionVectors, expect, probability, setters, size,
 };
 use crate::error::{Error, Result};
@@ -148,7 +148,7 @@ impl TokenEmbeddingsConfig {
         self.with_position_table(PositionTableConfig {
             n_rows,
             first_row: 0,
-            counted: Counted::All,
+            counted: CountedTokens::All,
             vectors: PositionVectors::Learned,
         })
     }

@@ -121,7 +121,7 @@ pub struct RoutingConfig {
 /// The operand that is multiplied by a chosen expert's weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Weighted {
+pub enum ExpertWeighting {
     /// The expert's output.
     #[default]
     Outputs,
@@ -156,7 +156,7 @@ pub struct ExpertsConfig {
     pub correction: bool,
     /// The operand that is multiplied by the weights.
     #[serde(default)]
-    pub weighted: Weighted,
+    pub weighted: ExpertWeighting,
     /// The shared expert.
     pub shared: Option<SharedExpertConfig>,
 }
@@ -239,7 +239,7 @@ impl ExpertsConfig {
             routing,
             router_bias: false,
             correction: false,
-            weighted: Weighted::Outputs,
+            weighted: ExpertWeighting::Outputs,
             shared: None,
         }
     }
@@ -250,7 +250,7 @@ impl ExpertsConfig {
         /// Sets whether each expert has a score bias for the choice.
         with_correction(correction: bool) => correction = correction;
         /// Sets the operand that is multiplied by the experts' weights.
-        with_weighted(weighted: Weighted) => weighted = weighted;
+        with_weighted(weighted: ExpertWeighting) => weighted = weighted;
         /// Sets the shared expert, or removes it.
         with_shared(shared: Option<SharedExpertConfig>) => shared = shared;
     }

@@ -10,7 +10,7 @@ pub struct PositionTableConfig {
     /// The first position's row.
     pub first_row: usize,
     /// The tokens that count as positions.
-    pub counted: Counted,
+    pub counted: CountedTokens,
     /// Learned or computed rows.
     #[serde(default)]
     pub vectors: PositionVectors,
@@ -50,7 +50,7 @@ impl PositionTableConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Counted {
+pub enum CountedTokens {
     /// All tokens, including padding (BERT, GPT-2).
     All,
     /// Tokens that the mask keeps. The others have the row before the first (OPT).

@@ -6,8 +6,8 @@ use candle_core::{DType, Device, ModuleT, Result, Tensor, bail};
 use candle_nn::Init;
 
 use crate::config::{
-    Activation, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores, RoutingWeights,
-    Weighted, getters,
+    Activation, ExpertWeighting, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores,
+    RoutingWeights, getters,
 };
 use crate::layers::grouped_experts::GroupedExperts;
 use crate::layers::packed::PackedMixture;
@@ -39,7 +39,7 @@ pub struct MixtureOfExperts {
     /// The rule by which each position selects its experts.
     pub(crate) routing: RoutingConfig,
     /// The side that the routing weights multiply: the experts' inputs or outputs.
-    pub(crate) weighted: Weighted,
+    pub(crate) weighted: ExpertWeighting,
     /// The random numbers for experts that are sampled in training. The dropout's masks select the experts that count
     /// in full.
     pub(crate) drawn: Dropout,
@@ -243,7 +243,7 @@ impl MixtureOfExperts {
             .iter()
             .map(|(_, places)| places.iter().map(row).collect());
         let mut dealt = rows.deal_rows(&rows_of.collect::<Vec<_>>())?;
-        if self.weighted == Weighted::Inputs {
+        if self.weighted == ExpertWeighting::Inputs {
             let place = |place: &usize| *place as u32;
             let of_each = used
                 .iter()
@@ -275,7 +275,7 @@ impl MixtureOfExperts {
         mut weights: Value,
     ) -> Result<Value> {
         let mut rows = rows.repeated(self.routing.top_k)?;
-        if self.weighted == Weighted::Inputs {
+        if self.weighted == ExpertWeighting::Inputs {
             let n = rows.dims()[0];
             rows = rows.times_column(&weights.reshape(vec![n, 1])?)?;
             weights = weights.ones()?;

@@ -262,7 +262,7 @@ fn errors_name_the_argument_and_what_was_expected() {
         ),
         (
             ops::norm(&x, &weight, Some(&weight), &config),
-            ["bias", "configuration", "none"],
+            ["bias", "configuration", "no bias"],
         ),
         (ops::linear(&integers, &x, None), ["linear", "U32", "F32"]),
         (

@@ -3,7 +3,7 @@
 use candle_blocks::{
     BlockConfig, Position, Precision,
     candle_core::{DType, Device, Tensor},
-    config::{Counted, EmbeddingsConfig, RotaryScaling, TokenSelection},
+    config::{CountedTokens, EmbeddingsConfig, RotaryScaling, TokenSelection},
     layers::Embeddings,
     model::{Model, ModelInput, ModelOutput},
 };
@@ -82,7 +82,7 @@ fn is_blind_to_the_left(model: &Model) -> bool {
     };
     let counts_all = embeddings
         .positions
-        .is_some_and(|table| table.counted == Counted::All);
+        .is_some_and(|table| table.counted == CountedTokens::All);
     let reads = model.config().head.as_ref().map(|head| &head.readout.reads);
     !counts_all && !matches!(reads, Some(TokenSelection::First | TokenSelection::Pooled))
 }

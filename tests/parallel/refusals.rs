@@ -84,7 +84,7 @@ fn as_stored_precision_is_refused_on_ranks() {
         let refused = parallel.packed_stack(Precision::AsStored);
         refused.unwrap_err().to_string()
     }) {
-        assert_says(message, &["AsStored", "codes"]);
+        assert_says(message, &["AsStored", "quantized values"]);
     }
 }
 

@@ -225,6 +225,6 @@ fn layers_without_bf16_products_are_refused() {
     if device().is_cpu() {
         let packed = decoder().0.pack(Precision::Bf16).unwrap();
         let refused = packed.forward_with(&x, &in_bf16()).unwrap_err();
-        assert_says(&refused, &["packed to", "with_precision"]);
+        assert_says(&refused, &["was packed", "with_precision"]);
     }
 }

@@ -97,7 +97,7 @@ fn experts(json: &ConfigJson, d_ff: usize) -> Result<ExpertsConfig> {
     let shared = SharedExpertConfig { d_ff, gate: false };
     let n_experts = json.size_or(&["num_local_experts", "num_experts"], 16)?;
     let experts = ExpertsConfig::new(n_experts, routing).with_shared(Some(shared));
-    Ok(experts.with_weighted(Weighted::Inputs))
+    Ok(experts.with_weighted(ExpertWeighting::Inputs))
 }
 
 /// Returns for each layer whether it has rotary embeddings. An empty list counts as absent.

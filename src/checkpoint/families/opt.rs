@@ -39,7 +39,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
     let table = PositionTableConfig {
         n_rows: n_positions + 2,
         first_row: 2,
-        counted: Counted::Kept,
+        counted: CountedTokens::Kept,
         ..ALL_POSITIONS
     };
     let projection = EmbeddingProjection {

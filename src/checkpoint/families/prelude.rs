@@ -77,7 +77,7 @@ pub(super) fn padded_words(
 pub(super) const ALL_POSITIONS: PositionTableConfig = PositionTableConfig {
     n_rows: 0,
     first_row: 0,
-    counted: Counted::All,
+    counted: CountedTokens::All,
     vectors: PositionVectors::Learned,
 };
 
@@ -85,7 +85,7 @@ pub(super) const ALL_POSITIONS: PositionTableConfig = PositionTableConfig {
 pub(super) fn positions_except(padding: usize) -> PositionTableConfig {
     PositionTableConfig {
         first_row: padding + 1,
-        counted: Counted::Except(padding as u32),
+        counted: CountedTokens::Except(padding as u32),
         ..ALL_POSITIONS
     }
 }

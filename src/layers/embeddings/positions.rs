@@ -3,24 +3,26 @@
 use candle_core::{Result, Tensor};
 
 use crate::Error;
-use crate::config::{Counted, PositionTableConfig};
+use crate::config::{CountedTokens, PositionTableConfig};
 
 use super::tokens::{Tokens, integers, looked_up};
 
 /// Returns the tokens that count as positions.
 pub(super) fn counts(
-    counted: Counted,
+    counted: CountedTokens,
     ids: &[i64],
     tokens: &Tokens,
     shape: (usize, usize),
 ) -> Result<Vec<bool>> {
     Ok(match (counted, tokens.mask) {
-        (Counted::Except(padding), _) => ids.iter().map(|&id| id != i64::from(padding)).collect(),
-        (Counted::Kept, Some(mask)) => {
+        (CountedTokens::Except(padding), _) => {
+            ids.iter().map(|&id| id != i64::from(padding)).collect()
+        }
+        (CountedTokens::Kept, Some(mask)) => {
             let mask = integers("attention_mask", mask, shape)?;
             mask.into_iter().map(|mark| mark != 0).collect()
         }
-        (Counted::All, _) | (Counted::Kept, None) => vec![true; ids.len()],
+        (CountedTokens::All, _) | (CountedTokens::Kept, None) => vec![true; ids.len()],
     })
 }
 
@@ -38,8 +40,8 @@ pub(super) fn rows(
             let given = integers("position_ids", positions, (batch, seq))?;
             // RoBERTa's position ids are row indices.
             let first = match table.counted {
-                Counted::Except(_) => 0,
-                Counted::All | Counted::Kept => first,
+                CountedTokens::Except(_) => 0,
+                CountedTokens::All | CountedTokens::Kept => first,
             };
             given.into_iter().map(|position| first + position).collect()
         }

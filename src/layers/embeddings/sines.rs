@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::config::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
+use crate::config::{CountedTokens, LastFrequency, PositionTableConfig, PositionVectors};
 
 /// The base of the frequencies in Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>.
 const BASE: f64 = 10000.0;
@@ -25,8 +25,8 @@ pub(super) fn sines(
     let frequency = |i: usize| BASE.powf(-(i as f64) / steps.max(1) as f64);
     let frequencies: Vec<f64> = (0..half).map(frequency).collect();
     let uncounted = match table.counted {
-        Counted::All => None,
-        Counted::Kept | Counted::Except(_) => Some(table.first_row as i64 - 1),
+        CountedTokens::All => None,
+        CountedTokens::Kept | CountedTokens::Except(_) => Some(table.first_row as i64 - 1),
     };
     if rows.is_empty() {
         return Tensor::zeros((batch, seq, width), x.dtype(), x.device());
@@ -63,7 +63,7 @@ mod tests {
         let table = PositionTableConfig {
             n_rows: 1 << 40,
             first_row: 0,
-            counted: Counted::All,
+            counted: CountedTokens::All,
             vectors: PositionVectors::Sines(LastFrequency::Before),
         };
         let x = Tensor::zeros((1, 3, 4), DType::F64, &Device::Cpu)?;

@@ -5,8 +5,8 @@ use candle_nn::Init;
 
 use crate::Error;
 use crate::config::{
-    Counted, LinearConfig, PositionTableConfig, PositionVectors, Projected, TokenEmbeddingsConfig,
-    getters,
+    CountedTokens, LinearConfig, PositionTableConfig, PositionVectors, Projected,
+    TokenEmbeddingsConfig, getters,
 };
 use crate::layers::{Dropout, DropoutSource, Linear, Norm, ParameterSource, Weight};
 
@@ -186,7 +186,7 @@ impl TokenEmbeddings {
             let rows = rows(config, &ids, tokens, (batch, seq))?;
             let at = match (&self.positions, config.counted) {
                 (None, _) => sines(config, &rows, (batch, seq), &x)?,
-                (Some(table), Counted::Except(padding)) => {
+                (Some(table), CountedTokens::Except(padding)) => {
                     let at = positions(table, &rows, (batch, seq))?;
                     untrained_where(at, &rows, i64::from(padding))?
                 }
@@ -240,7 +240,10 @@ impl TokenEmbeddings {
     /// Same as [`Self::forward_t`].
     pub(crate) fn counted(&self, tokens: &Tokens) -> Result<Vec<u32>> {
         let (batch, seq) = shape(tokens)?;
-        let counted = self.config.positions.map_or(Counted::All, |p| p.counted);
+        let counted = self
+            .config
+            .positions
+            .map_or(CountedTokens::All, |p| p.counted);
         let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
         let counts = counts(counted, &ids, tokens, (batch, seq))?;
         let before = |row| tokens.counted.get(row).copied().unwrap_or(0);

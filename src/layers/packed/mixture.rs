@@ -10,7 +10,7 @@ use candle_core::Result;
 
 use super::linear::{PackedProduct, add_residual};
 use super::{PackedFeedForward, Packing, check_evaluation, elements};
-use crate::config::{Precision, RoutingConfig, RoutingScores, RoutingWeights, Weighted};
+use crate::config::{ExpertWeighting, Precision, RoutingConfig, RoutingScores, RoutingWeights};
 use crate::layers::visit::PackedTogether;
 use crate::layers::{Linear, MixtureOfExperts, Routing, among_near, best, choose_experts};
 use crate::ops::Value;
@@ -24,7 +24,7 @@ pub(crate) struct PackedMixture {
     experts: Vec<Arc<PackedFeedForward>>,
     shared: Option<SharedExpert>,
     routing: RoutingConfig,
-    weighted: Weighted,
+    weighted: ExpertWeighting,
     cpu: Cpu,
 }
 
@@ -201,7 +201,7 @@ fn one_after_another(
 /// Adds an expert's output to the rows that selected it, with its weight in each.
 fn add_expert(
     expert: &PackedFeedForward,
-    (chosen, weighted): (&[(usize, f32)], Weighted),
+    (chosen, weighted): (&[(usize, f32)], ExpertWeighting),
     input: &[f32],
     sum: &mut [f32],
 ) {
@@ -211,15 +211,15 @@ fn add_expert(
         let (rows, output) = memory.split_at_mut(n);
         for (to, &(row, weight)) in rows.chunks_exact_mut(width).zip(chosen) {
             to.copy_from_slice(&input[row * width..][..width]);
-            if weighted == Weighted::Inputs {
+            if weighted == ExpertWeighting::Inputs {
                 to.iter_mut().for_each(|x| *x *= weight);
             }
         }
         expert.apply_rows(&Source::new(rows, width), None, output);
         for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
             let factor = match weighted {
-                Weighted::Inputs => 1.0,
-                Weighted::Outputs => weight,
+                ExpertWeighting::Inputs => 1.0,
+                ExpertWeighting::Outputs => weight,
             };
             add_scaled(&mut sum[row * width..][..width], output, factor);
         }

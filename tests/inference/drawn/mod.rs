@@ -11,11 +11,11 @@ use candle_blocks::{
     candle_nn::VarBuilder,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, AltUpConfig, AttentionBias, DisentangledConfig,
-        ExpertGroups, GateClamp, LatentConfig, LayerInputConfig, NormWeight, ParallelNorm,
-        PositionProjections, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan,
+        ExpertGroups, ExpertWeighting, GateClamp, LatentConfig, LayerInputConfig, NormWeight,
+        ParallelNorm, PositionProjections, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan,
         RelativeBiasConfig, RelativeBiasSpan, RelativeEmbeddingsConfig, ResidualConfig,
         ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
-        SharedExpertConfig, TemperatureBy, Weighted, XieluConfig,
+        SharedExpertConfig, TemperatureBy, XieluConfig,
     },
 };
 
@@ -398,7 +398,7 @@ impl Draws {
                 feed_forward.xielu = Some(XieluConfig::default());
             }
             if let Some(experts) = &mut feed_forward.experts {
-                experts.weighted = self.of(&[Weighted::Outputs, Weighted::Inputs]);
+                experts.weighted = self.of(&[ExpertWeighting::Outputs, ExpertWeighting::Inputs]);
             }
             if let Some(experts) = &mut feed_forward.experts
                 && !experts.correction
