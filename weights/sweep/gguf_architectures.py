@@ -6,7 +6,9 @@
 Each case is a checkpoint of transformers, or one with the names that code on the Hub gives the same arithmetic. SOURCE's
 `convert_hf_to_gguf.py` makes a GGUF file of it, for which this script replaces the tokenizer alone. The greedy tokens of the program
 must be llama.cpp's, and its logits those of transformers within twice transformers' own error against float64 and four ulp of the
-largest; an encoder's hidden states likewise. Exits with 1 if one is not.
+largest; an encoder's hidden states likewise. A model that attends to both sides generates no tokens: llama.cpp's logits must be within
+5e-3 of the largest. Exits with 1 if one is not, or if an architecture that the program reads has no case. The verdicts of the last whole run
+are in `gguf_architectures.md`, which `--table` wrote.
 
     python -m sweep.gguf_architectures PROGRAM SOURCE --type f16 --commit --only NAME ..
 
@@ -14,13 +16,16 @@ writes the cases that are right into `gguf-architectures`, with what is expected
 """
 
 import argparse
+import importlib.metadata
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import gguf
 import numpy as np
 import safetensors.numpy
 
@@ -86,7 +91,7 @@ F32 = llama_cpp.GGML_TYPE_F32
 prompts = json.loads(sys.argv[1])
 for made in json.loads(sys.argv[2]):
     path = Path(made) / "model.gguf"
-    is_encoder = (Path(made) / "encoder").exists()
+    is_encoder, is_bidirectional = ((Path(made) / flag).exists() for flag in ("encoder", "bidirectional"))
     (Path(made) / "judged.json").write_text(json.dumps("it ended"))
     try:
         model = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, logits_all=not is_encoder, embedding=is_encoder, verbose=False,
@@ -94,8 +99,8 @@ for made in json.loads(sys.argv[2]):
         rows = []
         for prompt in prompts:
             model.reset()
-            if is_encoder:
-                context, batch = model._ctx.ctx, llama_cpp.llama_batch_get_one((llama_cpp.llama_token * len(prompt))(*prompt), len(prompt))
+            if is_encoder or is_bidirectional:
+                context = model._ctx.ctx
                 run = llama_cpp.llama_encode if llama_cpp.llama_model_has_encoder(model._model.model) else llama_cpp.llama_decode
                 batch = llama_cpp.llama_batch_init(len(prompt), 0, 1)
                 batch.n_tokens = len(prompt)
@@ -103,8 +108,9 @@ for made in json.loads(sys.argv[2]):
                     batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
                     batch.seq_id[i][0] = 0
                 assert run(context, batch) == 0
-                width = llama_cpp.llama_model_n_embd(model._model.model)
-                rows.append([[llama_cpp.llama_get_embeddings_ith(context, i)[j] for j in range(width)] for i in range(len(prompt))])
+                width = llama_cpp.llama_model_n_embd(model._model.model) if is_encoder else model.n_vocab()
+                numbers = llama_cpp.llama_get_embeddings_ith if is_encoder else llama_cpp.llama_get_logits_ith
+                rows.append([[numbers(context, i)[j] for j in range(width)] for i in range(len(prompt))])
                 llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True) if llama_cpp.llama_get_memory(context) else None
                 continue
             row = []
@@ -199,17 +205,27 @@ def verdict(program: dict | str, folder: Path) -> tuple[bool, str]:
     bound = 2 * theirs + 4 * float(np.spacing(np.float32(np.abs(expected["f64"]).max())))
     is_right = bool(own <= bound)
     said = f"{own:.1e} from float64, transformers {theirs:.1e}{'' if is_right else ' NOT WITHIN THE RULE'}"
-    if not is_encoder and "tokens" not in program:
-        return is_right, f"{said}; it generates no tokens to compare"
     if isinstance(judged, str):
         return False, f"{said}; llama.cpp: {judged}"
-    if is_encoder:
+    if "tokens" not in program:
         off = float(np.abs(np.array(judged) - expected["f64"]).max() / np.abs(expected["f64"]).max())
-        return is_right and off < 5e-3, f"{said}; llama.cpp {off:.1e} of the largest"
+        return is_right and off < 5e-3, f"{said}; llama.cpp {off:.1e} of the largest{'' if off < 5e-3 else ' TOO FAR'}"
     alike, other = same(program["tokens"].tolist(), judged), (folder / "other.txt").read_text()
     if other and not alike:
         return is_right, f"{said}; tokens not as llama.cpp, since {other}"
     return is_right and alike, f"{said}; tokens {'as llama.cpp' if alike else 'NOT AS LLAMA.CPP'}"
+
+
+def architectures() -> set[str]:
+    """Those of the program's tables."""
+    tables = (ROOT.parent / "src/checkpoint/gguf/architectures").glob("*.txt")
+    return {name for table in tables for name in re.findall(r"(?m)^\[(\S+) = ", table.read_text())}
+
+
+def architecture(folder: Path) -> str:
+    """The one in a case's file; empty if the file was not made."""
+    path = folder / "model.gguf"
+    return gguf.GGUFReader(path).get_field("general.architecture").contents() if path.exists() else ""
 
 
 def commit(folder: Path, name: str, ids: np.ndarray) -> None:
@@ -220,7 +236,7 @@ def commit(folder: Path, name: str, ids: np.ndarray) -> None:
     expected, judged = safetensors.numpy.load_file(folder / "expected.safetensors"), json.loads((folder / "judged.json").read_text())
     result = "last_hidden_state" if (folder / "encoder").exists() else "logits"
     tensors = {"input_ids": ids[:2].astype(np.uint32), result: expected["f32"][:2], f"{result}.f64": expected["f64"][:2]}
-    if result == "logits" and not isinstance(judged, str) and not (folder / "other.txt").read_text():
+    if result == "logits" and not isinstance(judged, str) and not (folder / "bidirectional").exists() and not (folder / "other.txt").read_text():
         tensors["tokens"] = np.array([row + [0] * (N_TOKENS - len(row)) for row in judged[:2]], np.uint32)
     safetensors.numpy.save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, kept / "expected.safetensors")
     manifest.write(ROOT)
@@ -261,7 +277,7 @@ def main() -> None:
             while todo:
                 subprocess.run([*python, JUDGE, json.dumps(ids.tolist()), json.dumps(todo), str(N_TOKENS)], capture_output=True)
                 todo = [made for made in todo if not (Path(made) / "judged.json").exists()]  # an assertion ends the process
-        lines, n_wrong = ["| case | verdict |", "|---|---|"], 0
+        lines, n_wrong, passed = [], 0, set()
         for name in chosen:
             folder = folders[name]
             error = folder / "error.txt"
@@ -271,12 +287,20 @@ def main() -> None:
             n_wrong += not is_right
             if arguments.commit and is_right:
                 commit(folder, name, ids)
-            lines.append(f"| {name} | {'' if is_right else 'WRONG: '}{said} |")
+            of = architecture(folder)
+            passed |= {of} if is_right else set()
+            lines.append(f"| {of} | {name} | {'' if is_right else 'WRONG: '}{said} |")
             print(lines[-1], flush=True)
-    print(f"{len(chosen)} cases, {n_wrong} wrong", file=sys.stderr)
+    known = architectures()
+    unseen = set() if arguments.only else known - passed
+    lines += [f"| {of} | | WRONG: no case is right |" for of in sorted(unseen)]
+    counted = f"{len(chosen)} cases, {n_wrong} wrong; {len(known & passed)} of {len(known)} architectures have a case that is right"
+    print(counted, file=sys.stderr)
     if arguments.table:
-        arguments.table.write_text("\n".join(lines) + "\n")
-    sys.exit(bool(n_wrong))
+        versions = ", ".join(f"{of} {importlib.metadata.version(of)}" for of in ("llama-cpp-python", "transformers"))
+        head = ["# Verdicts of `gguf_architectures.py`", "", f"{counted} ({versions}, files of {arguments.type}).", "", "| architecture | case | verdict |", "|---|---|---|"]
+        arguments.table.write_text("\n".join([*head, *sorted(lines)]) + "\n")
+    sys.exit(bool(n_wrong or unseen))
 
 
 if __name__ == "__main__":

@@ -132,10 +132,10 @@ def nomic(config: dict, tensors: Tensors) -> None:
     said = {
         **{"activation_function": "swiglu", "causal": False, "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "rotary_emb_fraction": 1.0},
         **{"rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "use_rms_norm": False, "layer_norm_epsilon": config["layer_norm_eps"], "type_vocab_size": 2},
-        **{"vocab_size": config["vocab_size"], "model_type": "nomic_bert_of_the_hub", "prenorm": False, "parallel_block": False, "max_trained_positions": 64},
+        **{"vocab_size": config["vocab_size"], "model_type": "nomic_bert_of_the_hub", "prenorm": False, "parallel_block": False, "max_trained_positions": 2048},
     }
     said |= {key: config.get(own) for key, own in keys.items()} | {"rotary_emb_base": config.get("rope_parameters", {}).get("rope_theta", 1000.0)}
-    said["architectures"] = ["NomicBertModel"]
+    said |= {"architectures": ["NomicBertModel"], "n_positions": 8192}  # the converter takes those of the first model
     config.clear()
     config.update(said)
 
@@ -148,6 +148,15 @@ def codeshell(config: dict, tensors: Tensors) -> None:
         ("self_attn.o_proj", "attn.c_proj"), ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"),
         n_positions=64, n_embd=config["hidden_size"], n_head=config["num_attention_heads"], num_query_groups=config["num_key_value_heads"],
         layer_norm_epsilon=config["norm_epsilon"], n_layer=config["num_hidden_layers"],
+    )(config, tensors)
+
+
+def llada(config: dict, tensors: Tensors) -> None:
+    renamed(
+        "LLaDAModelLM", "llada",
+        ("model.embed_tokens", "model.transformer.wte"), ("model.norm", "model.transformer.ln_f"), ("lm_head", "model.transformer.ff_out"), (r"model.layers", "model.transformer.blocks"),
+        ("self_attn.o_proj", "attn_out"), (r"self_attn\.", ""), ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ff_norm"), ("mlp.gate_proj", "ff_proj"), ("mlp.up_proj", "up_proj"), ("mlp.down_proj", "ff_out"),
+        d_model=config["hidden_size"], mlp_hidden_size=config["intermediate_size"], max_sequence_length=64, n_layers=config["num_hidden_layers"],
     )(config, tensors)
 
 
@@ -263,4 +272,8 @@ CASES = {
     "codeshell": Case("starcoder2", SPLIT | {"tie_word_embeddings": False, "intermediate_size": 128, "rope_parameters": USUAL}, no=("sliding_window",), remote=codeshell),
     "minicpm": Case("granite", SPLIT | {"attention_multiplier": 8**-0.5, "residual_multiplier": 0.9 / 2**0.5, "embedding_multiplier": 3.0, "logits_scaling": 2.0}, remote=named("MiniCPMForCausalLM", model_type="minicpm", scale_emb=3.0, scale_depth=0.9, dim_model_base=16)),
     "dream": Case("qwen2", SPLIT | {"use_sliding_window": False, "is_causal": False}, remote=named("DreamModel", model_type="Dream"), is_causal=False),
+    "pangu-embedded": Case("llama", SPLIT | {"head_dim": 8, "attention_bias": True}, remote=named("PanguEmbeddedForCausalLM", model_type="PanguEmbedded")),
+    "llada": Case("llama", SPLIT | {"head_dim": 8, "is_causal": False}, remote=llada, is_causal=False),
+    "llama-embed": Case("llama", SPLIT | {"head_dim": 8, "is_causal": False}, "LlamaModel", is_encoder=True, remote=named("LlamaBidirectionalModel", model_type="llama_bidirec")),
+    "rnd1": Case("qwen3_moe", WIDE | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "mlp_only_layers": [], "norm_topk_prob": True, "is_causal": False}, remote=named("RND1", model_type="rnd1"), is_causal=False),
 }
