@@ -39,7 +39,7 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f
 def write_all(root: Path, minilm_source: Path | None) -> None:
     """Everything that is committed; without MiniLM's checkpoint its directory stays as it is."""
     import own_module
-    from fixtures import adapters, changed_keys, default_configs, gguf_chat, gguf_files, gguf_pooling, gguf_words, minilm, pickles, quantized, reference, text
+    from fixtures import adapters, changed_keys, default_configs, gguf_chat, gguf_files, gguf_pooling, gguf_types, gguf_words, minilm, pickles, quantized, reference, text
 
     for name, arguments in COMMITTED.items():
         write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
@@ -52,6 +52,7 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     gguf_words.write(root / "gguf-words")
     gguf_chat.write(root / "gguf-chat", root / "gguf-words/pairs")
     gguf_pooling.write(root / "gguf-pooling")
+    gguf_types.write(root / "gguf-types")
     adapters.write(root)
     own_module.write(root / "own-module")
     pickles.write(root / "pickles")

@@ -114,7 +114,7 @@ fn unquantized_files_and_layers_in_memory_are_refused_with_the_cure() {
 type Otherwise = (&'static str, InsteadOfStored, usize);
 
 /// Types of the files' matrices that are not packed as stored, as `weights/fixtures` wrote them.
-const OTHERWISE: [(&str, &[Otherwise]); 8] = [
+const OTHERWISE: [(&str, &[Otherwise]); 9] = [
     (
         "gguf/few-bits/model.gguf",
         &[
@@ -123,6 +123,16 @@ const OTHERWISE: [(&str, &[Otherwise]); 8] = [
             ("Q2_K", InsteadOfStored::Dequantized, 1),
             ("Q2_K", InsteadOfStored::F32, 1),
             ("Q3_K", InsteadOfStored::Dequantized, 2),
+        ],
+    ),
+    (
+        "gguf/few-values/model.gguf",
+        &[
+            ("NVFP4", InsteadOfStored::Dequantized, 3),
+            ("Q1_0", InsteadOfStored::Dequantized, 2),
+            ("TQ1_0", InsteadOfStored::Dequantized, 1),
+            ("TQ2_0", InsteadOfStored::Dequantized, 1),
+            ("TQ2_0", InsteadOfStored::F32, 1),
         ],
     ),
     (

@@ -36,6 +36,7 @@ mod gemma3n_keys;
 mod gemma4_keys;
 mod gguf_architectures;
 mod gguf_keys;
+mod gguf_types;
 mod heads;
 #[cfg(feature = "hub")]
 mod hub;

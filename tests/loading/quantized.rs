@@ -47,7 +47,7 @@ fn open(folder: impl AsRef<Path>) -> candle_blocks::Result<Checkpoint> {
 }
 
 /// Returns the 64-bit FNV-1a hash.
-fn hash(numbers: &[f32]) -> String {
+pub fn hash(numbers: &[f32]) -> String {
     let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, step))

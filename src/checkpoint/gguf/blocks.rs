@@ -2,19 +2,30 @@
 
 use half::{bf16, f16};
 
+use super::grids;
 use crate::checkpoint::files::BlockKind;
-use crate::checkpoint::quantized::numbers::E2M1;
+use crate::checkpoint::quantized::numbers::{E2M1, e4m3};
 
 /// Appends the dequantized values of whole blocks.
 pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
         match kind {
-            BlockKind::F32 => {
-                numbers.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]]))
-            }
+            BlockKind::F32 => numbers.push(f32::from_le_bytes(array(block))),
             BlockKind::F16 => numbers.push(half(block, 0)),
             BlockKind::Bf16 => numbers.push(bf16::from_le_bytes([block[0], block[1]]).to_f32()),
+            BlockKind::F64 => numbers.push(f64::from_le_bytes(array(block)) as f32),
+            BlockKind::I8 => numbers.push(f32::from(block[0] as i8)),
+            BlockKind::I16 => numbers.push(f32::from(i16::from_le_bytes(array(block)))),
+            BlockKind::I32 => numbers.push(i32::from_le_bytes(array(block)) as f32),
+            BlockKind::I64 => numbers.push(i64::from_le_bytes(array(block)) as f32),
+            BlockKind::Q1_0 => {
+                let d = half(block, 0);
+                let bits = block[2..]
+                    .iter()
+                    .flat_map(|byte| (0..8).map(move |i| byte >> i & 1));
+                numbers.extend(bits.map(|bit| if bit == 1 { d } else { -d }));
+            }
             BlockKind::Q4_0 => fours(&block[2..], numbers, |q| {
                 (f32::from(q) - 8.0) * half(block, 0)
             }),
@@ -43,10 +54,30 @@ pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
                 f32::from(NON_LINEAR[usize::from(q)]) * half(block, 0)
             }),
             BlockKind::Iq4Xs => non_linear_parts(block, numbers),
-            BlockKind::Mxfp4 => {
-                // Half the scale, for twice the values: 2^-127 times a half does not underflow.
-                let scale = half_power(block[0]);
-                fours(&block[1..], numbers, |q| 2.0 * E2M1[usize::from(q)] * scale);
+            BlockKind::Iq1S
+            | BlockKind::Iq1M
+            | BlockKind::Iq2Xxs
+            | BlockKind::Iq2Xs
+            | BlockKind::Iq2S
+            | BlockKind::Iq3Xxs
+            | BlockKind::Iq3S => grids::decode(kind, block, numbers),
+            BlockKind::Tq1_0 => {
+                let d = half(block, 52);
+                for (bytes, n_digits) in
+                    [(&block[..32], 5), (&block[32..48], 5), (&block[48..52], 4)]
+                {
+                    base_three(bytes, n_digits, d, numbers);
+                }
+            }
+            BlockKind::Tq2_0 => {
+                let d = half(block, 64);
+                numbers.extend(pairs(&block[..64]).map(|code| d * (f32::from(code) - 1.0)));
+            }
+            BlockKind::Mxfp4 => fours_float(&block[1..], half_power(block[0]), numbers),
+            BlockKind::Nvfp4 => {
+                for (scale, bytes) in block[..4].iter().zip(block[4..].chunks_exact(8)) {
+                    fours_float(bytes, half_e4m3(*scale), numbers);
+                }
             }
         }
     }
@@ -65,6 +96,19 @@ pub(super) fn half_power(code: u8) -> f32 {
     }
 }
 
+/// Returns half the value of an E4M3 number without its sign. NaN is 0 in ggml, unless the sign's bit is set.
+fn half_e4m3(code: u8) -> f32 {
+    match code {
+        0x7f => 0.0,
+        0xff => 240.0,
+        _ => e4m3(code & 0x7f) / 2.0,
+    }
+}
+
+fn array<const N: usize>(block: &[u8]) -> [u8; N] {
+    std::array::from_fn(|i| block[i])
+}
+
 /// Returns the low nibbles of all bytes, then the high nibbles.
 pub(super) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let low = bytes.iter().map(|byte| byte & 15);
@@ -73,6 +117,24 @@ pub(super) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
 
 fn fours(bytes: &[u8], numbers: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
     numbers.extend(fourth_bits(bytes).map(number));
+}
+
+/// Dequantizes 4-bit floating-point values, with half their scale: twice the values are whole, and 2^-127 times a half
+/// does not underflow. ggml has no negative zero.
+fn fours_float(bytes: &[u8], half_scale: f32, numbers: &mut Vec<f32>) {
+    fours(bytes, numbers, |q| {
+        (2.0 * E2M1[usize::from(q)] + 0.0) * half_scale
+    });
+}
+
+/// Dequantizes bytes that hold several base-3 digits each, as fractions of 256: the first digits of all bytes, then the second ones.
+fn base_three(bytes: &[u8], n_digits: usize, d: f32, numbers: &mut Vec<f32>) {
+    for power in [1u8, 3, 9, 27, 81].into_iter().take(n_digits) {
+        numbers.extend(bytes.iter().map(|byte| {
+            let digit = (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
+            d * (f32::from(digit) - 1.0)
+        }));
+    }
 }
 
 /// Returns the 6-bit scale and 6-bit minimum for one of eight groups.

@@ -17,8 +17,6 @@ pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
     };
     let minima = GroupScales::Minima(ScaleType::F16);
     let (bits_by_group, scales) = match kind {
-        BlockKind::F32 | BlockKind::F16 | BlockKind::Bf16 => return None,
-        BlockKind::Q2K | BlockKind::Q3K | BlockKind::Iq4Nl | BlockKind::Iq4Xs => return None,
         BlockKind::Q4_0 => ((4, 32), zero(8)),
         BlockKind::Q4_1 => ((4, 32), minima),
         BlockKind::Q5_0 => ((5, 32), zero(16)),
@@ -28,6 +26,7 @@ pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
         BlockKind::Q5K => ((5, 32), GroupScales::TwoLevels),
         BlockKind::Q6K => ((6, 16), GroupScales::Signed),
         BlockKind::Mxfp4 => ((4, 32), GroupScales::Microscaled),
+        _ => return None,
     };
     Some(QuantizedFormat {
         bits_by_group,
@@ -40,13 +39,6 @@ pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRo
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
         match kind {
-            BlockKind::F32
-            | BlockKind::F16
-            | BlockKind::Bf16
-            | BlockKind::Q2K
-            | BlockKind::Q3K
-            | BlockKind::Iq4Nl
-            | BlockKind::Iq4Xs => {}
             BlockKind::Q4_0 => {
                 rows.scales.push(half(block, 0));
                 rows.values.extend(fourth_bits(&block[2..]));
@@ -76,6 +68,7 @@ pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRo
                 rows.scales.push(half_power(block[0]));
                 rows.values.extend(fourth_bits(&block[1..]));
             }
+            _ => {}
         }
     }
 }

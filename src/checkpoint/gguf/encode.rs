@@ -20,15 +20,7 @@ pub(super) fn encode(kind: BlockKind, numbers: &[f32], bytes: &mut Vec<u8>) {
             BlockKind::Q4_0 => fours(block, bytes),
             BlockKind::Q4K => thirty_twos(block, bytes),
             BlockKind::Q6K => sixteens(block, bytes),
-            BlockKind::Q4_1
-            | BlockKind::Q5_0
-            | BlockKind::Q5_1
-            | BlockKind::Q2K
-            | BlockKind::Q3K
-            | BlockKind::Q5K
-            | BlockKind::Iq4Nl
-            | BlockKind::Iq4Xs
-            | BlockKind::Mxfp4 => {}
+            _ => {}
         }
     }
 }

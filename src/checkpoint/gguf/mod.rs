@@ -12,6 +12,7 @@ mod constants;
 mod describe;
 mod encode;
 mod gemma;
+mod grids;
 mod keys;
 mod latent;
 mod names;
@@ -162,11 +163,13 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         let n_layers = config.get("num_hidden_layers").and_then(Value::as_u64);
         constants::add(files, n_layers.unwrap_or(0) as usize)?;
     }
+    let mut factors = factors(files, &tensors)?;
     for tensor in tensors {
         // The rotation's factors are in the configuration.
         let is_configuration = tensor.name.starts_with("rope_");
         if is_configuration || entry.leaves_out(&tensor.name, first_unused) {
             files.take(&tensor.name);
+            factors.remove(&tensor.name);
             continue;
         }
         if latent::add(files, &tensor)? {
@@ -179,7 +182,19 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         let Some(part) = files.take(&tensor.name) else {
             continue;
         };
-        let blocks = BlockTensor::new(&tensor, part, step);
+        let of_parts = factors.remove(&tensor.name).map(|(_, numbers)| numbers);
+        let factor = |part: usize| {
+            let numbers = of_parts.as_deref().unwrap_or_default();
+            numbers
+                .get(part)
+                .or(numbers.first())
+                .copied()
+                .unwrap_or(1.0)
+        };
+        let blocks = BlockTensor {
+            factor: factor(0),
+            ..BlockTensor::new(&tensor, part, step)
+        };
         match tensor.shape[..] {
             [n_parts, ref of_part @ ..] if name.contains("{e}") => {
                 let rows = match of_part {
@@ -192,6 +207,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
                         first_row: number * rows,
                         shape: of_part.to_vec(),
                         part: blocks.part.clone(),
+                        factor: factor(number),
                         ..blocks
                     };
                     of_expert.add(name, files)?;
@@ -204,7 +220,43 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
             _ => blocks.add(name, files)?,
         }
     }
-    Ok(())
+    match factors.into_values().next() {
+        Some((part, _)) => Err(part.error("it multiplies a tensor that is not read as a matrix")),
+        None => Ok(()),
+    }
+}
+
+/// Takes the tensors that multiply a matrix, or each expert of a stack, by a number; the keys are the names of the weights. The
+/// scales of inputs, which only products of 4-bit inputs use, are left out.
+fn factors(
+    files: &mut TensorFiles,
+    tensors: &[GgufTensor],
+) -> Result<BTreeMap<String, (StoredTensor, Vec<f32>)>> {
+    let mut found = BTreeMap::new();
+    for tensor in tensors {
+        let ends = [".scale", ".input_scale"];
+        let mut modules = ends.iter().filter_map(|end| tensor.name.strip_suffix(end));
+        let Some(weight) = modules.next().map(|module| format!("{module}.weight")) else {
+            continue;
+        };
+        let n: usize = tensor.shape.iter().product();
+        let multiplies = tensors.iter().any(|other| {
+            let n_parts = if other.shape.len() == 3 {
+                other.shape[0]
+            } else {
+                1
+            };
+            other.name == weight && (n == 1 || n == n_parts)
+        });
+        let part = files.as_part(&tensor.name).filter(|_| multiplies);
+        let Some(part) = part else { continue };
+        files.take(&tensor.name);
+        if tensor.name.ends_with(".scale") {
+            let blocks = BlockTensor::new(tensor, part.clone(), ConversionStep::None);
+            found.insert(weight, (part, blocks.numbers(files, 0..n)?));
+        }
+    }
+    Ok(found)
 }
 
 /// The first block's number that only predicts tokens beyond the next, as draft models do; such blocks are the last.
@@ -241,6 +293,8 @@ struct BlockTensor {
     shape: Vec<usize>,
     /// The length of a row, whatever the shape says.
     columns: usize,
+    /// A number that multiplies all values.
+    factor: f32,
     /// The row of the stored tensor at which this one begins.
     first_row: usize,
     step: ConversionStep,
@@ -253,6 +307,7 @@ impl BlockTensor {
             kind: tensor.kind,
             shape: tensor.shape.clone(),
             columns: tensor.shape.last().copied().unwrap_or(0),
+            factor: 1.0,
             first_row: 0,
             step,
         }
@@ -280,6 +335,9 @@ impl BlockTensor {
         let stored = self.stored(files, span)?;
         let mut numbers = Vec::with_capacity(stored.len() / bytes * size);
         blocks::decode(self.kind, &stored, &mut numbers);
+        if self.factor != 1.0 {
+            numbers.iter_mut().for_each(|number| *number *= self.factor);
+        }
         self.part.check_finite(&numbers)?;
         Ok(numbers)
     }
@@ -371,7 +429,9 @@ impl BlockTensor {
     fn format(&self) -> Option<QuantizedFormat> {
         match (self.step, &self.shape[..]) {
             // The value added to a norm is not part of the quantized values.
-            (ConversionStep::None | ConversionStep::Unpermute(..), [_, _]) => {
+            (ConversionStep::None | ConversionStep::Unpermute(..), [_, _])
+                if self.factor == 1.0 =>
+            {
                 codes::format(self.kind)
             }
             _ => None,

@@ -3,7 +3,7 @@
 /// Returns the value of OCP's E4M3 without infinities: a sign, four exponent bits (bias 7), three mantissa bits; NaN if all
 /// are set.
 /// <https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1>
-pub(super) fn e4m3(code: u8) -> f32 {
+pub(in crate::checkpoint) fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let size = match (exponent, code & 7) {
         (15, 7) => f32::NAN,
