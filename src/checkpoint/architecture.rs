@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::{described, task_of};
-use crate::checkpoint::families::is_of_decoder;
+use crate::checkpoint::families::{TextSide, is_of_decoder};
 use crate::checkpoint::known::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::two_stacks::SecondStack;
@@ -232,6 +232,11 @@ fn family_of(
     let Some(model_type) = json.text(&[key])? else {
         return Err(json.error(&[key], "missing, expected the name of a family"));
     };
+    if let Some(side) = TextSide::of(&model_type)
+        && part.is_none()
+    {
+        return family_of_text(side, json);
+    }
     let mut is_alone = false;
     let part = match (part, first_of_two(&model_type)) {
         (None, Some(_)) if encoder_of.contains(&model_type.as_str()) => Some(StackPart::Encoder),
@@ -258,4 +263,15 @@ fn family_of(
         },
         Unknown::Part(reason) => Error::input("part", reason),
     })
+}
+
+/// Returns the table for a larger model's text, whose own model type the file says.
+fn family_of_text(side: TextSide, json: &ConfigJson) -> Result<Family> {
+    let text_type = side.text_type_of(json)?;
+    let refused = |reason| Err(json.error(&["text_config.model_type"], reason));
+    match known(&text_type, None) {
+        Ok(text) if text.keys.section.is_none() => Ok(side.around(&text)),
+        Ok(_) => refused(format!("found {text_type:?}, expected a text model's type")),
+        Err(unknown) => refused(unknown.reason(&text_type)),
+    }
 }

@@ -29,7 +29,14 @@ const ALL: &[Aliases] = &[
         ],
     ),
     (
-        &["gpt2", "gptj", "codegen", "gpt_bigcode"],
+        &[
+            "gpt2",
+            "openai-gpt",
+            "ctrl",
+            "gptj",
+            "codegen",
+            "gpt_bigcode",
+        ],
         &[
             ("hidden_size", "n_embd"),
             ("max_position_embeddings", "n_positions"),
@@ -77,7 +84,13 @@ const ALL: &[Aliases] = &[
     ),
     (
         // For the last pair the directions are exchanged, and transformers sets this alias later.
-        &["olmoe", "flex_olmo", "qwen3_moe"],
+        &[
+            "olmoe",
+            "flex_olmo",
+            "qwen3_moe",
+            "qwen3_vl_moe_text",
+            "hy_v3",
+        ],
         &[("num_local_experts", "num_experts")],
     ),
     (
@@ -87,6 +100,8 @@ const ALL: &[Aliases] = &[
             "glm4_moe",
             "deepseek_v3",
             "glm4_moe_lite",
+            "glm4v_moe_text",
+            "axk1",
         ],
         &[("num_local_experts", "n_routed_experts")],
     ),

@@ -142,6 +142,7 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/families.md");
         let text = fs::read_to_string(path).unwrap();
         let (_, list) = text.split_once("| model types |").unwrap();
+        let list = list.split("\n\n").next().unwrap();
         let listed: BTreeSet<&str> = list.split('`').skip(1).step_by(2).collect();
         let all = families::all();
         let known = all.iter().flat_map(|family| &family.model_types);
@@ -172,9 +173,9 @@ mod tests {
     fn families_that_are_not_near_are_not_offered() {
         let all = families::all();
         let known = || all.iter().flat_map(|family| &family.model_types);
+        let mut found = Vec::new();
         for model_type in [
             "aimv2",
-            "aria",
             "bamba",
             "big_bird",
             "bitnet",
@@ -182,20 +183,16 @@ mod tests {
             "canine",
             "chameleon",
             "convbert",
-            "ctrl",
             "dbrx",
             "detr",
             "diffllama",
             "doge",
-            "emu3",
             "flaubert",
             "flava",
             "florence2",
             "fnet",
             "funnel",
-            "groupvit",
             "ibert",
-            "internvl",
             "jamba",
             "kosmos-2",
             "layoutlm",
@@ -212,7 +209,6 @@ mod tests {
             "mra",
             "musicgen",
             "nystromformer",
-            "openai-gpt",
             "pop2piano",
             "prophetnet",
             "rag",
@@ -236,7 +232,10 @@ mod tests {
             "",
         ] {
             let offered = near(model_type, known().map(String::as_str));
-            assert_eq!(offered, [""; 0], "{model_type}");
+            if !offered.is_empty() {
+                found.push((model_type, offered));
+            }
         }
+        assert!(found.is_empty(), "{found:?}");
     }
 }

@@ -14,7 +14,7 @@ use crate::checkpoint::ends::Ends;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::nearest::nearest;
-use crate::checkpoint::scheme::{Family, ModelPlace, Rule, Stacking, matches};
+use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
 use crate::checkpoint::source::{Item, StoredParameter};
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed};
@@ -75,10 +75,8 @@ impl Plan {
                 attention: None,
             };
             let candidates = candidates(family, config, prefix, &request)?;
-            match candidates
-                .iter()
-                .find(|source| files.contains(&source.name))
-            {
+            let stored = || candidates.iter().filter(|s| files.contains(&s.name));
+            match stored().find(|s| fits(s, files)).or(stored().next()) {
                 Some(source) => {
                     source.check_part(&family.name)?;
                     plan.sources.push(source.clone());
@@ -320,6 +318,19 @@ pub(super) fn candidates(
         return Err(Error::InvalidConfig(reason));
     }
     Ok(candidates)
+}
+
+/// Returns whether stacked parameters have a candidate's orientation in the files, where a family has rules for both.
+fn fits(candidate: &StoredParameter, files: &TensorFiles) -> bool {
+    let (Some(_), [.., d_in]) = (candidate.item, &candidate.shape[..]) else {
+        return true;
+    };
+    let shape = files.info(&candidate.name).map(|info| &info.shape[..]);
+    match (candidate.orientation, shape) {
+        (Orientation::OutIn, Some([_, _, last])) => last == d_in,
+        (Orientation::InOut, Some([_, first, _])) => first == d_in,
+        _ => true,
+    }
 }
 
 /// Returns the first prefix under which the files contain a block; the last one if none does.

@@ -553,13 +553,20 @@ fn a_text_side_is_tied_as_the_whole_says() {
 
 #[test]
 fn a_text_side_of_an_unknown_kind_is_an_error_that_names_it() {
-    let opened = open("llava", |config| {
-        config["text_config"]["model_type"] = json!("opt");
-    });
-    if let Some(opened) = opened {
-        let text = opened.expect_err("opt").to_string();
-        assert!(text.contains("\"model_type\""), "{text}");
-        assert!(text.contains("\"opt\" is not supported"), "{text}");
+    for (kind, reason) in [
+        ("mamba", "state-space layers"),
+        ("t5", "several stacks"),
+        ("llava", "expected a text model's type"),
+        ("of_no_one", "is not a known family"),
+    ] {
+        let opened = open("llava", |config| {
+            config["text_config"]["model_type"] = json!(kind);
+        });
+        if let Some(opened) = opened {
+            let text = opened.expect_err(kind).to_string();
+            assert!(text.contains("\"text_config.model_type\""), "{text}");
+            assert!(text.contains(kind) && text.contains(reason), "{text}");
+        }
     }
 }
 

@@ -202,7 +202,7 @@ fn families_that_are_near_are_offered() {
         ("megatron-gpt-bert", "megatron-bert"),
         ("phimix", "phi"),
         ("qwen2_5_vl_txt", "qwen2_5_vl_text"),
-        ("qwen3_6_moe", "qwen3_moe"),
+        ("qwen3x_moe", "qwen3_moe"),
         ("siglip3_text_model", "siglip2_text_model"),
         ("t5gemma", "t5"),
         ("vit_tta", "vit"),

@@ -96,6 +96,8 @@ def verdict(subject: Subject, folder: Path, described: dict, path: str, base: Ju
         ours, said = subject.ours(folder, base.inputs)
         return {"verdict": "fails", "why": str(failed), "ours": "runs" if ours else said.split("\n")[0][:200]}
     ours, said = subject.ours(folder, judge.inputs)
+    if not all(tensor.isfinite().all() for tensor in judge.composed.values()):
+        return {"verdict": "fails", "why": "its results are not finite", "ours": "runs" if ours else said.split("\n")[0][:200]}
     record = {"changed": not same(judge.composed, base.composed)} | ({"notes": said[:300]} if said and ours else {})
     if ours is None:
         key = path.split(".")[-1]

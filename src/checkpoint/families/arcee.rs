@@ -24,7 +24,7 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-fn arcee(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn arcee(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = biased_block(json)?;
     block.feed_forward.form = FeedForwardForm::Plain;
     uniform(json, block)

@@ -15,7 +15,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 /// Returns both towers; `end` selects the position at which a text is pooled.
-fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
+pub(super) fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
     let types = |tower: &str| [name.to_string(), format!("{name}_{tower}_model")];
     let family = |tower, config| Family {
         model_types: types(tower).into(),
@@ -59,7 +59,7 @@ const TEXT: Tower = Tower {
     eps: 1e-5,
     width: 512,
 };
-const VISION: Tower = Tower {
+pub(super) const VISION: Tower = Tower {
     section: "vision_config",
     visibility: Visibility::Bidirectional,
     width: 768,
@@ -75,7 +75,7 @@ fn vision(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// Pools a text at its end. Files from before 2023 have a wrong id for the end token, which has the highest id.
-fn end_of_text(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
+pub(super) fn end_of_text(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let end = TEXT.section(json)?.size_or(&["eos_token_id"], 49407)?;
     Ok(ReadoutConfig::new(match end {
         2 => TokenSelection::Highest,

@@ -4,9 +4,9 @@
 //! transformers' `GemmaDecoderLayer`, `Gemma2DecoderLayer` and `Gemma3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3/modeling_gemma3.py>
 
+use super::beside::of_text_or_alone;
 use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
-use super::text_side::of_text_or_alone;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

@@ -3,17 +3,17 @@
 //!
 //! transformers' `Gemma3nTextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>
 
+use super::beside::beside;
 use super::gemma::{global_rotary, sandwich_table};
 use super::layer_inputs::{layer_inputs, with_layer_inputs};
 use super::llama::{bias, block, uniform};
 use super::prelude::*;
-use super::text_side::beside_images;
 
 pub(super) fn families() -> Vec<Family> {
     let others = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];
     vec![
         table("gemma3n_text"),
-        beside_images(table("gemma3n"))
+        beside(table("gemma3n"), true)
             .prefixes(&["model.language_model.", "language_model.", ""])
             .outside(&others),
     ]

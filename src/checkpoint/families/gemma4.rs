@@ -3,16 +3,16 @@
 //!
 //! transformers' `Gemma4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>
 
+use super::beside::beside;
 use super::gemma::sandwich_table;
 use super::layer_inputs::{layer_inputs, with_layer_inputs};
 use super::llama::{bias, block, uniform};
 use super::prelude::*;
-use super::text_side::beside_images;
 
 pub(super) fn families() -> Vec<Family> {
-    let beside = |table: Family| {
+    let side = |table: Family| {
         let others = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];
-        beside_images(table)
+        beside(table, true)
             // The third prefix belongs to the text-only class.
             .prefixes(&["model.language_model.", "language_model.", "model.", ""])
             .outside(&others)
@@ -26,9 +26,9 @@ pub(super) fn families() -> Vec<Family> {
     };
     vec![
         table("gemma4_text"),
-        beside(table("gemma4")),
+        side(table("gemma4")),
         unified("gemma4_unified_text"),
-        beside(unified("gemma4_unified")),
+        side(unified("gemma4_unified")),
     ]
 }
 

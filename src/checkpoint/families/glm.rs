@@ -17,16 +17,21 @@ pub(super) fn families() -> Vec<Family> {
             .default_of("pad_token_id", 151329)
             .new_names(|_| Ok(&["*.gate_up_proj.*"]))
     };
-    let glm4 = glm("glm4", glm4_config).replace_block_rules([
-        Rule::norm("attention_output_norm", &["post_self_attn_layernorm"]),
-        Rule::norm("feed_forward_output_norm", &["post_mlp_layernorm"]),
-    ]);
+    let glm4 = glm("glm4", glm4_config).replace_block_rules(glm4_rules());
     let helium = decoder("helium", helium_config)
         .default_of("num_key_value_heads", 20)
         .default_of("head_dim", 128)
         .default_of("rms_norm_eps", 1e-8)
         .default_of("pad_token_id", 3);
     vec![glm("glm", glm_config), glm4, helium]
+}
+
+/// Rules for GLM 0414's norms after each sublayer.
+pub(super) fn glm4_rules() -> [Rule; 2] {
+    [
+        Rule::norm("attention_output_norm", &["post_self_attn_layernorm"]),
+        Rule::norm("feed_forward_output_norm", &["post_mlp_layernorm"]),
+    ]
 }
 
 fn glm_config(json: &ConfigJson) -> Result<StackConfig> {

@@ -2,7 +2,9 @@
 //!
 //! transformers' `Glm4MoeLiteDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4_moe_lite/modeling_glm4_moe_lite.py>
 
-use super::deepseek::{corrected, latent_block};
+use super::deepseek::corrected;
+use super::latent::latent_block;
+use super::listed_experts::sparse_layers;
 use super::llama::uniform;
 use super::prelude::*;
 use super::sigmoid_experts::with_experts;
@@ -19,14 +21,7 @@ fn glm4_moe_lite(json: &ConfigJson) -> Result<StackConfig> {
     }
     let json = &json.with_default("n_shared_experts", 1);
     let json = &json.with_default("routed_scaling_factor", 1.8);
-    let kinds = json.texts(&["mlp_layer_types"])?;
     let stack = uniform(json, block)?;
-    let n_kinds = kinds.as_ref().map_or(stack.blocks.len(), Vec::len);
-    if n_kinds != stack.blocks.len() {
-        let reason = format!("{n_kinds} kinds for {} layers", stack.blocks.len());
-        return Err(json.error(&["mlp_layer_types"], reason));
-    }
-    with_experts(json, stack, true, |i| {
-        Ok(kinds.as_ref().map_or(i > 0, |kinds| kinds[i] == "sparse"))
-    })
+    let is_sparse = sparse_layers(json, stack.blocks.len(), |i| i > 0)?;
+    with_experts(json, stack, true, |i| Ok(is_sparse[i]))
 }

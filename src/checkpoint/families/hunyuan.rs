@@ -14,7 +14,7 @@ pub(super) fn families() -> Vec<Family> {
     vec![table("hunyuan_v1_dense", config), experts]
 }
 
-fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     decoder(name, config)
         .replace_block_rules([
             Rule::norm("attention.query_norm", &["self_attn.query_layernorm"]),
@@ -24,7 +24,7 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
         .default_of("pad_token_id", 0)
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
     block.attention.query_key_norm =
         Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head).after_rotation());

@@ -4,14 +4,10 @@
 //! transformers' `Llama4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama4/modeling_llama4.py>
 
 use super::llama::{bias, block, decoder, uniform};
+use super::mixtral::experts_in_out;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    let expert = |part: &str, name: &str, of: Part| {
-        let role = format!("feed_forward.experts.{{e}}.{part}");
-        let rule = Rule::named(&role, &[&format!("feed_forward.experts.{name}")], &[]);
-        rule.in_out().stacked().part(of)
-    };
     let projections = |role: &str, stem: &str| {
         let (role, stem) = (role.to_string(), stem.to_string());
         ["gate", "up", "down"]
@@ -23,12 +19,11 @@ pub(super) fn family() -> Family {
             "feed_forward.shared",
             "feed_forward.shared_expert",
         ))
-        .block_rules([
-            Rule::linear("feed_forward.router", &["feed_forward.router"]),
-            expert("gate", "gate_up_proj", Part::Half(GateHalf::First)),
-            expert("up", "gate_up_proj", Part::Half(GateHalf::Second)),
-            expert("down", "down_proj", Part::Whole),
-        ])
+        .block_rules([Rule::linear(
+            "feed_forward.router",
+            &["feed_forward.router"],
+        )])
+        .block_rules(experts_in_out("feed_forward.experts"))
         .block_rules(projections(
             "feed_forward.experts.{e}",
             "feed_forward.experts.{e}", // of GGUF files

@@ -4,7 +4,7 @@
 //! transformers' `MiniCPM3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minicpm3/modeling_minicpm3.py>,
 //! and `YoutuModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/youtu/modeling_youtu.py>
 
-use super::deepseek::{USUAL, latent_block, latent_decoder};
+use super::latent::{USUAL, latent_block, latent_decoder};
 use super::llama::{uniform, with_mlp_bias};
 use super::prelude::*;
 

@@ -53,6 +53,25 @@ pub(super) fn expert_rules() -> [Rule; 4] {
     [router, expert("gate"), expert("up"), expert("down")]
 }
 
+/// Rules for stacked experts under `stem`, with gate and up fused.
+pub(super) fn stacked_experts(stem: &str) -> [Rule; 3] {
+    let expert = |part: &str, name: &str, of: Part| {
+        let role = format!("feed_forward.experts.{{e}}.{part}");
+        let rule = Rule::named(&role, &[&format!("{stem}.{name}")], &[]);
+        rule.stacked().part(of)
+    };
+    [
+        expert("gate", "gate_up_proj", Part::Half(GateHalf::First)),
+        expert("up", "gate_up_proj", Part::Half(GateHalf::Second)),
+        expert("down", "down_proj", Part::Whole),
+    ]
+}
+
+/// Returns [`stacked_experts`] stored as `[d_in, d_out]`.
+pub(super) fn experts_in_out(stem: &str) -> [Rule; 3] {
+    stacked_experts(stem).map(Rule::in_out)
+}
+
 fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let mut block = block(json, AttentionBias::NONE)?;
@@ -78,7 +97,7 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
     with_windows(json, stack, |i, last| i.is_multiple_of(2) && i < last)
 }
 
-fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 4);
     let mut block = block(json, bias(json)?)?;
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));

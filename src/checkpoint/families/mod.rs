@@ -8,14 +8,21 @@ mod afmoe;
 mod albert;
 mod apertus;
 mod arcee;
+mod aria;
 mod bart;
 mod bart_like;
 mod bert;
 mod bert_generation;
+mod bert_like;
+mod beside;
 mod biogpt;
+mod blip;
 mod bloom;
+mod class_sizes;
 mod clip;
+mod clip_like;
 mod cohere;
+mod ctrl;
 mod cwm;
 mod deberta;
 mod deberta_v2;
@@ -27,6 +34,7 @@ mod disentangled;
 mod distilbert;
 mod dpr;
 mod electra;
+mod emu3;
 mod encoder;
 mod encoder_decoder;
 mod ernie;
@@ -51,7 +59,9 @@ mod granite_swa;
 mod gte;
 mod hunyuan;
 mod internlm3;
+mod latent;
 mod layer_inputs;
+mod listed_experts;
 mod llama;
 mod llama4;
 mod megatron_bert;
@@ -65,6 +75,7 @@ mod mpt;
 mod new_names;
 mod nomic_bert;
 mod olmo;
+mod openai_gpt;
 mod opt;
 mod patches;
 mod persimmon;
@@ -72,6 +83,7 @@ mod phi;
 mod phimoe;
 mod prelude;
 mod qwen;
+mod qwen_axes;
 mod qwen_vision;
 mod rembert;
 mod roberta;
@@ -89,6 +101,7 @@ mod starcoder2;
 mod t5;
 mod t5_feed_forward;
 mod text_side;
+mod token_axes;
 mod token_labels;
 mod torch;
 mod tower;
@@ -100,6 +113,7 @@ mod whisper;
 mod width_of_heads;
 
 pub(super) use self::decoder_alone::is_of_decoder;
+pub(super) use self::text_side::TextSide;
 
 /// Declares the files and collects their families.
 macro_rules! of_files {
@@ -114,17 +128,22 @@ pub(crate) fn all() -> &'static [Family] {
 
 fn made() -> Vec<Family> {
     let single = of_files! { family:
-        afmoe albert apertus bert bert_generation bloom cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr
-        electra ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
-        megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi
+        afmoe albert apertus aria bert bert_generation bloom ctrl cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr
+        electra emu3 ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
+        megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert openai_gpt opt persimmon phi
         phimoe qwen_vision rembert roformer rotary_bert seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
-        arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma gemma3n gemma4 glm
+        arcee bart bart_like bert_like biogpt blip clip clip_like cohere deepseek ernie4_5 exaone gemma gemma3n gemma4 glm
         gpt_neox granite granite_swa gte hunyuan internlm3 llama
-        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm siglip siglip2 sigmoid_experts t5
-        text_side torch umt5 vit wav2vec2 whisper
+        listed_experts minicpm3 mixtral olmo qwen qwen_axes roberta roberta_prelayernorm siglip siglip2 sigmoid_experts t5
+        token_axes torch umt5 vit wav2vec2 whisper
     };
     let single = single.into_iter();
-    single.chain(several.into_iter().flatten()).collect()
+    let mut all: Vec<Family> = single.chain(several.into_iter().flatten()).collect();
+    let of_text = |side: &TextSide| all.iter().find(|text| text.name == side.text_type);
+    let sides = text_side::all().filter_map(|side| Some(side.around(of_text(&side)?)));
+    let sides: Vec<Family> = sides.collect();
+    all.extend(sides);
+    all
 }

@@ -38,7 +38,7 @@ pub(super) fn correction(name: &str) -> Rule {
     Rule::named("feed_forward.router.correction", &[name], &[])
 }
 
-fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let json = &json.with_default("head_dim", whole_width_of_heads(json)?);
     let mut block = block(json, bias_of_inputs(json)?)?;

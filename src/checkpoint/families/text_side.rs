@@ -1,75 +1,119 @@
-//! The text stack of models that also read images: the blocks of another family, described under `text_config`. The vision
-//! part is not loaded.
+//! The text stack of models that also read images or audio: a decoder of another family, described under `text_config`. The
+//! other parts are not loaded. `text_sides.txt` lists these models.
 //!
 //! transformers' `LlavaModel` and `Mistral3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llava/modeling_llava.py>
 
-use super::llama::{decoder, llama, mistral};
-use super::ministral3::ministral3;
+use super::beside::{beside, with_output};
+use super::class_sizes::class_sizes;
 use super::prelude::*;
-use super::qwen::qwen2;
 
-pub(super) fn families() -> Vec<Family> {
-    vec![
-        of_text(decoder("llava", llava)),
-        of_text(decoder("mistral3", mistral3))
-            .default_of("tie_word_embeddings", true)
-            .handed_on("is_causal"),
-    ]
+/// One line of the table, with the names above it.
+#[derive(Clone, Copy)]
+pub(in crate::checkpoint) struct TextSide {
+    /// The larger model's type.
+    model_type: &'static str,
+    /// The default model type of its text.
+    pub(in crate::checkpoint) text_type: &'static str,
+    prefixes: &'static str,
+    output: &'static str,
+    words: &'static str,
 }
 
-/// The table for a decoder in a larger model with LLaVA's names.
-pub(super) fn of_text(family: Family) -> Family {
-    beside_images(family)
-        .prefixes(&["language_model.model.", "model.language_model.", ""])
-        .end_rules([Rule::linear(
-            "causal_lm.output",
-            &["language_model.lm_head"],
-        )])
-        .new_names(|_| Ok(&["language_model.lm_head.*"]))
-}
+impl TextSide {
+    /// Returns the entry for a larger model's type.
+    pub(in crate::checkpoint) fn of(model_type: &str) -> Option<Self> {
+        all().find(|side| side.model_type == model_type)
+    }
 
-/// Like [`of_text`], for a model whose text-only class saves the larger model's `config.json`. That class's names begin with
-/// `model.`.
-pub(super) fn of_text_or_alone(family: Family) -> Family {
-    of_text(family).prefixes(&[
-        "language_model.model.",
-        "model.language_model.",
-        "model.",
-        "",
-    ])
-}
+    /// Returns the model type of the text that a file describes.
+    ///
+    /// # Errors
+    /// If that key is not a string.
+    pub(in crate::checkpoint) fn text_type_of(&self, json: &ConfigJson) -> Result<String> {
+        let text = json.section(&["text_config"])?;
+        let named = text.map(|text| text.text(&["model_type"])).transpose()?;
+        let named = named.flatten().filter(|_| !self.says("only"));
+        Ok(named.unwrap_or_else(|| self.text_type.to_string()))
+    }
 
-/// The table for a decoder beside a vision encoder. Some older files describe the decoder directly, without a section.
-pub(super) fn beside_images(family: Family) -> Family {
-    family
-        .section_or_whole("text_config")
-        .outside(&["*vision_tower.*", "*multi_modal_projector.*", "*visual.*"])
-        .outside(&["*lm_head.*"])
-}
+    /// Returns the table for a decoder in this model.
+    pub(in crate::checkpoint) fn around(&self, text: &Family) -> Family {
+        let mut family = class_sizes(&text.name)
+            .fold(text.clone(), |family, (key, size)| {
+                family.default_of(key, size)
+            })
+            .named(self.model_type);
+        family.prefixes = (self.prefixes.split(' '))
+            .map(|prefix| prefix.trim_start_matches('-').to_string())
+            .collect();
+        let mut family = with_output(beside(family, self.says("whole")), self.output)
+            .default_of("tie_word_embeddings", self.says("tied"));
+        if !self.says("own_head") {
+            family = family.head(HeadTask::CausalLm, causal_lm);
+        }
+        let words = self.words.split_whitespace();
+        let keys = words.filter(|key| !["only", "whole", "tied", "own_head"].contains(key));
+        keys.fold(family, |family, key| match key.split_once('=') {
+            Some((key, value)) => match value.parse::<Value>() {
+                Ok(value) => family.default_of(key, value),
+                Err(_) => family, // a test reads every line
+            },
+            None => family.handed_on(key),
+        })
+    }
 
-fn llava(json: &ConfigJson) -> Result<StackConfig> {
-    json.only(
-        "model_type",
-        &["llama", "mistral", "qwen2"].map(Value::from),
-    )?;
-    match json.text(&["model_type"])?.as_deref() {
-        Some("mistral") => mistral(json),
-        Some("qwen2") => qwen2(json),
-        // Published files only contain the keys that differ from the class's defaults.
-        _ => llama(
-            &json
-                .with_default("hidden_size", 4096)
-                .with_default("intermediate_size", 11008)
-                .with_default("num_hidden_layers", 32)
-                .with_default("num_attention_heads", 32),
-        ),
+    fn says(&self, word: &str) -> bool {
+        self.words.split_whitespace().any(|own| own == word)
     }
 }
 
-fn mistral3(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("model_type", &["mistral", "ministral3"].map(Value::from))?;
-    match json.text(&["model_type"])?.as_deref() {
-        Some("ministral3") => ministral3(json),
-        _ => mistral(json),
+/// Returns every entry of the table.
+pub(super) fn all() -> impl Iterator<Item = TextSide> {
+    let mut names = ("", "");
+    include_str!("text_sides.txt")
+        .lines()
+        .filter_map(move |line| {
+            let Some(entry) = line.strip_prefix("    ") else {
+                names = line.split_once(" | ").unwrap_or(names);
+                return None;
+            };
+            let (model_type, rest) = entry.split_once(" = ")?;
+            let (text_type, words) = rest.split_once(' ').unwrap_or((rest, ""));
+            Some(TextSide {
+                model_type,
+                text_type,
+                prefixes: names.0,
+                output: names.1,
+                words,
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::families;
+
+    #[test]
+    fn every_line_of_the_table_is_a_family() {
+        let known = |name: &str| families::all().iter().any(|family| family.name == name);
+        for side in all() {
+            assert!(
+                known(side.text_type),
+                "{}: {}",
+                side.model_type,
+                side.text_type
+            );
+            assert!(known(side.model_type), "{}", side.model_type);
+            for word in side.words.split_whitespace() {
+                let value = word
+                    .split_once('=')
+                    .map(|(_, value)| value.parse::<Value>());
+                assert!(value.is_none_or(|value| value.is_ok()), "{word}");
+            }
+        }
+        let n_lines = include_str!("text_sides.txt").lines();
+        let n_lines = n_lines.filter(|line| line.starts_with("    ")).count();
+        assert_eq!(all().count(), n_lines);
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn tower(family: Family, part: StackPart) -> Family {
         ])
         .outside(&["embeddings.*", "head.*", other, "logit_*"])
         .outside(&["text_projection.*", "visual_projection.*", "*classifier.*"])
-        .outside(&["*layrnorm.*", "post_layernorm.*"])
+        .outside(&["*layrnorm.*", "post_layernorm.*", "*pre_layernorm.*"])
 }
 
 /// Defaults of a tower's configuration class. Files only contain the keys that differ from them.

@@ -1,0 +1,67 @@
+//! The table for a decoder in a larger model, whose other parts are not loaded.
+
+use super::prelude::*;
+
+/// Parts of these models beside the decoder.
+const OTHER_PARTS: [&str; 28] = [
+    "*vision_tower.*",
+    "*vision_model.*",
+    "*vision_encoder.*",
+    "*vision_projection.*",
+    "*vision_embed_tokens.*",
+    "*visual.*",
+    "*image_tower.*",
+    "*video_tower.*",
+    "*audio_tower.*",
+    "*projector.*",
+    "*connector.*",
+    "*aligner.*",
+    "*image_newline",
+    "*vqmodel.*",
+    "*generation_*",
+    "*_tokenizer_encoder.*",
+    "*high_res_vision*",
+    "*visual_embeddings_table.*",
+    "*layerwise_projectors.*",
+    "*spatial_projectors.*",
+    "*patch_merger.*",
+    "*perceive.*",
+    "*view_seperator",
+    "*sam_model.*",
+    "*qwen2_model.*",
+    "*mlp_AR.*",
+    "mlp1.*",
+    "vit.*",
+];
+
+/// The table for Gemma 3, whose text-only class saves the larger model's `config.json`. That class's names begin with `model.`.
+pub(super) fn of_text_or_alone(family: Family) -> Family {
+    let prefixes = [
+        "language_model.model.",
+        "model.language_model.",
+        "model.",
+        "",
+    ];
+    with_output(
+        beside(family, true).prefixes(&prefixes),
+        "language_model.lm_head",
+    )
+}
+
+/// Adds a name for the output layer before the usual one.
+pub(super) fn with_output(mut family: Family, name: &str) -> Family {
+    if name != "lm_head" {
+        let output = Rule::linear("causal_lm.output", &[name]);
+        family.end_rules.insert(0, output);
+    }
+    family
+}
+
+/// The table for a decoder beside a vision or audio encoder. Some older files describe the decoder directly, without a section.
+pub(super) fn beside(family: Family, or_whole: bool) -> Family {
+    let family = match or_whole {
+        true => family.section_or_whole("text_config"),
+        false => family.section("text_config"),
+    };
+    family.outside(&OTHER_PARTS).outside(&["*lm_head.*"])
+}

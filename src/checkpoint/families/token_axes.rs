@@ -1,0 +1,124 @@
+//! Decoders beside vision encoders whose tokens have positions in time, height and width: GLM-4V, GLM-OCR, GLM-Image,
+//! PaddleOCR-VL, Cosmos 3 Edge and HunYuan-VL. Qwen's are in `qwen_axes.rs`.
+//!
+//! transformers' `Glm4vTextDecoderLayer`, `PaddleOCRDecoderLayer` and `Cosmos3EdgeTextDecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4v/modeling_glm4v.py>
+
+use super::glm::{glm4_rules, interleaved};
+use super::llama::{block, decoder, uniform};
+use super::mixtral::stacked_experts;
+use super::prelude::*;
+use super::qwen_axes::by_axes;
+use super::sigmoid_experts::{chosen_by_sigmoids, glm4_moe};
+use super::{arcee, hunyuan};
+
+pub(super) fn families() -> Vec<Family> {
+    let glm = |name: &str, config| {
+        decoder(name, config)
+            .replace_block_rules(glm4_rules())
+            .default_of("rms_norm_eps", 1e-5)
+            .new_names(|_| Ok(&["*.gate_up_proj.*"]))
+    };
+    let two_heads = |table: Family| table.default_of("num_key_value_heads", 2);
+    let correction = "mlp.gate.e_score_correction_bias";
+    vec![
+        two_heads(glm("glm4v_text", glm4v)),
+        // Its tokens follow those of images only.
+        two_heads(glm("glm_image_text", glm_image)).head(HeadTask::CausalLm, |json, _| {
+            next_token(OutputConfig::new(
+                json.size_or(&["vision_vocab_size"], 16512)?,
+            ))
+        }),
+        glm("glm_ocr_text", glm_ocr).default_of("num_key_value_heads", 8),
+        chosen_by_sigmoids("glm4v_moe_text", glm4v_moe, correction)
+            .block_rules(stacked_experts("mlp.experts")) // where the text is alone
+            .default_of("attention_bias", true),
+        two_heads(decoder("paddleocr_vl_text", paddleocr))
+            .default_of("rms_norm_eps", 1e-5)
+            .default_of("head_dim", 128)
+            .default_of("pad_token_id", 0),
+        decoder("cosmos3_edge_text", cosmos)
+            .replace_block_rules([
+                Rule::linear("feed_forward.up", &["mlp.up_proj", "mlp.fc1"]),
+                Rule::linear("feed_forward.down", &["mlp.down_proj", "mlp.fc2"]),
+            ])
+            .block_rules([
+                Rule::linear("attention.query", &["self_attn.to_q"]),
+                Rule::linear("attention.key", &["self_attn.to_k"]),
+                Rule::linear("attention.value", &["self_attn.to_v"]),
+                Rule::linear("attention.output", &["self_attn.to_out"]),
+            ])
+            .default_of("num_key_value_heads", 8)
+            .default_of("head_dim", 128)
+            .default_of("rms_norm_eps", 1e-5)
+            .default_of("rope_theta", 1e8)
+            .default_of("hidden_act", "relu2")
+            .default_of("pad_token_id", 0),
+        // Without images the axes are equal; their number and order differ from file to file.
+        hunyuan::table("hunyuan_vl_text", hunyuan::config),
+    ]
+}
+
+/// Sets positions in time, height and width, in this order of pairs, for families with sections like GLM-4V's.
+fn in_sections(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
+    by_axes(
+        json,
+        uniform(json, block)?,
+        AxesOrder::Sections,
+        [8, 12, 12],
+    )
+}
+
+/// Returns GLM-4V's block, whose heads divide the model's width.
+fn glm4v(json: &ConfigJson) -> Result<StackConfig> {
+    let heads = block(&json.without("head_dim"), AttentionBias::new(true, false))?;
+    in_sections(json, turning(json, heads)?)
+}
+
+fn glm_ocr(json: &ConfigJson) -> Result<StackConfig> {
+    in_sections(json, turning(json, block(json, AttentionBias::NONE)?)?)
+}
+
+/// Adds norms around each sublayer and interleaved rotary embeddings.
+fn turning(json: &ConfigJson, block: BlockConfig) -> Result<BlockConfig> {
+    let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
+    Ok(interleaved(sandwich(block), rotary))
+}
+
+fn sandwich(mut block: BlockConfig) -> BlockConfig {
+    block.attention_placement = NormPlacement::Sandwich;
+    block.feed_forward_placement = NormPlacement::Sandwich;
+    block
+}
+
+fn glm_image(json: &ConfigJson) -> Result<StackConfig> {
+    let has_bias = json.flag(&["attention_bias"], true)?;
+    let mut block = sandwich(block(json, AttentionBias::new(has_bias, false))?);
+    let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
+    block.attention.position = Position::Rotary(rotary);
+    in_sections(json, block)
+}
+
+fn glm4v_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = glm4_moe(&json.without("use_qk_norm"))?;
+    by_axes(json, stack, AxesOrder::Sections, [8, 12, 12])
+}
+
+fn paddleocr(json: &ConfigJson) -> Result<StackConfig> {
+    let has_bias = json.flag(&["use_bias"], false)?;
+    let json = &json.with_default("rope_theta", 5e5);
+    let mut block = block(json, AttentionBias::new(has_bias, has_bias))?;
+    block.feed_forward = block.feed_forward.with_bias(has_bias);
+    block.attention.dropout = 0.0; // independent of the file
+    by_axes(
+        json,
+        uniform(json, block)?,
+        AxesOrder::Sections,
+        [16, 24, 24],
+    )
+}
+
+fn cosmos(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = arcee::arcee(json)?;
+    by_axes(json, stack, AxesOrder::Interleaved, [24, 20, 20])
+}
