@@ -288,6 +288,7 @@ fn permuted_heads_give_the_same_output() {
                     ("key", 0, keys.clone()),
                     ("value", 0, keys),
                     ("key_value", 0, of_latent),
+                    ("gate", 0, mixed.clone()),
                     ("output", 1, mixed),
                     ("sinks", 0, features(heads, 1)),
                     ("position_key", 0, queries.clone()),

@@ -96,7 +96,8 @@ fn expected(block: &BlockConfig) -> Expected {
         let (q, bias) = (config.query_width(), config.bias);
         let kv = config.shared_keys.map_or(config.key_width(), |_| 0);
         let value = if config.values_are_keys { 0 } else { kv };
-        let weights = 2 * q * config.d_model + (kv + value) * config.d_encoder;
+        let of_queries = if config.output_gate.is_some() { 3 } else { 2 };
+        let weights = of_queries * q * config.d_model + (kv + value) * config.d_encoder;
         let biases = [
             (bias.query, q),
             (bias.key, kv),

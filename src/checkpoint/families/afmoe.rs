@@ -11,11 +11,9 @@ use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
 pub(super) fn family() -> Family {
     let norm = |role: &str, name: &str| Rule::norm(role, &[name]);
     chosen_by_sigmoids("afmoe", afmoe, "mlp.expert_bias")
-        .block_rules([
-            Rule::linear("attention.gate", &["self_attn.gate_proj"]),
-            Rule::linear("feed_forward.router", &["mlp.router.gate"]),
-        ])
+        .block_rules([Rule::linear("attention.gate", &["self_attn.gate_proj"])])
         .replace_block_rules([
+            Rule::linear("feed_forward.router", &["mlp.router.gate"]),
             norm("attention_output_norm", "post_attention_layernorm"),
             norm("feed_forward_norm", "pre_mlp_layernorm"),
             norm("feed_forward_output_norm", "post_mlp_layernorm"),

@@ -162,7 +162,7 @@ const LACKING: [(&[&str], &str); 12] = [
     ),
     (&["lfm2*"], "short convolutions"),
     (
-        &["afmoe", "step35", "laguna", "muse-glimmer"],
+        &["step35", "laguna", "muse-glimmer"],
         "gated attention outputs",
     ),
     (
