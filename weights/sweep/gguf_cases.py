@@ -231,7 +231,7 @@ CASES = {
     "exaone4": Case("exaone4", WIDE | {"head_dim": 8, "num_hidden_layers": 4, "layer_types": ["full_attention"] * 4}, no=("sliding_window",)),
     "exaone4-windows": Case("exaone4", WIDE | {"head_dim": 8, "num_hidden_layers": 64, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16}),
     "exaone-moe": Case("exaone_moe", WIDE | {"num_experts": 6, "moe_intermediate_size": 16, "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}, remote=named("", scoring_func="sigmoid")),
-    "afmoe": Case("afmoe", WIDE | {"head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_hidden_layers": 8, "mup_enabled": True, "route_scale": 1.7}, remote=named("", route_norm=True)),
+    "afmoe": Case("afmoe", WIDE | {"head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_hidden_layers": 8, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2, "mup_enabled": True, "route_scale": 1.7}, remote=named("", route_norm=True)),
     "nemotron": Case("nemotron", WIDE | {"head_dim": 8, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}}),
     "arcee": Case("arcee", WIDE | {"attention_bias": False, "mlp_bias": False}),
     "smollm3": Case("smollm3", SPLIT | {"num_hidden_layers": 4, "no_rope_layer_interval": 4}, no=("no_rope_layers", "sliding_window", "layer_types")),

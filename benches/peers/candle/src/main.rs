@@ -13,7 +13,7 @@ use candle_transformers::models::{
     bert::{BertEncoder, Config as BertConfig},
     llama::{Cache, Llama, LlamaConfig},
 };
-use protocol::{Case, Run, Simply, HeadTask, serve};
+use protocol::{Case, HeadTask, Run, Simply, serve};
 use serde_json::Value;
 
 fn main() -> Result<()> {
