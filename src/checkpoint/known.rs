@@ -72,15 +72,9 @@ impl Family {
     }
 }
 
-/// Returns the families for `model_type`: several if its model has several stacks.
-fn of_type(model_type: &str) -> Vec<&'static Family> {
-    let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
-    families::all().iter().filter(is_named).collect()
-}
-
 /// Returns the stack whose family defines how two stacks make one model.
 pub(super) fn first_of_two(model_type: &str) -> Option<StackPart> {
-    let of_type = of_type(model_type);
+    let of_type = families::of_type(model_type);
     let first = of_type.iter().find(|family| family.joined.is_some());
     first
         .filter(|_| of_type.len() > 1)
@@ -92,7 +86,7 @@ pub(super) fn known(
     model_type: &str,
     part: Option<StackPart>,
 ) -> std::result::Result<Family, Unknown> {
-    let of_type = of_type(model_type);
+    let of_type = families::of_type(model_type);
     if of_type.is_empty() {
         let known = families::all().iter().flat_map(|f| &f.model_types);
         let lacking = lacking(model_type);

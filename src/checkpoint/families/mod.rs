@@ -120,10 +120,29 @@ macro_rules! of_files {
     ($of:ident: $($file:ident)*) => { [$($file::$of()),*] };
 }
 
-/// Returns every known family. The list is made once, because opening a checkpoint needs it several times.
+/// Returns every known family.
 pub(crate) fn all() -> &'static [Family] {
-    static ALL: LazyLock<Vec<Family>> = LazyLock::new(made);
+    static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
+        let of_text = |side: &TextSide| tables().iter().find(|text| text.name == side.text_type);
+        let sides = text_side::all().filter_map(|side| Some(side.around(of_text(&side)?)));
+        tables().iter().cloned().chain(sides).collect()
+    });
     &ALL
+}
+
+/// Returns the families for `model_type`: several if its model has several stacks. The text sides of larger models, which are
+/// copies of other tables, take memory only when one of them is requested.
+pub(crate) fn of_type(model_type: &str) -> Vec<&'static Family> {
+    let is_side = TextSide::of(model_type).is_some();
+    let families = if is_side { all() } else { tables() };
+    let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
+    families.iter().filter(is_named).collect()
+}
+
+/// Returns every family with a table of its own. The list is made once, because opening a checkpoint needs it several times.
+fn tables() -> &'static [Family] {
+    static TABLES: LazyLock<Vec<Family>> = LazyLock::new(made);
+    &TABLES
 }
 
 fn made() -> Vec<Family> {
@@ -140,10 +159,5 @@ fn made() -> Vec<Family> {
         token_axes torch umt5 vit wav2vec2 whisper
     };
     let single = single.into_iter();
-    let mut all: Vec<Family> = single.chain(several.into_iter().flatten()).collect();
-    let of_text = |side: &TextSide| all.iter().find(|text| text.name == side.text_type);
-    let sides = text_side::all().filter_map(|side| Some(side.around(of_text(&side)?)));
-    let sides: Vec<Family> = sides.collect();
-    all.extend(sides);
-    all
+    single.chain(several.into_iter().flatten()).collect()
 }
