@@ -113,30 +113,11 @@ mod whisper;
 mod width_of_heads;
 
 pub(super) use self::decoder_alone::is_of_decoder;
-pub(super) use self::text_side::TextSide;
+pub(super) use self::text_side::{TextSide, families as all, of_type};
 
 /// Declares the files and collects their families.
 macro_rules! of_files {
     ($of:ident: $($file:ident)*) => { [$($file::$of()),*] };
-}
-
-/// Returns every known family.
-pub(crate) fn all() -> &'static [Family] {
-    static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
-        let of_text = |side: &TextSide| tables().iter().find(|text| text.name == side.text_type);
-        let sides = text_side::all().filter_map(|side| Some(side.around(of_text(&side)?)));
-        tables().iter().cloned().chain(sides).collect()
-    });
-    &ALL
-}
-
-/// Returns the families for `model_type`: several if its model has several stacks. The text sides of larger models, which are
-/// copies of other tables, take memory only when one of them is requested.
-pub(crate) fn of_type(model_type: &str) -> Vec<&'static Family> {
-    let is_side = TextSide::of(model_type).is_some();
-    let families = if is_side { all() } else { tables() };
-    let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
-    families.iter().filter(is_named).collect()
 }
 
 /// Returns every family with a table of its own. The list is made once, because opening a checkpoint needs it several times.

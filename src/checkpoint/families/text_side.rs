@@ -3,9 +3,12 @@
 //!
 //! transformers' `LlavaModel` and `Mistral3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llava/modeling_llava.py>
 
+use std::sync::LazyLock;
+
 use super::beside::{beside, with_output};
 use super::class_sizes::class_sizes;
 use super::prelude::*;
+use super::tables;
 
 /// One line of the table, with the names above it.
 #[derive(Clone, Copy)]
@@ -87,6 +90,25 @@ pub(super) fn all() -> impl Iterator<Item = TextSide> {
                 words,
             })
         })
+}
+
+/// Returns every known family.
+pub(in crate::checkpoint) fn families() -> &'static [Family] {
+    static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
+        let of_text = |side: &TextSide| tables().iter().find(|text| text.name == side.text_type);
+        let sides = all().filter_map(|side| Some(side.around(of_text(&side)?)));
+        tables().iter().cloned().chain(sides).collect()
+    });
+    &ALL
+}
+
+/// Returns the families for `model_type`: several if its model has several stacks. The text sides of larger models, which are
+/// copies of other tables, take memory only when one of them is requested.
+pub(in crate::checkpoint) fn of_type(model_type: &str) -> Vec<&'static Family> {
+    let is_side = TextSide::of(model_type).is_some();
+    let families = if is_side { families() } else { tables() };
+    let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
+    families.iter().filter(is_named).collect()
 }
 
 #[cfg(test)]
