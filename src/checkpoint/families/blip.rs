@@ -15,12 +15,9 @@ pub(super) fn families() -> Vec<Family> {
             heads: vec![],
             ..vision.named(name)
         };
-        table
-            .end_rules
-            .retain(|rule| rule.role != "embeddings.position");
-        table
-            .end_rules
-            .retain(|rule| rule.role != "embeddings.class_token");
+        let replaced = ["embeddings.position", "embeddings.class_token"];
+        let rules = &mut table.end_rules;
+        rules.retain(|rule| !replaced.contains(&rule.role.as_str()));
         table
             .read_by(|json| VISION.config(json))
             .block_rules(Rule::fused_attention(

@@ -4,7 +4,7 @@
 //! transformers' `Glm4vTextDecoderLayer`, `PaddleOCRDecoderLayer` and `Cosmos3EdgeTextDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4v/modeling_glm4v.py>
 
-use super::glm::{glm4_rules, interleaved};
+use super::glm::{glm4_rules, interleaved, sandwich};
 use super::llama::{block, decoder, uniform};
 use super::mixtral::stacked_experts;
 use super::prelude::*;
@@ -83,12 +83,6 @@ fn glm_ocr(json: &ConfigJson) -> Result<StackConfig> {
 fn turning(json: &ConfigJson, block: BlockConfig) -> Result<BlockConfig> {
     let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
     Ok(interleaved(sandwich(block), rotary))
-}
-
-fn sandwich(mut block: BlockConfig) -> BlockConfig {
-    block.attention_placement = NormPlacement::Sandwich;
-    block.feed_forward_placement = NormPlacement::Sandwich;
-    block
 }
 
 fn glm_image(json: &ConfigJson) -> Result<StackConfig> {
