@@ -141,9 +141,8 @@ impl Family {
             }
             None => {}
         }
-        let families = families::all();
         let roles = |rules: fn(&Family) -> &[Rule]| {
-            let rules = families.iter().flat_map(&rules);
+            let rules = families::all().flat_map(&rules);
             rules.map(|rule| rule.role.as_str()).collect()
         };
         let block_rules = rules(json, "block_rules", &roles(|family| &family.block_rules))?;

@@ -88,7 +88,7 @@ pub(super) fn known(
 ) -> std::result::Result<Family, Unknown> {
     let of_type = families::of_type(model_type);
     if of_type.is_empty() {
-        let known = families::all().iter().flat_map(|f| &f.model_types);
+        let known = families::all().flat_map(|f| &f.model_types);
         let lacking = lacking(model_type);
         let nearest = match &lacking {
             Some(lacking) if !lacking.is_table => vec![], // another family's table would not help
@@ -138,8 +138,7 @@ mod tests {
         let (_, list) = text.split_once("| model types |").unwrap();
         let list = list.split("\n\n").next().unwrap();
         let listed: BTreeSet<&str> = list.split('`').skip(1).step_by(2).collect();
-        let all = families::all();
-        let known = all.iter().flat_map(|family| &family.model_types);
+        let known = families::all().flat_map(|family| &family.model_types);
         let known: BTreeSet<&str> = known.map(String::as_str).collect();
         let lacking: Vec<_> = known.difference(&listed).collect();
         let unknown: Vec<_> = listed.difference(&known).collect();
@@ -165,8 +164,7 @@ mod tests {
     // Model types in transformers 5.23.
     #[test]
     fn families_that_are_not_near_are_not_offered() {
-        let all = families::all();
-        let known = || all.iter().flat_map(|family| &family.model_types);
+        let known = || families::all().flat_map(|family| &family.model_types);
         let mut found = Vec::new();
         for model_type in [
             "aimv2",

@@ -51,7 +51,6 @@ mod tests {
     #[test]
     fn no_model_type_is_listed_twice_or_built_in() {
         let mut names: BTreeSet<String> = families::all()
-            .iter()
             .flat_map(|family| family.model_types.clone())
             .collect();
         for (name, lacking) in listed() {

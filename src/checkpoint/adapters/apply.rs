@@ -41,7 +41,7 @@ impl<'b> Base<'b> {
         };
         Self {
             family,
-            siblings: families::all().iter().filter(is_sibling).collect(),
+            siblings: families::all().filter(is_sibling).collect(),
             config,
             plan,
         }

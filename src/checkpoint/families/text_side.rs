@@ -93,22 +93,26 @@ pub(super) fn all() -> impl Iterator<Item = TextSide> {
 }
 
 /// Returns every known family.
-pub(in crate::checkpoint) fn families() -> &'static [Family] {
-    static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
+pub(in crate::checkpoint) fn families() -> impl Iterator<Item = &'static Family> {
+    tables().iter().chain(sides())
+}
+
+/// Returns the table of each text side around its default text.
+fn sides() -> &'static [Family] {
+    static SIDES: LazyLock<Vec<Family>> = LazyLock::new(|| {
         let of_text = |side: &TextSide| tables().iter().find(|text| text.name == side.text_type);
         let sides = all().filter_map(|side| Some(side.around(of_text(&side)?)));
-        tables().iter().cloned().chain(sides).collect()
+        sides.collect()
     });
-    &ALL
+    &SIDES
 }
 
 /// Returns the families for `model_type`: several if its model has several stacks. The text sides of larger models, which are
 /// copies of other tables, take memory only when one of them is requested.
 pub(in crate::checkpoint) fn of_type(model_type: &str) -> Vec<&'static Family> {
-    let is_side = TextSide::of(model_type).is_some();
-    let families = if is_side { families() } else { tables() };
+    let sides = TextSide::of(model_type).map_or(&[][..], |_| sides());
     let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
-    families.iter().filter(is_named).collect()
+    tables().iter().chain(sides).filter(is_named).collect()
 }
 
 #[cfg(test)]
@@ -118,7 +122,7 @@ mod tests {
 
     #[test]
     fn every_line_of_the_table_is_a_family() {
-        let known = |name: &str| families::all().iter().any(|family| family.name == name);
+        let known = |name: &str| families::all().any(|family| family.name == name);
         for side in all() {
             assert!(
                 known(side.text_type),

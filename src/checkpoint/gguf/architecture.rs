@@ -270,7 +270,7 @@ mod tests {
         let entries = parsed(&FILES).unwrap();
         assert!(entries.len() > 12);
         for entry in entries.iter().filter(|entry| !entry.model_type.is_empty()) {
-            let is_known = families::all().iter().any(|family| {
+            let is_known = families::all().any(|family| {
                 family
                     .model_types
                     .iter()
