@@ -12,7 +12,7 @@ use crate::model::{Encoded, Model};
 #[derive(Clone, Debug)]
 pub struct Generator {
     model: Arc<Model>,
-    options: GenerationOptions,
+    pub(crate) options: GenerationOptions,
     stop_strings: Option<StopStrings>,
 }
 

@@ -30,11 +30,10 @@ use crate::model::Model;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TextGenerator {
-    model: Arc<Model>,
+    generator: Generator,
     tokenizer: Arc<Tokenizer>,
     /// The chat template, once a conversation has used it.
     template: OnceLock<Arc<ChatTemplate>>,
-    options: GenerationOptions,
     stop_strings: Vec<String>,
     /// `prefix` in `config.json`, which transformers' `TextGenerationPipeline` puts before a text.
     prefix: String,
@@ -70,17 +69,16 @@ impl TextGenerator {
             tokenizer.check_vocabulary(tokens.n_tokens)?;
         }
         let options = GenerationOptions::of(checkpoint)?.of_text();
-        Generator::new(model.clone(), options.clone())?;
+        let generator = Generator::new(model, options)?;
         let prefix = match checkpoint.config_json()? {
             Some(json) => json.text(&["prefix"])?,
             None => None,
         };
         Ok(Self {
-            model,
+            generator,
             notes: tokenizer.notes(),
             tokenizer: Arc::new(tokenizer),
             template: OnceLock::new(),
-            options,
             stop_strings: Vec::new(),
             prefix: prefix.unwrap_or_default(),
         })
@@ -94,7 +92,7 @@ impl TextGenerator {
 
     setters! {
         /// Sets the generation options.
-        with_options(options: GenerationOptions) => options = options;
+        with_options(options: GenerationOptions) => generator.options = options;
     }
 
     /// Sets stop strings: a text ends before the first one that occurs.
@@ -105,11 +103,11 @@ impl TextGenerator {
 
     getters! {
         /// Returns the model.
-        model(&self) -> &Arc<Model> => &self.model;
+        model(&self) -> &Arc<Model> => self.generator.model();
         /// Returns the tokenizer.
         tokenizer(&self) -> &Tokenizer => &self.tokenizer;
         /// Returns the generation options.
-        options(&self) -> &GenerationOptions => &self.options;
+        options(&self) -> &GenerationOptions => self.generator.options();
         /// Returns notes on settings in the files that nothing follows, and on matrices that are not packed as they are stored.
         notes(&self) -> &[String] => &self.notes;
     }
@@ -158,9 +156,10 @@ impl TextGenerator {
     /// # Errors
     /// The errors of [`Generator::start`].
     pub fn start<C: Choose>(&self, prompt: &Prompt, choose: C) -> Result<TextGeneration<C>> {
-        let mut generator = Generator::new(self.model.clone(), self.options.clone())?;
-        if !self.options.stop_strings.is_empty() {
-            let stop = self.tokenizer.stop_strings(&self.options.stop_strings)?;
+        let mut generator = self.generator.clone();
+        let strings = &self.options().stop_strings;
+        if !strings.is_empty() {
+            let stop = self.tokenizer.stop_strings(strings)?;
             generator = generator.with_stop_strings(stop);
         }
         Ok(TextGeneration {

@@ -1,6 +1,7 @@
 //! `candle-blocks generate`: continues a text, or token ids, with a decoder.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -113,14 +114,14 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
             match input {
                 Some((path, (padding, prompts))) => {
                     let options = GenerationOptions { padding, ..options };
-                    let generator = begin(&model, options, stop)?;
+                    let generator = begin(model, options, stop)?;
                     let generation = generator.start(&prompts, sampler).with_context(path)?;
                     all_tokens(generation, &generator, &mut clock).with_context(path)?
                 }
                 None => {
                     let generator = TextGenerator::new(&checkpoint, model)?;
                     let generator = generator.with_options(options.of_text());
-                    output::notes(&generator.tokenizer().notes());
+                    output::notes(generator.notes());
                     continue_text(args, conversation.as_ref(), generator, sampler, &mut clock)?
                 }
             }
@@ -153,7 +154,7 @@ fn behind_encoder(checkpoint: &Checkpoint) -> Result<bool> {
 }
 
 fn begin(
-    model: &Model,
+    model: impl Into<Arc<Model>>,
     options: GenerationOptions,
     stop: Option<StopStrings>,
 ) -> Result<Generator> {
