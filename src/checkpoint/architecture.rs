@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 /// The model that a `config.json` describes and its initialization: everything needed to train from scratch. [`Self::save`]
 /// shows an example.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Architecture {
     /// The family's name, such as `"gpt2"`.
     pub family: String,

@@ -275,21 +275,9 @@ impl ConfigJson {
         })
     }
 
-    /// Reads one token id or a list; `None` if absent.
-    pub fn token_ids(&self, key: &str) -> Result<Option<Vec<u32>>> {
-        let token = |value: &Value| u32::try_from(value.as_u64()?).ok();
-        self.optional(
-            &[key],
-            "a token id or a list of them",
-            |value| match value.as_array() {
-                Some(tokens) => tokens.iter().map(token).collect(),
-                None => token(value).map(|token| vec![token]),
-            },
-        )
-    }
-
     /// Reads a special token from a `tokenizer_config.json`, which is a string or an object with a string; `None` if absent.
-    pub fn special_token(&self, key: &str) -> Result<Option<String>> {
+    #[cfg(feature = "text")]
+    pub(crate) fn special_token(&self, key: &str) -> Result<Option<String>> {
         self.optional(&[key], "a token", |value| {
             let text = value.get("content").unwrap_or(value);
             text.as_str().map(str::to_string)
@@ -297,7 +285,8 @@ impl ConfigJson {
     }
 
     /// Reads chat templates by name; a single template is called `default`. `None` if absent.
-    pub fn templates(&self, key: &str) -> Result<Option<Vec<(String, String)>>> {
+    #[cfg(feature = "text")]
+    pub(crate) fn templates(&self, key: &str) -> Result<Option<Vec<(String, String)>>> {
         let named = |one: &Value| {
             let text = |key: &str| one.get(key)?.as_str().map(str::to_string);
             Some((text("name")?, text("template")?))
@@ -321,7 +310,7 @@ impl ConfigJson {
     }
 
     /// Reads strings given as lists with a number of repetitions, `[[["global", "local"], 12]]`; `None` if absent.
-    pub fn repeated_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
+    pub(crate) fn repeated_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
         let parse = |value: &Value| -> Option<Vec<String>> {
             let mut all = Vec::new();
             for group in value.as_array()? {

@@ -23,6 +23,7 @@ pub enum Conversion {
 
 /// A tensor on disk that provides one or more parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct UsedTensor {
     /// Its name on disk.
     pub name: String,
@@ -34,6 +35,7 @@ pub struct UsedTensor {
 
 /// A PEFT adapter that is merged into the weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct AppliedAdapter {
     /// The directory with its files.
     pub directory: PathBuf,
@@ -48,6 +50,7 @@ pub struct AppliedAdapter {
 /// The use of every tensor in a checkpoint, according to its family's rules. `Display` prints a summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct LoadReport {
     /// Tensors that provide parameters for the blocks.
     pub used: Vec<UsedTensor>,

@@ -35,7 +35,7 @@ impl ConfigJson {
     ///
     /// # Errors
     /// If the share is not 1.
-    pub fn only_whole_heads(&self) -> Result<()> {
+    pub(crate) fn only_whole_heads(&self) -> Result<()> {
         let key = ["partial_rotary_factor"];
         match self.rotary_number(self.rotary_section()?.as_ref(), &key, 1.0)? {
             1.0 => Ok(()),
@@ -162,7 +162,7 @@ impl ConfigJson {
     ///
     /// # Errors
     /// If these are not three counts.
-    pub fn pairs_of_axes(&self, default: [usize; 3]) -> Result<[usize; 3]> {
+    pub(crate) fn pairs_of_axes(&self, default: [usize; 3]) -> Result<[usize; 3]> {
         let key = ["mrope_section"];
         let Some(parameters) = self.rotary_section()? else {
             return Ok(default);
@@ -187,7 +187,7 @@ impl ConfigJson {
     ///
     /// # Errors
     /// If a key is malformed, or `factor` is missing.
-    pub fn score_stretch(&self) -> Result<f64> {
+    pub(crate) fn score_stretch(&self) -> Result<f64> {
         let Some(parameters) = self.rotary_section()? else {
             return Ok(1.0);
         };

@@ -18,6 +18,7 @@ use crate::layers::Similarity;
 
 /// The second stack of a model with two stacks.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SecondStack {
     /// The kind of this stack. The roles of its parameters begin with this name.
     pub part: StackPart,

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 /// input](super::LayerInputConfig) and the active stream times a learned vector is added to all streams except the
 /// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct AltUpConfig {
     /// The stream count. Streams are concatenated: rows have `n_streams · d_model` columns.
     pub n_streams: usize,
@@ -23,6 +24,12 @@ pub struct AltUpConfig {
 }
 
 impl AltUpConfig {
+    /// Returns `n_streams` streams, of which stream `active` passes through the block.
+    #[must_use]
+    pub fn new(n_streams: usize, active: usize) -> Self {
+        Self { n_streams, active }
+    }
+
     pub(super) fn validate(&self) -> Result<()> {
         size("the number of streams", self.n_streams)?;
         if self.n_streams == 1 {

@@ -122,6 +122,7 @@ fn bucket(distance: i64, exact: i64, max: usize) -> i64 {
 
 /// The configuration of the table of relative embeddings, which all blocks in a stack share.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RelativeEmbeddingsConfig {
     /// The table's row count: twice the span in [`DisentangledConfig`].
     pub n_rows: usize,
@@ -130,6 +131,12 @@ pub struct RelativeEmbeddingsConfig {
 }
 
 impl RelativeEmbeddingsConfig {
+    /// Returns a table of `n_rows` distances, with or without a norm.
+    #[must_use]
+    pub fn new(n_rows: usize, norm: Option<NormConfig>) -> Self {
+        Self { n_rows, norm }
+    }
+
     /// Checks the norm, and that the blocks' span matches the row count.
     pub(super) fn validate(&self, disentangled: &DisentangledConfig, d_model: usize) -> Result<()> {
         if let Some(norm) = &self.norm {

@@ -68,6 +68,7 @@ pub struct TokenEmbeddingsConfig {
 /// Embeddings at mask tokens become 0, like in dropout, and all others are scaled by `(1 - usual) / (1 - share)`,
 /// where `share` is the share of mask tokens in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TokenDropout {
     /// The mask token.
     pub token: u32,
@@ -75,13 +76,30 @@ pub struct TokenDropout {
     pub usual: f64,
 }
 
+impl TokenDropout {
+    /// Returns the mask token, and the usual share of masked tokens in training.
+    #[must_use]
+    pub fn new(token: u32, usual: f64) -> Self {
+        Self { token, usual }
+    }
+}
+
 /// A projection from the word table's width to the blocks' width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct EmbeddingProjection {
     /// The embeddings to project.
     pub of: Projected,
     /// The projection has a bias.
     pub bias: bool,
+}
+
+impl EmbeddingProjection {
+    /// Returns a projection of the named vectors, with or without a bias.
+    #[must_use]
+    pub fn new(of: Projected, bias: bool) -> Self {
+        Self { of, bias }
+    }
 }
 
 /// The input for an [`EmbeddingProjection`].
@@ -206,6 +224,7 @@ impl TokenEmbeddingsConfig {
 
 /// Embeddings for an audio log-mel spectrum: two convolutions over time, each with a GELU, and positions (Whisper).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SpectrumEmbeddingsConfig {
     /// The number of mel bands.
     pub n_mels: usize,
@@ -215,6 +234,19 @@ pub struct SpectrumEmbeddingsConfig {
     pub n_positions: usize,
     /// The dropout probability for the sum.
     pub dropout: f64,
+}
+
+impl SpectrumEmbeddingsConfig {
+    /// Returns embeddings of log-mel spectrograms with these sizes, without dropout.
+    #[must_use]
+    pub fn new(n_mels: usize, d_model: usize, n_positions: usize) -> Self {
+        Self {
+            n_mels,
+            d_model,
+            n_positions,
+            dropout: 0.0,
+        }
+    }
 }
 
 impl From<TokenEmbeddingsConfig> for EmbeddingsConfig {

@@ -18,11 +18,20 @@ pub enum FeedForwardForm {
 
 /// Bounds for a gated unit: `act(min(gate, limit)) · (min(max(up, -limit), limit) + offset)` (gpt-oss).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct GateClamp {
     /// The bound.
     pub limit: f64,
     /// The offset added to the clamped `up`.
     pub offset: f64,
+}
+
+impl GateClamp {
+    /// Returns a clamp of gate and up to `limit`, with `offset` added to up.
+    #[must_use]
+    pub fn new(limit: f64, offset: f64) -> Self {
+        Self { limit, offset }
+    }
 }
 
 /// The configuration of a position-wise feed-forward network.
@@ -93,6 +102,7 @@ pub enum RoutingWeights {
 
 /// Experts in groups with equal sizes. Only experts in the best groups can be chosen (DeepSeek-V2 and V3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ExpertGroups {
     /// The number of groups, a divisor of the number of experts.
     pub n_groups: usize,
@@ -100,6 +110,18 @@ pub struct ExpertGroups {
     pub top_groups: usize,
     /// The number of largest scores whose sum ranks a group.
     pub judged_by: usize,
+}
+
+impl ExpertGroups {
+    /// Returns `n_groups` groups, of which `top_groups` are kept by their `judged_by` best experts.
+    #[must_use]
+    pub fn new(n_groups: usize, top_groups: usize, judged_by: usize) -> Self {
+        Self {
+            n_groups,
+            top_groups,
+            judged_by,
+        }
+    }
 }
 
 /// The choice of experts for each position, and their weights.
@@ -131,11 +153,20 @@ pub enum ExpertWeighting {
 
 /// A shared expert for all positions, with the same form as the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SharedExpertConfig {
     /// The hidden width.
     pub d_ff: usize,
     /// Multiplies the output by a gate's sigmoid.
     pub gate: bool,
+}
+
+impl SharedExpertConfig {
+    /// Returns a shared expert with `d_ff` hidden activations, with or without a gate.
+    #[must_use]
+    pub fn new(d_ff: usize, gate: bool) -> Self {
+        Self { d_ff, gate }
+    }
 }
 
 /// The configuration of a mixture of experts in place of a single feed-forward (Shazeer et al. 2017,

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 /// outputₕ    = softmax(scale · [qₕ, R(q'ₕ)]·[kₕ, R(k')]ᵀ)·vₕ
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct LatentConfig {
     /// The width of the query latent. `None` projects the input to queries directly.
     pub query_rank: Option<usize>,
@@ -30,6 +31,24 @@ pub struct LatentConfig {
 }
 
 impl LatentConfig {
+    /// Returns the ranks and widths of latent attention.
+    #[must_use]
+    pub fn new(
+        query_rank: Option<usize>,
+        rank: usize,
+        rotary_dim: usize,
+        value_dim: usize,
+        norm: NormConfig,
+    ) -> Self {
+        Self {
+            query_rank,
+            rank,
+            rotary_dim,
+            value_dim,
+            norm,
+        }
+    }
+
     /// Returns the number of elements that a cache stores per position.
     pub fn kept_width(&self) -> usize {
         self.rank + self.rotary_dim

@@ -11,6 +11,7 @@ use crate::error::Result;
 ///
 /// The stack computes the inputs: [`StackConfig::layer_inputs`](crate::StackConfig::layer_inputs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct LayerInputConfig {
     /// The width of the input.
     pub width: usize,
@@ -19,6 +20,12 @@ pub struct LayerInputConfig {
 }
 
 impl LayerInputConfig {
+    /// Returns inputs for each layer with this width and activation.
+    #[must_use]
+    pub fn new(width: usize, activation: Activation) -> Self {
+        Self { width, activation }
+    }
+
     pub(super) fn validate(&self) -> Result<()> {
         size("the width of a per-layer input", self.width)
     }

@@ -61,9 +61,18 @@ impl LinearConfig {
 
 /// The configuration of a multi-layer perceptron.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MlpConfig {
     /// The widths of the input, each hidden layer and the output.
     pub widths: Vec<usize>,
     /// The activation function after each layer except the last.
     pub activation: Activation,
+}
+
+impl MlpConfig {
+    /// Returns a perceptron with these widths, from input to output, and this activation between its layers.
+    #[must_use]
+    pub fn new(widths: Vec<usize>, activation: Activation) -> Self {
+        Self { widths, activation }
+    }
 }

@@ -24,11 +24,20 @@ pub struct ModelConfig {
 
 /// A head and its task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct HeadConfig {
     /// The task.
     pub task: HeadTask,
     /// The head's layers.
     pub readout: ReadoutConfig,
+}
+
+impl HeadConfig {
+    /// Returns a head for a task.
+    #[must_use]
+    pub fn new(task: HeadTask, readout: ReadoutConfig) -> Self {
+        Self { task, readout }
+    }
 }
 
 /// The connection between two stacks in a checkpoint.

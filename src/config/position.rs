@@ -326,6 +326,7 @@ pub enum AlibiRounding {
 
 /// The configuration of attention with linear biases (ALiBi).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct AlibiConfig {
     /// The order of the slopes.
     pub slopes: AlibiSlopes,
@@ -334,4 +335,16 @@ pub struct AlibiConfig {
     /// The rounding of the bias, before the factor.
     #[serde(default)]
     pub rounding: AlibiRounding,
+}
+
+impl AlibiConfig {
+    /// Returns linear biases with these slopes, scale and rounding.
+    #[must_use]
+    pub fn new(slopes: AlibiSlopes, scale: f64, rounding: AlibiRounding) -> Self {
+        Self {
+            slopes,
+            scale,
+            rounding,
+        }
+    }
 }

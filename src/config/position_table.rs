@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The configuration of a table with a row for each position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PositionTableConfig {
     /// The row count.
     pub n_rows: usize,
@@ -40,6 +41,17 @@ pub enum LastFrequency {
 }
 
 impl PositionTableConfig {
+    /// Returns a table of `n_rows` learned vectors: row 0 is for position 0, and every token counts.
+    #[must_use]
+    pub fn new(n_rows: usize) -> Self {
+        Self {
+            n_rows,
+            first_row: 0,
+            counted: CountedTokens::All,
+            vectors: PositionVectors::Learned,
+        }
+    }
+
     /// Returns the largest number of counted tokens.
     pub fn n_positions(&self) -> usize {
         self.n_rows.saturating_sub(self.first_row)

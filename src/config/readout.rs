@@ -74,6 +74,7 @@ pub enum TokenSelection {
 /// The configuration of attention pooling: a learned query attends to all positions. The result `x` becomes `x +
 /// feed_forward(norm(x))`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct AttentionPoolConfig {
     /// The attention.
     pub attention: AttentionConfig,
@@ -81,6 +82,22 @@ pub struct AttentionPoolConfig {
     pub norm: NormConfig,
     /// The feed-forward.
     pub feed_forward: FeedForwardConfig,
+}
+
+impl AttentionPoolConfig {
+    /// Returns a pooler with this attention, norm and feed-forward.
+    #[must_use]
+    pub fn new(
+        attention: AttentionConfig,
+        norm: NormConfig,
+        feed_forward: FeedForwardConfig,
+    ) -> Self {
+        Self {
+            attention,
+            norm,
+            feed_forward,
+        }
+    }
 }
 
 /// A linear layer with an activation and a norm: `norm(act(W·x + b))`.
@@ -98,11 +115,20 @@ pub struct TransformConfig {
 
 /// The linear layer in a [`TransformConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TransformLinear {
     /// The output width.
     pub d_out: usize,
     /// The layer has a bias.
     pub bias: bool,
+}
+
+impl TransformLinear {
+    /// Returns a linear layer to `d_out` features, with or without a bias.
+    #[must_use]
+    pub fn new(d_out: usize, bias: bool) -> Self {
+        Self { d_out, bias }
+    }
 }
 
 /// The linear map to a head's output: `cap(scale · (W·x + b))`.

@@ -20,6 +20,7 @@ pub enum RelativeBiasSpan {
 /// The configuration of a learned relative position bias: a value for each head and bucket of distances (Raffel et
 /// al. 2019, <https://arxiv.org/abs/1910.10683>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RelativeBiasConfig {
     /// The number of buckets, the table's rows.
     pub n_buckets: usize,
@@ -30,6 +31,16 @@ pub struct RelativeBiasConfig {
 }
 
 impl RelativeBiasConfig {
+    /// Returns a table of `n_buckets` distances up to `max_distance` for `n_heads` heads.
+    #[must_use]
+    pub fn new(n_buckets: usize, max_distance: usize, n_heads: usize) -> Self {
+        Self {
+            n_buckets,
+            max_distance,
+            n_heads,
+        }
+    }
+
     /// Checks the buckets, and that there is a column for each of the attention's heads.
     pub(super) fn validate(&self, attention: &AttentionConfig) -> Result<()> {
         if self.n_heads != attention.n_heads {

@@ -24,6 +24,7 @@ pub enum RotaryAxes {
 /// transformers' `Qwen2VLRotaryEmbedding` and `Qwen3VLTextRotaryEmbedding`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3_vl/modeling_qwen3_vl.py>
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TokenAxes {
     /// The number of pairs rotated by time, row and column (`mrope_section`).
     pub pairs: [usize; 3],
@@ -42,6 +43,12 @@ pub enum AxesOrder {
 }
 
 impl TokenAxes {
+    /// Returns the pairs for time, height and width, and their order in a head.
+    #[must_use]
+    pub fn new(pairs: [usize; 3], order: AxesOrder) -> Self {
+        Self { pairs, order }
+    }
+
     /// Returns the coordinate that rotates a pair.
     pub(crate) fn axis(&self, pair: usize) -> usize {
         let [time, down, _] = self.pairs;
@@ -74,6 +81,7 @@ impl TokenAxes {
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov3_vit/modeling_dinov3_vit.py>
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_vl/modeling_qwen2_vl.py>
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PatchAxes {
     /// The number of tokens before the patches, which are not rotated.
     pub n_front: usize,
@@ -110,6 +118,18 @@ fn one() -> usize {
 }
 
 impl PatchAxes {
+    /// Returns the axes of a grid of patches after `n_front` other positions: centers of patches, no windows.
+    #[must_use]
+    pub fn new(n_front: usize, grid: [usize; 2]) -> Self {
+        Self {
+            n_front,
+            grid,
+            coordinates: PatchCoordinates::default(),
+            window: 1,
+            random_in_training: false,
+        }
+    }
+
     /// Returns the row and column of each patch in a grid, in patch order.
     pub(crate) fn places(&self, [down, across]: [usize; 2]) -> Vec<[usize; 2]> {
         let window = self.window;

@@ -21,6 +21,7 @@ pub enum TemperatureBy {
 /// <https://arxiv.org/abs/2501.19399>). transformers' `get_llama_4_attn_scale`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ministral3/modeling_ministral3.py>.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PositionTemperature {
     /// The growth rate.
     pub beta: f64,
@@ -34,6 +35,17 @@ pub struct PositionTemperature {
 }
 
 impl PositionTemperature {
+    /// Returns the temperature of queries by their positions.
+    #[must_use]
+    pub fn new(beta: f64, interval: usize, offset: usize, by: TemperatureBy) -> Self {
+        Self {
+            beta,
+            interval,
+            offset,
+            by,
+        }
+    }
+
     pub(super) fn validate(&self) -> Result<()> {
         finite("beta of the temperature by position", self.beta)?;
         size("the interval of the temperature by position", self.interval)

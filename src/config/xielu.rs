@@ -10,6 +10,7 @@ use crate::error::Result;
 /// `XIELUActivation`). Each network learns the first two, as `ln(exp(positive) - 1)` and `ln(exp(negative - slope) -
 /// 1)`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct XieluConfig {
     /// The curvature for positive x.
     pub positive: f64,

@@ -9,6 +9,7 @@ use crate::layers::{Embeddings, Linear, ParameterSource, Readout};
 ///
 /// Names in a `VarBuilder`: `embeddings`, `pooler`, and the head's task, such as `causal_lm`.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EmbeddingsAndHead {
     /// The embeddings, which compute the first block's input.
     pub embeddings: Embeddings,

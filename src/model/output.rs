@@ -4,6 +4,7 @@ use candle_core::Tensor;
 
 /// The outputs of a model.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ModelOutput {
     /// The input of the first block, `[batch, seq, d_model]`.
     pub embeddings: Tensor,

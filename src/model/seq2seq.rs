@@ -55,6 +55,7 @@ impl Encoded {
 
 /// The outputs of an encoder and its decoder.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Seq2SeqOutput {
     /// The encoder's output.
     pub encoder: ModelOutput,

@@ -17,6 +17,7 @@ pub struct TwoTowers {
 
 /// The outputs of a text tower and a vision tower.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TwoTowersOutput {
     /// The text tower's output.
     pub text: ModelOutput,

@@ -108,6 +108,7 @@ fn falls_back(decoder: &DecoderWrapper) -> bool {
 
 /// A text, or a pair of texts, as token ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TokenizedText {
     /// The ids, including special tokens.
     pub ids: Vec<u32>,

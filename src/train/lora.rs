@@ -18,6 +18,7 @@ use crate::{
 /// The configuration of low-rank adapters: their layers, rank and scale.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct LoraConfig {
     /// The rank of the adapters.
     pub rank: usize,

@@ -48,12 +48,12 @@ fn factors_that_give_nan_are_refused() {
         refused(|b| b.attention.soft_cap = Some(bad), &["the soft cap"]);
     }
     let temperature = |beta, interval| {
-        Some(PositionTemperature {
+        Some(PositionTemperature::new(
             beta,
             interval,
-            offset: 0,
-            by: TemperatureBy::Position,
-        })
+            0,
+            TemperatureBy::Position,
+        ))
     };
     for bad in [temperature(f64::NAN, 4), temperature(0.1, 0)] {
         refused(
@@ -66,13 +66,8 @@ fn factors_that_give_nan_are_refused() {
         block.attention.temperature = temperature(0.1, 4);
     };
     refused(odd, &["temperature by position", "even width, found 3"]);
-    let alibi = |slopes, scale| {
-        Position::Alibi(AlibiConfig {
-            slopes,
-            scale,
-            rounding: AlibiRounding::None,
-        })
-    };
+    let alibi =
+        |slopes, scale| Position::Alibi(AlibiConfig::new(slopes, scale, AlibiRounding::None));
     let bad = alibi(AlibiSlopes::Appended, f64::NAN);
     refused(|b| b.attention.position = bad, &["ALiBi bias"]);
     let bad = alibi(
@@ -125,13 +120,7 @@ fn key_value_heads_that_do_not_divide_the_query_heads_are_refused() {
 #[test]
 fn latents_that_are_not_of_their_attention_are_refused() {
     let latent = |b: &mut BlockConfig| {
-        b.attention.latent = Some(LatentConfig {
-            query_rank: None,
-            rank: 5,
-            rotary_dim: 2,
-            value_dim: 3,
-            norm: b.norm,
-        });
+        b.attention.latent = Some(LatentConfig::new(None, 5, 2, 3, b.norm));
     };
     let with = |change: fn(&mut BlockConfig)| {
         move |b: &mut BlockConfig| {
@@ -179,7 +168,7 @@ fn sizes_whose_products_overflow_are_refused() {
     };
     refused(wide, &["all heads together", "at most"]);
     let experts = |n_experts, shared: Option<usize>| {
-        let shared = shared.map(|d_ff| SharedExpertConfig { d_ff, gate: true });
+        let shared = shared.map(|d_ff| SharedExpertConfig::new(d_ff, true));
         ExpertsConfig::new(n_experts, RoutingConfig::new(1)).with_shared(shared)
     };
     refused(
@@ -194,11 +183,11 @@ fn sizes_whose_products_overflow_are_refused() {
 
 #[test]
 fn sinks_beside_linear_biases_are_refused() {
-    let alibi = Position::Alibi(AlibiConfig {
-        slopes: AlibiSlopes::Appended,
-        scale: 1.0,
-        rounding: AlibiRounding::None,
-    });
+    let alibi = Position::Alibi(AlibiConfig::new(
+        AlibiSlopes::Appended,
+        1.0,
+        AlibiRounding::None,
+    ));
     refused(
         |b| (b.attention.position, b.attention.sinks) = (alibi, true),
         &["sink with linear biases"],
@@ -210,7 +199,7 @@ fn bounds_that_nothing_can_meet_are_refused() {
     let of = |form, limit, offset| {
         move |b: &mut BlockConfig| {
             b.feed_forward.form = form;
-            b.feed_forward.clamp = Some(GateClamp { limit, offset });
+            b.feed_forward.clamp = Some(GateClamp::new(limit, offset));
         }
     };
     let gated = FeedForwardForm::Gated;
@@ -223,11 +212,7 @@ fn bounds_that_nothing_can_meet_are_refused() {
 fn groups_of_experts_that_cannot_be_chosen_from_are_refused() {
     let of = |n_groups, top_groups, judged_by| {
         move |b: &mut BlockConfig| {
-            let groups = ExpertGroups {
-                n_groups,
-                top_groups,
-                judged_by,
-            };
+            let groups = ExpertGroups::new(n_groups, top_groups, judged_by);
             let mut routing = RoutingConfig::new(3);
             routing.groups = Some(groups);
             b.feed_forward.experts = Some(ExpertsConfig::new(8, routing));
@@ -303,11 +288,7 @@ fn rotary_settings_that_divide_by_zero_or_leave_pairs_out_are_refused() {
 #[test]
 fn a_relative_bias_needs_near_and_far_buckets_and_a_column_per_head() {
     let validate = |n_buckets, max_distance, n_heads| {
-        let bias = RelativeBiasConfig {
-            n_buckets,
-            max_distance,
-            n_heads,
-        };
+        let bias = RelativeBiasConfig::new(n_buckets, max_distance, n_heads);
         let stack = StackConfig::uniform(block(), 1, None).with_relative_bias(bias);
         stack.validate()
     };
@@ -328,9 +309,9 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
         block.attention.position = Position::Disentangled(of);
         StackConfig::uniform(block, 1, None)
     };
-    let table = |n_rows, width: Option<usize>| RelativeEmbeddingsConfig {
-        n_rows,
-        norm: width.map(|width| NormConfig::layer_norm(width, 1e-5)),
+    let table = |n_rows, width: Option<usize>| {
+        let norm = width.map(|width| NormConfig::layer_norm(width, 1e-5));
+        RelativeEmbeddingsConfig::new(n_rows, norm)
     };
     let says = |stack: StackConfig, words: &[&str]| {
         assert_says(stack.validate().unwrap_err(), words);

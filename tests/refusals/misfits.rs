@@ -120,11 +120,7 @@ fn positions_are_whole_numbers_that_rotary_embeddings_can_count_to() {
 #[test]
 fn buckets_that_cannot_be_told_apart_are_refused() {
     let bias = |n_buckets, max_distance, visibility| {
-        let config = RelativeBiasConfig {
-            n_buckets,
-            max_distance,
-            n_heads: 2,
-        };
+        let config = RelativeBiasConfig::new(n_buckets, max_distance, 2);
         let zeros = VarBuilder::zeros(DType::F32, &Device::Cpu);
         RelativeBias::new(&config, visibility, zeros)
     };
@@ -146,10 +142,7 @@ fn buckets_that_cannot_be_told_apart_are_refused() {
 
 #[test]
 fn a_clamp_without_a_gate_is_refused() {
-    let clamp = GateClamp {
-        limit: 7.0,
-        offset: 1.0,
-    };
+    let clamp = GateClamp::new(7.0, 1.0);
     let plain = FeedForwardConfig::new(4).with_clamp(Some(clamp));
     says(&["no gate to clamp"], || {
         FeedForward::new(&plain, VarBuilder::zeros(DType::F32, &Device::Cpu))
@@ -206,10 +199,7 @@ fn a_norm_per_head_is_the_norm_of_all_heads_if_they_share_their_parameters() {
 #[test]
 fn experts_that_cannot_be_chosen_or_do_not_fit_their_router_are_refused() {
     let config = |top_k| {
-        let shared = SharedExpertConfig {
-            d_ff: 4,
-            gate: true,
-        };
+        let shared = SharedExpertConfig::new(4, true);
         let experts = ExpertsConfig::new(3, RoutingConfig::renormalized(top_k));
         let experts = experts.with_shared(Some(shared)).with_correction(true);
         let plain = FeedForwardConfig::new(6).with_d_ff(5);

@@ -25,10 +25,7 @@ fn shared() -> StackConfig {
 
 /// Layers with an input each.
 fn with_inputs() -> StackConfig {
-    let input = LayerInputConfig {
-        width: OWN,
-        activation: Activation::Gelu,
-    };
+    let input = LayerInputConfig::new(OWN, Activation::Gelu);
     let stack = StackConfig::uniform(block(attention().causal()), 2, None);
     stack
         .with_each(|_, block| block.layer_input = Some(input))
@@ -84,13 +81,7 @@ fn keys_are_shared_with_an_earlier_layer_of_the_same_heads_and_window() {
 
 #[test]
 fn shared_keys_are_of_plain_self_attention() {
-    let latent = LatentConfig {
-        query_rank: None,
-        rank: 4,
-        rotary_dim: 2,
-        value_dim: 2,
-        norm: NormConfig::rms_norm(WIDTH, 1e-6),
-    };
+    let latent = LatentConfig::new(None, 4, 2, 2, NormConfig::rms_norm(WIDTH, 1e-6));
     refused(
         shared(),
         |c| c.blocks[2].attention.latent = Some(latent),

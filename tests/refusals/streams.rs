@@ -12,14 +12,8 @@ use crate::{
 
 /// Returns two layers with two streams.
 fn streams() -> StackConfig {
-    let input = LayerInputConfig {
-        width: 3,
-        activation: Activation::Gelu,
-    };
-    let altup = AltUpConfig {
-        n_streams: 2,
-        active: 1,
-    };
+    let input = LayerInputConfig::new(3, Activation::Gelu);
+    let altup = AltUpConfig::new(2, 1);
     let stack = StackConfig::uniform(block(attention().causal()), 2, None);
     stack
         .with_each(|_, block| {
@@ -89,10 +83,7 @@ fn only_gates_without_a_clamp_are_cut_off() {
     }
     let plain = FeedForwardConfig::new(8).with_sparsity(Some(0.5));
     assert_says(plain.validate().unwrap_err(), &["sparsity", "gated"]);
-    let clamp = GateClamp {
-        limit: 7.0,
-        offset: 1.0,
-    };
+    let clamp = GateClamp::new(7.0, 1.0);
     let both = gated.with_clamp(Some(clamp)).with_sparsity(Some(0.5));
     assert_says(both.validate().unwrap_err(), &["sparsity", "clamp"]);
 }

@@ -20,11 +20,7 @@ fn two(block: BlockConfig) -> StackConfig {
 
 /// A decoder with linear biases and its branches side by side, as Falcon's.
 pub fn falcon() -> StackConfig {
-    let alibi = AlibiConfig {
-        slopes: AlibiSlopes::Appended,
-        scale: 0.5,
-        rounding: AlibiRounding::Bf16,
-    };
+    let alibi = AlibiConfig::new(AlibiSlopes::Appended, 0.5, AlibiRounding::Bf16);
     let mut block = block(attention().with_position(Position::Alibi(alibi)).causal());
     block.topology = Topology::Parallel(ParallelNorm::Separate);
     two(block)
@@ -35,22 +31,14 @@ pub fn cross_decoder() -> StackConfig {
     let mut block = block(attention().causal());
     block.cross_attention = Some(attention().with_encoder_width(MEMORY));
     let mut stack = two(block);
-    stack.relative_bias = Some(RelativeBiasConfig {
-        n_buckets: 8,
-        max_distance: 16,
-        n_heads: HEADS,
-    });
+    stack.relative_bias = Some(RelativeBiasConfig::new(8, 16, HEADS));
     stack
 }
 
 /// Returns a decoder whose cross-attention has its own linear position biases.
 pub fn cross_alibi() -> StackConfig {
     let mut stack = cross_decoder();
-    let alibi = AlibiConfig {
-        slopes: AlibiSlopes::Appended,
-        scale: 1.0,
-        rounding: AlibiRounding::Bf16,
-    };
+    let alibi = AlibiConfig::new(AlibiSlopes::Appended, 1.0, AlibiRounding::Bf16);
     for block in &mut stack.blocks {
         let cross = attention().with_encoder_width(MEMORY);
         block.cross_attention = Some(cross.with_position(Position::Alibi(alibi)));
@@ -64,13 +52,13 @@ pub const LATENT: [usize; 3] = [7, 4, 3];
 /// A decoder whose keys and values are made from a latent, as DeepSeek's, with a sliding window in its second block.
 pub fn latent() -> StackConfig {
     let [rank, rotary_dim, value_dim] = LATENT;
-    let latent = LatentConfig {
-        query_rank: Some(5),
+    let latent = LatentConfig::new(
+        Some(5),
         rank,
         rotary_dim,
         value_dim,
-        norm: NormConfig::rms_norm(WIDTH, 1e-6),
-    };
+        NormConfig::rms_norm(WIDTH, 1e-6),
+    );
     let rotary = RotaryConfig::new(rotary_dim, 100.0).with_pairing(RotaryPairing::Interleaved);
     let attention = AttentionConfig::with_head_dim(WIDTH, HEADS, 6)
         .with_latent(Some(latent))
@@ -84,20 +72,14 @@ pub fn latent() -> StackConfig {
 pub fn disentangled() -> StackConfig {
     let span = 3;
     let position = Position::Disentangled(DisentangledConfig::new(span));
-    let table = RelativeEmbeddingsConfig {
-        n_rows: 2 * span,
-        norm: Some(NormConfig::layer_norm(WIDTH, 1e-5)),
-    };
+    let table = RelativeEmbeddingsConfig::new(2 * span, Some(NormConfig::layer_norm(WIDTH, 1e-5)));
     two(block(attention().with_position(position))).with_relative_embeddings(table)
 }
 
 /// Returns an encoder with experts.
 pub fn experts() -> StackConfig {
     let mut block = block(attention());
-    let shared = SharedExpertConfig {
-        d_ff: 9,
-        gate: true,
-    };
+    let shared = SharedExpertConfig::new(9, true);
     let experts = ExpertsConfig::new(3, RoutingConfig::renormalized(2)).with_shared(Some(shared));
     block.feed_forward = block.feed_forward.with_experts(Some(experts));
     two(block)

@@ -40,11 +40,11 @@ fn block() -> BlockConfig {
 
 #[test]
 fn scores_times_zero_have_gradients_of_zeros() {
-    let alibi = Position::Alibi(AlibiConfig {
-        slopes: AlibiSlopes::Interleaved { max: 8.0 },
-        scale: 1.0,
-        rounding: AlibiRounding::None,
-    });
+    let alibi = Position::Alibi(AlibiConfig::new(
+        AlibiSlopes::Interleaved { max: 8.0 },
+        1.0,
+        AlibiRounding::None,
+    ));
     for position in [Position::None, alibi] {
         let mut config = block();
         config.attention = config.attention.with_scale(0.0).with_position(position);

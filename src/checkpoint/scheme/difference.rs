@@ -14,6 +14,7 @@ use crate::error::{Error, Result, listed};
 /// Differences between a family's `config.json` and the keys that its reader requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
+#[non_exhaustive]
 pub struct ConfigKeys {
     /// The object that describes the blocks, such as `text_config`; `None` for the whole file.
     pub section: Option<String>,
@@ -108,6 +109,7 @@ fn inside(json: &ConfigJson, section: &Value, handed_on: &[String]) -> Value {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
+#[non_exhaustive]
 pub struct BlockChange {
     /// Selects the blocks that it changes: each key in `config.json` must have the given value, or must be a list with that
     /// value at the block's index. Without keys, selects all blocks.

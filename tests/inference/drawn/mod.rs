@@ -145,11 +145,8 @@ impl Draws {
             }
         }
         if self.one_in(5) {
-            let bias = RelativeBiasConfig {
-                n_buckets: self.of(&[4, 8, 32]),
-                max_distance: self.of(&[17, 40, 128]),
-                n_heads,
-            };
+            let bias =
+                RelativeBiasConfig::new(self.of(&[4, 8, 32]), self.of(&[17, 40, 128]), n_heads);
             // Without a draw, so that the others are as they were.
             if bias.n_buckets == 8 {
                 stack.relative_bias_span = RelativeBiasSpan::Block;
@@ -178,13 +175,13 @@ impl Draws {
             attention.position = Position::None;
         }
         let norm = self.norm(1);
-        attention.latent = Some(LatentConfig {
-            query_rank: self.one_in(2).then(|| 1 + self.below(9)),
-            rank: 1 + self.below(12),
+        attention.latent = Some(LatentConfig::new(
+            self.one_in(2).then(|| 1 + self.below(9)),
+            1 + self.below(12),
             rotary_dim,
-            value_dim: 1 + self.below(9),
+            1 + self.below(9),
             norm,
-        });
+        ));
         attention.head_dim = rotary_dim + 1 + self.below(7);
         attention.n_kv_heads = attention.n_heads;
         (attention.query_key_norm, attention.clip) = (None, None);
@@ -194,10 +191,10 @@ impl Draws {
     /// The same stack with scores by distance in every block.
     fn disentangled(&mut self, stack: StackConfig) -> StackConfig {
         let span = self.of(&[2, 3, 4, 16]);
-        let table = RelativeEmbeddingsConfig {
-            n_rows: 2 * span,
-            norm: self.one_in(2).then(|| self.norm(stack.blocks[0].d_model())),
-        };
+        let table = RelativeEmbeddingsConfig::new(
+            2 * span,
+            self.one_in(2).then(|| self.norm(stack.blocks[0].d_model())),
+        );
         let stack = stack.with_each(|_, block| {
             let terms = self.of(&[[true, true], [true, false], [false, true]]);
             let own = PositionProjections::Own {
@@ -291,11 +288,11 @@ impl Draws {
         attention.position = match self.below(4) {
             0 | 1 => Position::None,
             2 => Position::Rotary(self.rotary(head_dim)),
-            _ => Position::Alibi(AlibiConfig {
-                slopes: self.of(&[AlibiSlopes::Appended, AlibiSlopes::Interleaved { max: 8.0 }]),
-                scale: self.of(&[1.0, 0.25]),
-                rounding: AlibiRounding::None,
-            }),
+            _ => Position::Alibi(AlibiConfig::new(
+                self.of(&[AlibiSlopes::Appended, AlibiSlopes::Interleaved { max: 8.0 }]),
+                self.of(&[1.0, 0.25]),
+                AlibiRounding::None,
+            )),
         };
         if self.one_in(4) {
             let norm = self.norm(head_dim);
@@ -311,12 +308,8 @@ impl Draws {
         attention.soft_cap = self.one_in(5).then(|| self.of(&[0.5, 5.0, 50.0]));
         attention.clip = self.one_in(5).then(|| self.of(&[0.1, 1.0]));
         // Without a draw, so that the others are as they were.
-        attention.temperature = (head_dim == 6).then_some(PositionTemperature {
-            beta: 0.5,
-            interval: 3,
-            offset: 1,
-            by: TemperatureBy::Position,
-        });
+        attention.temperature =
+            (head_dim == 6).then_some(PositionTemperature::new(0.5, 3, 1, TemperatureBy::Position));
         attention.bias = AttentionBias {
             query: self.one_in(2),
             key: self.one_in(2),
@@ -373,10 +366,8 @@ impl Draws {
             }
             let feed_forward = &mut block.feed_forward;
             if feed_forward.form == FeedForwardForm::Gated && self.one_in(4) {
-                feed_forward.clamp = Some(GateClamp {
-                    limit: self.of(&[0.1, 1.0]),
-                    offset: self.of(&[0.0, 1.0]),
-                });
+                feed_forward.clamp =
+                    Some(GateClamp::new(self.of(&[0.1, 1.0]), self.of(&[0.0, 1.0])));
             }
             if let Some(experts) = &mut feed_forward.experts {
                 experts.router_bias = self.one_in(2);
@@ -433,16 +424,16 @@ impl Draws {
             let norm = self.norm(5);
             stack.layer_inputs = Some(norm);
             for block in &mut stack.blocks {
-                block.layer_input = Some(LayerInputConfig {
-                    width: norm.d_model,
-                    activation: self.of(&Activation::all()),
-                });
+                block.layer_input = Some(LayerInputConfig::new(
+                    norm.d_model,
+                    self.of(&Activation::all()),
+                ));
             }
             if self.one_in(2) {
                 let n_streams = 2 + self.below(2);
                 let active = self.below(n_streams);
                 for block in &mut stack.blocks {
-                    block.altup = Some(AltUpConfig { n_streams, active });
+                    block.altup = Some(AltUpConfig::new(n_streams, active));
                     block.output_scale = false;
                 }
             }
@@ -468,21 +459,17 @@ impl Draws {
 
     fn experts(&mut self) -> ExpertsConfig {
         let n_experts = 1 + self.below(6);
-        let groups = (n_experts.is_multiple_of(2) && self.one_in(2)).then(|| ExpertGroups {
-            n_groups: 2,
-            top_groups: 1 + self.below(2),
-            judged_by: 1 + self.below(n_experts / 2),
-        });
+        let groups = (n_experts.is_multiple_of(2) && self.one_in(2))
+            .then(|| ExpertGroups::new(2, 1 + self.below(2), 1 + self.below(n_experts / 2)));
         let most = groups.map_or(n_experts, |g| n_experts / 2 * g.top_groups);
         let mut routing = RoutingConfig::new(1 + self.below(most));
         routing.scores = self.of(&[RoutingScores::Softmax, RoutingScores::Sigmoid]);
         routing.weights = self.of(&[RoutingWeights::Scores, RoutingWeights::Renormalized]);
         routing.scale = self.of(&[1.0, 2.5]);
         routing.groups = groups;
-        let shared = self.one_in(2).then(|| SharedExpertConfig {
-            d_ff: self.of(&[3, 8]),
-            gate: self.one_in(2),
-        });
+        let shared = self
+            .one_in(2)
+            .then(|| SharedExpertConfig::new(self.of(&[3, 8]), self.one_in(2)));
         ExpertsConfig::new(n_experts, routing)
             .with_correction(self.one_in(2))
             .with_shared(shared)

@@ -94,10 +94,7 @@ mod tests {
             .with_form(FeedForwardForm::Gated)
             .with_d_ff(10);
         assert_eq!(of_feed_forward(&gated, 3), 3.0 * 768.0 * 10.0 * 6.0);
-        let shared = SharedExpertConfig {
-            d_ff: 5,
-            gate: true,
-        };
+        let shared = SharedExpertConfig::new(5, true);
         let experts = ExpertsConfig::new(8, RoutingConfig::new(2)).with_shared(Some(shared));
         let row = 2.0 * 8.0 + 6.0 * 2.0 * 10.0 + 6.0 * 5.0 + 2.0; // router, two experts, the shared one, its gate
         assert_eq!(
@@ -124,13 +121,7 @@ mod tests {
 
     #[test]
     fn a_latent_is_projected_expanded_and_attended_to_by_its_own_widths() {
-        let latent = LatentConfig {
-            query_rank: Some(5),
-            rank: 8,
-            rotary_dim: 2,
-            value_dim: 7,
-            norm: NormConfig::rms_norm(8, 1e-6),
-        };
+        let latent = LatentConfig::new(Some(5), 8, 2, 7, NormConfig::rms_norm(8, 1e-6));
         let attention = AttentionConfig::with_head_dim(12, 3, 6).with_latent(Some(latent));
         let queries = 12.0 * 5.0 + 5.0 * 18.0;
         let keys_and_values = 12.0 * 10.0 + 8.0 * 3.0 * (4.0 + 7.0);
