@@ -117,7 +117,7 @@ fn path() -> PathBuf {
     weights("../docs/conformance.md")
 }
 
-/// One stack in a checkpoint, or its whole model.
+/// A stack in a checkpoint, or its whole model.
 struct Subject {
     name: String,
     stack: String,

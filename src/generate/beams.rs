@@ -91,7 +91,7 @@ pub(super) struct Beam {
     pub score: f32,
 }
 
-/// One prompt's beams.
+/// The beams for one prompt.
 #[derive(Clone, Debug)]
 pub(super) struct Beams {
     options: BeamOptions,

@@ -36,13 +36,13 @@ pub struct Generation<D, C> {
 /// The search strategy.
 #[derive(Debug)]
 enum Search {
-    /// One sequence for each prompt: the indices of those in the decoder's batch.
+    /// A sequence for each prompt: the indices of those in the decoder's batch.
     Single(Vec<usize>),
     /// Several sequences for each prompt: the prompts in progress, with the batch index of each one's first sequence.
     Beams(Vec<OfPrompt>),
 }
 
-/// One prompt's beams.
+/// The beams for one prompt.
 #[derive(Debug)]
 struct OfPrompt {
     prompt: usize,

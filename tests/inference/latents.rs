@@ -131,7 +131,7 @@ fn latents_are_taken_back_to_any_position() {
     assert_eq!(step(&mut cache, 2), expected);
 }
 
-/// One head that is as wide as a latent with its shared key.
+/// A head that is as wide as a latent with its shared key.
 #[test]
 fn a_cache_of_latents_is_refused_by_an_attention_of_heads() {
     let latents = stack(&kinds::latent()).pack(Precision::F32).unwrap();

@@ -196,7 +196,7 @@ fn a_row_of_a_batch_equals_its_single_run() {
         let row = |x: &Tensor, i| x.narrow(0, i, 1).unwrap();
         let y = row(&s.forward(&x), 1);
         let mixed = Tensor::cat(&[row(&other, 0), row(&x, 1)], 0).unwrap();
-        s.assert_bits("another neighbour", &row(&s.forward(&mixed), 1), &y);
+        s.assert_bits("another neighbor", &row(&s.forward(&mixed), 1), &y);
         s.assert_close("alone", &s.forward(&row(&x, 1)), &y);
     }
 }
@@ -238,7 +238,7 @@ fn own_heads(config: &StackConfig) -> Option<&'static str> {
     match (&attention.position, span) {
         (Position::Alibi(_), _) => Some("each head has its own slope"),
         (_, Some(QueryKeyNormSpan::EachHead | QueryKeyNormSpan::Whole)) => {
-            Some("queries and keys are normalised with weights of each head")
+            Some("queries and keys are normalized with weights of each head")
         }
         _ => None,
     }

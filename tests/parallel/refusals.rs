@@ -124,7 +124,7 @@ fn adapters_are_refused() {
     }
 }
 
-/// One rank alone has the bias: its backward pass would wait for others that have nothing to train.
+/// A single rank has the bias: its backward pass would wait for others that have nothing to train.
 #[test]
 fn a_bias_after_a_sum_is_not_trained_without_its_weight() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();

@@ -1,4 +1,4 @@
-//! One GGUF file is a whole model: it loads, gives transformers' results, and stops; files beside it have no effect.
+//! A GGUF file is a whole model: it loads, gives transformers' results, and stops; files beside it have no effect.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -157,8 +157,8 @@ fn unsupported_quantized_weights_are_refused_by_their_method() {
             &["fp8", "weight_scale_inv"],
         ),
     ];
-    for (quantisation, words) in methods.into_iter().chain(contradictions) {
-        let folder = changed("tiny-gpt2", json!({"quantization_config": quantisation}));
+    for (quantization, words) in methods.into_iter().chain(contradictions) {
+        let folder = changed("tiny-gpt2", json!({"quantization_config": quantization}));
         let text = message(Checkpoint::open(folder.path()));
         assert_says(&text, words);
         assert_says(&text, &["config.json"]);

@@ -192,7 +192,7 @@ fn weights_are_neither_loaded_nor_initialized_as_integers() {
 }
 
 #[test]
-fn a_directory_or_a_configuration_where_a_file_of_tensors_is_expected_is_recognised() {
+fn a_directory_or_a_configuration_where_a_file_of_tensors_is_expected_is_recognized() {
     let directory = tempfile::tempdir().unwrap();
     assert!(matches!(
         Fixture::open(directory.path()),

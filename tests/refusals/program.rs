@@ -12,7 +12,7 @@ use crate::{
     scratch::{Scratch, answer, program},
 };
 
-/// One test per line: its name, what it does to a good checkpoint (a BERT) and its input, the flags
+/// A test per line: its name, what it does to a good checkpoint (a BERT) and its input, the flags
 /// that it adds to `run`, and what the error must say.
 macro_rules! refused {
     ($($name:ident: $break:expr, $flags:expr, $words:expr;)*) => {

@@ -6,7 +6,7 @@ use candle_blocks::{Checkpoint, CheckpointOptions, checkpoint::scheme::StackPart
 
 use crate::weights::{is_present, weights};
 
-/// One stack in a committed checkpoint.
+/// A stack in a committed checkpoint.
 #[derive(Clone, Debug)]
 pub struct Committed {
     /// The folder under `weights/`: `families/t5`.

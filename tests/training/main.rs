@@ -44,7 +44,7 @@ mod lora;
 mod lora_start;
 mod loss_curve;
 mod on_devices;
-mod optimisation;
+mod optimization;
 mod peft;
 mod recompute;
 mod rehearsal_of_all;

@@ -7,7 +7,7 @@ use candle_blocks::verify::Expected;
 use candle_core::{DType, Device, Tensor};
 use safetensors::tensor::{Dtype, TensorView};
 
-/// One tensor as PyTorch would have it: exact, and in f32 with an error of a few ulp.
+/// A tensor as PyTorch would have it: exact, and in f32 with an error of a few ulp.
 pub struct Case {
     pub dims: Vec<usize>,
     pub exact: Vec<f64>,

@@ -26,7 +26,7 @@ const CONFIG: AdamWConfig = AdamWConfig {
     eps: 1e-6,
 };
 
-/// Returns the parameters and groups in `weights/fixtures/reference/optimisation.py`.
+/// Returns the parameters and groups in `weights/fixtures/reference/optimization.py`.
 fn groups(reference: &Reference, dtype: DType) -> (Parameters, Vec<ParameterGroup>) {
     let parameter = |name: &str| {
         let start = reference.get(&format!("adamw.{name}")).to_dtype(dtype);
@@ -70,7 +70,7 @@ fn given(reference: &Reference, step: usize, dtype: DType) -> Vec<(&'static str,
 
 #[test]
 fn a_hundred_steps_are_those_of_torch() {
-    let reference = Reference::open("optimisation");
+    let reference = Reference::open("optimization");
     let mut comparisons = Vec::new();
     for is_scheduled in [false, true] {
         let (parameters, groups) = groups(&reference, DType::F32);
@@ -118,7 +118,7 @@ fn steps_in_f64_are_those_of_torch_to_the_last_digits() {
     if !has_f64("AdamW in f64") {
         return;
     }
-    let reference = Reference::open("optimisation");
+    let reference = Reference::open("optimization");
     let (parameters, groups) = groups(&reference, DType::F64);
     let mut optimizer = AdamW::new(groups, CONFIG).unwrap();
     for step in 0..100 {
@@ -137,7 +137,7 @@ fn steps_in_f64_are_those_of_torch_to_the_last_digits() {
 
 #[test]
 fn clipping_is_that_of_torch() {
-    let reference = Reference::open("optimisation");
+    let reference = Reference::open("optimization");
     let parameters: Parameters = (0..3)
         .map(|i| {
             let zeros = reference.get(&format!("clip.{i}")).zeros_like().unwrap();
@@ -234,7 +234,7 @@ fn the_first_gradient_that_is_not_finite_is_named_and_no_other() {
 
 #[test]
 fn schedules_are_those_of_transformers() {
-    let reference = Reference::open("optimisation");
+    let reference = Reference::open("optimization");
     let mut n_compared = 0;
     for (kind, decay) in [
         ("constant", Decay::None),
