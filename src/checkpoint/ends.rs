@@ -82,8 +82,7 @@ impl Ends {
             );
             return Err(Error::InvalidConfig(reason));
         }
-        let place = (family, stack, files, prefix);
-        ends.check_words(json, place)?;
+        ends.check_words(json, family, stack, files, prefix)?;
         if let Some(read) = family.pooler {
             let with_pooler = model.clone().with_pooler(read(json, stack)?);
             if ends.add(&with_pooler, "pooler", family, files, prefix)? {
@@ -99,7 +98,13 @@ impl Ends {
             if let Some(output) = &mut readout.output
                 && output.weight == OutputWeight::Words
             {
-                let stored = stored(&format!("{task}.output.weight"), place)?;
+                let stored = stored(
+                    &format!("{task}.output.weight"),
+                    family,
+                    stack,
+                    files,
+                    prefix,
+                )?;
                 let words = ends.sources.iter_mut().find(|s| s.role == WORDS);
                 let found = match words {
                     Some(words) => add_copies(words, stored.iter().map(String::as_str), files)?,
@@ -128,13 +133,16 @@ impl Ends {
     fn check_words(
         &self,
         json: &ConfigJson,
-        place: (&Family, &StackConfig, &TensorFiles, &str),
+        family: &Family,
+        stack: &StackConfig,
+        files: &TensorFiles,
+        prefix: &str,
     ) -> Result<()> {
         let words = self.sources.iter().find(|source| source.role == WORDS);
         let (Some(words), true) = (words, json.flag(&["tie_word_embeddings"], true)?) else {
             return Ok(());
         };
-        let stored = stored(WORDS, place)?;
+        let stored = stored(WORDS, family, stack, files, prefix)?;
         match stored
             .iter()
             .find(|name| words.names().all(|known| known != *name))
@@ -280,7 +288,10 @@ const WORDS: &str = "embeddings.word.weight";
 /// Returns the names under which the files contain a parameter outside the blocks.
 fn stored(
     role: &str,
-    (family, stack, files, prefix): (&Family, &StackConfig, &TensorFiles, &str),
+    family: &Family,
+    stack: &StackConfig,
+    files: &TensorFiles,
+    prefix: &str,
 ) -> Result<Vec<String>> {
     let request = Request {
         role,

@@ -66,9 +66,9 @@ impl TransformerBlock {
         config.validate()?;
         let residual = &config.residual;
         let attend = |role, attention| {
-            let inner = (role, Attention::new(attention, vb.pp(role))?);
+            let inner = Attention::new(attention, vb.pp(role))?;
             let (placement, p) = (config.attention_placement, residual.attention_dropout);
-            Sublayer::of_block(inner, placement, p, config, &vb)
+            Sublayer::of_block(role, inner, placement, p, config, &vb)
         };
         let placement = match config.topology {
             Topology::Parallel(ParallelNorm::Shared) => NormPlacement::None,
@@ -76,7 +76,7 @@ impl TransformerBlock {
         };
         let (role, p) = ("feed_forward", residual.feed_forward_dropout);
         let inner = BlockFeedForward::new(&config.feed_forward, vb.pp(role))?;
-        let feed_forward = Sublayer::of_block((role, inner), placement, p, config, &vb)?;
+        let feed_forward = Sublayer::of_block(role, inner, placement, p, config, &vb)?;
         let attention = attend("attention", &config.attention)?;
         let cross = config.cross_attention.as_ref();
         let cross = cross.map(|cross| attend("cross_attention", cross));
@@ -213,8 +213,9 @@ impl TransformerBlock {
         let gemma = gemma.filter(|gemma| gemma.reads_attention_input());
         let normal = gemma.map(|_| self.attention.input(last.as_ref().unwrap_or(&x)));
         let normal = normal.transpose()?;
-        let rows = (&x, last.as_ref());
-        let attended = self.attention.apply(rows, train, recorder, attend)?;
+        let attended = self
+            .attention
+            .apply(&x, last.as_ref(), train, recorder, attend)?;
         // The next step reuses this memory.
         drop((x, last));
         let mut x = attended;
@@ -225,12 +226,12 @@ impl TransformerBlock {
             let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
                 inner.apply_cross(x, pass.requested(), cache, residual)
             };
-            x = cross.apply((&x, None), train, recorder, attend)?;
+            x = cross.apply(&x, None, train, recorder, attend)?;
         }
         let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
             inner.apply(x, residual, train)
         };
-        self.feed_forward.apply((&x, None), train, recorder, feed)
+        self.feed_forward.apply(&x, None, train, recorder, feed)
     }
 
     /// Returns the rows whose output is requested, or `None` if these are all rows.

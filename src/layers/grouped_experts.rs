@@ -94,8 +94,10 @@ impl GroupedExperts {
     pub fn choose(
         &self,
         experts: &[FeedForward],
-        (scores, correction): (&Value, Option<&Tensor>),
-        (routing, train): (&RoutingConfig, bool),
+        scores: &Value,
+        correction: Option<&Tensor>,
+        routing: &RoutingConfig,
+        train: bool,
     ) -> Result<Option<(ExpertColumns, Groups)>> {
         let drops = |of: &FeedForward| of.drops(train);
         let n_choices = scores.dims()[0] * routing.top_k;

@@ -187,7 +187,7 @@ impl KvCache {
         self.layers.iter_mut().try_for_each(|layer| match layer {
             LayerCache::Tensors(cache) => cache.take_sequences(sequences, moved),
             LayerCache::Packed(cache) => {
-                cache.take_sequences(sequences, (encoder_rows, batch));
+                cache.take_sequences(sequences, encoder_rows, batch);
                 Ok(())
             }
         })

@@ -156,8 +156,9 @@ impl MixtureOfExperts {
         };
         let on_device = match &self.grouped {
             Some(experts) => {
-                let scores = (&scores, self.correction.as_ref());
-                let chosen = experts.choose(&self.experts, scores, (&self.routing, train))?;
+                let correction = self.correction.as_ref();
+                let chosen =
+                    experts.choose(&self.experts, &scores, correction, &self.routing, train)?;
                 chosen.map(|(columns, groups)| (columns, Routed::Groups(experts, groups)))
             }
             None => None,
@@ -212,7 +213,7 @@ impl MixtureOfExperts {
         let (routed, weights) = self.route(&rows, train)?;
         let sum = match routed {
             Routed::Places(places) => self.dealt(&rows, places, weights, train)?,
-            Routed::Groups(experts, groups) => self.grouped(&rows, (experts, &groups), weights)?,
+            Routed::Groups(experts, groups) => self.grouped(&rows, experts, &groups, weights)?,
         };
         let sum = match &self.shared {
             None => sum,
@@ -271,7 +272,8 @@ impl MixtureOfExperts {
     fn grouped(
         &self,
         rows: &Value,
-        (experts, groups): (&GroupedExperts, &Groups),
+        experts: &GroupedExperts,
+        groups: &Groups,
         mut weights: Value,
     ) -> Result<Value> {
         let mut rows = rows.repeated(self.routing.top_k)?;

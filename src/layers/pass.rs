@@ -252,7 +252,7 @@ impl<'c> Pass<'c> {
         self.tables.get(&(config.clone(), dtype), || {
             if let Some(RotaryAxes::Patches(axes)) = &config.axes {
                 let grid = self.context.patches(axes, self.seq)?;
-                return RotaryTables::of_patches(config, (axes, grid), (dtype, device));
+                return RotaryTables::of_patches(config, axes, grid, (dtype, device));
             }
             if !self.context.has_positions() && self.batch * self.seq > 0 {
                 let range = self.seen..self.seen + self.seq;

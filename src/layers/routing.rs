@@ -53,7 +53,8 @@ pub(crate) fn choose_experts<T: Copy + Into<f64>>(
 /// tolerance`. `choose` selects an expert from these scores.
 pub(crate) fn among_near<E>(
     scores: &[f64],
-    (top_k, tolerance): (usize, f64),
+    top_k: usize,
+    tolerance: f64,
     mut choose: impl FnMut(usize, &[f64]) -> Result<usize, E>,
 ) -> Result<Vec<(usize, Vec<f64>)>, E> {
     let mut rest = scores.to_vec();
@@ -122,7 +123,7 @@ mod tests {
     fn experts_are_chosen_one_after_another_among_those_that_are_near() {
         let weighted = |scores: [f64; 4]| {
             let best = |_, near: &[f64]| Ok::<_, std::convert::Infallible>(best(near));
-            let Ok(chosen) = among_near(&scores, (2, 0.2), best);
+            let Ok(chosen) = among_near(&scores, 2, 0.2, best);
             let share = |(expert, near): (usize, Vec<f64>)| {
                 let total: f64 = near.iter().map(|s| s.exp()).sum();
                 (expert, (1e4 * near[expert].exp() / total).round() / 1e4)

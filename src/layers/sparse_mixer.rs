@@ -37,7 +37,8 @@ impl SparseMixer<'_> {
         for (row, scores) in known.chunks_exact(n_experts).enumerate() {
             let all = among_near(
                 scores,
-                (top_k, self.tolerance),
+                top_k,
+                self.tolerance,
                 |nth, near| -> Result<usize> {
                     let Some((noise, full)) = drawn.get(nth) else {
                         return Ok(best(near));

@@ -187,7 +187,8 @@ impl<L> Sublayer<L> {
 
     /// Creates the sublayer with this role in a block. `p` is the dropout probability for the inner layer's output.
     pub(super) fn of_block(
-        (role, inner): (&str, L),
+        role: &str,
+        inner: L,
         placement: NormPlacement,
         p: f64,
         config: &BlockConfig,
@@ -253,7 +254,7 @@ impl<L> Sublayer<L> {
         let inner = |layer: &L, x: &Value, _: Option<&Value>| {
             Value::of(&inner(layer, &x.clone().tensor()?)?)
         };
-        self.apply((&Value::of(x)?, None), train, &mut recorder, inner)?;
+        self.apply(&Value::of(x)?, None, train, &mut recorder, inner)?;
         recorder.sublayer()
     }
 
@@ -262,7 +263,8 @@ impl<L> Sublayer<L> {
     /// rows.
     pub(super) fn apply(
         &self,
-        (x, last): (&Value, Option<&Value>),
+        x: &Value,
+        last: Option<&Value>,
         train: bool,
         recorder: &mut StageRecorder,
         inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
@@ -414,7 +416,8 @@ impl<L: ModuleT> ModuleT for Sublayer<L> {
             Value::of(&y)?.added_to(residual)
         };
         self.apply(
-            (&Value::of(x)?, None),
+            &Value::of(x)?,
+            None,
             train,
             &mut StageRecorder::off(),
             inner,

@@ -72,7 +72,7 @@ impl<E: Engine> Backward for Finished<E> {
             };
             let found = E::total(sum, tensor.dims())?;
             let whole = match &self.ranks {
-                Some(ranks) => ranks.whole::<E>(found, (tensor.id(), tensor.dims()))?,
+                Some(ranks) => ranks.whole::<E>(found, tensor.id(), tensor.dims())?,
                 None => found,
             };
             E::handed_over(whole, tensor)

@@ -178,7 +178,8 @@ impl Hidden {
     /// Returns the cached mask for all layers in a pass with the same visibility. With `has_mask`, a bias may hide
     /// the remaining keys.
     pub fn of(
-        (visible, has_mask): (&Visible, bool),
+        visible: &Visible,
+        has_mask: bool,
         (queries, keys): (usize, usize),
         of: (DType, &Device),
         constants: &Constants,
@@ -190,12 +191,13 @@ impl Hidden {
             marks: visible.keep.map(Tensor::id),
             has_mask,
         };
-        let make = || Self::new((visible, has_mask), (queries, keys), of, &constants.arrays);
+        let make = || Self::new(visible, has_mask, (queries, keys), of, &constants.arrays);
         constants.hidden.get(what, of, make)
     }
 
     fn new(
-        (visible, has_mask): (&Visible, bool),
+        visible: &Visible,
+        has_mask: bool,
         (queries, keys): (usize, usize),
         (dtype, device): (DType, &Device),
         arrays: &Latest<Array>,

@@ -110,8 +110,8 @@ fn check(x: &Value, keep: &Tensor, p: f64) -> Result<()> {
     Ok(())
 }
 /// Draws a mask with `n` elements: 1 if a uniform value from the ChaCha12 stream is at least `p`, else 0.
-pub(crate) fn draw_mask(stream: ([u8; 32], u128), n: usize, p: f64) -> Result<Vec<u8>> {
+pub(crate) fn draw_mask((seed, position): ([u8; 32], u128), n: usize, p: f64) -> Result<Vec<u8>> {
     let mut keep = vec![0; n];
-    rows::draw_mask(cpu()?, stream, p, &mut keep);
+    rows::draw_mask(cpu()?, seed, position, p, &mut keep);
     Ok(keep)
 }

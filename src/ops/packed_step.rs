@@ -92,7 +92,8 @@ impl Value {
     /// [`Self::packed`]; and `compute`'s errors.
     pub fn packed_step(
         &self,
-        (op, d_in): (&str, usize),
+        op: &str,
+        d_in: usize,
         dims: Vec<usize>,
         residual: Option<&Self>,
         compute: impl FnOnce(Cpu, &Source, Option<&[f32]>, &mut [f32]) -> Result<()>,
@@ -143,8 +144,7 @@ impl Value {
             if let Some(last) = dims.last_mut() {
                 *last = weight.d_out();
             }
-            let of = (OP, weight.d_in());
-            return self.packed_step(of, dims, residual, |cpu, x, residual, y| {
+            return self.packed_step(OP, weight.d_in(), dims, residual, |cpu, x, residual, y| {
                 let epilogue = Epilogue {
                     residual,
                     ..Epilogue::bias(bias)

@@ -50,7 +50,8 @@ impl Ranks {
     pub(super) fn whole<E: Engine>(
         &self,
         gradient: E::Output,
-        (id, dims): (TensorId, &[usize]),
+        id: TensorId,
+        dims: &[usize],
     ) -> Result<E::Output> {
         let Some(partial) = self.partial.iter().find(|partial| partial.id == id) else {
             return Ok(gradient);

@@ -43,7 +43,7 @@ fn through_blocks(
     x: &Tensor,
 ) -> Result<Stages> {
     let stack = loader.stack()?;
-    let cotangent = cotangent(&input.grad_output, "grad_output", (x, "hidden_states"))?;
+    let cotangent = cotangent(&input.grad_output, "grad_output", x, "hidden_states")?;
     let mut input = input.clone();
     let source = Var::from_tensor(x)?;
     let memory = input.model.encoder_hidden_states.as_ref();
@@ -112,7 +112,7 @@ fn through_model(checkpoint: &Checkpoint, loader: &Loader, input: &TraceInput) -
         let output = stages.iter().find(|(stage, _)| stage == name);
         let missing = || Error::input(of, format!("the model returns no {name}"));
         let (_, output) = output.ok_or_else(missing)?;
-        let part = (output * cotangent(given, of, (output, name))?)?.sum_all()?;
+        let part = (output * cotangent(given, of, output, name)?)?.sum_all()?;
         sum = Some(match sum {
             Some(sum) => (sum + part)?,
             None => part,
@@ -137,7 +137,8 @@ fn through_model(checkpoint: &Checkpoint, loader: &Loader, input: &TraceInput) -
 fn cotangent<'t>(
     given: &'t Option<Tensor>,
     name: &str,
-    (of, of_name): (&Tensor, &str),
+    of: &Tensor,
+    of_name: &str,
 ) -> Result<&'t Tensor> {
     let missing = || Error::input(name, "missing; a backward pass needs it");
     let cotangent = given.as_ref().ok_or_else(missing)?;

@@ -172,7 +172,7 @@ pub(crate) fn multiply_columns<F: WithKernel>(
     let block = |rows: Range<usize>, threads| {
         let (first_row, n_rows) = (rows.start, rows.len());
         lend(PACKED, words(n_rows), |packed| {
-            pack_rows((kernel, chunks), a, rows, packed, threads);
+            pack_rows(kernel, chunks, a, rows, packed, threads);
             let packed = PackedRows::new(packed, n_rows, depth, chunks);
             product.on(threads).block(first_row, packed);
         });

@@ -18,7 +18,8 @@ use crate::threads::{Shared, parallel};
 /// transposed view. Reuses `panels`' memory, if it is large enough.
 pub fn pack_panels<F: Format>(
     mut panels: Aligned<F::Word>,
-    (kernel, layout): (&dyn Kernel<F>, F::Layout),
+    kernel: &dyn Kernel<F>,
+    layout: F::Layout,
     matrices: &[View<F::Element>],
     threads: usize,
 ) -> Aligned<F::Word> {
@@ -56,7 +57,7 @@ pub fn pack_panels<F: Format>(
                         out.fill(F::Word::zeroed());
                     }
                     for (i, &b) in matrices.iter().enumerate() {
-                        pack_panel((kernel, layout), b, columns.clone(), &mut out[i * share..]);
+                        pack_panel(kernel, layout, b, columns.clone(), &mut out[i * share..]);
                     }
                     kernel.arrange(out);
                 }
@@ -73,7 +74,8 @@ const PANELS_PER_TASK: usize = 4;
 /// `[word][column]`, with rows one panel width apart. The panel's other columns are left unchanged. After the last
 /// column, the caller runs [`Kernel::arrange`].
 pub fn pack_panel<F: Format>(
-    (kernel, layout): (&dyn Kernel<F>, F::Layout),
+    kernel: &dyn Kernel<F>,
+    layout: F::Layout,
     b: View<F::Element>,
     columns: Range<usize>,
     panel: &mut [F::Word],

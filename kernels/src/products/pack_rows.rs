@@ -7,7 +7,8 @@ use crate::threads::parallel;
 
 /// Packs some rows in all chunks, into a [`PackedRows`]' memory(super::packed_rows::PackedRows).
 pub fn pack_rows<F: Format>(
-    (kernel, chunks): (&dyn Kernel<F>, Chunks),
+    kernel: &dyn Kernel<F>,
+    chunks: Chunks,
     a: View<F::Element>,
     rows: Range<usize>,
     packed: &mut [F::Word],
@@ -20,7 +21,7 @@ pub fn pack_rows<F: Format>(
         threads
     };
     if a.has_whole_rows() {
-        return pack_whole_rows((kernel, chunks), a, rows, packed, threads);
+        return pack_whole_rows(kernel, chunks, a, rows, packed, threads);
     }
     let length = rows.len() * chunks.words;
     parallel::for_chunks(threads, packed, length, |start, packed| {
@@ -37,7 +38,8 @@ pub fn pack_rows<F: Format>(
 
 /// Packs contiguous rows, each from end to end, which is the fastest order for reading them.
 fn pack_whole_rows<F: Format>(
-    (kernel, chunks): (&dyn Kernel<F>, Chunks),
+    kernel: &dyn Kernel<F>,
+    chunks: Chunks,
     a: View<F::Element>,
     rows: Range<usize>,
     packed: &mut [F::Word],

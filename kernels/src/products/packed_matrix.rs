@@ -76,7 +76,7 @@ impl<F: WithKernel> PackedMatrix<F> {
         halves: Halves,
     ) -> Self {
         let kernel = F::kernel(cpu.isa);
-        let panels = pack_panels(memory, (&*kernel, layout), matrices, cpu.threads);
+        let panels = pack_panels(memory, &*kernel, layout, matrices, cpu.threads);
         let shape = (matrices[0].rows(), matrices[0].columns());
         Self::from_panels(cpu.isa, shape, (halves, kernel.panel()), layout, panels)
     }

@@ -42,8 +42,8 @@ impl<F: Format> Product<'_, F> {
         if let Columns::Packed(b) = self.b
             && n_tiles == 1
         {
-            let rows = (n_rows, a.chunk(0, part.rows.start), a.chunk_words());
-            self.whole_panel(rows, b.chunk(panel, 0), totals);
+            let rows = a.chunk(0, part.rows.start);
+            self.whole_panel(n_rows, rows, a.chunk_words(), b.chunk(panel, 0), totals);
             return finish(0..n_rows, totals);
         }
         for chunk in 0..n_chunks {
@@ -110,7 +110,9 @@ impl<F: Format> Product<'_, F> {
     /// words, and the stride between chunks in words.
     pub(crate) fn whole_panel(
         &self,
-        (rows, a, a_stride): (usize, &[F::Word], usize),
+        rows: usize,
+        a: &[F::Word],
+        a_stride: usize,
         b: &[F::Word],
         totals: &mut [F::Element],
     ) {

@@ -116,7 +116,7 @@ impl<'a, F: Format> Product<'a, F> {
         }
         let (units, threads) = (self.units(), self.cpu.threads);
         if let Some(b) = self.streamed(a.rows()) {
-            return self.two_streams(first_row, (a, b), &units);
+            return self.two_streams(first_row, a, b, &units);
         }
         let (n_units, blocking) = (units.len(), self.kernel.blocking());
         let wanted = match threads {

@@ -41,7 +41,8 @@ impl<'a, F: Format> Product<'a, F> {
     pub(crate) fn two_streams(
         &self,
         first_row: usize,
-        (a, b): (PackedRows<F::Word>, &PackedMatrix<F>),
+        a: PackedRows<F::Word>,
+        b: &PackedMatrix<F>,
         units: &Units,
     ) {
         let n_rows = a.rows();
@@ -111,7 +112,7 @@ impl<'a, F: Format> Product<'a, F> {
             });
         }
         if end < panels.end {
-            self.whole_panel((rows, packed, a_stride), b.chunk(end, 0), single);
+            self.whole_panel(rows, packed, a_stride, b.chunk(end, 0), single);
         }
     }
 }

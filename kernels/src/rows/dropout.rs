@@ -27,7 +27,7 @@ pub fn dropout(cpu: Cpu, x: Slice, keep: &[u8], divisor: f64, y: SliceMut) {
 /// Draws a dropout mask from a seed's ChaCha12 stream, starting at a position in 32-bit words: `keep = 1` if the
 /// next uniform value in `[0, 1)` is at least `p`, else 0. Each value uses the upper 53 out of 64 bits, as in
 /// `rand`'s `f64`. Each thread seeks to its part.
-pub fn draw_mask(cpu: Cpu, (seed, position): ([u8; 32], u128), p: f64, keep: &mut [u8]) {
+pub fn draw_mask(cpu: Cpu, seed: [u8; 32], position: u128, p: f64, keep: &mut [u8]) {
     /// Elements whose random bits fit a thread's cache.
     const DRAWN: usize = 1024;
     let n_threads = threads::threads_for(keep.len(), cpu.threads);

@@ -206,7 +206,7 @@ impl Change {
                 first_output,
             } => add(
                 numbers,
-                &factors.rows_of_one(files, (*expert, *first_output), rows)?,
+                &factors.rows_of_one(files, *expert, *first_output, rows)?,
             ),
             Self::Directed {
                 factors,

@@ -73,7 +73,8 @@ impl ExpertFactors {
     pub fn rows_of_one(
         &self,
         files: &TensorFiles,
-        (expert, first_output): (usize, usize),
+        expert: usize,
+        first_output: usize,
         rows: Range<usize>,
     ) -> Result<Vec<f32>> {
         let outputs = first_output + rows.start..first_output + rows.end;

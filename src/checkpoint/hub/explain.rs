@@ -79,7 +79,9 @@ fn cause<'e>(error: &'e (dyn std::error::Error + 'static)) -> &'e dyn std::error
 
 /// Explains an unsuccessful answer by its status, the Hub's error code, and its message.
 pub(super) fn explain_answer(
-    (status, code, message): (u16, String, String),
+    status: u16,
+    code: String,
+    message: String,
     file: Option<&str>,
     hub: &Hub,
     host: &str,

@@ -267,12 +267,14 @@ impl<'a> Http<'a> {
                 let body: Value = serde_json::from_slice(&body).ok()?;
                 Some(body.get("error")?.as_str()?.to_string())
             });
-            let answer = (
+            return Err(explain_answer(
                 status.as_u16(),
                 code.unwrap_or_default(),
                 message.unwrap_or_default(),
-            );
-            return Err(explain_answer(answer, file, self.hub, &self.host(&url)));
+                file,
+                self.hub,
+                &self.host(&url),
+            ));
         }
         Err(Failure::Refused(format!(
             "{} redirects in a circle: after {MAX_REDIRECTS} redirects it names {url}; check HF_ENDPOINT or \

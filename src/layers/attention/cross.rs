@@ -64,6 +64,6 @@ impl Attention {
             additive: encoder.additive.cloned(),
             has_mask: encoder.additive.is_some(),
         };
-        self.attend(&query, &attended, pass, (x, residual))
+        self.attend(&query, &attended, pass, x, residual)
     }
 }

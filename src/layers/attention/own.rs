@@ -29,7 +29,7 @@ impl Attention {
         let positions = self.positions_of(x, pass)?;
         let Some(made) = made else {
             let shared = pass.shared_keys(&self.config)?;
-            return self.attend_own(&query, shared, positions, pass, (x, residual));
+            return self.attend_own(&query, shared, positions, pass, x, residual);
         };
         let (kept, keys) = match cache {
             None => (made, pass.seq),
@@ -50,7 +50,7 @@ impl Attention {
         };
         let attended = KeysAndValues { key, value, keys };
         pass.share_keys(&attended);
-        self.attend_own(&query, attended, positions, pass, (x, residual))
+        self.attend_own(&query, attended, positions, pass, x, residual)
     }
 
     /// Computes attention to these keys and values. The last of them belong to the queries' positions.
@@ -60,7 +60,8 @@ impl Attention {
         KeysAndValues { key, value, keys }: KeysAndValues,
         positions: Option<ProjectedPositions>,
         pass: &Pass,
-        (x, residual): (&Value, Option<&Value>),
+        x: &Value,
+        residual: Option<&Value>,
     ) -> Result<Value> {
         let keep = pass.keep_of_last(keys)?;
         let all = pass.seen + pass.seq;
@@ -82,7 +83,7 @@ impl Attention {
                 .transpose()?,
             has_mask: pass.context.mask().additive().is_some() || self.config.chunk.is_some(),
         };
-        self.attend(query, &attended, pass, (x, residual))
+        self.attend(query, &attended, pass, x, residual)
     }
 
     /// Returns queries, and the pair that a cache keeps: keys and values, or the latents that these are computed

@@ -36,7 +36,8 @@ impl Attention {
         query: &Value,
         attended: &Attended,
         pass: &Pass,
-        (x, residual): (&Value, Option<&Value>),
+        x: &Value,
+        residual: Option<&Value>,
     ) -> Result<Value> {
         let mixed = self.mix(query, attended, pass)?.to_dtype(x.dtype())?;
         let train = pass.context.train();

@@ -180,15 +180,15 @@ impl PackedAttention {
     ) -> Result<Value> {
         check_evaluation(pass.context.train())?;
         let (pass, requested) = (PackedPass(pass), PackedPass(pass.requested()));
-        let of = ("attention", self.config.d_model);
+        let d_in = self.config.d_model;
         let dims = match pass.seq() == requested.seq() {
             true => x.dims().to_vec(),
             false => vec![requested.batch(), requested.seq(), self.config.d_model],
         };
         let cache = cache.map(|cache| cache.packed(self.config.shared_keys.is_some()));
         let cache = cache.transpose()?;
-        x.packed_step(of, dims, residual, |_, x, residual, y| {
-            self.apply_rows(x, residual, (pass, requested), cache, y)
+        x.packed_step("attention", d_in, dims, residual, |_, x, residual, y| {
+            self.apply_rows(x, residual, pass, requested, cache, y)
         })
     }
 
@@ -196,7 +196,8 @@ impl PackedAttention {
         &self,
         x: &Source,
         residual: Option<&[f32]>,
-        (pass, requested): (PackedPass, PackedPass),
+        pass: PackedPass,
+        requested: PackedPass,
         cache: Option<&mut PackedLayerCache>,
         y: &mut [f32],
     ) -> Result<()> {

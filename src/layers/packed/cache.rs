@@ -113,7 +113,8 @@ impl PackedLayerCache {
     pub fn take_sequences(
         &mut self,
         sequences: &[usize],
-        (encoder_rows, batch): (Option<&[usize]>, usize),
+        encoder_rows: Option<&[usize]>,
+        batch: usize,
     ) {
         if let Some(rows) = &mut self.rows {
             rows.take_sequences(sequences);

@@ -116,12 +116,17 @@ impl PackedFeedForward {
     /// Computes the output and adds it to `residual`. Outside a block, its width may differ from the input width.
     pub fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         check_evaluation(train)?;
-        let (of, dims) = (("feed-forward", self.d_model()), x.dims().to_vec());
-        let dims = with_last(dims, self.down.d_out());
-        x.packed_step(of, dims, residual, |_, x, residual, y| {
-            self.apply_rows(x, residual, y);
-            Ok(())
-        })
+        let dims = with_last(x.dims().to_vec(), self.down.d_out());
+        x.packed_step(
+            "feed-forward",
+            self.d_model(),
+            dims,
+            residual,
+            |_, x, residual, y| {
+                self.apply_rows(x, residual, y);
+                Ok(())
+            },
+        )
     }
 
     /// Computes `y = residual + down(act(up(x)))`.

@@ -145,7 +145,7 @@ impl PackedProduct {
                 }
                 first += d_out;
             }
-            add_residual(cpu, residual, (all, width), y);
+            add_residual(cpu, residual, all, width, y);
         });
     }
 
@@ -170,7 +170,8 @@ impl PackedProduct {
 pub(super) fn add_residual(
     cpu: Cpu,
     residual: Option<&[f32]>,
-    (output, width): (&[f32], usize),
+    output: &[f32],
+    width: usize,
     y: &mut [f32],
 ) {
     let epilogue = Epilogue {

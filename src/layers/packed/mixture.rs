@@ -93,11 +93,17 @@ impl PackedMixture {
     /// Computes the output and adds it to `residual`.
     pub fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         check_evaluation(train)?;
-        let of = ("mixture of experts", self.router.d_in());
-        x.packed_step(of, x.dims().to_vec(), residual, |_, x, residual, y| {
-            self.apply_rows(x, residual, y);
-            Ok(())
-        })
+        let (op, d_in) = ("mixture of experts", self.router.d_in());
+        x.packed_step(
+            op,
+            d_in,
+            x.dims().to_vec(),
+            residual,
+            |_, x, residual, y| {
+                self.apply_rows(x, residual, y);
+                Ok(())
+            },
+        )
     }
 
     /// Computes `y = residual + Σ weightₑ · expertₑ(x)`.
@@ -110,13 +116,13 @@ impl PackedMixture {
                 sum.fill(0.0);
                 for (expert, weighted) in self.experts.iter().zip(self.route(input, width)) {
                     if !weighted.is_empty() {
-                        add_expert(expert, (&weighted, self.weighted), input, sum);
+                        add_expert(expert, &weighted, self.weighted, input, sum);
                     }
                 }
                 if let Some(shared) = &self.shared {
                     self.add_shared(shared, input, sum);
                 }
-                add_residual(self.cpu, residual, (sum, width), y);
+                add_residual(self.cpu, residual, sum, width, y);
             });
         });
     }
@@ -129,7 +135,7 @@ impl PackedMixture {
             .apply(&Source::new(input, width), None, &mut logits);
         let RoutingConfig { top_k, scale, .. } = self.routing;
         if let RoutingWeights::AmongNear { tolerance } = self.routing.weights {
-            return one_after_another(&logits, n_experts, (top_k, tolerance, scale));
+            return one_after_another(&logits, n_experts, top_k, tolerance, scale);
         }
         let mut scores = vec![0.0; logits.len()];
         let (logits, to) = (logits[..].into(), (&mut scores[..]).into());
@@ -182,13 +188,15 @@ impl PackedMixture {
 fn one_after_another(
     logits: &[f32],
     n_experts: usize,
-    (top_k, tolerance, scale): (usize, f64, f64),
+    top_k: usize,
+    tolerance: f64,
+    scale: f64,
 ) -> Vec<Vec<(usize, f32)>> {
     let mut weighted = vec![Vec::new(); n_experts];
     for (row, logits) in logits.chunks_exact(n_experts).enumerate() {
         let scores: Vec<f64> = logits.iter().map(|&s| s.into()).collect();
         let best = |_, near: &[f64]| Ok::<_, Infallible>(best(near));
-        let Ok(chosen) = among_near(&scores, (top_k, tolerance), best);
+        let Ok(chosen) = among_near(&scores, top_k, tolerance, best);
         for (expert, near) in chosen {
             let shares = near.iter().map(|s| (s - near[expert]).exp());
             let share = scale / shares.sum::<f64>();
@@ -201,7 +209,8 @@ fn one_after_another(
 /// Adds an expert's output to the rows that selected it, with its weight in each.
 fn add_expert(
     expert: &PackedFeedForward,
-    (chosen, weighted): (&[(usize, f32)], ExpertWeighting),
+    chosen: &[(usize, f32)],
+    weighted: ExpertWeighting,
     input: &[f32],
     sum: &mut [f32],
 ) {

@@ -93,7 +93,8 @@ impl RotaryTables {
     /// ([`PatchAxes`](crate::config::PatchAxes)).
     pub(crate) fn of_patches(
         config: &RotaryConfig,
-        (axes, grid): (&PatchAxes, [usize; 2]),
+        axes: &PatchAxes,
+        grid: [usize; 2],
         place: (DType, &Device),
     ) -> Result<Self> {
         let pairs = config.dim / 2;

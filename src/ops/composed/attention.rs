@@ -67,7 +67,8 @@ impl Taped<Composed> {
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
             hidden: Hidden::of(
-                (mixing.visible, mixing.has_mask),
+                mixing.visible,
+                mixing.has_mask,
                 (queries, keys),
                 (dtype, device),
                 mixing.constants,

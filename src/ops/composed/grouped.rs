@@ -140,7 +140,7 @@ impl Value {
                 experts,
                 places,
                 in_order,
-            } => x.by_kernel(linear, experts, (places, in_order))?,
+            } => x.by_kernel(linear, experts, places, in_order)?,
             Groups::Blocks(blocks) => x.by_blocks(linear, layers, blocks)?,
         };
         Ok(y.into())
@@ -192,7 +192,8 @@ impl Taped<Composed> {
         &self,
         linear: &GroupedLinear,
         experts: &Array,
-        (places, in_order): (&Array, &Array),
+        places: &Array,
+        in_order: &Array,
     ) -> Result<Self> {
         if self.slot.place.is_some() {
             bail!("candle's product by experts has no gradient");

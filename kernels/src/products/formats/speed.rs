@@ -29,7 +29,7 @@ fn block<F: WithKernel<Element = f32>>(
     let operations = (2 * m * columns * depth) as f64;
     let words = F::column_words(layout, depth) * kernel.panel();
     let times = (1e9 / operations) as usize + 20;
-    let packing = least(times, || pack_rows((kernel, chunks), a, 0..m, &mut rows, 1));
+    let packing = least(times, || pack_rows(kernel, chunks, a, 0..m, &mut rows, 1));
     let mut totals = Aligned::<f32>::zeros(m * kernel.panel());
     let n_tiles = m.div_ceil(kernel.rows());
     let blocking = kernel.blocking();
@@ -68,7 +68,7 @@ fn shares<F: WithKernel<Element = f32>>(name: &str, format: WeightFormat, layout
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 0.0, 1.0, 1);
             let b = View::row_major(&w, n, k).transposed();
-            let panels = pack_panels(Aligned::empty(), (kernel, layout), &[b], 1);
+            let panels = pack_panels(Aligned::empty(), kernel, layout, &[b], 1);
             for m in [1, 4, 13, 32, 128, 512] {
                 let a = random(m * k, 0.0, 1.0, 2);
                 let a = View::row_major(&a, m, k);

@@ -31,13 +31,13 @@ fn product<F: WithKernel>(
     let garbage = |words: &mut [F::Word]| bytemuck::cast_slice_mut(words).fill(0xa5u8);
     garbage(&mut packed);
     if m > 0 {
-        pack_rows((kernel, chunks), a, 0..m, &mut packed, 1);
+        pack_rows(kernel, chunks, a, 0..m, &mut packed, 1);
     }
     let mut panel = Aligned::zeros(F::column_words(layout, depth) * width);
     for first_column in (0..n).step_by(width) {
         garbage(&mut panel);
         let columns = first_column..n.min(first_column + width);
-        pack_panel((kernel, layout), b, columns.clone(), &mut panel);
+        pack_panel(kernel, layout, b, columns.clone(), &mut panel);
         kernel.arrange(&mut panel);
         let mut totals = Aligned::zeros(m * width);
         for first_row in (0..m).step_by(rows) {

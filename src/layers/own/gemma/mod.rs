@@ -35,7 +35,7 @@ impl GemmaParts {
         let input = config.layer_input.as_ref().map(|input| {
             let inner = GatedInput::new(input, config.d_model(), vb.pp("layer_input"))?;
             let placement = NormPlacement::Output;
-            Sublayer::of_block(("layer_input", inner), placement, 0.0, config, vb)
+            Sublayer::of_block("layer_input", inner, placement, 0.0, config, vb)
         });
         let layer_input = input.transpose()?;
         let output_scale = config.output_scale.then(|| {
@@ -83,7 +83,7 @@ impl GemmaParts {
             let gated = |inner: &GatedInput, x: &Value, residual: Option<&Value>| {
                 inner.apply(x, &of_layer, residual, train)
             };
-            x = input.apply((&x, None), train, recorder, gated)?;
+            x = input.apply(&x, None, train, recorder, gated)?;
         }
         match &self.output_scale {
             Some(scale) => x.scale_by(scale),

@@ -125,8 +125,10 @@ impl PackedLatent {
     fn map_queries(
         &self,
         cpu: Cpu,
-        (query, head_dim): (&[f32], usize),
-        (rotation, first_row): (&HeadRotation, usize),
+        query: &[f32],
+        head_dim: usize,
+        rotation: &HeadRotation,
+        first_row: usize,
         mapped: &mut [f32],
     ) {
         let LatentConfig {
@@ -168,8 +170,14 @@ impl PackedAttention {
             latent.project_kept(cpu, (&part.x, part.first_row), rotation, kept);
             let n = rows * self.config.n_heads * width;
             lend(MAPPED_ROWS, n, |mapped: &mut [f32]| {
-                let of_heads = (&*query, self.config.head_dim);
-                latent.map_queries(cpu, of_heads, (rotation, part.first_row), mapped);
+                latent.map_queries(
+                    cpu,
+                    query,
+                    self.config.head_dim,
+                    rotation,
+                    part.first_row,
+                    mapped,
+                );
                 self.attend_kept(mapped, kept, part);
             });
         });

@@ -227,8 +227,8 @@ impl Own<'_> {
             let (config, longest) = (&self.of.config, part.queries.longest());
             let n = part.queries.batch() * config.n_heads * longest * longest;
             lend(super::RELATIVE_SCORES, n, |scores: &mut [f32]| {
-                let (rows, of) = ((&*projected, width), (part.queries, config));
-                let relative = positions.write(cpu, distances, rows, of, scores);
+                let rows = (&*projected, width);
+                let relative = positions.write(cpu, distances, rows, part.queries, config, scores);
                 let scored = part.scored.with_first(relative);
                 let attended = MixInput {
                     scored: &scored,

@@ -50,7 +50,8 @@ impl PackedPositions {
         cpu: Cpu,
         distances: &DistanceRows,
         (projected, width): (&[f32], usize),
-        (sequences, attention): (Sequences, &AttentionConfig),
+        sequences: Sequences,
+        attention: &AttentionConfig,
         scores: &'s mut [f32],
     ) -> Bias<'s> {
         let (heads, longest) = (attention.n_heads, sequences.longest());
