@@ -22,6 +22,7 @@ pub struct NotAsStored {
 }
 
 /// The form of a matrix that is not packed as it is stored.
+/// It is in [`NotAsStored::instead`](crate::checkpoint::NotAsStored::instead).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -52,6 +52,7 @@ use positioned::PositionedFile;
 pub(crate) const SIMILAR: f64 = 0.4;
 
 /// A checkpoint's tensors, in one safetensors, GGUF, PyTorch (`torch.save`) or NumPy file, or in several files.
+/// [`Checkpoint::files`](crate::Checkpoint::files) returns it.
 #[derive(Clone, Debug)]
 pub struct TensorFiles {
     path: PathBuf,
@@ -64,7 +65,7 @@ pub struct TensorFiles {
     memory: Option<Arc<ReadCache>>,
 }
 
-/// A tensor's description in a file's header.
+/// A tensor's description in a file's header. [`TensorFiles::info`](crate::checkpoint::files::TensorFiles::info) returns it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TensorInfo {

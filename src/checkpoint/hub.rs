@@ -102,7 +102,7 @@ fn is_of_module(name: &str) -> bool {
     name.split_once('/').is_some_and(of_module)
 }
 
-/// Controls whether requests may be sent to the Hub.
+/// Controls whether requests may be sent to the Hub. Pass it to [`Hub::network`](crate::checkpoint::hub::Hub::network).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Sends requests to the Hub, and falls back to a complete cached snapshot if it cannot be reached.

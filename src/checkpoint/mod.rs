@@ -82,6 +82,7 @@ pub use tensor_parallel::TensorParallel;
 pub use two_stacks::SecondStack;
 
 /// Controls tensors that no rule of the family covers.
+/// Pass it to [`CheckpointOptions::strictness`](crate::CheckpointOptions::strictness).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
     /// Refuses to load them, because a renamed parameter would otherwise go unnoticed.

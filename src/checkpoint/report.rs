@@ -9,6 +9,7 @@ use crate::checkpoint::{files::TensorFiles, plan::Plan, source::StoredParameter}
 use crate::error::escape::Escaped;
 
 /// The conversion from a tensor on disk to parameters.
+/// It is in [`UsedTensor::conversions`](crate::checkpoint::UsedTensor::conversions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -21,7 +22,7 @@ pub enum Conversion {
     Dequantized,
 }
 
-/// A tensor on disk that provides one or more parameters.
+/// A tensor on disk that provides one or more parameters. It is in [`LoadReport::used`](crate::LoadReport::used).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct UsedTensor {
@@ -33,7 +34,7 @@ pub struct UsedTensor {
     pub conversions: Vec<Conversion>,
 }
 
-/// A PEFT adapter that is merged into the weights.
+/// A PEFT adapter that is merged into the weights. It is in [`LoadReport::adapters`](crate::LoadReport::adapters).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AppliedAdapter {
@@ -48,6 +49,7 @@ pub struct AppliedAdapter {
 }
 
 /// The use of every tensor in a checkpoint, according to its family's rules. `Display` prints a summary.
+/// [`Checkpoint::report`](crate::Checkpoint::report) returns it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[must_use]
 #[non_exhaustive]

@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 
 pub(super) const CONFIG: &str = "config.json";
 
-/// Controls saving to a directory that is not empty.
+/// Controls saving to a directory that is not empty. Pass it to [`SaveOptions::existing`](crate::SaveOptions::existing).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
     /// Returns an error and leaves it as it is.

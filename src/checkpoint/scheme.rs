@@ -46,7 +46,7 @@ pub(crate) fn strings(items: &[&str]) -> Vec<String> {
     items.iter().map(|item| item.to_string()).collect()
 }
 
-/// One stack of a checkpoint that contains several.
+/// One stack of a checkpoint that contains several. Pass it to [`CheckpointOptions::part`](crate::CheckpointOptions::part).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -67,7 +67,7 @@ impl fmt::Display for StackPart {
     }
 }
 
-/// The source of a family's block configuration.
+/// The source of a family's block configuration. Set it in [`Family::config`](crate::checkpoint::scheme::Family::config).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StackSource {
@@ -87,6 +87,7 @@ pub type ReadReadout = fn(&ConfigJson, &StackConfig) -> Result<ReadoutConfig>;
 pub type ReadTwoStackKind = fn(&ConfigJson) -> Result<TwoStackKind>;
 
 /// A checkpoint family: a table of rules, and a function that reads its `config.json`.
+/// Pass it to [`CheckpointOptions::family`](crate::CheckpointOptions::family).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Family {

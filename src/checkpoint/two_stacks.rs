@@ -16,7 +16,7 @@ use crate::config::{ModelConfig, TwoStackKind};
 use crate::error::{Error, Result};
 use crate::layers::Similarity;
 
-/// The second stack of a model with two stacks.
+/// The second stack of a model with two stacks. [`Checkpoint::second_stack`](crate::Checkpoint::second_stack) returns it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SecondStack {

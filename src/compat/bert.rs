@@ -34,7 +34,7 @@ use crate::layers::{AttentionMask, ForwardContext, Stack, TokenEmbeddings, Token
 /// The weights' type in the original's examples.
 pub const DTYPE: DType = DType::F32;
 
-/// The feed-forward's activation function.
+/// The feed-forward's activation function. Set it in [`Config::hidden_act`](crate::compat::bert::Config::hidden_act).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HiddenAct {
@@ -47,6 +47,7 @@ pub enum HiddenAct {
 }
 
 /// The position embedding.
+/// Set it in [`Config::position_embedding_type`](crate::compat::bert::Config::position_embedding_type).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum PositionEmbeddingType {
@@ -55,7 +56,7 @@ pub enum PositionEmbeddingType {
     Absolute,
 }
 
-/// The keys in BERT's `config.json`.
+/// The keys in BERT's `config.json`. Pass them to [`BertModel::load`](crate::compat::bert::BertModel::load).
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[allow(missing_docs)] // they are named as in the file
 pub struct Config {

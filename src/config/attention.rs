@@ -8,7 +8,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// The keys visible to a query.
+/// The keys visible to a query. Set them in [`AttentionConfig::visibility`](crate::AttentionConfig::visibility).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -19,7 +19,7 @@ pub enum Visibility {
     Causal,
 }
 
-/// The biases of the four attention projections.
+/// The biases of the four attention projections. Set them in [`AttentionConfig::bias`](crate::AttentionConfig::bias).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct AttentionBias {
@@ -50,7 +50,7 @@ impl AttentionBias {
     }
 }
 
-/// The dimensions that a query or key norm covers.
+/// The dimensions that a query or key norm covers. Set them in [`QueryKeyNorm::span`](crate::config::QueryKeyNorm::span).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueryKeyNormSpan {
@@ -62,7 +62,7 @@ pub enum QueryKeyNormSpan {
     Whole,
 }
 
-/// Query and key norms.
+/// Query and key norms. Set them in [`AttentionConfig::query_key_norm`](crate::AttentionConfig::query_key_norm).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct QueryKeyNorm {
@@ -92,7 +92,7 @@ impl QueryKeyNorm {
     }
 }
 
-/// The configuration of multi-head attention.
+/// The configuration of multi-head attention. Pass it to [`Attention::new`](crate::Attention::new).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]

@@ -9,6 +9,7 @@ use super::{
 use crate::error::{Error, Result};
 
 /// The position of a sublayer's norm.
+/// Set it in [`BlockConfig::attention_placement`](crate::BlockConfig::attention_placement).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -26,6 +27,7 @@ pub enum NormPlacement {
 }
 
 /// The residual: the value that a sublayer's output is added to.
+/// Set it in [`ResidualConfig::source`](crate::config::ResidualConfig::source).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResidualSource {
@@ -35,7 +37,7 @@ pub enum ResidualSource {
     Normalized,
 }
 
-/// The configuration of a block's residual connections.
+/// The configuration of a block's residual connections. Set it in [`BlockConfig::residual`](crate::BlockConfig::residual).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -74,7 +76,7 @@ impl Default for ResidualConfig {
     }
 }
 
-/// The norms in a parallel block.
+/// The norms in a parallel block. Set them in [`Topology::Parallel`](crate::Topology::Parallel).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParallelNorm {
@@ -85,6 +87,7 @@ pub enum ParallelNorm {
 }
 
 /// The order of attention and feed-forward: in sequence or in parallel.
+/// Set it in [`BlockConfig::topology`](crate::BlockConfig::topology).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -96,6 +99,7 @@ pub enum Topology {
 }
 
 /// The configuration of a transformer block: attention and feed-forward, each with a residual connection.
+/// Pass it to [`TransformerBlock::new`](crate::TransformerBlock::new).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]

@@ -33,6 +33,7 @@ pub struct DisentangledConfig {
 }
 
 /// The projections from relative embeddings to positions.
+/// Set them in [`DisentangledConfig::projections`](crate::config::DisentangledConfig::projections).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionProjections {
@@ -121,6 +122,7 @@ fn bucket(distance: i64, exact: i64, max: usize) -> i64 {
 }
 
 /// The configuration of the table of relative embeddings, which all blocks in a stack share.
+/// Set it in [`StackConfig::relative_embeddings`](crate::StackConfig::relative_embeddings).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RelativeEmbeddingsConfig {

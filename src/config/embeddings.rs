@@ -9,6 +9,7 @@ use super::{
 use crate::error::{Error, Result};
 
 /// The embeddings: the hidden states for the first block.
+/// Set them in [`ModelConfig::embeddings`](crate::config::ModelConfig::embeddings).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -22,6 +23,7 @@ pub enum EmbeddingsConfig {
 }
 
 /// Token embeddings: `dropout(norm(scale · word + type + position))`. Each part except the words is optional.
+/// Set them in [`EmbeddingsConfig::Tokens`](crate::config::EmbeddingsConfig::Tokens).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -85,6 +87,7 @@ impl TokenDropout {
 }
 
 /// A projection from the word table's width to the blocks' width.
+/// Set it in [`TokenEmbeddingsConfig::projection`](crate::config::TokenEmbeddingsConfig::projection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EmbeddingProjection {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Activation, XieluConfig, finite, positive, probability, setters, size};
 use crate::error::{Error, Result};
 
-/// A plain or gated feed-forward.
+/// A plain or gated feed-forward. Set it in [`FeedForwardConfig::form`](crate::FeedForwardConfig::form).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -17,6 +17,7 @@ pub enum FeedForwardForm {
 }
 
 /// Bounds for a gated unit: `act(min(gate, limit)) · (min(max(up, -limit), limit) + offset)` (gpt-oss).
+/// Set them in [`FeedForwardConfig::clamp`](crate::FeedForwardConfig::clamp).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GateClamp {
@@ -34,7 +35,7 @@ impl GateClamp {
     }
 }
 
-/// The configuration of a position-wise feed-forward network.
+/// The configuration of a position-wise feed-forward network. Pass it to [`FeedForward::new`](crate::FeedForward::new).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -68,6 +69,7 @@ pub struct FeedForwardConfig {
 }
 
 /// The function from router logits to expert scores.
+/// Set it in [`RoutingConfig::scores`](crate::config::RoutingConfig::scores).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -81,6 +83,7 @@ pub enum RoutingScores {
 }
 
 /// The function from the chosen experts' scores to the weights of their outputs.
+/// Set it in [`RoutingConfig::weights`](crate::config::RoutingConfig::weights).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoutingWeights {
@@ -101,6 +104,7 @@ pub enum RoutingWeights {
 }
 
 /// Experts in groups with equal sizes. Only experts in the best groups can be chosen (DeepSeek-V2 and V3).
+/// Set them in [`RoutingConfig::groups`](crate::config::RoutingConfig::groups).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExpertGroups {
@@ -125,6 +129,7 @@ impl ExpertGroups {
 }
 
 /// The choice of experts for each position, and their weights.
+/// Set it in [`ExpertsConfig::routing`](crate::ExpertsConfig::routing).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RoutingConfig {
@@ -141,6 +146,7 @@ pub struct RoutingConfig {
 }
 
 /// The operand that is multiplied by a chosen expert's weight.
+/// Set it in [`ExpertsConfig::weighted`](crate::ExpertsConfig::weighted).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpertWeighting {
@@ -152,6 +158,7 @@ pub enum ExpertWeighting {
 }
 
 /// A shared expert for all positions, with the same form as the others.
+/// Set it in [`ExpertsConfig::shared`](crate::ExpertsConfig::shared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SharedExpertConfig {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::matches;
 
-/// The distribution for a new parameter.
+/// The distribution for a new parameter. Pass it to [`Initialization::with`](crate::config::Initialization::with).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

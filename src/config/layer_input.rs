@@ -32,6 +32,7 @@ impl LayerInputConfig {
 }
 
 /// The word table for per-layer inputs. A row has a part for each layer.
+/// Set it in [`TokenEmbeddingsConfig::layer_inputs`](crate::config::TokenEmbeddingsConfig::layer_inputs).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LayerInputTable {

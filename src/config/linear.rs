@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Activation;
 
-/// The configuration of a linear layer, `y = x·Wᵀ + b`.
+/// The configuration of a linear layer, `y = x·Wᵀ + b`. Pass it to [`Linear::new`](crate::Linear::new).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -20,6 +20,7 @@ pub struct LinearConfig {
 }
 
 /// The distribution for a linear layer's new parameters. Loaded parameters ignore it.
+/// Set it in [`LinearConfig::init`](crate::LinearConfig::init).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -59,7 +60,7 @@ impl LinearConfig {
     }
 }
 
-/// The configuration of a multi-layer perceptron.
+/// The configuration of a multi-layer perceptron. Pass it to [`Mlp::new`](crate::Mlp::new).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MlpConfig {

@@ -8,6 +8,7 @@ use super::{BlockConfig, EmbeddingsConfig, Projected, ReadoutConfig, StackConfig
 use crate::error::{Error, Result};
 
 /// The configuration of a whole model: embeddings, blocks, pooler and head.
+/// [`Checkpoint::model_config`](crate::Checkpoint::model_config) returns it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -22,7 +23,7 @@ pub struct ModelConfig {
     pub head: Option<HeadConfig>,
 }
 
-/// A head and its task.
+/// A head and its task. Set it in [`ModelConfig::head`](crate::config::ModelConfig::head).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HeadConfig {
@@ -40,7 +41,7 @@ impl HeadConfig {
     }
 }
 
-/// The connection between two stacks in a checkpoint.
+/// The connection between two stacks in a checkpoint. It is in [`SecondStack::kind`](crate::checkpoint::SecondStack::kind).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -57,7 +58,7 @@ pub enum TwoStackKind {
     },
 }
 
-/// The task of a head: transformers' `..For<Task>`.
+/// The task of a head: transformers' `..For<Task>`. [`Model::task`](crate::model::Model::task) returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

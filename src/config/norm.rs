@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{expect, setters, size};
 use crate::error::Result;
 
-/// The kind of norm.
+/// The kind of norm. Set it in [`NormConfig::kind`](crate::NormConfig::kind).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub enum NormKind {
     RmsNorm,
 }
 
-/// The use of a norm's stored weight.
+/// The use of a norm's stored weight. Set it in [`NormConfig::weight`](crate::NormConfig::weight).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -29,7 +29,7 @@ pub enum NormWeight {
     Absent,
 }
 
-/// The configuration of a norm over the last dimension.
+/// The configuration of a norm over the last dimension. Pass it to [`Norm::new`](crate::Norm::new).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]

@@ -6,6 +6,7 @@ use super::{NormConfig, probability, size};
 use crate::error::{Error, Result};
 
 /// Patch embeddings: a linear map over each patch, special tokens before the patches, and positions.
+/// Set them in [`EmbeddingsConfig::Patches`](crate::config::EmbeddingsConfig::Patches).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -47,6 +48,7 @@ pub struct PatchEmbeddingsConfig {
 }
 
 /// The interpolation of positions for other image sizes: PyTorch's `interpolate(align_corners=False)`.
+/// Set it in [`PatchEmbeddingsConfig::resizing`](crate::config::PatchEmbeddingsConfig::resizing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -60,6 +62,7 @@ pub enum Resizing {
 }
 
 /// The order of a patch's pixels in the linear map.
+/// Set it in [`PatchEmbeddingsConfig::pixels`](crate::config::PatchEmbeddingsConfig::pixels).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PixelOrder {

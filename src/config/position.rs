@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{AttentionConfig, DisentangledConfig, RotaryAxes, finite, positive, setters, size};
 use crate::error::{Error, Result};
 
-/// The position embedding in an attention.
+/// The position embedding in an attention. Set it in [`AttentionConfig::position`](crate::AttentionConfig::position).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -40,6 +40,7 @@ impl Position {
 }
 
 /// The two dimensions in a head that are rotated together.
+/// Set them in [`RotaryConfig::pairing`](crate::RotaryConfig::pairing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RotaryPairing {
@@ -49,7 +50,7 @@ pub enum RotaryPairing {
     Interleaved,
 }
 
-/// The configuration of a rotary position embedding.
+/// The configuration of a rotary position embedding. Set it in [`Position::Rotary`](crate::Position::Rotary).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -299,6 +300,7 @@ impl RotaryScaling {
 }
 
 /// The order of ALiBi slopes for a head count that is not a power of two.
+/// Set it in [`AlibiConfig::slopes`](crate::config::AlibiConfig::slopes).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlibiSlopes {
@@ -314,6 +316,7 @@ pub enum AlibiSlopes {
 }
 
 /// The rounding of the bias, independent of the layer's dtype.
+/// Set it in [`AlibiConfig::rounding`](crate::config::AlibiConfig::rounding).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlibiRounding {
@@ -324,7 +327,7 @@ pub enum AlibiRounding {
     Bf16,
 }
 
-/// The configuration of attention with linear biases (ALiBi).
+/// The configuration of attention with linear biases (ALiBi). Set it in [`Position::Alibi`](crate::Position::Alibi).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AlibiConfig {

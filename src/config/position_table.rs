@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The configuration of a table with a row for each position.
+/// Set it in [`TokenEmbeddingsConfig::positions`](crate::config::TokenEmbeddingsConfig::positions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PositionTableConfig {
@@ -17,7 +18,7 @@ pub struct PositionTableConfig {
     pub vectors: PositionVectors,
 }
 
-/// Learned or computed rows.
+/// Learned or computed rows. Set them in [`PositionTableConfig::vectors`](crate::config::PositionTableConfig::vectors).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -30,7 +31,7 @@ pub enum PositionVectors {
     Sines(LastFrequency),
 }
 
-/// The last frequency for sines and cosines.
+/// The last frequency for sines and cosines. Set it in [`PositionVectors::Sines`](crate::config::PositionVectors::Sines).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LastFrequency {
@@ -59,6 +60,7 @@ impl PositionTableConfig {
 }
 
 /// The tokens that a position table counts.
+/// Set them in [`PositionTableConfig::counted`](crate::config::PositionTableConfig::counted).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -24,6 +24,7 @@ pub struct ReadoutConfig {
 }
 
 /// The positions that a readout takes from the blocks' output.
+/// Set them in [`ReadoutConfig::reads`](crate::config::ReadoutConfig::reads).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -101,6 +102,7 @@ impl AttentionPoolConfig {
 }
 
 /// A linear layer with an activation and a norm: `norm(act(W·x + b))`.
+/// Set it in [`ReadoutConfig::transform`](crate::config::ReadoutConfig::transform).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -132,6 +134,7 @@ impl TransformLinear {
 }
 
 /// The linear map to a head's output: `cap(scale · (W·x + b))`.
+/// Set it in [`ReadoutConfig::output`](crate::config::ReadoutConfig::output).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -152,7 +155,7 @@ pub struct OutputConfig {
     pub dropout: f64,
 }
 
-/// The form of a head's output.
+/// The form of a head's output. Set it in [`OutputConfig::form`](crate::config::OutputConfig::form).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputForm {
@@ -162,7 +165,7 @@ pub enum OutputForm {
     Number,
 }
 
-/// The source of an output weight.
+/// The source of an output weight. Set it in [`OutputConfig::weight`](crate::config::OutputConfig::weight).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputWeight {

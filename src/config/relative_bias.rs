@@ -6,6 +6,7 @@ use super::{AttentionConfig, Visibility, size};
 use crate::error::{Error, Result};
 
 /// The blocks in a stack that share a table for the learned relative position bias.
+/// Set them in [`StackConfig::relative_bias_span`](crate::StackConfig::relative_bias_span).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -6,6 +6,7 @@ use super::{RotaryConfig, RotaryScaling, size};
 use crate::error::{Error, Result};
 
 /// The coordinates for a rotary embedding's angles, in place of a token's position.
+/// Set them in [`RotaryConfig::axes`](crate::RotaryConfig::axes).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -32,7 +33,7 @@ pub struct TokenAxes {
     pub order: AxesOrder,
 }
 
-/// The order of pairs in time, row and column.
+/// The order of pairs in time, row and column. Set it in [`TokenAxes::order`](crate::config::TokenAxes::order).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AxesOrder {
@@ -101,7 +102,7 @@ pub struct PatchAxes {
     pub random_in_training: bool,
 }
 
-/// The coordinate of a patch's row or column.
+/// The coordinate of a patch's row or column. Set it in [`PatchAxes::coordinates`](crate::config::PatchAxes::coordinates).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PatchCoordinates {

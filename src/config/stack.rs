@@ -8,7 +8,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// The configuration of a stack: a sequence of blocks and their shared parts.
+/// The configuration of a stack: a sequence of blocks and their shared parts. Pass it to [`Stack::new`](crate::Stack::new).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]

@@ -6,6 +6,7 @@ use super::{finite, size};
 use crate::error::Result;
 
 /// The definition of a position for a temperature.
+/// Set it in [`PositionTemperature::by`](crate::config::PositionTemperature::by).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TemperatureBy {

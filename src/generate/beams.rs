@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 
-/// Options for beam search.
+/// Options for beam search. Pass them to [`GenerationOptions::with_beams`](crate::generate::GenerationOptions::with_beams).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct BeamOptions {
@@ -19,6 +19,7 @@ pub struct BeamOptions {
 }
 
 /// The condition that ends a prompt's beam search, once it has as many finished sequences as beams.
+/// Set it in [`BeamOptions::early_stopping`](crate::generate::BeamOptions::early_stopping).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EarlyStopping {
     /// Always true.

@@ -56,6 +56,7 @@ pub trait Decoder {
 }
 
 /// A decoder with its own cache, and optionally an encoder's output that it attends to.
+/// [`Generator::start`](crate::generate::Generator::start) makes one.
 #[derive(Clone, Debug)]
 pub struct CausalDecoder {
     model: Arc<Model>,

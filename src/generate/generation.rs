@@ -67,7 +67,7 @@ struct Continued {
     score: Option<f32>,
 }
 
-/// The reason why a sequence has ended.
+/// The reason why a sequence has ended. [`Generation::finish`](crate::generate::Generation::finish) returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {

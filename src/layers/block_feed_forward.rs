@@ -6,6 +6,7 @@ use crate::layers::{FeedForward, MixtureOfExperts, ParameterSource, visit::parts
 use crate::{config::FeedForwardConfig, ops::Value};
 
 /// The feed-forward of a block: a single network or a mixture of experts.
+/// [`TransformerBlock::feed_forward`](crate::TransformerBlock::feed_forward) returns it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BlockFeedForward {

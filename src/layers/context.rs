@@ -34,6 +34,7 @@ pub struct ForwardContext {
 pub(crate) type PositionRows = Vec<Vec<u32>>;
 
 /// The output of an encoder, for cross-attention.
+/// [`ForwardContext::encoder_output`](crate::ForwardContext::encoder_output) returns it.
 #[derive(Clone, Debug)]
 pub struct EncoderOutput {
     /// `[batch, encoder_seq, d_encoder]`.

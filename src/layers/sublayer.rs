@@ -132,7 +132,7 @@ impl BranchScale {
     }
 }
 
-/// The intermediate results of a sublayer.
+/// The intermediate results of a sublayer. [`Sublayer::stages`](crate::Sublayer::stages) returns them.
 #[derive(Clone, Debug)]
 pub struct SublayerStages {
     /// The inner layer's input: `x`, after the input norm if there is one.

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::layers::{AttentionMask, ForwardContext, KeySource, Tokens};
 
 /// The inputs of a model: token ids, an image or a spectrogram, with masks and positions.
+/// Pass them to [`Model::forward`](crate::model::Model::forward).
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct ModelInput {

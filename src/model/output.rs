@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-/// The outputs of a model.
+/// The outputs of a model. [`Model::forward`](crate::model::Model::forward) returns them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelOutput {

@@ -31,6 +31,7 @@ pub struct Seq2Seq {
 }
 
 /// An encoder's output, to which the decoder attends in every step.
+/// Pass it to [`CausalDecoder::with_encoder_output`](crate::generate::CausalDecoder::with_encoder_output).
 #[derive(Clone, Debug)]
 pub struct Encoded {
     /// The encoder's last hidden state, `[batch, encoder_seq, d_model]`.
@@ -53,7 +54,7 @@ impl Encoded {
     }
 }
 
-/// The outputs of an encoder and its decoder.
+/// The outputs of an encoder and its decoder. [`Seq2Seq::forward`](crate::model::Seq2Seq::forward) returns them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Seq2SeqOutput {

@@ -15,7 +15,7 @@ pub struct TwoTowers {
     pub(super) similarity: Similarity,
 }
 
-/// The outputs of a text tower and a vision tower.
+/// The outputs of a text tower and a vision tower. [`TwoTowers::forward`](crate::model::TwoTowers::forward) returns them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TwoTowersOutput {

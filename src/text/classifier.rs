@@ -55,7 +55,7 @@ impl Head {
     }
 }
 
-/// A classifier's result for a text.
+/// A classifier's result for a text. [`TextClassifier::classify`](crate::text::TextClassifier::classify) returns it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
     /// The head's output, one value for each label.

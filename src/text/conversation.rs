@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::{Error, Result};
 
-/// A message in a conversation.
+/// A message in a conversation. Pass it to [`TextGenerator::chat`](crate::text::TextGenerator::chat).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// The speaker's role: `system`, `user` or `assistant`.
@@ -76,7 +76,7 @@ impl Serialize for TemplateValue {
     }
 }
 
-/// The end of a conversation's text.
+/// The end of a conversation's text. Pass it to [`Conversation::with_end`](crate::text::Conversation::with_end).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConversationEnd {
     /// The beginning of an answer: transformers' `add_generation_prompt`.

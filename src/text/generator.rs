@@ -40,7 +40,7 @@ pub struct TextGenerator {
     notes: Vec<String>,
 }
 
-/// A prompt as tokens.
+/// A prompt as tokens. Pass it to [`TextGenerator::start`](crate::text::TextGenerator::start).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
     /// The tokens.

@@ -106,7 +106,7 @@ fn falls_back(decoder: &DecoderWrapper) -> bool {
     }
 }
 
-/// A text, or a pair of texts, as token ids.
+/// A text, or a pair of texts, as token ids. [`Tokenizer::encode`](crate::text::Tokenizer::encode) returns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TokenizedText {

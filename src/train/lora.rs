@@ -16,6 +16,7 @@ use crate::{
 };
 
 /// The configuration of low-rank adapters: their layers, rank and scale.
+/// Pass it to [`Lora::attach`](crate::train::Lora::attach).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]

@@ -37,7 +37,7 @@ pub fn split(
     Ok(parameters.into_iter().partition(is_matched))
 }
 
-/// A group of parameters with common hyperparameters.
+/// A group of parameters with common hyperparameters. Pass it to [`AdamW::new`](crate::train::AdamW::new).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ParameterGroup {

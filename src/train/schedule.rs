@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
-/// The change in the learning rate after the warm-up.
+/// The change in the learning rate after the warm-up. Pass it to [`Schedule::new`](crate::train::Schedule::new).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

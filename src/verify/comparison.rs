@@ -7,7 +7,7 @@ use super::json_float;
 use super::pair::Pair;
 use super::tolerance::{Tolerance, largest, median};
 
-/// The outcome of a comparison.
+/// The outcome of a comparison. It is in [`Comparison::outcome`](crate::verify::Comparison::outcome).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "result")]
 #[non_exhaustive]
@@ -46,7 +46,7 @@ pub enum Outcome {
     },
 }
 
-/// The element with the largest error.
+/// The element with the largest error. It is in [`Comparison::worst`](crate::verify::Comparison::worst).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worst {
     /// The index, one integer per dimension.

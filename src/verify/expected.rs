@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use super::tolerance::epsilon;
 
 /// PyTorch's result for a tensor, with its double-precision twin, which counts as exact.
+/// Pass it to [`Comparer::compare`](crate::verify::Comparer::compare).
 #[derive(Clone, Debug)]
 pub struct Expected {
     value: Tensor,

@@ -16,7 +16,7 @@ use super::names;
 use super::peers::peers;
 use super::tolerance::Basis;
 
-/// The fixture's tensors that a run must produce.
+/// The fixture's tensors that a run must produce. Pass them to [`Comparer::verify`](crate::verify::Comparer::verify).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Every stage. Gradients are listed as not compared.
@@ -26,6 +26,7 @@ pub enum Scope {
 }
 
 /// The comparisons for a whole run. `Display` prints them as a table with a verdict.
+/// [`Comparer::verify`](crate::verify::Comparer::verify) returns them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 #[must_use]

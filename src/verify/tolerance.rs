@@ -21,7 +21,7 @@ const COARSEST_SUM: f64 = f32::EPSILON as f64;
 /// Our side and PyTorch's.
 const N_ERRING_SIDES: f64 = 2.0;
 
-/// The basis of a tolerance.
+/// The basis of a tolerance. It is in [`Tolerance::basis`](crate::verify::Tolerance::basis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -15,6 +15,7 @@ use crate::checkpoint::{AsTensor, Checkpoint, plan};
 use crate::error::{Error, Result};
 
 /// The format for the weights in a checkpoint's blocks.
+/// Pass it to [`SaveOptions::save_quantized`](crate::SaveOptions::save_quantized).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Quantization {
@@ -31,7 +32,7 @@ pub enum Quantization {
     },
 }
 
-/// The block types of a GGUF file.
+/// The block types of a GGUF file. Pass them to [`Quantization::Gguf`](crate::checkpoint::Quantization::Gguf).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GgufType {
@@ -45,7 +46,7 @@ pub enum GgufType {
     Q6K,
 }
 
-/// A tensor that was saved.
+/// A tensor that was saved. [`SaveOptions::save_quantized`](crate::SaveOptions::save_quantized) passes it to its callback.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct QuantizedTensor {

@@ -12,6 +12,7 @@ use crate::config::StackConfig;
 use crate::error::{Error, Result, listed};
 
 /// Differences between a family's `config.json` and the keys that its reader requests.
+/// Set them in [`Family::keys`](crate::checkpoint::scheme::Family::keys).
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
 #[non_exhaustive]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::config::AttentionConfig;
 
-/// One of the three projections in a fused tensor.
+/// One of the three projections in a fused tensor. Set it in [`Part::Fused`](crate::checkpoint::scheme::Part::Fused).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Projection {
@@ -20,6 +20,7 @@ pub enum Projection {
 }
 
 /// The arrangement of query, key and value in the output features of one tensor.
+/// Pass it to [`Rule::fused_attention`](crate::checkpoint::scheme::Rule::fused_attention).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -34,7 +35,7 @@ pub enum FusedLayout {
     FourShards,
 }
 
-/// One half of a tensor's output features.
+/// One half of a tensor's output features. Pass it to [`Rule::fused_gate`](crate::checkpoint::scheme::Rule::fused_gate).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GateHalf {
@@ -45,6 +46,7 @@ pub enum GateHalf {
 }
 
 /// The output features of a tensor on disk that belong to a role.
+/// Set them in [`Rule::part`](crate::checkpoint::scheme::Rule::part).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{FusedLayout, GateHalf, Part, Projection, strings};
 
-/// A weight matrix's orientation on disk.
+/// A weight matrix's orientation on disk. Set it in [`Rule::orientation`](crate::checkpoint::scheme::Rule::orientation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Orientation {
@@ -16,6 +16,7 @@ pub enum Orientation {
 }
 
 /// Storage for numbered parameters, such as experts: separate tensors, or stacked in one.
+/// Set it in [`Rule::stacking`](crate::checkpoint::scheme::Rule::stacking).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stacking {

@@ -5,7 +5,7 @@ use candle_core::{D, DType, Result, Tensor};
 use crate::config::AltUpConfig;
 use crate::layers::SublayerStages;
 
-/// The intermediate results of a block.
+/// The intermediate results of a block. [`Stack::observe`](crate::Stack::observe) passes them to its callback.
 #[derive(Clone, Debug)]
 pub struct BlockStages {
     /// The self-attention sublayer.

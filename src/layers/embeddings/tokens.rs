@@ -33,6 +33,7 @@ pub struct TokenEmbeddings {
 }
 
 /// Token ids with token types, positions and mask, each `[batch, seq]` of any integer type.
+/// Pass them to [`TokenEmbeddings::forward_t`](crate::layers::TokenEmbeddings::forward_t).
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'t> {
     /// The name that errors give the ids.
