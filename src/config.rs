@@ -7,7 +7,6 @@
 use crate::error::{Error, Result};
 
 mod activation;
-mod altup;
 mod attention;
 mod block;
 mod disentangled;
@@ -15,10 +14,10 @@ mod embeddings;
 mod feed_forward;
 mod initialization;
 mod latent;
-mod layer_input;
 mod linear;
 mod model;
 mod norm;
+mod own;
 mod patches;
 mod pattern;
 mod position;
@@ -31,10 +30,8 @@ mod rotary_axes;
 mod setters;
 mod stack;
 mod temperature;
-mod xielu;
 
 pub use activation::Activation;
-pub use altup::AltUpConfig;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
 pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, Topology,
@@ -50,10 +47,10 @@ pub use feed_forward::{
 };
 pub use initialization::{Distribution, Initialization};
 pub use latent::LatentConfig;
-pub use layer_input::{LayerInputConfig, LayerInputTable};
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};
+pub use own::{AltUpConfig, LayerInputConfig, LayerInputTable, XieluConfig};
 pub use patches::{PatchEmbeddingsConfig, PixelOrder, Resizing};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,
@@ -68,7 +65,6 @@ pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
 pub use rotary_axes::{AxesOrder, PatchAxes, PatchCoordinates, RotaryAxes, TokenAxes};
 pub use stack::StackConfig;
 pub use temperature::{PositionTemperature, TemperatureBy};
-pub use xielu::XieluConfig;
 
 pub(crate) use pattern::{each_matches, matches};
 pub(crate) use rank_part::rank_range;

@@ -10,10 +10,10 @@ use crate::config::{
     RoutingWeights, getters,
 };
 use crate::layers::grouped_experts::GroupedExperts;
+use crate::layers::own::sparse_mixer::{self, SparseMixer};
 use crate::layers::packed::PackedMixture;
 use crate::layers::routing::{Routing, choose_experts};
-use crate::layers::sparse_mixer::{self, SparseMixer};
-use crate::layers::{Dropout, DropoutSource, FeedForward, Linear, ParameterSource, visit::parts};
+use crate::layers::{Dropout, FeedForward, Linear, ParameterSource, visit::parts};
 use crate::ops::{ExpertColumns, Groups, SoftmaxInput, Value, wide, with_team};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores. The scores are
@@ -96,10 +96,7 @@ impl MixtureOfExperts {
         let shared_gate = is_gated.then(|| linear("shared_gate", 1, false));
         let (grouped, drawn) = match experts.routing.weights {
             // Sequential selection runs on the host.
-            RoutingWeights::AmongNear { .. } => {
-                let drawn = Dropout::new(sparse_mixer::THIRDS, DropoutSource::default())?;
-                (None, drawn)
-            }
+            RoutingWeights::AmongNear { .. } => (None, sparse_mixer::noise()?),
             _ => (GroupedExperts::of(&mut all)?, Dropout::none()),
         };
         Ok(Self {

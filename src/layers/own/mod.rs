@@ -1,4 +1,7 @@
-//! Layers of a single model family. Each family has a folder, which other layers call but whose parts they do not
-//! know.
+//! Layers of a single model family. Each family has a file or a folder. Other layers call it, but do not know its parts.
 
 pub(crate) mod gemma;
+pub(super) mod sparse_mixer;
+mod xielu;
+
+pub use xielu::Xielu;

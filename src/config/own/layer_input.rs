@@ -26,7 +26,7 @@ impl LayerInputConfig {
         Self { width, activation }
     }
 
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(in crate::config) fn validate(&self) -> Result<()> {
         size("the width of a per-layer input", self.width)
     }
 }
@@ -54,7 +54,7 @@ impl LayerInputTable {
         }
     }
 
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(in crate::config) fn validate(&self) -> Result<()> {
         size("the number of tokens with per-layer inputs", self.n_tokens)?;
         size("the width of the table for per-layer inputs", self.width)?;
         finite("the factor on per-layer inputs", self.scale)

@@ -75,7 +75,7 @@ impl Xielu {
     }
 
     /// Returns the parameters that have gradients.
-    pub(super) fn parameters(&self) -> [&Tensor; 2] {
+    pub(in crate::layers) fn parameters(&self) -> [&Tensor; 2] {
         [&self.positive, &self.negative]
     }
 
@@ -88,7 +88,7 @@ impl Xielu {
         }
     }
 
-    pub(super) fn apply(&self, x: &Value) -> Result<Value> {
+    pub(in crate::layers) fn apply(&self, x: &Value) -> Result<Value> {
         x.xielu(self.numbers())
     }
 }

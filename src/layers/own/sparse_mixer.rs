@@ -3,17 +3,22 @@
 use candle_core::{Device, Result, Tensor};
 
 use crate::config::RoutingConfig;
-use crate::layers::Dropout;
 use crate::layers::routing::{among_near, best};
+use crate::layers::{Dropout, DropoutSource};
 use crate::ops::{ExpertColumns, SoftmaxInput, Value, uploaded};
 
 /// The share of sampled experts, other than the best, whose weight counts as a third: Heun's method.
-pub(super) const THIRDS: f64 = 0.75;
+const THIRDS: f64 = 0.75;
 /// One third, with transformers' digits.
 const THIRD: f64 = 0.3333;
 
+/// Returns the source of random numbers for training.
+pub(in crate::layers) fn noise() -> Result<Dropout> {
+    Dropout::new(THIRDS, DropoutSource::default())
+}
+
 /// Routing by [`RoutingWeights::AmongNear`](crate::config::RoutingWeights::AmongNear).
-pub(super) struct SparseMixer<'a> {
+pub(in crate::layers) struct SparseMixer<'a> {
     pub routing: &'a RoutingConfig,
     pub tolerance: f64,
     /// The random numbers for training. The dropout's masks select the experts that count in full.

@@ -19,18 +19,18 @@ use crate::error::{Error, Result};
 pub struct AltUpConfig {
     /// The stream count. Streams are concatenated: rows have `n_streams · d_model` columns.
     pub n_streams: usize,
-    /// The index of the active stream.
+    /// The active stream's index.
     pub active: usize,
 }
 
 impl AltUpConfig {
-    /// Returns `n_streams` streams, of which stream `active` passes through the block.
+    /// Returns a configuration with `n_streams` streams. Only stream `active` passes through the block.
     #[must_use]
     pub fn new(n_streams: usize, active: usize) -> Self {
         Self { n_streams, active }
     }
 
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(in crate::config) fn validate(&self) -> Result<()> {
         size("the number of streams", self.n_streams)?;
         if self.n_streams == 1 {
             let reason = "altup has one stream; expected at least 2, or no altup";

@@ -35,7 +35,7 @@ impl Default for XieluConfig {
 }
 
 impl XieluConfig {
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(in crate::config) fn validate(&self) -> Result<()> {
         positive("xIELU's positive", self.positive)?;
         positive(
             "xIELU's negative less its slope",
