@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
@@ -91,6 +92,11 @@ impl<'c> Loader<'c> {
             parameters: parameters.map(|parameters| Arc::new(Mutex::new(parameters))),
             rank: None,
         })
+    }
+
+    /// Returns the checkpoint's path.
+    pub(crate) fn path(&self) -> &Path {
+        self.checkpoint.files.path()
     }
 
     /// Freezes the parameters whose role matches one of the patterns (`*` stands for any text). They are loaded as plain

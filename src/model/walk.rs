@@ -41,10 +41,17 @@ impl Model {
         config(&self) -> &ModelConfig => &self.config;
         /// The embeddings, which compute the first block's input.
         embeddings(&self) -> &Embeddings => &self.embeddings;
+        /// The blocks, without embeddings, pooler and head.
+        stack(&self) -> &Stack => &self.stack;
         /// The device on which the model computes.
         device(&self) -> &Device => &self.device;
         /// The head's task, if the model has a head.
         task(&self) -> Option<HeadTask> => self.config.head.as_ref().map(|head| head.task);
+    }
+
+    /// Returns the blocks, to which [`Lora::attach`](crate::train::Lora::attach) adds adapters.
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        &mut self.stack
     }
 
     /// Makes all dropouts draw their masks from `source`.

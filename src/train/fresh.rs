@@ -9,9 +9,10 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use chacha20::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::checkpoint::Parameters;
+use crate::checkpoint::{Loader, Parameters};
 use crate::config::{Distribution, Initialization, StackConfig};
 use crate::device::{check_dtype, is_one};
+use crate::error::Error;
 use crate::layers::{Stack, torch_bound};
 
 /// The longest wavelength in a sinusoidal table, divided by 2π.
@@ -81,6 +82,51 @@ impl Fresh {
     /// Returns the variables created so far with their roles, in the order in which layers requested them.
     pub fn parameters(&self) -> Parameters {
         self.made().parameters.clone()
+    }
+
+    /// Copies a checkpoint's values into the variables created so far, and returns the roles of the variables that the
+    /// checkpoint lacks, which stay as they are. So a new head is trained on pretrained blocks:
+    ///
+    /// ```no_run
+    /// use candle_blocks::{Architecture, Checkpoint, candle_core::{DType, Device}, model::Model, train::Fresh};
+    /// // A copy of the pretrained model's config.json that names a class with a head, and the labels.
+    /// let architecture = Architecture::open("classifier/config.json")?;
+    /// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
+    /// let model = Model::new(architecture.model_config()?, fresh.var_builder())?;
+    /// let pretrained = Checkpoint::open("all-MiniLM-L6-v2")?;
+    /// let new = fresh.copy_from(&pretrained.loader(DType::F32, &Device::Cpu)?)?;
+    /// assert_eq!(new.len(), 2); // weight and bias of the head
+    /// // ... train `fresh.parameters()`, then:
+    /// architecture.save("trained", fresh.parameters(), &[])?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a parameter has another shape in the checkpoint, or the checkpoint has none of the variables.
+    pub fn copy_from(&self, loader: &Loader) -> crate::error::Result<Vec<String>> {
+        let (source, parameters) = (loader.var_builder(), self.parameters());
+        let (mut copied, mut lacking) = (Vec::new(), Vec::new());
+        for (role, variable) in parameters.iter() {
+            if !source.contains_tensor(role) {
+                lacking.push(role.clone());
+                continue;
+            }
+            let (shape, dtype) = (variable.shape(), variable.dtype());
+            let stored = source.get_with_hints_dtype(shape, role, Init::default(), dtype)?;
+            copied.push((variable, stored.to_device(variable.device())?));
+        }
+        if copied.is_empty() {
+            return Err(Error::InvalidConfig(format!(
+                "{} has none of the {} variables created so far; create the layers first, and copy from a checkpoint \
+                 with the same blocks",
+                loader.path().display(),
+                parameters.len()
+            )));
+        }
+        for (variable, stored) in &copied {
+            variable.set(stored)?;
+        }
+        Ok(lacking)
     }
 
     /// Returns the tensor for a layer; gradients reach the variable through it.

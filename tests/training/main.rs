@@ -43,6 +43,7 @@ mod kept_quantized;
 mod lora;
 mod lora_start;
 mod loss_curve;
+mod new_head;
 mod on_devices;
 mod optimization;
 mod peft;
