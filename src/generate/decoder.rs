@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Error, Result, Tensor, bail};
+use candle_core::{DType, Error, Result, Tensor, bail};
 
 use crate::config::{EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
 use crate::model::{Encoded, Model, ModelCache, ModelInput};
@@ -43,6 +43,18 @@ pub trait Decoder {
     /// Forgets all tokens.
     fn forget(&mut self);
 
+    /// Prepares to compute `sequence` as the only sequence of the batch: keeps the first tokens that it shares with the
+    /// earlier ones, except its last token, and forgets the others. Returns the number of kept tokens; 0 unless the decoder
+    /// keeps any.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    fn keep_prefix(&mut self, sequence: &[u32]) -> Result<usize> {
+        let _ = sequence;
+        self.forget();
+        Ok(0)
+    }
+
     /// Returns the model's maximum number of positions, if it has one.
     fn max_positions(&self) -> Option<usize> {
         None
@@ -62,6 +74,8 @@ pub struct CausalDecoder {
     model: Arc<Model>,
     cache: ModelCache,
     encoded: Option<Encoded>,
+    /// The tokens in the cache, if the batch is one sequence without padding.
+    tokens: Vec<u32>,
     /// If sequences are copied: the index of the encoder's sequence to which each one attends.
     copied: Option<Vec<usize>>,
 }
@@ -74,6 +88,7 @@ impl CausalDecoder {
             cache: model.new_cache(),
             model,
             encoded: None,
+            tokens: Vec::new(),
             copied: None,
         }
     }
@@ -85,6 +100,13 @@ impl CausalDecoder {
     }
 }
 
+impl CausalDecoder {
+    /// Returns whether the cache can serve another sequence of this model.
+    pub(super) fn can_continue(&self, model: &Arc<Model>) -> bool {
+        Arc::ptr_eq(&self.model, model) && self.encoded.is_none() && self.copied.is_none()
+    }
+}
+
 impl Decoder for CausalDecoder {
     fn next_logits(&mut self, new: &ModelInput) -> Result<Tensor> {
         if let (Some(copied), Some(ids)) = (&mut self.copied, &new.input_ids)
@@ -92,14 +114,21 @@ impl Decoder for CausalDecoder {
         {
             copied.extend(0..ids.dim(0)?);
         }
-        match &self.encoded {
-            Some(encoded) => {
-                let new = new.clone();
-                let new = new.with_encoder_output(&encoded.hidden_states, encoded.mask.as_ref());
-                self.model.next_logits(&new, &mut self.cache)
+        let Some(encoded) = &self.encoded else {
+            let is_whole = self.tokens.len() == self.cache.seen();
+            let logits = self.model.next_logits(new, &mut self.cache)?;
+            match &new.input_ids {
+                Some(ids) if is_whole && ids.dim(0)? == 1 && new.attention_mask.is_none() => {
+                    let ids = ids.to_dtype(DType::U32)?.flatten_all()?;
+                    self.tokens.extend(ids.to_vec1::<u32>()?);
+                }
+                _ => self.tokens.clear(),
             }
-            None => self.model.next_logits(new, &mut self.cache),
-        }
+            return Ok(logits);
+        };
+        let new = new.clone();
+        let new = new.with_encoder_output(&encoded.hidden_states, encoded.mask.as_ref());
+        self.model.next_logits(&new, &mut self.cache)
     }
 
     fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
@@ -137,7 +166,25 @@ impl Decoder for CausalDecoder {
         }
     }
 
+    fn keep_prefix(&mut self, sequence: &[u32]) -> Result<usize> {
+        let pairs = self.tokens.iter().zip(sequence);
+        let shared = pairs.take_while(|(known, token)| known == token).count();
+        let shared = shared.min(sequence.len().saturating_sub(1));
+        let has_one_rotation = |longest| self.tokens.len().max(sequence.len()) <= longest;
+        let is_valid = match rotation_changes_after(self.model.config()) {
+            Some(longest) => has_one_rotation(longest),
+            None => true,
+        };
+        if shared > 0 && is_valid && self.cache.truncate(shared).is_ok() {
+            self.tokens.truncate(shared);
+            return Ok(shared);
+        }
+        self.forget();
+        Ok(0)
+    }
+
     fn forget(&mut self) {
+        self.tokens.clear();
         self.cache = match self.copied {
             Some(_) => self.model.new_cache().copying(),
             None => self.model.new_cache(),
@@ -175,16 +222,31 @@ pub fn max_positions(model: &Model) -> Option<usize> {
 
 /// Returns the number of positions up to which LongRoPE uses its short factors.
 fn short_positions(config: &ModelConfig) -> usize {
-    let of = |position: &Position| match position {
-        Position::Rotary(rotary) => match rotary.scaling {
-            RotaryScaling::LongRope {
-                original_positions, ..
-            } => Some(original_positions),
-            _ => None,
-        },
+    let of = |scaling: &RotaryScaling| match *scaling {
+        RotaryScaling::LongRope {
+            original_positions, ..
+        } => Some(original_positions),
         _ => None,
     };
-    let mut blocks = config.stack.blocks.iter();
-    let short = blocks.find_map(|block| of(&block.attention.position));
-    short.unwrap_or(usize::MAX)
+    scalings(config).find_map(of).unwrap_or(usize::MAX)
+}
+
+/// Returns the length beyond which rotary angles depend on the length of the sequence, if they do.
+fn rotation_changes_after(config: &ModelConfig) -> Option<usize> {
+    let of = |scaling: &RotaryScaling| match *scaling {
+        RotaryScaling::DynamicNtk { max_positions, .. } => Some(max_positions),
+        RotaryScaling::LongRope {
+            original_positions, ..
+        } => Some(original_positions),
+        _ => None,
+    };
+    scalings(config).filter_map(of).min()
+}
+
+fn scalings(config: &ModelConfig) -> impl Iterator<Item = &RotaryScaling> {
+    let blocks = config.stack.blocks.iter();
+    blocks.filter_map(|block| match &block.attention.position {
+        Position::Rotary(rotary) => Some(&rotary.scaling),
+        _ => None,
+    })
 }

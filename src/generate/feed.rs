@@ -27,6 +27,10 @@ impl<D: Decoder> Feed<D> {
         }
     }
 
+    pub fn into_decoder(self) -> D {
+        self.decoder
+    }
+
     pub fn decoder(&mut self) -> &mut D {
         &mut self.decoder
     }
@@ -52,8 +56,15 @@ impl<D: Decoder> Feed<D> {
             self.decoder.keep_sequences(parents)?;
         }
         let input = if is_first || is_long != self.is_long {
-            self.decoder.forget();
-            let input = left_padded(sequences)?;
+            let n_kept = match sequences {
+                [only] if is_first => self.decoder.keep_prefix(only)?,
+                _ => {
+                    self.decoder.forget();
+                    0
+                }
+            };
+            let new = sequences.iter().map(|tokens| &tokens[n_kept..]);
+            let input = left_padded(&new.collect::<Vec<_>>())?;
             self.is_padded = input.attention_mask.is_some();
             input
         } else {

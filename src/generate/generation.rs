@@ -229,6 +229,11 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         self.sequences[index].finish.get_or_insert(Finish::Stopped);
     }
 
+    /// Returns the decoder, whose cache holds the tokens so far.
+    pub fn into_decoder(self) -> D {
+        self.feed.into_decoder()
+    }
+
     /// Returns the new tokens of each sequence.
     pub fn into_tokens(self) -> Vec<Vec<u32>> {
         let new = |sequence: Continued| sequence.tokens[self.lengths.prompt..].to_vec();

@@ -66,14 +66,29 @@ impl Generator {
         prompts: &[Vec<u32>],
         choose: C,
     ) -> Result<Generation<CausalDecoder, C>> {
+        self.start_after(None, prompts, choose)
+    }
+
+    /// Starts like [`Self::start`], and takes the keys and values of the first tokens that the prompt shares with an
+    /// `earlier` generation from its cache: the next turn of a chat computes only what is new. The results have the same
+    /// bits, except that MPT's position biases may round in another way.
+    ///
+    /// Everything is computed anew for several prompts, after a beam search, and where the keys and values are not valid
+    /// any more: a sliding window has dropped them, or the rotary angles depend on the length.
+    ///
+    /// # Errors
+    /// The errors of [`Self::start`].
+    pub fn start_after<C: Choose>(
+        &self,
+        earlier: Option<Generation<CausalDecoder, C>>,
+        prompts: &[Vec<u32>],
+        choose: C,
+    ) -> Result<Generation<CausalDecoder, C>> {
         self.check_tokens(prompts)?;
-        let options = self.options.clone();
-        self.begin(
-            CausalDecoder::new(self.model.clone()),
-            prompts,
-            choose,
-            options,
-        )
+        let earlier = earlier.map(Generation::into_decoder);
+        let decoder = earlier.filter(|decoder| decoder.can_continue(&self.model));
+        let decoder = decoder.unwrap_or_else(|| CausalDecoder::new(self.model.clone()));
+        self.begin(decoder, prompts, choose, self.options.clone())
     }
 
     fn begin<C: Choose>(

@@ -1,6 +1,6 @@
 //! A model's key/value cache.
 
-use candle_core::Result;
+use candle_core::{Result, bail};
 
 use crate::layers::KvCache;
 
@@ -32,6 +32,23 @@ impl ModelCache {
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         self.keys_and_values.keep_sequences(sequences)?;
         self.take_counts(sequences);
+        Ok(())
+    }
+
+    /// Removes all but the first `seen` positions, for example those that two prompts share.
+    ///
+    /// # Errors
+    /// If a sliding window has dropped positions that would be needed again, or the model did not count a token as a
+    /// position. The cache is then unchanged.
+    pub fn truncate(&mut self, seen: usize) -> Result<()> {
+        if self.counted.iter().any(|&n| n as usize != self.seen()) {
+            bail!(
+                "the cache cannot go back to {seen} positions: some tokens, such as padding, were not counted"
+            );
+        }
+        self.keys_and_values.truncate(seen)?;
+        let counted = self.counted.iter().map(|&n| n.min(seen as u32));
+        self.counted = counted.collect();
         Ok(())
     }
 

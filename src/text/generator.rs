@@ -156,6 +156,35 @@ impl TextGenerator {
     /// # Errors
     /// The errors of [`Generator::start`].
     pub fn start<C: Choose>(&self, prompt: &Prompt, choose: C) -> Result<TextGeneration<C>> {
+        self.start_after(None, prompt, choose)
+    }
+
+    /// Starts like [`Self::start`], and takes the keys and values of the tokens that the prompt shares with an `earlier`
+    /// generation from its cache ([`Generator::start_after`]): the next turn of a chat computes only what is new.
+    ///
+    /// ```no_run
+    /// use candle_blocks::generate::Sampler;
+    /// use candle_blocks::text::{Message, TextGenerator};
+    /// let generator = TextGenerator::open("Qwen2.5-0.5B-Instruct")?;
+    /// let (mut messages, mut earlier) = (Vec::new(), None);
+    /// for question in ["Why is the sky blue?", "And at night?"] {
+    ///     messages.push(Message::user(question));
+    ///     let mut turn = generator.start_after(earlier, &generator.chat(&messages)?, Sampler::greedy())?;
+    ///     let answer = turn.by_ref().collect::<Result<String, _>>()?;
+    ///     messages.push(Message::assistant(answer));
+    ///     earlier = Some(turn);
+    /// }
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Generator::start`].
+    pub fn start_after<C: Choose>(
+        &self,
+        earlier: Option<TextGeneration<C>>,
+        prompt: &Prompt,
+        choose: C,
+    ) -> Result<TextGeneration<C>> {
         let mut generator = self.generator.clone();
         let strings = &self.options().stop_strings;
         if !strings.is_empty() {
@@ -164,7 +193,11 @@ impl TextGenerator {
         }
         Ok(TextGeneration {
             tokenizer: self.tokenizer.clone(),
-            generation: generator.start(std::slice::from_ref(&prompt.ids), choose)?,
+            generation: generator.start_after(
+                earlier.map(|earlier| earlier.generation),
+                std::slice::from_ref(&prompt.ids),
+                choose,
+            )?,
             pieces: TextPieces::behind(&self.tokenizer, &prompt.ids)?,
             stop: StopText::new(&self.stop_strings),
             n_read: 0,

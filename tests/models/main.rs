@@ -40,6 +40,7 @@ mod report;
 mod sampling;
 mod saved;
 mod shared_words;
+mod turns;
 mod two_towers;
 mod variants;
 mod vision;

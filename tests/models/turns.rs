@@ -1,0 +1,190 @@
+//! The next turn of a conversation takes the keys and values that it shares with the earlier one, and changes no bit.
+
+use candle_blocks::candle_core::{DType, Device, Result, Tensor, safetensors};
+use candle_blocks::generate::{
+    CausalDecoder, Decoder, Generation, GenerationOptions, Generator, Sampler, prompts,
+};
+use candle_blocks::model::{Model, ModelInput};
+use candle_blocks::{Checkpoint, Precision};
+
+use crate::numbers::bits;
+use crate::weights::{is_present, weights};
+use crate::whole::wholes;
+
+const N_NEW: usize = 4;
+
+/// A decoder that counts the tokens that it computes.
+struct Counting {
+    decoder: CausalDecoder,
+    computed: usize,
+}
+
+impl Decoder for Counting {
+    fn next_logits(&mut self, new: &ModelInput) -> Result<Tensor> {
+        self.computed += new.input_ids.as_ref().map_or(0, Tensor::elem_count);
+        self.decoder.next_logits(new)
+    }
+
+    fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        self.decoder.keep_sequences(sequences)
+    }
+
+    fn forget(&mut self) {
+        self.decoder.forget();
+    }
+
+    fn keep_prefix(&mut self, sequence: &[u32]) -> Result<usize> {
+        self.decoder.keep_prefix(sequence)
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        self.decoder.max_positions()
+    }
+
+    fn renewed_after(&self) -> usize {
+        self.decoder.renewed_after()
+    }
+}
+
+/// Continues a prompt; returns the decoder, the number of computed tokens, the new tokens and the bits of all logits.
+fn continued(decoder: CausalDecoder, prompt: &[u32]) -> (CausalDecoder, usize, Vec<u32>, Vec<u64>) {
+    let counting = Counting {
+        decoder,
+        computed: 0,
+    };
+    let mut seen = Vec::new();
+    let choose = |logits: &Tensor| {
+        seen.extend(bits(logits));
+        logits.argmax(1)?.to_vec1::<u32>()
+    };
+    let options = GenerationOptions::default().with_max_new_tokens(N_NEW);
+    let mut generation = Generation::new(counting, &[prompt.to_vec()], choose, options).unwrap();
+    for step in &mut generation {
+        step.unwrap();
+    }
+    let tokens = generation.tokens(0).to_vec();
+    let Counting { decoder, computed } = generation.into_decoder();
+    (decoder, computed, tokens, seen)
+}
+
+fn near(ours: &[u64], theirs: &[u64]) -> bool {
+    let pairs = ours.iter().zip(theirs);
+    let differ = |(&a, &b): (&u64, &u64)| (f64::from_bits(a) - f64::from_bits(b)).abs() > 1e-6;
+    !pairs.into_iter().any(differ)
+}
+
+/// Compares the turns of a conversation with generations that start anew; returns whether a turn kept a prefix.
+fn keeps(name: &str, model: &Model, first: &[u32]) -> bool {
+    let new = || CausalDecoder::new(model);
+    let (mut decoder, _, answer, _) = continued(new(), first);
+    let mut turn = [first, &answer].concat();
+    let known = turn.len() - 1;
+    let mut has_kept = false;
+    // A longer prompt, the same again, one that differs in its last tokens, and a beginning of it.
+    turn.extend([1, 2]);
+    let longer = turn.clone();
+    let mut other = longer.clone();
+    other.truncate(first.len());
+    other.push(3);
+    for (prompt, most) in [
+        (&longer[..], longer.len() - known),
+        (&longer, 1),
+        (&other, 1),
+        (&other[..first.len() - 1], 1),
+    ] {
+        let (_, anew, tokens, expected) = continued(new(), prompt);
+        let computed;
+        let (ours, seen);
+        (decoder, computed, ours, seen) = continued(decoder, prompt);
+        assert_eq!(ours, tokens, "{name}: {prompt:?}");
+        // MPT's position biases count from the last key, so that rounding depends on the number of keys.
+        match name.contains("mpt") {
+            true => assert!(near(&seen, &expected), "{name}: {prompt:?}"),
+            false => assert_eq!(seen, expected, "{name}: {prompt:?}"),
+        }
+        let is_kept = computed == most + N_NEW - 1;
+        assert!(
+            is_kept || computed == anew,
+            "{name}: {computed} for {prompt:?}"
+        );
+        has_kept |= is_kept;
+    }
+    has_kept
+}
+
+#[test]
+fn turns_have_the_bits_of_generations_that_start_anew() {
+    let (mut kept, mut renewed) = (0, Vec::new());
+    for whole in wholes() {
+        let path = weights(&whole.name).join("whole.safetensors");
+        let tensors = safetensors::load(path, &Device::Cpu).unwrap();
+        let has = |name: &str| tensors.contains_key(name);
+        let is_decoder =
+            has("tokens") && !has("decoder_input_ids") && !has("encoder_hidden_states");
+        let (Some(ids), true) = (tensors.get("input_ids"), is_decoder) else {
+            continue;
+        };
+        let Ok(prompts) = prompts(ids, tensors.get("attention_mask")) else {
+            continue;
+        };
+        let checkpoint = Checkpoint::open(weights(&whole.name)).unwrap();
+        let plain = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+        let packed = checkpoint.packed_model(Precision::F32).unwrap();
+        let prompt = prompts.iter().max_by_key(|prompt| prompt.len()).unwrap();
+        let has_kept = keeps(&whole.name, &plain, prompt);
+        assert_eq!(
+            keeps(&whole.name, &packed, prompt),
+            has_kept,
+            "{}",
+            whole.name
+        );
+        match has_kept {
+            true => kept += 1,
+            false => renewed.push(whole.name),
+        }
+    }
+    println!("{kept} kept a prefix, {renewed:?} start anew");
+    assert!(kept > 8 * renewed.len(), "{kept}, {renewed:?}");
+}
+
+#[test]
+fn a_generator_continues_its_own_generations_only() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
+    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let options = || GenerationOptions::default().with_max_new_tokens(3);
+    let generator = Generator::new(&model, options()).unwrap();
+    let prompt = vec![3u32, 1, 4, 1, 5];
+    let run = |mut generation: Generation<CausalDecoder, Sampler>| {
+        for step in &mut generation {
+            step.unwrap();
+        }
+        generation
+    };
+    let first = run(generator
+        .start(std::slice::from_ref(&prompt), Sampler::greedy())
+        .unwrap());
+    let mut longer = [&prompt[..], first.tokens(0)].concat();
+    longer.push(7);
+    let anew = run(generator
+        .start(&[longer.clone()], Sampler::greedy())
+        .unwrap());
+    let after = generator.start_after(Some(first), &[longer.clone()], Sampler::greedy());
+    let after = run(after.unwrap());
+    assert_eq!(after.tokens(0), anew.tokens(0));
+    // Of another model's, nothing is taken; nor for several prompts.
+    let other = Generator::new(model.clone(), options()).unwrap();
+    let two = [longer.clone(), prompt];
+    let expected = run(other.start(&two, Sampler::greedy()).unwrap());
+    let ours = run(other
+        .start_after(Some(after), &two, Sampler::greedy())
+        .unwrap());
+    let again = run(other
+        .start_after(Some(ours), &two, Sampler::greedy())
+        .unwrap());
+    for i in 0..2 {
+        assert_eq!(again.tokens(i), expected.tokens(i));
+    }
+}
