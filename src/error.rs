@@ -4,7 +4,7 @@
 //! Layers return [`candle_core::Result`], like other candle code; functions that read
 //! files or configurations return [`Result`]. `?` converts in both directions.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 pub(crate) mod escape;
@@ -19,7 +19,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Errors in a user's files, configuration or input. The message names the expected value, the value found, and the
 /// cure.
-#[derive(Debug)]
+///
+/// `Debug` prints the same message, which `main() -> Result<()>` and `unwrap` show.
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused to read or write a path.
@@ -289,6 +290,12 @@ impl Error {
 impl std::error::Error for Error {}
 
 /// Takes out the error of this crate that `?` put into candle's; any other is [`Error::Candle`].
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
         match error {

@@ -17,6 +17,7 @@ const FILES: [&str; 5] = [
 /// Selects between a GGUF file's own tokenizer, chat template and end-of-text tokens and the files beside it:
 /// `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` and `generation_config.json`. Settings that the GGUF
 /// file lacks always come from the files beside it. Has no effect on safetensors.
+/// Pass it to [`CheckpointOptions::beside`](crate::CheckpointOptions::beside).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Beside {
     /// The GGUF file's own settings are used.

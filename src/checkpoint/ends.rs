@@ -11,7 +11,7 @@ use crate::checkpoint::tied::{Copies, add_copies};
 use crate::config::{
     AttentionConfig, HeadConfig, HeadTask, ModelConfig, OutputWeight, StackConfig, TokenSelection,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, listed};
 use crate::layers::EmbeddingsAndHead;
 
 /// The suffix of a transformers class name after the model's name, and the task of that class's head.
@@ -75,17 +75,23 @@ impl Ends {
             names: (family.new_names)(json)?,
             ..Self::default()
         };
-        if !ends.add(&model, "embeddings", family, files, prefix)? {
+        if let Some(missing) = ends.add(&model, "embeddings", family, files, prefix)? {
+            let tried = missing.into_iter().flat_map(|missing| missing.tried);
             let reason = format!(
-                "{} contains blocks, but no embeddings; run the blocks on hidden_states",
-                files.path().display()
+                "{} contains blocks, but no embeddings{}; run the blocks on hidden_states, or name the embeddings in a \
+                 family's end_rules",
+                files.path().display(),
+                listed("looked for", &tried.collect::<Vec<_>>())
             );
             return Err(Error::InvalidConfig(reason));
         }
         ends.check_words(json, family, stack, files, prefix)?;
         if let Some(read) = family.pooler {
             let with_pooler = model.clone().with_pooler(read(json, stack)?);
-            if ends.add(&with_pooler, "pooler", family, files, prefix)? {
+            if ends
+                .add(&with_pooler, "pooler", family, files, prefix)?
+                .is_none()
+            {
                 model = with_pooler;
             }
         }
@@ -117,7 +123,10 @@ impl Ends {
                 }
             }
             let with_head = model.clone().with_head(HeadConfig { task, readout });
-            if ends.add(&with_head, &task.to_string(), family, files, prefix)? {
+            if ends
+                .add(&with_head, &task.to_string(), family, files, prefix)?
+                .is_none()
+            {
                 model = with_head;
                 break;
             }
@@ -159,6 +168,7 @@ impl Ends {
     }
 
     /// Adds the parameters of one part, if the files contain any of them or the part has no parameters of its own.
+    /// Otherwise, returns the missing parameters.
     fn add(
         &mut self,
         model: &ModelConfig,
@@ -166,17 +176,17 @@ impl Ends {
         family: &Family,
         files: &TensorFiles,
         prefix: &str,
-    ) -> Result<bool> {
+    ) -> Result<Option<Vec<Missing>>> {
         let build = |vb: VarBuilder| EmbeddingsAndHead::new(model, vb).map(drop);
         let family = (family, &model.stack, prefix);
         let attention = attention_of_pooler(model);
         let (sources, missing) = of_part(part, family, files, (self.names, attention), build)?;
-        let is_there = missing.is_empty() || !sources.is_empty();
-        if is_there {
-            self.sources.extend(sources);
-            self.missing.extend(missing);
+        if !missing.is_empty() && sources.is_empty() {
+            return Ok(Some(missing));
         }
-        Ok(is_there)
+        self.sources.extend(sources);
+        self.missing.extend(missing);
+        Ok(None)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::config::{
 use crate::error::{Result, listed};
 
 /// All keys of a table.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "name",
     "part",
     "like",
@@ -26,6 +26,7 @@ const KEYS: [&str; 10] = [
     "block",
     "block_rules",
     "stack_rules",
+    "end_rules",
     "ignored",
     "outside",
     "config",
@@ -64,9 +65,9 @@ impl Family {
     #[doc = include_str!("../../examples/smollm3.json")]
     /// ```
     ///
-    /// `like` names the known family by its `model_type` (with `part` where it has several stacks). Then `block_rules` and
-    /// `stack_rules` replace its rules for the same roles and add others, `ignored` and `outside` add patterns, and
-    /// `prefixes` and `block` replace its own. Without `like`, a table has everything:
+    /// `like` names the known family by its `model_type` (with `part` where it has several stacks). Then `block_rules`,
+    /// `stack_rules` and `end_rules` (embeddings, pooler and head) replace its rules for the same roles and add others,
+    /// `ignored` and `outside` add patterns, and `prefixes` and `block` replace its own. Without `like`, a table has everything:
     ///
     /// ```json
     #[doc = include_str!("../../examples/family.json")]
@@ -151,9 +152,16 @@ impl Family {
             return Err(json.error(&["block_rules"], reason));
         }
         let stack_rules = rules(json, "stack_rules", &roles(|family| &family.stack_rules))?;
+        let end_rules = rules(json, "end_rules", &roles(|family| &family.end_rules))?;
+        if !end_rules.is_empty() && is_whole {
+            let reason =
+                "names embeddings and heads, which only a table with `like` describes; add like";
+            return Err(json.error(&["end_rules"], reason));
+        }
         let mut family = family
             .replace_block_rules(block_rules)
-            .replace_stack_rules(stack_rules);
+            .replace_stack_rules(stack_rules)
+            .replace_end_rules(end_rules);
         family
             .ignored
             .extend(json.texts(&["ignored"])?.unwrap_or_default());

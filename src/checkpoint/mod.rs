@@ -336,6 +336,7 @@ impl Checkpoint {
     /// embeddings.
     pub fn model_config(&self) -> Result<&ModelConfig> {
         let reason = || match &self.plan.no_model {
+            Some(Error::InvalidConfig(reason)) => reason.clone(),
             Some(error) => error.to_string(),
             None => "there is no config.json".to_string(),
         };

@@ -245,6 +245,12 @@ impl Family {
         self
     }
 
+    /// Adds rules for embeddings, pooler and head, and removes all other rules for the same roles.
+    pub fn replace_end_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        replace(&mut self.end_rules, rules);
+        self
+    }
+
     /// Adds rules for embeddings, pooler and head.
     pub fn end_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.end_rules.extend(rules);

@@ -69,6 +69,7 @@ pub struct TokenEmbeddingsConfig {
 
 /// Embeddings at mask tokens become 0, like in dropout, and all others are scaled by `(1 - usual) / (1 - share)`,
 /// where `share` is the share of mask tokens in the sequence.
+/// Set it in [`TokenEmbeddingsConfig::token_dropout`](crate::config::TokenEmbeddingsConfig::token_dropout).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TokenDropout {
@@ -105,7 +106,7 @@ impl EmbeddingProjection {
     }
 }
 
-/// The input for an [`EmbeddingProjection`].
+/// The input for an [`EmbeddingProjection`]. Set it in [`EmbeddingProjection::of`](crate::config::EmbeddingProjection::of).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Projected {
@@ -226,6 +227,7 @@ impl TokenEmbeddingsConfig {
 }
 
 /// Embeddings for an audio log-mel spectrum: two convolutions over time, each with a GELU, and positions (Whisper).
+/// Set it in [`EmbeddingsConfig::Spectrum`](crate::config::EmbeddingsConfig::Spectrum).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SpectrumEmbeddingsConfig {

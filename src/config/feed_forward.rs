@@ -178,6 +178,7 @@ impl SharedExpertConfig {
 
 /// The configuration of a mixture of experts in place of a single feed-forward (Shazeer et al. 2017,
 /// <https://arxiv.org/abs/1701.06538>). Each expert has the feed-forward's sizes.
+/// Set it in [`FeedForwardConfig::experts`](crate::FeedForwardConfig::experts).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]

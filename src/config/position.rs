@@ -133,6 +133,7 @@ impl RotaryConfig {
 
 /// The scaling of rotary frequencies for longer contexts, as in transformers' `ROPE_INIT_FUNCTIONS`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_rope_utils.py>).
+/// Set it in [`RotaryConfig::scaling`](crate::RotaryConfig::scaling).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

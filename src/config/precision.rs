@@ -55,7 +55,7 @@ impl Precision {
 }
 
 /// The number of consecutive weights for an output that share a scale and a minimum. Larger groups take less memory,
-/// smaller groups have smaller errors.
+/// smaller groups have smaller errors. Set it in [`Precision::Int4`](crate::Precision::Int4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "usize", into = "usize")]
 #[non_exhaustive]

@@ -8,7 +8,7 @@ use super::{
 use crate::error::{Error, Result};
 
 /// A pooler or a head: selects positions in the blocks' output, and applies an optional layer and an optional linear
-/// map to the output.
+/// map to the output. Set it in [`ModelConfig::pooler`](crate::config::ModelConfig::pooler).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -73,7 +73,7 @@ pub enum TokenSelection {
 }
 
 /// The configuration of attention pooling: a learned query attends to all positions. The result `x` becomes `x +
-/// feed_forward(norm(x))`.
+/// feed_forward(norm(x))`. Set it in [`TokenSelection::Attended`](crate::config::TokenSelection::Attended).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AttentionPoolConfig {
@@ -115,7 +115,7 @@ pub struct TransformConfig {
     pub norm: Option<NormConfig>,
 }
 
-/// The linear layer in a [`TransformConfig`].
+/// The linear layer in a [`TransformConfig`]. Set it in [`TransformConfig::linear`](crate::config::TransformConfig::linear).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TransformLinear {

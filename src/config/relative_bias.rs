@@ -20,6 +20,7 @@ pub enum RelativeBiasSpan {
 
 /// The configuration of a learned relative position bias: a value for each head and bucket of distances (Raffel et
 /// al. 2019, <https://arxiv.org/abs/1910.10683>).
+/// Set it in [`StackConfig::relative_bias`](crate::StackConfig::relative_bias).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RelativeBiasConfig {

@@ -81,6 +81,8 @@ impl TokenAxes {
 /// transformers' `DINOv3ViTRopePositionEmbedding` and `Qwen2VLVisionRotaryEmbedding`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov3_vit/modeling_dinov3_vit.py>
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_vl/modeling_qwen2_vl.py>
+///
+/// Set it in [`RotaryAxes::Patches`](crate::config::RotaryAxes::Patches).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PatchAxes {

@@ -21,6 +21,7 @@ pub enum TemperatureBy {
 /// beta·ln(1 + ⌊(p + offset) / interval⌋)`, so that attention does not flatten over long contexts (Nakanishi 2025,
 /// <https://arxiv.org/abs/2501.19399>). transformers' `get_llama_4_attn_scale`:
 /// <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ministral3/modeling_ministral3.py>.
+/// Set it in [`AttentionConfig::temperature`](crate::AttentionConfig::temperature).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PositionTemperature {

@@ -1,6 +1,7 @@
 //! Error messages.
 
-use std::fmt;
+use std::path::{Component, Path};
+use std::{fmt, io};
 
 use super::{Error, escape::Escaped};
 
@@ -20,7 +21,18 @@ impl fmt::Display for PlainMessage<'_> {
                 path,
                 action,
                 cause,
-            } => write!(f, "{}: cannot {action}: {cause}", path.display()),
+            } => {
+                write!(f, "{}: cannot {action}: {cause}", path.display())?;
+                match cause.kind() == io::ErrorKind::NotFound && is_like_a_repository(path) {
+                    true => write!(
+                        f,
+                        "; `--hub {0}` or `Checkpoint::from_hub` (feature hub) downloads a model of the Hugging Face \
+                         Hub, as does `hf download {0} --local-dir DIR`",
+                        path.display()
+                    ),
+                    false => Ok(()),
+                }
+            }
             Error::OutOfMemory {
                 path,
                 needed,
@@ -188,6 +200,30 @@ pub(crate) fn listed(what: &str, names: &[String]) -> String {
         [] => String::new(),
         names => format!("; {what} {}", names.join(", ")),
     }
+}
+
+/// Returns whether a missing path looks like a repository's name: two names, the first not a folder and the second not a
+/// file.
+fn is_like_a_repository(path: &Path) -> bool {
+    const FILES: [&str; 9] = [
+        "bin",
+        "gguf",
+        "json",
+        "npy",
+        "npz",
+        "pt",
+        "pth",
+        "safetensors",
+        "txt",
+    ];
+    let names: Vec<Component> = path.components().collect();
+    let [Component::Normal(owner), Component::Normal(_)] = names[..] else {
+        return false;
+    };
+    let is_file = path
+        .extension()
+        .is_some_and(|e| FILES.iter().any(|file| e == *file));
+    !is_file && !Path::new(owner).exists()
 }
 
 /// Returns candle's message without the backtrace that it carries if `RUST_BACKTRACE` is set.

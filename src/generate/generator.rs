@@ -32,11 +32,11 @@ impl Generator {
                     stop_strings: None,
                 });
             }
-            Some(task) => format!("its head has the task {task}"),
-            None => "it has no head".to_string(),
+            Some(task) => format!(": its head has the task {task}"),
+            None => String::new(),
         };
         Err(Error::InvalidConfig(format!(
-            "the model has no language modeling head: {found}; open the checkpoint of a causal \
+            "the model has no language modeling head{found}; open the checkpoint of a causal \
              language model, whose `architectures` in config.json names a `..ForCausalLM` or \
              `..LMHeadModel`, and whose file contains the head's weight unless \
              `tie_word_embeddings` is true"

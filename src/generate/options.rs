@@ -6,7 +6,7 @@ use crate::config::{getters, setters};
 use crate::error::Result;
 
 /// The deterministic part of transformers' `GenerationConfig`: when generation ends, changes to the next token's logits, and
-/// beam search. Each field names its key.
+/// beam search. Each field names its key. Pass it to [`Generator::new`](crate::generate::Generator::new).
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct GenerationOptions {

@@ -10,7 +10,7 @@ use crate::config::{getters, setters};
 use crate::error::Error;
 
 /// Settings for sampling the next token. They are applied in the order of transformers' `generate`, which is also the order
-/// of the fields.
+/// of the fields. Pass them to [`Sampler::new`](crate::generate::Sampler::new).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct Sampling {
@@ -102,7 +102,7 @@ impl Sampling {
     }
 }
 
-/// Selects tokens by [`Sampling`] settings.
+/// Selects tokens by [`Sampling`] settings. Pass it to [`Generator::start`](crate::generate::Generator::start).
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     sampling: Sampling,

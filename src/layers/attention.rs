@@ -22,7 +22,7 @@ use disentangled::PositionLinears;
 pub use latent::LatentProjections;
 pub(crate) use query_key_norm::QueryKeyNorms;
 
-/// The input projections of an [`Attention`].
+/// The input projections of an [`Attention`]. [`Attention::projections`](crate::Attention::projections) returns it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum QueryKeyValue {

@@ -5,7 +5,7 @@ use candle_core::{Result, bail};
 use crate::layers::KvCache;
 
 /// The key/value cache of a model. It also counts the tokens of each sequence, for models that count positions from
-/// the mask.
+/// the mask. [`Model::new_cache`](crate::model::Model::new_cache) returns it.
 #[derive(Clone, Debug)]
 pub struct ModelCache {
     pub(super) keys_and_values: KvCache,

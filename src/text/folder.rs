@@ -100,6 +100,13 @@ impl<'p> Folder<'p> {
             Some(head) => format!("its head has the task {}", head.task),
             None => "it has no head".to_string(),
         };
+        let path = checkpoint.files().path().display();
+        if checkpoint.missing_head()? == Some(HeadTask::SequenceClassification) {
+            return Err(Error::InvalidConfig(format!(
+                "{path} gives texts no labels: config.json names a class with a classification head, but the files lack \
+                 the head's weights; train them (`train::Fresh::copy_from`), or use a checkpoint that has them"
+            )));
+        }
         let class = "use a checkpoint whose `architectures` in config.json names a class that ends \
          with ForSequenceClassification";
         let cure = match &self.kind {
@@ -111,8 +118,7 @@ impl<'p> Folder<'p> {
             ),
         };
         Err(Error::InvalidConfig(format!(
-            "{} gives texts no labels: {found}; {cure}",
-            checkpoint.files().path().display()
+            "{path} gives texts no labels: {found}; {cure}"
         )))
     }
 

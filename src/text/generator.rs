@@ -216,6 +216,7 @@ impl TextGenerator {
 
 /// Text generation in progress: an iterator with a piece of text for each token. A piece is empty if the token completes no
 /// character, or may begin a stop string. With beam search, all text comes at the end. You can stop at any piece.
+/// [`TextGenerator::start`](crate::text::TextGenerator::start) returns it.
 #[derive(Debug)]
 pub struct TextGeneration<C> {
     tokenizer: Arc<Tokenizer>,

@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 ///
 /// Parsed and written with the names in its files: `cls`, `max`, `mean`, `mean_sqrt_len_tokens`, `weightedmean`,
 /// `lasttoken`.
+///
+/// Pass it to [`TextOptions::pooling`](crate::text::TextOptions::pooling).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pooling {
     /// The first token's vector (`[CLS]`).

@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 /// The text that is truncated in a pair with too many tokens: transformers' `TruncationStrategy`.
 ///
 /// A text without a second one is the first.
+///
+/// Pass it to [`TextOptions::truncation`](crate::text::TextOptions::truncation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TruncationStrategy {
     /// The longer text, and then both.

@@ -14,6 +14,7 @@ use crate::{
 };
 
 /// The hyperparameters for [`AdamW`], except the weight decay, which belongs to the groups.
+/// Pass them to [`AdamW::new`](crate::train::AdamW::new).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamWConfig {
     /// The learning rate.

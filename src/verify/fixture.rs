@@ -36,6 +36,7 @@ use super::names;
 use crate::error::{Error, Result};
 
 /// A run recorded by PyTorch, read into CPU tensors and validated.
+/// Pass it to [`Comparer::verify`](crate::verify::Comparer::verify).
 #[derive(Clone, Debug)]
 pub struct Fixture {
     path: PathBuf,

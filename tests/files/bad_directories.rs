@@ -19,7 +19,13 @@ fn a_path_that_does_not_exist_is_named() {
         let error = TensorFiles::open(&path).unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{error:?}");
         assert_says(&error, &[name, "cannot open"]);
+        assert!(!error.to_string().contains("--hub"), "{error}");
     }
+    let error = TensorFiles::open("sentence-transformers/all-MiniLM-L6-v2").unwrap_err();
+    let cure = "`--hub sentence-transformers/all-MiniLM-L6-v2` or `Checkpoint::from_hub`";
+    assert_says(&error, &["cannot open", cure]);
+    // `main() -> Result<()>` shows the message too.
+    assert_eq!(format!("{error:?}"), error.to_string());
 }
 
 #[test]

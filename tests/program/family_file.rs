@@ -5,12 +5,15 @@ use std::{fs, path::PathBuf};
 use candle_blocks::{
     Checkpoint, CheckpointOptions,
     candle_core::{DType, Device, Tensor},
-    checkpoint::scheme::Family,
+    checkpoint::{scheme::Family, write::write_safetensors},
+    model::{Model, ModelInput},
 };
 use serde_json::{Value, json};
 
 use crate::{
+    message::message,
     numbers::bits,
+    said::assert_says,
     scratch::{Scratch, load},
     weights::weights,
 };
@@ -143,4 +146,73 @@ fn faults_in_a_table_are_named_with_their_key() {
         assert!(text.starts_with(&path.display().to_string()), "{text}");
         assert!(text.contains(words), "no {words:?} in {text}");
     }
+}
+
+#[test]
+fn renamed_embeddings_are_read_by_end_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(
+        weights("tiny-bert/config.json"),
+        folder.path().join("config.json"),
+    )
+    .unwrap();
+    let mut tensors = load(&weights("tiny-bert/model.safetensors"));
+    let words = tensors.remove("embeddings.word_embeddings.weight").unwrap();
+    tensors.insert("tok.weight".to_string(), words);
+    let tensors: Vec<_> = tensors.into_iter().collect();
+    write_safetensors(folder.path().join("model.safetensors"), &tensors, None).unwrap();
+    let table = folder.path().join("table.json");
+    let open = |json: Value| {
+        fs::write(&table, json.to_string()).unwrap();
+        let options = CheckpointOptions::default().family_file(&table);
+        options.open(folder.path())?.model(DType::F32, &Device::Cpu)
+    };
+    let rules = json!([{"role": "embeddings.word", "weight": ["tok.weight"]}]);
+    let table_of = |rules: Value| json!({"name": "zephyr", "like": "bert", "end_rules": rules});
+    let run = |model: &Model| {
+        let ids = Tensor::new(&[[1u32, 5, 7]], &Device::Cpu).unwrap();
+        bits(
+            &model
+                .forward(&ModelInput::tokens(&ids))
+                .unwrap()
+                .last_hidden_state,
+        )
+    };
+    let renamed = open(table_of(rules.clone())).unwrap();
+    let built_in = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let built_in = built_in.model(DType::F32, &Device::Cpu).unwrap();
+    assert_eq!(run(&renamed), run(&built_in));
+
+    let unknown = json!([{"role": "embeddings.wrd", "weight": ["tok.weight"]}]);
+    assert_says(
+        message(open(table_of(unknown))),
+        &["end_rules[0]", "embeddings.wrd", "nearest"],
+    );
+    let mut whole: Value = serde_json::from_str(&fs::read_to_string(example()).unwrap()).unwrap();
+    whole["end_rules"] = rules;
+    assert_says(message(open(whole)), &["end_rules", "add like"]);
+}
+
+#[test]
+fn missing_embeddings_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(
+        weights("tiny-gpt2/config.json"),
+        folder.path().join("config.json"),
+    )
+    .unwrap();
+    let tensors = load(&weights("tiny-gpt2/model.safetensors"));
+    let blocks: Vec<_> = tensors
+        .into_iter()
+        .filter(|(name, _)| !name.starts_with("wte") && !name.starts_with("wpe"))
+        .collect();
+    write_safetensors(folder.path().join("model.safetensors"), &blocks, None).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let refusal = message(checkpoint.model(DType::F32, &Device::Cpu));
+    assert_says(&refusal, &["no embeddings", "wte.weight", "end_rules"]);
+    assert_eq!(
+        refusal.matches("invalid configuration").count(),
+        1,
+        "{refusal}"
+    );
 }

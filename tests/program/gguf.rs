@@ -59,6 +59,18 @@ fn a_file_answers_and_stops() {
         let said = generate(&weights(MODEL), &arguments);
         let tokens = load(Path::new(output))["tokens"].to_vec2::<u32>().unwrap();
         assert_eq!(tokens, [ids(wanted)], "chat: {chat}");
+        // The quantized weights are dequantized unless an option asks for it.
+        let notes: Vec<&str> = said
+            .stderr
+            .lines()
+            .filter(|l| l.starts_with("note:"))
+            .collect();
+        let [note] = notes[..] else {
+            panic!("{}", said.stderr)
+        };
+        assert!(note.contains("--precision as-stored"), "{note}");
+        arguments.extend(["--precision", "f32"]);
+        let said = generate(&weights(MODEL), &arguments);
         assert!(!said.stderr.contains("note:"), "{}", said.stderr);
         if chat {
             assert_eq!(

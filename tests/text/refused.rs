@@ -141,6 +141,21 @@ fn a_head_that_the_checkpoint_lacks_is_named() {
 }
 
 #[test]
+fn a_class_whose_head_the_files_lack_is_not_advised_again() {
+    let folder = joined(|folder| {
+        change_json(&folder.join("config.json"), |config| {
+            config["architectures"] = json!(["BertForSequenceClassification"]);
+        });
+    });
+    let refusal = message(TextClassifier::open(folder.path()));
+    assert!(
+        refusal.contains("the files lack the head's weights")
+            && !refusal.contains("use a checkpoint whose"),
+        "{refusal}"
+    );
+}
+
+#[test]
 fn a_prompt_that_the_model_lacks_is_refused_with_those_it_has() {
     let embedder = TextEmbedder::open(weights("text/joined")).unwrap();
     let refusal = message(embedder.prompt("passage").map(str::to_string));

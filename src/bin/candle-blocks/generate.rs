@@ -66,6 +66,7 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
     }
     ModelArgs::note_beside(&checkpoint)?;
     args.compute.note_not_as_stored(&checkpoint)?;
+    args.compute.note_dequantized(&checkpoint)?;
     if let Some(output) = &args.output {
         let read = args.model.files().chain(args.input_ids.as_deref());
         let read = read.chain(args.conversation.files());

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
-use candle_blocks::checkpoint::{AppliedAdapter, Beside, scheme::StackPart};
+use candle_blocks::checkpoint::{
+    AppliedAdapter, Beside, Conversion, UsedTensor, scheme::StackPart,
+};
 use candle_blocks::device::check_dtype;
 use candle_blocks::text::TextOptions;
 use candle_blocks::trace::TraceInput;
@@ -294,6 +296,23 @@ impl ComputeArgs {
             for of_type in checkpoint.report().not_as_stored {
                 output::warn(format_args!("note: {path}: {of_type}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Prints a note if quantized weights are dequantized although no option asks for it.
+    pub fn note_dequantized(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let Form::Packed(Precision::F32) = self.form(false)? else {
+            return Ok(());
+        };
+        let is_dequantized =
+            |tensor: &UsedTensor| tensor.conversions.contains(&Conversion::Dequantized);
+        if self.precision.is_none() && checkpoint.report().used.iter().any(is_dequantized) {
+            output::warn(format_args!(
+                "note: {}: its quantized weights are dequantized to f32; `--precision as-stored` computes with them in \
+                 less memory and time, and rounds activations",
+                checkpoint.files().path().display()
+            ));
         }
         Ok(())
     }

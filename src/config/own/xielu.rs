@@ -8,7 +8,7 @@ use crate::error::Result;
 /// The initial values for an xIELU: `positive · x² + slope · x` where x is positive, else `negative · (exp(min(x,
 /// knee)) - 1 - x) + slope · x` (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; transformers'
 /// `XIELUActivation`). Each network learns the first two, as `ln(exp(positive) - 1)` and `ln(exp(negative - slope) -
-/// 1)`.
+/// 1)`. Set it in [`FeedForwardConfig::xielu`](crate::FeedForwardConfig::xielu).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct XieluConfig {

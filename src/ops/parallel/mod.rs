@@ -17,7 +17,7 @@ pub use self::mpi::Mpi;
 pub use threads::Threads;
 
 /// Connects a rank to the other ranks. All ranks must make the same calls in the same order, each with slices of
-/// equal length.
+/// equal length. Pass it to [`TensorParallel::new`](crate::checkpoint::TensorParallel::new).
 pub trait Communicator: fmt::Debug + Send + Sync {
     /// Returns this rank's index, from 0.
     fn rank(&self) -> usize;
