@@ -14,6 +14,51 @@ type Aliases = (
 
 const ALL: &[Aliases] = &[
     (
+        &["xlm", "flaubert"],
+        &[
+            ("hidden_size", "emb_dim"),
+            ("num_attention_heads", "n_heads"),
+            ("num_hidden_layers", "n_layers"),
+            ("n_words", "vocab_size"),
+            ("pad_index", "pad_token_id"),
+        ],
+    ),
+    (
+        &["trocr"],
+        &[
+            ("hidden_size", "d_model"),
+            ("num_attention_heads", "decoder_attention_heads"),
+            ("num_hidden_layers", "decoder_layers"),
+        ],
+    ),
+    (&["pp_formulanet_text"], &[("hidden_size", "d_model")]),
+    (
+        &[
+            "voxtral_encoder",
+            "moss_transcribe_diarize_audio",
+            "audioflamingo3_encoder",
+        ],
+        &[
+            ("d_model", "hidden_size"),
+            ("encoder_layers", "num_hidden_layers"),
+            ("encoder_attention_heads", "num_attention_heads"),
+            ("encoder_ffn_dim", "intermediate_size"),
+        ],
+    ),
+    (
+        &["qwen2_audio_encoder"],
+        &[
+            ("hidden_size", "d_model"),
+            ("num_hidden_layers", "encoder_layers"),
+            ("num_attention_heads", "encoder_attention_heads"),
+            ("intermediate_size", "encoder_ffn_dim"),
+        ],
+    ),
+    (
+        &["openai_privacy_filter"],
+        &[("num_experts", "num_local_experts")],
+    ),
+    (
         &["distilbert"],
         &[
             ("hidden_size", "dim"),
@@ -31,6 +76,7 @@ const ALL: &[Aliases] = &[
     (
         &[
             "gpt2",
+            "imagegpt",
             "openai-gpt",
             "ctrl",
             "gptj",

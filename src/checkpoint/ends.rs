@@ -16,6 +16,8 @@ use crate::layers::EmbeddingsAndHead;
 
 /// The suffix of a transformers class name after the model's name, and the task of that class's head.
 const CLASSES: &[(&str, HeadTask)] = &[
+    ("WithLMHeadModel", HeadTask::MaskedLm),
+    ("ForCausalImageModeling", HeadTask::CausalLm),
     ("ForCausalLM", HeadTask::CausalLm),
     ("ForConditionalGeneration", HeadTask::CausalLm),
     ("LMHeadModel", HeadTask::CausalLm),
@@ -41,7 +43,15 @@ const CLASSES: &[(&str, HeadTask)] = &[
     ("WithProjection", HeadTask::Projection),
     ("CLIPModel", HeadTask::Projection),
     ("MetaClip2Model", HeadTask::Projection),
+    ("CLIPSegModel", HeadTask::Projection),
+    ("OwlViTModel", HeadTask::Projection),
+    ("Owlv2Model", HeadTask::Projection),
+    ("ForImageSegmentation", HeadTask::Projection),
+    ("ForObjectDetection", HeadTask::Projection),
 ];
+
+/// Classes among them with a further head, which is not loaded.
+const BELOW: [&str; 2] = ["ForImageSegmentation", "ForObjectDetection"];
 
 /// Embeddings, pooler and head of a checkpoint, and the locations of their parameters.
 #[derive(Debug, Default)]
@@ -322,6 +332,11 @@ pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)
 /// Returns whether the class in `architectures` has a head that the family does not define.
 pub(super) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
     let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    // Two towers that are also compared, below a head that is not loaded.
+    let of_places = |class: &String| BELOW.iter().any(|end| class.ends_with(end));
+    if classes.iter().any(of_places) {
+        return Ok(true);
+    }
     let has_known = match tasks(json)? {
         // With two stacks, the other one may have the head.
         Some(Some(task)) => family.part.is_some() || family.has_head(task),

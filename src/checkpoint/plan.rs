@@ -283,6 +283,10 @@ pub(super) fn candidates(
             Some(number) => name.replace("{e}", &number.to_string()),
             None => name.clone(),
         };
+        let name = match place {
+            ModelPlace::Block(index) => name.replace("{i}", &index.to_string()),
+            ModelPlace::Stack | ModelPlace::Ends => name,
+        };
         let item = match rule.stacking {
             Stacking::Stacked => number.map(|index| Item { index, total: 0 }),
             Stacking::Apart => None,

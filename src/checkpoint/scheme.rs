@@ -102,7 +102,8 @@ pub struct Family {
     /// The prefix of names in block `{i}`. For blocks in groups, `{i/n}` is the group and `{i%n}` the index in it, with `n`
     /// blocks in each; `n` may be a key in config.json, which counts as 1 if absent.
     pub block: String,
-    /// Rules for parameters inside a block.
+    /// Rules for parameters inside a block. In their names, `{i}` stands for the block's index, for files whose blocks have no
+    /// common prefix.
     pub block_rules: Vec<Rule>,
     /// Rules for the stack's parameters outside its blocks, such as the final norm.
     pub stack_rules: Vec<Rule>,

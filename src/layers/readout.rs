@@ -200,7 +200,7 @@ impl Readout {
             TokenSelection::Last => x.narrow(1, seq - 1, 1)?.squeeze(1),
             TokenSelection::LastExcept(None) => {
                 if let Some(mask) = of.mask
-                    && hides_the_last(mask)?
+                    && hidden(mask, |row| row.last())?.any(|hidden| hidden)
                 {
                     let reason = "hides the last position of a sequence, and without a padding id the head cannot find the \
                                   last token; pad on the left, or set pad_token_id in config.json";
@@ -226,9 +226,20 @@ impl Readout {
                 at(x, found.ok_or_else(missing)?.into_iter())
             }
             TokenSelection::FirstOf(wanted) => {
-                let ids = rows(of)?;
                 let found = |ids: &Vec<i64>| ids.iter().position(|&id| is(*wanted)(id));
-                at(x, ids.iter().map(|ids| found(ids).unwrap_or(0)))
+                let found: Vec<Option<usize>> = rows(of)?.iter().map(found).collect();
+                if let Some(mask) = of.mask
+                    && hidden(mask, |row| row.first())?
+                        .zip(&found)
+                        .any(|(hidden, found)| hidden && found.is_none())
+                {
+                    let reason = format!(
+                        "a sequence does not hold the token {wanted} (eos_token_id in config.json), whose position the head \
+                         reads, and attention_mask hides the first position, which it would read instead"
+                    );
+                    return Err(Error::input("input_ids", reason).into());
+                }
+                at(x, found.into_iter().map(|found| found.unwrap_or(0)))
             }
             TokenSelection::Highest => {
                 let ids = rows(of)?;
@@ -289,11 +300,14 @@ fn rows(of: &BlocksOutput) -> Result<Vec<Vec<i64>>> {
     ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec2()
 }
 
-/// Returns true if a mask `[batch, seq]` drops the last position of any sequence.
-fn hides_the_last(mask: &Tensor) -> Result<bool> {
+/// Returns for each sequence whether a mask `[batch, seq]` drops the position that `select` returns.
+fn hidden(
+    mask: &Tensor,
+    select: fn(&Vec<f32>) -> Option<&f32>,
+) -> Result<impl Iterator<Item = bool>> {
     let mask = mask.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
-    let mut rows = mask.to_vec2::<f32>()?.into_iter();
-    Ok(rows.any(|row| row.last() == Some(&0.0)))
+    let rows = mask.to_vec2::<f32>()?.into_iter();
+    Ok(rows.map(move |row| select(&row) == Some(&0.0)))
 }
 
 /// Selects one position of each sequence, `[batch, d]`.

@@ -110,7 +110,10 @@ fn sines(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     Ok(words.with_position_table(positions).into())
 }
 
-fn sines_except_padding(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+pub(super) fn sines_except_padding(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<EmbeddingsConfig> {
     let positions = PositionTableConfig {
         n_rows: json.size_or(&["max_position_embeddings"], 1024)? + 2,
         vectors: PositionVectors::Sines(LastFrequency::Reached),

@@ -1,32 +1,108 @@
-//! Text encoders of models whose other parts are not loaded, and Splinter: BERT's or RoBERTa's blocks and embeddings under other
-//! model types.
+//! Text encoders of models whose other parts are not loaded, Splinter, I-BERT, and the text of GIT, LUKE and VisualBERT: BERT's
+//! or RoBERTa's blocks and embeddings under other model types.
 //!
-//! transformers' `AlignTextModel`, `ChineseCLIPTextModel`, `ClapTextModel`, `BridgeTowerTextModel` and `SplinterModel`:
+//! transformers' `AlignTextModel`, `ChineseCLIPTextModel`, `ClapTextModel`, `BridgeTowerTextModel`, `SplinterModel`, `BlipTextModel`,
+//! `IBertModel`, `GitModel`, `LukeModel` and `VisualBertModel`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/align/modeling_align.py>
 
+use super::encoder::*;
 use super::prelude::*;
 use super::{bert, roberta};
 
 pub(super) fn families() -> Vec<Family> {
-    let alone = |table: Family| Family {
-        heads: vec![],
-        ..table
-    };
-    // These classes are always encoders.
-    let encoder = |table: Family| {
-        alone(table).read_by(|json| {
-            bert::config(&json.without("is_decoder").without("add_cross_attention"))
-        })
-    };
     let text = |name: &str| encoder(bert::family().named(name).prefixes(&["text_model.", ""]));
+    let blip = text("blip_text_model")
+        .read_by(|json| {
+            // The class for language models is the only one that masks.
+            let classes = json.texts(&["architectures"])?.unwrap_or_default();
+            let is_decoder = classes.iter().any(|class| class.ends_with("LMHeadModel"));
+            bert::config(
+                &json
+                    .without("is_decoder")
+                    .with_default("is_decoder", is_decoder),
+            )
+        })
+        .embeddings(untyped)
+        .default_of("hidden_dropout_prob", 0.0)
+        .ignored(&["*.crossattention.*"]);
+    let git = encoder(bert::encoder("git", "git."))
+        .read_by(|json| bert::config(&json.without("is_decoder").with_default("is_decoder", true)))
+        .embeddings(untyped)
+        .end_rules([Rule::linear("causal_lm.output", &["output"])])
+        .default_of("tie_word_embeddings", false)
+        .head(HeadTask::CausalLm, |json, _| {
+            next_token(language_model(json)?.with_bias(true))
+        })
+        .outside(&["image_encoder.*", "visual_projection.*"])
+        .outside(&["img_temporal_embedding.*", "output.*"]);
+    let ibert = roberta::family("ibert", "ibert.")
+        .read_by(|json| {
+            json.only("quant_mode", &[json!(false)])?;
+            bert::config(&json.without("is_decoder"))
+        })
+        .ignored(&["*.x_min", "*.x_max", "*_scaling_factor", "*_integer"])
+        .ignored(&["*.shift"]);
     vec![
         text("align_text_model"),
         text("chinese_clip_text_model"),
+        text("visual_bert").prefixes(&["visual_bert.", ""]),
         Family {
             pooler: None,
             ..text("splinter").prefixes(&["splinter.", ""])
         },
         encoder(roberta::family("clap_text_model", "text_model.")),
         alone(roberta::family("bridgetower_text_model", "text_model.")),
+        blip,
+        git,
+        ibert,
+        luke(),
     ]
+}
+
+pub(super) fn alone(table: Family) -> Family {
+    Family {
+        heads: vec![],
+        ..table
+    }
+}
+
+/// Returns the table of a class that is always an encoder.
+pub(super) fn encoder(table: Family) -> Family {
+    alone(table)
+        .read_by(|json| bert::config(&json.without("is_decoder").without("add_cross_attention")))
+}
+
+/// Returns BERT's embeddings without token types.
+fn untyped(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let words = padded_words(json, stack)?
+        .with_positions(json.size(&["max_position_embeddings"])?)
+        .with_norm(stack.blocks[0].norm)
+        .with_dropout(hidden_dropout(json)?);
+    Ok(words.into())
+}
+
+/// The table for LUKE without entities: words attend to words as in RoBERTa.
+fn luke() -> Family {
+    encoder(roberta::family("luke", "luke."))
+        .end_rules([Rule::linear(
+            "sequence_classification.output",
+            &["classifier"],
+        )])
+        .head(HeadTask::MaskedLm, |json, stack| {
+            // Only the entities' output layer is tied.
+            let json = json.without("tie_word_embeddings");
+            word_by_gelu(&json.with_default("tie_word_embeddings", false), stack)
+        })
+        .head(HeadTask::SequenceClassification, |json, _| {
+            pooled(json, classifier_dropout(json)?)
+        })
+        .head(HeadTask::TokenClassification, |json, _| {
+            token(json, classifier_dropout(json)?)
+        })
+        .head(HeadTask::QuestionAnswering, question_answering)
+        .head(HeadTask::MultipleChoice, |json, _| {
+            Ok(choice(classifier_dropout(json)?))
+        })
+        .ignored(&["*.w2e_query.*", "*.e2w_query.*", "*.e2e_query.*"])
+        .outside(&["entity_predictions.*"])
 }

@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 /// Parts of these models beside the decoder.
-const OTHER_PARTS: [&str; 28] = [
+const OTHER_PARTS: [&str; 34] = [
     "*vision_tower.*",
     "*vision_model.*",
     "*vision_encoder.*",
@@ -30,6 +30,12 @@ const OTHER_PARTS: [&str; 28] = [
     "*sam_model.*",
     "*qwen2_model.*",
     "*mlp_AR.*",
+    "*qformer.*",
+    "*query_tokens",
+    "*language_projection.*",
+    "encoder.*",
+    "model.encoder.*",
+    "*adapter.*",
     "mlp1.*",
     "vit.*",
 ];

@@ -37,7 +37,7 @@ pub(super) fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
         tower(
             family("vision", vision)
                 .initialization(|json| initialization(json, &VISION))
-                .embeddings(images)
+                .embeddings(|json, stack| images(json, stack, [224, 32]))
                 .end_rules([Rule::linear("projection.output", &["visual_projection"])])
                 .pooler(first_normed)
                 .head(HeadTask::ImageClassification, |json, _| {
@@ -52,7 +52,7 @@ pub(super) fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
     .map(|family| family.head(HeadTask::Projection, projection))
 }
 
-const TEXT: Tower = Tower {
+pub(super) const TEXT: Tower = Tower {
     section: "text_config",
     visibility: Visibility::Causal,
     activation: Activation::QuickGelu,
@@ -83,8 +83,13 @@ pub(super) fn end_of_text(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutC
     }))
 }
 
-fn images(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let patches = patches::config(&VISION.section(json)?, stack.blocks[0].d_model(), [224, 32])?;
+/// Returns patch embeddings with a norm; `sizes` are the default ones of an image and a patch.
+pub(super) fn images(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    sizes: [usize; 2],
+) -> Result<EmbeddingsConfig> {
+    let patches = patches::config(&VISION.section(json)?, stack.blocks[0].d_model(), sizes)?;
     Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
         bias: false,
         norm: Some(stack.blocks[0].norm),
@@ -92,7 +97,7 @@ fn images(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     }))
 }
 
-fn first_normed(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+pub(super) fn first_normed(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let norm = TransformConfig::norm(stack.blocks[0].norm);
     Ok(ReadoutConfig::new(TokenSelection::First).with_transform(norm))
 }

@@ -1,14 +1,12 @@
-//! Single towers with CLIP's blocks, of models whose other parts are not loaded: CLIPSeg, OWL-ViT, OWLv2, X-CLIP, GroupViT,
-//! AltCLIP, Chinese CLIP, GIT and KOSMOS-2.
+//! Towers with CLIP's blocks: one of GroupViT, X-CLIP, GIT, KOSMOS-2, AltCLIP and Chinese CLIP, and both of CLIPSeg, OWL-ViT and
+//! OWLv2, whose heads for masks and objects are not loaded.
 //!
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
-use super::clip::{VISION, end_of_text, towers};
+use super::clip::{self, TEXT, VISION, end_of_text, towers};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    // These pool a text at its highest token id, whatever the id of the end.
-    let highest = |_: &ConfigJson, _: &StackConfig| Ok(ReadoutConfig::new(TokenSelection::Highest));
     let text = |name: &str, end: ReadReadout| {
         let [text, _] = towers(name, end);
         Family {
@@ -16,39 +14,99 @@ pub(super) fn families() -> Vec<Family> {
             ..text.named(name)
         }
     };
-    let image = |name: &str, size: usize, patch: usize| {
-        let [_, vision] = towers(name, end_of_text);
-        let table = vision
-            .named(name)
-            .default_of("image_size", size)
-            .default_of("patch_size", patch);
-        table.end_rules([Rule::norm("embeddings.norm", &["pre_layernorm"])])
-    };
-    let owl = |name: &str| text(name, highest).default_of("max_position_embeddings", 16);
-    vec![
-        text("clipseg_text_model", end_of_text),
+    let of_images: [ReadEmbeddings; 4] = [
+        |json, stack| clip::images(json, stack, [224, 32]),
+        |json, stack| clip::images(json, stack, [224, 16]),
+        |json, stack| clip::images(json, stack, [768, 32]),
+        |json, stack| clip::images(json, stack, [768, 16]),
+    ];
+    let of_words: [ReadEmbeddings; 2] = [
+        |json, stack| TEXT.words(json, stack, [49408, 77]),
+        |json, stack| TEXT.words(json, stack, [49408, 16]),
+    ];
+    // These pool a text at its highest token id, whatever the id of the end.
+    let highest = |_: &ConfigJson, _: &StackConfig| Ok(ReadoutConfig::new(TokenSelection::Highest));
+    let single = |name: &str, images: ReadEmbeddings| image(name, images).named(name);
+    let mut families = vec![
         text("xclip_text_model", highest),
         text("groupvit_text_model", end_of_text)
             .default_of("hidden_size", 256)
             .default_of("num_attention_heads", 4)
             .default_of("intermediate_size", 1024),
-        owl("owlvit_text_model"),
-        owl("owlv2_text_model"),
-        image("clipseg_vision_model", 224, 32),
-        image("altclip_vision_model", 224, 32),
-        image("chinese_clip_vision_model", 224, 32),
         // All its positions are normalized.
         Family {
             pooler: None,
-            ..image("git_vision_model", 224, 16).read_by(|json| VISION.config(json))
+            ..single("git_vision_model", of_images[1]).read_by(|json| VISION.config(json))
         },
-        image("owlvit_vision_model", 768, 32),
-        image("owlv2_vision_model", 768, 16),
-        image("kosmos_2_vision_model", 224, 14)
-            .prefixes(&["vision_model.model.", "model.", ""])
-            .default_of("hidden_size", 1024)
-            .default_of("num_attention_heads", 16)
-            .default_of("num_hidden_layers", 24)
-            .default_of("intermediate_size", 4096),
+        single("kosmos_2_vision_model", |json, stack| {
+            clip::images(json, stack, [224, 14])
+        })
+        .prefixes(&["vision_model.model.", "model.", ""])
+        .default_of("hidden_size", 1024)
+        .default_of("num_attention_heads", 16)
+        .default_of("num_hidden_layers", 24)
+        .default_of("intermediate_size", 4096),
+    ];
+    families.extend(whole(
+        "clipseg",
+        "clip",
+        end_of_text,
+        [of_words[0], of_images[0]],
+    ));
+    families.extend(whole(
+        "owlvit",
+        "owlvit",
+        highest,
+        [of_words[1], of_images[2]],
+    ));
+    families.extend(whole(
+        "owlv2",
+        "owlv2",
+        highest,
+        [of_words[1], of_images[3]],
+    ));
+    for name in ["chinese_clip", "altclip"] {
+        let vision = image(name, of_images[0]);
+        families.push(vision.clone().named(&format!("{name}_vision_model")));
+        families.push(vision.named(name));
+    }
+    families
+}
+
+/// Returns both towers of a model whose class with a head calls them `inside`, and each alone.
+fn whole(
+    name: &str,
+    inside: &str,
+    end: ReadReadout,
+    [words, images]: [ReadEmbeddings; 2],
+) -> [Family; 2] {
+    let [text, _] = towers(name, end);
+    let prefixes = |tower: &str| {
+        [
+            format!("{inside}.{tower}."),
+            format!("{tower}."),
+            String::new(),
+        ]
+    };
+    let [of_text, of_images] = [prefixes("text_model"), prefixes("vision_model")];
+    let outer = ["decoder.*", "film_mul.*", "*_head.*", "layer_norm.*"];
+    [
+        (text.embeddings(words), of_text),
+        (image(name, images), of_images),
     ]
+    .map(|(table, prefixes)| {
+        let inside =
+            ["text_projection", "visual_projection"].map(|name| format!("{inside}.{name}"));
+        table
+            .prefixes(&prefixes.each_ref().map(String::as_str))
+            .outside(&outer)
+            .outside(&inside.each_ref().map(String::as_str))
+    })
+}
+
+/// Returns the vision tower, for the model's type and its own.
+fn image(name: &str, images: ReadEmbeddings) -> Family {
+    let [_, vision] = towers(name, end_of_text);
+    let norm = Rule::norm("embeddings.norm", &["pre_layernorm"]);
+    vision.embeddings(images).end_rules([norm])
 }

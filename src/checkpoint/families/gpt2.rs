@@ -51,7 +51,7 @@ pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<Embed
     Ok(words.with_dropout(dropout).into())
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let is_scaled = json.flag(&["scale_attn_weights"], true)?;
     let by_depth = json.flag(&["scale_attn_by_inverse_layer_idx"], false)?;
     let stack = uniform(json, block(json)?)?.with_each(|i, block| {

@@ -36,7 +36,7 @@ pub(super) fn family() -> Family {
         })
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("swiglu_alpha", &[json!(1.702)])?; // quick GELU's constant
     let stretched = json!({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
         "original_max_position_embeddings": 4096});

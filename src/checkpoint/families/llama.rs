@@ -7,13 +7,18 @@
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
+    let phi =
+        |name: &str| decoder(name, phi3).new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"]));
     vec![
         decoder("llama", llama).new_names(prefix_by_head),
         decoder("mistral", mistral),
         decoder("ministral", mistral).new_names(prefix_by_head),
-        decoder("phi3", phi3)
-            .default_of("pad_token_id", 32000)
-            .new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"])),
+        phi("phi3").default_of("pad_token_id", 32000),
+        // Its text.
+        phi("phi4_multimodal")
+            .default_of("num_key_value_heads", 8)
+            .default_of("pad_token_id", 199_999)
+            .outside(&["embed_tokens_extend.*"]),
     ]
 }
 

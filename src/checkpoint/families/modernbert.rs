@@ -20,13 +20,13 @@ pub(super) fn family() -> Family {
         .end_rules([
             Rule::linear("embeddings.word", &["embeddings.tok_embeddings"]),
             Rule::norm("embeddings.norm", &["embeddings.norm"]),
-            Rule::linear("masked_lm.output", &["decoder"]),
+            Rule::linear("masked_lm.output", &["decoder", "lm_head"]),
             Rule::linear("sequence_classification.output", &["classifier"]),
             Rule::linear("token_classification.output", &["classifier"]),
             Rule::linear("question_answering.output", &["classifier"]),
         ])
-        .end_rules(HEADS.map(|task| Rule::linear(&format!("{task}.transform"), &["head.dense"])))
-        .end_rules(HEADS.map(|task| Rule::norm(&format!("{task}.norm"), &["head.norm"])))
+        .end_rules(HEADS.map(|task| Rule::linear(&format!("{task}.transform"), &DENSE)))
+        .end_rules(HEADS.map(|task| Rule::norm(&format!("{task}.norm"), &NORM)))
         .default_of("pad_token_id", 50283)
         .embeddings(embeddings)
         .head(HeadTask::MaskedLm, |json, stack| {
@@ -59,6 +59,10 @@ const HEADS: [&str; 4] = [
     "token_classification",
     "question_answering",
 ];
+
+/// Names of the layer before an output, and of its norm; the second ones are ModernVBERT's.
+const DENSE: [&str; 2] = ["head.dense", "projection_head.dense"];
+const NORM: [&str; 2] = ["head.norm", "projection_head.norm"];
 
 pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let words = padded_words(json, stack)?

@@ -92,7 +92,7 @@ pub(super) fn blocks(name: &str, prefixes: &[&str]) -> Family {
         .outside(&["embeddings.*", "pooler.*", "*classifier.*", "decoder.*"])
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("attention_probs_dropout_prob", 0.0);
     let mut block = block(&json.with_default("hidden_dropout_prob", 0.0))?;
     let (n_heads, dropout) = (block.attention.n_heads, block.attention.dropout);

@@ -1,0 +1,63 @@
+//! AltCLIP's and Chinese CLIP's texts: RoBERTa and BERT beside CLIP's vision tower.
+//!
+//! transformers' `AltCLIPModel` and `ChineseCLIPModel`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/altclip/modeling_altclip.py>
+
+use super::bert_like::encoder;
+use super::class_sizes::class_sizes;
+use super::clip::{end_of_text, towers};
+use super::prelude::*;
+use super::{bert, roberta};
+
+pub(super) fn families() -> Vec<Family> {
+    let bert = bert::family().prefixes(&["text_model.", ""]);
+    let chinese = class_sizes("chinese_clip_text_model")
+        .fold(bert, |table, (key, size)| table.default_of(key, size))
+        .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::First)));
+    let roberta = roberta::family("altclip", "text_model.roberta.")
+        .end_rules([
+            Rule::norm("pooler.norm", &["text_model.pre_LN"]),
+            Rule::linear("pooler.output", &["text_model.transformation"]),
+        ])
+        .pooler(|json, stack| {
+            let output = OutputConfig::new(json.width_or(&["project_dim"], 768)?).with_bias(true);
+            let norm = TransformConfig::norm(stack.blocks[0].norm);
+            let first = ReadoutConfig::new(TokenSelection::First);
+            Ok(first.with_transform(norm).with_output(output))
+        })
+        .outside(&["text_model.pre_LN.*", "text_model.transformation.*"]);
+    let alt = [
+        ("vocab_size", 250_002),
+        ("hidden_size", 1024),
+        ("intermediate_size", 4096),
+        ("num_hidden_layers", 24),
+        ("num_attention_heads", 16),
+        ("max_position_embeddings", 514),
+        ("type_vocab_size", 1),
+    ];
+    let alt = alt.into_iter();
+    let alt = alt.fold(roberta, |table, (key, size)| table.default_of(key, size));
+    let alt = alt.default_of("layer_norm_eps", 1e-5);
+    vec![
+        beside_images("chinese_clip", chinese),
+        beside_images("altclip", alt),
+    ]
+}
+
+/// Returns the table for a text encoder, described under `text_config`, beside CLIP's vision tower.
+fn beside_images(name: &str, table: Family) -> Family {
+    let [clip, _] = towers(name, end_of_text);
+    let rules = clip.end_rules.into_iter();
+    let rules =
+        rules.filter(|rule| ["projection.output", "similarity"].contains(&rule.role.as_str()));
+    Family {
+        part: clip.part,
+        joined: clip.joined,
+        heads: clip.heads,
+        outside: [table.outside.clone(), clip.outside].concat(),
+        ..encoder(table.named(name))
+            .end_rules(rules)
+            .section("text_config")
+            .handed_on("projection_dim")
+    }
+}

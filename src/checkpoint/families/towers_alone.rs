@@ -1,0 +1,137 @@
+//! Single towers of AIMv2, Janus and TIPSv2, whose other parts are not loaded.
+//!
+//! transformers' `Aimv2TextModel`, `JanusVisionModel` and `Tipsv2TextModel`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/tipsv2/modeling_tipsv2.py>
+
+use super::prelude::*;
+use super::tower::{Tower, tower};
+use super::{clip, llama, patches, siglip};
+
+pub(super) fn families() -> Vec<Family> {
+    vec![aimv2_text(), janus(), tipsv2_text()]
+}
+
+/// The table for AIMv2's text tower: Llama's blocks with learned positions.
+fn aimv2_text() -> Family {
+    llama::decoder("aimv2_text_model", |json| {
+        let json = &json.without("head_dim").without("num_key_value_heads");
+        let has_bias = json.flag(&["qkv_bias"], false)?;
+        let bias = AttentionBias::new(has_bias, has_bias);
+        let mut block = llama::with_mlp_bias(json, llama::block(json, bias)?)?;
+        block.attention.position = Position::None;
+        llama::uniform(json, block)
+    })
+    .prefixes(&["text_model.", ""])
+    .block("encoder.layers.{i}.")
+    .replace_block_rules([
+        Rule::norm("attention_norm", &["rms_norm1"]),
+        Rule::linear("attention.query", &["attention.q_proj"]),
+        Rule::linear("attention.key", &["attention.k_proj"]),
+        Rule::linear("attention.value", &["attention.v_proj"]),
+        Rule::linear("attention.output", &["attention.out_proj"]),
+        Rule::norm("feed_forward_norm", &["rms_norm2"]),
+        Rule::linear("feed_forward.gate", &["ffn.gate_proj"]),
+        Rule::linear("feed_forward.up", &["ffn.up_proj"]),
+        Rule::linear("feed_forward.down", &["ffn.down_proj"]),
+    ])
+    .replace_stack_rules([Rule::norm("final_norm", &["rms_norm"])])
+    .without_ends()
+    .end_rules([
+        Rule::linear("embeddings.word", &["embeddings.token_embedding"]),
+        Rule::linear("embeddings.position", &["embeddings.position_embedding"]),
+    ])
+    .embeddings(|json, stack| {
+        let n_positions = json.size_or(&["max_position_embeddings"], 77)?;
+        Ok(words(json, stack)?.with_positions(n_positions).into())
+    })
+    .pooler(|json, _| {
+        let end = json.size_or(&["eos_token_id"], 49407)?;
+        Ok(ReadoutConfig::new(TokenSelection::FirstOf(end as u32)))
+    })
+    .default_of("rms_norm_eps", 1e-5)
+    .outside(&["embeddings.*"])
+}
+
+/// The table for the vision tower of Janus: SigLIP's without its pooler.
+fn janus() -> Family {
+    let table = Family::new("janus_vision_model", &["janus_vision_model"], |json| {
+        json.only("use_qk_norm", &[json!(false)])?;
+        let d_model = json.size(&["hidden_size"])?;
+        let d_ff = (d_model as f64 * json.number(&["mlp_ratio"], 4.0)?) as usize;
+        let json = &json.without("intermediate_size");
+        let json = &json.with_default("intermediate_size", d_ff);
+        let has_bias = json.flag(&["attention_bias"], true)?;
+        let hidden = json.number(&["hidden_dropout_rate"], 0.0)?;
+        let projection = json.number(&["projection_dropout"], 0.0)?;
+        Ok(siglip::VISION.config(json)?.with_each(|_, block| {
+            block.attention.bias = AttentionBias::new(has_bias, true);
+            block.feed_forward.dropout = hidden;
+            block.residual.feed_forward_dropout = hidden;
+            block.residual.attention_dropout = projection;
+        }))
+    });
+    tower(table, StackPart::Vision)
+        .replace_block_rules([Rule::linear(
+            "attention.output",
+            &["self_attn.projection_layer"],
+        )])
+        .embeddings(|json, stack| {
+            Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
+                class_token: false,
+                ..patches::config(json, stack.blocks[0].d_model(), [384, 16])?
+            }))
+        })
+        .pooler(clip::first_normed)
+        .default_of("hidden_act", "gelu")
+}
+
+const TIPS: Tower = Tower {
+    section: "text_config",
+    visibility: Visibility::Bidirectional,
+    activation: Activation::Relu,
+    eps: 1e-5,
+    width: 768,
+};
+
+/// The table for the text tower of TIPSv2: CLIP's blocks under OpenCLIP's names, and sinusoidal positions.
+fn tipsv2_text() -> Family {
+    let table = Family::new("tipsv2_text_model", &["tipsv2_text_model"], |json| {
+        json.only("pooling_epsilon", &[json!(1e-8), json!(0.0)])?;
+        TIPS.config(json)
+    });
+    let names = [["attn.in_proj_weight"], ["attn.in_proj_bias"]];
+    let fused = |part: &str, projection| {
+        Rule::named(&format!("attention.{part}"), &names[0], &names[1])
+            .part(Part::Fused(FusedLayout::Blocks, projection))
+    };
+    table
+        .prefixes(&["text_encoder.", "text_model.", ""])
+        .block("transformer.resblocks.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["ln_1"]),
+            fused("query", Projection::Query),
+            fused("key", Projection::Key),
+            fused("value", Projection::Value),
+            Rule::linear("attention.output", &["attn.out_proj"]),
+            Rule::norm("feed_forward_norm", &["ln_2"]),
+            Rule::linear("feed_forward.up", &["mlp.c_fc"]),
+            Rule::linear("feed_forward.down", &["mlp.c_proj"]),
+        ])
+        .stack_rules([Rule::norm("final_norm", &["ln_final"])])
+        .end_rules([Rule::linear("embeddings.word", &["token_embedding"])])
+        .embeddings(|json, stack| {
+            let positions = PositionTableConfig {
+                n_rows: json.size_or(&["max_position_embeddings"], 64)?,
+                vectors: PositionVectors::Sines(LastFrequency::Reached),
+                ..ALL_POSITIONS
+            };
+            let words = words(json, stack)?.with_position_table(positions);
+            let scale = match json.flag(&["scale_sqrt_depth"], true)? {
+                true => (stack.blocks[0].d_model() as f64).sqrt(),
+                false => 1.0,
+            };
+            Ok(words.with_scale(scale).into())
+        })
+        .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::Mean)))
+        .outside(&["token_embedding.*"])
+}
