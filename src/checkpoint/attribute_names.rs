@@ -55,6 +55,22 @@ const ALL: &[Aliases] = &[
         ],
     ),
     (
+        &["pop2piano"],
+        &[
+            ("hidden_size", "d_model"),
+            ("num_attention_heads", "num_heads"),
+            ("num_hidden_layers", "num_layers"),
+        ],
+    ),
+    (
+        &["decision_transformer"],
+        &[
+            ("max_position_embeddings", "n_positions"),
+            ("num_attention_heads", "n_head"),
+            ("num_hidden_layers", "n_layer"),
+        ],
+    ),
+    (
         &["openai_privacy_filter"],
         &[("num_experts", "num_local_experts")],
     ),

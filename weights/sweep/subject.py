@@ -12,7 +12,9 @@ import torch
 import transformers
 
 from fixtures import checkpoint, hub_config, tensor_file, whole
+from fixtures.drive import blocks_of
 from fixtures.families import Drive, family_of
+from fixtures.inputs import padding_mask
 
 SEED, BATCH, SEQ = 3, 2, 7
 # Of the largest value.
@@ -60,6 +62,8 @@ class Subject:
                 checkpoint.write_weights(folder, checkpoint.disk_tensors(model, checkpoint.Layout()), 1)
                 self.written = shapes
             part = whole.part_of(model)
+            if part.drive is Drive.ROWS:
+                return BlocksJudge(model, part)
             if inputs is not None:
                 try:
                     return Judge(model, part, inputs)
@@ -105,6 +109,65 @@ class Judge:
             return self.seen()
         except Exception:  # the class has none
             return self.composed
+
+
+class BlocksJudge(Judge):
+    """The same of the blocks alone: what enters the first is the input."""
+
+    def __init__(self, model: torch.nn.Module, part):
+        self.given = rows_of(model)
+        super().__init__(model, part, {})
+
+    @torch.no_grad()
+    def seen(self) -> dict:
+        entered = []
+
+        def keep(_, args, kwargs):
+            entered.append(args[0] if args else kwargs["hidden_states"])
+
+        left = []
+        first, *_, last_block = [*blocks_of(self.model, self.part).values()] * 2
+        handles = [first.register_forward_pre_hook(keep, with_kwargs=True), last_block.register_forward_hook(lambda _, __, result: left.append(result))]
+        last = self.model(**self.given).last_hidden_state
+        for handle in handles:
+            handle.remove()
+        if hasattr(self.model, "avg_pooler"):  # behind the blocks, before the norm
+            last = left[0] if torch.is_tensor(left[0]) else left[0][0]
+        self.inputs = {"hidden_states": entered[0].detach().clone()}
+        if "input_ids" in self.given and "pixel_values" not in self.given:
+            self.inputs["attention_mask"] = self.given["attention_mask"]
+        return {"last_hidden_state": rows(last, self.inputs.get("attention_mask"))}
+
+
+def rows_of(model: torch.nn.Module) -> dict:
+    """What a class reads whose embeddings are its own."""
+    config, accepted = model.config, whole.accepted(model)
+    draw = lambda *shape: torch.randn(*shape, generator=torch.Generator().manual_seed(SEED))
+    if "states" in accepted:
+        steps = torch.arange(2).expand(BATCH, 2)
+        given = {"states": draw(BATCH, 2, config.state_dim), "actions": draw(BATCH, 2, config.act_dim), "timesteps": steps}
+        return {**given, "rewards": draw(BATCH, 2, 1), "returns_to_go": draw(BATCH, 2, 1), "attention_mask": torch.ones(BATCH, 2)}
+    if "hidden_states" in accepted and "input_ids" not in accepted:
+        return {"hidden_states": draw(BATCH, SEQ, config.hidden_size)}
+    if "flattened_patches" in accepted:
+        places = torch.arange(SEQ).float().repeat(BATCH, 1)[..., None] % 3
+        return {"flattened_patches": torch.cat([places, places, draw(BATCH, SEQ, config.patch_embed_hidden_size)], -1)}
+    if "input_features" in accepted:
+        length = 2 * config.max_source_positions
+        given = {"input_features": draw(BATCH, config.num_mel_bins, length), "input_features_mask": torch.ones(BATCH, length, dtype=torch.long)}
+        return {name: tensor for name, tensor in given.items() if name in accepted}
+    if "input_values" in accepted:
+        return {"input_values": draw(BATCH, config.max_length, config.num_mel_bins)}
+    given = {}
+    if "pixel_values" in accepted:
+        size = [config.image_size] * 2 if isinstance(config.image_size, int) else config.image_size
+        frames = [config.num_frames] if hasattr(config, "num_frames") else []
+        given["pixel_values"] = draw(BATCH, *frames, getattr(config, "num_channels", 3), *size)
+    if "input_ids" in accepted:
+        codebooks = [config.num_codebooks] if "Backbone" in type(model).__name__ else []
+        given["input_ids"] = torch.randint(3, config.vocab_size, (BATCH, SEQ, *codebooks), generator=torch.Generator().manual_seed(SEED))
+        given["attention_mask"] = torch.ones(BATCH, SEQ, dtype=torch.long) if "pixel_values" in given else padding_mask(BATCH, SEQ, "right")
+    return given
 
 
 def inputs_of(model: torch.nn.Module, part) -> dict:

@@ -68,7 +68,10 @@ pub(super) fn families() -> Vec<Family> {
     for name in ["chinese_clip", "altclip"] {
         let vision = image(name, of_images[0]);
         families.push(vision.clone().named(&format!("{name}_vision_model")));
-        families.push(vision.named(name));
+        families.push(match name {
+            "altclip" => in_either_list(vision.named(name)),
+            _ => vision.named(name),
+        });
     }
     families
 }
@@ -109,4 +112,16 @@ fn image(name: &str, images: ReadEmbeddings) -> Family {
     let [_, vision] = towers(name, end_of_text);
     let norm = Rule::norm("embeddings.norm", &["pre_layernorm"]);
     vision.embeddings(images).end_rules([norm])
+}
+
+/// Returns the table with a second name for the list of blocks: transformers 5 saves AltCLIP's two towers alike.
+fn in_either_list(mut table: Family) -> Family {
+    let lists =
+        |name: &String| ["layers", "layer"].map(|list| format!("encoder.{list}.{{i}}.{name}"));
+    for rule in &mut table.block_rules {
+        for names in [&mut rule.weight, &mut rule.bias] {
+            *names = names.iter().flat_map(lists).collect();
+        }
+    }
+    table.block("")
 }

@@ -1,12 +1,56 @@
-//! ESM C: an encoder of proteins with Llama's blocks, LayerNorm, and norms of queries and keys.
+//! Encoders with Llama's blocks: UltraBERT, whose windows reach to both sides, and ESM C, for proteins, with LayerNorm and norms of
+//! queries and keys.
 //!
-//! transformers' `EsmcLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/esmc/modeling_esmc.py>
+//! transformers' `UltrabertModel` and `EsmcLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/esmc/modeling_esmc.py>
 
 use super::encoder::*;
 use super::llama::{biased_block, decoder, uniform};
 use super::prelude::*;
 
-pub(super) fn family() -> Family {
+pub(super) fn families() -> Vec<Family> {
+    let ultrabert = decoder("ultrabert", ultrabert)
+        .without_ends()
+        .end_rules([
+            Rule::linear("embeddings.word", &["embed_tokens"]),
+            Rule::linear("sequence_classification.output", &["classifier"]),
+            Rule::linear("token_classification.output", &["classifier"]),
+        ])
+        .head(HeadTask::SequenceClassification, |json, _| {
+            json.only("classifier_pooling", &["cls", "mean"].map(Value::from))?;
+            let reads = match json.text(&["classifier_pooling"])?.as_deref() {
+                Some("mean") => TokenSelection::Mean,
+                _ => TokenSelection::First,
+            };
+            Ok(ReadoutConfig::new(reads).with_output(labels(json)?))
+        })
+        .default_of("pad_token_id", 0)
+        .outside(&["head.*"]);
+    vec![ultrabert, esmc_table()]
+}
+
+fn ultrabert(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("attention_windows", &[Value::Null])?; // a list for all layers
+    let usual = biased_block(&json.without("rope_parameters"))?;
+    let stack = uniform(json, usual)?;
+    let head_dim = stack.blocks[0].attention.head_dim;
+    let turn = |kind, theta| json.rotary_of_type(kind, "rope_theta", head_dim, theta);
+    let near = turn("sliding_attention", 10_000.0)?;
+    let far = turn("full_attention", 2_560_000.0)?;
+    let window = json.size_or(&["sliding_window"], 128)?;
+    let is_sliding = json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(3))?;
+    Ok(stack.with_each(|i, block| {
+        let (rotary, window) = match is_sliding[i] {
+            true => (near.clone(), Some(window)),
+            false => (far.clone(), None),
+        };
+        block.attention.visibility = Visibility::Bidirectional;
+        block.attention.position = Position::Rotary(rotary);
+        block.attention.window = window;
+    }))
+}
+
+fn esmc_table() -> Family {
     let esmc = decoder("esmc", esmc)
         .prefixes(&["esmc.", ""])
         .end_rules(word_rules([

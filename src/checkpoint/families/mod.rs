@@ -1,8 +1,5 @@
 //! The known families: each has one file, which contains only a table, and one line here.
 
-use crate::checkpoint::scheme::Family;
-use std::sync::LazyLock;
-
 mod afmoe;
 mod albert;
 mod apertus;
@@ -16,6 +13,7 @@ mod bert_like;
 mod beside;
 mod biogpt;
 mod blip;
+mod blocks_alone;
 mod bloom;
 mod class_sizes;
 mod clip;
@@ -58,6 +56,7 @@ mod granite;
 mod granite_swa;
 mod gte;
 mod hunyuan;
+mod image_blocks;
 mod internlm3;
 mod latent;
 mod layer_inputs;
@@ -101,6 +100,7 @@ mod stablelm;
 mod starcoder2;
 mod t5;
 mod t5_feed_forward;
+mod tables;
 mod text_beside_clip;
 mod text_decoders;
 mod text_side;
@@ -112,7 +112,6 @@ mod towers_alone;
 mod umt5;
 mod vit;
 mod vit_like;
-mod vit_mae;
 mod wav2vec2;
 mod whisper;
 mod width_of_heads;
@@ -120,31 +119,3 @@ mod xlm;
 
 pub(super) use self::decoder_alone::is_of_decoder;
 pub(super) use self::text_side::{TextSide, families as all, of_type};
-
-/// Declares the files and collects their families.
-macro_rules! of_files {
-    ($of:ident: $($file:ident)*) => { [$($file::$of()),*] };
-}
-
-/// Returns every family with a table of its own. The list is made once, because opening a checkpoint needs it several times.
-fn tables() -> &'static [Family] {
-    static TABLES: LazyLock<Vec<Family>> = LazyLock::new(made);
-    &TABLES
-}
-
-fn made() -> Vec<Family> {
-    let single = of_files! { family:
-        afmoe albert apertus aria bert bert_generation bloom ctrl cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr
-        electra emu3 ernie esm esmc eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
-        megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert openai_gpt opt persimmon phi
-        phimoe qwen_vision rembert roformer rotary_bert seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
-    };
-    let several = of_files! { families:
-        arcee bart bart_like bert_like biogpt blip clip clip_like cohere deepseek ernie4_5 exaone gemma gemma3n gemma4
-        glm gpt_neox granite granite_swa gte hunyuan internlm3 llama listed_experts minicpm3 mixtral olmo qwen
-        qwen_axes roberta roberta_prelayernorm siglip siglip2 sigmoid_experts sink_experts t5 text_decoders token_axes torch
-        text_beside_clip towers_alone umt5 vit vit_like wav2vec2 whisper xlm
-    };
-    let single = single.into_iter();
-    single.chain(several.into_iter().flatten()).collect()
-}

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::beside::{beside, with_output};
 use super::class_sizes::class_sizes;
 use super::prelude::*;
-use super::tables;
+use super::tables::tables;
 
 /// One line of the table, with the names above it.
 #[derive(Clone, Copy)]

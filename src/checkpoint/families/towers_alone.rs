@@ -13,43 +13,50 @@ pub(super) fn families() -> Vec<Family> {
 
 /// The table for AIMv2's text tower: Llama's blocks with learned positions.
 fn aimv2_text() -> Family {
-    llama::decoder("aimv2_text_model", |json| {
-        let json = &json.without("head_dim").without("num_key_value_heads");
-        let has_bias = json.flag(&["qkv_bias"], false)?;
-        let bias = AttentionBias::new(has_bias, has_bias);
-        let mut block = llama::with_mlp_bias(json, llama::block(json, bias)?)?;
-        block.attention.position = Position::None;
-        llama::uniform(json, block)
-    })
-    .prefixes(&["text_model.", ""])
-    .block("encoder.layers.{i}.")
-    .replace_block_rules([
-        Rule::norm("attention_norm", &["rms_norm1"]),
-        Rule::linear("attention.query", &["attention.q_proj"]),
-        Rule::linear("attention.key", &["attention.k_proj"]),
-        Rule::linear("attention.value", &["attention.v_proj"]),
-        Rule::linear("attention.output", &["attention.out_proj"]),
-        Rule::norm("feed_forward_norm", &["rms_norm2"]),
-        Rule::linear("feed_forward.gate", &["ffn.gate_proj"]),
-        Rule::linear("feed_forward.up", &["ffn.up_proj"]),
-        Rule::linear("feed_forward.down", &["ffn.down_proj"]),
-    ])
-    .replace_stack_rules([Rule::norm("final_norm", &["rms_norm"])])
-    .without_ends()
-    .end_rules([
-        Rule::linear("embeddings.word", &["embeddings.token_embedding"]),
-        Rule::linear("embeddings.position", &["embeddings.position_embedding"]),
-    ])
-    .embeddings(|json, stack| {
-        let n_positions = json.size_or(&["max_position_embeddings"], 77)?;
-        Ok(words(json, stack)?.with_positions(n_positions).into())
-    })
-    .pooler(|json, _| {
-        let end = json.size_or(&["eos_token_id"], 49407)?;
-        Ok(ReadoutConfig::new(TokenSelection::FirstOf(end as u32)))
-    })
-    .default_of("rms_norm_eps", 1e-5)
-    .outside(&["embeddings.*"])
+    aimv2("aimv2_text_model")
+        .prefixes(&["text_model.", ""])
+        .end_rules([
+            Rule::linear("embeddings.word", &["embeddings.token_embedding"]),
+            Rule::linear("embeddings.position", &["embeddings.position_embedding"]),
+        ])
+        .embeddings(|json, stack| {
+            let n_positions = json.size_or(&["max_position_embeddings"], 77)?;
+            Ok(words(json, stack)?.with_positions(n_positions).into())
+        })
+        .pooler(|json, _| {
+            let end = json.size_or(&["eos_token_id"], 49407)?;
+            Ok(ReadoutConfig::new(TokenSelection::FirstOf(end as u32)))
+        })
+}
+
+/// The table for the blocks of both towers of AIMv2.
+pub(super) fn aimv2(name: &str) -> Family {
+    llama::decoder(name, aimv2_stack)
+        .block("encoder.layers.{i}.")
+        .replace_block_rules([
+            Rule::norm("attention_norm", &["rms_norm1"]),
+            Rule::linear("attention.query", &["attention.q_proj"]),
+            Rule::linear("attention.key", &["attention.k_proj"]),
+            Rule::linear("attention.value", &["attention.v_proj"]),
+            Rule::linear("attention.output", &["attention.out_proj"]),
+            Rule::norm("feed_forward_norm", &["rms_norm2"]),
+            Rule::linear("feed_forward.gate", &["ffn.gate_proj"]),
+            Rule::linear("feed_forward.up", &["ffn.up_proj"]),
+            Rule::linear("feed_forward.down", &["ffn.down_proj"]),
+        ])
+        .replace_stack_rules([Rule::norm("final_norm", &["rms_norm"])])
+        .without_ends()
+        .default_of("rms_norm_eps", 1e-5)
+        .outside(&["embeddings.*"])
+}
+
+pub(super) fn aimv2_stack(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.without("head_dim").without("num_key_value_heads");
+    let has_bias = json.flag(&["qkv_bias"], false)?;
+    let bias = AttentionBias::new(has_bias, has_bias);
+    let mut block = llama::with_mlp_bias(json, llama::block(json, bias)?)?;
+    block.attention.position = Position::None;
+    llama::uniform(json, block)
 }
 
 /// The table for the vision tower of Janus: SigLIP's without its pooler.

@@ -1,4 +1,4 @@
-//! UMT5: T5 with a position bias in each block.
+//! UMT5: T5 with a position bias in each block. Pop2Piano: T5 whose encoder also reads a spectrogram.
 //!
 //! transformers' `UMT5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/umt5/modeling_umt5.py>
 
@@ -20,7 +20,16 @@ pub(super) fn families() -> Vec<Family> {
             // transformers always ties the embeddings.
             .default_of("scale_decoder_outputs", true)
     };
-    t5::families().into_iter().map(table).collect()
+    let piano = |table: Family| {
+        table
+            .named("pop2piano")
+            .default_of("feed_forward_proj", "gated-gelu")
+            .default_of("dense_act_fn", "relu")
+            .default_of("scale_decoder_outputs", true)
+            .outside(&["mel_conditioner.*"])
+    };
+    let own = t5::families().into_iter().map(table);
+    own.chain(t5::families().into_iter().map(piano)).collect()
 }
 
 fn encoder(json: &ConfigJson) -> Result<StackConfig> {

@@ -1,4 +1,4 @@
-//! Encoders with ViT's blocks: FLAVA's, and the vision encoders of InternVL and Qianfan-OCR, with layer scale and optional norms of
+//! Encoders with ViT's blocks: ViT-MAE's, FLAVA's, and the vision encoders of InternVL and Qianfan-OCR, with layer scale and optional norms of
 //! queries and keys.
 //!
 //! transformers' `InternVLVisionLayer` and `FlavaLayer`:
@@ -32,6 +32,7 @@ pub(super) fn families() -> Vec<Family> {
     };
     let [image, text] = flava();
     vec![
+        vit_mae(),
         image,
         text,
         encoder("internvl_vision").default_of("qkv_bias", false),
@@ -42,7 +43,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let mut stack = vit::config(json)?;
+    let mut stack = vit::config(&json.without("head_dim"))?;
     let d_model = stack.blocks[0].d_model();
     if json.flag(&["use_mean_pooling"], true)? {
         stack.final_norm = None;
@@ -108,4 +109,34 @@ fn flava() -> [Family; 2] {
             .embeddings(|json, stack| bert::embeddings(json, stack, ALL_POSITIONS))
             .default_of("pad_token_id", 0),
     ]
+}
+
+/// ViT-MAE's encoder, with sinusoidal positions. Its decoder, which reconstructs masked patches, is not loaded. Every patch is read in
+/// order, as in transformers with a `mask_ratio` of 0. Masking only matters for the decoder.
+fn vit_mae() -> Family {
+    vit::blocks("vit_mae", &["vit.", ""])
+        .embeddings(|json, stack| {
+            Ok(EmbeddingsConfig::Patches(of_mae(
+                json,
+                stack.blocks[0].d_model(),
+            )?))
+        })
+        .initialization(drawn_for_mae)
+}
+
+fn of_mae(json: &ConfigJson, d_model: usize) -> Result<PatchEmbeddingsConfig> {
+    patches::config(json, d_model, [224, 16])
+}
+
+fn drawn_for_mae(json: &ConfigJson) -> Result<Initialization> {
+    let d_model = json.size(&["hidden_size"])?;
+    let patches = of_mae(json, d_model)?;
+    let [height, width] = patches.patch_size;
+    // Xavier's uniform distribution for a linear layer.
+    let sum = d_model + patches.n_channels * height * width;
+    let bound = (6.0 / sum as f64).sqrt();
+    Ok(initializer_range::normal(json)?
+        .with("embeddings.patch.weight", Distribution::Uniform { bound })
+        // transformers 5 intends to initialize them, but leaves them at 0.
+        .with("embeddings.position.weight", Distribution::PatchSinusoids))
 }

@@ -62,7 +62,7 @@ fn spectrum(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> 
 }
 
 /// The tables for encoders with Whisper's blocks, of models whose other parts are not loaded. Qwen2-Audio and Audio Flamingo 3 average
-/// pairs of positions behind the blocks, which alone are loaded.
+/// pairs of positions after the blocks, which alone are loaded.
 fn others() -> [Family; 4] {
     let named = |name: &str| {
         let table = encoder(name).prefixes(&["model.audio_tower.", "audio_tower.", ""]);
