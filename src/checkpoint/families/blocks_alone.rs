@@ -34,7 +34,7 @@ pub(super) fn families() -> Vec<Family> {
         bert("layoutlm"),
         bert("markuplm"),
         bert("tapas"),
-        bert("roc_bert"),
+        bert("roc_bert").read_by(bert::config),
         vit("vilt", "vilt.").outside(&["mlm_score.*", "rank_output.*"]),
         vit("vivit", "vivit.")
             .default_of("hidden_act", "gelu_fast")
@@ -60,16 +60,18 @@ pub(super) fn families() -> Vec<Family> {
             .prefixes(&["backbone_model.", "model.", ""])
             .default_of("rms_norm_eps", 1e-5)
             .default_of("num_key_value_heads", 8)
+            .default_of("rope_theta", 500_000.0)
             .outside(&["depth_decoder.*", "codec_model.*", "embed_*"]),
         only(llama::decoder("csm_depth_decoder_model", llama::llama))
             .prefixes(&["depth_decoder.model.", "model.", ""])
             .default_of("rms_norm_eps", 1e-5)
             .default_of("num_key_value_heads", 2)
+            .default_of("rope_theta", 500_000.0)
             .outside(&["inputs_embeds_projector.*", "codebooks_head.*"]),
         siglip("idefics2_vision"),
         siglip("idefics3_vision"),
         siglip("smolvlm_vision"),
-        siglip("granite_docling_vision"),
+        siglip("granite_docling_vision").outside(&["connector.*"]),
         siglip("phi4_multimodal_vision"),
         only(towers_alone::aimv2("aimv2_vision_model"))
             .prefixes(&["vision_model.", ""])

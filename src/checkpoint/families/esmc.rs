@@ -10,6 +10,7 @@ use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let ultrabert = decoder("ultrabert", ultrabert)
+        .prefixes(&["ultrabert.", "model.", ""])
         .without_ends()
         .end_rules([
             Rule::linear("embeddings.word", &["embed_tokens"]),

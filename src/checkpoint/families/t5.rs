@@ -62,7 +62,7 @@ pub(super) fn families() -> Vec<Family> {
 
 /// Returns the language model's head. T5's first version scales its input: older files say so by tied weights, newer ones by
 /// `scale_decoder_outputs`.
-fn next_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+pub(super) fn next_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let is_t5 = json.text(&["model_type"])?.as_deref() == Some("t5");
     let is_first = is_t5 && json.flag(&["tie_word_embeddings"], true)?;
     let mut output = language_model(json)?;

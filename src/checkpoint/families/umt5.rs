@@ -20,13 +20,25 @@ pub(super) fn families() -> Vec<Family> {
             // transformers always ties the embeddings.
             .default_of("scale_decoder_outputs", true)
     };
-    let piano = |table: Family| {
+    let piano = |mut table: Family| {
         table
+            .end_rules
+            .retain(|rule| rule.role != "causal_lm.output");
+        let table = table
             .named("pop2piano")
+            .end_rules([Rule::linear("causal_lm.output", &["lm_head"])])
             .default_of("feed_forward_proj", "gated-gelu")
             .default_of("dense_act_fn", "relu")
             .default_of("scale_decoder_outputs", true)
-            .outside(&["mel_conditioner.*"])
+            .outside(&["mel_conditioner.*"]);
+        match table.part {
+            Some(StackPart::Encoder) => table,
+            _ => table.head(HeadTask::CausalLm, |json, stack| {
+                // transformers never ties this layer.
+                let json = json.without("tie_word_embeddings");
+                t5::next_token(&json.with_default("tie_word_embeddings", false), stack)
+            }),
+        }
     };
     let own = t5::families().into_iter().map(table);
     own.chain(t5::families().into_iter().map(piano)).collect()
