@@ -37,12 +37,14 @@ pub(super) fn families() -> Vec<Family> {
         bert("roc_bert").read_by(bert::config),
         vit("vilt", "vilt.").outside(&["mlm_score.*", "rank_output.*"]),
         vit("vivit", "vivit.")
+            .read_by(vit::config)
             .default_of("hidden_act", "gelu_fast")
             .default_of("layer_norm_eps", 1e-6),
         vit(
             "audio-spectrogram-transformer",
             "audio_spectrogram_transformer.",
-        ),
+        )
+        .read_by(vit::config),
         vit("dpt", "dpt.")
             .read_by(|json| {
                 json.only("is_hybrid", &[json!(false)])?;
@@ -103,12 +105,11 @@ fn videomae() -> Family {
             format!("{stem}.weight"),
             format!("attention.attention.{bias}"),
         ];
-        let rule = Rule::named(
+        Rule::named(
             &format!("attention.{part}"),
             &[&names[0]],
             &[&names[1], &format!("{stem}.bias")],
-        );
-        rule
+        )
     };
     only(vit::blocks("videomae", &["videomae.", ""]))
         .replace_block_rules([

@@ -20,8 +20,7 @@ pub(super) fn families() -> Vec<Family> {
         )])
         .default_of("num_key_value_heads", 4)
         .default_of("head_dim", 128)
-        .default_of("norm_topk_prob", true)
-        .default_of("mlp_only_layers", json!([0, 1]));
+        .default_of("norm_topk_prob", true);
     let half = |half| Part::Half(half);
     let expert = |part: &str, of: Part| {
         let role = format!("feed_forward.experts.{{e}}.{part}");
@@ -52,6 +51,13 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn flint(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &match json.numbers(&["mlp_only_layers"])? {
+        Some(_) => json.clone(),
+        None => {
+            let unset = json.without("mlp_only_layers");
+            unset.with_default("mlp_only_layers", json!([0, 1]))
+        }
+    };
     let mut block = block(json, bias(json)?)?;
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     block.attention.sinks = true;

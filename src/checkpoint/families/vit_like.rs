@@ -93,6 +93,7 @@ fn flava() -> [Family; 2] {
             &[&format!("flava.{place}."), &format!("{place}."), ""],
         )
         .end_rules([Rule::linear("pooler.transform", &["pooler.dense"])])
+        .read_by(|json| vit::config(&json.without("head_dim")))
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .default_of("hidden_dropout_prob", 0.0)
     };
