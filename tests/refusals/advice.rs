@@ -197,7 +197,7 @@ fn families_that_are_near_are_offered() {
         ("llama4_txt", "llama4_text"),
         ("minimax_m", "minimax_m2"),
         ("ministrals", "ministral"),
-        ("modernvbert", "modernbert"),
+        ("modernbert_v2", "modernbert"),
         ("olmo_mix", "olmo"),
         ("megatron-gpt-bert", "megatron-bert"),
         ("phimix", "phi"),
