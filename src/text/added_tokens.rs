@@ -1,6 +1,6 @@
 //! Tokens that files beside `tokenizer.json` add to it, as in transformers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use minijinja::value::{Serde, Value, ValueKind};
@@ -28,22 +28,16 @@ pub(super) struct AddedTokens {
     pub named: BTreeMap<String, String>,
     /// True if the tokens that `tokenizer.json` adds are left out.
     pub replaces: bool,
+    /// The tokens that a file beside `tokenizer.json` lists by their ids.
+    pub listed: Vec<(u64, String)>,
+    /// The special tokens that have neither a name nor an id.
+    pub unnamed: Vec<String>,
+    /// The keys in the files.
+    pub said: HashSet<String>,
 }
 
 /// The tokens that `tokenizer.json` adds by their text, with their ids.
 pub(super) type Known = HashMap<String, (u64, AddedToken)>;
-
-/// Returns the special tokens that have a name, as [`added_tokens`] does.
-///
-/// # Errors
-/// If a file is malformed.
-pub(super) fn named_tokens(
-    directory: &Path,
-    config: Option<&ConfigJson>,
-    class: &TokenizerClass,
-) -> Result<BTreeMap<String, String>> {
-    Ok(added_tokens(directory, config, class, &Known::default())?.named)
-}
 
 /// Returns the tokens in `added_tokens_decoder`, or else in `added_tokens.json`, by their ids; then named special tokens,
 /// and further ones. If the files do not name or list them, the tokenizer's class does. `known` has the tokens that
@@ -63,12 +57,20 @@ pub(super) fn added_tokens(
     };
     let mut listed: Vec<(u64, AddedToken)> = Vec::new();
     let mut replaces = false;
+    let by_id;
+    let contents = |listed: &[(u64, AddedToken)]| -> Vec<(u64, String)> {
+        let listed = listed.iter();
+        listed
+            .map(|(id, token)| (*id, token.content.clone()))
+            .collect()
+    };
     if let Some(decoder) = value(&keys, "added_tokens_decoder") {
         for (id, value) in entries(&decoder) {
             let id = id.parse().unwrap_or(u64::MAX);
             listed.extend(token(&value, Special::AsWritten).map(|token| (id, token)));
         }
         let is_listed = |token: &AddedToken| listed.iter().any(|(_, listed)| listed == token);
+        by_id = contents(&listed);
         replaces = class.builds() && !known.values().all(|(_, token)| is_listed(token));
     } else {
         let open = |name: &str| -> Result<Vec<(String, Value)>> {
@@ -92,10 +94,12 @@ pub(super) fn added_tokens(
             let id = u64::try_from(id).unwrap_or(u64::MAX);
             listed.push((id, AddedToken::from(content, is_special)));
         }
+        by_id = contents(&listed);
         listed.retain(|(id, _)| !known.values().any(|(known, _)| known == id));
         listed.extend(known.values().cloned());
     }
     listed.sort_by_key(|(id, _)| *id);
+    let said = keys.iter().map(|(key, _)| key.clone()).collect();
     for (name, token) in class.named_tokens() {
         if !keys.iter().any(|(key, _)| key == name) {
             keys.push((name.to_string(), Value::from(token)));
@@ -117,7 +121,10 @@ pub(super) fn added_tokens(
     let mut special = special(&keys);
     let mask = value(&keys, MASK).filter(|_| class.mask_takes_spaces());
     for token in &mut special {
-        token.lstrip |= mask.as_ref().and_then(Value::as_str) == Some(&token.content);
+        let is_mask = mask.as_ref().and_then(Value::as_str) == Some(&token.content);
+        token.lstrip |= is_mask;
+        token.normalized |= is_mask && class.mask_is_normalized();
+        token.special |= class.has_only_special_tokens();
     }
     let is_known = |content: &str| !replaces && known.contains_key(content);
     let mut all: Vec<AddedToken> = Vec::new();
@@ -143,6 +150,9 @@ pub(super) fn added_tokens(
         all,
         named,
         replaces,
+        listed: by_id,
+        unnamed: listed_tokens(&keys).map(|token| token.content).collect(),
+        said,
     })
 }
 
@@ -213,23 +223,26 @@ fn special(keys: &[(String, Value)]) -> Vec<AddedToken> {
         .iter()
         .filter(|(name, _)| name.ends_with("_token") && !SPECIAL_TOKENS.contains(&name.as_str()));
     all.extend(own.filter_map(|(_, value)| token(value, Special::Always)));
-    // The older key counts if the newer has no list.
     for list in LISTS.iter().filter_map(|name| value(keys, name)) {
-        match list.kind() {
-            ValueKind::Map => {
-                let tokens = entries(&list);
-                let tokens = tokens.iter();
-                all.extend(tokens.filter_map(|(_, value)| token(value, Special::Always)));
-            }
-            _ if list.is_true() => {
-                let tokens = list.try_iter().into_iter().flatten();
-                all.extend(tokens.filter_map(|value| token(&value, Special::AsWritten)));
-                break;
-            }
-            _ => {}
+        if list.kind() == ValueKind::Map {
+            let tokens = entries(&list);
+            let tokens = tokens.iter();
+            all.extend(tokens.filter_map(|(_, value)| token(value, Special::Always)));
+        } else if list.is_true() {
+            break;
         }
     }
+    all.extend(listed_tokens(keys));
     all
+}
+
+/// Returns the special tokens in a list. The older key counts if the newer has no list.
+fn listed_tokens(keys: &[(String, Value)]) -> impl Iterator<Item = AddedToken> {
+    let lists = LISTS.iter().filter_map(|name| value(keys, name));
+    let mut lists = lists.filter(|list| list.kind() != ValueKind::Map && list.is_true());
+    let tokens = lists.next().into_iter();
+    let tokens = tokens.flat_map(|list| list.try_iter().into_iter().flatten());
+    tokens.filter_map(|value| token(&value, Special::AsWritten))
 }
 
 /// The default for tokens that an object describes: special or not.

@@ -11,7 +11,7 @@ use tokenizers::{
 };
 
 use super::TruncationStrategy;
-use super::added_tokens::{added_tokens, named_tokens};
+use super::added_tokens::{Known, added_tokens};
 use super::tokenizer_class::{Origin, TokenizerClass};
 use super::tokenizer_config::{SPECIAL_TOKENS, cleaned, unread};
 use super::truncation::TokenLimit;
@@ -127,8 +127,7 @@ impl From<&Encoding> for TokenizedText {
 
 impl Tokenizer {
     /// Opens the tokenizer in a checkpoint's directory, or in a GGUF file. Without `tokenizer.json`, the class of transformers that
-    /// the directory names reads its own files: `vocab.txt` (BERT), `vocab.json` and `merges.txt` (GPT-2, RoBERTa), or a model of
-    /// SentencePiece (T5, XLM-RoBERTa, Llama).
+    /// the directory names reads its own files, such as `vocab.txt` (BERT) or a model of SentencePiece (T5).
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if there is neither a `tokenizer.json` nor the files of its class, or they are malformed;
@@ -168,7 +167,7 @@ impl Tokenizer {
     /// Makes the tokenizer of a folder without `tokenizer.json` from the files that its class reads.
     fn of_class_files(directory: &Path, path: PathBuf) -> Result<Self> {
         let config = ConfigJson::open_named(&directory.join("tokenizer_config.json"))?;
-        let Some((mut class, paths)) = TokenizerClass::with_files(directory, config.as_ref())?
+        let Some((mut class, file)) = TokenizerClass::with_files(directory, config.as_ref())?
         else {
             let reason = match TokenizerClass::in_python(directory) {
                 Some(class) => format!(
@@ -186,10 +185,10 @@ impl Tokenizer {
             };
             return Err(failed(&path, reason));
         };
-        let named = named_tokens(directory, config.as_ref(), &class)?;
-        let inner = class.read_files(&paths, &named)?;
-        let path = paths.into_iter().next().unwrap_or(path);
-        Self::assembled(directory, path, inner, config, class, Origin::ClassFiles)
+        let tokens = added_tokens(directory, config.as_ref(), &class, &Known::default())?;
+        let inner = class.read_files(&file, &tokens)?;
+        let (path, origin) = (file.path, Origin::ClassFiles);
+        Self::assembled(directory, path, inner, config, class, origin)
     }
 
     /// Adds to a model's vocabulary what its class and the files beside it say.

@@ -5,6 +5,7 @@
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/auto/tokenization_auto.py>
 
+mod byte_pairs;
 mod ends;
 mod files;
 mod parts;
@@ -39,6 +40,8 @@ const AS_WRITTEN: [&str; 5] = [
 /// Entries in the list that are not classes: model types and Python classes.
 const MISTAKEN: &str = "mistaken";
 const IN_PYTHON: &str = "in Python";
+/// A mark of the parts for files that have added tokens of their own.
+const KEEPS_TOKENS: &str = "keeps_tokens";
 /// Names for which transformers has no class, so it follows `tokenizer.json`.
 const NONE: &str = "";
 
@@ -51,8 +54,8 @@ pub(super) enum TokenizerClass {
     Built {
         parts: Map<String, Value>,
         keys: BTreeMap<String, Value>,
-        /// Control and user-defined pieces from a SentencePiece model; empty if there is a `tokenizer.json`.
-        of_pieces: Vec<Described>,
+        /// Control and user-defined pieces from a SentencePiece model, if there is no `tokenizer.json`.
+        of_pieces: Option<Vec<Described>>,
     },
     /// By a class that is not supported here: `tokenizer.json` is followed. If transformers has the class, the note says so.
     Unknown { note: Option<String> },
@@ -107,7 +110,14 @@ impl TokenizerClass {
                     let text = config.text(&[key])?.map(Value::from);
                     text.or(is_null.then_some(Value::Null))
                 }
-                (Some(config), Value::String(_)) => config.text(&[key])?.map(Value::from),
+                (Some(config), Value::String(_)) => {
+                    let text = config.text(&[key])?;
+                    let text = match parts.contains_key("marks_languages") {
+                        true => text.map(marked),
+                        false => text,
+                    };
+                    text.map(Value::from)
+                }
                 (Some(config), Value::Number(_)) => number_of_tokens(config, key)?,
                 (Some(config), _) if key == "task" => config.text(&[key])?.map(Value::from),
                 // Python takes a null for false, unless the class takes it for its default.
@@ -124,7 +134,7 @@ impl TokenizerClass {
         Ok(Self::Built {
             parts,
             keys,
-            of_pieces: Vec::new(),
+            of_pieces: None,
         })
     }
 
@@ -162,22 +172,44 @@ impl TokenizerClass {
                 keys,
                 of_pieces,
             } => {
-                let special = parts::further_tokens(parts, keys);
-                let special = special.into_iter().map(Described::from);
-                of_pieces.iter().cloned().chain(special).collect()
+                let special = parts::further_tokens(parts, keys).into_iter();
+                let special = special.map(Described::from);
+                let adds = parts
+                    .get("pieces")
+                    .and_then(|pieces| pieces["adds"].as_str());
+                let adds = match of_pieces {
+                    None => "special",
+                    Some(_) => adds.unwrap_or("both"),
+                };
+                let pieces = of_pieces.iter().flatten().cloned();
+                match adds {
+                    "special" => special.collect(),
+                    "pieces" => pieces.collect(),
+                    _ => pieces.chain(special).collect(),
+                }
             }
             _ => Vec::new(),
         }
     }
 
-    /// Returns whether the class builds the tokenizer from vocabulary and merges.
+    /// Returns whether the class builds the tokenizer from vocabulary and merges alone, without the added tokens beside them.
     pub fn builds(&self) -> bool {
-        matches!(self, Self::Built { .. })
+        matches!(self, Self::Built { .. }) && !self.says(KEEPS_TOKENS)
     }
 
     /// Returns whether the mask takes the spaces before it, where a file gives its text alone.
     pub fn mask_takes_spaces(&self) -> bool {
         self.says("mask_takes_spaces")
+    }
+
+    /// Returns whether the mask is found in a text after its normalization, where a file gives its text alone.
+    pub fn mask_is_normalized(&self) -> bool {
+        self.says("mask_is_normalized")
+    }
+
+    /// Returns whether every token in a list of special tokens is special, whatever the files say.
+    pub fn has_only_special_tokens(&self) -> bool {
+        self.says("all_are_special")
     }
 
     /// Returns whether special tokens take no spaces, whatever the files say.
@@ -226,6 +258,14 @@ impl TokenizerClass {
             Self::Unknown { note } => note.as_deref(),
             _ => None,
         }
+    }
+}
+
+/// Returns SeamlessM4T's token for a language.
+fn marked(language: String) -> String {
+    match language.contains("__") {
+        true => language,
+        false => format!("__{language}__"),
     }
 }
 

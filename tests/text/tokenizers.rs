@@ -273,6 +273,34 @@ fn a_malformed_vocabulary_is_refused_by_its_name() {
             &[("vocab.txt", "[UNK]\n"), ("tokenizer.model", "")],
             &["tokenizer.json: missing"],
         ),
+        (
+            "mistral3",
+            &[("tekken.json", r#"{"config": {"pattern": "a"}}"#)],
+            &["tekken.json", "no special_tokens", "tokenizer.json"],
+        ),
+        (
+            "mistral3",
+            &[(
+                "tekken.json",
+                r#"{"config": {"pattern": "a"}, "special_tokens": [{"rank": 1, "token_str": "a"}]}"#,
+            )],
+            &["tekken.json", "ranks"],
+        ),
+        (
+            "mistral3",
+            &[("tekken.json", pointer)],
+            &["tekken.json", "Git LFS"],
+        ),
+        (
+            "mistral3",
+            &[("tekken.json", "{}"), ("tokenizer.model", "YQ== 0\n")],
+            &["tokenizer.json: missing"],
+        ),
+        (
+            "phi3",
+            &[("tokenizer.model", "YQ== 0\nYg==\n")],
+            &["tokenizer.model", "not a SentencePiece model"],
+        ),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let config = serde_json::json!({"model_type": model_type});

@@ -41,7 +41,8 @@ impl TokenizerClass {
         let Self::Built { parts, keys, .. } = self else {
             return Ok(());
         };
-        if let Some(model) = super::vocabulary::fitted(inner, &parts["model"], named) {
+        let model = filled(&parts["model"], keys);
+        if let Some(model) = super::vocabulary::fitted(inner, &model, named) {
             inner.with_model(model);
         }
         let precompiled = inner.get_normalizer().and_then(precompiled).cloned();
@@ -129,7 +130,7 @@ fn check_language(
     match (language, config) {
         (Some(language), Some(config)) if inner.token_to_id(language).is_none() => {
             let reason =
-                format!("{language:?} is not a token in tokenizer.json; set a language that is");
+                format!("{language:?} is not a token of the tokenizer; set a language that is");
             Err(config.error(&["src_lang"], reason))
         }
         _ => Ok(()),
@@ -148,12 +149,16 @@ pub(super) fn further_tokens(
         if let Some(token) = entry.as_str() {
             tokens.push(token.to_string());
         }
-        let bounds = [entry["from"].as_u64(), entry["to"].as_u64()];
-        if let (Some(each), [Some(from), Some(to)]) = (entry["each"].as_str(), bounds) {
-            tokens.extend((from..to).map(|i| each.replace("{}", &i.to_string())));
-        }
+        tokens.extend(each(&entry));
     }
     tokens
+}
+
+/// Returns numbered tokens.
+pub(super) fn each(entry: &Value) -> impl Iterator<Item = String> {
+    let number = |side: &str| entry[side].as_u64().unwrap_or(0);
+    let text = entry["each"].as_str().unwrap_or_default();
+    (number("from")..number("to")).map(|i| text.replace("{}", &i.to_string()))
 }
 
 /// Returns a class's template; `None` if it has none or the files disable one of its tokens.

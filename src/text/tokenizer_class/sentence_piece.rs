@@ -15,6 +15,8 @@ pub(super) struct Piece {
 /// Piece types that are found in a text before all others.
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
+/// The number for a Unigram model.
+const UNIGRAM: u64 = 1;
 
 /// The contents used here.
 pub(super) struct SentencePiece {
@@ -23,6 +25,12 @@ pub(super) struct SentencePiece {
     pub charsmap: Vec<u8>,
     /// The unknown piece's index.
     pub unknown: usize,
+    /// Names of the three special pieces, `None` for one that the model does not use: unknown, first and last.
+    pub named: [Option<String>; 3],
+    /// Whether the model is a Unigram model, and not BPE.
+    pub is_unigram: bool,
+    /// Whether an unknown character becomes its bytes.
+    pub byte_fallback: bool,
 }
 
 impl SentencePiece {
@@ -35,14 +43,31 @@ impl SentencePiece {
             pieces: Vec::new(),
             charsmap: Vec::new(),
             unknown: 0,
+            named: ["<unk>", "<s>", "</s>"].map(|name| Some(name.to_string())),
+            is_unigram: true,
+            byte_fallback: false,
         };
+        let mut is_used = [true; 3];
         for field in fields(bytes) {
             match field? {
                 (1, Content::Bytes(piece)) => file.pieces.push(Piece::read(piece)?),
                 (2, Content::Bytes(trainer)) => {
                     for field in fields(trainer) {
-                        if let (40, Content::Number(id)) = field? {
-                            file.unknown = id as usize;
+                        match field? {
+                            (3, Content::Number(kind)) => file.is_unigram = kind == UNIGRAM,
+                            (35, Content::Number(flag)) => file.byte_fallback = flag != 0,
+                            // A negative id says that there is no such piece.
+                            (tag @ 40..=42, Content::Number(id)) => {
+                                is_used[tag as usize - 40] = id as i64 >= 0;
+                                if tag == 40 && id as i64 >= 0 {
+                                    file.unknown = id as usize;
+                                }
+                            }
+                            (tag @ 45..=47, Content::Bytes(name)) if !name.is_empty() => {
+                                let name = String::from_utf8_lossy(name).into_owned();
+                                file.named[tag as usize - 45] = Some(name);
+                            }
+                            _ => {}
                         }
                     }
                 }
@@ -55,6 +80,9 @@ impl SentencePiece {
                 }
                 _ => {}
             }
+        }
+        for (name, is_used) in file.named.iter_mut().zip(is_used) {
+            name.take_if(|_| !is_used);
         }
         match file.pieces.is_empty() {
             true => Err("it contains no SentencePiece pieces".to_string()),

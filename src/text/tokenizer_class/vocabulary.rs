@@ -19,9 +19,13 @@ pub(super) fn fitted(
     named: &BTreeMap<String, String>,
 ) -> Option<ModelWrapper> {
     let unknown = match said.get("unk_token") {
-        Some(Value::String(name)) => named.get(name),
+        Some(Value::String(name)) => match name.strip_prefix('=') {
+            Some(text) => Some(text.to_string()),
+            None => named.get(name).cloned(),
+        },
         _ => None,
     };
+    let unknown = unknown.as_ref();
     match inner.get_model() {
         ModelWrapper::BPE(bpe) => of_bpe(bpe, said, unknown).map(Into::into),
         ModelWrapper::Unigram(unigram) => {
@@ -29,7 +33,8 @@ pub(super) fn fitted(
                 Value::String(name) => unigram.token_to_id(named.get(name)?)?,
                 id => id.as_u64()? as u32,
             };
-            of_unigram(unigram, id).map(Into::into)
+            let falls_back = said["byte_fallback"].as_bool().unwrap_or(false);
+            of_unigram(unigram, id, falls_back).map(Into::into)
         }
         ModelWrapper::WordPiece(words) => {
             let unknown = unknown?;
@@ -52,6 +57,7 @@ pub(super) fn fitted(
 fn of_bpe(bpe: &BPE, said: &Value, unknown: Option<&String>) -> Option<BPE> {
     let flag = |key: &str| said[key].as_bool().unwrap_or(false);
     let (fuses, falls_back) = (flag("fuse_unk"), flag("byte_fallback"));
+    let ignores = flag("ignore_merges");
     let is_same = bpe.unk_token.as_ref() == unknown && bpe.fuse_unk == fuses;
     let suffix = said["end_of_word_suffix"].as_str().unwrap_or_default();
     let has_suffix = bpe.end_of_word_suffix.as_deref().unwrap_or_default() == suffix;
@@ -64,24 +70,24 @@ fn of_bpe(bpe: &BPE, said: &Value, unknown: Option<&String>) -> Option<BPE> {
             .all(|byte| has(byte.into())),
     };
     let is_left = bpe.byte_fallback == falls_back && (is_same || has_all());
-    if is_left && has_suffix && bpe.dropout.is_none() && !bpe.ignore_merges {
+    if is_left && has_suffix && bpe.dropout.is_none() && bpe.ignore_merges == ignores {
         return None;
     }
     let mut bpe = bpe.clone();
     bpe.unk_token = unknown.cloned();
     (bpe.fuse_unk, bpe.byte_fallback) = (fuses, falls_back);
-    (bpe.dropout, bpe.ignore_merges) = (None, false);
+    (bpe.dropout, bpe.ignore_merges) = (None, ignores);
     bpe.end_of_word_suffix = Some(suffix.to_string()).filter(|suffix| !suffix.is_empty());
     bpe.clear_cache();
     Some(bpe)
 }
 
-fn of_unigram(unigram: &Unigram, id: u32) -> Option<Unigram> {
+fn of_unigram(unigram: &Unigram, id: u32, falls_back: bool) -> Option<Unigram> {
     let seen = unigram.tokenize(UNKNOWN).ok();
     let seen = seen.and_then(|tokens| tokens.first().map(|token| token.id));
-    if seen == Some(id) && !unigram.byte_fallback() {
+    if seen == Some(id) && unigram.byte_fallback() == falls_back {
         return None;
     }
     let words = unigram.iter().cloned().collect();
-    Unigram::from(words, Some(id as usize), false).ok()
+    Unigram::from(words, Some(id as usize), falls_back).ok()
 }
