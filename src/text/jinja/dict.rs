@@ -116,8 +116,9 @@ pub(super) fn method(dict: &Value, name: &str, args: &[Value]) -> Result<Value, 
     let view = |name, items: Vec<Value>| Value::from_object(DictView { name, items });
     match name {
         "get" => {
-            let (key, default): (&Value, Option<Value>) = from_args(args)?;
-            let default = || default.unwrap_or_else(|| Value::from(()));
+            let (key, _): (&Value, Option<Value>) = from_args(args)?;
+            // An undefined default is one.
+            let default = || args.get(1).cloned().unwrap_or_else(|| Value::from(()));
             return Ok(object.get_value(key).unwrap_or_else(default));
         }
         "items" | "keys" | "values" | "copy" => from_args::<()>(args)?,

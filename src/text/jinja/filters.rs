@@ -9,12 +9,17 @@ use super::objects::Range;
 use super::operators::integer;
 use super::python::{self, is_named, is_object, is_own, text};
 use super::strings::{is_space, lines, string_method};
-use super::{failed, unsupported};
+use super::{failed, long, unsupported};
 
 /// A filter: its value, and the arguments in parentheses.
 type Filter = fn(&Value, &[Value]) -> Result<Value, Error>;
 
-const FILTERS: [(&str, Filter); 14] = [
+const FILTERS: [(&str, Filter); 20] = [
+    ("abs", |value, args| match value.kind() {
+        ValueKind::Bool if args.is_empty() => Ok(i64::from(value.is_true()).into()),
+        _ if args.is_empty() => filters::abs(value.clone()),
+        _ => Err(ErrorKind::TooManyArguments.into()),
+    }),
     ("center", |value, args| match args {
         [] => string_method(&text(value), "center", &[80.into()]),
         args => string_method(&text(value), "center", args),
@@ -27,6 +32,7 @@ const FILTERS: [(&str, Filter); 14] = [
     ("forceescape", |value, _| {
         Ok(Value::from_safe_string(escaped(&text(value))))
     }),
+    ("format", long::format),
     ("indent", indent),
     ("int", int),
     ("join", join),
@@ -39,6 +45,10 @@ const FILTERS: [(&str, Filter); 14] = [
     }),
     ("title", |value, _| Ok(titled(&text(value)).into())),
     ("tojson", tojson),
+    ("trim", |value, args| {
+        string_method(&text(value), "strip", args)
+    }),
+    ("truncate", long::truncate),
     ("wordcount", |value, _| {
         Ok(text(value)
             .split(|c: char| !(c.is_alphanumeric() || c == '_'))
@@ -46,11 +56,13 @@ const FILTERS: [(&str, Filter); 14] = [
             .count()
             .into())
     }),
+    ("wordwrap", long::wordwrap),
+    ("xmlattr", long::xmlattr),
 ];
 
 /// Jinja2's filters that this crate does not support, and filters that only minijinja has.
-const UNSUPPORTED: &str = "attr filesizeformat format pprint random striptags truncate urlencode urlize wordwrap xmlattr bool chain \
-    lines split zip";
+const UNSUPPORTED: &str =
+    "attr filesizeformat pprint random striptags urlencode urlize bool chain lines split zip";
 
 /// Returns the text with a capital after each space, hyphen and opening bracket; the other letters are lowered.
 fn titled(text: &str) -> String {
@@ -72,7 +84,7 @@ pub(super) fn add(environment: &mut Environment) {
         environment.add_filter(name, move |value: &Value, args: Rest<ValueOrKwargs>| {
             let result = filter(value, &args.into_values())?;
             Ok::<_, Error>(
-                match value.is_safe() && ["center", "indent"].contains(&name) {
+                match value.is_safe() && ["center", "indent", "trim"].contains(&name) {
                     true => Value::from_safe_string(text(&result)),
                     false => result,
                 },

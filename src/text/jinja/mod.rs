@@ -8,6 +8,7 @@ mod clock;
 mod dict;
 mod filters;
 mod json;
+mod long;
 mod objects;
 mod operators;
 mod python;
@@ -54,6 +55,12 @@ pub(in crate::text) fn environment(
 
 /// Calls a method on a value of a Python type.
 fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    // Only these of a string's methods take an undefined value.
+    let is_text = value.kind() == ValueKind::String && !rewrite::has("format join", name);
+    if is_text && args.iter().any(objects::is_given) {
+        return Err(failed(format!("{name}() of an undefined value")));
+    }
+    let args: &[Value] = &args.iter().cloned().map(objects::taken).collect::<Vec<_>>();
     match value.kind() {
         ValueKind::String if value.is_safe() => {
             Err(unsupported(format!("the method {name} of a safe string")))

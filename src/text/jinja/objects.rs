@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minijinja::Error;
-use minijinja::value::{Enumerator, Object, ObjectRepr, Value};
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Value};
 
 use super::python::is_named;
 use super::{failed, unsupported};
@@ -130,10 +130,23 @@ pub(super) fn given(value: Value) -> Value {
     }
 }
 
-/// Returns the value of an argument that a macro was [`given`].
+/// Returns the value of an argument that a macro or a method was [`given`], or of arguments with names.
 pub(super) fn taken(value: Value) -> Value {
-    match value.downcast_object_ref::<Given>() {
-        Some(_) => Value::UNDEFINED,
-        None => value,
+    if value.is_kwargs() {
+        let names: Vec<Value> = value.try_iter().into_iter().flatten().collect();
+        let pairs = names.into_iter().map(|name| {
+            let argument = value.get_item(&name).unwrap_or_default();
+            (name.to_string(), taken(argument))
+        });
+        return pairs.collect::<Kwargs>().into();
     }
+    match is_given(&value) {
+        true => Value::UNDEFINED,
+        false => value,
+    }
+}
+
+/// Returns whether a macro or a method is given an undefined value.
+pub(super) fn is_given(value: &Value) -> bool {
+    value.downcast_object_ref::<Given>().is_some()
 }

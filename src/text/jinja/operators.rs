@@ -24,16 +24,10 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_function("python_added", added);
     environment.add_function("python_joined", |a: &Value, b: &Value| text(a) + &text(b));
     environment.add_function("python_percent", percent);
-    environment.add_function("python_compare", |mut left: Value, others: Rest<Value>| {
-        for pair in others.chunks(2) {
-            let [operator, right] = pair else { break };
-            if !compare(&left, operator.as_str().unwrap_or_default(), right)? {
-                return Ok(false);
-            }
-            left = right.clone();
-        }
-        Ok::<_, Error>(true)
-    });
+    environment.add_function(
+        "python_compare",
+        |left: Value, operator: &str, right: Value| compare(&left, operator, &right),
+    );
     environment.add_filter("python_text", |value: Value| match value.as_str() {
         Some(_) => value,
         None => text(&value).into(),
@@ -159,7 +153,7 @@ fn added(a: &Value, b: &Value) -> Result<Value, Error> {
 }
 
 /// Returns `a % b`: a formatted string, or the remainder with the divisor's sign.
-fn percent(a: &Value, b: &Value) -> Result<Value, Error> {
+pub(super) fn percent(a: &Value, b: &Value) -> Result<Value, Error> {
     if let Some(template) = a.as_str() {
         let values = match b.is_tuple() {
             true => b.try_iter()?.collect(),

@@ -320,11 +320,18 @@ impl<'a> TemplateWriter<'a> {
                 }
             }
             Expr::Compare(node) => {
-                let mut all = self.expr(&node.expr)?;
+                // Jinja2 stops at the first comparison that is false.
+                let mut left = self.expr(&node.expr)?;
+                let mut all = Vec::new();
                 for op in &node.ops {
-                    all += &format!(", '{}', {}", comparison(op.op), self.expr(&op.expr)?);
+                    let right = self.expr(&op.expr)?;
+                    all.push(format!(
+                        "python_compare({left}, '{}', {right})",
+                        comparison(op.op)
+                    ));
+                    left = right;
                 }
-                format!("python_compare({all})")
+                format!("({})", all.join(" and "))
             }
             Expr::IfExpr(node) => {
                 let (condition, value) = (self.expr(&node.test_expr)?, self.expr(&node.true_expr)?);
@@ -401,9 +408,10 @@ impl<'a> TemplateWriter<'a> {
             Expr::GetAttr(method) if method.name == "cycle" && call.args.is_empty() => {
                 return Err(failed("loop.cycle() has no items"));
             }
+            // An attribute may be a macro. A loop's methods are minijinja's own.
             Expr::GetAttr(method) => (
                 format!("({}).{}", self.expr(&method.expr)?, method.name),
-                false,
+                name(&method.expr) != Some("loop"),
             ),
             callee => (
                 self.expr(callee)?,
@@ -419,15 +427,15 @@ impl<'a> TemplateWriter<'a> {
 
     /// Writes arguments in parentheses; for a macro, undefined arguments count as given.
     fn arguments(&mut self, args: &[CallArg<'a>], is_macro: bool) -> Result<String, Error> {
-        let given = |value: String| match is_macro {
+        let given = |expr: &Expr, value: String| match is_macro && !matches!(expr, Expr::Const(_)) {
             true => format!("python_given({value})"),
             false => value,
         };
         let mut all = Vec::new();
         for arg in args {
             all.push(match arg {
-                CallArg::Pos(expr) => given(self.expr(expr)?),
-                CallArg::Kwarg(name, expr) => format!("{name}={}", given(self.expr(expr)?)),
+                CallArg::Pos(expr) => given(expr, self.expr(expr)?),
+                CallArg::Kwarg(name, expr) => format!("{name}={}", given(expr, self.expr(expr)?)),
                 CallArg::PosSplat(_) | CallArg::KwargSplat(_) if is_macro => {
                     return Err(unsupported("`*` or `**` before an argument of a macro"));
                 }
