@@ -107,7 +107,7 @@ impl TextClassifier {
     }
 
     getters! {
-        /// Returns the model.
+        /// Returns the model; of an encoder-decoder (BART), the encoder.
         model(&self) -> &Model => &self.encoder().model;
         /// Returns the adapters that are merged into its weights.
         adapters(&self) -> &[AppliedAdapter] => &self.encoder().adapters;

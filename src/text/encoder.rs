@@ -13,12 +13,14 @@ use crate::Checkpoint;
 use crate::checkpoint::AppliedAdapter;
 use crate::config::{EmbeddingsConfig, TokenEmbeddingsConfig, TokenSelection};
 use crate::error::{Error, Result};
-use crate::model::{Model, ModelInput, ModelOutput};
+use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq};
 
 /// A model with its tokenizer.
 #[derive(Clone, Debug)]
 pub(super) struct Encoder {
     pub model: Model,
+    /// The same model with its decoder, if the decoder computes the results.
+    whole: Option<Box<Seq2Seq>>,
     pub tokenizer: Tokenizer,
     /// The chat template for texts, if the model needs one.
     messages: Option<Messages>,
@@ -60,6 +62,28 @@ impl Encoder {
     /// If the model does not read tokens or attends to an encoder's output, if the tokenizer is missing, malformed or
     /// belongs to another model, or if the chat template that the model needs is missing.
     pub fn new(model: Model, checkpoint: &Checkpoint, reading: TextReading) -> Result<Self> {
+        Self::built(model, None, checkpoint, reading)
+    }
+
+    /// Makes an encoder like [`Self::new`], whose results are a decoder's that attends to it.
+    ///
+    /// # Errors
+    /// The errors of [`Self::new`].
+    pub fn with_decoder(
+        whole: Seq2Seq,
+        checkpoint: &Checkpoint,
+        reading: TextReading,
+    ) -> Result<Self> {
+        let model = whole.encoder().clone();
+        Self::built(model, Some(Box::new(whole)), checkpoint, reading)
+    }
+
+    fn built(
+        model: Model,
+        whole: Option<Box<Seq2Seq>>,
+        checkpoint: &Checkpoint,
+        reading: TextReading,
+    ) -> Result<Self> {
         let mut tokenizer = Tokenizer::of(checkpoint)?;
         let words = words(&model)?;
         if model.attends_to_encoder() {
@@ -102,7 +126,8 @@ impl Encoder {
             Some(takes) => takes,
             None => token_types::are_given(&tokenizer, json.as_ref())?,
         };
-        let reads = model.config().head.as_ref().map(|head| &head.readout.reads);
+        let last = whole.as_ref().map_or(&model, |whole| whole.decoder());
+        let reads = last.config().head.as_ref().map(|head| &head.readout.reads);
         let (reads_alike, padding) = match reads {
             Some(TokenSelection::LastExcept(Some(padding))) => (true, *padding),
             None | Some(TokenSelection::First | TokenSelection::Pooled | TokenSelection::Each) => {
@@ -119,6 +144,7 @@ impl Encoder {
             adapters: checkpoint.report().adapters,
             has_types: takes_types && words.n_types.is_some(),
             model,
+            whole,
             tokenizer,
             messages,
             max_length,
@@ -208,7 +234,11 @@ impl Encoder {
         mut each: impl FnMut(&[usize], ModelOutput) -> Result<()>,
     ) -> Result<()> {
         self.each_batch(texts, self.lengths, |batch, input| {
-            each(batch, self.model.forward(&input)?)
+            let output = match &self.whole {
+                Some(whole) => whole.forward(&input)?.decoder,
+                None => self.model.forward(&input)?,
+            };
+            each(batch, output)
         })
     }
 

@@ -15,7 +15,7 @@ use super::stages::{Feature, ModuleStep, VectorMap};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
 use crate::config::{Activation, Precision, setters};
 use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::model::{Model, Seq2Seq};
 use crate::{Checkpoint, CheckpointOptions};
 
 /// Model types with two stacks for which sentence-transformers only uses the encoder.
@@ -147,6 +147,7 @@ impl TextOptions {
         let checkpoint = self
             .checkpoint
             .clone()
+            .whole()
             .open(folder.model(path, &files.model))?;
         files.notes.extend(self.notes(&checkpoint));
         let (head, labels) = match files.body {
@@ -178,7 +179,14 @@ impl TextOptions {
             }
             ResultBody::Classifier | ResultBody::Pooling(_) => {
                 folder.check_head(&checkpoint)?;
-                let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
+                let encoder = match checkpoint.second_stack()? {
+                    // BART's head is the decoder's.
+                    Some(_) => {
+                        let whole = self.seq2seq(&checkpoint)?;
+                        Encoder::with_decoder(whole, &checkpoint, files.reading)?
+                    }
+                    None => Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?,
+                };
                 (Head::Own(encoder), checkpoint.labels()?)
             }
         };
@@ -273,6 +281,13 @@ impl TextOptions {
         match &self.form {
             WeightForm::Packed(precision) => checkpoint.packed_model(*precision),
             WeightForm::Plain(dtype, device) => checkpoint.model(*dtype, device),
+        }
+    }
+
+    fn seq2seq(&self, checkpoint: &Checkpoint) -> Result<Seq2Seq> {
+        match &self.form {
+            WeightForm::Packed(precision) => checkpoint.packed_seq2seq(*precision),
+            WeightForm::Plain(dtype, device) => checkpoint.seq2seq(*dtype, device),
         }
     }
 

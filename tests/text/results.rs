@@ -1,7 +1,7 @@
 //! Small models' results, by the ratio rule.
 
 use candle_blocks::Precision;
-use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::candle_core::{self, DType, Device, Tensor};
 use candle_blocks::text::{Pooling, Scores, TextClassifier, TextEmbedder, TextOptions};
 
 use crate::{
@@ -46,6 +46,58 @@ fn modules_in_files_of_pytorch_give_the_same_vectors() {
     let embedder = TextEmbedder::open(folder.path()).unwrap();
     let vectors = embedder.embed(&texts("joined")).unwrap();
     results("joined").check("embeddings", &vectors);
+}
+
+/// The classifier of BART and T5 reads a state of the decoder, as in a model for zero-shot classification.
+#[test]
+fn a_classifier_behind_a_decoder_gives_the_logits_of_pytorch() {
+    let texts = [("bart", "8 7 7 10 4 7 9 8 2"), ("t5", "4 3 10 7 4 4 9 6 2")];
+    for (name, text) in texts {
+        let source = weights(&format!("heads/{name}-sequence_classification"));
+        if !source.exists() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(source.join(file), folder.path().join(file)).unwrap();
+        }
+        // Each word is the number of its token.
+        let words: serde_json::Map<_, _> = (0..11).map(|id| (id.to_string(), id.into())).collect();
+        let tokenizer = serde_json::json!({
+            "version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "decoder": null,
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "model": {"type": "WordLevel", "vocab": words, "unk_token": "0"},
+        });
+        std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        let fixture = source.join("whole.safetensors");
+        let fixture = candle_core::safetensors::load(fixture, &Device::Cpu).unwrap();
+        let ids = fixture["input_ids"]
+            .get(0)
+            .unwrap()
+            .to_vec1::<i64>()
+            .unwrap();
+        let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
+        assert_eq!(ids.join(" "), text);
+        let expected = fixture["logits.f64"]
+            .get(0)
+            .unwrap()
+            .to_vec1::<f64>()
+            .unwrap();
+        let plain = TextOptions::default().device(DType::F32, &Device::Cpu);
+        for classifier in [
+            TextClassifier::open(folder.path()).unwrap(),
+            plain.classifier(folder.path()).unwrap(),
+        ] {
+            assert_eq!(classifier.labels(), ["a", "b", "c"]);
+            let found = &classifier.classify(&[text]).unwrap()[0];
+            for (found, expected) in found.logits.iter().zip(&expected) {
+                let error = (f64::from(*found) - expected).abs();
+                assert!(error < 2e-6, "{name}: {found}, expected {expected}");
+            }
+            let whole: f32 = found.scores.iter().sum();
+            assert!((whole - 1.0).abs() < 1e-6, "{:?}", found.scores);
+        }
+    }
 }
 
 #[test]
