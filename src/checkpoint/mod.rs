@@ -213,7 +213,7 @@ impl CheckpointOptions {
         let mut json = ConfigJson::open_named(&config_path)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
         let (mut applied, mut brought) = (Vec::new(), Vec::new());
-        let mut left_out = Vec::new();
+        let mut left_out = quantized::LeftOut::default();
         if let Some(json) = &mut json {
             left_out = quantized::dequantize(json, &mut files)?;
             gguf::translate(json.value(), &mut files)?;
@@ -226,7 +226,8 @@ impl CheckpointOptions {
         }
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let mut plan = plan.map_err(|error| located(error, &config_path))?;
-        plan.ignored.extend(left_out);
+        plan.ignored.extend(left_out.tensors);
+        plan.unrounded = left_out.unrounded;
         // With two stacks, the other one may have the embeddings.
         let is_whole = plan.model.is_some() && family.part.is_none();
         let is_placed = |brought: &Brought| {

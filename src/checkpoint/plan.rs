@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     pub unused: Vec<String>,
     /// Keys in `config.json` that nothing reads and that are not known to change nothing.
     pub unread_keys: Vec<String>,
+    /// Settings and tensors by which activations or caches would be rounded.
+    pub unrounded: Vec<String>,
 }
 
 impl Plan {

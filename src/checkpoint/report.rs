@@ -69,6 +69,10 @@ pub struct LoadReport {
     /// Paths of keys in `config.json` that nothing reads and that are not known to change nothing. transformers keeps such a
     /// key, and code on the Hub may read it. `architectures` is one of them if it names a class with an unknown head.
     pub unread_keys: Vec<String>,
+    /// Settings in `quantization_config` and tensors by which the file's method rounds activations or caches to fewer bits. They are
+    /// not rounded here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unrounded: Vec<String>,
     /// The applied adapters, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapters: Vec<AppliedAdapter>,
@@ -88,6 +92,7 @@ impl LoadReport {
             unused: plan.unused.clone(),
             missing: plan.missing.iter().map(|m| m.role.clone()).collect(),
             unread_keys: plan.unread_keys.clone(),
+            unrounded: plan.unrounded.clone(),
             adapters: adapters.to_vec(),
             not_as_stored: not_as_stored(plan, files),
         }
@@ -148,6 +153,7 @@ impl fmt::Display for LoadReport {
             ("unused", &self.unused),
             ("missing", &self.missing),
             ("key of config.json that is not read", &self.unread_keys),
+            ("activations are not rounded by", &self.unrounded),
         ] {
             for name in names {
                 writeln!(f, "  {what}: {}", Escaped(name))?;

@@ -213,6 +213,7 @@ impl Plan {
         self.unused = unknown.into_iter().filter(|name| !is_used(name)).collect();
         let outside: BTreeSet<String> = self.outside.drain(..).chain(other.outside).collect();
         self.unread_keys = of_both(&self.unread_keys, &other.unread_keys);
+        self.unrounded = of_both(&self.unrounded, &other.unrounded);
         self.ignored.extend(other.ignored);
         self.ignored.sort();
         self.ignored.dedup();

@@ -111,7 +111,7 @@ pub struct SourceArgs {
     adapter: Vec<PathBuf>,
 }
 
-/// Prints a note about unread keys in config.json.
+/// Prints notes about unread keys in config.json, and about a rounding that is not followed.
 fn note_unread_keys(checkpoint: &Checkpoint) {
     let quoted = |key: &String| format!("{key:?}");
     let report = checkpoint.report();
@@ -127,6 +127,12 @@ fn note_unread_keys(checkpoint: &Checkpoint) {
         output::warn(format_args!(
             "note: config.json has keys that are not read: {}",
             Escaped(&keys.join(", "))
+        ));
+    }
+    if !report.unrounded.is_empty() {
+        output::warn(format_args!(
+            "note: activations and caches are computed without rounding; the file's method rounds them by {}",
+            Escaped(&report.unrounded.join(", "))
         ));
     }
 }

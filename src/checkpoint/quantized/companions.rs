@@ -1,11 +1,13 @@
 //! Tensors beside a module's quantized weight: zero points, each column's group, and tensors that change no weight.
 
 use safetensors::Dtype;
+use serde_json::Value;
 
 use super::QuantizedModule;
 use super::bits::n_words;
 use super::gptq::WORDS;
 use super::grouped::{CodePacking, Grouped, ZeroSource};
+use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::scheme::matches;
 use crate::error::Result;
@@ -25,6 +27,14 @@ const LEFT_OUT: [&str; 11] = [
     "*.max_vals",
 ];
 
+/// Keys by which a method rounds activations or caches.
+const ROUNDING: [&str; 4] = [
+    "activation_scheme",
+    "activation_scale_ub",
+    "kv_cache_scheme",
+    "kv_cache_quant_algo",
+];
+
 /// Takes tensors that change no weight from the files, and returns their names.
 pub(super) fn left_out(files: &mut TensorFiles) -> Vec<String> {
     let is_one = |name: &&str| LEFT_OUT.iter().any(|pattern| matches(pattern, name));
@@ -33,6 +43,28 @@ pub(super) fn left_out(files: &mut TensorFiles) -> Vec<String> {
         files.take(name);
     }
     names
+}
+
+/// Returns the settings and tensors by which the method rounds activations or caches, which are not rounded here.
+pub(super) fn unrounded(config: &ConfigJson, left_out: &[String]) -> Vec<String> {
+    let is_set = |value: Option<&Value>| value.is_some_and(|value| !value.is_null());
+    let groups = config.at("config_groups").and_then(Value::as_object);
+    let of_groups = groups.into_iter().flatten().flat_map(|(name, group)| {
+        let keys = ["input_activations", "output_activations"].into_iter();
+        let keys = keys.filter(move |key| is_set(group.get(key)));
+        keys.map(move |key| format!("config_groups.{name}.{key}"))
+    });
+    let own = ROUNDING.into_iter().filter(|key| is_set(config.at(key)));
+    let tensors = LEFT_OUT.into_iter().filter_map(|pattern| {
+        let is_one = |name: &&String| pattern.ends_with("scale") && matches(pattern, name);
+        let name = left_out.iter().find(is_one)?;
+        Some(match left_out.iter().filter(is_one).count() {
+            1 => name.clone(),
+            n => format!("{name} and {} more", n - 1),
+        })
+    });
+    let own = own.map(str::to_string);
+    of_groups.chain(own).chain(tensors).collect()
 }
 
 impl Grouped {

@@ -17,6 +17,8 @@ pub(super) struct Schemes {
     pub group_sizes: Vec<usize>,
     /// Rows and columns of a block with one scale.
     pub blocks: Vec<(usize, usize)>,
+    /// Whether a tensor may name the columns' groups. Only compressed-tensors has such tensors.
+    pub orders_columns: bool,
 }
 
 /// Returns a module's matrix in one of compressed-tensors' formats, or in FP8.
@@ -24,6 +26,13 @@ pub(super) fn matrix(
     module: &mut QuantizedModule,
     schemes: &Schemes,
 ) -> Result<Option<DequantizedMatrix>> {
+    if !schemes.orders_columns
+        && let Some(index) = module.take("weight_g_idx")
+    {
+        return Err(index.error(
+            "it gives each column a group as in compressed-tensors' files, and is unknown beside weights of this quant_method",
+        ));
+    }
     if let Some(codes) = module.take("weight_packed") {
         return match codes.info.dtype {
             Dtype::U8 => two_in_a_byte(module, codes).map(Some),

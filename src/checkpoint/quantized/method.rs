@@ -111,7 +111,10 @@ impl Method {
                     }
                 }
             }
-            "compressed-tensors" | "modelopt" => Self::CompressedTensors(schemes(found)?),
+            "compressed-tensors" | "modelopt" => Self::CompressedTensors(Schemes {
+                orders_columns: name == "compressed-tensors",
+                ..schemes(found)?
+            }),
             "fp8" | "fbgemm_fp8" => {
                 found.only("fmt", &["e4m3".into(), "float8_e4m3fn".into()])?;
                 Self::Fp8(schemes(found)?)

@@ -32,16 +32,28 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{Compute, StoredTensor, TensorFiles};
 use crate::error::Result;
 
-/// Replaces quantized tensors by dequantized weights, and takes tensors that change no weight from the files. Returns the
-/// latter's names.
+/// The parts of a quantized file that its weights do not need.
+#[derive(Default)]
+pub(super) struct LeftOut {
+    /// The names of tensors that change no weight.
+    pub tensors: Vec<String>,
+    /// The settings and tensors by which activations or caches would be rounded.
+    pub unrounded: Vec<String>,
+}
+
+/// Replaces quantized tensors by dequantized weights, and takes tensors that change no weight from the files.
 ///
 /// # Errors
 /// If the method is not supported, if its tensors do not fit each other or the configuration, or if there are none.
-pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<Vec<String>> {
+pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<LeftOut> {
     let Some((config, method)) = Method::of(json, files.directory())? else {
-        return Ok(Vec::new());
+        return Ok(LeftOut::default());
     };
-    let left_out = method.left_out(files);
+    let tensors = method.left_out(files);
+    let left_out = LeftOut {
+        unrounded: companions::unrounded(&config, &tensors),
+        tensors,
+    };
     let names: Vec<String> = files.names().map(String::from).collect();
     let mut n_found = 0;
     for name in &names {
