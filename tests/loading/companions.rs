@@ -119,6 +119,50 @@ fn scales_of_activations_and_states_of_observers_are_ignored_or_refused() {
     }
 }
 
+/// The kernels of these methods round activations, which are not rounded here.
+#[test]
+fn settings_and_scales_that_round_activations_are_reported() {
+    if !is_present("quantized") {
+        return;
+    }
+    let one = || {
+        (
+            "input_scale",
+            Dtype::F32,
+            vec![1],
+            1f32.to_le_bytes().to_vec(),
+        )
+    };
+    let tensor = format!("{MODULE}.input_scale");
+    for (format, own) in [
+        ("fp8", &["activation_scheme"][..]),
+        ("float8", &[]),
+        ("modelopt", &[]),
+    ] {
+        let (_folder, plain) = opened(format, &[]).unwrap();
+        assert_eq!(plain.report().unrounded, own, "{format}");
+        let (folder, checkpoint) = opened(format, &[one()]).unwrap();
+        let expected: Vec<&str> = own.iter().copied().chain([&tensor[..]]).collect();
+        assert_eq!(checkpoint.report().unrounded, expected, "{format}");
+        if format == "float8" {
+            let path = folder.path().join("config.json");
+            let text = fs::read_to_string(&path).unwrap();
+            let rounded = text.replace(
+                "\"input_activations\": null",
+                "\"input_activations\": {\"num_bits\": 8}",
+            );
+            fs::write(&path, rounded).unwrap();
+            let found = Checkpoint::open(folder.path()).unwrap().report().unrounded;
+            assert_eq!(found, ["config_groups.group_0.input_activations", &tensor]);
+        }
+    }
+    for format in ["fp8", "modelopt"] {
+        let columns = weight(&opened(format, &[]).unwrap().1)[0].len();
+        let groups = vec![0; 4 * columns];
+        assert_refused(format, ("weight_g_idx", Dtype::I32, vec![columns], groups));
+    }
+}
+
 #[test]
 fn zero_points_are_taken_from_integers_and_refused_beside_other_values_unless_they_are_zero() {
     if !is_present("quantized") {

@@ -35,7 +35,7 @@ save_file({"weight": weight.float().contiguous()}, sys.argv[3])
 """
 
 
-def candidates(parts: dict, n_rows: int, columns: int):
+def candidates(parts: dict, n_rows: int, columns: int, group_size: int | None):
     """Names of tensors with values, and whether they may change the weight."""
     scale = next((parts[name] for name in ("weight_scale", "scales", "weight_scale_inv") if name in parts), torch.ones(n_rows))
     shape, rng = scale.shape, torch.Generator().manual_seed(5)
@@ -45,7 +45,7 @@ def candidates(parts: dict, n_rows: int, columns: int):
     for kind in (torch.int8, torch.int32, torch.bfloat16, torch.float8_e4m3fn):
         yield "weight_zero_point", torch.zeros(shape, dtype=kind)
         yield "weight_zero_point", random.to(kind)
-    groups = torch.arange(columns, dtype=torch.int32) * n_groups // columns
+    groups = torch.arange(columns, dtype=torch.int32) // (group_size if group_size and group_size > 0 else -(-columns // n_groups))
     yield "weight_g_idx", groups
     yield "weight_g_idx", groups[torch.randperm(columns, generator=rng)]
     yield "weight_g_idx", torch.full((columns,), -1, dtype=torch.int32)
@@ -95,7 +95,7 @@ def main() -> None:
         if not parts:
             continue
         n_rows, columns = config["intermediate_size"], config["hidden_size"]
-        for name, tensor in candidates(parts, n_rows, columns):
+        for name, tensor in candidates(parts, n_rows, columns, own.get("group_size")):
             if name in parts:
                 continue
             with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +117,7 @@ def main() -> None:
                 elif isinstance(judge, str):
                     verdict = "only we compute" if judge != "not judged" else judge
                 elif judge is None:
-                    verdict = "SILENT" if not same(ours, base) else "ignored, in the report" if is_noted else "read" if name in ("g_idx", "weight_g_idx", "weight_format") else "IGNORED SILENTLY"
+                    verdict = "SILENT" if not same(ours, base) else "ignored, in the report" if is_noted else "read" if name in ("g_idx", "weight_g_idx", "weight_format") or name == "weight_zero_point" and not tensor.float().any() else "IGNORED SILENTLY"
                 else:
                     verdict = "same" if same(ours, judge) else "SILENT"
             verdicts[verdict] += 1

@@ -213,6 +213,7 @@ def of_program(binary: Path, folder: Path, ids: np.ndarray):
     """The logits of the program, or its message."""
     save_file({"input_ids": ids.astype(np.int64)}, folder / "ids.safetensors_")
     out = folder / "out.safetensors_"
+    out.unlink(missing_ok=True)
     command = [binary, "run", "--model", folder, "--input", folder / "ids.safetensors_", "--output", out]
     done = subprocess.run(command, capture_output=True, text=True)
     return load_file(out)["logits"] if done.returncode == 0 else done.stderr.strip()
