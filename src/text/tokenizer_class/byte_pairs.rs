@@ -117,18 +117,18 @@ impl BytePairs {
                 .map(|&byte| letters[usize::from(byte)])
                 .collect()
         };
-        let mut pairs: Vec<(u32, u32, u32, &[u8], &[u8])> = Vec::new();
+        let mut pairs: Vec<([u32; 3], [&[u8]; 2])> = Vec::new();
         for (&token, &rank) in &ranks {
             for at in 1..token.len() {
                 let (one, other) = token.split_at(at);
                 if let (Some(&first), Some(&second)) = (ranks.get(one), ranks.get(other)) {
-                    pairs.push((rank, first, second, one, other));
+                    pairs.push(([rank, first, second], [one, other]));
                 }
             }
         }
         pairs.sort_unstable();
         let merges = pairs.iter();
-        let merges = merges.map(|(.., one, other)| (text(one), text(other)));
+        let merges = merges.map(|(_, [one, other])| (text(one), text(other)));
         let n_special = self.special.len() as u32;
         let mut vocabulary: Vocab = { ranks.iter() }
             .map(|(token, rank)| (text(token), rank.saturating_add(n_special)))
