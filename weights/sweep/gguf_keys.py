@@ -1,17 +1,22 @@
 """Changes every key of small GGUF files, one at a time, and compares the program's logits with llama.cpp's.
 
     cd weights; pip install llama-cpp-python
-    python -m sweep.gguf_keys PROGRAM [--files NAME ..] [--table FILE]  # some 20 minutes; exits with 1 if anything differs silently
+    python -m sweep.gguf_keys PROGRAM [--cases FOLDER] [--files NAME ..] [--table FILE]  # exits with 1 if anything differs silently
 
-Each committed file is written anew, with F32 tensors, and with other values of a key that llama.cpp knows: its library holds the
-names of these. Where llama.cpp's logits (of an encoder: its hidden states) change, the program's must become the same, or the
-program must name the key in a refusal or a note. Where they do not change, the program's must not change either. `FILES` says
-what is written otherwise than in the committed file, for llama.cpp opens no other.
+The files are the committed ones, and with `--cases` those of every architecture, which `gguf_architectures.py --keep FOLDER` made.
+Each is written anew with other values of a key, or without it. llama.cpp's library holds the names of the keys; which of them it reads for
+an architecture, and of what type, it says itself where all are of a wrong type. Where llama.cpp's logits (of an encoder: its
+hidden states) change, the program's must become the same, or the program must name the key in a refusal or a note. Where they do not
+change, the program's must not change either. A key that llama.cpp does not read must be named, or change nothing. `FILES` says what is written
+otherwise than in the committed file, for llama.cpp opens no other.
 """
 
 import argparse
 import collections
+import json
+import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -28,14 +33,26 @@ ROOT = Path(__file__).parent.parent
 # Heads as wide as llama.cpp's class has them.
 FILES = {"qwen2moe": {"head_dim": 8}}
 ROWS, SEQ = 2, 14
+ONE_THREAD = os.environ | {"RAYON_NUM_THREADS": "1"}
+# llama.cpp has the file's epsilon in the norms of latent attention too, and transformers 1e-6.
+LATENT = {"attention.layer_norm_rms_epsilon": 1e-6}
+# A gpt-oss file does not say that YaRN's limits are not rounded.
+# llama.cpp divides by one less for the deviation in 10 sparse layers of Gemma 3n, whatever the file says.
+SPARSE = [1.6448536 * (48 / 47) ** 0.5] * 10 + [float("-inf")] * 2
+STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "minicpm3": LATENT, "gpt-oss": {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}}
 # The words after the first three.
 LETTERS = [chr(first + i) for first in (97, 65, 0x391, 0x430) for i in range(17)]
 
-# A value of every type tells whether an architecture reads a key: of another type, llama.cpp refuses it.
-PROBES = ["nobodys", 3, [3, 3, 3, 3, 3, 3]]
-# Values that may change nothing where others are refused.
-NEUTRAL = [0, 1, 0.0, True, False]
-VALUES = [0, 1, 2, 5, 0.0, 0.3, 3.0, True, False, "none", "linear", "yarn", "longrope", "gelu", "relu", "same", "unequal", "flags"]
+# By the type that llama.cpp expects; others for those that it does not read.
+VALUES = {
+    "u32": [0, 1, 3, "unequal"],
+    "i32": [0, 1, 3, "unequal"],
+    "f32": [0.0, 3.0],
+    "bool": [True, False],
+    "str": ["none", "yarn", "gelu"],
+    "array": [3, "unequal", "flags", "ones", [2, 1, 1, 0]],
+    "": [3],
+}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 4}
 # Several keys at once, without the architecture.
 TOGETHER = [
@@ -51,27 +68,132 @@ TOGETHER = [
     {"expert_gating_func": 2, "expert_weights_norm": True}, {"expert_group_count": 2, "expert_group_used_count": 1},
     {"expert_shared_count": 1, "leading_dense_block_count": 1}, {"attention.max_alibi_bias": 8.0, "attention.causal": True},
 ]
-# Keys that transformers reads of the model's own configuration, and llama.cpp does not for these architectures.
-AS_TRANSFORMERS = {"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_attn_factor", "attention.sliding_window"}
+# Keys that transformers reads in its own way, by the architectures; `docs/gguf.md` lists them.
+LATENT_ONES = {"deepseek2", "minicpm3"}
+AS_TRANSFORMERS = {
+    **dict.fromkeys(["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_attn_factor"], None),
+    "attention.sliding_window": {"phi3", "exaone4"}, "attention.sliding_window_pattern": {"exaone4"}, "attention.layer_norm_rms_epsilon": LATENT_ONES,
+    "expert_group_count": {"deepseek2"}, "expert_group_used_count": {"deepseek2"}, "rope.scaling.type": {"gpt-oss"},
+}
 
 
 def keys() -> list[str]:
     """Names of keys in llama.cpp's library, without the architecture."""
     library = next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so")).read_bytes()
-    return sorted({key.decode() for key in re.findall(rb"(?<=\0)%s\.([a-z0-9_.]*[a-z0-9_])(?=\0)", library)})
+    found = re.findall(rb"(?<=\0)(?:%s\.|(?=xielu\.))([a-z0-9_.]*[a-z0-9_])(?=\0)", library)
+    return sorted({key.decode() for key in found})
 
 
 def value_of(reader, key: str, value):
-    """A value that depends on the number of blocks: `same` for each, `unequal`, or a flag for each."""
+    """A value that depends on the file: `same` for each block, `unequal`, a flag for each; `twice` the file's own, or one `more`."""
     arch = reader.fields["general.architecture"].contents()
     n = reader.fields[f"{arch}.block_count"].contents()
+    own = reader.fields.get(f"{arch}.{key}")
+    own = own and own.contents()
     if value == "flags":
         return [i % 2 == 0 for i in range(n)]
+    if value == "ones":
+        return [1.0] * n
+    if value in ("twice", "more"):
+        return None if isinstance(own, (bool, list, str, type(None))) else own * 2 if value == "twice" else own + 1
     if value in ("same", "unequal"):
-        found = reader.fields.get(f"{arch}.{key}") or reader.fields[f"{arch}.attention.head_count"]
-        found = found.contents()
+        found = own if own is not None else reader.fields[f"{arch}.attention.head_count"].contents()
         return None if isinstance(found, (list, str)) else [found] * (n - 1) + [found * 2 if value == "unequal" else found]
     return value
+
+
+class Stored:
+    """The keys of a file as they are stored, so that one is changed without reading the tensors."""
+
+    def __init__(self, path: Path):
+        self.bytes = memoryview(path.read_bytes())
+        self.at, self.keys = 24, {}
+        self.n_tensors, n_keys = struct.unpack_from("<QQ", self.bytes, 8)
+        for _ in range(n_keys):
+            key = self.text()
+            begin = self.at
+            self.skip(self.number("<I"))
+            self.keys[key] = bytes(self.bytes[begin : self.at])
+        begin = self.at
+        for _ in range(self.n_tensors):
+            self.text()
+            n_dimensions = self.number("<I")
+            self.at += 8 * n_dimensions + 12
+        self.tensors, self.data = self.bytes[begin : self.at], self.bytes[-(-self.at // 32) * 32 :]
+
+    def number(self, kind: str) -> int:
+        (found,) = struct.unpack_from(kind, self.bytes, self.at)
+        self.at += struct.calcsize(kind)
+        return found
+
+    def text(self) -> str:
+        n = self.number("<Q")
+        self.at += n
+        return bytes(self.bytes[self.at - n : self.at]).decode()
+
+    def skip(self, kind: int) -> None:
+        if kind == 8:
+            self.text()
+        elif kind == 9:
+            of, n = self.number("<I"), self.number("<Q")
+            for _ in range(n):
+                self.skip(of)
+        else:
+            self.at += [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8][kind]
+
+    def write(self, path: Path, change: dict) -> None:
+        """Writes the file with other keys; those of `None` are left out."""
+        changed = {key: bytes_of(value) for key, value in change.items() if value is not None}
+        keys = {key: stored for key, stored in self.keys.items() if key not in change} | changed
+        head = b"GGUF" + struct.pack("<IQQ", 3, self.n_tensors, len(keys))
+        head += b"".join(text_of(key) + stored for key, stored in keys.items()) + self.tensors
+        path.write_bytes(head + bytes(-len(head) % 32) + self.data)
+
+
+def text_of(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+# The numbers of types, and how one value of them is stored.
+TYPES = {bool: (7, lambda value: struct.pack("<?", value)), int: (4, lambda value: struct.pack("<I", value)), float: (6, lambda value: struct.pack("<f", value)), str: (8, text_of)}
+
+
+def bytes_of(value) -> bytes:
+    """A value with its type before it."""
+    if isinstance(value, list):
+        kind, one = TYPES[type(value[0])]
+        return struct.pack("<IIQ", 9, kind, len(value)) + b"".join(map(one, value))
+    kind, one = TYPES[type(value)]
+    return struct.pack("<I", kind) + one(value)
+
+
+def types_read(stored: Stored, arch: str, names: list[str], path: Path, worker) -> dict[str, str]:
+    """The keys that llama.cpp reads for a file, with the type that it expects. It refuses the first that has another type."""
+    found = {}
+    for wrong in ("nobodys", ["nobodys"] * 3):
+        change = {full(arch, key): wrong for key in names}
+        while change:
+            stored.write(path, change)
+            said = worker.ask(gguf_judge.refusal, path)
+            named = [key for key in change if said and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", said)]
+            if not named:
+                if said and "wrong shape" not in said and "hyperparameters" in said:
+                    raise ValueError(said)
+                break
+            expected = re.search(r"expected type (\w+)", said)
+            for key in named:
+                change.pop(key)
+                found.setdefault(key, expected[1] if expected else "array")
+    return {key: found[full(arch, key)] for key in names if full(arch, key) in found}
+
+
+def named_here() -> str:
+    """The program's sources: a key whose name is not in them is not read."""
+    return "".join(path.read_text() for path in (ROOT.parent / "src/checkpoint/gguf").rglob("*") if path.is_file())
+
+
+def full(arch: str, key: str) -> str:
+    return key if key.startswith("xielu.") else f"{arch}.{key}"
 
 
 def rewritten(source: Path, path: Path, change: dict) -> None:
@@ -109,22 +231,16 @@ def add(writer: gguf.GGUFWriter, key: str, value) -> None:
     kind[type(value)](key, value)
 
 
-def judged(path: Path, ids: np.ndarray, is_encoder: bool) -> np.ndarray | str:
-    found = gguf_judge.vectors(path, ids.tolist(), 0) if is_encoder else gguf_judge.logits(path, ids.tolist())
-    return found if isinstance(found, str) else np.stack(found)
-
-
 class Ours:
     """Logits or hidden states of the program, and what it says; or its refusal."""
 
-    def __init__(self, program: str, path: Path, prompts: Path):
-        out = path.with_suffix(".safetensors")
-        done = subprocess.run([program, "run", "--model", path, "--input", prompts, "--output", out], capture_output=True, text=True)
+    def __init__(self, program: str, path: Path, prompts: Path, is_encoder: bool):
+        self.values, out = None, path.with_suffix(".safetensors")
+        done = subprocess.run([program, "run", "--model", path, "--input", prompts, "--output", out], capture_output=True, text=True, env=ONE_THREAD)
         self.said = done.stderr.strip()
-        self.values = None
         if done.returncode == 0:
             found = safetensors.numpy.load_file(out)
-            self.values = found.get("logits", found.get("last_hidden_state", found.get("output")))
+            self.values = found["last_hidden_state" if is_encoder else "logits"]
             out.unlink()
 
 
@@ -135,43 +251,60 @@ def is_wrong(verdict: str) -> bool:
 class Sweep:
     """The verdicts on one file."""
 
-    def __init__(self, program: str, source: Path, folder: Path):
-        self.program, self.source, self.path = program, source, folder / "changed.gguf"
-        reader = gguf.GGUFReader(source)
-        self.reader = reader
-        self.is_encoder = reader.fields["general.architecture"].contents() == "bert"
-        n = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight").shape[1]
-        self.ids = np.random.default_rng(1).integers(3, n, (ROWS, SEQ))
+    def __init__(self, program: str, name: str, source: Path, folder: Path, is_encoder: bool, worker):
+        self.program, self.name, self.path, self.is_encoder, self.worker = program, name, folder / "changed.gguf", is_encoder, worker
+        self.arch = gguf.GGUFReader(source).fields["general.architecture"].contents()
+        begin = folder / "begin.gguf"
+        Stored(source).write(begin, {full(self.arch, key): value for key, value in STARTS.get(self.arch, {}).items()})
+        self.reader, self.stored = gguf.GGUFReader(begin), Stored(begin)
+        n = next(tensor for tensor in self.reader.tensors if tensor.name == "token_embd.weight").shape[1]
         self.prompts = folder / "prompts.safetensors"
-        safetensors.numpy.save_file({"input_ids": self.ids}, self.prompts)
-        self.judge, self.ours = self.found({})
+        is_tied = all(tensor.name != "output.weight" for tensor in self.reader.tensors)
+        # transformers divides the logits of T5 where the words are tied, and llama.cpp does not.
+        self.divisor = self.stored_width() ** 0.5 if self.arch == "t5" and is_tied else 1.0
         self.tolerance, self.verdicts, self.seen = 0.0, [], {}
-        if not isinstance(self.judge, str) and self.ours.values is not None:
+        # Other tokens where two experts are as likely as each other for these.
+        for seed in range(1, 5):
+            self.ids = np.random.default_rng(seed).integers(3, n, (ROWS, SEQ))
+            decoder = {"decoder_input_ids": self.ids} if self.arch == "t5" else {}
+            safetensors.numpy.save_file({"input_ids": self.ids, **decoder}, self.prompts)
+            self.judge, self.ours = self.found({})
+            if isinstance(self.judge, str) or self.ours.values is None:
+                break
             # llama.cpp reads GELU from a table of f16.
-            self.tolerance = max(1e-4, 4 * float(np.abs(self.judge - self.ours.values).max()))
+            largest, off = float(np.abs(self.judge).max()), float(np.abs(self.judge - self.ours.values).max())
+            self.tolerance = max(1e-4 * largest, 4 * off)
+            if self.tolerance < 0.05:
+                break
 
-    def found(self, change: dict):
+    def stored_width(self) -> int:
+        return int(self.reader.fields[f"{self.arch}.embedding_length"].contents())
+
+    def found(self, change: dict, is_asked: bool = True):
         """The judge's values and the program's. Where the program names a key in its refusal, nobody else is asked."""
-        rewritten(self.source, self.path, change)
-        ours = Ours(self.program, self.path, self.prompts)
+        self.stored.write(self.path, {full(self.arch, key): None if value == "absent" else value for key, value in change.items()})
+        ours = Ours(self.program, self.path, self.prompts, self.is_encoder)
+        if not is_asked:
+            return self.judge, ours
         if ours.values is None and any(key in ours.said for key in change):
             return "not asked", ours
-        return judged(self.path, self.ids, self.is_encoder), ours
+        judge = self.worker.ask(gguf_judge.run, self.path, self.ids.tolist(), 0 if self.is_encoder else None)
+        return judge if isinstance(judge, str) else np.stack(judge) / self.divisor, ours
 
     def same(self, one: np.ndarray, other: np.ndarray) -> bool:
         return one.shape == other.shape and bool(np.abs(one - other).max() <= self.tolerance)  # NaN is not
 
-    def try_change(self, change: dict) -> str | None:
-        """The verdict on a change; `None` if the file says the same already."""
+    def try_change(self, change: dict, is_asked: bool = True) -> str | None:
+        """The verdict on a change; `None` if there is no such value. Whoever is not asked is known to change nothing."""
         values = {key: value_of(self.reader, key, value) for key, value in change.items()}
         if any(value is None for value in values.values()):
             return None
         known = repr(sorted(values.items()))
         if known not in self.seen:
-            self.seen[known] = verdict = self.verdict(change, *self.found(change))
+            self.seen[known] = verdict = self.verdict(change, *self.found(values, is_asked))
             self.verdicts.append((change, verdict))
             if is_wrong(verdict):
-                print(f"{self.source.parent.name}: {change}: {verdict}", flush=True)
+                print(f"{self.name}: {change}: {verdict}", flush=True)
         return self.seen[known]
 
     def verdict(self, change: dict, judge, ours: Ours) -> str:
@@ -183,27 +316,31 @@ class Sweep:
             return "llama.cpp refuses; " + ("refused" if ours.values is None else "read" if is_ours_changed else "changes nothing")
         is_changed = not self.same(judge, self.judge)
         if ours.values is None:
-            # A tensor without its part in the model is named instead.
-            is_named = names or re.search(r"tensor|shape", ours.said)
-            return "refused" if is_named else f"REFUSED WITHOUT ITS NAME: {ours.said.splitlines()[-1]}"
+            # Another key that does not fit this one may be named instead, or a tensor without its part in the model.
+            is_named = re.search(rf"tensor|shape|\"{re.escape(self.arch)}\.", ours.said)
+            return "refused by another name" if is_named else f"REFUSED WITHOUT ITS NAME: {ours.said.splitlines()[-1]}"
         if self.same(ours.values, judge):
             return "read" if is_changed else "changes nothing"
         if names:
             return "named in a note"
-        if AS_TRANSFORMERS & change.keys():
-            return "as transformers, which llama.cpp does not read"
+        if any(key in AS_TRANSFORMERS and (AS_TRANSFORMERS[key] is None or self.arch in AS_TRANSFORMERS[key]) for key in change):
+            return "as transformers, and not as llama.cpp"
         off = float(np.abs(ours.values - judge).max()) if ours.values.shape == judge.shape else float("inf")
         return f"DIFFERS by {off:.2g}: " + ("not read" if not is_ours_changed else "read otherwise" if is_changed else "llama.cpp does not read it")
 
     def run(self, names: list[str]) -> None:
+        names = sorted({*names, *(key.removeprefix(f"{self.arch}.") for key in self.stored.keys if key.startswith((f"{self.arch}.", "xielu.")))})
+        types = types_read(self.stored, self.arch, names, self.path, self.worker)
+        self.n_read = len(types)
+        here = named_here()
+        unknown = [key for key in names if key not in types and key not in here]
+        self.try_change(dict.fromkeys(unknown, 3), False)
         for key in names:
-            probes = [self.try_change({key: value}) for value in PROBES]
-            if all(probe == "refused" for probe in probes):
-                values = NEUTRAL
-            else:
-                values = [] if all(probe in ("changes nothing", "refused") for probe in probes) else VALUES
-            for value in values:
-                self.try_change({key: value})
+            is_there = full(self.arch, key) in self.stored.keys
+            if key in unknown and not is_there:
+                continue
+            for value in VALUES[types.get(key, "")] + ["absent"] * is_there:
+                self.try_change({key: value}, key in types)
         for change in TOGETHER:
             self.try_change(change)
 
@@ -222,7 +359,7 @@ def sources(folder: Path, names: list[str] | None) -> list[tuple[str, Path]]:
     found = []
     for path in sorted((ROOT / "gguf").iterdir()):
         name = path.name
-        if names and name not in names or name == "few-bits":
+        if names and name not in names or name in ("few-bits", "few-values", "grids", "numbers"):
             continue
         if name in FILES:
             path = folder / name
@@ -231,42 +368,60 @@ def sources(folder: Path, names: list[str] | None) -> list[tuple[str, Path]]:
     return found
 
 
+def files(folder: Path, cases: Path | None, names: list[str] | None) -> list[tuple[str, Path, bool]]:
+    """Names, files that llama.cpp opens, and whether they are of encoders."""
+    found = []
+    for name, source in [] if cases else sources(folder, names):
+        rewritten(source, folder / f"{name}.gguf", {})
+        found.append((name, folder / f"{name}.gguf", name == "bert"))
+    for path in (cases / name for name in names or sorted(path.name for path in cases.iterdir())) if cases else []:
+        if (path / "model.gguf").exists():
+            found.append((path.name, path / "model.gguf", (path / "encoder").exists()))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
+    parser.add_argument("--cases", type=Path)
     parser.add_argument("--files", nargs="+")
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    names = keys()
-    counts, by_verdict, wrong = collections.Counter(), collections.defaultdict(lambda: collections.defaultdict(set)), []
+    names, worker = keys(), gguf_judge.Worker()
+    counts, by_verdict, wrong, architectures = collections.Counter(), collections.defaultdict(lambda: collections.defaultdict(set)), [], set()
     with tempfile.TemporaryDirectory() as folder:
-        folder = Path(folder)
-        for name, source in sources(folder, arguments.files):
-            sweep = Sweep(arguments.program, source, folder)
-            if not sweep.tolerance or sweep.tolerance > 0.05:
+        for name, source, is_encoder in files(Path(folder), arguments.cases, arguments.files):
+            sweep = Sweep(arguments.program, name, source, Path(folder), is_encoder, worker)
+            if not sweep.tolerance or sweep.tolerance > max(0.05, 0.02 * float(np.abs(sweep.judge).max())):
                 wrong.append(f"LEFT OUT: {name}: llama.cpp {sweep.judge if isinstance(sweep.judge, str) else 'runs it'}; the program: {sweep.ours.said or sweep.tolerance}")
                 print(wrong[-1], flush=True)
                 continue
             sweep.run(names)
+            architectures.add(sweep.arch)
             for change, verdict in sweep.verdicts:
-                counts[verdict.split(":")[0]] += 1
-                key = " + ".join(change)
-                by_verdict[key][verdict.split(":")[0]].add(name)
+                verdict, _, more = verdict.partition(":")
+                verdict = "DIFFERS" if verdict.startswith("DIFFERS") else verdict
+                counts[verdict] += 1
+                by_verdict[" + ".join(change)][verdict].add(name)
                 if is_wrong(verdict):
-                    wrong.append(f"{name}: {change}: {verdict}")
-            print(f"{name}: {len(sweep.verdicts)} changes, tolerance {sweep.tolerance:.2g}", flush=True)
+                    wrong.append(f"{name}: {change}: {verdict}{more}")
+            print(f"{name}: {sweep.n_read} keys read by llama.cpp, {len(sweep.verdicts)} changes, tolerance {sweep.tolerance:.2g}", flush=True)
+            if arguments.record:
+                with arguments.record.open("a") as record:
+                    record.writelines(json.dumps([name, change, verdict]) + "\n" for change, verdict in sweep.verdicts)
     lines = ["| keys | verdicts |", "|---|---|"]
     for key, verdicts in sorted(by_verdict.items()):
-        if set(verdicts) <= {"refused", "changes nothing", "llama.cpp refuses; refused"}:
+        if set(verdicts) <= {"refused", "changes nothing", "refused by another name", "llama.cpp refuses; refused"}:
             continue
         said = "; ".join(f"{verdict}: {', '.join(sorted(files))}" for verdict, files in sorted(verdicts.items()))
         lines.append(f"| `{key}` | {said} |")
     table = "\n".join(lines)
-    print(table)
     print("\n".join(wrong))
-    print(f"{len(names)} keys, {sum(counts.values())} changes: {dict(counts)}; {len(wrong)} wrong")
+    counted = f"{len(names)} keys, {len(architectures)} architectures, {sum(counts.values())} changes: {dict(counts)}; {len(wrong)} wrong"
+    print(counted)
     if arguments.table:
-        arguments.table.write_text(table + "\n")
+        arguments.table.write_text(f"{counted}\n\n{table}\n")
     sys.exit(bool(wrong))
 
 
