@@ -1,6 +1,8 @@
 //! Reads a checkpoint's `generation_config.json`: every key of transformers' `GenerationConfig` is followed, changes
 //! nothing, or is refused.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::{BeamOptions, EarlyStopping, GenerationOptions, Sampling, SpeechStart, speech};
@@ -103,7 +105,9 @@ const OF_CONFIG: &[&str] = &[
 /// Returns the options in a checkpoint's files.
 pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
     if let Some(json) = checkpoint.own_generation_config()? {
-        return read(&json);
+        let mut options = read(&json)?;
+        note_unread(&mut options, &json, checkpoint.files().path(), &[]);
+        return Ok(options);
     }
     let folder = checkpoint.files().directory();
     let config = ConfigJson::open_named(&folder.join("config.json"))?;
@@ -117,14 +121,7 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
                 begin_speech(&mut options, &json, config)?;
             }
             let of_speech = if speaks { speech::UNCHANGING } else { &[] };
-            let unread = json.unread(&[UNCHANGING, of_speech].concat());
-            if !unread.is_empty() {
-                options.notes.push(format!(
-                    "{} sets {}, which generation does not follow",
-                    path.display(),
-                    unread.join(", ")
-                ));
-            }
+            note_unread(&mut options, &json, &path, of_speech);
             options
         }
         (None, Some(config)) => {
@@ -142,6 +139,18 @@ pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
         options.positions = config.optional_size(&keys)?;
     }
     Ok(options)
+}
+
+/// Adds a note on keys that nothing has read.
+fn note_unread(options: &mut GenerationOptions, json: &ConfigJson, path: &Path, harmless: &[&str]) {
+    let unread = json.unread(&[UNCHANGING, harmless].concat());
+    if !unread.is_empty() {
+        options.notes.push(format!(
+            "{} sets {}, which generation does not follow",
+            path.display(),
+            unread.join(", ")
+        ));
+    }
 }
 
 /// Applies Whisper's keys; its `max_length` does not count the decoder's initial tokens.

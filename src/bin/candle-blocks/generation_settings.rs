@@ -103,7 +103,7 @@ impl SettingArgs {
         if !self.sample && !is_set && self.seed.is_none() {
             if let Some(recommended) = &options.recommended {
                 output::warn(format_args!(
-                    "note: generation_config.json says do_sample, {}; decoding is greedy, and --sample samples with these settings",
+                    "note: generation_config.json, or general.sampling of a GGUF file, says do_sample, {}; decoding is greedy, and --sample samples with these settings",
                     shown(recommended)
                 ));
             }

@@ -152,6 +152,14 @@ impl GgufTokenizer {
                 config.insert("do_sample".to_string(), true.into());
             }
         }
+        // Those that generation does not follow keep their own names, for a note.
+        for (key, value) in self.all_sampling() {
+            let is_followed =
+                |(known, _): &(&str, &str)| *key == format!("general.sampling.{known}");
+            if !sampling.iter().any(is_followed) {
+                config.insert(key.clone(), value.clone());
+            }
+        }
         config.into()
     }
 }

@@ -272,6 +272,12 @@ impl GgufTokenizer {
         self.metadata.get(&format!("general.sampling.{key}"))
     }
 
+    /// Returns all sampling settings under their own names.
+    pub(super) fn all_sampling(&self) -> impl Iterator<Item = (&String, &Value)> {
+        let all = self.metadata.iter();
+        all.filter(|(key, _)| key.starts_with("general.sampling."))
+    }
+
     /// Makes an error about a key under `tokenizer.ggml`.
     pub fn error(&self, key: &str, reason: String) -> Error {
         Error::ConfigKey {
