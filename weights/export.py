@@ -52,6 +52,7 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     gguf_words.write(root / "gguf-words")
     gguf_chat.write(root / "gguf-chat", root / "gguf-words/pairs")
     gguf_pooling.write(root / "gguf-pooling")
+    gguf_pooling.write_rerankers(root / "gguf-pooling")
     gguf_types.write(root / "gguf-types")
     adapters.write(root)
     own_module.write(root / "own-module")

@@ -110,6 +110,11 @@ impl<'p> Folder<'p> {
         let class = "use a checkpoint whose `architectures` in config.json names a class that ends \
          with ForSequenceClassification";
         let cure = match &self.kind {
+            _ if checkpoint.own_pooling().is_err() => {
+                "its pooling_type ranks pairs, which is not supported in GGUF files of this architecture: use the \
+                 model's own safetensors"
+                    .to_string()
+            }
             None | Some(Kind::CrossEncoder) => class.to_string(),
             Some(kind) => format!(
                 "modules.json belongs to a {kind} (\"model_type\" in \

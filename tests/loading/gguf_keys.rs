@@ -6,15 +6,27 @@ use std::fs;
 use candle_blocks::config::{Position, RotaryScaling, Visibility};
 use candle_blocks::{Checkpoint, Result};
 
-use crate::gguf_file::{flag, number, text, whole, wholes, with_keys};
+use crate::gguf_file::{flag, number, text, whole, wholes, with_keys, without_key};
 use crate::weights::{is_present, weights};
+
+/// Returns an architecture's committed file.
+fn bytes(name: &str) -> Vec<u8> {
+    let folders = ["gguf", "gguf-architectures"];
+    let mut paths = folders
+        .map(|folder| weights(&format!("{folder}/{name}/model.gguf")))
+        .into_iter();
+    fs::read(paths.find(|path| path.exists()).unwrap()).unwrap()
+}
 
 /// Opens an architecture's committed file with additional or replaced keys.
 fn opened(name: &str, keys: &[(&str, Vec<u8>)]) -> Result<Checkpoint> {
-    let bytes = fs::read(weights(&format!("gguf/{name}/model.gguf"))).unwrap();
+    of_bytes(with_keys(bytes(name), keys))
+}
+
+fn of_bytes(bytes: Vec<u8>) -> Result<Checkpoint> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    fs::write(&path, with_keys(bytes, keys)).unwrap();
+    fs::write(&path, bytes).unwrap();
     Checkpoint::open(path)
 }
 
@@ -78,6 +90,149 @@ fn keys_that_change_results_are_read_or_refused_by_name() {
         let changed = opened(file, &[(key, value)]).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(changed.config(), plain.config(), "{key}");
     }
+}
+
+/// Returns keys for YaRN, with a factor and an original length.
+fn yarn(architecture: &str, factor: f32, original: u32) -> [(String, Vec<u8>); 3] {
+    let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
+    [
+        (key("type"), text("yarn")),
+        (key("factor"), number(factor)),
+        (key("original_context_length"), whole(original)),
+    ]
+}
+
+#[test]
+fn keys_that_llama_cpp_reads_in_other_ways_are_refused() {
+    if !is_present("gguf") || !is_present("gguf-architectures") {
+        return;
+    }
+    let refused = [
+        // A factor on scores, which latent attention squares.
+        ("deepseek2", "rope.scaling.attn_factor", number(3.0)),
+        ("deepseek2", "rope.scaling.yarn_log_multiplier", number(0.0)),
+        ("deepseek2", "rope.scaling.type", text("none")),
+        ("mistral3", "rope.scaling.attn_factor", number(3.0)),
+        ("mistral3", "rope.scaling.yarn_beta_slow", number(0.0)),
+        // Layers with a window would see all that follows.
+        ("gpt-oss", "attention.causal", flag(false)),
+        ("olmo3", "attention.causal", flag(false)),
+        // A window to both sides, of which half is to each.
+        ("modern-bert", "attention.sliding_window", whole(1)),
+        // Layers with a window are scaled, though the type is none.
+        ("llama4", "rope.scaling.type", text("none")),
+    ];
+    for (file, key, value) in refused {
+        let architecture = if file == "olmo3" { "olmo2" } else { file };
+        let key = format!("{architecture}.{key}");
+        let factor = format!("{architecture}.rope.scaling.factor");
+        let mut keys = vec![(&key[..], value)];
+        if file == "llama4" {
+            keys.push((&factor, number(4.0)));
+        }
+        let said = opened(file, &keys).unwrap_err().to_string();
+        assert!(said.contains(&format!("{key:?}")), "{key}: {said}");
+    }
+    for (factor, original, key) in [(0.5, 16, "factor"), (4.0, 1, "original_context_length")] {
+        let keys = yarn("qwen2", factor, original);
+        let mut keys: Vec<(&str, Vec<u8>)> = keys
+            .iter()
+            .map(|(key, value)| (&key[..], value.clone()))
+            .collect();
+        keys.push(("qwen2.rope.freq_base", number(100.0)));
+        let said = opened("qwen2", &keys).unwrap_err().to_string();
+        assert!(
+            said.contains(&format!("\"qwen2.rope.scaling.{key}\"")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_missing_key_has_the_default_of_llama_cpp() {
+    if !is_present("gguf-architectures") {
+        return;
+    }
+    let without = |name: &str, key: &str| of_bytes(without_key(bytes(name), key));
+    let said = without("deepseek2", "deepseek2.expert_gating_func")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.contains("\"deepseek2.expert_gating_func\": missing, expected 2"),
+        "{said}"
+    );
+    for (name, key, value) in [
+        ("deepseek2", "deepseek2.expert_weights_norm", flag(false)),
+        ("glm4moe", "glm4moe.expert_weights_norm", flag(false)),
+        ("modern-bert", "modern-bert.rope.freq_base", number(10000.0)),
+        // Whole heads are turned.
+        ("glm4", "glm4.rope.dimension_count", whole(16)),
+        ("nemotron", "nemotron.rope.dimension_count", whole(8)),
+    ] {
+        let plain = opened(name, &[]).unwrap();
+        let said = opened(name, &[(key, value)]).unwrap();
+        let missing = without(name, key).unwrap();
+        assert_eq!(missing.config(), said.config(), "{key}");
+        assert_ne!(missing.config(), plain.config(), "{key}");
+    }
+}
+
+#[test]
+fn a_zero_is_for_the_usual_value() {
+    if !is_present("gguf-architectures") {
+        return;
+    }
+    for (name, key, zero, usual) in [
+        (
+            "granitemoe-shared",
+            "granitemoe.residual_scale",
+            number(0.0),
+            number(1.0),
+        ),
+        (
+            "granitemoe-shared",
+            "granitemoe.embedding_scale",
+            number(0.0),
+            number(1.0),
+        ),
+        (
+            "minicpm",
+            "minicpm.embedding_scale",
+            number(0.0),
+            number(1.0),
+        ),
+        (
+            "deepseek2",
+            "deepseek2.expert_weights_scale",
+            number(0.0),
+            number(1.0),
+        ),
+        ("apertus", "apertus.context_length", whole(0), whole(1)),
+    ] {
+        let [zero, usual] = [zero, usual].map(|value| opened(name, &[(key, value)]).unwrap());
+        let [zero, usual] = [zero, usual].map(|checkpoint| {
+            let whole = checkpoint.model_config().unwrap();
+            format!("{:?} {whole:?}", checkpoint.config())
+        });
+        assert_eq!(zero, usual, "{key}");
+    }
+}
+
+#[test]
+fn a_pattern_of_windows_counts_every_number_but_zero() {
+    if !is_present("gguf") {
+        return;
+    }
+    let windows = |value: Vec<u8>| {
+        let keys = [("gemma2.attention.sliding_window_pattern", value)];
+        let checkpoint = opened("gemma2", &keys).unwrap();
+        let config = checkpoint.config();
+        let has = |layer: &usize| config.blocks[*layer].attention.window.is_some();
+        config.layers.iter().map(has).collect::<Vec<_>>()
+    };
+    assert_eq!(windows(wholes(&[4, 4])), [true, true]);
+    assert_eq!(windows(wholes(&[0, 2])), [false, true]);
+    assert_eq!(windows(whole(2)), [true, false]);
 }
 
 #[test]

@@ -101,6 +101,18 @@ impl GgufFile {
 
 const ALIGNMENT: u64 = 32;
 
+/// Returns a file's bytes without a key: it has a name that says nothing.
+pub fn without_key(mut bytes: Vec<u8>, key: &str) -> Vec<u8> {
+    let old = string(key);
+    let at = bytes
+        .windows(old.len())
+        .position(|found| found == old)
+        .unwrap();
+    let unused = format!("general.{}", "x".repeat(key.len() - 8));
+    bytes[at..at + old.len()].copy_from_slice(&string(&unused));
+    bytes
+}
+
 /// Returns a file's bytes with additional or replaced keys.
 pub fn with_keys(mut bytes: Vec<u8>, keys: &[(&str, Vec<u8>)]) -> Vec<u8> {
     const HEAD: usize = 24;

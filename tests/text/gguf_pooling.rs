@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use candle_blocks::Precision;
-use candle_blocks::candle_core::{DType, Device};
-use candle_blocks::text::{Pooling, TextOptions, Tokenizer};
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::model::ModelInput;
+use candle_blocks::text::{Pooling, TextClassifier, TextOptions, Tokenizer};
+use candle_blocks::{CheckpointOptions, Precision};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -104,6 +105,80 @@ fn a_file_without_a_pooling_for_vectors_is_refused_unless_one_is_given() {
         let embedder = options.embedder(&path).unwrap();
         assert_eq!(embedder.pooling(), [Pooling::LastToken]);
     }
+}
+
+#[test]
+fn a_reranker_scores_pairs_as_llama_cpp_does() {
+    if !is_present("gguf-pooling") {
+        return;
+    }
+    let text = fs::read_to_string(weights("gguf-pooling/rank.json")).unwrap();
+    let expected: Value = serde_json::from_str(&text).unwrap();
+    let pairs: Vec<(String, String)> = serde_json::from_value(expected["pairs"].clone()).unwrap();
+    let pairs: Vec<(&str, &str)> = pairs.iter().map(|(a, b)| (&a[..], &b[..])).collect();
+    let path = weights("gguf-pooling/bert-rank.gguf");
+    let ranker = TextClassifier::open(&path).unwrap();
+    let found = ranker.classify_pairs(&pairs).unwrap();
+    let logits: Vec<Vec<f32>> = found.iter().map(|scores| scores.logits.clone()).collect();
+    let far = off(&logits, &expected["bert-rank"]["scores"]);
+    // llama.cpp reads GELU from a table of f16.
+    assert!(far < 5e-4, "{far:e}");
+    // A single label's score is the logit's sigmoid, as from safetensors.
+    assert!((found[0].scores[0] - 1.0 / (1.0 + (-logits[0][0]).exp())).abs() < 1e-6);
+    let refused = TextOptions::default()
+        .embedder(&path)
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("\"bert.pooling_type\": is 4"), "{refused}");
+
+    let open = CheckpointOptions::default().whole();
+    let checkpoint = open
+        .open(weights("gguf-pooling/modern-bert-rank.gguf"))
+        .unwrap();
+    assert_eq!(checkpoint.labels().unwrap(), ["no", "yes"]);
+    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let ids: Vec<Vec<u32>> = serde_json::from_value(expected["ids"].clone()).unwrap();
+    let ids = Tensor::new(ids, &Device::Cpu).unwrap();
+    let logits = model
+        .forward(&ModelInput::tokens(&ids))
+        .unwrap()
+        .logits
+        .unwrap();
+    let far = off(
+        &logits.to_vec2::<f32>().unwrap(),
+        &expected["modern-bert-rank"]["scores"],
+    );
+    assert!(far < 2e-2, "{far:e}");
+}
+
+#[test]
+fn a_reranker_without_its_pooler_is_refused_with_a_cure() {
+    if !is_present("gguf-pooling") {
+        return;
+    }
+    let bytes = fs::read(weights("gguf-pooling/bert-rank.gguf")).unwrap();
+    let text = "cls.weight".as_bytes();
+    let at = bytes
+        .windows(text.len())
+        .position(|found| found == text)
+        .unwrap();
+    let mut changed = bytes.clone();
+    changed[at..at + 3].copy_from_slice(b"xyz");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, changed).unwrap();
+    let refused = TextClassifier::open(&path).unwrap_err().to_string();
+    assert!(
+        refused.contains("cls.weight") && refused.contains("safetensors"),
+        "{refused}"
+    );
+    // Qwen 3's rerankers.
+    let (_folder, path) = with_type("qwen3", whole(4));
+    let refused = TextClassifier::open(&path).unwrap_err().to_string();
+    assert!(
+        refused.contains("ranks pairs") && refused.contains("safetensors"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! like BASE                        all lines in an entry before; later lines for the same name replace them
 //! when key KEY | no-key KEY        the entry is for files with this key, or without it; an architecture's first that fits counts
 //! when tensor NAME | no-tensor NAME
-//! key GGUF JSON KIND [DEFAULT]     a key; KIND is needed, size, switch (a size, where 0 is null), number, flag or any; DEFAULT is JSON, `@` and another key, or `!` and a function
+//! key GGUF JSON KIND [DEFAULT]     a key; KIND is needed, size, switch (a size, where 0 is null), number, factor (a number, where 0 is 1), flag or any; DEFAULT is JSON, `@` and another key, or `!` and a function
 //! set JSON VALUE                   a value for all files
 //! is JSON TENSOR | no JSON TENSOR  whether a tensor exists, or not
 //! rows JSON TENSOR                 a tensor's first dimension
@@ -18,8 +18,10 @@
 //! step MODULE STEP                 what is undone as a tensor is read: see `Step`
 //! omit JSON                        leaves out a line from an entry before: `key`, `set` and so on, or `same`
 //! limit KEY SIZE                   files with a larger size are refused
+//! least KEY SIZE                   files with a smaller size are refused
 //! bare                             names without transformers' prefix `model.`
 //! same KEY VALUES                  a key that changes nothing with these values, or with `*` any
+//! only KEY VALUES                  the same for a key that has to be there, because llama.cpp's default is none of these values
 //! drop MODULE                      a tensor that is not read
 //! written                          `quantize` writes files by this entry
 //! ```
@@ -48,9 +50,13 @@ pub(super) struct Architecture {
     pub steps: Vec<(&'static str, &'static str)>,
     /// Keys that change nothing with these values; without values, always.
     pub neutral: Vec<(&'static str, Vec<Value>)>,
+    /// Keys that must be there.
+    pub required: Vec<&'static str>,
     pub dropped: Vec<&'static str>,
     /// The largest size under a key.
     pub limits: Vec<(&'static str, u64)>,
+    /// The smallest size under a key, if the file has it.
+    pub least: Vec<(&'static str, u64)>,
     /// True if transformers' names have no prefix `model.`.
     pub is_bare: bool,
     pub is_written: bool,
@@ -75,6 +81,8 @@ pub(super) enum Kind {
     Switch,
     /// A number with 32 bits in the file.
     Number,
+    /// The same, where 0 means 1.
+    Factor,
     Flag,
     /// Any value, such as an array with an item for each layer.
     Any,
@@ -193,6 +201,7 @@ impl Architecture {
                     "size" => Kind::Size,
                     "switch" => Kind::Switch,
                     "number" => Kind::Number,
+                    "factor" => Kind::Factor,
                     "flag" => Kind::Flag,
                     "any" => Kind::Any,
                     _ => return None,
@@ -218,7 +227,11 @@ impl Architecture {
             "block" => replace(&mut self.modules, first, second),
             "end" => replace(&mut self.ends, first, second),
             "step" => replace(&mut self.steps, first, second),
-            "same" => {
+            "same" | "only" => {
+                self.required.retain(|key| *key != first);
+                if verb == "only" {
+                    self.required.push(first);
+                }
                 let values = second.split(' ').filter(|value| *value != "*");
                 let values = values.map(serde_json::from_str).collect::<Result<_, _>>();
                 self.neutral.push((first, values.ok()?));
@@ -230,8 +243,10 @@ impl Architecture {
             "omit" => {
                 self.forget(first);
                 self.neutral.retain(|(pattern, _)| *pattern != first);
+                self.required.retain(|key| *key != first);
             }
             "limit" => self.limits.push((first, second.parse().ok()?)),
+            "least" => self.least.push((first, second.parse().ok()?)),
             "bare" => self.is_bare = true,
             "written" => self.is_written = true,
             _ => return None,

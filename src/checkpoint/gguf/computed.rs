@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::architecture::Architecture;
 use super::config::Keys;
 use crate::error::Result;
 
@@ -11,7 +12,7 @@ type Compute = fn(&Keys, &str) -> Result<Value>;
 const ALL: &[(&str, Compute)] = &[
     ("head-dim", |keys, _| Ok(keys.head_dim()?.into())),
     ("rope-scaling", |keys, _| keys.rope_scaling()),
-    ("rope-of-layers", |keys, _| keys.rope_of_layers()),
+    ("rope-of-layers", |keys, local| keys.rope_of_layers(local)),
     ("part-of-head", |keys, default| keys.part_of_head(default)),
     ("windows", |keys, period| keys.windows(period)),
     ("query-scalar", |keys, n_largest| {
@@ -21,15 +22,24 @@ const ALL: &[(&str, Compute)] = &[
     ("layers-from", |keys, kinds| keys.layers_from(kinds)),
     ("sections", |keys, _| keys.sections()),
     ("n-blocks", |keys, _| Ok(keys.n_blocks()?.into())),
-    ("score-scale", |keys, _| {
-        Ok(json!(1.0 / (keys.head_dim()? as f64).sqrt()))
-    }),
     // llama.cpp's for files without the keys.
     ("minicpm-residual", |keys, _| {
         Ok(json!(1.4 / (keys.n_blocks()? as f64).sqrt()))
     }),
     ("minicpm-logits", |keys, _| {
         Ok(json!(256.0 / keys.size("embedding_length")? as f64))
+    }),
+    ("score-scale", |keys, _| keys.score_scale()),
+    // 0 is for the usual factor.
+    ("attention-scale", |keys, _| {
+        let scale = match keys.optional("attention.scale") {
+            Some(_) => keys.number("attention.scale")?,
+            None => 0.0,
+        };
+        match scale {
+            0.0 => keys.score_scale(),
+            scale => Ok(json!(scale)),
+        }
     }),
     ("divided-width", |keys, _| Ok(keys.divided_width()?.into())),
     ("fewer-than", |keys, arguments| {
@@ -59,6 +69,9 @@ const ALL: &[(&str, Compute)] = &[
     ("yarn-with-temperature", |keys, _| {
         keys.yarn_with_temperature()
     }),
+    ("label-names", |keys, tensor| Ok(keys.label_names(tensor))),
+    ("dense-and-output", |keys, _| keys.check_classifier()),
+    ("classifier-pooling", |keys, _| keys.classifier_pooling()),
     ("rows-of", |keys, tensor| Ok(keys.rows(tensor).into())),
     ("shares-below", |keys, key| keys.shares_below(key)),
     ("narrowest-feed-forward", |keys, _| {
@@ -89,6 +102,11 @@ impl Keys<'_> {
         found.map_or(Ok(Value::Null), |(_, compute)| compute(self, arguments))
     }
 
+    /// One over a head's root width.
+    fn score_scale(&self) -> Result<Value> {
+        Ok(json!(1.0 / (self.head_dim()? as f64).sqrt()))
+    }
+
     fn n_blocks(&self) -> Result<usize> {
         let unused = self
             .optional("nextn_predict_layers")
@@ -106,13 +124,8 @@ impl Keys<'_> {
                 format!("is {head_dim}, expected {per_head}, the width divided by the heads");
             return Err(self.error("attention.key_length", reason));
         }
-        match self.optional("rope.dimension_count") {
-            None => Ok(Value::Null),
-            Some(_) => {
-                let turning = self.size("rope.dimension_count")?;
-                Ok(json!(turning as f64 / head_dim as f64))
-            }
-        }
+        self.optional("rope.dimension_count");
+        Ok(json!(self.turning()? as f64 / head_dim.max(1) as f64))
     }
 
     /// Returns the squared divisor for Gemma's scores: the model with `n_largest` layers divides by the width over the heads.
@@ -178,6 +191,7 @@ impl Keys<'_> {
 
     /// YaRN's settings with a factor on scores that grows with the position.
     fn yarn_with_temperature(&self) -> Result<Value> {
+        self.check_attention_factor()?;
         let mut scaling = self.rope_scaling()?;
         if scaling["rope_type"] != "yarn" {
             let reason = "is not supported without \"rope.scaling.type\" \"yarn\"".to_string();
@@ -191,13 +205,58 @@ impl Keys<'_> {
         Ok(scaling)
     }
 
-    /// YaRN's settings as latent attention has them, whose factor on scores a file holds as a tenth.
+    /// Refuses a factor on cosine and sine beside the one that YaRN's multipliers give.
+    fn check_attention_factor(&self) -> Result<()> {
+        const KEY: &str = "rope.scaling.attn_factor";
+        match self.peek(KEY).and_then(|factor| factor.as_f64()) {
+            None | Some(1.0) => Ok(()),
+            Some(factor) => {
+                let reason = format!("is {factor}, which is not supported for this architecture");
+                Err(self.error(KEY, reason))
+            }
+        }
+    }
+
+    /// YaRN's settings as latent attention has them, whose factor on scores a file holds as a tenth. llama.cpp changes the scores with
+    /// any other scaling too.
     fn yarn_of_latent(&self) -> Result<Value> {
+        const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
         let mut scaling = self.rope_scaling()?;
-        if scaling["rope_type"] == "yarn"
-            && self.optional("rope.scaling.yarn_log_multiplier").is_some()
-        {
-            let all = 10.0 * self.number("rope.scaling.yarn_log_multiplier")?;
+        let is_said = |key: &&str| self.peek(key).is_some();
+        let refused = |keys: &[&'static str], reason: &str| {
+            let key = keys.iter().copied().find(|key| is_said(key));
+            Err(self.error(key.unwrap_or(keys[0]), reason.to_string()))
+        };
+        self.check_attention_factor()?;
+        let multiplier = match self.optional(MULTIPLIER) {
+            Some(_) => self.number(MULTIPLIER)?,
+            None => 0.0,
+        };
+        match (scaling["rope_type"] == "yarn", multiplier == 0.0) {
+            (true, true) => {
+                let reason =
+                    "is missing or 0, which is not supported for latent attention with YaRN";
+                return refused(&[MULTIPLIER], reason);
+            }
+            (false, false) => {
+                let reason = format!("is not \"yarn\", but there is a \"{MULTIPLIER}\"");
+                return refused(&["rope.scaling.type"], &reason);
+            }
+            (false, true) if !scaling.is_null() => {
+                let reason = "is not supported for latent attention without YaRN";
+                return refused(
+                    &[
+                        "rope.scaling.factor",
+                        "rope.scale_linear",
+                        "rope.scaling.type",
+                    ],
+                    reason,
+                );
+            }
+            _ => {}
+        }
+        if multiplier != 0.0 {
+            let all = 10.0 * multiplier;
             // What the quotient's shortest decimal is, in 32 bits.
             let all = f64::from(all as f32).to_string().parse().unwrap_or(all);
             (scaling["mscale"], scaling["mscale_all_dim"]) = (json!(all), json!(all));
@@ -205,10 +264,14 @@ impl Keys<'_> {
         Ok(scaling)
     }
 
-    /// The rotations for layers with a window and without; the scaling is for the latter.
-    fn rope_of_layers(&self) -> Result<Value> {
-        let theta = self.optional("rope.freq_base").unwrap_or(json!(10000.0));
-        let local = self.optional("rope.freq_base_swa").unwrap_or(theta.clone());
+    /// The rotations for layers with a window and without; the scaling is for the latter. With `alike` the base is the same.
+    fn rope_of_layers(&self, local: &str) -> Result<Value> {
+        let base = |key: &str| self.optional(key).unwrap_or(json!(10000.0));
+        let theta = base("rope.freq_base");
+        let local = match local {
+            "alike" => theta.clone(),
+            _ => base("rope.freq_base_swa"),
+        };
         let mut full = match self.rope_scaling()? {
             Value::Null => json!({"rope_type": "default"}),
             scaling => scaling,
@@ -227,11 +290,19 @@ impl Keys<'_> {
         let (period, always) = arguments.split_once(' ').unwrap_or((arguments, ""));
         let size = self.peek("attention.sliding_window");
         let has_windows = size.map_or(always == "always", |size| size != json!(0));
-        let layers: Vec<bool> = match self.optional(KEY) {
+        let reads_causal =
+            |entry: &Architecture| entry.keys.iter().any(|key| key.json == "is_causal");
+        let is_causal = self.peek("attention.causal") != Some(json!(false));
+        if has_windows && !is_causal && self.entry().is_some_and(reads_causal) {
+            let reason = "is false, which is not supported for layers with a window".to_string();
+            return Err(self.error("attention.causal", reason));
+        }
+        let found = self.optional(KEY).and_then(|_| self.stored(KEY).cloned());
+        let layers: Vec<bool> = match found {
             _ if !has_windows => vec![false; n_blocks],
             Some(Value::Array(layers)) if layers.len() == n_blocks => layers
                 .iter()
-                .map(|layer| [json!(true), json!(1)].contains(layer))
+                .map(|layer| ![json!(false), json!(0)].contains(layer))
                 .collect(),
             Some(Value::Array(layers)) => {
                 let reason = format!("has {} layers, but there are {n_blocks}", layers.len());

@@ -90,6 +90,12 @@ impl<'g> Keys<'g> {
                 return Err(self.error(key, reason));
             }
         }
+        for (key, least) in &entry.least {
+            if self.peek(key).is_some() && (self.size(key)? as u64) < *least {
+                let reason = format!("is {}, expected at least {least}", self.size(key)?);
+                return Err(self.error(key, reason));
+            }
+        }
         let mut config = Map::new();
         config.insert("model_type".to_string(), entry.model_type.into());
         for key in &entry.keys {
@@ -135,6 +141,10 @@ impl<'g> Keys<'g> {
                 size => size.into(),
             },
             Kind::Number => json!(self.number(key.gguf)?),
+            Kind::Factor => match self.number(key.gguf)? {
+                0.0 => json!(1.0),
+                number => json!(number),
+            },
             Kind::Flag if !found.is_boolean() => {
                 let reason = format!("found {found}, expected true or false");
                 return Err(self.error(key.gguf, reason));
@@ -190,10 +200,7 @@ impl<'g> Keys<'g> {
 
     /// Returns the same as [`Self::optional`], without a record that the key was read.
     pub(super) fn peek(&self, key: &str) -> Option<Value> {
-        let found = self
-            .file
-            .metadata
-            .get(&format!("{}.{key}", self.architecture))?;
+        let found = self.stored(key)?;
         if let Value::Array(layers) = found
             && let Some((first, rest)) = layers.split_first()
             && first.is_number()
@@ -202,6 +209,12 @@ impl<'g> Keys<'g> {
             return Some(first.clone());
         }
         (!found.is_null()).then(|| found.clone())
+    }
+
+    /// Returns a key's value as it is stored.
+    pub(super) fn stored(&self, key: &str) -> Option<&'g Value> {
+        let key = format!("{}.{key}", self.architecture);
+        self.file.metadata.get(&key)
     }
 
     /// The architecture's keys that nothing has read.

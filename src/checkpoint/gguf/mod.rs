@@ -16,6 +16,7 @@ mod grids;
 mod keys;
 mod latent;
 mod names;
+mod rank;
 mod rope;
 mod save;
 mod search;
@@ -138,7 +139,7 @@ pub(super) fn pooling(files: &TensorFiles) -> Result<Option<&'static str>> {
                 path: files.path().to_path_buf(),
                 key: format!("{key:?}"),
                 reason: format!(
-                    "is {found}, expected 0 (none), 1 (mean), 2 (cls) or 3 (last token): 4 ranks pairs of texts, and gives no vectors"
+                    "is {found}, expected 0 (none), 1 (mean), 2 (cls) or 3 (last token): 4 ranks pairs of texts, and gives no vectors; open the file as a classifier for scores"
                 ),
             });
         }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::architecture::{Architecture, Source};
 use super::config::Keys;
 use crate::error::Result;
 
@@ -12,7 +13,8 @@ impl Keys<'_> {
         let of = self.file.numbers;
         let size = |key: &str| self.optional(key).map(|_| self.size(key)).transpose();
         let number = |key: &str| self.optional(key).map(|_| self.number(key)).transpose();
-        let original = size("rope.scaling.original_context_length")?;
+        // 0 is for the model's own length.
+        let original = size("rope.scaling.original_context_length")?.filter(|&length| length > 0);
         let attention = number("rope.scaling.attn_factor")?;
         let kind = self.optional("rope.scaling.type");
         // An old name.
@@ -45,7 +47,7 @@ impl Keys<'_> {
         // One table for all lengths.
         let by_table = |factors: &[f32]| -> Result<Value> {
             let mut scaling = by_tables(factors, factors, Some(attention.unwrap_or(1.0)));
-            let length = size("context_length")?.unwrap_or(1);
+            let length = size("context_length")?.unwrap_or(1).max(1);
             scaling["original_max_position_embeddings"] = length.into();
             Ok(scaling)
         };
@@ -74,9 +76,13 @@ impl Keys<'_> {
         // Without tables its factor is for all frequencies.
         let kind = if kind == "longrope" { "linear" } else { kind };
         let is_scaled = attention.is_some_and(|factor| factor != 1.0);
-        if self.architecture == "gemma3" && is_scaled {
+        if ["gemma3", "gemma-embedding"].contains(&self.architecture) && is_scaled {
             let reason = "also applies to layers with a window, where it is not supported";
             return Err(self.error("rope.scaling.attn_factor", reason.to_string()));
+        }
+        if kind == "none" && factor != 1.0 && self.has_windows() {
+            let reason = "is \"none\" beside a factor, which llama.cpp applies to layers with a window; it is not supported";
+            return Err(self.error("rope.scaling.type", reason.to_string()));
         }
         if self.architecture == "phi3" && (kind == "yarn" || kind == "linear" && factor != 1.0) {
             let keys = [
@@ -92,7 +98,9 @@ impl Keys<'_> {
         }
         match kind {
             "yarn" => {
+                self.check_yarn(factor, original)?;
                 let mut scaling = json!({"rope_type": kind, "factor": factor});
+                let original = original.or(size("context_length")?);
                 if let Some(original) = original {
                     scaling["original_max_position_embeddings"] = original.into();
                 }
@@ -125,5 +133,66 @@ impl Keys<'_> {
             "linear" if factor != 1.0 => Ok(json!({"rope_type": kind, "factor": factor})),
             _ => Ok(Value::Null),
         }
+    }
+
+    /// Refuses what YaRN is not defined for: transformers and llama.cpp differ there.
+    fn check_yarn(&self, factor: f64, original: Option<usize>) -> Result<()> {
+        let keys = ["rope.scaling.factor", "rope.scale_linear"];
+        if factor < 1.0 {
+            let key = keys.into_iter().find(|key| self.peek(key).is_some());
+            let reason = format!("is {factor}, expected at least 1 with YaRN");
+            return Err(self.error(key.unwrap_or(keys[0]), reason));
+        }
+        for key in ["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"] {
+            if self
+                .peek(key)
+                .and_then(|beta| beta.as_f64())
+                .is_some_and(|beta| beta <= 0.0)
+            {
+                return Err(self.error(key, "is not above 0".to_string()));
+            }
+        }
+        let theta = match self.peek("rope.freq_base") {
+            Some(_) => self.number("rope.freq_base")?,
+            None => 10000.0,
+        };
+        if theta <= 1.0 {
+            let reason = format!("is {theta}, expected more than 1 with YaRN");
+            return Err(self.error("rope.freq_base", reason));
+        }
+        // The last dimension that turns too often to be scaled.
+        let slow = self
+            .peek("rope.scaling.yarn_beta_slow")
+            .and_then(|slow| slow.as_f64());
+        let Some(length) = original.map_or_else(
+            || {
+                self.peek("context_length")
+                    .and_then(|length| length.as_f64())
+            },
+            |length| Some(length as f64),
+        ) else {
+            return Ok(());
+        };
+        let turns = length / (2.0 * std::f64::consts::PI * slow.unwrap_or(1.0));
+        if (self.turning()? as f64 * turns.ln() / (2.0 * theta.ln())).ceil() < 0.0 {
+            let reason = format!("is {length}, too little for YaRN");
+            return Err(self.error("rope.scaling.original_context_length", reason));
+        }
+        Ok(())
+    }
+
+    /// Returns whether any layer has a window.
+    fn has_windows(&self) -> bool {
+        const KEY: &str = "attention.sliding_window";
+        let is_always = |entry: &Architecture| {
+            let mut sources = entry.values.iter().map(|(_, source)| source);
+            sources.any(|source| matches!(source, Source::Call("windows", arguments) if arguments.ends_with("always")))
+                || entry.neutral.iter().any(|(key, sizes)| *key == KEY && !sizes.is_empty())
+        };
+        let size = self.peek(KEY);
+        size.map_or_else(
+            || self.entry().is_some_and(is_always),
+            |size| size != json!(0),
+        )
     }
 }

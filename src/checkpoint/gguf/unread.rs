@@ -66,11 +66,25 @@ const KNOWN: [(&str, Neutral); 33] = [
 ];
 
 impl Keys<'_> {
-    /// Refuses a key that nothing has read, unless it changes nothing.
+    /// Refuses a key that nothing has read, unless it changes nothing, and a file without a key that it needs.
     ///
     /// # Errors
     /// [`Error::ConfigKey`] for the first such key.
     pub(super) fn check_unread(&self, entry: &Architecture) -> Result<()> {
+        for key in &entry.required {
+            if self.peek(key).is_none() {
+                let neutral = entry.neutral.iter().rev();
+                let mut values = neutral
+                    .filter(|(of, _)| of == key)
+                    .map(|(_, values)| values);
+                let expected = json!(values.next().and_then(|values| values.first()));
+                let reason = format!(
+                    "missing, expected {expected}: without the key llama.cpp has another value, which is \
+                     not supported for this architecture"
+                );
+                return Err(self.error(key, reason));
+            }
+        }
         for key in self.unread() {
             let found = self.optional(&key);
             let Some(value) = found.filter(|value| !self.changes_nothing(entry, &key, value))

@@ -162,6 +162,16 @@ fn wanted(
     }
 }
 
+/// Returns the token between two texts, if the file or else `default` requests one; without a token for that, the last.
+///
+/// # Errors
+/// If the key is not a boolean.
+fn separator(words: &GgufTokenizer, default: bool, last: Option<u32>) -> Result<Option<u32>> {
+    let is_separated = words.flag("add_sep_token")?.unwrap_or(default);
+    let token = || words.id(SpecialToken::Separator).or(last);
+    Ok(is_separated.then(token).flatten())
+}
+
 /// Returns whether a token is only filler, as converters write it.
 fn is_filler(words: &GgufTokenizer, id: usize) -> bool {
     let is_unused = words.types.get(id) == Some(&TokenType::Unused);

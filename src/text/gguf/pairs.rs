@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 use tokenizers::models::bpe::{BPE, Vocab};
 
-use super::{Also, Around, PreTokenizer, TokenizerParts, failed, is_filler, part, wanted};
+use super::{
+    Also, Around, PreTokenizer, TokenizerParts, failed, is_filler, part, separator, wanted,
+};
 use crate::checkpoint::{GgufTokenizer, SpecialToken};
 use crate::error::Result;
 
@@ -82,9 +84,6 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     let cuts = json!({"type": "Sequence", "pretokenizers": cuts});
     tokenizer.with_pre_tokenizer(Some(part::<tokenizers::PreTokenizerWrapper>(words, cuts)?));
     tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
-    let is_separated = words
-        .flag("add_sep_token")?
-        .unwrap_or(pre.is(Also::Separated));
     // Gemma's files say no, but llama.cpp does it anyway.
     let first = match name {
         "gemma4" => words.id(SpecialToken::Bos),
@@ -96,9 +95,7 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
         )?,
     };
     let last = wanted(words, "add_eos_token", false, SpecialToken::Eos)?;
-    let between = is_separated
-        .then(|| words.id(SpecialToken::Separator).or(last))
-        .flatten();
+    let between = separator(words, pre.is(Also::Separated), last)?;
     Ok(TokenizerParts {
         tokenizer,
         around: Around {

@@ -7,7 +7,7 @@ use tokenizers::Tokenizer;
 use tokenizers::models::bpe::{BPE, Vocab};
 
 use super::pairs::with_normalizer;
-use super::{Around, TokenizerParts, failed, is_filler, part, wanted};
+use super::{Around, TokenizerParts, failed, is_filler, part, separator, wanted};
 use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
 use crate::error::Result;
 
@@ -54,11 +54,13 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     }
     let decoder = json!({"type": "Sequence", "decoders": decoders});
     tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
+    let last = wanted(words, "add_eos_token", false, SpecialToken::Eos)?;
     Ok(TokenizerParts {
         tokenizer,
         around: Around {
             first: wanted(words, "add_bos_token", true, SpecialToken::Bos)?,
-            last: wanted(words, "add_eos_token", false, SpecialToken::Eos)?,
+            between: separator(words, false, last)?,
+            last,
             ..Around::default()
         },
     })

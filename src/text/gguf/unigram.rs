@@ -5,7 +5,7 @@ use tokenizers::Tokenizer;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::normalizers::Precompiled;
 
-use super::{Around, TokenizerParts, failed, is_filler, part, wanted};
+use super::{Around, TokenizerParts, failed, is_filler, part, separator, wanted};
 use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
 use crate::error::Result;
 
@@ -48,10 +48,13 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     tokenizer.with_pre_tokenizer(Some(part::<tokenizers::PreTokenizerWrapper>(words, cuts)?));
     tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, marks)?));
     let last = wanted(words, "add_eos_token", true, SpecialToken::Eos)?;
+    let first = wanted(words, "add_bos_token", false, SpecialToken::Bos)?;
     Ok(TokenizerParts {
         tokenizer,
         around: Around {
-            first: wanted(words, "add_bos_token", false, SpecialToken::Bos)?,
+            first,
+            // XLM-R's texts have two tokens between them, and T5's one.
+            between: separator(words, first.is_some(), last)?,
             last,
             ..Around::default()
         },
