@@ -219,6 +219,21 @@ fn a_zero_is_for_the_usual_value() {
 }
 
 #[test]
+fn a_factor_on_the_rotation_needs_no_other_key() {
+    if !is_present("gguf-architectures") {
+        return;
+    }
+    let key = "falcon.rope.scaling.attn_factor";
+    let found = opened("falcon-40b", &[(key, number(1.5))]).unwrap();
+    assert!(format!("{:?}", found.config()).contains("attention_factor: 1.5"));
+    let said = opened("glm4", &[("glm4.rope.scaling.factor", number(4.0))]).unwrap_err();
+    assert!(
+        said.to_string().contains("\"glm4.rope.dimension_count\""),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_pattern_of_windows_counts_every_number_but_zero() {
     if !is_present("gguf") {
         return;

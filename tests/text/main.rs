@@ -23,6 +23,7 @@ mod generation;
 mod gguf_cuts;
 mod gguf_literal_end;
 mod gguf_pooling;
+mod gguf_word_keys;
 mod gguf_words;
 mod minilm;
 mod refused;

@@ -39,7 +39,7 @@ LATENT = {"attention.layer_norm_rms_epsilon": 1e-6}
 # A gpt-oss file does not say that YaRN's limits are not rounded.
 # llama.cpp divides by one less for the deviation in 10 sparse layers of Gemma 3n, whatever the file says.
 SPARSE = [1.6448536 * (48 / 47) ** 0.5] * 10 + [float("-inf")] * 2
-STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "minicpm3": LATENT, "gpt-oss": {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}}
+STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "minicpm3": LATENT, "qwen2vl": {"attention.layer_norm_rms_epsilon": 1e-6}, "gpt-oss": {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}}
 # The words after the first three.
 LETTERS = [chr(first + i) for first in (97, 65, 0x391, 0x430) for i in range(17)]
 
@@ -69,7 +69,8 @@ TOGETHER = [
     {"expert_shared_count": 1, "leading_dense_block_count": 1}, {"attention.max_alibi_bias": 8.0, "attention.causal": True},
 ]
 # Keys that transformers reads in its own way, by the architectures; `docs/gguf.md` lists them.
-LATENT_ONES = {"deepseek2", "minicpm3"}
+# llama.cpp reads no epsilon for Qwen 2 VL.
+LATENT_ONES = {"deepseek2", "minicpm3", "qwen2vl"}
 AS_TRANSFORMERS = {
     **dict.fromkeys(["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_attn_factor"], None),
     "attention.sliding_window": {"phi3", "exaone4"}, "attention.sliding_window_pattern": {"exaone4"}, "attention.layer_norm_rms_epsilon": LATENT_ONES,
@@ -171,7 +172,8 @@ def types_read(stored: Stored, arch: str, names: list[str], path: Path, worker) 
     """The keys that llama.cpp reads for a file, with the type that it expects. It refuses the first that has another type."""
     found = {}
     for wrong in ("nobodys", ["nobodys"] * 3):
-        change = {full(arch, key): wrong for key in names}
+        # An unknown word for the type of scaling stops the process.
+        change = {full(arch, key): wrong for key in names if key != "rope.scaling.type" or wrong != "nobodys"}
         while change:
             stored.write(path, change)
             said = worker.ask(gguf_judge.refusal, path)

@@ -38,7 +38,8 @@ SAMPLING = {"temp": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.2, "penalty_repeat
 OTHER_SAMPLING = {"xtc_probability": 0.5, "xtc_threshold": 0.2, "penalty_last_n": 8, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.2, "sequence": "kpmt"}
 
 # llama.cpp ends at token 11, a punctuation mark, where a file of GPT-2's kind names no end.
-BY_CHOICE = [("tokenizer.ggml.eos_token_id", None)]
+# Unigram falls back to bytes where there are tokens for these, as the model does.
+BY_CHOICE = [("tokenizer.ggml.eos_token_id", None), ("tokenizer.ggml.model", "t5")]
 
 
 def changes(reader: gguf.GGUFReader) -> list[tuple[str, object]]:
@@ -72,10 +73,9 @@ def write(path: Path, words: Path, is_chain: bool) -> None:
     reader, rng = gguf.GGUFReader(words), np.random.default_rng(2)
     n, width = len(reader.fields["tokenizer.ggml.tokens"].contents()), 64
     writer = gguf.GGUFWriter(path, "llama")
-    for key, field in reader.fields.items():
-        if key.startswith("tokenizer."):
-            is_array = field.types[0] == gguf.GGUFValueType.ARRAY
-            writer.add_array(key, field.contents()) if is_array else writer.add_key_value(key, field.contents(), field.types[0])
+    if "tokenizer.ggml.bos_token_id" not in reader.fields and "tokenizer.ggml.cls_token_id" in reader.fields:
+        # As the converter writes it, and llama.cpp reads it.
+        writer.add_bos_token_id(reader.fields["tokenizer.ggml.cls_token_id"].contents())
     writer.add_block_count(1)
     writer.add_context_length(256)
     writer.add_embedding_length(width)
@@ -84,6 +84,7 @@ def write(path: Path, words: Path, is_chain: bool) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(16)
     writer.add_pooling_type(gguf.PoolingType.LAST)
+    own = {key: stored for key, stored in Stored(words).keys.items() if key.startswith("tokenizer.")}
     draw = lambda *shape: rng.standard_normal(shape).astype(np.float32) * (0 if is_chain else 0.3)
     words = rng.standard_normal((n, width)).astype(np.float32)
     writer.add_tensor("token_embd.weight", words)
@@ -95,6 +96,9 @@ def write(path: Path, words: Path, is_chain: bool) -> None:
         writer.add_tensor(f"blk.0.{name}.weight", np.ones(width, np.float32))
     for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
         step()
+    made = Stored(path)
+    made.keys |= own
+    made.write(path, {})
 
 
 def judged(path: str) -> tuple[list[list[float]], list[int]]:

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use serde_json::Value;
 
-use self::architecture::{Architecture, all};
+use self::architecture::{Architecture, Source, all};
 use self::config::{Described, Keys};
 pub(super) use self::save::{Dense, save};
 pub(crate) use self::words::GgufTokenizer;
@@ -65,11 +65,16 @@ pub(super) fn config(path: &Path) -> Result<(Value, BTreeMap<String, String>)> {
         let config = config::config(file)?;
         let entry = Keys::of(file).entry();
         let keys = entry.iter().flat_map(|entry| {
-            let spelled = |key: &architecture::Key| format!("{}.{}", entry.name, key.gguf);
-            entry
-                .keys
-                .iter()
-                .map(move |key| (key.json.to_string(), spelled(key)))
+            let spelled = |key: &str| format!("{}.{key}", entry.name);
+            // A part of each head is computed of this key.
+            let is_part =
+                |(_, source): &&(&str, Source)| matches!(source, Source::Call("part-of-head", _));
+            let parts = entry.values.iter().filter(is_part);
+            let parts = parts.map(|(json, _)| (*json, "rope.dimension_count"));
+            let keys = entry.keys.iter().map(|key| (key.json, key.gguf));
+            keys.chain(parts)
+                .map(|(json, key)| (json.to_string(), spelled(key)))
+                .collect::<Vec<_>>()
         });
         Ok((config, keys.collect()))
     })

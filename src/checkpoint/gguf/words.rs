@@ -18,6 +18,8 @@ pub(crate) struct GgufTokenizer {
     pub pre: Option<String>,
     /// The vocabulary, by id.
     pub tokens: Vec<String>,
+    /// True if the file has types, and not all tokens are normal for lack of these.
+    pub has_types: bool,
     /// Each token's type.
     pub types: Vec<TokenType>,
     /// Each token's score, if the file has scores.
@@ -130,6 +132,7 @@ impl GgufTokenizer {
         let byte = |number: f64| (number as i64) as u8; // may be signed
         let merges = files.gguf_texts("tokenizer.ggml.merges")?;
         let words = Self {
+            has_types: types.is_some(),
             types: types.unwrap_or_else(|| vec![TokenType::Normal; n]),
             scores: scores.into_iter().map(|score| score as f32).collect(),
             merges: merges.unwrap_or_default(),
@@ -155,6 +158,7 @@ impl GgufTokenizer {
             model: text("tokenizer.ggml.model").unwrap_or_default(),
             pre: text("tokenizer.ggml.pre").filter(|pre| !pre.is_empty()),
             tokens: Vec::new(),
+            has_types: false,
             types: Vec::new(),
             scores: Vec::new(),
             merges: Vec::new(),

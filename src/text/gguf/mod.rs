@@ -29,6 +29,8 @@ struct Around {
     /// Between two texts, before the second one's own.
     between: Option<u32>,
     last: Option<u32>,
+    /// True if a second text begins as the first, where nothing is between them.
+    begins_again: bool,
     /// The token type for the second text.
     second_type: u32,
 }
@@ -117,7 +119,7 @@ impl Around {
         let of_first = json!({"Sequence": {"id": "A", "type_id": 0}});
         let of_second = json!({"Sequence": {"id": "B", "type_id": second}});
         let single = [token(self.first, 0), Some(of_first), token(self.last, 0)];
-        let begin = self.between.or(if second == 0 { self.first } else { None });
+        let begin = self.between.or(self.first.filter(|_| self.begins_again));
         let pair = [
             token(begin, second),
             Some(of_second),

@@ -102,6 +102,7 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
             first,
             between,
             last,
+            begins_again: true,
             second_type: 0,
         },
     })

@@ -15,6 +15,10 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     if words.scores.is_empty() {
         return Err(words.error("scores", "is missing; convert the model again".to_string()));
     }
+    if !words.has_types {
+        let reason = "is missing; convert the model again".to_string();
+        return Err(words.error("token_type", reason));
+    }
     let kept = { words.tokens.iter().enumerate() }.filter(|(id, _)| !is_filler(words, *id));
     let vocabulary: Vec<(&str, u32)> = kept.map(|(id, token)| (&token[..], id as u32)).collect();
     let merges = merges(&vocabulary, &words.scores);
@@ -61,6 +65,7 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
             first: wanted(words, "add_bos_token", true, SpecialToken::Bos)?,
             between: separator(words, false, last)?,
             last,
+            begins_again: true,
             ..Around::default()
         },
     })

@@ -25,6 +25,10 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
         _ => (words.tokens[id].clone(), f64::from(words.scores[id])),
     });
     let unknown = words.id(SpecialToken::Unknown).map(|id| id as usize);
+    if let Some(id) = unknown.filter(|id| *id >= n - fillers) {
+        let reason = format!("is {id}, which only fills the vocabulary up");
+        return Err(words.error("unknown_token_id", reason));
+    }
     let has_bytes = words.types.contains(&TokenType::Byte);
     let model = Unigram::from(scored.collect(), unknown, has_bytes);
     let mut tokenizer = Tokenizer::new(model.map_err(|error| failed(words, error))?);

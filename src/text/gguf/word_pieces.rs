@@ -50,14 +50,15 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     let decoder = json!({"type": "WordPiece", "prefix": INSIDE, "cleanup": true});
     tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
     let first = words
-        .said(SpecialToken::Cls)
-        .or(words.said(SpecialToken::Bos));
+        .said(SpecialToken::Bos)
+        .or(words.said(SpecialToken::Cls));
     Ok(TokenizerParts {
         tokenizer,
         around: Around {
             first: first.or(words.id(SpecialToken::Cls)),
             between: None,
             last: words.id(SpecialToken::Separator),
+            begins_again: false,
             second_type: 1,
         },
     })

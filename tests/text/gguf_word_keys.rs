@@ -1,0 +1,111 @@
+//! Keys for tokenizers and sampling in a GGUF file. `weights/sweep/gguf_tokenizer_keys.py` compares all of them with llama.cpp.
+
+use std::fs;
+use std::path::PathBuf;
+
+use candle_blocks::Checkpoint;
+use candle_blocks::generate::GenerationOptions;
+use candle_blocks::text::Tokenizer;
+use tempfile::TempDir;
+
+use crate::gguf_file::{flag, number, whole, with_keys, without_key};
+use crate::weights::{is_present, weights};
+
+/// Writes a changed file to a folder.
+fn written(bytes: Vec<u8>) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, bytes).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn sampling_settings_that_generation_does_not_follow_are_named() {
+    if !is_present("gguf-chat") {
+        return;
+    }
+    let bytes = fs::read(weights("gguf-chat/model.gguf")).unwrap();
+    let keys = [
+        ("general.sampling.temp", number(0.5)),
+        ("general.sampling.mirostat", whole(2)),
+        ("general.sampling.xtc_probability", number(0.25)),
+    ];
+    let (_folder, path) = written(with_keys(bytes.clone(), &keys));
+    let options = GenerationOptions::of(&Checkpoint::open(path).unwrap()).unwrap();
+    assert_eq!(options.sampling.temperature, 0.5);
+    let [note] = &options.notes[..] else {
+        panic!("{:?}", options.notes);
+    };
+    let named = [
+        "general.sampling.mirostat",
+        "general.sampling.xtc_probability",
+    ];
+    assert!(named.into_iter().all(|key| note.contains(key)), "{note}");
+    assert!(
+        !note.contains("temp,") && note.contains("model.gguf"),
+        "{note}"
+    );
+    let (_folder, path) = written(bytes);
+    let options = GenerationOptions::of(&Checkpoint::open(path).unwrap()).unwrap();
+    assert_eq!(options.notes, Vec::<String>::new());
+}
+
+#[test]
+fn sentence_pieces_need_the_types_of_their_tokens() {
+    if !is_present("gguf-words") {
+        return;
+    }
+    let bytes = fs::read(weights("gguf-words/scores/words.gguf")).unwrap();
+    let (_folder, path) = written(without_key(bytes, "tokenizer.ggml.token_type"));
+    let said = Tokenizer::open(&path).unwrap_err().to_string();
+    assert!(
+        said.contains("\"tokenizer.ggml.token_type\": is missing"),
+        "{said}"
+    );
+}
+
+#[test]
+fn two_texts_are_joined_as_llama_cpp_s_server_joins_them() {
+    if !is_present("gguf-words") {
+        return;
+    }
+    let bytes = fs::read(weights("gguf-words/unigram/words.gguf")).unwrap();
+    let joined = |is_separated: bool| {
+        let keys = [
+            ("tokenizer.ggml.add_bos_token", flag(true)),
+            ("tokenizer.ggml.bos_token_id", whole(0)),
+            ("tokenizer.ggml.seperator_token_id", whole(1)),
+            ("tokenizer.ggml.add_sep_token", flag(is_separated)),
+        ];
+        let (_folder, path) = written(with_keys(bytes.clone(), &keys));
+        let tokenizer = Tokenizer::open(&path).unwrap();
+        let [one, other] = ["The tide", "left"].map(|text| tokenizer.encode(text).unwrap().ids);
+        let pair = tokenizer
+            .encode_all([("The tide", "left")])
+            .unwrap()
+            .remove(0)
+            .ids;
+        (one, other[1..].to_vec(), pair)
+    };
+    // `<s> one </s> </s> other </s>`, as XLM-R's.
+    let (one, other, pair) = joined(true);
+    assert_eq!(pair, [&one[..], &[1], &other].concat());
+    // llama.cpp's server begins the second text with nothing.
+    let (one, other, pair) = joined(false);
+    assert_eq!(pair, [&one[..], &other].concat());
+}
+
+#[test]
+fn a_text_for_bert_begins_with_the_token_that_llama_cpp_reads() {
+    if !is_present("gguf-pooling") {
+        return;
+    }
+    let bytes = fs::read(weights("gguf-pooling/bert.gguf")).unwrap();
+    let (_folder, path) = written(with_keys(
+        bytes,
+        &[("tokenizer.ggml.cls_token_id", whole(7))],
+    ));
+    let ids = Tokenizer::open(&path).unwrap().encode("ab").unwrap().ids;
+    // The file's bos_token_id.
+    assert_eq!(ids[0], 2);
+}
