@@ -39,7 +39,7 @@ LATENT = {"attention.layer_norm_rms_epsilon": 1e-6}
 # A gpt-oss file does not say that YaRN's limits are not rounded.
 # llama.cpp divides by one less for the deviation in 10 sparse layers of Gemma 3n, whatever the file says.
 SPARSE = [1.6448536 * (48 / 47) ** 0.5] * 10 + [float("-inf")] * 2
-STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "minicpm3": LATENT, "qwen2vl": {"attention.layer_norm_rms_epsilon": 1e-6}, "gpt-oss": {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}}
+STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "minicpm3": LATENT, "qwen2vl": {"attention.layer_norm_rms_epsilon": 1e-6}, "gpt-oss": dict.fromkeys(f"rope.scaling.{key}" for key in ("type", "factor", "yarn_beta_fast", "yarn_beta_slow"))}
 # The words after the first three.
 LETTERS = [chr(first + i) for first in (97, 65, 0x391, 0x430) for i in range(17)]
 
@@ -75,6 +75,8 @@ AS_TRANSFORMERS = {
     **dict.fromkeys(["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_attn_factor"], None),
     "attention.sliding_window": {"phi3", "exaone4"}, "attention.sliding_window_pattern": {"exaone4"}, "attention.layer_norm_rms_epsilon": LATENT_ONES,
     "expert_group_count": {"deepseek2"}, "expert_group_used_count": {"deepseek2"}, "rope.scaling.type": {"gpt-oss"},
+    # Which llama.cpp has as constants.
+    **dict.fromkeys(["activation_sparsity_scale", "altup.active_idx", "attention.shared_kv_layers"], {"gemma3n"}),
 }
 
 
@@ -316,6 +318,8 @@ class Sweep:
         is_ours_changed = ours.values is not None and not self.same(ours.values, self.ours.values)
         if isinstance(judge, str):
             return "llama.cpp refuses; " + ("refused" if ours.values is None else "read" if is_ours_changed else "changes nothing")
+        if not np.isfinite(judge).all():
+            return "llama.cpp gives no numbers; " + ("refused" if ours.values is None else "read")
         is_changed = not self.same(judge, self.judge)
         if ours.values is None:
             # Another key that does not fit this one may be named instead, or a tensor without its part in the model.
@@ -395,7 +399,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, source, is_encoder in files(Path(folder), arguments.cases, arguments.files):
             sweep = Sweep(arguments.program, name, source, Path(folder), is_encoder, worker)
-            if not sweep.tolerance or sweep.tolerance > max(0.05, 0.02 * float(np.abs(sweep.judge).max())):
+            if not sweep.tolerance or sweep.tolerance > max(0.05, 0.05 * float(np.abs(sweep.judge).max())):
                 wrong.append(f"LEFT OUT: {name}: llama.cpp {sweep.judge if isinstance(sweep.judge, str) else 'runs it'}; the program: {sweep.ours.said or sweep.tolerance}")
                 print(wrong[-1], flush=True)
                 continue
