@@ -114,6 +114,7 @@ fn keys_that_llama_cpp_reads_in_other_ways_are_refused() {
         ("deepseek2", "rope.scaling.type", text("none")),
         ("mistral3", "rope.scaling.attn_factor", number(3.0)),
         ("mistral3", "rope.scaling.yarn_beta_slow", number(0.0)),
+        ("gpt-oss", "attention.sliding_window", whole(0)),
         // Layers with a window would see all that follows.
         ("gpt-oss", "attention.causal", flag(false)),
         ("olmo3", "attention.causal", flag(false)),

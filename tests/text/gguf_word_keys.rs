@@ -65,6 +65,23 @@ fn sentence_pieces_need_the_types_of_their_tokens() {
 }
 
 #[test]
+fn keys_that_tokenizers_do_not_follow_are_refused() {
+    if !is_present("gguf-words") {
+        return;
+    }
+    for (name, key, value) in [
+        ("unigram", "tokenizer.ggml.add_space_prefix", flag(false)),
+        ("unigram", "tokenizer.ggml.unknown_token_id", whole(127)),
+        ("pieces", "tokenizer.ggml.unknown_token_id", whole(20)),
+    ] {
+        let bytes = fs::read(weights(&format!("gguf-words/{name}/words.gguf"))).unwrap();
+        let (_folder, path) = written(with_keys(bytes, &[(key, value)]));
+        let said = Tokenizer::open(&path).unwrap_err().to_string();
+        assert!(said.contains(&format!("{key:?}")), "{said}");
+    }
+}
+
+#[test]
 fn two_texts_are_joined_as_llama_cpp_s_server_joins_them() {
     if !is_present("gguf-words") {
         return;

@@ -76,7 +76,7 @@ AS_TRANSFORMERS = {
     "attention.sliding_window": {"phi3", "exaone4"}, "attention.sliding_window_pattern": {"exaone4"}, "attention.layer_norm_rms_epsilon": LATENT_ONES,
     "expert_group_count": {"deepseek2"}, "expert_group_used_count": {"deepseek2"}, "rope.scaling.type": {"gpt-oss"},
     # Which llama.cpp has as constants.
-    **dict.fromkeys(["activation_sparsity_scale", "altup.active_idx", "attention.shared_kv_layers"], {"gemma3n"}),
+    **dict.fromkeys(["activation_sparsity_scale", "altup.active_idx", "attention.shared_kv_layers", "final_logit_softcapping"], {"gemma3n"}),
 }
 
 

@@ -39,7 +39,11 @@ OTHER_SAMPLING = {"xtc_probability": 0.5, "xtc_threshold": 0.2, "penalty_last_n"
 
 # llama.cpp ends at token 11, a punctuation mark, where a file of GPT-2's kind names no end.
 # Unigram falls back to bytes where there are tokens for these, as the model does.
-BY_CHOICE = [("tokenizer.ggml.eos_token_id", None), ("tokenizer.ggml.model", "t5")]
+# A space at a text's beginning is the mark of its first word, as in tokenizer.json. WordPiece finds its special tokens by their texts.
+BY_CHOICE = [
+    ("tokenizer.ggml.eos_token_id", None), ("tokenizer.ggml.model", "t5"), ("tokenizer.ggml.remove_extra_whitespaces", False), ("tokenizer.ggml.remove_extra_whitespaces", None),
+    ("tokenizer.ggml.unknown_token_id", None), ("tokenizer.ggml.seperator_token_id", None),
+]
 
 
 def changes(reader: gguf.GGUFReader) -> list[tuple[str, object]]:

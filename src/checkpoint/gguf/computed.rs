@@ -59,9 +59,11 @@ const ALL: &[(&str, Compute)] = &[
     }),
     ("rope-scaling-untruncated", |keys, _| {
         let mut scaling = keys.rope_scaling()?;
-        match scaling["rope_type"] == "yarn" {
-            true => scaling["truncate"] = false.into(),
-            false => scaling = json!({"rope_type": "default"}),
+        if scaling.is_null() {
+            return Ok(json!({"rope_type": "default"}));
+        }
+        if scaling["rope_type"] == "yarn" {
+            scaling["truncate"] = false.into();
         }
         Ok(scaling)
     }),
@@ -266,11 +268,14 @@ impl Keys<'_> {
 
     /// The rotations for layers with a window and without; the scaling is for the latter. With `alike` the base is the same.
     fn rope_of_layers(&self, local: &str) -> Result<Value> {
-        let base = |key: &str| self.optional(key).unwrap_or(json!(10000.0));
-        let theta = base("rope.freq_base");
+        let base = |key: &str| match self.optional(key).unwrap_or(json!(10000.0)) {
+            found if found.as_f64().is_some_and(|base| base > 0.0) => Ok(found),
+            found => Err(self.error(key, format!("found {found}, expected a positive number"))),
+        };
+        let theta = base("rope.freq_base")?;
         let local = match local {
             "alike" => theta.clone(),
-            _ => base("rope.freq_base_swa"),
+            _ => base("rope.freq_base_swa")?,
         };
         let mut full = match self.rope_scaling()? {
             Value::Null => json!({"rope_type": "default"}),

@@ -33,7 +33,12 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     let model = Unigram::from(scored.collect(), unknown, has_bytes);
     let mut tokenizer = Tokenizer::new(model.map_err(|error| failed(words, error))?);
     let is_trimmed = words.flag("remove_extra_whitespaces")?.unwrap_or(false);
-    let scheme = match words.flag("add_space_prefix")?.unwrap_or(false) {
+    let is_marked = words.flag("add_space_prefix")?.unwrap_or(false);
+    if is_trimmed && !is_marked {
+        let reason = "is false or missing, which is not supported where \"tokenizer.ggml.remove_extra_whitespaces\" is true";
+        return Err(words.error("add_space_prefix", reason.to_string()));
+    }
+    let scheme = match is_marked {
         true => "always",
         false => "never",
     };

@@ -33,6 +33,10 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
         };
         vocabulary.entry(token).or_insert(id as u32);
     }
+    if vocabulary.get(unknown).copied() != words.id(SpecialToken::Unknown) {
+        let reason = format!("is {unknown:?}, a part of words; expected a token such as [UNK]");
+        return Err(words.error("unknown_token_id", reason));
+    }
     let model = WordPiece::builder()
         .vocab(vocabulary)
         .unk_token(unknown.to_string())
