@@ -76,7 +76,7 @@ impl Keys<'_> {
         // Without tables its factor is for all frequencies.
         let kind = if kind == "longrope" { "linear" } else { kind };
         let is_scaled = attention.is_some_and(|factor| factor != 1.0);
-        if ["gemma3", "gemma-embedding"].contains(&self.architecture) && is_scaled {
+        if ["gemma3", "gemma3n", "gemma-embedding"].contains(&self.architecture) && is_scaled {
             let reason = "also applies to layers with a window, where it is not supported";
             return Err(self.error("rope.scaling.attn_factor", reason.to_string()));
         }
