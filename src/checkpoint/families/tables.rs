@@ -10,25 +10,48 @@ macro_rules! of_files {
     ($of:ident: $($file:ident)*) => { [$($file::$of()),*] };
 }
 
-/// Returns every family with a table of its own. The list is made once, because opening a checkpoint needs it several times.
+/// Returns the families with tables of their own that most files belong to. The list is made once, because opening a checkpoint needs it
+/// several times.
 pub(super) fn tables() -> &'static [Family] {
-    static TABLES: LazyLock<Vec<Family>> = LazyLock::new(made);
+    static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
+        let single = of_files! { family:
+            afmoe albert apertus bert bert_generation bloom cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr electra ernie
+            esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4 megatron_bert ministral3 modernbert
+            modernbert_decoder mpnet mpt nomic_bert opt persimmon phi phimoe qwen_vision rembert roformer rotary_bert seed_oss
+            smollm3 solar_open stablelm starcoder2
+        };
+        let several = of_files! { families:
+            arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma gemma3n gemma4 glm gpt_neox granite
+            granite_swa gte hunyuan internlm3 llama minicpm3 mixtral olmo qwen roberta roberta_prelayernorm siglip siglip2
+            sigmoid_experts t5 torch umt5 vit wav2vec2 whisper
+        };
+        collected(single, several)
+    });
     &TABLES
 }
 
-fn made() -> Vec<Family> {
-    let single = of_files! { family:
-        afmoe albert apertus aria bert bert_generation bloom ctrl cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr
-        electra emu3 ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
-        megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert openai_gpt opt persimmon phi
-        phimoe qwen_vision rembert roformer rotary_bert seed_oss smollm3 solar_open stablelm starcoder2
-    };
-    let several = of_files! { families:
-        arcee bart bart_like bert_like biogpt blip blocks_alone clip clip_like cohere deepseek ernie4_5 esmc exaone gemma gemma3n gemma4
-        glm gpt_neox granite granite_swa gte hunyuan image_blocks internlm3 llama listed_experts minicpm3 mixtral olmo qwen
-        qwen_axes roberta roberta_prelayernorm siglip siglip2 sigmoid_experts sink_experts t5 text_decoders token_axes torch
-        text_beside_clip towers_alone umt5 vit vit_like wav2vec2 whisper xlm
-    };
+/// Returns the other families with tables of their own, which take memory only if no other family has the requested type.
+pub(super) fn further() -> &'static [Family] {
+    static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
+        let single = of_files! { family: aria ctrl emu3 openai_gpt };
+        let several = of_files! { families:
+            bert_like blip blocks_alone clip_like esmc image_blocks listed_experts qwen_axes sink_experts text_beside_clip
+            text_decoders token_axes towers_alone vit_like xlm
+        };
+        collected(single, several)
+    });
+    &TABLES
+}
+
+/// Returns every family with a table of its own.
+pub(super) fn every() -> impl Iterator<Item = &'static Family> {
+    tables().iter().chain(further())
+}
+
+fn collected<const N: usize, const M: usize>(
+    single: [Family; N],
+    several: [Vec<Family>; M],
+) -> Vec<Family> {
     let single = single.into_iter();
     single.chain(several.into_iter().flatten()).collect()
 }

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::beside::{beside, with_output};
 use super::class_sizes::class_sizes;
 use super::prelude::*;
-use super::tables::tables;
+use super::tables::{every, further, tables};
 
 /// One line of the table, with the names above it.
 #[derive(Clone, Copy)]
@@ -94,25 +94,29 @@ pub(super) fn all() -> impl Iterator<Item = TextSide> {
 
 /// Returns every known family.
 pub(in crate::checkpoint) fn families() -> impl Iterator<Item = &'static Family> {
-    tables().iter().chain(sides())
+    every().chain(sides())
 }
 
 /// Returns the table of each text side around its default text.
 fn sides() -> &'static [Family] {
     static SIDES: LazyLock<Vec<Family>> = LazyLock::new(|| {
-        let of_text = |side: &TextSide| tables().iter().find(|text| text.name == side.text_type);
+        let of_text = |side: &TextSide| every().find(|text| text.name == side.text_type);
         let sides = all().filter_map(|side| Some(side.around(of_text(&side)?)));
         sides.collect()
     });
     &SIDES
 }
 
-/// Returns the families for `model_type`: several if its model has several stacks. The text sides of larger models, which are
-/// copies of other tables, take memory only when one of them is requested.
+/// Returns the families for `model_type`: several if its model has several stacks. The further tables, and the text sides of larger
+/// models, which are copies of other tables, take memory only when one of them is requested.
 pub(in crate::checkpoint) fn of_type(model_type: &str) -> Vec<&'static Family> {
     let sides = TextSide::of(model_type).map_or(&[][..], |_| sides());
     let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
-    tables().iter().chain(sides).filter(is_named).collect()
+    let found: Vec<_> = tables().iter().chain(sides).filter(is_named).collect();
+    match found.is_empty() {
+        true => further().iter().filter(is_named).collect(),
+        false => found,
+    }
 }
 
 #[cfg(test)]
