@@ -118,8 +118,6 @@ const OTHERWISE: [(&str, &[Otherwise]); 9] = [
     (
         "gguf/few-bits/model.gguf",
         &[
-            ("IQ4_NL", InsteadOfStored::Dequantized, 2),
-            ("IQ4_XS", InsteadOfStored::Dequantized, 2),
             ("Q2_K", InsteadOfStored::Dequantized, 1),
             ("Q2_K", InsteadOfStored::F32, 1),
             ("Q3_K", InsteadOfStored::Dequantized, 2),
@@ -187,15 +185,15 @@ fn a_file_of_types_without_a_packed_form_is_refused_by_their_names() {
         return;
     }
     // The only matrix with another type gets one of these; this number of bytes is enough for it.
-    let mut bytes = fs::read(weights("gguf/few-bits/model.gguf")).unwrap();
+    let mut bytes = fs::read(weights("gguf/few-values/model.gguf")).unwrap();
     let name = b"blk.0.attn_output.weight";
     let at = { bytes.windows(name.len()) }
         .position(|found| found == name)
         .unwrap();
     let kind = at + name.len() + 4 + 2 * 8;
-    let [q8_0, iq4_nl] = [8u32, 20].map(u32::to_le_bytes);
+    let [q8_0, nvfp4] = [8u32, 40].map(u32::to_le_bytes);
     assert_eq!(bytes[kind..kind + 4], q8_0);
-    bytes[kind..kind + 4].copy_from_slice(&iq4_nl);
+    bytes[kind..kind + 4].copy_from_slice(&nvfp4);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     fs::write(&path, bytes).unwrap();
@@ -203,10 +201,10 @@ fn a_file_of_types_without_a_packed_form_is_refused_by_their_names() {
     let refused = checkpoint.packed_model(Precision::AsStored).unwrap_err();
     let message = refused.to_string();
     for part in [
-        "IQ4_NL",
-        "IQ4_XS",
-        "Q2_K",
-        "Q3_K",
+        "NVFP4",
+        "Q1_0",
+        "TQ1_0",
+        "TQ2_0",
         "no packed form",
         "pack them in Int8",
     ] {

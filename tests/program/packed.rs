@@ -153,13 +153,13 @@ fn as_stored_reports_weights_that_it_does_not_pack_as_stored() {
     write_safetensors(&input, &[("input_ids".to_string(), ids)], None).unwrap();
     for (model, notes) in [
         (
-            "gguf/few-bits/model.gguf",
+            "gguf/few-values/model.gguf",
             &[
-                "2 matrices of IQ4_NL have no packed form: as-stored dequantizes them, and packs them in the first of bf16",
-                "2 matrices of IQ4_XS have no packed form",
-                "2 matrices of Q3_K have no packed form",
-                "1 matrix of Q2_K has no packed form: as-stored dequantizes it, and packs it",
-                "1 matrix of Q2_K is f32 in every precision: as-stored dequantizes it",
+                "3 matrices of NVFP4 have no packed form: as-stored dequantizes them, and packs them in the first of bf16",
+                "2 matrices of Q1_0 have no packed form",
+                "1 matrix of TQ1_0 has no packed form: as-stored dequantizes it, and packs it",
+                "1 matrix of TQ2_0 has no packed form",
+                "1 matrix of TQ2_0 is f32 in every precision: as-stored dequantizes it",
             ][..],
         ),
         (

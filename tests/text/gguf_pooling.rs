@@ -189,7 +189,7 @@ fn an_embedder_notes_what_is_not_packed_as_it_is_stored() {
     let tokens: Vec<String> = (0..40u8)
         .map(|i| char::from(b'A' + i).to_string())
         .collect();
-    let bytes = fs::read(weights("gguf/few-bits/model.gguf")).unwrap();
+    let bytes = fs::read(weights("gguf/few-values/model.gguf")).unwrap();
     let bytes = with_keys(
         bytes,
         &[
@@ -218,7 +218,7 @@ fn an_embedder_notes_what_is_not_packed_as_it_is_stored() {
             .any(|note| note.contains(of) && note.contains("as-stored"))
     };
     assert!(
-        ["IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K"].into_iter().all(says),
+        ["NVFP4", "Q1_0", "TQ1_0", "TQ2_0"].into_iter().all(says),
         "{noted:?}"
     );
 }

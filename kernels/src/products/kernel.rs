@@ -12,7 +12,8 @@ use super::tiles::TileKernel;
 use super::{
     ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format, InPlaceTile,
     PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
-    formats::quantized::Quantized, pack_panel::transposed_columns,
+    formats::quantized::{E2M1, NON_LINEAR, Quantized},
+    pack_panel::transposed_columns,
 };
 use crate::vectors::{Instructions, Isa};
 
@@ -167,14 +168,14 @@ with_kernel!(
 );
 
 macro_rules! quantized_with_kernel {
-    ($neon:ident => $of_neon:expr; $($bits:literal $(e2m1 $e2m1:literal)?)*) => {
+    ($neon:ident => $of_neon:expr; $($code:tt)*) => {
         $(with_kernel!(
-            WithKernel Kernel Quantized<$bits $(, $e2m1)?>,
+            WithKernel Kernel Quantized<$code>,
             neon $neon => $of_neon, $neon => $of_neon,
             avx512 level => level, level => level.vnni(), level => level.group_dots()
         );)*
     };
 }
-quantized_with_kernel!(level => level; 4 4 e2m1 true 5 6);
-// 8-bit values are unsigned, and this level of Arm has no instruction for unsigned times signed bytes.
-quantized_with_kernel!(level => level.neon(); 8);
+quantized_with_kernel!(level => level; 4 E2M1 5 6);
+// These values are unsigned bytes, and this level of Arm has no instruction for unsigned times signed bytes.
+quantized_with_kernel!(level => level.neon(); 8 NON_LINEAR);

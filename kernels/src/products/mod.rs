@@ -39,7 +39,7 @@ pub(crate) use dot_tile::{Ahead, DotTile};
 pub use epilogue::{Epilogue, GateClamp, Scale};
 pub(crate) use format::{Dots, Format};
 use format::{dots, parts};
-pub use formats::group_scales::{GroupScales, ScaleType};
+pub use formats::group_scales::{GroupScales, NON_LINEAR_ZERO, ScaleType};
 use halves::Halves;
 use in_place::InPlaceTile;
 pub(crate) use kernel::Kernel;

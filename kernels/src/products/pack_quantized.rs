@@ -25,7 +25,9 @@ pub struct QuantizedWeightRows {
 /// A quantized weight's packed format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantizedFormat {
-    /// Bits per value and values per group: 4 or 8 bits by 32, 64, 128 or 256; 5 bits by 32; or 6 bits by 16.
+    /// Bits per value and values per group: 4 or 8 bits by 32, 64, 128 or 256; 5 bits by 32; or 6 bits by 16. With
+    /// 4 bits, [microscaling](GroupScales::Microscaled) and the zero point [`NON_LINEAR_ZERO`](group_scales::NON_LINEAR_ZERO) imply
+    /// a table of values.
     pub bits_by_group: (usize, usize),
     /// How each group's scale and offset are stored.
     pub scales: GroupScales,
@@ -48,7 +50,7 @@ impl QuantizedFormat {
         let of_32 = matches!(
             self.scales,
             GroupScales::TwoLevels | GroupScales::Microscaled
-        );
+        ) || self.scales.is_non_linear();
         assert!(
             !of_32 || group == 32,
             "{:?} scales do not support groups of {group}",
@@ -136,8 +138,9 @@ impl QuantizedWeightRows {
             ));
         }
         let n_groups = d_in.div_ceil(groups.part * groups.parts);
+        let n_chunks = d_in.div_ceil(group_scales::CHUNK);
         for i in 0..n {
-            let checked = groups.scales.check(&self.row(i, n).1, n_groups);
+            let checked = groups.scales.check(&self.row(i, n).1, n_groups, n_chunks);
             checked.map_err(|reason| format!("row {}: {reason}", rows.start + i))?;
         }
         Ok(())

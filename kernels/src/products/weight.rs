@@ -13,7 +13,7 @@ use super::{
     RowBlocks, To, WithKernel,
     formats::{
         group_scales::{GroupScales, ScaleLayout},
-        quantized::Quantized,
+        quantized::{E2M1, NON_LINEAR, Quantized},
     },
 };
 use crate::memory::{Aligned, LargePages, lend};
@@ -66,7 +66,8 @@ enum AnyMatrix {
     Bf16(PackedMatrix<bf16>),
     Int8(PackedMatrix<i8>),
     FourBits(PackedMatrix<Quantized<4>>),
-    E2m1(PackedMatrix<Quantized<4, true>>),
+    E2m1(PackedMatrix<Quantized<E2M1>>),
+    NonLinear(PackedMatrix<Quantized<NON_LINEAR>>),
     FiveBits(PackedMatrix<Quantized<5>>),
     SixBits(PackedMatrix<Quantized<6>>),
     Bytes(PackedMatrix<Quantized<8>>),
@@ -82,6 +83,7 @@ macro_rules! with_matrix {
             AnyMatrix::Int8($matrix) => $body,
             AnyMatrix::FourBits($matrix) => $body,
             AnyMatrix::E2m1($matrix) => $body,
+            AnyMatrix::NonLinear($matrix) => $body,
             AnyMatrix::FiveBits($matrix) => $body,
             AnyMatrix::SixBits($matrix) => $body,
             AnyMatrix::Bytes($matrix) => $body,
@@ -152,9 +154,9 @@ impl PackedWeight {
         };
         let layout = format.layout();
         macro_rules! packed {
-            ($($bits:pat, $scales:pat => $storage:ident,)*) => {
+            ($($bits:pat, $scales:pat $(if $condition:expr)? => $storage:ident,)*) => {
                 match (format.bits_by_group.0, format.scales) {
-                    $(($bits, $scales) => {
+                    $(($bits, $scales) $(if $condition)? => {
                         let (memory, layout) = (Aligned::empty_in(pages), (layout, halves));
                         let of = PackedMatrix::from_quantized(memory, cpu, layout, shape, read, refuse);
                         of.map(AnyMatrix::$storage)
@@ -164,6 +166,7 @@ impl PackedWeight {
         }
         let packed = packed!(
             4, GroupScales::Microscaled => E2m1,
+            4, scales if scales.is_non_linear() => NonLinear,
             4, _ => FourBits,
             5, _ => FiveBits,
             6, _ => SixBits,
@@ -263,7 +266,7 @@ impl PackedWeight {
                 }
             };
         }
-        matching!(F32 F16 Bf16 Int8 FourBits E2m1 FiveBits SixBits Bytes);
+        matching!(F32 F16 Bf16 Int8 FourBits E2m1 NonLinear FiveBits SixBits Bytes);
     }
 
     /// Like [`Self::multiply_hidden`], with f32 hidden rows between the products.

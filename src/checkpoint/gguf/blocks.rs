@@ -226,17 +226,17 @@ const NON_LINEAR: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
+/// Returns the 6-bit scale of one of IQ4_XS' eight groups.
+pub(super) fn non_linear_scale(block: &[u8], part: usize) -> f32 {
+    let low = block[4 + part / 2] >> (part % 2 * 4) & 15;
+    let high = (u16::from_le_bytes([block[2], block[3]]) >> (2 * part) & 3) as u8;
+    f32::from((low | high << 4) as i8 - 32)
+}
+
 /// Dequantizes IQ4_XS: eight groups of 32 values, each with a 6-bit scale.
 fn non_linear_parts(block: &[u8], numbers: &mut Vec<f32>) {
-    let (d, high, low) = (
-        half(block, 0),
-        u16::from_le_bytes([block[2], block[3]]),
-        &block[4..8],
-    );
     for (part, bytes) in block[8..].chunks_exact(16).enumerate() {
-        let low = low[part / 2] >> (part % 2 * 4) & 15;
-        let high = (high >> (2 * part) & 3) as u8;
-        let scale = d * f32::from((low | high << 4) as i8 - 32);
+        let scale = half(block, 0) * non_linear_scale(block, part);
         fours(bytes, numbers, |q| {
             scale * f32::from(NON_LINEAR[usize::from(q)])
         });

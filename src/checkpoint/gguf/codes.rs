@@ -1,10 +1,8 @@
 //! The quantized values in GGUF's blocks, with their scales and minima as stored.
 
-use half::f16;
-
-use super::blocks::{fourth_bits, half, half_power, k_scale};
+use super::blocks::{fourth_bits, half, half_power, k_scale, non_linear_scale};
 use candle_blocks_kernels::products::{
-    GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
+    GroupScales, NON_LINEAR_ZERO, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
 use crate::checkpoint::files::BlockKind;
@@ -16,6 +14,7 @@ pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
         zero,
     };
     let minima = GroupScales::Minima(ScaleType::F16);
+    let short = |zero| GroupScales::Short { zero };
     let (bits_by_group, scales) = match kind {
         BlockKind::Q4_0 => ((4, 32), zero(8)),
         BlockKind::Q4_1 => ((4, 32), minima),
@@ -25,6 +24,8 @@ pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
         BlockKind::Q4K => ((4, 32), GroupScales::TwoLevels),
         BlockKind::Q5K => ((5, 32), GroupScales::TwoLevels),
         BlockKind::Q6K => ((6, 16), GroupScales::Signed),
+        BlockKind::Iq4Nl => ((4, 32), zero(NON_LINEAR_ZERO)),
+        BlockKind::Iq4Xs => ((4, 32), short(NON_LINEAR_ZERO)),
         BlockKind::Mxfp4 => ((4, 32), GroupScales::Microscaled),
         _ => return None,
     };
@@ -39,7 +40,7 @@ pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRo
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
         match kind {
-            BlockKind::Q4_0 => {
+            BlockKind::Q4_0 | BlockKind::Iq4Nl => {
                 rows.scales.push(half(block, 0));
                 rows.values.extend(fourth_bits(&block[2..]));
             }
@@ -64,6 +65,13 @@ pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRo
             BlockKind::Q4K => k_fours(block, &[], &block[16..], rows),
             BlockKind::Q5K => k_fours(block, &block[16..48], &block[48..], rows),
             BlockKind::Q6K => k_sixes(block, rows),
+            BlockKind::Iq4Xs => {
+                rows.shared.push([half(block, 0), 0.0]);
+                rows.scales
+                    .extend((0..8).map(|part| non_linear_scale(block, part)));
+                let parts = block[8..].chunks_exact(16);
+                rows.values.extend(parts.flat_map(fourth_bits));
+            }
             BlockKind::Mxfp4 => {
                 rows.scales.push(half_power(block[0]));
                 rows.values.extend(fourth_bits(&block[1..]));
@@ -97,7 +105,7 @@ fn k_fours(block: &[u8], high: &[u8], low: &[u8], rows: &mut QuantizedWeightRows
 
 fn k_sixes(block: &[u8], rows: &mut QuantizedWeightRows) {
     let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
-    rows.shared.push([half(block, 208), f16::ZERO.to_f32()]);
+    rows.shared.push([half(block, 208), 0.0]);
     rows.scales
         .extend(scales.iter().map(|scale| f32::from(*scale as i8)));
     for side in 0..2 {
@@ -106,6 +114,68 @@ fn k_sixes(block: &[u8], rows: &mut QuantizedWeightRows) {
                 let low = low[64 * side + 32 * (quarter % 2) + i] >> (quarter / 2 * 4) & 15;
                 low | (high[32 * side + i] >> (2 * quarter) & 3) << 4
             }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_blocks_kernels::products::PackedWeight;
+    use candle_blocks_kernels::{Cpu, memory::LargePages};
+
+    use super::*;
+    use crate::checkpoint::gguf::blocks;
+
+    #[test]
+    fn packed_blocks_unpack_to_the_bits_of_the_dequantized_values() {
+        const N_BLOCKS: usize = 100;
+        let cpu = Cpu::selected(1).unwrap();
+        for kind in [
+            BlockKind::Q4_0,
+            BlockKind::Q4_1,
+            BlockKind::Q5_0,
+            BlockKind::Q5_1,
+            BlockKind::Q8_0,
+            BlockKind::Q4K,
+            BlockKind::Q5K,
+            BlockKind::Q6K,
+            BlockKind::Iq4Nl,
+            BlockKind::Iq4Xs,
+            BlockKind::Mxfp4,
+        ] {
+            let (length, size) = kind.block();
+            let mut state = 7u32;
+            let mut byte = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                ((state >> 16) % 251) as u8
+            };
+            let (mut rows, mut expected) = (QuantizedWeightRows::default(), Vec::new());
+            while expected.len() < N_BLOCKS * length {
+                let block: Vec<u8> = (0..size).map(|_| byte()).collect();
+                let mut numbers = Vec::new();
+                blocks::decode(kind, &block, &mut numbers);
+                if numbers.iter().all(|x| x.is_finite()) {
+                    append(kind, &block, &mut rows);
+                    expected.extend(numbers);
+                }
+            }
+            let (format, pages) = (format(kind).unwrap(), LargePages::default());
+            let read = &mut |_, range: std::ops::Range<usize>| Ok(rows.select(N_BLOCKS, range));
+            let shape = ([N_BLOCKS, length], false);
+            let packed =
+                PackedWeight::from_quantized(cpu, format, shape, &pages, read, |_, reason| reason);
+            let packed = packed.unwrap();
+            for (row, expected) in expected.chunks_exact(length).enumerate() {
+                let mut found = vec![9.0; length];
+                packed.unpack_row(row, &mut found);
+                // Zero times a negative scale is -0, which an offset of 0 makes +0.
+                let is_same =
+                    |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (*a, *b) == (0.0, 0.0);
+                assert!(
+                    found.iter().zip(expected).all(is_same),
+                    "{kind:?}, block {row}"
+                );
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{arch::x86_64::*, mem::transmute};
 
 use half::bf16;
 
-use super::quantized::Quantized;
+use super::quantized::{E2M1, NON_LINEAR, Quantized};
 use super::quantized_dots::{self, quantized_dots, short_quantized_dots};
 use crate::products::formats::{bf16 as pairs, int8};
 use crate::products::{Dots, dots};
@@ -70,9 +70,9 @@ impl Dots<bf16> for Avx512Bf16 {
 }
 
 macro_rules! vnni_quantized_dots {
-    ($($bits:literal)*) => {
+    ($($code:tt)*) => {
         $(short_quantized_dots! {
-            impl[] for Avx512Vnni, $bits;
+            impl[] for Avx512Vnni, $code;
             (self) -> Avx512 { self.avx512() }
             // Leaves registers for four vectors with widened values.
             rows Avx512::WIDENED_ROWS;
@@ -86,10 +86,10 @@ macro_rules! vnni_quantized_dots {
         })*
     };
 }
-vnni_quantized_dots!(4 5 6);
+vnni_quantized_dots!(4 E2M1 NON_LINEAR 5 6);
 
 quantized_dots! {
-    impl[] for Avx512Vnni, 8 false;
+    impl[] for Avx512Vnni, 8;
     (self) -> Avx512 { self.avx512() }
     rows Avx512::WIDENED_ROWS;
     bytes 1;

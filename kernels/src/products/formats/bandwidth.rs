@@ -6,10 +6,10 @@ use std::{hint::black_box, time::Instant};
 use half::{bf16, f16};
 
 use super::group_scales::{
-    GroupScales,
+    GroupScales, NON_LINEAR_ZERO,
     ScaleType::{self, F16, F32},
 };
-use super::quantized::Quantized;
+use super::quantized::{E2M1, NON_LINEAR, Quantized};
 use crate::memory::{Aligned, LargePages};
 use crate::products::{
     Columns, Epilogue, Halves, PackedMatrix, QuantizedFormat, View, WithKernel,
@@ -136,7 +136,10 @@ fn weights_stream_at_the_bandwidth_of_a_plain_read() {
     shares::<Quantized<4>>("int4 by 128", of(4, 128, both));
     shares::<Quantized<4>>("GPTQ by 128", of(4, 128, own(F16)));
     shares::<Quantized<4>>("GPTQ, one zero point", of(4, 128, zero(F16, 8)));
-    shares::<Quantized<4, true>>("MXFP4", of(4, 32, GroupScales::Microscaled));
+    shares::<Quantized<E2M1>>("MXFP4", of(4, 32, GroupScales::Microscaled));
+    shares::<Quantized<NON_LINEAR>>("IQ4_NL", of(4, 32, zero(F16, NON_LINEAR_ZERO)));
+    let short = |zero| GroupScales::Short { zero };
+    shares::<Quantized<NON_LINEAR>>("IQ4_XS", of(4, 32, short(NON_LINEAR_ZERO)));
     shares::<Quantized<5>>("Q5_0", of(5, 32, zero(F16, 16)));
     shares::<Quantized<5>>("Q5_K", of(5, 32, GroupScales::TwoLevels));
     shares::<Quantized<6>>("Q6_K", of(6, 16, GroupScales::Signed));

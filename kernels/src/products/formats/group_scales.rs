@@ -11,17 +11,20 @@
 //! Zero, f32          one scale per word                                      s          -zero·s
 //! Zeros, 16 bits for four groups: s | bytes of two zero points,
 //!                    s | s, s | bytes of two                             s          -(byte + least)·s
-//! Zeros, f32 for four groups: bytes of four, then four scales s -(byte + least)·s Minima, 16 bits s | minimum s
-//! minimum
+//! Zeros, f32         for four groups: bytes of four, then four scales    s          -(byte + least)·s
+//! Minima, 16 bits    s | minimum                                         s          minimum
 //! Minima, f32        s, minimum                                          s          minimum
 //! TwoLevels          d | m, then 8 of a of 6 bits with the upper 2
 //!                    of b above them, then the lower 4 of 8 of b         d·a        -m·b
 //! Signed             d, then 16 bytes a + 128                            d·a        -32·d·a
+//! Short              d | upper 2 bits of 8 of a + 32, then lower 4;
+//!                    0 | the same for another 8                          d·a        -zero·d·a
 //! Microscaled        bytes a + 129, four a word                          2^a        -12·2^a
 //! ```
 
 use half::{bf16, f16};
 
+use super::quantized::{E2M1, NON_LINEAR};
 use crate::products::parts;
 
 /// Values along `k` in a chunk.
@@ -34,7 +37,7 @@ pub enum GroupScales {
     Zero {
         /// The scales' type.
         scales: ScaleType,
-        /// The zero point.
+        /// The zero point. [`NON_LINEAR_ZERO`] implies 4-bit places in the table of IQ4_NL.
         zero: u8,
     },
     /// A scale and a zero point for each group.
@@ -54,6 +57,11 @@ pub enum GroupScales {
     /// Two-level scales (Q6_K): 16-value groups have a signed 8-bit scale, multiplied by an f16 factor that 256
     /// values share. The zero point is 32.
     Signed,
+    /// Two-level scales (IQ4_XS): groups have a signed 6-bit scale, multiplied by an f16 factor that 256 values share.
+    Short {
+        /// The zero point, as in [`Self::Zero`].
+        zero: u8,
+    },
 }
 
 /// Scales for groups with one or two parts.
@@ -115,7 +123,7 @@ impl ScaleType {
 /// A column's scales and offsets before packing, for all its groups.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnScales<'a> {
-    /// A scale for each group. For [`GroupScales::TwoLevels`] and [`GroupScales::Signed`] an integer.
+    /// A scale for each group. An integer where scales have two levels.
     pub scales: &'a [f32],
     /// Each group's zero point or minimum, if stored. For [`GroupScales::TwoLevels`] integers.
     pub offsets: &'a [f32],
@@ -157,15 +165,30 @@ impl ScaleLayout {
 }
 
 impl GroupScales {
-    /// Returns whether quantized values with `bits` bits, integers or E2M1, can have these scales.
+    /// Returns whether quantized values with this [code](super::quantized::Quantized) can have these scales.
     #[inline(always)]
-    pub const fn support(self, bits: usize, e2m1: bool) -> bool {
+    pub const fn support(self, code: usize) -> bool {
         match self {
-            Self::Zero { .. } | Self::Zeros { .. } | Self::Minima(_) => bits != 6 && !e2m1,
-            Self::TwoLevels => matches!(bits, 4 | 5) && !e2m1,
-            Self::Microscaled => e2m1,
-            Self::Signed => bits == 6,
+            Self::Zero { .. } if code == NON_LINEAR => self.is_non_linear(),
+            Self::Zero { .. } | Self::Zeros { .. } | Self::Minima(_) => matches!(code, 4 | 5 | 8),
+            Self::TwoLevels => matches!(code, 4 | 5),
+            Self::Microscaled => code == E2M1,
+            Self::Signed => code == 6,
+            Self::Short { .. } => code == NON_LINEAR && self.is_non_linear(),
         }
+    }
+
+    /// Returns whether 4-bit values are places in the table of IQ4_NL and IQ4_XS.
+    pub const fn is_non_linear(self) -> bool {
+        matches!(
+            self,
+            Self::Zero {
+                zero: NON_LINEAR_ZERO,
+                ..
+            } | Self::Short {
+                zero: NON_LINEAR_ZERO
+            }
+        )
     }
 
     /// Returns how many scale words a chunk with `groups` groups has.
@@ -187,18 +210,24 @@ impl GroupScales {
             Self::Microscaled => groups.div_ceil(BYTES),
             Self::TwoLevels => 4,
             Self::Signed => 5,
+            Self::Short { .. } => 2 * groups.div_ceil(8),
         }
     }
 
-    /// Checks that all scales and offsets can be stored exactly, and that their number matches the group count.
+    /// Checks that all scales and offsets can be stored exactly, and that their number matches the group count and, for factors that
+    /// 256 values share, the chunk count.
     ///
     /// # Errors
     /// If a value cannot be stored, or the value count is wrong.
-    pub fn check(self, column: &ColumnScales, n_groups: usize) -> Result<(), String> {
-        let wants_offsets = !matches!(self, Self::Zero { .. } | Self::Signed | Self::Microscaled);
+    pub fn check(
+        self,
+        column: &ColumnScales,
+        n_groups: usize,
+        n_chunks: usize,
+    ) -> Result<(), String> {
+        let wants_offsets = matches!(self, Self::Zeros { .. } | Self::Minima(_) | Self::TwoLevels);
         let n_shared = match self {
-            Self::TwoLevels => n_groups.div_ceil(8),
-            Self::Signed => n_groups.div_ceil(16),
+            Self::TwoLevels | Self::Signed | Self::Short { .. } => n_chunks,
             _ => 0,
         };
         let n_offsets = if wants_offsets { n_groups } else { 0 };
@@ -246,6 +275,10 @@ impl GroupScales {
             }
             Self::Signed => {
                 whole(column.scales, -128.0, 127.0)?;
+                held(ScaleType::F16, column.shared.as_flattened())
+            }
+            Self::Short { .. } => {
+                whole(column.scales, -32.0, 31.0)?;
                 held(ScaleType::F16, column.shared.as_flattened())
             }
         }
@@ -315,6 +348,15 @@ impl GroupScales {
                     words[1 + group / BYTES] |= ((a + 128.0) as u32) << (8 * (group % BYTES));
                 }
             }
+            Self::Short { .. } => {
+                let [d, _] = column.shared.get(chunk).copied().unwrap_or_default();
+                words[0] = ScaleType::F16.half(d);
+                for (group, a) in scales.iter().enumerate() {
+                    let (a, first, i) = ((a + 32.0) as u32, group / 8 * 2, group % 8);
+                    words[first] |= a >> 4 << (16 + 2 * i);
+                    words[first + 1] |= (a & 15) << (4 * i);
+                }
+            }
         }
     }
 
@@ -356,6 +398,12 @@ impl GroupScales {
                 let scale = ScaleType::F16.of_half(words[0]) * (byte(1) as f32 - 128.0);
                 [scale, -(SIX_BITS * scale)]
             }
+            Self::Short { zero } => {
+                let (first, i) = (group / 8 * 2, group % 8);
+                let a = words[first] >> (16 + 2 * i) << 4 & 0x30 | words[first + 1] >> (4 * i) & 15;
+                let scale = ScaleType::F16.of_half(words[0]) * (a as f32 - 32.0);
+                [scale, -(f32::from(zero) * scale)]
+            }
         }
     }
 }
@@ -383,6 +431,9 @@ fn power(x: f32) -> Option<u32> {
 
 /// The value of byte exponent 0, see [`power`].
 pub(super) const POWER_UNIT: f32 = 0.25;
+
+/// The zero point of IQ4_NL and IQ4_XS, whose values are -127 to 113.
+pub const NON_LINEAR_ZERO: u8 = 127;
 
 /// The zero point for E2M1 values, as integers.
 pub(super) const E2M1_ZERO: u8 = 12;

@@ -183,6 +183,19 @@ impl<V: Words> Rows<V> {
         let scale = v.multiply(ScaleType::F16.low(v, shared), whole);
         of_zero(v, scale, v.splat(SIX_BITS))
     }
+
+    #[inline(always)]
+    unsafe fn short(self, zero: u8, group: usize) -> ScaleAndOffset<V::Vector> {
+        let (v, first, i) = (self.v, group / 8 * 2, group % 8);
+        // SAFETY: the caller's promise.
+        let [shared, upper, lower] =
+            unsafe { [self.word(0), self.word(first), self.word(first + 1)] };
+        let upper = self.bits(upper, 12 + 2 * i, 0x30);
+        let a = v.xor_words(upper, self.bits(lower, 4 * i, 0x0f));
+        let whole = v.add(v.integers(a), v.splat(-32.0));
+        let scale = v.multiply(ScaleType::F16.low(v, shared), whole);
+        of_zero(v, scale, v.splat(f32::from(zero)))
+    }
 }
 
 impl GroupScales {
@@ -208,6 +221,7 @@ impl GroupScales {
                 Self::TwoLevels => rows.two_levels(group),
                 Self::Microscaled => rows.microscaled(group),
                 Self::Signed => rows.signed(group),
+                Self::Short { zero } => rows.short(zero, group),
             }
         }
     }
@@ -272,6 +286,7 @@ impl GroupScales {
             Self::TwoLevels => two_levels(),
             Self::Microscaled => microscaled(),
             Self::Signed => signed(),
+            Self::Short { zero } => short(zero),
         }
     }
 }

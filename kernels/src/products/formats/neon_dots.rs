@@ -12,7 +12,7 @@ use std::arch::{aarch64::*, asm};
 use half::bf16;
 
 use super::neon_matrices::{Matrices, add_groups};
-use super::quantized::Quantized;
+use super::quantized::{E2M1, Quantized};
 use super::quantized_dots::short_quantized_dots;
 use crate::products::formats::{bf16 as pairs, int8};
 use crate::products::{Dots, WIDTH, dots};
@@ -196,9 +196,9 @@ dots_of_bytes! {
 
 /// Dot products for 4- to 6-bit weights, whose values fit in a signed byte.
 macro_rules! neon_quantized_dots {
-    ($($level:ty, $bits:literal)*) => {
-        $(short_quantized_dots! {
-            impl[] for $level, $bits;
+    ($($level:ty: $($code:tt)*;)*) => {
+        $($(short_quantized_dots! {
+            impl[] for $level, $code;
             (self) -> Neon { self.neon() }
             // Leaves registers for eight vectors with widened values.
             rows Neon::WIDENED_ROWS;
@@ -211,11 +211,11 @@ macro_rules! neon_quantized_dots {
                     }
                 })
             }
-        })*
+        })*)*
     };
 }
 
-neon_quantized_dots! { NeonDotprod, 4 NeonDotprod, 5 NeonDotprod, 6 NeonBf16, 4 NeonBf16, 5 NeonBf16, 6 }
+neon_quantized_dots! { NeonDotprod: 4 E2M1 5 6; NeonBf16: 4 E2M1 5 6; }
 
 impl Matrices<i8> for NeonBf16 {
     const SCALE_WORDS: usize = int8::QUAD_SCALE_WORDS;

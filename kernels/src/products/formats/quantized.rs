@@ -1,5 +1,6 @@
 //! Quantized weights in 4, 5, 6 or 8 bits with a scale and an offset for each group: int4, and weights from
-//! quantized files. The values are integers, or 4-bit E2M1 floats, whose doubles plus 12 are such integers.
+//! quantized files. The values are integers, or 4-bit places in a [table](table) of integers: E2M1 floats, whose doubles
+//! plus 12 are integers, and the values of GGUF's IQ4_NL and IQ4_XS.
 //!
 //! **Storage.** A column is divided into parts with 16 to 128 values along `k`. A part has integers `q`, a scale `s`
 //! and an offset `o`. A weight is `q·s + o`. [`GroupScales`](super::group_scales::GroupScales) lists how scales and offsets are stored.
@@ -19,8 +20,8 @@
 //! **Implementation.** 4-bit values are stored in pairs, the first four out of eight in the lower half bytes. Longer
 //! values have their upper bits in a separate word. One load and one broadcast serve all columns in a vector. Values
 //! are widened to bytes in registers, once for all rows in a tile, and multiplied by signed bytes: with `vpdpbusd`
-//! or `sdot`, or else with `vpmaddubsw`, whose product pairs, at most 4 · 63 · 127 together, do not saturate. 8-bit
-//! values are multiplied by rows widened to 16 bits.
+//! or `sdot`, or else with `vpmaddubsw`, whose product pairs, at most 4 · 63 · 127 together, do not saturate. Without
+//! `vpdpbusd`, 8-bit values and those of IQ4_NL are multiplied by rows widened to 16 bits.
 //!
 //! ```text
 //! column's chunk, 4 bits:  scale words  word: values 0 and 4, 1 and 5, 2 and 6, 3 and 7  ..
@@ -35,15 +36,38 @@ use super::group_scales::{CHUNK, ColumnScales, ScaleLayout};
 use super::int4_search;
 use crate::products::{Format, parts};
 
-/// A format for `BITS`-bit integers, or for E2M1 floats. A part's length is known at run time only: one function for
-/// all lengths is as fast as one for each, and reduces the crate's compile time by a quarter.
+/// A format for integers with `CODE` bits, or for [`E2M1`] or [`NON_LINEAR`] values. A part's length is known at run
+/// time only: one function for all lengths is as fast as one for each, and reduces the crate's compile time by a
+/// quarter.
 #[derive(Clone, Copy, Debug)]
-pub struct Quantized<const BITS: usize, const E2M1: bool = false>;
+pub struct Quantized<const CODE: usize>;
 
-/// Each E2M1 value doubled, plus [`E2M1_ZERO`](super::group_scales::E2M1_ZERO).
+/// The code of 4-bit E2M1 floats.
+pub const E2M1: usize = 100;
+
+/// The code of 4-bit places in the table of IQ4_NL and IQ4_XS.
+pub const NON_LINEAR: usize = 101;
+
+/// Returns the bits in which a value is stored.
+pub(super) const fn bits(code: usize) -> usize {
+    match code {
+        E2M1 | NON_LINEAR => 4,
+        bits => bits,
+    }
+}
+
+/// Returns the integers for which 4-bit values stand, if these are places in a table: each E2M1 value doubled, plus
+/// [`E2M1_ZERO`](super::group_scales::E2M1_ZERO), and each of ggml's `kvalues_iq4nl` plus [`NON_LINEAR_ZERO`](super::group_scales::NON_LINEAR_ZERO).
 /// <https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf>
-pub(in crate::products) const DOUBLES: [u8; 16] =
-    [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+pub(in crate::products) const fn table(code: usize) -> Option<&'static [u8; 16]> {
+    match code {
+        E2M1 => Some(&[12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0]),
+        NON_LINEAR => Some(&[
+            0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240,
+        ]),
+        _ => None,
+    }
+}
 
 /// The maximum part length.
 pub(super) const MAX_PART: usize = 128;
@@ -52,8 +76,8 @@ pub(super) const MAX_PART: usize = 128;
 const _: () = assert!(MAX_PART * 127 * 255 < 1 << 23);
 
 /// Returns how many values are in a word, or in the words that share one word with upper bits.
-pub(super) const fn group(bits: usize) -> usize {
-    match bits {
+pub(super) const fn group(code: usize) -> usize {
+    match bits(code) {
         8 => 4,
         4 => 8,
         6 => 16,
@@ -61,50 +85,50 @@ pub(super) const fn group(bits: usize) -> usize {
     }
 }
 
-/// Returns the minimum part length for `bits`-bit values.
-pub(super) const fn least_part(bits: usize) -> usize {
-    match bits {
+/// Returns the minimum part length for a code's values.
+pub(super) const fn least_part(code: usize) -> usize {
+    match code {
         6 => 16,
         _ => 32,
     }
 }
 
-/// Returns whether `part` is a supported part length for `bits`-bit values.
-pub(super) const fn is_part(bits: usize, e2m1: bool, part: usize) -> bool {
-    match (bits, e2m1) {
-        (4, false) => matches!(part, 32 | 64 | 128),
-        (8, _) => matches!(part, 32 | 128),
-        _ => part == least_part(bits),
+/// Returns whether `part` is a supported part length for a code's values.
+pub(super) const fn is_part(code: usize, part: usize) -> bool {
+    match code {
+        4 => matches!(part, 32 | 64 | 128),
+        8 => matches!(part, 32 | 128),
+        _ => part == least_part(code),
     }
 }
 
 /// At most this many four-byte words hold a widened group.
 pub(super) const MAX_QUADS: usize = 8;
 
-impl<const BITS: usize, const E2M1: bool> Format for Quantized<BITS, E2M1> {
+impl<const CODE: usize> Format for Quantized<CODE> {
     type Element = f32;
     type Word = u32;
     type Layout = ScaleLayout;
-    const GROUP: usize = group(BITS);
-    const GROUP_WORDS: usize = match BITS {
+    const GROUP: usize = group(CODE);
+    const GROUP_WORDS: usize = match CODE {
         6 => 3,
         5 => 5,
         _ => 1,
     };
     const CHUNK: usize = CHUNK;
-    const MOST_PARTS: usize = parts(CHUNK, least_part(BITS));
+    const MOST_PARTS: usize = parts(CHUNK, least_part(CODE));
     // Crosses a page's end, where the hardware prefetcher stops. Among 2 to 6 KB, 4 KB was the best or within 3 %
     // for every bit width, and up to 1.45 times as fast as no prefetch (two Zen 5 threads, 200 MB weights).
     const AHEAD: usize = 4 << 10;
     // The search for scales supports int4 only.
-    const FROM_FLOATS: bool = BITS == 4 && !E2M1;
+    const FROM_FLOATS: bool = CODE == 4;
 
     #[inline(always)]
     fn part(layout: ScaleLayout) -> usize {
-        match (BITS, E2M1) {
-            (4, false) | (8, _) => layout.part,
+        match CODE {
+            4 | 8 => layout.part,
             // The only supported length.
-            _ => least_part(BITS),
+            _ => least_part(CODE),
         }
     }
 
@@ -142,12 +166,8 @@ impl<const BITS: usize, const E2M1: bool> Format for Quantized<BITS, E2M1> {
             for (group, (words, terms)) in groups.zip(terms.chunks_mut(Self::GROUP)).enumerate() {
                 let [scale, offset] = layout.unpack(scales, group * Self::GROUP / layout.part);
                 for (i, term) in terms.iter_mut().enumerate() {
-                    let code = code::<BITS>(words, i);
-                    let whole = if E2M1 {
-                        DOUBLES[usize::from(code)]
-                    } else {
-                        code
-                    };
+                    let value = value::<CODE>(words, i);
+                    let whole = table(CODE).map_or(value, |table| table[usize::from(value)]);
                     *term = f32::from(whole) * scale + offset;
                 }
             }
@@ -155,7 +175,7 @@ impl<const BITS: usize, const E2M1: bool> Format for Quantized<BITS, E2M1> {
     }
 }
 
-impl<const BITS: usize, const E2M1: bool> Quantized<BITS, E2M1> {
+impl<const CODE: usize> Quantized<CODE> {
     /// Returns the same scales, after a check that these columns support them. The compiler then omits the code for
     /// other layouts.
     ///
@@ -163,7 +183,7 @@ impl<const BITS: usize, const E2M1: bool> Quantized<BITS, E2M1> {
     /// If the columns do not support these scales.
     #[inline(always)]
     pub fn known(layout: ScaleLayout) -> ScaleLayout {
-        assert!(layout.scales.support(BITS, E2M1));
+        assert!(layout.scales.support(CODE));
         layout
     }
 
@@ -187,27 +207,28 @@ impl<const BITS: usize, const E2M1: bool> Quantized<BITS, E2M1> {
             for (words, values) in groups.zip(values.chunks(Self::GROUP)) {
                 let mut group = [0; 4 * MAX_QUADS];
                 group[..values.len()].copy_from_slice(values);
-                pack_group::<BITS>(&group, words);
+                pack_group::<CODE>(&group, words);
             }
         }
     }
 }
 
-/// Packs a group's values. [`code`] reverses it.
+/// Packs a group's values. [`value`] reverses it.
 #[inline(always)]
-fn pack_group<const BITS: usize>(values: &[u8; 4 * MAX_QUADS], words: &mut [u32]) {
-    if BITS == 8 {
+fn pack_group<const CODE: usize>(values: &[u8; 4 * MAX_QUADS], words: &mut [u32]) {
+    let bits = bits(CODE);
+    if bits == 8 {
         words[0] = u32::from_le_bytes([values[0], values[1], values[2], values[3]]);
         return;
     }
-    let n_low = group(BITS) / 8;
+    let n_low = group(CODE) / 8;
     for (word, eight) in words[..n_low].iter_mut().zip(values.as_chunks::<8>().0) {
         *word = u32::from_le_bytes(std::array::from_fn(|i| eight[i] & 15 | eight[i + 4] << 4));
     }
-    if BITS > 4 {
+    if bits > 4 {
         let upper = |byte: usize| {
-            let quads = (0..group(BITS) / 4)
-                .map(|quad| u32::from(values[4 * quad + byte] >> 4) << ((BITS - 4) * quad));
+            let quads = (0..group(CODE) / 4)
+                .map(|quad| u32::from(values[4 * quad + byte] >> 4) << ((bits - 4) * quad));
             quads.fold(0, |all, bits| all | bits) as u8
         };
         words[n_low] = u32::from_le_bytes(std::array::from_fn(upper));
@@ -215,16 +236,17 @@ fn pack_group<const BITS: usize>(values: &[u8; 4 * MAX_QUADS], words: &mut [u32]
 }
 
 /// Returns value number `i` in a group's words.
-fn code<const BITS: usize>(words: &[u32], i: usize) -> u8 {
-    if BITS == 8 {
+fn value<const CODE: usize>(words: &[u32], i: usize) -> u8 {
+    let bits = bits(CODE);
+    if bits == 8 {
         return words[0].to_le_bytes()[i];
     }
     let low = words[i / 8].to_le_bytes()[i % 4] >> (i % 8 / 4 * 4) & 15;
-    if BITS == 4 {
+    if bits == 4 {
         return low;
     }
-    let upper = words[group(BITS) / 8].to_le_bytes()[i % 4] >> ((BITS - 4) * (i / 4));
-    low | (upper & ((1 << (BITS - 4)) - 1)) << 4
+    let upper = words[group(CODE) / 8].to_le_bytes()[i % 4] >> ((bits - 4) * (i / 4));
+    low | (upper & ((1 << (bits - 4)) - 1)) << 4
 }
 
 /// A format whose columns can be packed from quantized values.
@@ -241,8 +263,8 @@ pub trait PackQuantized: Format<Element = f32, Word = u32, Layout = ScaleLayout>
     );
 }
 
-impl<const BITS: usize, const E2M1: bool> PackQuantized for Quantized<BITS, E2M1> {
-    const LARGEST: u8 = (u8::MAX as usize >> (8 - BITS)) as u8;
+impl<const CODE: usize> PackQuantized for Quantized<CODE> {
+    const LARGEST: u8 = (u8::MAX as usize >> (8 - bits(CODE))) as u8;
 
     fn pack_column_values(
         layout: ScaleLayout,

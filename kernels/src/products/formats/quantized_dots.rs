@@ -1,39 +1,36 @@
 //! Dot products for [`Quantized`]: rows are packed, quantized values widened in registers, and sums converted to floats.
 
 use super::group_scales::CHUNK;
-use super::quantized::{DOUBLES, MAX_PART, MAX_QUADS, Quantized, group, is_part, least_part};
+use super::quantized::{
+    E2M1, MAX_PART, MAX_QUADS, NON_LINEAR, Quantized, bits, group, is_part, least_part, table,
+};
 use super::{int8::Quantizer, load_scales::ScaleAndOffset};
 use crate::products::{Dots, dots, parts};
 use crate::vectors::{Level, Vectors, Words};
 
 /// Returns the word count before the values of a packed row: for each part a scale, and the scale times the
 /// integers' sum. The number is that for the shortest parts, so that values have the same place in every row.
-const fn row_scale_words(bits: usize) -> usize {
-    2 * parts(CHUNK, least_part(bits))
+const fn row_scale_words(code: usize) -> usize {
+    2 * parts(CHUNK, least_part(code))
 }
 
 /// Returns how many words a packed row has whose values have `bytes` bytes.
-pub const fn row_words(bits: usize, bytes: usize) -> usize {
-    row_scale_words(bits) + CHUNK / 4 * bytes
+pub const fn row_words(code: usize, bytes: usize) -> usize {
+    row_scale_words(code) + CHUNK / 4 * bytes
 }
 
-/// Packs a row, at most a chunk, in parts with length `part`, for `BITS`-bit weights. Each value has one or two
+/// Packs a row, at most a chunk, in parts with length `part`, for weights with this code. Each value has one or two
 /// `bytes`.
 ///
 /// # Panics
 /// If this weight type has no parts with this length.
 #[inline(always)]
-pub fn pack_row<const BITS: usize, const E2M1: bool>(
-    row: &[f32],
-    part: usize,
-    words: &mut [u32],
-    bytes: usize,
-) {
-    let (scales, words) = words.split_at_mut(row_scale_words(BITS));
+pub fn pack_row<const CODE: usize>(row: &[f32], part: usize, words: &mut [u32], bytes: usize) {
+    let (scales, words) = words.split_at_mut(row_scale_words(CODE));
     macro_rules! by_length {
         ($($part:literal)*) => {
             match part {
-                $($part if const { is_part(BITS, E2M1, $part) } => pack_parts::<$part>(row, scales, words, bytes),)*
+                $($part if const { is_part(CODE, $part) } => pack_parts::<$part>(row, scales, words, bytes),)*
                 _ => panic!("parts of {part} values"),
             }
         };
@@ -101,7 +98,7 @@ fn quantize(row: &[f32], terms: &mut [i8; MAX_PART]) -> [u32; 2] {
 /// # Safety
 /// `row` points to a packed row that has this group.
 #[inline(always)]
-pub unsafe fn left<W: Words, const BITS: usize>(
+pub unsafe fn left<W: Words, const CODE: usize>(
     v: W,
     row: *const u32,
     at: usize,
@@ -109,10 +106,10 @@ pub unsafe fn left<W: Words, const BITS: usize>(
     // No loop, whose array would stay in memory, and no closure, which might not be inlined.
     macro_rules! quad {
         ($i:literal) => {
-            match $i < group(BITS) / 4 {
+            match $i < group(CODE) / 4 {
                 // SAFETY: the caller's promise.
                 true => v.splat_word(unsafe {
-                    *row.add(row_scale_words(BITS) + at * (group(BITS) / 4) + $i)
+                    *row.add(row_scale_words(CODE) + at * (group(CODE) / 4) + $i)
                 }),
                 false => v.splat_word(0), // not used
             }
@@ -130,13 +127,13 @@ pub unsafe fn left<W: Words, const BITS: usize>(
     ]
 }
 
-/// Loads a group with 4- to 6-bit values and widens them to bytes. E2M1 values become their doubles.
+/// Loads a group with 4- to 6-bit values and widens them to bytes. Places in a table become its integers.
 ///
 /// # Safety
 /// `from` points to a word vector in [`GROUP_WORDS`](crate::products::Format::GROUP_WORDS) panel rows each, `stride`
 /// words apart.
 #[inline(always)]
-pub unsafe fn right<W: Words, const BITS: usize, const E2M1: bool>(
+pub unsafe fn right<W: Words, const CODE: usize>(
     v: W,
     from: *const u32,
     stride: usize,
@@ -150,19 +147,19 @@ pub unsafe fn right<W: Words, const BITS: usize, const E2M1: bool>(
     }
     let zero = v.splat_word(0);
     let [a, b] = v.halves_of_bytes(word!(0));
-    let [a, b] = match E2M1 {
-        true => [v.look_up_bytes(a, &DOUBLES), v.look_up_bytes(b, &DOUBLES)],
-        false => [a, b],
+    let [a, b] = match table(CODE) {
+        Some(table) => [v.look_up_bytes(a, table), v.look_up_bytes(b, table)],
+        None => [a, b],
     };
-    if BITS == 4 {
+    if bits(CODE) == 4 {
         return [a, b, zero, zero, zero, zero, zero, zero];
     }
-    let upper = word!(group(BITS) / 8);
-    let mask = v.splat_word(if BITS == 6 { 0x3030_3030 } else { 0x1010_1010 });
+    let upper = word!(group(CODE) / 8);
+    let mask = v.splat_word(if CODE == 6 { 0x3030_3030 } else { 0x1010_1010 });
     macro_rules! with {
         ($low:expr, $quad:literal) => {{
             // Rotates a quad's bits to just above the lower four. The mask removes all other bits.
-            let by = (4 + 32 - (BITS as u32 - 4) * $quad) % 32;
+            let by = (4 + 32 - (CODE as u32 - 4) * $quad) % 32;
             let moved = match by {
                 0 => upper,
                 by => v.rotate_words(upper, by),
@@ -172,7 +169,7 @@ pub unsafe fn right<W: Words, const BITS: usize, const E2M1: bool>(
     }
     let [c, d] = v.halves_of_bytes(word!(1));
     let [a, b, c, d] = [with!(a, 0), with!(b, 1), with!(c, 2), with!(d, 3)];
-    if BITS == 6 {
+    if CODE == 6 {
         return [a, b, c, d, zero, zero, zero, zero];
     }
     let ([e, f], [g, h]) = (v.halves_of_bytes(word!(2)), v.halves_of_bytes(word!(3)));
@@ -209,7 +206,7 @@ pub unsafe fn to_floats<V: Words>(
 /// Implements one instruction set's dot products, given the rows of a tile and the operand loads and products.
 macro_rules! quantized_dots {
     (
-        impl[$($generics:tt)*] for $level:ty, $bits:literal $e2m1:tt;
+        impl[$($generics:tt)*] for $level:ty, $code:tt;
         ($self:ident) -> $V:ty { $vectors:expr }
         rows $rows:expr;
         bytes $bytes:literal;
@@ -217,18 +214,18 @@ macro_rules! quantized_dots {
         right($from:ident, $stride:ident) -> $Right:ty $right:block
         dot($a:ident, $b:ident, $sum:ident) $dot:block
     ) => {
-        impl<$($generics)*> Dots<Quantized<$bits, $e2m1>> for $level {
+        impl<$($generics)*> Dots<Quantized<$code>> for $level {
             type Vectors = $V;
             type Left = $Left;
             type Right = $Right;
             type Sum = <$V as Words>::Words;
             type Scales = $crate::products::formats::load_scales::ScaleAndOffset<<$V as Vectors<f32>>::Vector>;
             const ROWS: usize = $rows;
-            const ROW_WORDS: usize = $crate::products::formats::quantized_dots::row_words($bits, $bytes);
+            const ROW_WORDS: usize = $crate::products::formats::quantized_dots::row_words($code, $bytes);
 
             #[inline(always)]
             fn pack_row(self, row: &[f32], part: usize, words: &mut [u32]) {
-                $crate::products::formats::quantized_dots::pack_row::<$bits, $e2m1>(row, part, words, $bytes);
+                $crate::products::formats::quantized_dots::pack_row::<$code>(row, part, words, $bytes);
             }
 
             dots! {
@@ -237,7 +234,7 @@ macro_rules! quantized_dots {
                 fn joined($self, a: Self::Sum, b: Self::Sum) -> Option<Self::Sum> { Some($vectors.add_words(a, b)) }
                 unsafe fn left($self, $row: *const u32, $group: usize) -> Self::Left $left
                 unsafe fn right($self, $from: *const u32) -> Self::Right {
-                    let $stride = <Self as Dots<Quantized<$bits, $e2m1>>>::PANEL;
+                    let $stride = <Self as Dots<Quantized<$code>>>::PANEL;
                     $right
                 }
                 unsafe fn start($self, _: *const u32, _: *const u32) -> Self::Sum { $vectors.splat_word(0) }
@@ -247,7 +244,7 @@ macro_rules! quantized_dots {
                     scales: *const u32,
                     part: usize
                 ) -> Self::Scales {
-                    Quantized::<$bits, $e2m1>::known(layout).read($vectors, (scales, <Self as Dots<Quantized<$bits, $e2m1>>>::PANEL), part)
+                    Quantized::<$code>::known(layout).read($vectors, (scales, <Self as Dots<Quantized<$code>>>::PANEL), part)
                 }
                 unsafe fn all_scales(
                     $self,
@@ -255,7 +252,7 @@ macro_rules! quantized_dots {
                     scales: [*const u32; $crate::products::WIDTH],
                     to: &mut [[std::mem::MaybeUninit<Self::Scales>; $crate::products::WIDTH]]
                 ) -> () {
-                    Quantized::<$bits, $e2m1>::known(layout).read_all($vectors, (scales, <Self as Dots<Quantized<$bits, $e2m1>>>::PANEL), to)
+                    Quantized::<$code>::known(layout).read_all($vectors, (scales, <Self as Dots<Quantized<$code>>>::PANEL), to)
                 }
                 unsafe fn to_floats(
                     $self,
@@ -272,35 +269,35 @@ macro_rules! quantized_dots {
 }
 pub(super) use quantized_dots;
 
-/// Like [`quantized_dots`], for 4-, 5- or 6-bit values, which are multiplied by byte instructions.
+/// Like [`quantized_dots`], for values in at most 6 bits, which are multiplied by byte instructions.
 macro_rules! short_quantized_dots {
     (
-        impl[$($generics:tt)*] for $level:ty, $bits:literal;
+        impl[$($generics:tt)*] for $level:ty, $code:tt;
         ($self:ident) -> $V:ty { $vectors:expr }
         rows $rows:expr;
         dot($left:ident, $right:ident, $sum:ident) $dot:block
     ) => {
         $crate::products::formats::quantized_dots::quantized_dots! {
-            impl[$($generics)* const E2M1: bool] for $level, $bits E2M1;
+            impl[$($generics)*] for $level, $code;
             ($self) -> $V { $vectors }
-            rows $crate::products::formats::quantized_dots::rows($rows, $bits);
+            rows $crate::products::formats::quantized_dots::rows($rows, $code);
             bytes 1;
             left(row, group) -> [<$V as Words>::Words; 8] {
-                $crate::products::formats::quantized_dots::left::<$V, $bits>($vectors, row, group)
+                $crate::products::formats::quantized_dots::left::<$V, $code>($vectors, row, group)
             }
             right(from, stride) -> [<$V as Words>::Words; 8] {
-                $crate::products::formats::quantized_dots::right::<$V, $bits, E2M1>($vectors, from, stride)
+                $crate::products::formats::quantized_dots::right::<$V, $code>($vectors, from, stride)
             }
             dot(a, b, $sum) {
                 // A group's quads, two at a time. No loop and no closure: either might not be inlined.
                 let ($left, $right) = ([a[0], a[1]], [b[0], b[1]]);
                 let $sum: Self::Sum = $dot;
-                if $bits == 4 {
+                if $crate::products::formats::quantized::group($code) == 8 {
                     return $sum;
                 }
                 let ($left, $right) = ([a[2], a[3]], [b[2], b[3]]);
                 let $sum: Self::Sum = $dot;
-                if $bits == 6 {
+                if $crate::products::formats::quantized::group($code) == 16 {
                     return $sum;
                 }
                 let ($left, $right) = ([a[4], a[5]], [b[4], b[5]]);
@@ -314,8 +311,8 @@ macro_rules! short_quantized_dots {
 pub(super) use short_quantized_dots;
 
 /// Returns a tile's rows, given the rows for 4-bit values: longer values take more registers when widened.
-pub const fn rows(of_four: usize, bits: usize) -> usize {
-    match (bits, of_four) {
+pub const fn rows(of_four: usize, code: usize) -> usize {
+    match (bits(code), of_four) {
         (4, rows) => rows,
         (_, 0..6) => 1,
         (6, rows) => rows - 2,
@@ -324,33 +321,71 @@ pub const fn rows(of_four: usize, bits: usize) -> usize {
 }
 
 macro_rules! level_quantized_dots {
-    ($($bits:literal)*) => {
+    ($($code:tt)*) => {
         $(short_quantized_dots! {
-            impl[V: Level,] for V, $bits;
+            impl[V: Level] for V, $code;
             (self) -> V { self }
             rows V::BYTE_ROWS;
             dot(left, right, sum) { self.add_products_of_bytes(sum, right, left) }
         })*
     };
 }
-level_quantized_dots!(4 5 6);
+level_quantized_dots!(4 E2M1 5 6);
 
-quantized_dots! {
-    impl[V: Level] for V, 8 false;
-    (self) -> V { self }
-    rows V::BYTE_ROWS;
-    bytes 2;
-    // A group's values 0 and 2, and values 1 and 3.
-    left(row, group) -> [V::Pairs; 2] {
-        let [even, odd] = *row.add(row_scale_words(8) + 2 * group).cast::<[u32; 2]>();
-        [self.splat_pair(even), self.splat_pair(odd)]
+/// Loads a packed row's words with 16-bit values that hold a group, and broadcasts them: of each four values, the pair
+/// of 0 and 2, and the pair of 1 and 3.
+///
+/// # Safety
+/// Same as for [`left`].
+#[inline(always)]
+unsafe fn left_pairs<V: Words, const CODE: usize>(
+    v: V,
+    row: *const u32,
+    at: usize,
+) -> [V::Pairs; 4] {
+    let n_pairs = group(CODE) / 2;
+    macro_rules! pair {
+        ($i:literal) => {
+            match $i < n_pairs {
+                // SAFETY: the caller's promise.
+                true => {
+                    v.splat_pair(unsafe { *row.add(row_scale_words(CODE) + at * n_pairs + $i) })
+                }
+                false => v.splat_pair(0), // not used
+            }
+        };
     }
-    right(from, _stride) -> [V::Pairs; 2] {
-        let quads = self.load_words(from);
-        [self.even_bytes(quads), self.odd_bytes(quads)]
-    }
-    dot(a, b, sum) {
-        let sum = self.add_products_of_pairs(sum, a[0], b[0]);
-        self.add_products_of_pairs(sum, a[1], b[1])
-    }
+    [pair!(0), pair!(1), pair!(2), pair!(3)]
 }
+
+macro_rules! long_quantized_dots {
+    ($($code:tt)*) => {
+        $(quantized_dots! {
+            impl[V: Level] for V, $code;
+            (self) -> V { self }
+            rows V::BYTE_ROWS;
+            bytes 2;
+            left(row, group) -> [V::Pairs; 4] { left_pairs::<V, $code>(self, row, group) }
+            right(from, stride) -> [V::Pairs; 4] {
+                let [a, b] = match $code {
+                    8 => [self.load_words(from), self.splat_word(0)],
+                    _ => {
+                        let [a, b, ..] = right::<V, $code>(self, from, stride);
+                        [a, b]
+                    }
+                };
+                [self.even_bytes(a), self.odd_bytes(a), self.even_bytes(b), self.odd_bytes(b)]
+            }
+            dot(a, b, sum) {
+                let sum = self.add_products_of_pairs(sum, a[0], b[0]);
+                let sum = self.add_products_of_pairs(sum, a[1], b[1]);
+                if group($code) == 4 {
+                    return sum;
+                }
+                let sum = self.add_products_of_pairs(sum, a[2], b[2]);
+                self.add_products_of_pairs(sum, a[3], b[3])
+            }
+        })*
+    };
+}
+long_quantized_dots!(8 NON_LINEAR);

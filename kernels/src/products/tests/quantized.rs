@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::products::formats::group_scales::{
-    GroupScales,
+    GroupScales, NON_LINEAR_ZERO,
     ScaleType::{self, F16, F32},
 };
 use crate::products::{PackedWeight, QuantizedFormat, QuantizedWeightRows};
@@ -261,6 +261,13 @@ fn scales_and_values_that_cannot_be_stored_are_refused_by_name() {
             |rows| rows.scales[1] = 64.0,
             "64, expected a whole number of 0 to 63",
         ),
+        (
+            of(GroupScales::Short {
+                zero: NON_LINEAR_ZERO,
+            }),
+            |rows| rows.scales[1] = 32.0,
+            "32, expected a whole number of -32 to 31",
+        ),
     ] {
         let found = refused(format, &change);
         assert!(found.contains(expected), "{found}");
@@ -271,25 +278,28 @@ fn scales_and_values_that_cannot_be_stored_are_refused_by_name() {
 fn quantized_weights_take_the_documented_memory() {
     let isa = Isa::levels().pop().unwrap();
     let zero = |scales, zero| GroupScales::Zero { scales, zero };
+    let short = |zero| GroupScales::Short { zero };
     let own = GroupScales::Zeros {
         scales: F16,
         least: 1,
     };
     for (bits_by_group, scales, bits) in [
-        ((4, 32), zero(F16, 8), 4.5),              // Q4_0
-        ((4, 32), GroupScales::Minima(F16), 5.0),  // Q4_1
-        ((4, 32), own, 4.75),                      // GPTQ: 4.625
-        ((4, 64), own, 4.375),                     // AWQ: 4.3125
-        ((4, 128), own, 4.25),                     // 4.15625
-        ((4, 256), own, 4.125),                    // per row: 4 and a little
-        ((4, 128), zero(F16, 8), 4.125),           // compressed-tensors
-        ((4, 32), GroupScales::TwoLevels, 4.5),    // Q4_K
-        ((4, 32), GroupScales::Microscaled, 4.25), // MXFP4
-        ((5, 32), zero(F16, 16), 5.5),             // Q5_0
-        ((5, 32), GroupScales::TwoLevels, 5.5),    // Q5_K
-        ((6, 16), GroupScales::Signed, 6.625),     // Q6_K: 6.5625
-        ((8, 32), zero(F16, 128), 8.5),            // Q8_0
-        ((8, 32), own, 8.75),                      // GPTQ
+        ((4, 32), zero(F16, 8), 4.5),               // Q4_0
+        ((4, 32), GroupScales::Minima(F16), 5.0),   // Q4_1
+        ((4, 32), own, 4.75),                       // GPTQ: 4.625
+        ((4, 64), own, 4.375),                      // AWQ: 4.3125
+        ((4, 128), own, 4.25),                      // 4.15625
+        ((4, 256), own, 4.125),                     // per row: 4 and a little
+        ((4, 128), zero(F16, 8), 4.125),            // compressed-tensors
+        ((4, 32), GroupScales::TwoLevels, 4.5),     // Q4_K
+        ((4, 32), GroupScales::Microscaled, 4.25),  // MXFP4
+        ((4, 32), zero(F16, NON_LINEAR_ZERO), 4.5), // IQ4_NL
+        ((4, 32), short(NON_LINEAR_ZERO), 4.25),    // IQ4_XS
+        ((5, 32), zero(F16, 16), 5.5),              // Q5_0
+        ((5, 32), GroupScales::TwoLevels, 5.5),     // Q5_K
+        ((6, 16), GroupScales::Signed, 6.625),      // Q6_K: 6.5625
+        ((8, 32), zero(F16, 128), 8.5),             // Q8_0
+        ((8, 32), own, 8.75),                       // GPTQ
         ((8, 64), zero(F16, 128), 8.25),
         ((8, 64), GroupScales::Minima(F16), 8.5), // MLX
         ((8, 64), own, 8.375),                    // GPTQ

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 
 use super::*;
 use crate::memory::LargePages;
+use crate::products::formats::group_scales::CHUNK;
 
 /// Returns every bit width with every group size and every scale type.
 pub(super) fn formats() -> Vec<QuantizedFormat> {
@@ -34,15 +35,24 @@ pub(super) fn formats() -> Vec<QuantizedFormat> {
     }
     add((4, 32), GroupScales::TwoLevels);
     add((4, 32), GroupScales::Microscaled);
+    let zero = NON_LINEAR_ZERO;
+    let scales = ScaleType::F16;
+    add((4, 32), GroupScales::Zero { scales, zero });
+    add((4, 32), GroupScales::Short { zero });
     add((5, 32), GroupScales::TwoLevels);
     add((6, 16), GroupScales::Signed);
     formats
 }
 
+/// ggml's `kvalues_iq4nl`.
+const NON_LINEAR: [i32; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+
 /// Scales and offsets as a file stores them, exactly and as the kernels round them.
 pub(super) struct Weight {
     coded: QuantizedWeightRows,
-    /// The quantized values as integers. For E2M1, twice the value plus 12.
+    /// The quantized values as integers. For E2M1, twice the value plus 12; for IQ4_NL's table, the value plus 127.
     whole: Vec<u8>,
     affine: Vec<([f64; 2], [f32; 2])>,
     pub(super) shape: [usize; 2],
@@ -76,14 +86,16 @@ impl Weight {
             values: values.into_iter().map(|code| code as u8).collect(),
             ..QuantizedWeightRows::default()
         };
-        let mut add_shared = |per_row: usize| {
+        let mut add_shared = || {
+            let per_row = d_in.div_ceil(CHUNK);
             let of_d = held(ScaleType::F16, d_out * per_row, seed + 3);
             let of_m = held(ScaleType::F16, d_out * per_row, seed + 4);
             coded.shared = of_d.into_iter().zip(of_m).map(|(d, m)| [d, m]).collect();
         };
         match format.scales {
-            GroupScales::TwoLevels => add_shared(n_groups.div_ceil(8)),
-            GroupScales::Signed => add_shared(n_groups.div_ceil(16)),
+            GroupScales::TwoLevels | GroupScales::Signed | GroupScales::Short { .. } => {
+                add_shared()
+            }
             _ => {}
         }
         (coded.scales, coded.offsets) = match format.scales {
@@ -96,14 +108,16 @@ impl Weight {
             GroupScales::Minima(number) => (held(number, n, seed + 1), held(number, n, seed + 2)),
             GroupScales::TwoLevels => (whole(n, 0, 63, seed + 1), whole(n, 0, 63, seed + 2)),
             GroupScales::Signed => (whole(n, -128, 127, seed + 1), vec![]),
+            GroupScales::Short { .. } => (whole(n, -32, 31, seed + 1), vec![]),
             GroupScales::Microscaled => {
                 let powers = whole(n, -9, 2, seed + 1).into_iter();
                 (powers.map(f32::exp2).collect(), vec![])
             }
         };
         let affine = |i: usize| {
-            let shared = |per: usize| {
-                coded.shared[i / n_groups * n_groups.div_ceil(per) + i % n_groups / per]
+            let shared = || {
+                let chunk = i % n_groups * group / CHUNK;
+                coded.shared[i / n_groups * d_in.div_ceil(CHUNK) + chunk]
             };
             let scale = coded.scales[i];
             match format.scales {
@@ -123,7 +137,7 @@ impl Weight {
                     [scale, coded.offsets[i]],
                 ),
                 GroupScales::TwoLevels => {
-                    let ([d, m], min) = (shared(8), coded.offsets[i]);
+                    let ([d, m], min) = (shared(), coded.offsets[i]);
                     let exact = [
                         f64::from(d) * f64::from(scale),
                         -f64::from(m) * f64::from(min),
@@ -134,10 +148,17 @@ impl Weight {
                     [scale.into(), -12.0 * f64::from(scale)],
                     [scale, -12.0 * scale],
                 ),
-                GroupScales::Signed => {
-                    let [d, _] = shared(16);
-                    let exact = f64::from(d) * f64::from(scale);
-                    ([exact, -32.0 * exact], [d * scale, -(32.0 * (d * scale))])
+                GroupScales::Signed | GroupScales::Short { .. } => {
+                    let [d, _] = shared();
+                    let zero = match format.scales {
+                        GroupScales::Short { zero } => f32::from(zero),
+                        _ => 32.0,
+                    };
+                    let (exact, rounded) = (f64::from(d) * f64::from(scale), d * scale);
+                    (
+                        [exact, -f64::from(zero) * exact],
+                        [rounded, -(zero * rounded)],
+                    )
                 }
             }
         };
@@ -149,6 +170,7 @@ impl Weight {
         };
         let whole = |&code: &u8| match format.scales {
             GroupScales::Microscaled => double(code) as u8,
+            scales if scales.is_non_linear() => (127 + NON_LINEAR[usize::from(code)]) as u8,
             _ => code,
         };
         Self {
