@@ -13,7 +13,7 @@ use crate::checkpoint::stored::{WORDS, is_multiplied};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NotAsStored {
-    /// The type in the files, such as `IQ4_XS` or `F16`.
+    /// The type in the files, such as `IQ3_S` or `F16`.
     pub tensor_type: String,
     /// The form that the matrices have instead.
     pub instead: InsteadOfStored,

@@ -35,7 +35,7 @@ pub enum Precision {
         /// The number of weights for an output that share a scale and a minimum.
         group: GroupSize,
     },
-    /// A quantized file's values, packed unchanged: 4, 5, 6 or 8 bits, with the file's scales and zero points or
+    /// A quantized file's values, packed unchanged: 2 to 6 or 8 bits, with the file's scales and zero points or
     /// minima. Weights equal the file's exactly, and take as much memory. Rows are quantized on the fly, with a
     /// scale for each group. Weights that the file does not quantize, and those quantized to a type without a packed form,
     /// are packed in bf16, f16 or f32: the first that represents all elements exactly.

@@ -115,14 +115,7 @@ type Otherwise = (&'static str, InsteadOfStored, usize);
 
 /// Types of the files' matrices that are not packed as stored, as `weights/fixtures` wrote them.
 const OTHERWISE: [(&str, &[Otherwise]); 9] = [
-    (
-        "gguf/few-bits/model.gguf",
-        &[
-            ("Q2_K", InsteadOfStored::Dequantized, 1),
-            ("Q2_K", InsteadOfStored::F32, 1),
-            ("Q3_K", InsteadOfStored::Dequantized, 2),
-        ],
-    ),
+    ("gguf/few-bits/model.gguf", &[]),
     (
         "gguf/few-values/model.gguf",
         &[

@@ -78,7 +78,7 @@ impl<F: Format> DotTile<'_, F> {
         let groups = depth.div_ceil(F::GROUP);
         let (scale_words, words) = (F::scale_words(layout, depth), F::chunk_words(layout, depth));
         let next = b.as_ptr().wrapping_add(words * D::PANEL).cast::<u8>();
-        let panel_bytes = F::GROUP_WORDS * D::PANEL * size_of::<F::Word>();
+        let panel_bytes = F::GROUP_WORDS * D::PANEL * size_of::<F::Word>() / F::GROUPS;
         // Bytes that the prefetch address advances for each group, and a mask that selects the groups that
         // prefetch: those with none of the mask's bits.
         let (ahead, step, mask) = match self.ahead {
@@ -137,11 +137,16 @@ impl<F: Format> DotTile<'_, F> {
                 }
                 // No branch between widening the columns and multiplying them: with a branch, the compiler
                 // spilled sums to keep the widened operands (int8 on NEON).
-                let at = (scale_words + group * F::GROUP_WORDS) * D::PANEL;
+                let at = (scale_words + group / F::GROUPS * F::GROUP_WORDS) * D::PANEL;
+                let place = group % F::GROUPS;
                 // No `from_fn`, as above: in its closure, a word's widening was not inlined.
                 // SAFETY: group < groups, so the loads end within `b`.
-                let b: [D::Right; WIDTH] =
-                    unsafe { [d.right(scales(0).add(at)), d.right(scales(1).add(at))] };
+                let b: [D::Right; WIDTH] = unsafe {
+                    [
+                        d.right(scales(0).add(at), place),
+                        d.right(scales(1).add(at), place),
+                    ]
+                };
                 for (i, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
                     let a = unsafe { d.left(row(i), group) };

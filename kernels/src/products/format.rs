@@ -54,7 +54,9 @@ pub trait Format: Copy + Send + Sync + 'static {
     type Layout: Copy + fmt::Debug + Default + PartialEq + Send + Sync + 'static;
     /// A column's consecutive values in one word, or in [`Self::GROUP_WORDS`] words. Divides [the part](Self::part).
     const GROUP: usize;
-    /// Words in a group.
+    /// Groups that share words. Divides the groups of a chunk.
+    const GROUPS: usize = 1;
+    /// Words in [`Self::GROUPS`] groups.
     const GROUP_WORDS: usize = 1;
     /// Values along `k` that are summed in registers before they are added to the total. It defines every result:
     /// see [`multiply`](super::multiply) for the summation order.
@@ -90,7 +92,8 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Returns how many words a column has, scales included, in a chunk with depth `terms`.
     #[inline(always)]
     fn chunk_words(layout: Self::Layout, terms: usize) -> usize {
-        Self::scale_words(layout, terms) + terms.div_ceil(Self::GROUP) * Self::GROUP_WORDS
+        Self::scale_words(layout, terms)
+            + terms.div_ceil(Self::GROUP * Self::GROUPS) * Self::GROUP_WORDS
     }
 
     /// Returns the word count in a packed column of `depth` values, scales included. A column with depth 0 still has
@@ -171,12 +174,12 @@ pub trait Dots<F: Format>: Instructions {
     /// `row` points to [`Self::ROW_WORDS`] packed words, and `group` is below `CHUNK / GROUP`.
     unsafe fn left(self, row: *const F::Word, group: usize) -> Self::Left;
 
-    /// Loads one group per column, for `LANES` adjacent columns.
+    /// Loads one group per column, for `LANES` adjacent columns: number `place` among those that share words.
     ///
     /// # Safety
     /// A word vector can be read at `from`, in [`Format::GROUP_WORDS`] consecutive panel rows
-    /// each.
-    unsafe fn right(self, from: *const F::Word) -> Self::Right;
+    /// each, and `place` is below [`Format::GROUPS`].
+    unsafe fn right(self, from: *const F::Word, place: usize) -> Self::Right;
 
     /// Returns a part's initial accumulator, for one row and one column vector.
     ///

@@ -176,6 +176,6 @@ macro_rules! quantized_with_kernel {
         );)*
     };
 }
-quantized_with_kernel!(level => level; 4 E2M1 5 6);
+quantized_with_kernel!(level => level; 2 3 4 E2M1 5 6);
 // These values are unsigned bytes, and this level of Arm has no instruction for unsigned times signed bytes.
 quantized_with_kernel!(level => level.neon(); 8 NON_LINEAR);

@@ -25,7 +25,7 @@ pub struct QuantizedWeightRows {
 /// A quantized weight's packed format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantizedFormat {
-    /// Bits per value and values per group: 4 or 8 bits by 32, 64, 128 or 256; 5 bits by 32; or 6 bits by 16. With
+    /// Bits per value and values per group: 4 or 8 bits by 32, 64, 128 or 256; 5 bits by 32; or 2, 3 or 6 bits by 16. With
     /// 4 bits, [microscaling](GroupScales::Microscaled) and the zero point [`NON_LINEAR_ZERO`](group_scales::NON_LINEAR_ZERO) imply
     /// a table of values.
     pub bits_by_group: (usize, usize),
@@ -41,7 +41,7 @@ impl QuantizedFormat {
     pub(super) fn layout(self) -> ScaleLayout {
         let (bits, group) = self.bits_by_group;
         let part = match (bits, group) {
-            (6, 16) => 16,
+            (2 | 3 | 6, 16) => 16,
             (4 | 5 | 8, 32) | (8, 64) => 32,
             (4, 64) => 64,
             (4 | 8, 128 | 256) => 128,

@@ -235,8 +235,11 @@ impl<F: Format> PairChunk<'_, F> {
         group: usize,
         sums: &mut PairSums<D::Sum, ROWS>,
     ) {
-        let first = self.scale_words + group * F::GROUP_WORDS;
-        self.prefetch::<D>(first, F::GROUP_WORDS);
+        let first = self.scale_words + group / F::GROUPS * F::GROUP_WORDS;
+        let place = group % F::GROUPS;
+        // Of words that groups share, each prefetches a part.
+        let part = F::GROUP_WORDS.div_ceil(F::GROUPS);
+        self.prefetch::<D>(first + place * part, part);
         // SAFETY: the caller's promise.
         let mut a = [unsafe { d.left(self.row::<D>(0), group) }; ROWS];
         for (i, a) in a.iter_mut().enumerate() {
@@ -246,7 +249,7 @@ impl<F: Format> PairChunk<'_, F> {
         for (panel, sums) in sums.iter_mut().enumerate() {
             for j in 0..WIDTH {
                 // SAFETY: the caller's promise: the load ends within either panel's chunk.
-                let b = unsafe { d.right(self.words::<D>(panel, first, j)) };
+                let b = unsafe { d.right(self.words::<D>(panel, first, j), place) };
                 for (sums, &a) in sums.iter_mut().zip(&a) {
                     sums[j] = d.dot(a, b, sums[j]);
                 }

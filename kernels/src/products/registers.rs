@@ -30,7 +30,7 @@ impl<F: Format, D: Dots<F>> Task<D, usize> for Registers<F> {
         let lanes = D::PANEL / WIDTH;
         // SAFETY: SUMS vectors, or a packed row, have fewer words than 3 * CHUNK.
         let rights: [D::Right; SUMS] =
-            std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i * lanes)) });
+            std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i * lanes), 0) });
         // SAFETY: as above.
         let mut sums = [unsafe { d.start(words, words) }; SUMS];
         for round in 0..ROUNDS / UNROLLED {

@@ -65,6 +65,8 @@ enum AnyMatrix {
     F16(PackedMatrix<f16>),
     Bf16(PackedMatrix<bf16>),
     Int8(PackedMatrix<i8>),
+    TwoBits(PackedMatrix<Quantized<2>>),
+    ThreeBits(PackedMatrix<Quantized<3>>),
     FourBits(PackedMatrix<Quantized<4>>),
     E2m1(PackedMatrix<Quantized<E2M1>>),
     NonLinear(PackedMatrix<Quantized<NON_LINEAR>>),
@@ -81,6 +83,8 @@ macro_rules! with_matrix {
             AnyMatrix::F16($matrix) => $body,
             AnyMatrix::Bf16($matrix) => $body,
             AnyMatrix::Int8($matrix) => $body,
+            AnyMatrix::TwoBits($matrix) => $body,
+            AnyMatrix::ThreeBits($matrix) => $body,
             AnyMatrix::FourBits($matrix) => $body,
             AnyMatrix::E2m1($matrix) => $body,
             AnyMatrix::NonLinear($matrix) => $body,
@@ -165,6 +169,8 @@ impl PackedWeight {
             };
         }
         let packed = packed!(
+            2, _ => TwoBits,
+            3, _ => ThreeBits,
             4, GroupScales::Microscaled => E2m1,
             4, scales if scales.is_non_linear() => NonLinear,
             4, _ => FourBits,
@@ -266,7 +272,7 @@ impl PackedWeight {
                 }
             };
         }
-        matching!(F32 F16 Bf16 Int8 FourBits E2m1 NonLinear FiveBits SixBits Bytes);
+        matching!(F32 F16 Bf16 Int8 TwoBits ThreeBits FourBits E2m1 NonLinear FiveBits SixBits Bytes);
     }
 
     /// Like [`Self::multiply_hidden`], with f32 hidden rows between the products.

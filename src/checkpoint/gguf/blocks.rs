@@ -185,7 +185,7 @@ fn k_fours(block: &[u8], high: &[u8], low: &[u8], numbers: &mut Vec<f32>) {
 }
 
 /// Returns 2-bit values. 32 bytes contain four runs of 32 values, one in each pair of bits.
-fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub(super) fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let halves = bytes.chunks_exact(32);
     halves.flat_map(|half| {
         (0..4).flat_map(|quarter| half.iter().map(move |byte| byte >> (2 * quarter) & 3))
@@ -202,23 +202,28 @@ fn k_twos(block: &[u8], numbers: &mut Vec<f32>) {
     }));
 }
 
-/// Dequantizes Q3_K: sixteen groups of 16 values, each with a 6-bit scale; a value's third bit is in a mask.
+/// Returns Q3_K's values, plus 4. Their third bits are in a mask.
+pub(super) fn threes(block: &[u8]) -> impl Iterator<Item = u8> {
+    let third = |i: usize| block[i % 32] >> (i / 32) & 1;
+    let codes = pairs(&block[32..96]).enumerate();
+    codes.map(move |(i, code)| code | third(i) << 2)
+}
+
+/// Returns the 6-bit scale of one of Q3_K's sixteen groups.
+pub(super) fn threes_scale(block: &[u8], part: usize) -> f32 {
+    let low = block[96 + part % 8] >> (part / 8 * 4) & 15;
+    let high = block[104 + part % 4] >> (part / 4 * 2) & 3;
+    f32::from((low | high << 4) as i8 - 32)
+}
+
+/// Dequantizes Q3_K: sixteen groups of 16 values, each with a 6-bit scale.
 fn k_threes(block: &[u8], numbers: &mut Vec<f32>) {
-    let (mask, codes, scales, d) = (
-        &block[..32],
-        &block[32..96],
-        &block[96..108],
-        half(block, 108),
+    let d = half(block, 108);
+    numbers.extend(
+        threes(block)
+            .enumerate()
+            .map(|(i, code)| d * threes_scale(block, i / 16) * (f32::from(code) - 4.0)),
     );
-    let scale = |part: usize| {
-        let low = scales[part % 8] >> (part / 8 * 4) & 15;
-        let high = scales[8 + part % 4] >> (part / 4 * 2) & 3;
-        f32::from((low | high << 4) as i8 - 32)
-    };
-    numbers.extend(pairs(codes).enumerate().map(|(i, code)| {
-        let third = mask[i % 32] >> (i / 32) & 1;
-        d * scale(i / 16) * (f32::from(code) - if third == 0 { 4.0 } else { 0.0 })
-    }));
 }
 
 /// Values of the 4-bit indices in IQ4_NL and IQ4_XS.

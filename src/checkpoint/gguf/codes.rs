@@ -1,6 +1,8 @@
 //! The quantized values in GGUF's blocks, with their scales and minima as stored.
 
-use super::blocks::{fourth_bits, half, half_power, k_scale, non_linear_scale};
+use super::blocks::{
+    fourth_bits, half, half_power, k_scale, non_linear_scale, pairs, threes, threes_scale,
+};
 use candle_blocks_kernels::products::{
     GroupScales, NON_LINEAR_ZERO, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
@@ -24,6 +26,8 @@ pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
         BlockKind::Q4K => ((4, 32), GroupScales::TwoLevels),
         BlockKind::Q5K => ((5, 32), GroupScales::TwoLevels),
         BlockKind::Q6K => ((6, 16), GroupScales::Signed),
+        BlockKind::Q2K => ((2, 16), GroupScales::Nibbles),
+        BlockKind::Q3K => ((3, 16), short(4)),
         BlockKind::Iq4Nl => ((4, 32), zero(NON_LINEAR_ZERO)),
         BlockKind::Iq4Xs => ((4, 32), short(NON_LINEAR_ZERO)),
         BlockKind::Mxfp4 => ((4, 32), GroupScales::Microscaled),
@@ -65,6 +69,20 @@ pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRo
             BlockKind::Q4K => k_fours(block, &[], &block[16..], rows),
             BlockKind::Q5K => k_fours(block, &block[16..48], &block[48..], rows),
             BlockKind::Q6K => k_sixes(block, rows),
+            BlockKind::Q2K => {
+                rows.shared.push([half(block, 80), half(block, 82)]);
+                let scales = block[..16].iter();
+                rows.scales
+                    .extend(scales.clone().map(|s| f32::from(s & 15)));
+                rows.offsets.extend(scales.map(|s| f32::from(s >> 4)));
+                rows.values.extend(pairs(&block[16..80]));
+            }
+            BlockKind::Q3K => {
+                rows.shared.push([half(block, 108), 0.0]);
+                let scales = (0..16).map(|part| threes_scale(block, part));
+                rows.scales.extend(scales);
+                rows.values.extend(threes(block));
+            }
             BlockKind::Iq4Xs => {
                 rows.shared.push([half(block, 0), 0.0]);
                 rows.scales
@@ -139,6 +157,8 @@ mod tests {
             BlockKind::Q4K,
             BlockKind::Q5K,
             BlockKind::Q6K,
+            BlockKind::Q2K,
+            BlockKind::Q3K,
             BlockKind::Iq4Nl,
             BlockKind::Iq4Xs,
             BlockKind::Mxfp4,

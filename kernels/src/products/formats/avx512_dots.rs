@@ -62,7 +62,7 @@ impl Dots<bf16> for Avx512Bf16 {
         }
         // A group is one word.
         unsafe fn left(self, row: *const u32, group: usize) -> __m512i { self.avx512().splat_word(*row.add(group)) }
-        unsafe fn right(self, from: *const u32) -> __m512i { self.avx512().load_words(from) }
+        unsafe fn right(self, from: *const u32, _: usize) -> __m512i { self.avx512().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> __m512 { _mm512_setzero_ps() }
         unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
         unsafe fn to_floats(self, sum: __m512, _: *const u32, _: usize, _: ()) -> __m512 { sum }
@@ -86,7 +86,7 @@ macro_rules! vnni_quantized_dots {
         })*
     };
 }
-vnni_quantized_dots!(4 E2M1 NON_LINEAR 5 6);
+vnni_quantized_dots!(2 3 4 E2M1 NON_LINEAR 5 6);
 
 quantized_dots! {
     impl[] for Avx512Vnni, 8;
@@ -94,7 +94,7 @@ quantized_dots! {
     rows Avx512::WIDENED_ROWS;
     bytes 1;
     left(row, group) -> __m512i { quantized_dots::left::<Avx512, 8>(self.avx512(), row, group)[0] }
-    right(from, _stride) -> __m512i { self.avx512().load_words(from) }
+    right(from, _stride, _place) -> __m512i { self.avx512().load_words(from) }
     dot(a, b, sum) {
         // SAFETY: the token proves AVX-512 VNNI.
         unsafe { _mm512_dpbusd_epi32(sum, b, a) }
@@ -126,7 +126,7 @@ impl Dots<i8> for Avx512Vnni {
         unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
             self.avx512().splat_word(*row.add(int8::QUAD_SCALE_WORDS + group))
         }
-        unsafe fn right(self, from: *const u32) -> __m512i { self.avx512().load_words(from) }
+        unsafe fn right(self, from: *const u32, _: usize) -> __m512i { self.avx512().load_words(from) }
         // `start` and `center` are words 1 and 2 in a packed row; the token proves AVX-512 VNNI.
         unsafe fn start(self, row: *const u32, scales: *const u32) -> __m512i {
             let (start, center) = (self.avx512().splat_word(*row.add(1)), self.avx512().splat_word(*row.add(2)));

@@ -140,6 +140,8 @@ fn weights_stream_at_the_bandwidth_of_a_plain_read() {
     shares::<Quantized<NON_LINEAR>>("IQ4_NL", of(4, 32, zero(F16, NON_LINEAR_ZERO)));
     let short = |zero| GroupScales::Short { zero };
     shares::<Quantized<NON_LINEAR>>("IQ4_XS", of(4, 32, short(NON_LINEAR_ZERO)));
+    shares::<Quantized<3>>("Q3_K", of(3, 16, short(4)));
+    shares::<Quantized<2>>("Q2_K", of(2, 16, GroupScales::Nibbles));
     shares::<Quantized<5>>("Q5_0", of(5, 32, zero(F16, 16)));
     shares::<Quantized<5>>("Q5_K", of(5, 32, GroupScales::TwoLevels));
     shares::<Quantized<6>>("Q6_K", of(6, 16, GroupScales::Signed));

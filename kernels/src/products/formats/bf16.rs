@@ -104,7 +104,7 @@ impl<V: Level> Dots<bf16> for V {
             let [first, second] = *row.add(2 * group).cast::<[f32; 2]>();
             [self.splat(first), self.splat(second)]
         }
-        unsafe fn right(self, from: *const u32) -> [Single<V>; 2] {
+        unsafe fn right(self, from: *const u32, _: usize) -> [Single<V>; 2] {
             let pairs = self.load_words(from);
             [self.low_halves(pairs), self.high_halves(pairs)]
         }

@@ -31,7 +31,7 @@ impl Dots<bf16> for AmxEmulated {
             Vectors::<f32>::multiply_add(v, v.low_halves(left), v.low_halves(right), sum)
         }
         unsafe fn left(self, row: *const u32, group: usize) -> Self::Left { self.avx512().splat_word(*row.add(group)) }
-        unsafe fn right(self, from: *const u32) -> Self::Right { self.avx512().load_words(from) }
+        unsafe fn right(self, from: *const u32, _: usize) -> Self::Right { self.avx512().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Self::Sum { Vectors::<f32>::splat(self.avx512(), 0.0) }
         unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
         unsafe fn to_floats(self, sum: Self::Sum, _: *const u32, _: usize, _: ()) -> Self::Sum { sum }
@@ -67,7 +67,7 @@ impl Dots<i8> for AmxEmulated {
                 self.avx512().splat_pair(low | high << 16)
             })
         }
-        unsafe fn right(self, from: *const u32) -> Self::Right {
+        unsafe fn right(self, from: *const u32, _: usize) -> Self::Right {
             let quads = self.avx512().load_words(from);
             [self.avx512().even_bytes(quads), self.avx512().odd_bytes(quads)]
         }

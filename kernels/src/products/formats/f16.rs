@@ -94,7 +94,7 @@ impl<V: Level> Dots<f16> for V {
             let [first, second] = *row.add(2 * group).cast::<[f32; 2]>();
             [self.splat(first), self.splat(second)]
         }
-        unsafe fn right(self, from: *const u32) -> [Single<V>; 2] {
+        unsafe fn right(self, from: *const u32, _: usize) -> [Single<V>; 2] {
             let halves = from.cast::<f16>();
             [self.load_half(halves), self.load_half(halves.add(<V as Vectors<f32>>::LANES))]
         }

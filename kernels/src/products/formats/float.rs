@@ -49,7 +49,7 @@ macro_rules! stored_as_computed {
                     Vectors::<$type>::multiply_add(self, left, right, sum)
                 }
                 unsafe fn left(self, row: *const $type, group: usize) -> Self::Left { self.splat(*row.add(group)) }
-                unsafe fn right(self, from: *const $type) -> Self::Right { self.load(from) }
+                unsafe fn right(self, from: *const $type, _: usize) -> Self::Right { self.load(from) }
                 unsafe fn start(self, _: *const $type, _: *const $type) -> Self::Sum { Vectors::<$type>::splat(self, 0.0) }
                 unsafe fn scales(self, _: (), _: *const $type, _: usize) -> () { () }
                 unsafe fn to_floats(self, sum: Self::Sum, _: *const $type, _: usize, _: ()) -> Self::Sum { sum }

@@ -2,7 +2,7 @@
 //! file.
 //!
 //! A weight is `q · scale + offset` for the quantized value `q`. Scale and offset are computed in f32 from their
-//! stored form. This is exact, except for one rounding in [`GroupScales::TwoLevels`]' offset and for values stored in f32.
+//! stored form. This is exact, except for one rounding in the offset of [`GroupScales::TwoLevels`] and [`GroupScales::Nibbles`] and for values stored in f32.
 //! All instruction sets compute the same scales and offsets.
 //!
 //! ```text
@@ -17,6 +17,7 @@
 //! TwoLevels          d | m, then 8 of a of 6 bits with the upper 2
 //!                    of b above them, then the lower 4 of 8 of b         d·a        -m·b
 //! Signed             d, then 16 bytes a + 128                            d·a        -32·d·a
+//! Nibbles            d | m, then 16 bytes a | b << 4                     d·a        -m·b
 //! Short              d | upper 2 bits of 8 of a + 32, then lower 4;
 //!                    0 | the same for another 8                          d·a        -zero·d·a
 //! Microscaled        bytes a + 129, four a word                          2^a        -12·2^a
@@ -57,7 +58,10 @@ pub enum GroupScales {
     /// Two-level scales (Q6_K): 16-value groups have a signed 8-bit scale, multiplied by an f16 factor that 256
     /// values share. The zero point is 32.
     Signed,
-    /// Two-level scales (IQ4_XS): groups have a signed 6-bit scale, multiplied by an f16 factor that 256 values share.
+    /// Two-level scales (Q2_K): 16-value groups have a 4-bit scale and a 4-bit minimum, each multiplied by an f16 factor
+    /// that 256 values share.
+    Nibbles,
+    /// Two-level scales (Q3_K and IQ4_XS): groups have a signed 6-bit scale, multiplied by an f16 factor that 256 values share.
     Short {
         /// The zero point, as in [`Self::Zero`].
         zero: u8,
@@ -125,7 +129,7 @@ impl ScaleType {
 pub struct ColumnScales<'a> {
     /// A scale for each group. An integer where scales have two levels.
     pub scales: &'a [f32],
-    /// Each group's zero point or minimum, if stored. For [`GroupScales::TwoLevels`] integers.
+    /// Each group's zero point or minimum, if stored. An integer where minima have two levels.
     pub offsets: &'a [f32],
     /// For two-level scales, the factors for scales and for minima for each 256 values.
     pub shared: &'a [[f32; 2]],
@@ -174,7 +178,8 @@ impl GroupScales {
             Self::TwoLevels => matches!(code, 4 | 5),
             Self::Microscaled => code == E2M1,
             Self::Signed => code == 6,
-            Self::Short { .. } => code == NON_LINEAR && self.is_non_linear(),
+            Self::Nibbles => code == 2,
+            Self::Short { .. } => code == if self.is_non_linear() { NON_LINEAR } else { 3 },
         }
     }
 
@@ -210,6 +215,7 @@ impl GroupScales {
             Self::Microscaled => groups.div_ceil(BYTES),
             Self::TwoLevels => 4,
             Self::Signed => 5,
+            Self::Nibbles => 1 + groups.div_ceil(BYTES),
             Self::Short { .. } => 2 * groups.div_ceil(8),
         }
     }
@@ -225,9 +231,12 @@ impl GroupScales {
         n_groups: usize,
         n_chunks: usize,
     ) -> Result<(), String> {
-        let wants_offsets = matches!(self, Self::Zeros { .. } | Self::Minima(_) | Self::TwoLevels);
+        let wants_offsets = matches!(
+            self,
+            Self::Zeros { .. } | Self::Minima(_) | Self::TwoLevels | Self::Nibbles
+        );
         let n_shared = match self {
-            Self::TwoLevels | Self::Signed | Self::Short { .. } => n_chunks,
+            Self::TwoLevels | Self::Signed | Self::Nibbles | Self::Short { .. } => n_chunks,
             _ => 0,
         };
         let n_offsets = if wants_offsets { n_groups } else { 0 };
@@ -268,9 +277,10 @@ impl GroupScales {
                 None => Ok(()),
                 Some(x) => Err(format!("{x}, expected a power of two of -128 to 123")),
             },
-            Self::TwoLevels => {
-                whole(column.scales, 0.0, 63.0)?;
-                whole(column.offsets, 0.0, 63.0)?;
+            Self::TwoLevels | Self::Nibbles => {
+                let most = if self == Self::Nibbles { 15.0 } else { 63.0 };
+                whole(column.scales, 0.0, most)?;
+                whole(column.offsets, 0.0, most)?;
                 held(ScaleType::F16, column.shared.as_flattened())
             }
             Self::Signed => {
@@ -336,6 +346,14 @@ impl GroupScales {
                     words[3] |= (b & 15) << (4 * group);
                 }
             }
+            Self::Nibbles => {
+                let [d, m] = column.shared.get(chunk).copied().unwrap_or_default();
+                words[0] = ScaleType::F16.half(d) | ScaleType::F16.half(m) << 16;
+                for (group, (&a, &b)) in scales.iter().zip(&offsets).enumerate() {
+                    let both = a as u32 | (b as u32) << 4;
+                    words[1 + group / BYTES] |= both << (8 * (group % BYTES));
+                }
+            }
             Self::Microscaled => {
                 for (group, &x) in scales.iter().enumerate() {
                     words[group / BYTES] |= power(x).unwrap_or(0) << (8 * (group % BYTES));
@@ -389,6 +407,10 @@ impl GroupScales {
                     byte(1) >> 6 << 4 | words[3] >> (4 * group) & 15,
                 );
                 [d * a as f32, -(m * b as f32)]
+            }
+            Self::Nibbles => {
+                let [d, m] = [0, 16].map(|by| ScaleType::F16.of_half(words[0] >> by));
+                [d * (byte(1) & 15) as f32, -(m * (byte(1) >> 4) as f32)]
             }
             Self::Microscaled => {
                 let scale = f32::from_bits(byte(0) << 23) * POWER_UNIT;

@@ -274,7 +274,7 @@ impl<V: Level> Dots<i8> for V {
             let [even, odd] = *row.add(SCALE_WORDS + 2 * group).cast::<[u32; 2]>();
             [self.splat_pair(even), self.splat_pair(odd)]
         }
-        unsafe fn right(self, from: *const u32) -> [V::Pairs; 2] {
+        unsafe fn right(self, from: *const u32, _: usize) -> [V::Pairs; 2] {
             let quads = self.load_words(from);
             [self.even_bytes(quads), self.odd_bytes(quads)]
         }

@@ -185,6 +185,23 @@ impl<V: Words> Rows<V> {
     }
 
     #[inline(always)]
+    unsafe fn nibbles(self, group: usize) -> ScaleAndOffset<V::Vector> {
+        let v = self.v;
+        // SAFETY: the caller's promise.
+        let [shared, bytes] = unsafe { [self.word(0), self.word(1 + group / BYTES)] };
+        let at = 8 * (group % BYTES);
+        let (d, m) = (
+            ScaleType::F16.low(v, shared),
+            ScaleType::F16.high(v, shared),
+        );
+        let b = v.integers(self.bits(bytes, at + 4, 0x0f));
+        ScaleAndOffset {
+            scale: v.multiply(d, v.integers(self.bits(bytes, at, 0x0f))),
+            offset: of_zero(v, m, b).offset,
+        }
+    }
+
+    #[inline(always)]
     unsafe fn short(self, zero: u8, group: usize) -> ScaleAndOffset<V::Vector> {
         let (v, first, i) = (self.v, group / 8 * 2, group % 8);
         // SAFETY: the caller's promise.
@@ -221,6 +238,7 @@ impl GroupScales {
                 Self::TwoLevels => rows.two_levels(group),
                 Self::Microscaled => rows.microscaled(group),
                 Self::Signed => rows.signed(group),
+                Self::Nibbles => rows.nibbles(group),
                 Self::Short { zero } => rows.short(zero, group),
             }
         }
@@ -286,6 +304,7 @@ impl GroupScales {
             Self::TwoLevels => two_levels(),
             Self::Microscaled => microscaled(),
             Self::Signed => signed(),
+            Self::Nibbles => nibbles(),
             Self::Short { zero } => short(zero),
         }
     }

@@ -108,7 +108,7 @@ impl Dots<bf16> for NeonBf16 {
         }
         // A group is one word.
         unsafe fn left(self, row: *const u32, group: usize) -> uint32x4_t { vld1q_dup_u32(row.add(group)) }
-        unsafe fn right(self, from: *const u32) -> U32x8 { self.neon().load_words(from) }
+        unsafe fn right(self, from: *const u32, _: usize) -> U32x8 { self.neon().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> U32x8 { [vdupq_n_u32(0); 2] }
         unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
         unsafe fn to_floats(self, sum: U32x8, _: *const u32, _: usize, _: ()) -> [float32x4_t; 2] {
@@ -159,7 +159,7 @@ macro_rules! dots_of_bytes {
                 unsafe fn left(self, row: *const u32, group: usize) -> uint32x4_t {
                     vld1q_dup_u32(row.add(int8::QUAD_SCALE_WORDS + group))
                 }
-                unsafe fn right(self, from: *const u32) -> U32x8 { self.neon().load_words(from) }
+                unsafe fn right(self, from: *const u32, _: usize) -> U32x8 { self.neon().load_words(from) }
                 // `start` and `center` are words 1 and 2 in a packed row.
                 unsafe fn start(self, row: *const u32, scales: *const u32) -> U32x8 {
                     let (start, center) = (vdupq_n_s32(*row.add(1) as i32), *row.add(2) as i16);
@@ -215,7 +215,7 @@ macro_rules! neon_quantized_dots {
     };
 }
 
-neon_quantized_dots! { NeonDotprod: 4 E2M1 5 6; NeonBf16: 4 E2M1 5 6; }
+neon_quantized_dots! { NeonDotprod: 2 3 4 E2M1 5 6; NeonBf16: 2 3 4 E2M1 5 6; }
 
 impl Matrices<i8> for NeonBf16 {
     const SCALE_WORDS: usize = int8::QUAD_SCALE_WORDS;

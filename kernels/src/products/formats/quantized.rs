@@ -1,4 +1,4 @@
-//! Quantized weights in 4, 5, 6 or 8 bits with a scale and an offset for each group: int4, and weights from
+//! Quantized weights in 2 to 6 or 8 bits with a scale and an offset for each group: int4, and weights from
 //! quantized files. The values are integers, or 4-bit places in a [table](table) of integers: E2M1 floats, whose doubles
 //! plus 12 are integers, and the values of GGUF's IQ4_NL and IQ4_XS.
 //!
@@ -25,8 +25,10 @@
 //!
 //! ```text
 //! column's chunk, 4 bits:  scale words  word: values 0 and 4, 1 and 5, 2 and 6, 3 and 7  ..
-//! 6 bits:                  scale words  two such words  word: upper two bits of 16 values  ..
-//! 5 bits:                  scale words  four such words  word: upper bit of 32 values  ..
+//! 2 bits:                  scale words  word: values 0, 4, 8 and 12, 1, 5, 9 and 13, ..  ..
+//! 3 bits:                  scale words  two such words  word: upper bit of 32 values  ..
+//! 6 bits:                  scale words  two words of 4 bits  word: upper two bits of 16 values  ..
+//! 5 bits:                  scale words  four words of 4 bits  word: upper bit of 32 values  ..
 //! 8 bits:                  scale words  word: 4 values  ..
 //! row:                     f32 scale  f32 scale · Σ n, for each part     words: 4 bytes n, 4 bytes n  ..
 //! row, widened:            the same                words: i16 values 0, 2  i16 values 1, 3  ..
@@ -75,12 +77,23 @@ pub(super) const MAX_PART: usize = 128;
 // A row's integers have |n| <= 127, a column's values q <= 255.
 const _: () = assert!(MAX_PART * 127 * 255 < 1 << 23);
 
-/// Returns how many values are in a word, or in the words that share one word with upper bits.
+/// Returns the bits of a value that are in one word with those of other values. Longer values have their upper bits in a
+/// word of their own.
+pub(super) const fn low_bits(code: usize) -> usize {
+    match bits(code) {
+        2 | 3 => 2,
+        8 => 8,
+        _ => 4,
+    }
+}
+
+/// Returns how many values are in a group: those in a word, or in the words that share one word with upper bits. Two
+/// groups of 3-bit values share that word.
 pub(super) const fn group(code: usize) -> usize {
     match bits(code) {
         8 => 4,
         4 => 8,
-        6 => 16,
+        2 | 3 | 6 => 16,
         _ => 32,
     }
 }
@@ -88,7 +101,7 @@ pub(super) const fn group(code: usize) -> usize {
 /// Returns the minimum part length for a code's values.
 pub(super) const fn least_part(code: usize) -> usize {
     match code {
-        6 => 16,
+        2 | 3 | 6 => 16,
         _ => 32,
     }
 }
@@ -110,8 +123,9 @@ impl<const CODE: usize> Format for Quantized<CODE> {
     type Word = u32;
     type Layout = ScaleLayout;
     const GROUP: usize = group(CODE);
+    const GROUPS: usize = if CODE == 3 { 2 } else { 1 };
     const GROUP_WORDS: usize = match CODE {
-        6 => 3,
+        3 | 6 => 3,
         5 => 5,
         _ => 1,
     };
@@ -162,11 +176,11 @@ impl<const CODE: usize> Format for Quantized<CODE> {
         let n_words = Self::chunk_words(layout, CHUNK);
         for (words, terms) in words.chunks(n_words).zip(terms.chunks_mut(CHUNK)) {
             let (scales, words) = words.split_at(Self::scale_words(layout, terms.len()));
-            let groups = words.chunks_exact(Self::GROUP_WORDS);
-            for (group, (words, terms)) in groups.zip(terms.chunks_mut(Self::GROUP)).enumerate() {
+            for (group, terms) in terms.chunks_mut(Self::GROUP).enumerate() {
                 let [scale, offset] = layout.unpack(scales, group * Self::GROUP / layout.part);
+                let words = &words[group / Self::GROUPS * Self::GROUP_WORDS..];
                 for (i, term) in terms.iter_mut().enumerate() {
-                    let value = value::<CODE>(words, i);
+                    let value = value::<CODE>(words, group % Self::GROUPS * Self::GROUP + i);
                     let whole = table(CODE).map_or(value, |table| table[usize::from(value)]);
                     *term = f32::from(whole) * scale + offset;
                 }
@@ -204,7 +218,7 @@ impl<const CODE: usize> Quantized<CODE> {
                 .scales
                 .pack(column, chunk, layout.part * layout.parts, scales);
             let groups = words.chunks_exact_mut(Self::GROUP_WORDS);
-            for (words, values) in groups.zip(values.chunks(Self::GROUP)) {
+            for (words, values) in groups.zip(values.chunks(Self::GROUP * Self::GROUPS)) {
                 let mut group = [0; 4 * MAX_QUADS];
                 group[..values.len()].copy_from_slice(values);
                 pack_group::<CODE>(&group, words);
@@ -213,40 +227,40 @@ impl<const CODE: usize> Quantized<CODE> {
     }
 }
 
-/// Packs a group's values. [`value`] reverses it.
+/// Packs the values of groups that share words. [`value`] reverses it.
 #[inline(always)]
 fn pack_group<const CODE: usize>(values: &[u8; 4 * MAX_QUADS], words: &mut [u32]) {
-    let bits = bits(CODE);
-    if bits == 8 {
-        words[0] = u32::from_le_bytes([values[0], values[1], values[2], values[3]]);
-        return;
+    let (low, in_word) = (low_bits(CODE), 32 / low_bits(CODE));
+    // Each byte of a word has the same bits of every fourth value.
+    let word = |values: &[u8], first: usize, bits: usize| {
+        u32::from_le_bytes(std::array::from_fn(|byte| {
+            let quads = values.as_chunks::<4>().0.iter().enumerate();
+            quads.fold(0, |all, (i, quad)| {
+                all | (quad[byte] >> first & u8::MAX >> (8 - bits)) << (bits * i)
+            })
+        }))
+    };
+    let mut to = words.iter_mut();
+    let of_low = group(CODE) * Quantized::<CODE>::GROUPS / in_word;
+    for (to, values) in to.by_ref().take(of_low).zip(values.chunks_exact(in_word)) {
+        *to = word(values, 0, low);
     }
-    let n_low = group(CODE) / 8;
-    for (word, eight) in words[..n_low].iter_mut().zip(values.as_chunks::<8>().0) {
-        *word = u32::from_le_bytes(std::array::from_fn(|i| eight[i] & 15 | eight[i + 4] << 4));
-    }
-    if bits > 4 {
-        let upper = |byte: usize| {
-            let quads = (0..group(CODE) / 4)
-                .map(|quad| u32::from(values[4 * quad + byte] >> 4) << ((bits - 4) * quad));
-            quads.fold(0, |all, bits| all | bits) as u8
-        };
-        words[n_low] = u32::from_le_bytes(std::array::from_fn(upper));
+    if let Some(to) = to.next() {
+        *to = word(&values[..of_low * in_word], low, bits(CODE) - low);
     }
 }
 
-/// Returns value number `i` in a group's words.
+/// Returns value number `i` in the words of a group, or of groups that share words.
 fn value<const CODE: usize>(words: &[u32], i: usize) -> u8 {
-    let bits = bits(CODE);
-    if bits == 8 {
-        return words[0].to_le_bytes()[i];
+    let (low, in_word) = (low_bits(CODE), 32 / low_bits(CODE));
+    let bits_at = |word: usize, i: usize, bits: usize| {
+        words[word].to_le_bytes()[i % 4] >> (bits * (i / 4)) & u8::MAX >> (8 - bits)
+    };
+    let of_low = bits_at(i / in_word, i % in_word, low);
+    match bits(CODE) - low {
+        0 => of_low,
+        upper => of_low | bits_at(Quantized::<CODE>::GROUP_WORDS - 1, i, upper) << low,
     }
-    let low = words[i / 8].to_le_bytes()[i % 4] >> (i % 8 / 4 * 4) & 15;
-    if bits == 4 {
-        return low;
-    }
-    let upper = words[group(CODE) / 8].to_le_bytes()[i % 4] >> ((bits - 4) * (i / 4));
-    low | (upper & ((1 << (bits - 4)) - 1)) << 4
 }
 
 /// A format whose columns can be packed from quantized values.

@@ -2,7 +2,8 @@
 
 use super::group_scales::CHUNK;
 use super::quantized::{
-    E2M1, MAX_PART, MAX_QUADS, NON_LINEAR, Quantized, bits, group, is_part, least_part, table,
+    E2M1, MAX_PART, MAX_QUADS, NON_LINEAR, Quantized, bits, group, is_part, least_part, low_bits,
+    table,
 };
 use super::{int8::Quantizer, load_scales::ScaleAndOffset};
 use crate::products::{Dots, dots, parts};
@@ -127,16 +128,17 @@ pub unsafe fn left<W: Words, const CODE: usize>(
     ]
 }
 
-/// Loads a group with 4- to 6-bit values and widens them to bytes. Places in a table become its integers.
+/// Loads a group with 2- to 6-bit values and widens them to bytes. Places in a table become its integers.
 ///
 /// # Safety
 /// `from` points to a word vector in [`GROUP_WORDS`](crate::products::Format::GROUP_WORDS) panel rows each, `stride`
-/// words apart.
+/// words apart, and `place` is below [`GROUPS`](crate::products::Format::GROUPS).
 #[inline(always)]
 pub unsafe fn right<W: Words, const CODE: usize>(
     v: W,
     from: *const u32,
     stride: usize,
+    place: usize,
 ) -> [W::Words; MAX_QUADS] {
     // Macros rather than closures, which might not be inlined.
     macro_rules! word {
@@ -145,7 +147,46 @@ pub unsafe fn right<W: Words, const CODE: usize>(
             unsafe { v.load_words(from.add($i * stride)) }
         };
     }
+    // Rotates words, and masks them.
+    macro_rules! turned {
+        ($words:expr, $by:expr, $mask:expr) => {{
+            let turned = match $by % 32 {
+                0 => $words,
+                by => v.rotate_words($words, by),
+            };
+            v.and_words(turned, v.splat_word($mask))
+        }};
+    }
     let zero = v.splat_word(0);
+    if low_bits(CODE) == 2 {
+        let low = word!(place);
+        macro_rules! quad {
+            ($quad:literal) => {
+                turned!(low, 32 - 2 * $quad, 0x0303_0303)
+            };
+        }
+        let [a, b, c, d] = [quad!(0), quad!(1), quad!(2), quad!(3)];
+        if CODE == 2 {
+            return [a, b, c, d, zero, zero, zero, zero];
+        }
+        // The first group's bits are the lower four in each byte.
+        let upper = v.rotate_words(word!(2), if place == 0 { 2 } else { 30 });
+        macro_rules! with {
+            ($low:expr, $quad:literal) => {
+                v.xor_words($low, turned!(upper, 32 - $quad, 0x0404_0404))
+            };
+        }
+        return [
+            with!(a, 0),
+            with!(b, 1),
+            with!(c, 2),
+            with!(d, 3),
+            zero,
+            zero,
+            zero,
+            zero,
+        ];
+    }
     let [a, b] = v.halves_of_bytes(word!(0));
     let [a, b] = match table(CODE) {
         Some(table) => [v.look_up_bytes(a, table), v.look_up_bytes(b, table)],
@@ -155,17 +196,15 @@ pub unsafe fn right<W: Words, const CODE: usize>(
         return [a, b, zero, zero, zero, zero, zero, zero];
     }
     let upper = word!(group(CODE) / 8);
-    let mask = v.splat_word(if CODE == 6 { 0x3030_3030 } else { 0x1010_1010 });
+    let mask = if CODE == 6 { 0x3030_3030 } else { 0x1010_1010 };
     macro_rules! with {
-        ($low:expr, $quad:literal) => {{
-            // Rotates a quad's bits to just above the lower four. The mask removes all other bits.
-            let by = (4 + 32 - (CODE as u32 - 4) * $quad) % 32;
-            let moved = match by {
-                0 => upper,
-                by => v.rotate_words(upper, by),
-            };
-            v.xor_words($low, v.and_words(moved, mask))
-        }};
+        // A quad's bits come to just above the lower four.
+        ($low:expr, $quad:literal) => {
+            v.xor_words(
+                $low,
+                turned!(upper, 4 + 32 - (CODE as u32 - 4) * $quad, mask),
+            )
+        };
     }
     let [c, d] = v.halves_of_bytes(word!(1));
     let [a, b, c, d] = [with!(a, 0), with!(b, 1), with!(c, 2), with!(d, 3)];
@@ -211,7 +250,7 @@ macro_rules! quantized_dots {
         rows $rows:expr;
         bytes $bytes:literal;
         left($row:ident, $group:ident) -> $Left:ty $left:block
-        right($from:ident, $stride:ident) -> $Right:ty $right:block
+        right($from:ident, $stride:ident, $place:ident) -> $Right:ty $right:block
         dot($a:ident, $b:ident, $sum:ident) $dot:block
     ) => {
         impl<$($generics)*> Dots<Quantized<$code>> for $level {
@@ -233,7 +272,7 @@ macro_rules! quantized_dots {
                 fn dot($self, $a: Self::Left, $b: Self::Right, $sum: Self::Sum) -> Self::Sum $dot
                 fn joined($self, a: Self::Sum, b: Self::Sum) -> Option<Self::Sum> { Some($vectors.add_words(a, b)) }
                 unsafe fn left($self, $row: *const u32, $group: usize) -> Self::Left $left
-                unsafe fn right($self, $from: *const u32) -> Self::Right {
+                unsafe fn right($self, $from: *const u32, $place: usize) -> Self::Right {
                     let $stride = <Self as Dots<Quantized<$code>>>::PANEL;
                     $right
                 }
@@ -285,8 +324,8 @@ macro_rules! short_quantized_dots {
             left(row, group) -> [<$V as Words>::Words; 8] {
                 $crate::products::formats::quantized_dots::left::<$V, $code>($vectors, row, group)
             }
-            right(from, stride) -> [<$V as Words>::Words; 8] {
-                $crate::products::formats::quantized_dots::right::<$V, $code>($vectors, from, stride)
+            right(from, stride, place) -> [<$V as Words>::Words; 8] {
+                $crate::products::formats::quantized_dots::right::<$V, $code>($vectors, from, stride, place)
             }
             dot(a, b, $sum) {
                 // A group's quads, two at a time. No loop and no closure: either might not be inlined.
@@ -315,7 +354,7 @@ pub const fn rows(of_four: usize, code: usize) -> usize {
     match (bits(code), of_four) {
         (4, rows) => rows,
         (_, 0..6) => 1,
-        (6, rows) => rows - 2,
+        (2 | 3 | 6, rows) => rows - 2,
         (_, rows) => rows - 6,
     }
 }
@@ -330,7 +369,7 @@ macro_rules! level_quantized_dots {
         })*
     };
 }
-level_quantized_dots!(4 E2M1 5 6);
+level_quantized_dots!(2 3 4 E2M1 5 6);
 
 /// Loads a packed row's words with 16-bit values that hold a group, and broadcasts them: of each four values, the pair
 /// of 0 and 2, and the pair of 1 and 3.
@@ -366,11 +405,11 @@ macro_rules! long_quantized_dots {
             rows V::BYTE_ROWS;
             bytes 2;
             left(row, group) -> [V::Pairs; 4] { left_pairs::<V, $code>(self, row, group) }
-            right(from, stride) -> [V::Pairs; 4] {
+            right(from, stride, place) -> [V::Pairs; 4] {
                 let [a, b] = match $code {
                     8 => [self.load_words(from), self.splat_word(0)],
                     _ => {
-                        let [a, b, ..] = right::<V, $code>(self, from, stride);
+                        let [a, b, ..] = right::<V, $code>(self, from, stride, place);
                         [a, b]
                     }
                 };

@@ -295,6 +295,8 @@ fn quantized_weights_take_the_documented_memory() {
         ((4, 32), GroupScales::Microscaled, 4.25),  // MXFP4
         ((4, 32), zero(F16, NON_LINEAR_ZERO), 4.5), // IQ4_NL
         ((4, 32), short(NON_LINEAR_ZERO), 4.25),    // IQ4_XS
+        ((3, 16), short(4), 3.5),                   // Q3_K: 3.4375
+        ((2, 16), GroupScales::Nibbles, 2.625),     // Q2_K
         ((5, 32), zero(F16, 16), 5.5),              // Q5_0
         ((5, 32), GroupScales::TwoLevels, 5.5),     // Q5_K
         ((6, 16), GroupScales::Signed, 6.625),      // Q6_K: 6.5625

@@ -39,6 +39,8 @@ pub(super) fn formats() -> Vec<QuantizedFormat> {
     let scales = ScaleType::F16;
     add((4, 32), GroupScales::Zero { scales, zero });
     add((4, 32), GroupScales::Short { zero });
+    add((3, 16), GroupScales::Short { zero: 4 });
+    add((2, 16), GroupScales::Nibbles);
     add((5, 32), GroupScales::TwoLevels);
     add((6, 16), GroupScales::Signed);
     formats
@@ -93,9 +95,10 @@ impl Weight {
             coded.shared = of_d.into_iter().zip(of_m).map(|(d, m)| [d, m]).collect();
         };
         match format.scales {
-            GroupScales::TwoLevels | GroupScales::Signed | GroupScales::Short { .. } => {
-                add_shared()
-            }
+            GroupScales::TwoLevels
+            | GroupScales::Nibbles
+            | GroupScales::Signed
+            | GroupScales::Short { .. } => add_shared(),
             _ => {}
         }
         (coded.scales, coded.offsets) = match format.scales {
@@ -107,6 +110,7 @@ impl Weight {
             }
             GroupScales::Minima(number) => (held(number, n, seed + 1), held(number, n, seed + 2)),
             GroupScales::TwoLevels => (whole(n, 0, 63, seed + 1), whole(n, 0, 63, seed + 2)),
+            GroupScales::Nibbles => (whole(n, 0, 15, seed + 1), whole(n, 0, 15, seed + 2)),
             GroupScales::Signed => (whole(n, -128, 127, seed + 1), vec![]),
             GroupScales::Short { .. } => (whole(n, -32, 31, seed + 1), vec![]),
             GroupScales::Microscaled => {
@@ -136,7 +140,7 @@ impl Weight {
                     [scale.into(), coded.offsets[i].into()],
                     [scale, coded.offsets[i]],
                 ),
-                GroupScales::TwoLevels => {
+                GroupScales::TwoLevels | GroupScales::Nibbles => {
                     let ([d, m], min) = (shared(), coded.offsets[i]);
                     let exact = [
                         f64::from(d) * f64::from(scale),
