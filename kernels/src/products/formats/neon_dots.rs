@@ -196,7 +196,7 @@ dots_of_bytes! {
 
 /// Dot products for 4- to 6-bit weights, whose values fit in a signed byte.
 macro_rules! neon_quantized_dots {
-    ($($level:ty: $($code:tt)*;)*) => {
+    ($($level:ty: [$($code:tt)*])*) => {
         $($(short_quantized_dots! {
             impl[] for $level, $code;
             (self) -> Neon { self.neon() }
@@ -215,7 +215,7 @@ macro_rules! neon_quantized_dots {
     };
 }
 
-neon_quantized_dots! { NeonDotprod: 2 3 4 E2M1 5 6; NeonBf16: 2 3 4 E2M1 5 6; }
+neon_quantized_dots! { NeonDotprod: [2 3 4 E2M1 5 6] NeonBf16: [2 3 4 E2M1 5 6] }
 
 impl Matrices<i8> for NeonBf16 {
     const SCALE_WORDS: usize = int8::QUAD_SCALE_WORDS;
