@@ -155,6 +155,13 @@ fn a_missing_key_has_the_default_of_llama_cpp() {
         return;
     }
     let without = |name: &str, key: &str| of_bytes(without_key(bytes(name), key));
+    let said = without("mpt", "mpt.attention.max_alibi_bias")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.contains("\"mpt.attention.max_alibi_bias\": missing, expected 8.0"),
+        "{said}"
+    );
     let said = without("deepseek2", "deepseek2.expert_gating_func")
         .unwrap_err()
         .to_string();
