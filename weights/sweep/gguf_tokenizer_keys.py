@@ -13,7 +13,7 @@ import argparse
 import collections
 import ctypes
 import json
-import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -37,6 +37,8 @@ FLAGS = ["add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", 
 SAMPLING = {"temp": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.2, "penalty_repeat": 1.5}
 OTHER_SAMPLING = {"xtc_probability": 0.5, "xtc_threshold": 0.2, "penalty_last_n": 8, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.2, "sequence": "kpmt"}
 
+# Of 32 bits with a sign, as llama.cpp reads them.
+SIGNED = struct.pack("<IIQii", 9, 5, 2, 9, 11)
 # llama.cpp ends at token 11, a punctuation mark, where a file of GPT-2's kind names no end.
 # Unigram falls back to bytes where there are tokens for these, as the model does.
 # A space at a text's beginning is the mark of its first word, as in tokenizer.json. WordPiece finds its special tokens by their texts.
@@ -63,7 +65,7 @@ def changes(reader: gguf.GGUFReader) -> list[tuple[str, object]]:
         if t + name in own:
             found += [(t + name, [float(x) for x in own[t + name][::-1]] if name == "scores" else own[t + name][::-1]), (t + name, None)]
     found += [(t + "precompiled_charsmap", value) for value in ([1, 2, 3], None)]
-    found += [(t + "token_type_count", 3), (t + "suppress_tokens", [9, 11]), (t + "tokens", own[t + "tokens"][::-1])]
+    found += [(t + "token_type_count", 3), (t + "suppress_tokens", SIGNED), (t + "tokens", own[t + "tokens"][::-1])]
     found += [("tokenizer.huggingface.json", "{}"), ("tokenizer.rwkv.world", "x"), ("tokenizer.chat_template", "A{{ messages[0].content }}"), ("tokenizer.chat_templates", ["other"]), ("tokenizer.chat_template.other", "B{{ messages[0].content }}")]
     found += [("general.name", value) for value in ("Phi-3 mini", "phi3", "other")]
     found += [("general.alignment", value) for value in (32, 8, 3, 0)] + [("general.file_type", 7), ("general.quantization_version", 1)]
@@ -215,7 +217,7 @@ def main() -> None:
                     verdict = "read" if is_changed else "changes nothing"
                     if prompts is not None and prompts != judge[2]:
                         differ.append(f"prompts {prompts}, llama.cpp's {judge[2]}")
-                    is_changed |= prompts is not None and any(prompts)
+                    verdict = "read" if is_changed or prompts and any(prompts) else verdict
                     if differ and (key, value) in BY_CHOICE:
                         verdict = "as the model, and not as llama.cpp"
                     elif differ:
