@@ -40,7 +40,7 @@ LATENT = {"attention.layer_norm_rms_epsilon": 1e-6}
 # A gpt-oss file does not say that YaRN's limits are not rounded.
 # llama.cpp divides by one less for the deviation in 10 sparse layers of Gemma 3n, whatever the file says.
 SPARSE = [1.6448536 * (48 / 47) ** 0.5] * 10 + [float("-inf")] * 2
-STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "minicpm3": LATENT, "qwen2vl": {"attention.layer_norm_rms_epsilon": 1e-6}, "gpt-oss": dict.fromkeys(f"rope.scaling.{key}" for key in ("type", "factor", "yarn_beta_fast", "yarn_beta_slow"))}
+STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "minicpm3": LATENT, "qwen2vl": LATENT, "gpt-oss": dict.fromkeys(f"rope.scaling.{key}" for key in ("type", "factor", "yarn_beta_fast", "yarn_beta_slow"))}
 # The words after the first three.
 LETTERS = [chr(first + i) for first in (97, 65, 0x391, 0x430) for i in range(17)]
 
