@@ -26,8 +26,8 @@ impl fmt::Display for PlainMessage<'_> {
                 match cause.kind() == io::ErrorKind::NotFound && is_like_a_repository(path) {
                     true => write!(
                         f,
-                        "; `--hub {0}` or `Checkpoint::from_hub` (feature hub) downloads a model of the Hugging Face \
-                         Hub, as does `hf download {0} --local-dir DIR`",
+                        "; `Checkpoint::from_hub` downloads a model of the Hugging Face Hub (feature hub), as does `hf \
+                         download {0} --local-dir DIR`",
                         path.display()
                     ),
                     false => Ok(()),

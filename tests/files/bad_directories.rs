@@ -19,10 +19,10 @@ fn a_path_that_does_not_exist_is_named() {
         let error = TensorFiles::open(&path).unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{error:?}");
         assert_says(&error, &[name, "cannot open"]);
-        assert!(!error.to_string().contains("--hub"), "{error}");
+        assert!(!error.to_string().contains("from_hub"), "{error}");
     }
     let error = TensorFiles::open("sentence-transformers/all-MiniLM-L6-v2").unwrap_err();
-    let cure = "`--hub sentence-transformers/all-MiniLM-L6-v2` or `Checkpoint::from_hub`";
+    let cure = "`Checkpoint::from_hub` downloads a model";
     assert_says(&error, &["cannot open", cure]);
     // `main() -> Result<()>` shows the message too.
     assert_eq!(format!("{error:?}"), error.to_string());

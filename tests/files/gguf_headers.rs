@@ -76,7 +76,7 @@ fn a_header_that_lies_is_refused_with_what_is_wrong() {
         (key(ARRAY).u32(4).u64(HUGE), "cut short"),
         (key(ARRAY).u32(4).u64(u64::MAX), "cut short"),
         (key(ARRAY).u32(TEXT).u64(HUGE), "cut short"),
-        (key(ARRAY).u32(TEXT).u64(1).u64(HUGE), "cut short"),
+        (key(ARRAY).u32(TEXT).u64(1).u64(HUGE), "string of"),
         (key(ARRAY).u32(ARRAY).u64(1), "array of type 9"),
         (key(77), "unknown type 77"),
         (

@@ -25,6 +25,10 @@ const IN_PLACE: &[(&str, &str)] = &[
         "`--adapter DIR`",
     ),
     ("`CheckpointOptions::adapter`", "`--adapter DIR`"),
+    (
+        "`Checkpoint::from_hub` downloads a model of the Hugging Face Hub (feature hub)",
+        "`--hub` downloads a model of the Hugging Face Hub",
+    ),
     ("`Hub::revision`", "`--revision`"),
     (", which `Hub::file` fetches", ""),
     (

@@ -17,7 +17,7 @@ pub(super) struct Schemes {
     pub group_sizes: Vec<usize>,
     /// Rows and columns of a block with one scale.
     pub blocks: Vec<(usize, usize)>,
-    /// Whether a tensor may name the columns' groups. Only compressed-tensors has such tensors.
+    /// Set if a tensor may name the columns' groups. Only compressed-tensors has such tensors.
     pub orders_columns: bool,
 }
 

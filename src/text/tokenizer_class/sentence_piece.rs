@@ -27,9 +27,9 @@ pub(super) struct SentencePiece {
     pub unknown: usize,
     /// Names of the three special pieces, `None` for one that the model does not use: unknown, first and last.
     pub named: [Option<String>; 3],
-    /// Whether the model is a Unigram model, and not BPE.
+    /// Set for a Unigram model, unset for BPE.
     pub is_unigram: bool,
-    /// Whether an unknown character becomes its bytes.
+    /// Set if an unknown character becomes its bytes.
     pub byte_fallback: bool,
 }
 
