@@ -50,6 +50,7 @@ mod unfinished;
 pub mod write;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
@@ -273,7 +274,6 @@ impl CheckpointOptions {
 /// println!("{}", block.forward(&x)?);
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Checkpoint {
     files: TensorFiles,
     family: Family,
@@ -293,6 +293,15 @@ pub struct Checkpoint {
     json: Option<ConfigJson>,
     /// Adapters that are merged into the weights.
     adapters: Vec<AppliedAdapter>,
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoint")
+            .field("path", &self.files.path())
+            .field("family", &self.family.name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Checkpoint {
