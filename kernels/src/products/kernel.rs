@@ -12,7 +12,8 @@ use super::tiles::TileKernel;
 use super::{
     ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format, InPlaceTile,
     PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
-    formats::quantized::{E2M1, NON_LINEAR, Quantized},
+    formats::group_scales::{E2M1, NON_LINEAR},
+    formats::quantized::Quantized,
     pack_panel::transposed_columns,
 };
 use crate::vectors::{Instructions, Isa};

@@ -12,8 +12,8 @@ use super::{
     PackedMatrix, PackedRows, PackedTarget, Product, QuantizedFormat, QuantizedWeightRows,
     RowBlocks, To, WithKernel,
     formats::{
-        group_scales::{GroupScales, ScaleLayout},
-        quantized::{E2M1, NON_LINEAR, Quantized},
+        group_scales::{E2M1, GroupScales, NON_LINEAR, ScaleLayout},
+        quantized::Quantized,
     },
 };
 use crate::memory::{Aligned, LargePages, lend};

@@ -4,7 +4,8 @@ use std::{arch::x86_64::*, mem::transmute};
 
 use half::bf16;
 
-use super::quantized::{E2M1, NON_LINEAR, Quantized};
+use super::group_scales::{E2M1, NON_LINEAR};
+use super::quantized::Quantized;
 use super::quantized_dots::{self, quantized_dots, short_quantized_dots};
 use crate::products::formats::{bf16 as pairs, int8};
 use crate::products::{Dots, dots};

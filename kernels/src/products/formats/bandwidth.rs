@@ -6,10 +6,10 @@ use std::{hint::black_box, time::Instant};
 use half::{bf16, f16};
 
 use super::group_scales::{
-    GroupScales, NON_LINEAR_ZERO,
+    E2M1, GroupScales, NON_LINEAR, NON_LINEAR_ZERO,
     ScaleType::{self, F16, F32},
 };
-use super::quantized::{E2M1, NON_LINEAR, Quantized};
+use super::quantized::Quantized;
 use crate::memory::{Aligned, LargePages};
 use crate::products::{
     Columns, Epilogue, Halves, PackedMatrix, QuantizedFormat, View, WithKernel,

@@ -25,11 +25,16 @@
 
 use half::{bf16, f16};
 
-use super::quantized::{E2M1, NON_LINEAR};
 use crate::products::parts;
 
 /// Values along `k` in a chunk.
 pub const CHUNK: usize = 256;
+
+/// The code of 4-bit E2M1 floats.
+pub const E2M1: usize = 100;
+
+/// The code of 4-bit places in the table of IQ4_NL and IQ4_XS.
+pub const NON_LINEAR: usize = 101;
 
 /// How a quantized weight's scales and offsets are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +174,7 @@ impl ScaleLayout {
 }
 
 impl GroupScales {
-    /// Returns whether quantized values with this [code](super::quantized::Quantized) can have these scales.
+    /// Returns whether quantized values with this code, bits or [`E2M1`] or [`NON_LINEAR`], can have these scales.
     #[inline(always)]
     pub const fn support(self, code: usize) -> bool {
         match self {

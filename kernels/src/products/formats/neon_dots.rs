@@ -11,8 +11,9 @@ use std::arch::{aarch64::*, asm};
 
 use half::bf16;
 
+use super::group_scales::E2M1;
 use super::neon_matrices::{Matrices, add_groups};
-use super::quantized::{E2M1, Quantized};
+use super::quantized::Quantized;
 use super::quantized_dots::short_quantized_dots;
 use crate::products::formats::{bf16 as pairs, int8};
 use crate::products::{Dots, WIDTH, dots};

@@ -34,7 +34,7 @@
 //! row, widened:            the same                words: i16 values 0, 2  i16 values 1, 3  ..
 //! ```
 
-use super::group_scales::{CHUNK, ColumnScales, ScaleLayout};
+use super::group_scales::{CHUNK, ColumnScales, E2M1, NON_LINEAR, ScaleLayout};
 use super::int4_search;
 use crate::products::{Format, parts};
 
@@ -43,12 +43,6 @@ use crate::products::{Format, parts};
 /// quarter.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantized<const CODE: usize>;
-
-/// The code of 4-bit E2M1 floats.
-pub const E2M1: usize = 100;
-
-/// The code of 4-bit places in the table of IQ4_NL and IQ4_XS.
-pub const NON_LINEAR: usize = 101;
 
 /// Returns the bits in which a value is stored.
 pub(super) const fn bits(code: usize) -> usize {

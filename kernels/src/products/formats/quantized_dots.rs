@@ -1,9 +1,8 @@
 //! Dot products for [`Quantized`]: rows are packed, quantized values widened in registers, and sums converted to floats.
 
-use super::group_scales::CHUNK;
+use super::group_scales::{CHUNK, E2M1, NON_LINEAR};
 use super::quantized::{
-    E2M1, MAX_PART, MAX_QUADS, NON_LINEAR, Quantized, bits, group, is_part, least_part, low_bits,
-    table,
+    MAX_PART, MAX_QUADS, Quantized, bits, group, is_part, least_part, low_bits, table,
 };
 use super::{int8::Quantizer, load_scales::ScaleAndOffset};
 use crate::products::{Dots, dots, parts};
