@@ -471,7 +471,7 @@ fn a_model_without_a_head_for_tokens_is_refused() {
     let model = checkpoint.packed_model(Precision::F32).unwrap();
     let refused = message(Generator::new(&model, GenerationOptions::default()));
     assert!(
-        refused.contains("no head") && refused.contains("ForCausalLM"),
+        refused.contains("no language modeling head") && refused.contains("ForCausalLM"),
         "{refused}"
     );
 }
