@@ -105,7 +105,23 @@ impl Plan {
     /// role's index.
     pub(super) fn unite_tied(&mut self) {
         let Self { sources, tied, .. } = self;
-        let of_ends = sources.split_off(self.n_of_blocks);
+        let mut of_ends = sources.split_off(self.n_of_blocks);
+        // A pooler may read the stack's final norm too (BLIP's images).
+        of_ends.retain(|source| {
+            let is_same = |first: &&StoredParameter| {
+                !first.role.starts_with("blocks.")
+                    && first.features.is_none()
+                    && first.item.is_none()
+                    && (&first.name, &first.shape) == (&source.name, &source.shape)
+            };
+            match sources.iter().find(is_same) {
+                Some(first) => {
+                    tied.insert(source.role.clone(), first.role.clone());
+                    false
+                }
+                None => true,
+            }
+        });
         sources.extend(unite(of_ends, tied));
         let places = sources.iter().enumerate();
         self.places = places.map(|(i, s)| (s.role.clone(), i)).collect();

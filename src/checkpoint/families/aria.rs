@@ -9,14 +9,14 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     decoder("aria_text", config)
         .block_rules([Rule::linear("feed_forward.router", &["mlp.router"])])
-        .block_rules(experts_in_out("mlp.experts"))
         .block_rules(aria_experts())
+        .block_rules(experts_in_out("mlp.experts"))
         .block_rules(shared_rules("mlp.shared_experts"))
         .default_of("intermediate_size", 4096)
         .default_of("pad_token_id", 2)
 }
 
-/// Aria's names for its experts in older files.
+/// Aria's names for its experts on disk.
 fn aria_experts() -> impl Iterator<Item = Rule> {
     let renamed = |rule: Rule| {
         let old = |name: &String| {

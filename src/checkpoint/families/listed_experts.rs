@@ -27,7 +27,7 @@ pub(super) fn families() -> Vec<Family> {
         .default_of("rope_theta", 11_158_840.0);
     let ax = corrected("axk1", axk1).block_rules([Rule::norm(
         "feed_forward_output_norm",
-        &["mlp.post_mlp_layernorm", "post_mlp_layernorm"],
+        &["post_mlp_layernorm", "mlp.post_mlp_layernorm"],
     )]);
     vec![ocr, mellum, hunyuan, ax]
 }

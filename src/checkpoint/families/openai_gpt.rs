@@ -13,7 +13,7 @@ pub(super) fn family() -> Family {
     .named("openai-gpt")
     .read_by(config)
     .initialization(initializer_range::normal)
-    .end_rules([
+    .replace_end_rules([
         Rule::linear("embeddings.word", &["tokens_embed"]),
         Rule::linear("embeddings.position", &["positions_embed"]),
     ])
