@@ -174,7 +174,7 @@ impl ScaleLayout {
 }
 
 impl GroupScales {
-    /// Returns whether quantized values with this code, bits or the codes of E2M1 or of IQ4, can have these scales.
+    /// Returns whether quantized values with this code (their bits, `E2M1` or `NON_LINEAR`) can have these scales.
     #[inline(always)]
     pub const fn support(self, code: usize) -> bool {
         match self {
