@@ -204,13 +204,16 @@ macro_rules! neon_quantized_dots {
             // Leaves registers for eight vectors with widened values.
             rows Neon::WIDENED_ROWS;
             dot(left, right, sum) {
-                std::array::from_fn(|i| {
-                    // SAFETY: the token proves the instruction.
-                    unsafe {
-                        let sum = accumulate!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum[i], right[0][i], left[0][i]);
-                        accumulate!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum, right[1][i], left[1][i])
-                    }
-                })
+                // No closure: where it is not inlined, its instructions are not enabled.
+                // SAFETY: the token proves the instruction.
+                unsafe {
+                    let first = accumulate!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum[0], right[0][0], left[0][0]);
+                    let last = accumulate!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum[1], right[0][1], left[0][1]);
+                    [
+                        accumulate!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", first, right[1][0], left[1][0]),
+                        accumulate!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", last, right[1][1], left[1][1]),
+                    ]
+                }
             }
         })*)*
     };
