@@ -144,7 +144,9 @@ fn turns_have_the_bits_of_generations_that_start_anew() {
         }
     }
     println!("{kept} kept a prefix, {renewed:?} start anew");
-    assert!(kept > 8 * renewed.len(), "{kept}, {renewed:?}");
+    if is_present("families/llama") {
+        assert!(kept > 8 * renewed.len(), "{kept}, {renewed:?}");
+    }
 }
 
 #[test]
