@@ -112,7 +112,7 @@ def generics_text(generics: dict) -> str:
 
 class Lister:
     def __init__(self, crate: dict):
-        self.index, self.paths = crate["index"], crate["paths"]
+        self.index = crate["index"]
         self.lines, self.counts, self.seen = [], Counter(), set()
 
     def line(self, depth: int, text: str):
@@ -139,9 +139,7 @@ class Lister:
                 self.line(depth, f"{name}: {type_text(inner)}")
             case "variant":
                 self.variant(name, inner["kind"], depth)
-            case "constant":
-                self.line(depth, f"const {name}: {type_text(inner['type'])}")
-            case "assoc_const":
+            case "constant" | "assoc_const":
                 self.line(depth, f"const {name}: {type_text(inner['type'])}")
             case "assoc_type":
                 self.line(depth, f"type {name}")

@@ -121,6 +121,11 @@ impl ConfigJson {
         changed
     }
 
+    /// Returns a copy in which `key` has the given value, whatever it has in the file.
+    pub fn with(&self, key: &str, value: impl Into<Value>) -> Self {
+        self.without(key).with_default(key, value)
+    }
+
     /// Returns a copy without `key`, for a key that is read elsewhere.
     pub fn without(&self, key: &str) -> Self {
         let mut changed = self.clone();

@@ -109,8 +109,7 @@ impl Plan {
         // A pooler may read the stack's final norm too (BLIP's images).
         of_ends.retain(|source| {
             let is_same = |first: &&StoredParameter| {
-                !first.role.starts_with("blocks.")
-                    && first.features.is_none()
+                first.features.is_none()
                     && first.item.is_none()
                     && (&first.name, &first.shape) == (&source.name, &source.shape)
             };

@@ -170,11 +170,8 @@ impl Decoder for CausalDecoder {
         let pairs = self.tokens.iter().zip(sequence);
         let shared = pairs.take_while(|(known, token)| known == token).count();
         let shared = shared.min(sequence.len().saturating_sub(1));
-        let has_one_rotation = |longest| self.tokens.len().max(sequence.len()) <= longest;
-        let is_valid = match rotation_changes_after(self.model.config()) {
-            Some(longest) => has_one_rotation(longest),
-            None => true,
-        };
+        let longest = self.tokens.len().max(sequence.len());
+        let is_valid = rotation_changes_after(self.model.config()).is_none_or(|n| longest <= n);
         if shared > 0 && is_valid && self.cache.truncate(shared).is_ok() {
             self.tokens.truncate(shared);
             return Ok(shared);

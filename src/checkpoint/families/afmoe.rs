@@ -4,7 +4,6 @@
 //! transformers' `AfmoeDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/afmoe/modeling_afmoe.py>
 
-use super::glm::sandwich;
 use super::llama::{bias, block, uniform};
 use super::prelude::*;
 use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
@@ -38,7 +37,7 @@ pub(super) fn family() -> Family {
 }
 
 fn afmoe(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = sandwich(block(json, bias(json)?)?);
+    let mut block = sandwich_block(block(json, bias(json)?)?);
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     block.attention.output_gate = Some(Activation::Sigmoid);
     let stack = uniform(json, block)?;

@@ -16,17 +16,13 @@ pub(super) fn families() -> Vec<Family> {
             // The class for language models is the only one that masks.
             let classes = json.texts(&["architectures"])?.unwrap_or_default();
             let is_decoder = classes.iter().any(|class| class.ends_with("LMHeadModel"));
-            bert::config(
-                &json
-                    .without("is_decoder")
-                    .with_default("is_decoder", is_decoder),
-            )
+            bert::config(&json.with("is_decoder", is_decoder))
         })
         .embeddings(untyped)
         .default_of("hidden_dropout_prob", 0.0)
         .ignored(&["*.crossattention.*"]);
     let git = encoder(bert::encoder("git", "git."))
-        .read_by(|json| bert::config(&json.without("is_decoder").with_default("is_decoder", true)))
+        .read_by(|json| bert::config(&json.with("is_decoder", true)))
         .embeddings(untyped)
         .end_rules([Rule::linear("causal_lm.output", &["output"])])
         .default_of("tie_word_embeddings", false)
@@ -51,7 +47,7 @@ pub(super) fn families() -> Vec<Family> {
             ..text("splinter").prefixes(&["splinter.", ""])
         },
         encoder(roberta::family("clap_text_model", "text_model.")),
-        alone(roberta::family("bridgetower_text_model", "text_model.")),
+        roberta::family("bridgetower_text_model", "text_model.").without_heads(),
         blip,
         git,
         ibert,
@@ -59,16 +55,10 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
-pub(super) fn alone(table: Family) -> Family {
-    Family {
-        heads: vec![],
-        ..table
-    }
-}
-
 /// Returns the table of a class that is always an encoder.
 pub(super) fn encoder(table: Family) -> Family {
-    alone(table)
+    table
+        .without_heads()
         .read_by(|json| bert::config(&json.without("is_decoder").without("add_cross_attention")))
 }
 
@@ -90,8 +80,7 @@ fn luke() -> Family {
         )])
         .head(HeadTask::MaskedLm, |json, stack| {
             // Only the entities' output layer is tied.
-            let json = json.without("tie_word_embeddings");
-            word_by_gelu(&json.with_default("tie_word_embeddings", false), stack)
+            word_by_gelu(&json.with("tie_word_embeddings", false), stack)
         })
         .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, classifier_dropout(json)?)

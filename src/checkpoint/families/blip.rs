@@ -11,21 +11,16 @@ pub(super) fn families() -> Vec<Family> {
     let token = |role: &str, name: &str, n: usize| Rule::with_leading_ones(role, &[name], n);
     let tower = |name: &str, image: usize, patch: usize| {
         let [_, vision] = towers(name, end_of_text);
-        let mut table = Family {
-            heads: vec![],
-            ..vision.named(name)
-        };
-        let replaced = ["embeddings.position", "embeddings.class_token"];
-        let rules = &mut table.end_rules;
-        rules.retain(|rule| !replaced.contains(&rule.role.as_str()));
-        table
+        vision
+            .named(name)
+            .without_heads()
             .read_by(|json| VISION.config(json))
             .block_rules(Rule::fused_attention(
                 &["self_attn.qkv"],
                 FusedLayout::Blocks,
             ))
             .replace_block_rules([Rule::linear("attention.output", &["self_attn.projection"])])
-            .end_rules([
+            .replace_end_rules([
                 token("embeddings.class_token", "embeddings.class_embedding", 2),
                 token("embeddings.position", "embeddings.position_embedding", 1),
             ])

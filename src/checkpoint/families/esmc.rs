@@ -52,19 +52,16 @@ fn ultrabert(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn esmc_table() -> Family {
-    let esmc = decoder("esmc", esmc)
+    decoder("esmc", esmc)
+        .without_heads()
         .prefixes(&["esmc.", ""])
         .end_rules(word_rules([
             "lm_head.dense",
             "lm_head.layer_norm",
             "lm_head",
         ]))
-        .end_rules(first_token_rules());
-    let esmc = Family {
-        heads: vec![],
-        ..esmc
-    };
-    esmc.embeddings(|json, stack| Ok(words(json, stack)?.into()))
+        .end_rules(first_token_rules())
+        .embeddings(|json, stack| Ok(words(json, stack)?.into()))
         .head(HeadTask::MaskedLm, |json, stack| {
             let d_model = stack.blocks[0].d_model();
             let transform = TransformConfig::new(d_model, Activation::Gelu);

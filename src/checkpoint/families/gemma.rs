@@ -75,9 +75,7 @@ fn vaultgemma(json: &ConfigJson) -> Result<StackConfig> {
 
 fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 4);
-    let mut block = gemma_block(json)?;
-    block.attention_placement = NormPlacement::Sandwich;
-    block.feed_forward_placement = NormPlacement::Sandwich;
+    let mut block = sandwich_block(gemma_block(json)?);
     block.attention.scale = json.number(&["query_pre_attn_scalar"], 256.0)?.powf(-0.5);
     block.attention.soft_cap = soft_cap;
     let window = json.switchable_size("sliding_window", 4096)?;

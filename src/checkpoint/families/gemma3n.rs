@@ -51,12 +51,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         _ => None,
     };
     let one_width = match &widths {
-        Some(_) => &json.without(key).with_default(key, 1),
+        Some(_) => &json.with(key, 1),
         None => json,
     };
-    let mut usual = block(&one_width.without("rope_parameters"), bias(json)?)?;
-    usual.attention_placement = NormPlacement::Sandwich;
-    usual.feed_forward_placement = NormPlacement::Sandwich;
+    let mut usual = sandwich_block(block(&one_width.without("rope_parameters"), bias(json)?)?);
     usual.feed_forward.activation =
         json.activation(&["hidden_activation"], Activation::GeluTanh)?;
     usual.attention.scale = 1.0;

@@ -49,9 +49,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_default("head_dim", 256);
     json.only("enable_moe_block", &[json!(false)])?;
     json.only("use_bidirectional_attention", &[json!("vision")])?; // applies to image tokens only
-    let mut usual = block(&json.without("rope_parameters"), bias(json)?)?;
-    usual.attention_placement = NormPlacement::Sandwich;
-    usual.feed_forward_placement = NormPlacement::Sandwich;
+    let mut usual = sandwich_block(block(&json.without("rope_parameters"), bias(json)?)?);
     usual.feed_forward.activation =
         json.activation(&["hidden_activation"], Activation::GeluTanh)?;
     usual.attention.scale = 1.0;

@@ -39,20 +39,13 @@ fn glm_config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn glm4_config(json: &ConfigJson) -> Result<StackConfig> {
-    uniform(json, sandwich(glm_block(json)?))
+    uniform(json, sandwich_block(glm_block(json)?))
 }
 
 fn glm_block(json: &ConfigJson) -> Result<BlockConfig> {
     let block = block(json, bias_of_inputs(json)?)?;
     let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
     Ok(interleaved(block, rotary))
-}
-
-/// Returns the block with norms before and after each sublayer.
-pub(super) fn sandwich(mut block: BlockConfig) -> BlockConfig {
-    block.attention_placement = NormPlacement::Sandwich;
-    block.feed_forward_placement = NormPlacement::Sandwich;
-    block
 }
 
 fn helium_config(json: &ConfigJson) -> Result<StackConfig> {

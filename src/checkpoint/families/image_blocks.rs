@@ -73,8 +73,7 @@ fn mgp_str() -> Family {
         .read_by(|json| {
             let d_model = json.size(&["hidden_size"])?;
             let d_ff = (d_model as f64 * json.number(&["mlp_ratio"], 4.0)?) as usize;
-            let json = &json.without("intermediate_size").without("hidden_act");
-            let json = &json.with_default("intermediate_size", d_ff);
+            let json = &json.with("intermediate_size", d_ff).without("hidden_act");
             let stack = vit::config(&json.without("head_dim"))?;
             let rate = json.number(&["drop_path_rate"], 0.0)?;
             Ok(StackConfig {

@@ -10,6 +10,13 @@ pub(super) use crate::{
     error::Result,
 };
 
+/// Returns the block with norms before and after each sublayer.
+pub(super) fn sandwich_block(mut block: BlockConfig) -> BlockConfig {
+    block.attention_placement = NormPlacement::Sandwich;
+    block.feed_forward_placement = NormPlacement::Sandwich;
+    block
+}
+
 /// Rules for an attention's projections, which have these names under `stem`.
 pub(super) fn projections(role: &str, stem: &str, names: [&str; 4]) -> Vec<Rule> {
     let parts = ["query", "key", "value", "output"].into_iter().zip(names);
@@ -22,6 +29,13 @@ impl Family {
     pub(super) fn without_ends(self) -> Self {
         Self {
             end_rules: vec![],
+            ..self.without_heads()
+        }
+    }
+
+    /// Returns the table without heads.
+    pub(super) fn without_heads(self) -> Self {
+        Self {
             heads: vec![],
             ..self
         }

@@ -49,9 +49,8 @@ fn qwen3_vl_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json
         .with_default("num_key_value_heads", 16)
         .with_default("rope_theta", 5e5)
-        .without("norm_topk_prob")
         .without("use_sliding_window")
-        .with_default("norm_topk_prob", true);
+        .with("norm_topk_prob", true);
     by_axes(json, qwen3_moe(json)?, AxesOrder::Interleaved, [24, 20, 20])
 }
 

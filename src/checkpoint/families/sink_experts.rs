@@ -30,9 +30,9 @@ pub(super) fn families() -> Vec<Family> {
             .stacked()
             .part(of)
     };
-    let mut filter = gpt_oss::family().named("openai_privacy_filter");
-    filter.heads = vec![];
-    let filter = filter
+    let filter = gpt_oss::family()
+        .named("openai_privacy_filter")
+        .without_heads()
         .read_by(privacy_filter)
         .replace_block_rules([
             expert("gate", half(GateHalf::First)),
@@ -53,10 +53,7 @@ pub(super) fn families() -> Vec<Family> {
 fn flint(json: &ConfigJson) -> Result<StackConfig> {
     let json = &match json.numbers(&["mlp_only_layers"])? {
         Some(_) => json.clone(),
-        None => {
-            let unset = json.without("mlp_only_layers");
-            unset.with_default("mlp_only_layers", json!([0, 1]))
-        }
+        None => json.with("mlp_only_layers", json!([0, 1])),
     };
     let mut block = block(json, bias(json)?)?;
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));

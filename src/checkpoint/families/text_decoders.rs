@@ -12,11 +12,8 @@ use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     // The class for language models drops image tokens.
-    let chameleon = Family {
-        heads: vec![],
-        ..decoder("chameleon", chameleon)
-    };
-    let chameleon = chameleon
+    let chameleon = decoder("chameleon", chameleon)
+        .without_heads()
         .block_rules([
             Rule::norm("attention.query_norm.{e}", &["self_attn.q_norm"]).stacked(),
             Rule::norm("attention.key_norm.{e}", &["self_attn.k_norm"]).stacked(),
@@ -41,15 +38,15 @@ pub(super) fn families() -> Vec<Family> {
         Ok(stack.into_decoder())
     });
     formulas.prefixes.push(String::new());
-    formulas.heads = vec![];
     let formulas = formulas
+        .without_heads()
         .embeddings(learned_after_two)
         .default_of("pad_token_id", 1)
         .default_of("scale_embedding", true)
         .default_of("max_position_embeddings", 2560);
-    let mut pixels = gpt2::family().named("imagegpt");
-    pixels.heads = vec![];
-    let pixels = pixels
+    let pixels = gpt2::family()
+        .named("imagegpt")
+        .without_heads()
         .read_by(|json| {
             json.only("add_cross_attention", &[json!(false)])?;
             json.only("is_causal", &[json!(true)])?; // it has a mask of its own

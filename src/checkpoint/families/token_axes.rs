@@ -4,7 +4,7 @@
 //! transformers' `Glm4vTextDecoderLayer`, `PaddleOCRDecoderLayer` and `Cosmos3EdgeTextDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4v/modeling_glm4v.py>
 
-use super::glm::{glm4_rules, interleaved, sandwich};
+use super::glm::{glm4_rules, interleaved};
 use super::llama::{block, decoder, uniform};
 use super::mixtral::stacked_experts;
 use super::prelude::*;
@@ -82,12 +82,12 @@ fn glm_ocr(json: &ConfigJson) -> Result<StackConfig> {
 /// Adds norms around each sublayer and interleaved rotary embeddings.
 fn turning(json: &ConfigJson, block: BlockConfig) -> Result<BlockConfig> {
     let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
-    Ok(interleaved(sandwich(block), rotary))
+    Ok(interleaved(sandwich_block(block), rotary))
 }
 
 fn glm_image(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["attention_bias"], true)?;
-    let mut block = sandwich(block(json, AttentionBias::new(has_bias, false))?);
+    let mut block = sandwich_block(block(json, AttentionBias::new(has_bias, false))?);
     let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
     block.attention.position = Position::Rotary(rotary);
     in_sections(json, block)

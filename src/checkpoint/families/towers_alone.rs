@@ -65,8 +65,7 @@ fn janus() -> Family {
         json.only("use_qk_norm", &[json!(false)])?;
         let d_model = json.size(&["hidden_size"])?;
         let d_ff = (d_model as f64 * json.number(&["mlp_ratio"], 4.0)?) as usize;
-        let json = &json.without("intermediate_size");
-        let json = &json.with_default("intermediate_size", d_ff);
+        let json = &json.with("intermediate_size", d_ff);
         let has_bias = json.flag(&["attention_bias"], true)?;
         let hidden = json.number(&["hidden_dropout_rate"], 0.0)?;
         let projection = json.number(&["projection_dropout"], 0.0)?;

@@ -20,13 +20,10 @@ pub(super) fn families() -> Vec<Family> {
             // transformers always ties the embeddings.
             .default_of("scale_decoder_outputs", true)
     };
-    let piano = |mut table: Family| {
-        table
-            .end_rules
-            .retain(|rule| rule.role != "causal_lm.output");
+    let piano = |table: Family| {
         let table = table
             .named("pop2piano")
-            .end_rules([Rule::linear("causal_lm.output", &["lm_head"])])
+            .replace_end_rules([Rule::linear("causal_lm.output", &["lm_head"])])
             .default_of("feed_forward_proj", "gated-gelu")
             .default_of("dense_act_fn", "relu")
             .default_of("scale_decoder_outputs", true)
@@ -35,8 +32,7 @@ pub(super) fn families() -> Vec<Family> {
             Some(StackPart::Encoder) => table,
             _ => table.head(HeadTask::CausalLm, |json, stack| {
                 // transformers never ties this layer.
-                let json = json.without("tie_word_embeddings");
-                t5::next_token(&json.with_default("tie_word_embeddings", false), stack)
+                t5::next_token(&json.with("tie_word_embeddings", false), stack)
             }),
         }
     };

@@ -62,6 +62,11 @@ impl<'a> Arguments<'a> {
         self.value(place, name).is_some_and(|value| value.is_true())
     }
 
+    /// Returns whether an argument is true, which it is by default.
+    pub fn is_not_false(&self, place: usize, name: &str) -> bool {
+        self.value(place, name).is_none_or(|value| value.is_true())
+    }
+
     fn parsed<T>(
         &self,
         place: usize,

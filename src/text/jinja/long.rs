@@ -71,13 +71,8 @@ pub(super) fn wordwrap(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let Some(width) = usize::try_from(width).ok().filter(|&width| width > 0) else {
         return Err(failed(format!("invalid width {width} (must be > 0)")));
     };
-    let is_set = |place, name| {
-        arguments
-            .value(place, name)
-            .is_none_or(|value| value.is_true())
-    };
-    let breaks_words = is_set(1, "break_long_words");
-    if is_set(3, "break_on_hyphens") && whole.contains('-') {
+    let breaks_words = arguments.is_not_false(1, "break_long_words");
+    if arguments.is_not_false(3, "break_on_hyphens") && whole.contains('-') {
         return Err(unsupported(
             "wordwrap() of a text with hyphens, unless break_on_hyphens is false,",
         ));
@@ -151,10 +146,7 @@ pub(super) fn xmlattr(value: &Value, args: &[Value]) -> Result<Value, Error> {
         }
         all += &format!(" {}=\"{}\"", written(&key), written(&item));
     }
-    let has_space = arguments
-        .value(0, "autospace")
-        .is_none_or(|value| value.is_true());
-    match has_space {
+    match arguments.is_not_false(0, "autospace") {
         true => Ok(all.into()),
         false => Ok(all.trim_start_matches(' ').into()),
     }

@@ -11,13 +11,13 @@ use tokenizers::models::bpe::{BPE, Vocab};
 /// The pattern by which transformers cuts a text for every tiktoken file.
 const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// A limit for the number of special tokens in a file.
-const MOST: u64 = 1_000_000;
+/// A limit for the number of special tokens.
+pub(super) const MOST: u64 = 1_000_000;
 
 /// A file's tokens.
 pub(in crate::text) struct BytePairs {
-    /// The tokens with their ranks.
-    tokens: Vec<(Vec<u8>, u32)>,
+    /// The tokens' ranks.
+    ranks: HashMap<Vec<u8>, u32>,
     /// Special tokens, whose ids come before all others.
     pub special: Vec<String>,
     /// The pattern by which a text is cut.
@@ -33,13 +33,13 @@ impl BytePairs {
             let (token, rank) = line.split_once(' ')?;
             Some((base64(token)?, rank.trim().parse().ok()?))
         });
-        let tokens: Vec<_> = tokens.collect::<Option<_>>()?;
+        let ranks: HashMap<_, _> = tokens.collect::<Option<_>>()?;
         Some(Self {
             special: Vec::new(),
             pattern: PATTERN.to_string(),
-            tokens,
+            ranks,
         })
-        .filter(|file| !file.tokens.is_empty())
+        .filter(|file| !file.ranks.is_empty())
     }
 
     /// Reads a `tekken.json`.
@@ -88,7 +88,7 @@ impl BytePairs {
             ))
         });
         Ok(Self {
-            tokens: tokens.collect::<Result<_, String>>()?,
+            ranks: tokens.collect::<Result<_, String>>()?,
             special,
             pattern: pattern.to_string(),
         })
@@ -96,12 +96,7 @@ impl BytePairs {
 
     /// Returns the number of tokens that are not special.
     pub fn len(&self) -> usize {
-        self.ranks().len()
-    }
-
-    fn ranks(&self) -> HashMap<&[u8], u32> {
-        let tokens = self.tokens.iter();
-        tokens.map(|(token, rank)| (&token[..], *rank)).collect()
+        self.ranks.len()
     }
 
     /// Makes the model, with merges for every pair of tokens whose bytes together are a token.
@@ -109,7 +104,7 @@ impl BytePairs {
     /// # Errors
     /// If the parts do not fit together.
     pub fn model(&self) -> tokenizers::Result<BPE> {
-        let ranks = self.ranks();
+        let ranks = &self.ranks;
         let letters = letters();
         let text = |bytes: &[u8]| -> String {
             bytes
@@ -118,7 +113,7 @@ impl BytePairs {
                 .collect()
         };
         let mut pairs: Vec<([u32; 3], [&[u8]; 2])> = Vec::new();
-        for (&token, &rank) in &ranks {
+        for (token, &rank) in ranks {
             for at in 1..token.len() {
                 let (one, other) = token.split_at(at);
                 if let (Some(&first), Some(&second)) = (ranks.get(one), ranks.get(other)) {

@@ -13,7 +13,7 @@ use tokenizers::normalizers::Precompiled;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::super::added_tokens::AddedTokens;
-use super::byte_pairs::BytePairs;
+use super::byte_pairs::{BytePairs, MOST};
 use super::parts::{each, filled, further_tokens};
 use super::sentence_piece::{Piece, SentencePiece};
 use super::{NONE, TokenizerClass, name_of, parts_of};
@@ -248,7 +248,6 @@ impl TokenizerClass {
 /// Returns the special tokens that transformers adds to a tiktoken file of `n` tokens: those listed by ids, with others for
 /// missing ids, then those without ids. `None` if there would be a million of them.
 fn reserved(n: usize, tokens: &AddedTokens) -> Option<Vec<String>> {
-    const MOST: u64 = 1_000_000;
     let n = n as u64;
     let end = tokens.listed.iter().map(|(id, _)| *id).max().unwrap_or(0);
     if end < n {
