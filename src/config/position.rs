@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, DisentangledConfig, RotaryAxes, finite, positive, setters, size};
+use super::{
+    AttentionConfig, DisentangledConfig, RotaryAxes, Visibility, finite, positive, setters, size,
+};
 use crate::error::{Error, Result};
 
 /// The position embedding in an attention. Set it in [`AttentionConfig::position`](crate::AttentionConfig::position).
@@ -32,6 +34,13 @@ impl Position {
             Self::Alibi(alibi) => {
                 if let AlibiSlopes::Interleaved { max } = alibi.slopes {
                     finite("the exponent of the smallest ALiBi slope", max)?;
+                }
+                let is_plain = attention.visibility == Visibility::Bidirectional
+                    && alibi.rounding == AlibiRounding::None;
+                if alibi.both_sides && !is_plain {
+                    let reason =
+                        "ALiBi on both sides requires bidirectional attention, and no rounding";
+                    return Err(Error::InvalidConfig(reason.to_string()));
                 }
                 finite("the factor on the ALiBi bias", alibi.scale)
             }
@@ -339,6 +348,10 @@ pub struct AlibiConfig {
     /// The rounding of the bias, before the factor.
     #[serde(default)]
     pub rounding: AlibiRounding,
+    /// Scores decrease with the distance on both sides of a query, in bidirectional self-attention (Jina Embeddings 2,
+    /// <https://arxiv.org/abs/2310.19923>). Otherwise the bias grows with a key's position.
+    #[serde(default)]
+    pub both_sides: bool,
 }
 
 impl AlibiConfig {
@@ -349,6 +362,14 @@ impl AlibiConfig {
             slopes,
             scale,
             rounding,
+            both_sides: false,
         }
+    }
+
+    /// Sets whether scores decrease with the distance on both sides.
+    #[must_use]
+    pub fn with_both_sides(mut self, both_sides: bool) -> Self {
+        self.both_sides = both_sides;
+        self
     }
 }

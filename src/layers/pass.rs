@@ -10,7 +10,7 @@ use crate::config::{
 };
 use crate::layers::packed::{PassTables, UnpaddedRows, check_evaluation};
 use crate::layers::position::{
-    DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,
+    DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias, alibi_on_both_sides,
 };
 use crate::layers::{ForwardContext, mask::KeySource, padding_mask::PaddingMask};
 use crate::ops::{Constants, Value, uploaded};
@@ -295,7 +295,8 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// Returns the linear bias (ALiBi) of every head for each key, `[batch or 1, n_heads, 1, keys]`.
+    /// Returns the linear bias (ALiBi) of every head for each key, `[batch or 1, n_heads, 1, keys]`, or on both sides of
+    /// each query, `[1, n_heads, seq, keys]`.
     pub fn alibi(
         &self,
         key: AlibiKey,
@@ -304,7 +305,12 @@ impl<'c> Pass<'c> {
     ) -> Result<Tensor> {
         let ((config, n_heads), (_, keys)) = key;
         self.alibi.get(&(key, dtype), || {
-            uploaded(&alibi_bias(&config, n_heads, keys, keep)?, dtype, device)
+            let queries = self.seen..self.seen + self.seq;
+            let bias = match config.both_sides {
+                true => alibi_on_both_sides(&config, n_heads, queries, keys, dtype)?,
+                false => alibi_bias(&config, n_heads, keys, keep)?,
+            };
+            uploaded(&bias, dtype, device)
         })
     }
 

@@ -39,11 +39,7 @@ pub(super) fn family() -> Family {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size", "n_embed"])?;
-    let alibi = AlibiConfig {
-        slopes: AlibiSlopes::Appended,
-        scale: 1.0,
-        rounding: AlibiRounding::None,
-    };
+    let alibi = AlibiConfig::new(AlibiSlopes::Appended, 1.0, AlibiRounding::None);
     let attention = AttentionConfig::new(d_model, json.size(&["n_head", "num_attention_heads"])?)?
         .causal()
         .with_position(Position::Alibi(alibi))

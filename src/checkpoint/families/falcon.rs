@@ -58,11 +58,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let (position, probability_dropout) = match json.flag(&["alibi"], false)? {
         // The bias is scaled together with the scores.
         true => {
-            let alibi = AlibiConfig {
-                slopes: AlibiSlopes::Appended,
-                scale: attention.scale,
-                rounding: AlibiRounding::Bf16,
-            };
+            let alibi =
+                AlibiConfig::new(AlibiSlopes::Appended, attention.scale, AlibiRounding::Bf16);
             (Position::Alibi(alibi), attention_dropout)
         }
         // transformers does not apply attention dropout here either.

@@ -34,11 +34,12 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         "norm_type",
         &["low_precision_layernorm", "layernorm"].map(Value::from),
     )?;
-    let alibi = AlibiConfig {
-        slopes: AlibiSlopes::Interleaved { max: 8.0 }, // in transformers, independent of `alibi_bias_max`
-        scale: 1.0,
-        rounding: AlibiRounding::None,
-    };
+    // In transformers, independent of `alibi_bias_max`.
+    let alibi = AlibiConfig::new(
+        AlibiSlopes::Interleaved { max: 8.0 },
+        1.0,
+        AlibiRounding::None,
+    );
     let attention = AttentionConfig::new(d_model, json.size(&["n_heads", "num_attention_heads"])?)?;
     let scale = attn
         .optional_number(&["softmax_scale"])?

@@ -162,10 +162,10 @@ impl<'p> PackedPass<'p> {
         })
     }
 
-    /// Returns the linear bias (ALiBi) of every head and key.
+    /// Returns the linear bias (ALiBi) of every head and key, as in [`Pass::alibi`].
     pub fn alibi(self, key: AlibiKey, keep: Option<&Tensor>) -> Result<Arc<Additive>> {
         self.0.packed.alibi.get(&key, || {
-            Additive::new(&self.0.alibi(key, keep, (DType::F64, &Device::Cpu))?).map(Arc::new)
+            Additive::new(&self.0.alibi(key, keep, (DType::F32, &Device::Cpu))?).map(Arc::new)
         })
     }
 }

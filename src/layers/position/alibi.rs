@@ -1,5 +1,7 @@
 //! Attention with linear biases (Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::{AlibiConfig, AlibiRounding, AlibiSlopes};
@@ -50,6 +52,32 @@ pub fn alibi_bias(
     }
     let batch = bias.len() / (n_heads * keys).max(1);
     Tensor::from_vec(bias, (batch, n_heads, 1, keys), &Device::Cpu)
+}
+
+/// Returns the bias by distance on both sides, `[1, n_heads, queries, keys]` on the CPU: `-slope · |query - key|`, in f64 or,
+/// for other types, f32. The queries are at the positions in `queries`, and the keys from 0 on.
+pub fn alibi_on_both_sides(
+    config: &AlibiConfig,
+    n_heads: usize,
+    queries: Range<usize>,
+    keys: usize,
+    dtype: DType,
+) -> Result<Tensor> {
+    let dims = (1, n_heads, queries.len(), keys);
+    let slopes = slopes(config.slopes, n_heads);
+    let values = slopes.into_iter().flat_map(|slope| {
+        let queries = queries.clone();
+        queries.flat_map(move |query| {
+            (0..keys).map(move |key| -slope * config.scale * query.abs_diff(key) as f64)
+        })
+    });
+    match dtype {
+        DType::F64 => Tensor::from_vec(values.collect::<Vec<f64>>(), dims, &Device::Cpu),
+        _ => {
+            let values = values.map(|value| value as f32);
+            Tensor::from_vec(values.collect::<Vec<f32>>(), dims, &Device::Cpu)
+        }
+    }
 }
 
 /// Rounds to the nearest bfloat16.

@@ -6,7 +6,7 @@ mod relative_biases;
 mod relative_embeddings;
 mod rotary;
 
-pub use alibi::alibi_bias;
+pub use alibi::{alibi_bias, alibi_on_both_sides};
 pub use relative_bias::RelativeBias;
 pub(crate) use relative_biases::RelativeBiases;
 pub(crate) use relative_embeddings::DistanceRows;

@@ -82,7 +82,7 @@ impl PackedAttention {
                 "attention: keys and values come from layer {layer}, which has not run; run the block in its stack"
             );
         }
-        let alibi = self.alibi(pass, (KeySource::Input, keys), pass.keep())?;
+        let alibi = self.alibi(requested, (KeySource::Input, keys), pass.keep())?;
         let chunks = self.config.chunk.map(|chunk| requested.chunks(chunk));
         let chunks = chunks.transpose()?.flatten();
         let additive = requested.additive()?;
