@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use candle_core::Tensor;
 
 use crate::checkpoint::plan::{Plan, unknown_role};
-use crate::checkpoint::source::StoredParameter;
+use crate::checkpoint::source::{Item, StoredParameter};
 use crate::error::{Error, Result};
 
 /// Converts tensors by role (weights or gradients) to the names, layouts and fusion of the original files, in the plan's
@@ -44,7 +44,10 @@ pub(crate) fn assemble(
     sources: &[&StoredParameter],
     by_role: &HashMap<String, Tensor>,
 ) -> Result<Tensor> {
-    let Some(total) = sources.iter().find_map(|source| Some(source.item?.total)) else {
+    let Some(Item {
+        total, is_joined, ..
+    }) = sources.iter().find_map(|source| source.item)
+    else {
         return assemble_item(sources, by_role);
     };
     let mut items = Vec::with_capacity(total);
@@ -59,7 +62,10 @@ pub(crate) fn assemble(
         }
         items.push(assemble_item(&sources, by_role)?);
     }
-    Ok(Tensor::stack(&items, 0)?)
+    Ok(match is_joined {
+        true => Tensor::cat(&items, 0)?,
+        false => Tensor::stack(&items, 0)?,
+    })
 }
 
 /// Assembles a tensor, or one item of a stacked tensor.

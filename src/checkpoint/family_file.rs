@@ -76,7 +76,7 @@ impl Family {
     /// Its keys are the fields of [`Family`], and those of a rule are the fields of [`Rule`]; the
     /// [module](crate::checkpoint::scheme#roles) lists the roles. Of a rule's fields, `orientation`
     /// (`"in_out"` for weights stored as `[d_in, d_out]`), `part` (`{"fused": ["blocks", "query"]}`,
-    /// `{"half": "first"}`) and `stacking` (`"stacked"`) describe tensors that are not plain `nn.Linear`
+    /// `{"half": "first"}`) and `stacking` (`"stacked"`, `"joined"`) describe tensors that are not plain `nn.Linear`
     /// weights. `config` has
     ///
     /// - `read_as`: the known family whose keys `config.json` has, if it is not the one in `like`;

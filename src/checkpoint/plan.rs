@@ -289,8 +289,13 @@ pub(super) fn candidates(
             ModelPlace::Block(index) => name.replace("{i}", &index.to_string()),
             ModelPlace::Stack | ModelPlace::Ends => name,
         };
+        let is_joined = rule.stacking == Stacking::Joined;
         let item = match rule.stacking {
-            Stacking::Stacked => number.map(|index| Item { index, total: 0 }),
+            Stacking::Stacked | Stacking::Joined => number.map(|index| Item {
+                index,
+                total: 0,
+                is_joined,
+            }),
             Stacking::Apart => None,
         };
         StoredParameter {

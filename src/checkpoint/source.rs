@@ -41,6 +41,8 @@ pub(crate) struct StoredParameter {
 pub(crate) struct Item {
     pub index: usize,
     pub total: usize,
+    /// They follow one another along the tensor's own first dimension, instead of an additional one.
+    pub is_joined: bool,
 }
 
 /// A part of a parameter: a range of its rows (along axis 0) or columns.
@@ -72,8 +74,10 @@ impl StoredParameter {
         if self.lies_transposed() {
             shape.reverse();
         }
-        if let Some(item) = self.item {
-            shape.insert(0, item.total);
+        match (self.item, shape.first_mut()) {
+            (Some(item), Some(first)) if item.is_joined => *first *= item.total,
+            (Some(item), _) => shape.insert(0, item.total),
+            (None, _) => {}
         }
         shape.splice(0..0, vec![1; self.leading_ones]);
         shape
@@ -134,9 +138,18 @@ impl StoredParameter {
     pub fn read(&self, files: &TensorFiles) -> Result<Tensor> {
         self.check_shape(files)?;
         let whole = match (self.item, &self.features) {
-            (Some(Item { index, .. }), _) => files
-                .read_rows(&self.name, std::slice::from_ref(&(index..index + 1)))?
-                .squeeze(0)?,
+            (Some(item), _) => {
+                let height = match item.is_joined {
+                    true => self.disk_shape()[0] / item.total,
+                    false => 1,
+                };
+                let rows = item.index * height..(item.index + 1) * height;
+                let rows = files.read_rows(&self.name, std::slice::from_ref(&rows))?;
+                match item.is_joined {
+                    true => rows,
+                    false => rows.squeeze(0)?,
+                }
+            }
             // Only this role's rows: no temporary copy of the others.
             (None, Some(features)) if !self.lies_transposed() => {
                 return files.read_rows(&self.name, &features.ranges);
@@ -234,7 +247,10 @@ impl StoredParameter {
             (false, &[height, width]) => (height, width),
             (_, sizes) => (sizes[0], 1),
         };
-        let first = self.item.map_or(0, |item| item.index * height);
+        let first = self.item.map_or(0, |item| match item.is_joined {
+            true => item.index * (height / item.total),
+            false => item.index * height,
+        });
         let mut spans = Vec::new();
         for row in rows.into_iter().flatten() {
             for columns in &columns {

@@ -198,6 +198,9 @@ pub struct ExpertsConfig {
     pub weighted: ExpertWeighting,
     /// The shared expert.
     pub shared: Option<SharedExpertConfig>,
+    /// Adds a bias to the sum of the experts' outputs, the same for every choice (Nomic).
+    #[serde(default)]
+    pub output_bias: bool,
 }
 
 impl RoutingConfig {
@@ -280,6 +283,7 @@ impl ExpertsConfig {
             correction: false,
             weighted: ExpertWeighting::Outputs,
             shared: None,
+            output_bias: false,
         }
     }
 
@@ -292,6 +296,8 @@ impl ExpertsConfig {
         with_weighted(weighted: ExpertWeighting) => weighted = weighted;
         /// Sets the shared expert, or removes it.
         with_shared(shared: Option<SharedExpertConfig>) => shared = shared;
+        /// Sets whether the sum of the experts' outputs has a bias.
+        with_output_bias(bias: bool) => output_bias = bias;
     }
 }
 

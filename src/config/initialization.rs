@@ -65,12 +65,13 @@ pub struct Initialization {
 }
 
 /// Parameters that start with the same values in every scheme.
-const NEUTRAL: [&str; 6] = [
+const NEUTRAL: [&str; 7] = [
     "*norm*",
     "*_layer_scale.weight",
     "*output_scale.weight",
     "*input_scale.weight",
     "*router.correction.weight",
+    "*feed_forward.output_bias.weight",
     "*xielu.*",
 ];
 

@@ -85,6 +85,9 @@ impl FeedForwardConfig {
         if self.sparsity.is_some() {
             return Err("it has sparsity, computed over all hidden columns together".to_string());
         }
+        if let Some(experts) = &mut self.experts {
+            experts.output_bias &= rank == 0; // it is added once
+        }
         let shared = self
             .experts
             .as_mut()

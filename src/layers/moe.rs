@@ -30,6 +30,8 @@ pub struct MixtureOfExperts {
     /// adjusts it by each expert's load.
     pub(crate) correction: Option<Tensor>,
     pub(crate) experts: Vec<FeedForward>,
+    /// The bias on the sum of the experts' outputs, `[d_model]`.
+    pub(crate) output_bias: Option<Tensor>,
     /// The grouped experts, if a device computes them without a copy of the selection to the host.
     pub(crate) grouped: Option<GroupedExperts>,
     /// The expert that every position uses.
@@ -57,7 +59,7 @@ enum Routed<'a> {
 
 impl MixtureOfExperts {
     /// Creates the layer with `router` and `experts.{e}` from `vb` and, if configured, `router.correction.weight`
-    /// `[n_experts]`, `shared` and `shared_gate`.
+    /// `[n_experts]`, `shared`, `shared_gate` and `output_bias.weight` `[d_model]`.
     ///
     /// # Errors
     /// If the configuration is invalid or has no experts, or a parameter is missing or has another shape.
@@ -85,6 +87,10 @@ impl MixtureOfExperts {
             let vb = vb.pp("router").pp("correction");
             vb.get_with_hints_dtype(experts.n_experts, "weight", Init::Const(0.0), dtype)
         });
+        let output_bias = experts.output_bias.then(|| {
+            let vb = vb.pp("output_bias");
+            vb.get_with_hints(config.d_model, "weight", Init::Const(0.0))
+        });
         let mut all = (0..experts.n_experts)
             .map(expert)
             .collect::<Result<Vec<_>>>()?;
@@ -102,6 +108,7 @@ impl MixtureOfExperts {
         Ok(Self {
             router,
             correction: correction.transpose()?,
+            output_bias: output_bias.transpose()?,
             experts: all,
             grouped,
             shared: shared.transpose()?,
@@ -221,6 +228,10 @@ impl MixtureOfExperts {
                     Some(gate) => sum.add(&y.gated_rows(&gate.apply(&rows, None, train)?)?)?,
                 }
             }
+        };
+        let sum = match &self.output_bias {
+            Some(bias) => sum.add_to_rows(bias)?,
+            None => sum,
         };
         sum.reshape(dims)?.added_to(residual)
     }

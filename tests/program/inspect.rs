@@ -150,6 +150,8 @@ fn expected(block: &BlockConfig) -> Expected {
             (experts.n_experts * mlp(ff.d_ff), router, shared)
         }
     };
+    let has_sum = ff.experts.is_some_and(|experts| experts.output_bias);
+    let summed = if has_sum { ff.d_model } else { 0 };
     Expected {
         counts: [
             attention(&block.attention)
@@ -157,7 +159,7 @@ fn expected(block: &BlockConfig) -> Expected {
                     .laurel_rank
                     .map_or(0, |rank| 2 * rank * block.d_model()),
             block.cross_attention.as_ref().map_or(0, attention),
-            experts + router + shared,
+            experts + router + shared + summed,
             experts,
             router,
             block

@@ -25,6 +25,8 @@ pub enum Stacking {
     Apart,
     /// All are stacked in one tensor along an additional first dimension.
     Stacked,
+    /// All are in one tensor, one after another along its own first dimension.
+    Joined,
 }
 
 /// Maps one role to its names on disk.
@@ -112,6 +114,12 @@ impl Rule {
     /// Declares that all numbered roles are stacked in one tensor along its first dimension.
     pub fn stacked(mut self) -> Self {
         self.stacking = Stacking::Stacked;
+        self
+    }
+
+    /// Declares that all numbered roles follow one another in one tensor along its first dimension.
+    pub fn joined(mut self) -> Self {
+        self.stacking = Stacking::Joined;
         self
     }
 

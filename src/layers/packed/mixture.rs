@@ -21,6 +21,7 @@ use crate::ops::Value;
 pub(crate) struct PackedMixture {
     router: PackedProduct,
     correction: Option<Vec<f32>>,
+    output_bias: Option<Vec<f32>>,
     experts: Vec<Arc<PackedFeedForward>>,
     shared: Option<SharedExpert>,
     routing: RoutingConfig,
@@ -68,6 +69,7 @@ impl MixtureOfExperts {
         let packed = PackedMixture {
             router: PackedProduct::new(&exact, &self.router)?,
             correction: self.correction.as_ref().map(elements).transpose()?,
+            output_bias: self.output_bias.as_ref().map(elements).transpose()?,
             experts: experts.iter().flat_map(|of| of.packed.clone()).collect(),
             shared: shared
                 .as_ref()
@@ -113,7 +115,12 @@ impl PackedMixture {
             x.copy_to(self.cpu, input);
             let input = &*input;
             lend(SUM_ROWS, rows * width, |sum: &mut [f32]| {
-                sum.fill(0.0);
+                match &self.output_bias {
+                    Some(bias) => sum
+                        .chunks_exact_mut(width)
+                        .for_each(|row| row.copy_from_slice(bias)),
+                    None => sum.fill(0.0),
+                }
                 for (expert, weighted) in self.experts.iter().zip(self.route(input, width)) {
                     if !weighted.is_empty() {
                         add_expert(expert, &weighted, self.weighted, input, sum);

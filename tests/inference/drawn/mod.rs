@@ -473,6 +473,7 @@ impl Draws {
         ExpertsConfig::new(n_experts, routing)
             .with_correction(self.one_in(2))
             .with_shared(shared)
+            .with_output_bias(self.one_in(4))
     }
 
     fn feed_forward(&mut self, d_model: usize) -> FeedForwardConfig {
