@@ -24,6 +24,7 @@ const CLASSES: &[(&str, HeadTask)] = &[
     ("BertGenerationDecoder", HeadTask::CausalLm),
     ("MarianMTModel", HeadTask::CausalLm),
     ("DoubleHeadsModel", HeadTask::CausalLm),
+    ("ChatGLMModel", HeadTask::CausalLm), // named in the files of ChatGLMForConditionalGeneration
     ("ForMaskedLM", HeadTask::MaskedLm),
     ("ElectraForPreTraining", HeadTask::ReplacedTokens),
     ("ForPreTraining", HeadTask::MaskedLm),

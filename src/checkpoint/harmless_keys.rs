@@ -101,15 +101,12 @@ mod tests {
         }
     }
 
-    /// The default configuration of each transformers model type, and of each of its stacks.
-    #[test]
-    fn ordinary_files_have_no_unknown_keys() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/default_configs.json");
-        let all: Map<String, Value> = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    /// Returns how many of these files a family reads, by model type, and which have unknown keys.
+    fn read(files: impl IntoIterator<Item = (String, String, Value)>) -> (usize, Vec<String>) {
         let (mut n_read, mut found) = (0, Vec::new());
-        for (name, value) in all {
+        for (name, model_type, value) in files {
             for family in families::all() {
-                if !family.model_types.contains(&name) {
+                if !family.model_types.contains(&model_type) {
                     continue;
                 }
                 let json = ConfigJson::given(Path::new("config.json"), value.clone());
@@ -126,7 +123,32 @@ mod tests {
                 }
             }
         }
+        (n_read, found)
+    }
+
+    fn files(name: &str) -> Map<String, Value> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/").to_string() + name;
+        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    }
+
+    /// The default configuration of each transformers model type, and of each of its stacks.
+    #[test]
+    fn ordinary_files_have_no_unknown_keys() {
+        let all = files("default_configs.json").into_iter();
+        let (n_read, found) = read(all.map(|(name, value)| (name.clone(), name, value)));
         assert!(n_read > 150, "only {n_read}");
         assert!(found.is_empty(), "{}", found.join("\n"));
+    }
+
+    #[test]
+    fn published_files_of_code_on_the_hub_have_no_unknown_keys() {
+        let all = files("hub_configs.json");
+        let n_files = all.len();
+        let (n_read, found) = read(all.into_iter().map(|(name, value)| {
+            let model_type = value["model_type"].as_str().unwrap().to_string();
+            (name, model_type, value)
+        }));
+        assert!(found.is_empty(), "{}", found.join("\n"));
+        assert_eq!(n_read, n_files);
     }
 }

@@ -39,6 +39,7 @@ mod inspect_mismatch;
 mod misfits;
 mod misuse;
 mod norm;
+mod of_hub;
 mod of_transformers;
 mod options;
 mod packed_input;

@@ -23,7 +23,59 @@ pub(super) fn families() -> Vec<Family> {
         .default_of("head_dim", 128)
         .default_of("rms_norm_eps", 1e-8)
         .default_of("pad_token_id", 3);
-    vec![glm("glm", glm_config), glm4, helium]
+    vec![glm("glm", glm_config), glm4, helium, chatglm()]
+}
+
+/// The table for ChatGLM 2 and 3 and GLM-4 in the form of their authors' code.
+///
+/// `SelfAttention` and `MLP`: <https://huggingface.co/zai-org/chatglm3-6b/blob/main/modeling_chatglm.py>
+fn chatglm() -> Family {
+    decoder("chatglm", chatglm_config)
+        .prefixes(&["transformer.", ""])
+        .block("encoder.layers.{i}.")
+        .replace_block_rules(Rule::fused_attention(
+            &["self_attention.query_key_value"],
+            FusedLayout::Blocks,
+        ))
+        .replace_block_rules([Rule::linear("attention.output", &["self_attention.dense"])])
+        .replace_block_rules(Rule::fused_gate(&["mlp.dense_h_to_4h"], GateHalf::First))
+        .replace_block_rules([Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"])])
+        .replace_stack_rules([Rule::norm("final_norm", &["encoder.final_layernorm"])])
+        .without_ends()
+        .end_rules([
+            Rule::linear("embeddings.word", &["embedding.word_embeddings"]),
+            Rule::linear("causal_lm.output", &["output_layer"]),
+        ])
+        .head(HeadTask::CausalLm, causal_lm)
+        .renamed("num_hidden_layers", "num_layers")
+        .renamed("num_key_value_heads", "multi_query_group_num")
+        .renamed("intermediate_size", "ffn_hidden_size")
+        .renamed("head_dim", "kv_channels")
+        .renamed("rms_norm_eps", "layernorm_epsilon")
+        .renamed("vocab_size", "padded_vocab_size")
+        .default_of("rms_norm_eps", 1e-5)
+        .outside(&["*word_embeddings.*", "*output_layer.*"])
+}
+
+fn chatglm_config(json: &ConfigJson) -> Result<StackConfig> {
+    for (key, usual) in [
+        ("add_bias_linear", json!(false)),
+        ("apply_residual_connection_post_layernorm", json!(false)),
+        ("multi_query_attention", json!(true)),
+        ("original_rope", json!(true)),
+        ("post_layer_norm", json!(true)),
+        ("pre_seq_len", Value::Null),
+        ("rmsnorm", json!(true)),
+    ] {
+        json.only(key, &[usual])?;
+    }
+    let theta = 10000.0 * json.number(&["rope_ratio"], 1.0)?;
+    let has_bias = json.flag(&["add_qkv_bias"], false)?;
+    let json = &json
+        .with("rope_theta", theta)
+        .with("attention_bias", has_bias);
+    let dropout = json.number(&["hidden_dropout"], 0.0)?;
+    uniform(json, glm_block(json)?.with_residual_dropout(dropout))
 }
 
 /// Rules for GLM 0414's norms after each sublayer.

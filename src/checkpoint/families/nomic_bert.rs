@@ -4,6 +4,7 @@
 //! GPT-2's keys.
 
 use super::encoder::{first_through_tanh, pooled, word, word_rules};
+use super::nomic_experts::{expert_rules, gate, plain, with_experts};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -13,12 +14,13 @@ pub(super) fn family() -> Family {
         .block_rules([
             Rule::linear("attention.output", &["attn.out_proj"]),
             Rule::norm("attention_norm", &["norm1"]),
-            Rule::linear("feed_forward.up", &["mlp.fc11"]),
+            Rule::linear("feed_forward.up", &["mlp.fc11", "mlp.fc1"]),
             Rule::linear("feed_forward.gate", &["mlp.fc12"]),
             Rule::linear("feed_forward.down", &["mlp.fc2"]),
             Rule::norm("feed_forward_norm", &["norm2"]),
         ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
+        .block_rules(expert_rules())
         .end_rules(word_rules([
             "cls.predictions.transform.dense",
             "cls.predictions.transform.layer_norm",
@@ -46,9 +48,12 @@ pub(super) fn family() -> Family {
             token(json, classifier_dropout(json)?)
         })
         .new_names(|json| {
-            Ok(match json.flag(&["tie_word_embeddings"], true)? {
-                true => &["nomic_bert.encoder.*", "cls.predictions.bias"],
-                false => &["nomic_bert.encoder.*"],
+            let is_tied = json.flag(&["tie_word_embeddings"], true)?;
+            Ok(match (plain(json)?, is_tied) {
+                (Some(_), true) => &["*.mlp.fc1.*", "cls.predictions.bias"],
+                (Some(_), false) => &["*.mlp.fc1.*"],
+                (None, true) => &["nomic_bert.encoder.*", "cls.predictions.bias"],
+                (None, false) => &["nomic_bert.encoder.*"],
             })
         })
         .outside(&["embeddings.*", "emb_ln.*", "pooler.*", "cls.*"])
@@ -78,7 +83,6 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     for key in ["rotary_scaling_factor", "rotary_emb_scale_base"] {
         json.only(key, &[json!(null)])?;
     }
-    json.only("moe_every_n_layers", &[json!(0)])?;
     let d_model = json.size(&["hidden_size", "n_embd"])?;
     let n_heads = json.size(&["num_attention_heads", "n_head"])?;
     let attention = attention_of(json, d_model, n_heads)?;
@@ -96,14 +100,14 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_position(Position::Rotary(rotary.with_pairing(pairing)))
         .with_bias(AttentionBias::new(has_bias, has_bias))
         .with_dropout(json.number(&["attention_probs_dropout_prob", "attn_pdrop"], 0.0)?);
-    let activation = match json.text(&["activation_function"])?.as_deref() {
-        Some("swiglu") => Activation::Silu,
-        _ => json.activation(&["hidden_act", "activation_function"], Activation::Silu)?,
+    let (form, activation) = match plain(json)? {
+        Some(activation) => (FeedForwardForm::Plain, activation),
+        None => (FeedForwardForm::Gated, gate(json)?),
     };
     let d_ff = json.size(&["intermediate_size", "n_inner"])?;
     let mut feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(d_ff)
-        .with_form(FeedForwardForm::Gated)
+        .with_form(form)
         .with_activation(activation)
         .with_bias(json.flag(&["mlp_fc1_bias"], false)?);
     feed_forward.down_bias = json.flag(&["mlp_fc2_bias"], feed_forward.up_bias)?;
@@ -112,5 +116,5 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post)
         .with_residual_dropout(dropout(json)?);
     let n_blocks = json.n_blocks(&["num_hidden_layers", "n_layer"])?;
-    Ok(StackConfig::uniform(block, n_blocks, None))
+    with_experts(json, StackConfig::uniform(block, n_blocks, None))
 }

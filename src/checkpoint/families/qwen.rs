@@ -1,5 +1,6 @@
-//! Qwen 2 and 3: Llama's blocks with their own biases or norms, and sliding windows in some layers.
+//! Qwen 1, 2 and 3: Llama's blocks with their own biases or norms, and sliding windows in some layers. Qwen 1 has its own names.
 //!
+//! `QWenBlock`: <https://huggingface.co/Qwen/Qwen-7B/blob/main/modeling_qwen.py>,
 //! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
 
@@ -7,8 +8,79 @@ use super::llama::{bias, block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let alone = [decoder("qwen2", qwen2), decoder("qwen3", qwen3)];
-    alone.map(|table| table.new_names(prefix_by_head)).into()
+    let alone = [decoder("qwen2", alone), decoder("qwen3", qwen3)];
+    let mut all: Vec<Family> = alone.map(|table| table.new_names(prefix_by_head)).into();
+    all.push(first());
+    all
+}
+
+/// The table for Qwen 1.
+fn first() -> Family {
+    decoder("qwen", qwen)
+        .prefixes(&["transformer.", ""])
+        .block("h.{i}.")
+        .replace_block_rules(Rule::fused_attention(&["attn.c_attn"], FusedLayout::Blocks))
+        .replace_block_rules([
+            Rule::norm("attention_norm", &["ln_1"]),
+            Rule::linear("attention.output", &["attn.c_proj"]),
+            Rule::norm("feed_forward_norm", &["ln_2"]),
+            Rule::linear("feed_forward.gate", &["mlp.w2"]),
+            Rule::linear("feed_forward.up", &["mlp.w1"]),
+            Rule::linear("feed_forward.down", &["mlp.c_proj"]),
+        ])
+        .replace_stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .without_ends()
+        .end_rules([
+            Rule::linear("embeddings.word", &["wte"]),
+            Rule::linear("causal_lm.output", &["lm_head"]),
+        ])
+        .embeddings(|json, stack| {
+            let dropout = json.number(&["emb_dropout_prob"], 0.0)?;
+            Ok(words(json, stack)?.with_dropout(dropout).into())
+        })
+        .head(HeadTask::CausalLm, causal_lm)
+        .renamed("head_dim", "kv_channels")
+        .renamed("rms_norm_eps", "layer_norm_epsilon")
+        .renamed("rope_theta", "rotary_emb_base")
+        .renamed("attention_dropout", "attn_dropout_prob")
+        .outside(&["*wte.*", "lm_head.*"])
+}
+
+fn qwen(json: &ConfigJson) -> Result<StackConfig> {
+    for key in ["use_dynamic_ntk", "use_logn_attn"] {
+        if json.flag(&[key], true)? {
+            let reason = "changes queries and keys after `seq_length` positions, which is not supported; with false, \
+                          earlier positions have the same results";
+            return Err(json.error(&[key], reason));
+        }
+    }
+    for key in ["no_bias", "scale_attn_weights"] {
+        json.only(key, &[json!(true)])?;
+    }
+    json.only("rotary_pct", &[json!(1.0), json!(1)])?;
+    // The width of both products of the gated feed-forward together.
+    let d_ff = json.size(&["intermediate_size"])? / 2;
+    let block = block(
+        &json.with("intermediate_size", d_ff),
+        AttentionBias::new(true, false),
+    )?;
+    uniform(json, block)
+}
+
+/// Returns the stack of Qwen 2, in a file for Qwen's own class.
+fn alone(json: &ConfigJson) -> Result<StackConfig> {
+    let code = json.section(&["auto_map"])?;
+    let class = code.map(|code| code.text(&["AutoModel"])).transpose()?;
+    if let Some(Some(class)) = class
+        && json.at("is_causal").is_none()
+    {
+        let reason = format!(
+            "missing, while {class} decides about the mask; set it to false if each token attends to all others, as in \
+             gte-Qwen2, or else to true"
+        );
+        return Err(json.error(&["is_causal"], reason));
+    }
+    qwen2(json)
 }
 
 pub(super) fn qwen2(json: &ConfigJson) -> Result<StackConfig> {

@@ -15,8 +15,8 @@ macro_rules! of_files {
 pub(super) fn tables() -> &'static [Family] {
     static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
         let single = of_files! { family:
-            afmoe albert apertus bert bert_generation bloom cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr electra ernie
-            esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4 megatron_bert ministral3 modernbert
+            afmoe albert apertus bert_generation bloom cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr electra ernie
+            esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj jina_bert llama4 megatron_bert ministral3 modernbert
             modernbert_decoder mpnet mpt nomic_bert opt persimmon phi phimoe qwen_vision rembert roformer rotary_bert seed_oss
             smollm3 solar_open stablelm starcoder2
         };
@@ -35,7 +35,7 @@ pub(super) fn further() -> &'static [Family] {
     static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
         let single = of_files! { family: aria ctrl emu3 openai_gpt };
         let several = of_files! { families:
-            bert_like blip blocks_alone clip_like esmc image_blocks listed_experts qwen_axes sink_experts text_beside_clip
+            bert_like blip blocks_alone clip_like esmc image_blocks listed_experts llama_of_hub qwen_axes sink_experts text_beside_clip
             text_decoders token_axes towers_alone vit_like xlm
         };
         collected(single, several)
