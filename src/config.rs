@@ -50,7 +50,7 @@ pub use latent::LatentConfig;
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};
-pub use own::{AltUpConfig, LayerInputConfig, LayerInputTable, XieluConfig};
+pub use own::{AltUpConfig, GemmaConfig, LayerInputConfig, LayerInputTable, XieluConfig};
 pub use patches::{PatchEmbeddingsConfig, PixelOrder, Resizing};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AltUpConfig, AttentionConfig, FeedForwardConfig, LayerInputConfig, NormConfig, Position,
-    finite, probability, setters, size,
+    AttentionConfig, FeedForwardConfig, GemmaConfig, NormConfig, Position, finite, probability,
+    setters,
 };
 use crate::error::{Error, Result};
 
@@ -120,20 +120,9 @@ pub struct BlockConfig {
     pub topology: Topology,
     /// The residual connections.
     pub residual: ResidualConfig,
-    /// The per-layer input, used after the feed-forward.
-    #[serde(default)]
-    pub layer_input: Option<LayerInputConfig>,
-    /// Multiplies the block's output by a scalar from the checkpoint that is not trained (Gemma 4's `layer_scalar`).
-    #[serde(default)]
-    pub output_scale: bool,
-    /// The rank for LAuReL (Menghani et al. 2024, <https://arxiv.org/abs/2411.07501>), a low-rank branch beside the
-    /// attention sublayer: with the normalized input `n` and the attention's output `y`, `(y + n +
-    /// norm(up(down(n)))) / √2` (Gemma 3n).
-    #[serde(default)]
-    pub laurel_rank: Option<usize>,
-    /// The streams of alternating updates.
-    #[serde(default)]
-    pub altup: Option<AltUpConfig>,
+    /// The parts of Gemma 3n and Gemma 4 blocks.
+    #[serde(flatten)]
+    pub gemma: GemmaConfig,
 }
 
 impl BlockConfig {
@@ -153,10 +142,7 @@ impl BlockConfig {
             feed_forward_placement: placement,
             topology: Topology::Sequential,
             residual: ResidualConfig::default(),
-            layer_input: None,
-            output_scale: false,
-            laurel_rank: None,
-            altup: None,
+            gemma: GemmaConfig::default(),
         }
     }
 
@@ -167,14 +153,6 @@ impl BlockConfig {
         with_topology(topology: Topology) => topology = topology;
         /// Sets the residual connections.
         with_residual(residual: ResidualConfig) => residual = residual;
-        /// Sets the per-layer input, or removes it.
-        with_layer_input(input: Option<LayerInputConfig>) => layer_input = input;
-        /// Sets whether the output is multiplied by a scalar that is not trained.
-        with_output_scale(scale: bool) => output_scale = scale;
-        /// Sets the rank for LAuReL, or removes the branch.
-        with_laurel_rank(rank: Option<usize>) => laurel_rank = rank;
-        /// Sets the streams of alternating updates, or removes them.
-        with_altup(altup: Option<AltUpConfig>) => altup = altup;
     }
 
     /// Sets the dropout probability for every sublayer's output.
@@ -207,10 +185,7 @@ impl BlockConfig {
             self.feed_forward.d_model,
             self.norm.d_model,
         ];
-        self.layer_input
-            .iter()
-            .try_for_each(LayerInputConfig::validate)?;
-        self.validate_streams()?;
+        self.gemma.validate(self.topology)?;
         if let Some(cross) = &self.cross_attention {
             cross.validate()?;
             if cross.shared_keys.is_some() || cross.values_are_keys {
@@ -243,27 +218,6 @@ impl BlockConfig {
                 "a parallel block normalizes before its branches, but the norms are placed {placements:?}; \
                  expected Pre for both"
             )));
-        }
-        Ok(())
-    }
-
-    /// Checks the settings for LAuReL, alternating updates and the per-layer input.
-    fn validate_streams(&self) -> Result<()> {
-        let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
-        if let Some(rank) = self.laurel_rank {
-            size("laurel_rank", rank)?;
-            if self.topology != Topology::Sequential {
-                return failed("laurel_rank in a parallel block; expected Topology::Sequential");
-            }
-        }
-        let Some(altup) = self.altup else {
-            return Ok(());
-        };
-        altup.validate()?;
-        if self.layer_input.is_none() || self.output_scale {
-            return failed(
-                "altup requires layer_input and no output_scale; set layer_input, or remove altup",
-            );
         }
         Ok(())
     }

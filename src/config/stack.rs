@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AltUpConfig, AttentionConfig, BlockConfig, NormConfig, Position, RelativeBiasConfig,
-    RelativeBiasSpan, RelativeEmbeddingsConfig, Visibility, probability, setters,
+    AttentionConfig, BlockConfig, NormConfig, Position, RelativeBiasConfig, RelativeBiasSpan,
+    RelativeEmbeddingsConfig, Visibility, probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -167,37 +167,6 @@ impl StackConfig {
             )));
         }
         check_layers(self.blocks.len(), &self.layers)
-    }
-
-    /// Returns the alternating updates' configuration, which all blocks share.
-    ///
-    /// # Errors
-    /// If blocks have different configurations.
-    pub(crate) fn altup(&self) -> Result<Option<AltUpConfig>> {
-        let mut each = self.blocks.iter().map(|block| block.altup);
-        let first = each.next().flatten();
-        match each.find(|altup| *altup != first) {
-            None => Ok(first),
-            Some(other) => Err(Error::InvalidConfig(format!(
-                "blocks have the streams {first:?} and {other:?}; expected the same in all"
-            ))),
-        }
-    }
-
-    /// Checks that all blocks read a per-layer input with the norm's width, or none without a norm.
-    fn validate_layer_inputs(&self) -> Result<()> {
-        self.layer_inputs
-            .iter()
-            .try_for_each(NormConfig::validate)?;
-        let width = self.layer_inputs.map(|norm| norm.d_model);
-        let of_block = |block: &BlockConfig| block.layer_input.map(|input| input.width);
-        match self.blocks.iter().find(|block| of_block(block) != width) {
-            None => Ok(()),
-            Some(block) => Err(Error::InvalidConfig(format!(
-                "a block reads a per-layer input of width {:?}, but the stack computes width {width:?}; expected the same",
-                of_block(block)
-            ))),
-        }
     }
 
     /// Checks that the stack has a table of relative embeddings if and only if blocks have disentangled attention.

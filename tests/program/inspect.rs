@@ -156,6 +156,7 @@ fn expected(block: &BlockConfig) -> Expected {
         counts: [
             attention(&block.attention)
                 + block
+                    .gemma
                     .laurel_rank
                     .map_or(0, |rank| 2 * rank * block.d_model()),
             block.cross_attention.as_ref().map_or(0, attention),
@@ -163,11 +164,15 @@ fn expected(block: &BlockConfig) -> Expected {
             experts,
             router,
             block
+                .gemma
                 .layer_input
                 .map_or(0, |input| 2 * input.width * block.d_model()),
-            block.altup.map_or(0, |AltUpConfig { n_streams: n, .. }| {
-                n * (1 + n) * n + (1 + n) * block.d_model()
-            }),
+            block
+                .gemma
+                .altup
+                .map_or(0, |AltUpConfig { n_streams: n, .. }| {
+                    n * (1 + n) * n + (1 + n) * block.d_model()
+                }),
         ],
     }
 }
@@ -197,7 +202,7 @@ fn counts_by_role_are_those_of_the_configuration() {
             let n_layers = checkpoint.config().layers.len();
             sums[5] += n_layers * norm.d_model * checkpoint.config().blocks[0].d_model();
         }
-        if let Some(altup) = checkpoint.config().blocks[0].altup {
+        if let Some(altup) = checkpoint.config().blocks[0].gemma.altup {
             let d_model = checkpoint.config().blocks[0].d_model();
             sums[6] += 2 * (altup.n_streams - 1) * d_model * d_model;
         }

@@ -28,7 +28,7 @@ fn with_inputs() -> StackConfig {
     let input = LayerInputConfig::new(OWN, Activation::Gelu);
     let stack = StackConfig::uniform(block(attention().causal()), 2, None);
     stack
-        .with_each(|_, block| block.layer_input = Some(input))
+        .with_each(|_, block| block.gemma.layer_input = Some(input))
         .with_layer_inputs(Some(NormConfig::rms_norm(OWN, 1e-6)))
 }
 
@@ -127,7 +127,7 @@ fn inputs_of_layers_are_one_for_each_and_as_wide_as_they_read() {
     );
     refused(
         with_inputs(),
-        |c| c.blocks[1].layer_input = None,
+        |c| c.blocks[1].gemma.layer_input = None,
         &["None", "Some(3)"],
     );
     let layers = stack(&with_inputs());

@@ -17,8 +17,8 @@ fn streams() -> StackConfig {
     let stack = StackConfig::uniform(block(attention().causal()), 2, None);
     stack
         .with_each(|_, block| {
-            block.layer_input = Some(input);
-            block.altup = Some(altup);
+            block.gemma.layer_input = Some(input);
+            block.gemma.altup = Some(altup);
         })
         .with_layer_inputs(Some(NormConfig::rms_norm(3, 1e-6)))
 }
@@ -34,20 +34,23 @@ fn refused(change: impl FnOnce(&mut StackConfig), words: &[&str]) {
 #[test]
 fn streams_are_the_same_in_all_blocks_which_have_inputs_for_themselves() {
     refused(
-        |c| c.blocks[0].altup.as_mut().unwrap().active = 2,
+        |c| c.blocks[0].gemma.altup.as_mut().unwrap().active = 2,
         &["stream 2", "there are 2"],
     );
     refused(
-        |c| c.blocks[0].altup.as_mut().unwrap().n_streams = 0,
+        |c| c.blocks[0].gemma.altup.as_mut().unwrap().n_streams = 0,
         &["the number of streams is 0"],
     );
     refused(
-        |c| c.blocks[0].altup.as_mut().unwrap().n_streams = 1,
+        |c| c.blocks[0].gemma.altup.as_mut().unwrap().n_streams = 1,
         &["one stream", "at least 2"],
     );
-    refused(|c| c.blocks[1].altup = None, &["None", "the same in all"]);
     refused(
-        |c| c.blocks[0].output_scale = true,
+        |c| c.blocks[1].gemma.altup = None,
+        &["None", "the same in all"],
+    );
+    refused(
+        |c| c.blocks[0].gemma.output_scale = true,
         &["output_scale", "altup"],
     );
     refused(
@@ -55,7 +58,7 @@ fn streams_are_the_same_in_all_blocks_which_have_inputs_for_themselves() {
             c.layer_inputs = None;
             c.blocks
                 .iter_mut()
-                .for_each(|block| block.layer_input = None);
+                .for_each(|block| block.gemma.layer_input = None);
         },
         &["requires layer_input", "altup"],
     );
@@ -63,10 +66,13 @@ fn streams_are_the_same_in_all_blocks_which_have_inputs_for_themselves() {
 
 #[test]
 fn a_low_rank_is_beside_the_attention_of_a_sequential_block() {
-    refused(|c| c.blocks[0].laurel_rank = Some(0), &["laurel_rank is 0"]);
+    refused(
+        |c| c.blocks[0].gemma.laurel_rank = Some(0),
+        &["laurel_rank is 0"],
+    );
     refused(
         |c| {
-            c.blocks[0].laurel_rank = Some(2);
+            c.blocks[0].gemma.laurel_rank = Some(2);
             c.blocks[0].topology = Topology::Parallel(ParallelNorm::Shared);
         },
         &["laurel_rank", "Topology::Sequential"],

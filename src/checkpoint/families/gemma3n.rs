@@ -60,8 +60,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     usual.attention.scale = 1.0;
     usual.attention.value_norm = Some(usual.norm.eps);
     usual.attention.query_key_norm = Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
-    usual.laurel_rank = Some(json.size_or(&["laurel_rank"], 64)?);
-    usual.altup = Some(AltUpConfig {
+    usual.gemma.laurel_rank = Some(json.size_or(&["laurel_rank"], 64)?);
+    usual.gemma.altup = Some(AltUpConfig {
         n_streams: json.size_or(&["altup_num_inputs"], 4)?,
         active: json.size_or(&["altup_active_idx"], 0)?,
     });

@@ -55,7 +55,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     usual.attention.scale = 1.0;
     usual.attention.value_norm = Some(usual.norm.eps);
     usual.attention.query_key_norm = Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
-    usual.output_scale = true;
+    usual.gemma.output_scale = true;
     let of_inputs = layer_inputs(json, &mut usual)?;
     let mut stack = uniform(json, usual)?.with_layer_inputs(of_inputs);
     let last = stack.blocks.len() - 1;

@@ -42,7 +42,7 @@ pub(super) fn layer_inputs(
     block: &mut BlockConfig,
 ) -> Result<Option<NormConfig>> {
     let width = json.size_or(&["hidden_size_per_layer_input"], 256)?;
-    block.layer_input = (width > 0).then_some(LayerInputConfig {
+    block.gemma.layer_input = (width > 0).then_some(LayerInputConfig {
         width,
         activation: block.feed_forward.activation,
     });

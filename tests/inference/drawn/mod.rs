@@ -418,13 +418,13 @@ impl Draws {
                     factor: self.of(&[1.0, 2.0]),
                 };
             }
-            block.output_scale = self.one_in(5);
+            block.gemma.output_scale = self.one_in(5);
         }
         if self.one_in(4) {
             let norm = self.norm(5);
             stack.layer_inputs = Some(norm);
             for block in &mut stack.blocks {
-                block.layer_input = Some(LayerInputConfig::new(
+                block.gemma.layer_input = Some(LayerInputConfig::new(
                     norm.d_model,
                     self.of(&Activation::all()),
                 ));
@@ -433,14 +433,14 @@ impl Draws {
                 let n_streams = 2 + self.below(2);
                 let active = self.below(n_streams);
                 for block in &mut stack.blocks {
-                    block.altup = Some(AltUpConfig::new(n_streams, active));
-                    block.output_scale = false;
+                    block.gemma.altup = Some(AltUpConfig::new(n_streams, active));
+                    block.gemma.output_scale = false;
                 }
             }
         }
         for block in &mut stack.blocks {
             if block.topology == Topology::Sequential && self.one_in(5) {
-                block.laurel_rank = Some(1 + self.below(3));
+                block.gemma.laurel_rank = Some(1 + self.below(3));
             }
             let network = &mut block.feed_forward;
             if network.form == FeedForwardForm::Gated && network.clamp.is_none() && self.one_in(4) {

@@ -1,11 +1,15 @@
 //! The parts of Gemma 3n and Gemma 4 blocks beside attention and feed-forward.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_nn::Init;
 
 use crate::config::{BlockConfig, NormPlacement};
 use crate::layers::{
-    BlockStages, ParameterSource, Sublayer, pass::Pass, sublayer::StageRecorder, visit::parts,
+    BlockStages, ParameterSource, Sublayer,
+    packed::Packing,
+    pass::Pass,
+    sublayer::StageRecorder,
+    visit::{Visit, parts},
 };
 use crate::ops::Value;
 
@@ -32,21 +36,21 @@ pub(crate) struct GemmaParts {
 impl GemmaParts {
     /// Creates the configured parts from `vb`, or `None` for a block without any.
     pub fn new(config: &BlockConfig, vb: &ParameterSource) -> Result<Option<Box<Self>>> {
-        let input = config.layer_input.as_ref().map(|input| {
+        let input = config.gemma.layer_input.as_ref().map(|input| {
             let inner = GatedInput::new(input, config.d_model(), vb.pp("layer_input"))?;
             let placement = NormPlacement::Output;
             Sublayer::of_block("layer_input", inner, placement, 0.0, config, vb)
         });
         let layer_input = input.transpose()?;
-        let output_scale = config.output_scale.then(|| {
+        let output_scale = config.gemma.output_scale.then(|| {
             let vb = vb.pp("output_scale");
             vb.get_with_hints(1, "weight", Init::Const(1.0))
         });
         let output_scale = output_scale.transpose()?;
-        let laurel = config.laurel_rank;
+        let laurel = config.gemma.laurel_rank;
         let laurel = laurel.map(|rank| Laurel::new(rank, &config.norm, &vb.pp("laurel")));
         let laurel = laurel.transpose()?;
-        let altup = config.altup.as_ref();
+        let altup = config.gemma.altup.as_ref();
         let altup = altup.map(|altup| AltUp::new(altup, &config.norm, &vb.pp("altup")));
         let parts = Self {
             layer_input,
@@ -119,6 +123,28 @@ impl GemmaParts {
             }
         }
         altup::side_by_side(streams.iter())
+    }
+
+    /// Packs the weights.
+    pub fn packed(&self, packing: &Packing) -> Result<Self> {
+        let mut packed = self.clone();
+        for (role, linear) in packed.linears_mut() {
+            *linear = linear.packed(&packing.at(role))?;
+        }
+        if let Some(input) = &mut packed.layer_input {
+            *input = input.packed_around(input.inner().clone())?;
+        }
+        if let Some(laurel) = &mut packed.laurel {
+            laurel.norm = laurel.norm.packed()?;
+        }
+        if let Some(altup) = &mut packed.altup {
+            altup.router_norm = altup.router_norm.packed()?;
+            altup.input_scale = altup.input_scale.detach().to_dtype(DType::F32)?;
+        }
+        if let Some(scale) = &mut packed.output_scale {
+            *scale = scale.detach().to_dtype(DType::F32)?;
+        }
+        Ok(packed)
     }
 
     /// Returns true if [`Self::after_attention`] adds something.
