@@ -41,6 +41,7 @@ mod heads;
 #[cfg(feature = "hub")]
 mod hub;
 mod loader_errors;
+mod names_of_hub;
 mod odd_rotary;
 mod opened;
 mod plain_files;

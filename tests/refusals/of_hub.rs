@@ -127,6 +127,8 @@ fn settings_that_only_the_user_can_make_are_asked_for() {
     let auto_map = json!({"AutoModel": "modeling_qwen.Qwen2Model"});
     let said = with(json!({"model_type": "qwen2", "auto_map": auto_map}));
     assert!(said.contains("is_causal"), "{said}");
+    let said = with(json!({"model_type": "qwen3", "use_bidirectional_attention": true}));
+    assert!(said.contains("is_causal"), "{said}");
     let said = with(json!({"model_type": "qwen2", "auto_map": auto_map, "is_causal": false}));
     assert_eq!(said, "loads");
     let said = with(

@@ -8,7 +8,10 @@ use super::llama::{bias, block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let alone = [decoder("qwen2", alone), decoder("qwen3", qwen3)];
+    let alone = [
+        decoder("qwen2", |json| qwen2(with_mask(json)?)),
+        decoder("qwen3", |json| qwen3(with_mask(json)?)),
+    ];
     let mut all: Vec<Family> = alone.map(|table| table.new_names(prefix_by_head)).into();
     all.push(first());
     all
@@ -67,20 +70,24 @@ fn qwen(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block)
 }
 
-/// Returns the stack of Qwen 2, in a file for Qwen's own class.
-fn alone(json: &ConfigJson) -> Result<StackConfig> {
+/// Refuses a file whose mask is decided by code on the Hub, and not by `is_causal`.
+fn with_mask(json: &ConfigJson) -> Result<&ConfigJson> {
     let code = json.section(&["auto_map"])?;
     let class = code.map(|code| code.text(&["AutoModel"])).transpose()?;
-    if let Some(Some(class)) = class
-        && json.at("is_causal").is_none()
-    {
-        let reason = format!(
-            "missing, while {class} decides about the mask; set it to false if each token attends to all others, as in \
-             gte-Qwen2, or else to true"
-        );
-        return Err(json.error(&["is_causal"], reason));
+    let is_both_ways = json.flag(&["use_bidirectional_attention"], false)?;
+    let decides = match class.flatten() {
+        Some(class) => class,
+        None if is_both_ways => "use_bidirectional_attention".to_string(),
+        None => return Ok(json),
+    };
+    if json.at("is_causal").is_some() {
+        return Ok(json);
     }
-    qwen2(json)
+    let reason = format!(
+        "missing, while {decides} decides about the mask; set it to false if each token attends to all others, as in \
+         gte-Qwen2 and voyage-4-nano, or else to true"
+    );
+    Err(json.error(&["is_causal"], reason))
 }
 
 pub(super) fn qwen2(json: &ConfigJson) -> Result<StackConfig> {

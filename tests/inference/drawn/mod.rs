@@ -454,6 +454,16 @@ impl Draws {
                 stack.blocks[1].attention = shared;
             }
         }
+        for block in &mut stack.blocks {
+            let attention = &mut block.attention;
+            let is_bidirectional = attention.visibility == Visibility::Bidirectional;
+            if let Position::Alibi(alibi) = &mut attention.position {
+                alibi.both_sides = is_bidirectional && self.one_in(2);
+            }
+            if let Some(experts) = &mut block.feed_forward.experts {
+                experts.output_bias = self.one_in(3);
+            }
+        }
         stack.validate().unwrap();
     }
 
@@ -473,7 +483,6 @@ impl Draws {
         ExpertsConfig::new(n_experts, routing)
             .with_correction(self.one_in(2))
             .with_shared(shared)
-            .with_output_bias(self.one_in(4))
     }
 
     fn feed_forward(&mut self, d_model: usize) -> FeedForwardConfig {
