@@ -13,6 +13,34 @@ type Aliases = (
 );
 
 const ALL: &[Aliases] = &[
+    (&["idefics_vision"], &[("hidden_size", "embed_dim")]),
+    (
+        &["fsmt"],
+        &[
+            ("num_attention_heads", "encoder_attention_heads"),
+            ("hidden_size", "d_model"),
+            ("vocab_size", "tgt_vocab_size"),
+            ("num_hidden_layers", "encoder_layers"),
+        ],
+    ),
+    (
+        &["molmo2_text"],
+        &[
+            ("qkv_bias", "attention_bias"),
+            ("layer_norm_eps", "rms_norm_eps"),
+        ],
+    ),
+    (
+        &["pix2struct_text_model"],
+        &[
+            ("num_attention_heads", "num_heads"),
+            ("num_hidden_layers", "num_layers"),
+            ("decoder_attention_heads", "num_heads"),
+            ("encoder_attention_heads", "num_heads"),
+            ("encoder_layers", "num_layers"),
+            ("decoder_layers", "num_layers"),
+        ],
+    ),
     (
         &["xlm", "flaubert"],
         &[

@@ -23,6 +23,7 @@ const CLASSES: &[(&str, HeadTask)] = &[
     ("LMHeadModel", HeadTask::CausalLm),
     ("BertGenerationDecoder", HeadTask::CausalLm),
     ("MarianMTModel", HeadTask::CausalLm),
+    ("Pix2StructTextModel", HeadTask::CausalLm),
     ("DoubleHeadsModel", HeadTask::CausalLm),
     ("ChatGLMModel", HeadTask::CausalLm), // named in the files of ChatGLMForConditionalGeneration
     ("ForMaskedLM", HeadTask::MaskedLm),

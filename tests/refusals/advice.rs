@@ -204,7 +204,7 @@ fn families_that_are_near_are_offered() {
         ("qwen2_5_vl_txt", "qwen2_5_vl_text"),
         ("qwen3x_moe", "qwen3_moe"),
         ("siglip3_text_model", "siglip2_text_model"),
-        ("t5gemma", "t5"),
+        ("t5large", "t5"),
         ("vit_tta", "vit"),
         ("xlm-roberta-xxl", "xlm-roberta-xl"),
         // Slips of the keyboard.

@@ -102,7 +102,7 @@ def verdict(subject: Subject, folder: Path, described: dict, path: str, base: Ju
     if ours is None:
         key = path.split(".")[-1]
         # By a key that it contradicts, by its value, or a text too long for the positions.
-        of_file = "config.json: " in said and ("invalid configuration" in said or 'key "' in said) or "positions that the model has" in said
+        of_file = "config.json: " in said and ("invalid configuration" in said or 'key "' in said) or "positions that the model has" in said or "positions; shorten the text" in said
         is_named = of_file or key.removeprefix("add_").replace("_", "") in said.replace("_", "").replace("-", "") or any(part in said for part in ("rope_type", "\"type\"") if "rope" in path)
         return record | {"verdict": "refused" if is_named else "UNNAMED", "said": said.split("\n")[0][-300:]}
     if same(ours, judge.composed) or same(ours, judge.fused):

@@ -115,7 +115,8 @@ class BlocksJudge(Judge):
     """The same of the blocks alone: what enters the first is the input."""
 
     def __init__(self, model: torch.nn.Module, part):
-        self.given = rows_of(model)
+        self.runs = model.get_submodule(part.model)
+        self.given = rows_of(self.runs)
         super().__init__(model, part, {})
 
     @torch.no_grad()
@@ -128,7 +129,7 @@ class BlocksJudge(Judge):
         left = []
         first, *_, last_block = [*blocks_of(self.model, self.part).values()] * 2
         handles = [first.register_forward_pre_hook(keep, with_kwargs=True), last_block.register_forward_hook(lambda _, __, result: left.append(result))]
-        last = self.model(**self.given).last_hidden_state
+        last = self.runs(**self.given).last_hidden_state
         for handle in handles:
             handle.remove()
         if hasattr(self.model, "avg_pooler"):  # behind the blocks, before the norm
@@ -152,8 +153,13 @@ def rows_of(model: torch.nn.Module) -> dict:
     if "flattened_patches" in accepted:
         places = torch.arange(SEQ).float().repeat(BATCH, 1)[..., None] % 3
         return {"flattened_patches": torch.cat([places, places, draw(BATCH, SEQ, config.patch_embed_hidden_size)], -1)}
+    if "patch_embeds" in accepted:
+        side = config.image_size // config.patch_size
+        return {"patch_embeds": draw(BATCH, config.hidden_size, side, side)}
+    if hasattr(config, "num_position_embeddings") and "pixel_values" in accepted:  # Molmo 2's, whose patches are rows
+        return {"pixel_values": draw(BATCH, config.num_position_embeddings, 3 * config.patch_size**2)}
     if "input_features" in accepted:
-        length = 2 * config.max_source_positions
+        length = 2 * getattr(config, "max_source_positions", SEQ)
         given = {"input_features": draw(BATCH, config.num_mel_bins, length), "input_features_mask": torch.ones(BATCH, length, dtype=torch.long)}
         return {name: tensor for name, tensor in given.items() if name in accepted}
     if "input_values" in accepted:

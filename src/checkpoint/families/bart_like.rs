@@ -70,7 +70,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 /// A computed position table, which older files contain.
-const SINES: &[&str] = &["*embed_positions.weight*"];
+pub(super) const SINES: &[&str] = &["*embed_positions.weight*"];
 
 /// Returns no default start token: the decoder starts with the text's last token, a language code.
 fn from_the_text(_: &ConfigJson) -> Result<TwoStackKind> {
@@ -114,12 +114,20 @@ pub(super) fn sines_except_padding(
     json: &ConfigJson,
     stack: &StackConfig,
 ) -> Result<EmbeddingsConfig> {
+    only_shared(json)?;
+    own_sines_except_padding(json, stack)
+}
+
+/// Returns the same for a stack with token embeddings of its own.
+pub(super) fn own_sines_except_padding(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<EmbeddingsConfig> {
     let positions = PositionTableConfig {
         n_rows: json.size_or(&["max_position_embeddings"], 1024)? + 2,
         vectors: PositionVectors::Sines(LastFrequency::Reached),
         ..positions_except(json.size(&["pad_token_id"])?)
     };
-    only_shared(json)?;
     let words = scaled_words(json, stack)?;
     Ok(words.with_position_table(positions).into())
 }

@@ -3,10 +3,11 @@
 use super::prelude::*;
 
 /// Parts of these models beside the decoder.
-const OTHER_PARTS: [&str; 34] = [
+const OTHER_PARTS: [&str; 39] = [
     "*vision_tower.*",
     "*vision_model.*",
     "*vision_encoder.*",
+    "*vision_backbone.*",
     "*vision_projection.*",
     "*vision_embed_tokens.*",
     "*visual.*",
@@ -38,6 +39,10 @@ const OTHER_PARTS: [&str; 34] = [
     "*adapter.*",
     "mlp1.*",
     "vit.*",
+    "visual_projection.*",
+    "text_projection.*",
+    "logit_scale",
+    "temperature",
 ];
 
 /// The table for Gemma 3, whose text-only class saves the larger model's `config.json`. That class's names begin with `model.`.

@@ -77,11 +77,7 @@ pub(super) fn families() -> Vec<Family> {
         siglip("phi4_multimodal_vision"),
         only(towers_alone::aimv2("aimv2_vision_model"))
             .prefixes(&["vision_model.", ""])
-            .read_by(|json| {
-                let stack = towers_alone::aimv2_stack(json)?;
-                Ok(stack
-                    .with_each(|_, block| block.attention.visibility = Visibility::Bidirectional))
-            })
+            .read_by(towers_alone::aimv2_images)
             .outside(&["head.*"]),
     ]
 }

@@ -69,7 +69,8 @@ pub(super) fn families() -> Vec<Family> {
         let vision = image(name, of_images[0]);
         families.push(vision.clone().named(&format!("{name}_vision_model")));
         families.push(match name {
-            "altclip" => in_either_list(vision.named(name)),
+            // transformers 5 saves both towers alike.
+            "altclip" => in_either_list(vision.named(name), ["encoder.layers", "encoder.layer"]),
             _ => vision.named(name),
         });
     }
@@ -114,13 +115,12 @@ fn image(name: &str, images: ReadEmbeddings) -> Family {
     vision.embeddings(images).end_rules([norm])
 }
 
-/// Returns the table with a second name for the list of blocks: transformers 5 saves AltCLIP's two towers alike.
-fn in_either_list(mut table: Family) -> Family {
-    let lists =
-        |name: &String| ["layers", "layer"].map(|list| format!("encoder.{list}.{{i}}.{name}"));
+/// Returns the table with two names for the list of blocks.
+pub(super) fn in_either_list(mut table: Family, lists: [&str; 2]) -> Family {
+    let in_lists = |name: &String| lists.map(|list| format!("{list}.{{i}}.{name}"));
     for rule in &mut table.block_rules {
         for names in [&mut rule.weight, &mut rule.bias] {
-            *names = names.iter().flat_map(lists).collect();
+            *names = names.iter().flat_map(in_lists).collect();
         }
     }
     table.block("")

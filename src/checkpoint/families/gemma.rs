@@ -60,7 +60,7 @@ fn gemma(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block)
 }
 
-fn gemma2(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn gemma2(json: &ConfigJson) -> Result<StackConfig> {
     let cap = json.switchable_number("attn_logit_softcapping", 50.0)?;
     sandwich(json, cap)
 }

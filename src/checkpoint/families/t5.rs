@@ -72,7 +72,7 @@ pub(super) fn next_token(json: &ConfigJson, stack: &StackConfig) -> Result<Reado
     Ok(ReadoutConfig::new(TokenSelection::Each).with_output(output))
 }
 
-fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let dropout = json.number(&["dropout_rate"], 0.1)?;
     Ok(words(json, stack)?.with_dropout(dropout).into())
 }

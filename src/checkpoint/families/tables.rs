@@ -33,10 +33,11 @@ pub(super) fn tables() -> &'static [Family] {
 /// Returns the other families with tables of their own, which take memory only if no other family has the requested type.
 pub(super) fn further() -> &'static [Family] {
     static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
-        let single = of_files! { family: aria ctrl emu3 openai_gpt };
+        let single = of_files! { family: aria ctrl emu3 molmo2 openai_gpt };
         let several = of_files! { families:
-            bert_like blip blocks_alone clip_like esmc image_blocks listed_experts llama_of_hub qwen_axes sink_experts text_beside_clip
-            text_decoders token_axes towers_alone vit_like xlm
+            bert_like blip blocks_alone clip_like esmc fsmt image_blocks listed_experts llama_of_hub picture_blocks
+            picture_towers qwen_axes sink_experts text_beside_clip text_decoders text_stacks t5gemma token_axes towers_alone
+            vit_like xlm
         };
         collected(single, several)
     });

@@ -99,3 +99,22 @@ impl Tower {
         masked(&json, StackConfig::uniform(block, n_blocks, Some(norm)))
     }
 }
+
+/// Rules for blocks with OpenCLIP's names.
+pub(super) fn open_clip_rules() -> [Rule; 8] {
+    let names = [["attn.in_proj_weight"], ["attn.in_proj_bias"]];
+    let fused = |part: &str, projection| {
+        Rule::named(&format!("attention.{part}"), &names[0], &names[1])
+            .part(Part::Fused(FusedLayout::Blocks, projection))
+    };
+    [
+        Rule::norm("attention_norm", &["ln_1"]),
+        fused("query", Projection::Query),
+        fused("key", Projection::Key),
+        fused("value", Projection::Value),
+        Rule::linear("attention.output", &["attn.out_proj"]),
+        Rule::norm("feed_forward_norm", &["ln_2"]),
+        Rule::linear("feed_forward.up", &["mlp.c_fc"]),
+        Rule::linear("feed_forward.down", &["mlp.c_proj"]),
+    ]
+}

@@ -4,7 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/tipsv2/modeling_tipsv2.py>
 
 use super::prelude::*;
-use super::tower::{Tower, tower};
+use super::tower::{Tower, open_clip_rules, tower};
 use super::{clip, llama, patches, siglip};
 
 pub(super) fn families() -> Vec<Family> {
@@ -50,7 +50,7 @@ pub(super) fn aimv2(name: &str) -> Family {
         .outside(&["embeddings.*"])
 }
 
-pub(super) fn aimv2_stack(json: &ConfigJson) -> Result<StackConfig> {
+fn aimv2_stack(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.without("head_dim").without("num_key_value_heads");
     let has_bias = json.flag(&["qkv_bias"], false)?;
     let bias = AttentionBias::new(has_bias, has_bias);
@@ -105,24 +105,10 @@ fn tipsv2_text() -> Family {
         json.only("pooling_epsilon", &[json!(1e-8), json!(0.0)])?;
         TIPS.config(json)
     });
-    let names = [["attn.in_proj_weight"], ["attn.in_proj_bias"]];
-    let fused = |part: &str, projection| {
-        Rule::named(&format!("attention.{part}"), &names[0], &names[1])
-            .part(Part::Fused(FusedLayout::Blocks, projection))
-    };
     table
         .prefixes(&["text_encoder.", "text_model.", ""])
         .block("transformer.resblocks.{i}.")
-        .block_rules([
-            Rule::norm("attention_norm", &["ln_1"]),
-            fused("query", Projection::Query),
-            fused("key", Projection::Key),
-            fused("value", Projection::Value),
-            Rule::linear("attention.output", &["attn.out_proj"]),
-            Rule::norm("feed_forward_norm", &["ln_2"]),
-            Rule::linear("feed_forward.up", &["mlp.c_fc"]),
-            Rule::linear("feed_forward.down", &["mlp.c_proj"]),
-        ])
+        .block_rules(open_clip_rules())
         .stack_rules([Rule::norm("final_norm", &["ln_final"])])
         .end_rules([Rule::linear("embeddings.word", &["token_embedding"])])
         .embeddings(|json, stack| {
@@ -140,4 +126,10 @@ fn tipsv2_text() -> Family {
         })
         .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::Mean)))
         .outside(&["token_embedding.*"])
+}
+
+/// Returns AIMv2's stack for images, in which every patch attends to all.
+pub(super) fn aimv2_images(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = aimv2_stack(json)?;
+    Ok(stack.with_each(|_, block| block.attention.visibility = Visibility::Bidirectional))
 }
