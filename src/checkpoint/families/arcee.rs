@@ -4,7 +4,9 @@
 //! transformers' `ArceeMLP`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/arcee/modeling_arcee.py>, and
 //! `NemotronDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nemotron/modeling_nemotron.py>
 
-use super::llama::{biased_block, decoder, prefix_by_head, uniform};
+use super::llama::{
+    bias, biased_block, decoder, prefix_by_head, uniform, unrotated_block, with_mlp_bias,
+};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -38,7 +40,7 @@ fn jais2(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn nemotron(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = biased_block(json)?;
+    let mut block = with_mlp_bias(json, unrotated_block(json, bias(json)?)?)?;
     block.feed_forward.form = FeedForwardForm::Plain;
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["norm_eps"], 1e-5)?)
         .with_weight(NormWeight::OnePlus);

@@ -4,7 +4,7 @@
 //! transformers' `GlmDecoderLayer`, `Glm4DecoderLayer` and `HeliumDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4/modeling_glm4.py>
 
-use super::llama::{block, decoder, uniform, with_mlp_bias};
+use super::llama::{block, decoder, uniform, unrotated_block, with_mlp_bias};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -95,7 +95,7 @@ fn glm4_config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn glm_block(json: &ConfigJson) -> Result<BlockConfig> {
-    let block = block(json, bias_of_inputs(json)?)?;
+    let block = unrotated_block(json, bias_of_inputs(json)?)?;
     let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
     Ok(interleaved(block, rotary))
 }

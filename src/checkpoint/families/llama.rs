@@ -82,7 +82,7 @@ fn phi3(json: &ConfigJson) -> Result<StackConfig> {
             parameters.only(key, &["default", "longrope", "su"].map(Value::from))?;
         }
     }
-    let mut block = block(json, AttentionBias::NONE)?
+    let mut block = unrotated_block(json, AttentionBias::NONE)?
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention.window = json.optional_size(&["sliding_window"])?;
@@ -122,14 +122,20 @@ pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConf
 
 /// Returns the block that most decoders since Llama share, with the given biases.
 pub(super) fn block(json: &ConfigJson, bias: AttentionBias) -> Result<BlockConfig> {
+    let mut block = unrotated_block(json, bias)?;
+    let rotary = json.rotary(block.attention.head_dim, 10000.0)?;
+    block.attention.position = Position::Rotary(rotary);
+    Ok(block)
+}
+
+/// Returns the same block without positions, for families that rotate a part of each head.
+pub(super) fn unrotated_block(json: &ConfigJson, bias: AttentionBias) -> Result<BlockConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let n_heads = json.size(&["num_attention_heads"])?;
     let attention = attention_of(json, d_model, n_heads)?;
-    let rotary = json.rotary(attention.head_dim, 10000.0)?;
     let attention = attention
         .with_kv_heads(json.size_or(&["num_key_value_heads"], n_heads)?)
         .causal()
-        .with_position(Position::Rotary(rotary))
         .with_bias(bias)
         .with_dropout(json.number(&["attention_dropout"], 0.0)?);
     let feed_forward = FeedForwardConfig::new(d_model)

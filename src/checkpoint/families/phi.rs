@@ -2,7 +2,7 @@
 //!
 //! transformers' `PhiDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/phi/modeling_phi.py>
 
-use super::llama::{block, uniform};
+use super::llama::{uniform, unrotated_block};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -38,7 +38,7 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = block(json, AttentionBias::ALL)?
+    let mut block = unrotated_block(json, AttentionBias::ALL)?
         .with_topology(Topology::Parallel(ParallelNorm::Shared))
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);

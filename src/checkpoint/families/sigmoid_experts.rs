@@ -4,7 +4,7 @@
 //! `MiniMaxM2TopKRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minimax_m2/modeling_minimax_m2.py>
 
 use super::glm::bias_of_inputs;
-use super::llama::{bias, block, decoder, uniform};
+use super::llama::{bias, block, decoder, uniform, unrotated_block};
 use super::mixtral::{expert_rules, mixtral_rules, shared_rules, weights};
 use super::prelude::*;
 use super::qwen::sliding_from;
@@ -41,7 +41,7 @@ pub(super) fn correction(name: &str) -> Rule {
 pub(super) fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let json = &json.with_default("head_dim", whole_width_of_heads(json)?);
-    let mut block = block(json, bias_of_inputs(json)?)?;
+    let mut block = unrotated_block(json, bias_of_inputs(json)?)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
     block.attention.position = Position::Rotary(rotary.rounded_up());
@@ -78,7 +78,7 @@ fn dots1(json: &ConfigJson) -> Result<StackConfig> {
 fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let json = &json.with_default("head_dim", 128);
-    let mut block = block(json, AttentionBias::NONE)?;
+    let mut block = unrotated_block(json, AttentionBias::NONE)?;
     let head_dim = block.attention.head_dim;
     let share = match json.optional_size(&["rotary_dim"])? {
         Some(rotary_dim) => rotary_dim as f64 / head_dim as f64,

@@ -3,7 +3,7 @@
 //!
 //! transformers' `StableLmDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/stablelm/modeling_stablelm.py>
 
-use super::llama::{block, decoder, uniform};
+use super::llama::{decoder, uniform, unrotated_block};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -24,7 +24,7 @@ pub(super) fn family() -> Family {
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 32);
     let has_bias = json.flag(&["use_qkv_bias"], false)?;
-    let mut block = block(json, AttentionBias::new(has_bias, false))?;
+    let mut block = unrotated_block(json, AttentionBias::new(has_bias, false))?;
     block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // no dropout after the attention
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm;

@@ -5,7 +5,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4v/modeling_glm4v.py>
 
 use super::glm::{glm4_rules, interleaved};
-use super::llama::{block, decoder, uniform};
+use super::llama::{block, decoder, uniform, unrotated_block};
 use super::mixtral::stacked_experts;
 use super::prelude::*;
 use super::qwen_axes::by_axes;
@@ -71,12 +71,15 @@ fn in_sections(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
 
 /// Returns GLM-4V's block, whose heads divide the model's width.
 fn glm4v(json: &ConfigJson) -> Result<StackConfig> {
-    let heads = block(&json.without("head_dim"), AttentionBias::new(true, false))?;
+    let heads = unrotated_block(&json.without("head_dim"), AttentionBias::new(true, false))?;
     in_sections(json, turning(json, heads)?)
 }
 
 fn glm_ocr(json: &ConfigJson) -> Result<StackConfig> {
-    in_sections(json, turning(json, block(json, AttentionBias::NONE)?)?)
+    in_sections(
+        json,
+        turning(json, unrotated_block(json, AttentionBias::NONE)?)?,
+    )
 }
 
 /// Adds norms around each sublayer and interleaved rotary embeddings.
@@ -87,7 +90,7 @@ fn turning(json: &ConfigJson, block: BlockConfig) -> Result<BlockConfig> {
 
 fn glm_image(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["attention_bias"], true)?;
-    let mut block = sandwich_block(block(json, AttentionBias::new(has_bias, false))?);
+    let mut block = sandwich_block(unrotated_block(json, AttentionBias::new(has_bias, false))?);
     let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
     block.attention.position = Position::Rotary(rotary);
     in_sections(json, block)
