@@ -231,8 +231,8 @@ impl PlainFile {
             NormPlacement::Post => SublayerNorm::Post(norm()?),
             NormPlacement::None => SublayerNorm::None,
             NormPlacement::Output => SublayerNorm::Output(norm()?),
-            NormPlacement::Sandwich => {
-                let reason = "a sandwich has two norms, but a plain file contains one";
+            NormPlacement::Sandwich | NormPlacement::PostTwice => {
+                let reason = "this placement has two norms, but a plain file contains one";
                 return Err(Error::input("placement", reason));
             }
         };

@@ -22,6 +22,8 @@ pub enum NormPlacement {
     Sandwich,
     /// `x + norm(inner(x))` (OLMo 2).
     Output,
+    /// `norm(x + output_norm(x + inner(x)))` (Jina's embeddings of code).
+    PostTwice,
     /// `x + inner(x)`, without a norm.
     None,
 }

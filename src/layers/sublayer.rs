@@ -26,6 +26,13 @@ pub enum SublayerNorm<N = Norm> {
     },
     /// `x + norm(inner(x))` (OLMo 2).
     Output(N),
+    /// `second(x + first(x + inner(x)))` (Jina's embeddings of code).
+    PostTwice {
+        /// The norm of the first sum.
+        first: N,
+        /// The norm of the second sum.
+        second: N,
+    },
     /// `x + inner(x)`, without a norm.
     None,
 }
@@ -35,7 +42,7 @@ impl<N> SublayerNorm<N> {
     pub(crate) fn of_input(&self) -> Option<&N> {
         match self {
             Self::Pre(norm) | Self::Sandwich { input: norm, .. } => Some(norm),
-            Self::Post(_) | Self::Output(_) | Self::None => None,
+            Self::Post(_) | Self::Output(_) | Self::PostTwice { .. } | Self::None => None,
         }
     }
 
@@ -43,22 +50,23 @@ impl<N> SublayerNorm<N> {
     pub(crate) fn of_output(&self) -> Option<&N> {
         match self {
             Self::Sandwich { output: norm, .. } | Self::Output(norm) => Some(norm),
-            Self::Pre(_) | Self::Post(_) | Self::None => None,
+            Self::Pre(_) | Self::Post(_) | Self::PostTwice { .. } | Self::None => None,
         }
     }
 
-    /// Returns the norm after the residual addition.
-    pub(crate) fn of_sum(&self) -> Option<&N> {
+    /// Returns the norms after the residual additions.
+    pub(crate) fn of_sums(&self) -> [Option<&N>; 2] {
         match self {
-            Self::Post(norm) => Some(norm),
-            _ => None,
+            Self::Post(norm) => [Some(norm), None],
+            Self::PostTwice { first, second } => [Some(first), Some(second)],
+            _ => [None; 2],
         }
     }
 
     /// Returns the norms in the order in which they are applied.
     pub(crate) fn all(&self) -> impl Iterator<Item = &N> {
-        let norms = [self.of_input(), self.of_output(), self.of_sum()];
-        norms.into_iter().flatten()
+        let norms = [self.of_input(), self.of_output()];
+        norms.into_iter().chain(self.of_sums()).flatten()
     }
 
     /// Returns the same placement with each norm replaced by `map(norm)`.
@@ -74,13 +82,17 @@ impl<N> SublayerNorm<N> {
                 output: map(output)?,
             },
             Self::Output(norm) => SublayerNorm::Output(map(norm)?),
+            Self::PostTwice { first, second } => SublayerNorm::PostTwice {
+                first: map(first)?,
+                second: map(second)?,
+            },
             Self::None => SublayerNorm::None,
         })
     }
 }
 
 impl SublayerNorm {
-    /// Creates the norm from `<role>_norm` in `vb`. A sandwich also needs `<role>_output_norm`.
+    /// Creates the norm from `<role>_norm` in `vb`. A sandwich and two norms of sums also need `<role>_output_norm`.
     pub fn new<'p>(
         placement: NormPlacement,
         config: &NormConfig,
@@ -99,6 +111,10 @@ impl SublayerNorm {
                 output: output()?,
             },
             NormPlacement::Output => Self::Output(output()?),
+            NormPlacement::PostTwice => Self::PostTwice {
+                first: output()?,
+                second: main()?,
+            },
             NormPlacement::None => Self::None,
         })
     }
@@ -276,8 +292,13 @@ impl<L> Sublayer<L> {
             (ResidualSource::Normalized, Some(last)) => &self.input(last)?,
         };
         let sum = self.added(&input, Some(residual), train, recorder, inner)?;
-        recorder.record(match self.norm.of_sum() {
+        let [first, second] = self.norm.of_sums();
+        let sum = match first {
             Some(norm) => norm.apply_in_place(sum)?,
+            None => sum,
+        };
+        recorder.record(match second {
+            Some(norm) => norm.apply_in_place(sum.added_to(Some(residual))?)?,
             None => sum,
         })
     }

@@ -13,14 +13,7 @@ fn settings_that_the_crate_lacks_are_refused_by_their_keys() {
     let text = fs::read_to_string(weights("hub_configs.json")).unwrap();
     let files: Map<String, Value> = serde_json::from_str(&text).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let code = "jinaai/jina-bert-v2-qk-post-norm";
     for (file, key, value, named) in [
-        (
-            "jina-embeddings-v2-base-en",
-            "_name_or_path",
-            json!(code),
-            "_name_or_path",
-        ),
         (
             "jina-embeddings-v2-base-en",
             "feed_forward_type",

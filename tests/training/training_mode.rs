@@ -109,6 +109,7 @@ fn every_family_drops_what_transformers_drops() {
             "baichuan",
             "baichuan-alibi",
             "bert-jina",
+            "bert-jina-code",
             "chatglm",
             "ernie4_5",
             "ernie4_5_moe",

@@ -1,7 +1,8 @@
 //! BERT, and the second generation of Jina's embeddings, whose code has the same model type: linear biases on both sides in the
-//! place of position embeddings, and a gated feed-forward.
+//! place of position embeddings, and a gated feed-forward. Their embeddings of code have further norms.
 //!
-//! `JinaBertLayer` and `JinaBertGLUMLP`: <https://huggingface.co/jinaai/jina-bert-implementation/blob/main/modeling_bert.py>
+//! `JinaBertLayer` and `JinaBertGLUMLP`: <https://huggingface.co/jinaai/jina-bert-implementation/blob/main/modeling_bert.py>, and
+//! <https://huggingface.co/jinaai/jina-bert-v2-qk-post-norm/blob/main/modeling_bert.py>
 
 use super::bert;
 use super::encoder::*;
@@ -11,9 +12,25 @@ pub(super) fn family() -> Family {
     bert::family()
         .read_by(config)
         .block_rules(Rule::fused_gate(&["mlp.gated_layers"], GateHalf::First))
+        .block_rules(Rule::fused_gate(&["mlp.up_gated_layer"], GateHalf::Second))
+        .block_rules([
+            Rule::norm("attention.query_norm", &["attention.self.layer_norm_q"]),
+            Rule::norm("attention.key_norm", &["attention.self.layer_norm_k"]),
+            Rule::norm("attention_output_norm", &["attention.output.LayerNorm"]),
+        ])
         .replace_block_rules([
-            Rule::linear("feed_forward.down", &["output.dense", "mlp.wo"]),
-            Rule::norm("feed_forward_norm", &["output.LayerNorm", "mlp.layernorm"]),
+            Rule::norm(
+                "attention_norm",
+                &["layer_norm_1", "attention.output.LayerNorm"],
+            ),
+            Rule::linear(
+                "feed_forward.down",
+                &["output.dense", "mlp.wo", "mlp.down_layer"],
+            ),
+            Rule::norm(
+                "feed_forward_norm",
+                &["output.LayerNorm", "mlp.layernorm", "layer_norm_2"],
+            ),
         ])
         .embeddings(|json, stack| match is_linear(json)? {
             true => Ok(bert::typed_words(json, stack, stack.blocks[0].d_model())?.into()),
@@ -21,27 +38,30 @@ pub(super) fn family() -> Family {
         })
         .new_names(|json| {
             let is_tied = json.flag(&["tie_word_embeddings"], true)?;
-            Ok(match (gate(json)?, is_tied) {
-                (Some(_), true) => &["*.mlp.*", "*predictions.bias"],
-                (Some(_), false) => &["*.mlp.*"],
-                (None, _) => new_bias(json)?,
+            Ok(match (gate(json)?, is_of_code(json)?, is_tied) {
+                (Some(_), true, _) => &[
+                    "*.mlp.up_gated_layer.*",
+                    "*.mlp.down_layer.*",
+                    "*.layer_norm_2.*",
+                    "*predictions.bias",
+                ],
+                (Some(_), false, _) => &[
+                    "*.mlp.gated_layers.*",
+                    "*.mlp.wo.*",
+                    "*.mlp.layernorm.*",
+                    OF_BERT,
+                    "*predictions.bias",
+                ],
+                (None, _, true) => &[OF_BERT, "*predictions.bias"],
+                (None, _, false) => &[OF_BERT],
             })
         })
 }
 
+/// The norm after the attention, in all but the code for embeddings of code.
+const OF_BERT: &str = "*.attention.output.LayerNorm.*";
+
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let code = json.section(&["auto_map"])?;
-    let code = code.map(|code| code.text(&["AutoConfig"])).transpose()?;
-    let names = [code.flatten(), json.text(&["_name_or_path"])?];
-    if let Some(name) = names
-        .into_iter()
-        .flatten()
-        .find(|name| name.contains("qk-post-norm"))
-    {
-        let reason =
-            format!("{name} normalizes an attention's output twice, which is not supported");
-        return Err(json.error(&["auto_map", "_name_or_path"], reason));
-    }
     let mut block = bert::block(json)?;
     if let Some(activation) = gate(json)? {
         block.feed_forward = block
@@ -52,11 +72,25 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         block.feed_forward.up_bias = false;
         block.residual.feed_forward_dropout = 0.0;
     }
+    if is_of_code(json)? {
+        block.attention_placement = NormPlacement::PostTwice;
+        let norm = QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole);
+        block.attention.query_key_norm = Some(norm);
+    }
     if is_linear(json)? {
         let alibi = AlibiConfig::new(AlibiSlopes::Appended, 1.0, AlibiRounding::None);
         block.attention.position = Position::Alibi(alibi.with_both_sides(true));
     }
     bert::stack(json, block)
+}
+
+/// Returns whether the code is that for embeddings of code: queries and keys are normalized, and the attention's output twice.
+fn is_of_code(json: &ConfigJson) -> Result<bool> {
+    let code = json.section(&["auto_map"])?;
+    let code = code.map(|code| code.text(&["AutoConfig"])).transpose()?;
+    let names = [code.flatten(), json.text(&["_name_or_path"])?];
+    let is_of_code = |name: &String| name.contains("jina-bert-v2-qk-post-norm");
+    Ok(names.iter().flatten().any(is_of_code))
 }
 
 /// Returns whether scores decrease with the distance, instead of position embeddings.

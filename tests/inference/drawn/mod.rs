@@ -463,6 +463,14 @@ impl Draws {
             if let Some(experts) = &mut block.feed_forward.experts {
                 experts.output_bias = self.one_in(3);
             }
+            for placement in [
+                &mut block.attention_placement,
+                &mut block.feed_forward_placement,
+            ] {
+                if *placement == NormPlacement::Post && self.one_in(3) {
+                    *placement = NormPlacement::PostTwice;
+                }
+            }
         }
         stack.validate().unwrap();
     }
