@@ -175,6 +175,14 @@ pub enum Error {
         found: Vec<usize>,
     },
 
+    /// A GGUF file's tensors do not fit its keys.
+    FileKeys {
+        /// The error about the tensors.
+        error: Box<Error>,
+        /// The keys that the tensors depend on, with their values.
+        keys: Vec<String>,
+    },
+
     /// A tensor is stored in a dtype that cannot be used as a weight.
     UnsupportedDType {
         /// The file.

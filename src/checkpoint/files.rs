@@ -61,6 +61,8 @@ pub struct TensorFiles {
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
     gguf: Option<Arc<Gguf>>,
+    /// True if the keys in a GGUF file are the configuration.
+    pub(super) describes_itself: bool,
     /// Bytes that were read before, if they are kept in memory.
     memory: Option<Arc<ReadCache>>,
 }
@@ -152,6 +154,7 @@ impl TensorFiles {
             tensors: BTreeMap::new(),
             metadata: BTreeMap::new(),
             gguf: None,
+            describes_itself: false,
             memory: None,
         };
         let n = paths.len();
@@ -388,6 +391,11 @@ impl TensorFiles {
     /// Returns the GGUF header, if this is a GGUF file.
     pub(crate) fn gguf(&self) -> Option<&Gguf> {
         self.gguf.as_deref()
+    }
+
+    /// Returns the GGUF header, if its keys are the configuration.
+    pub(crate) fn own_keys(&self) -> Option<&Gguf> {
+        self.gguf().filter(|_| self.describes_itself)
     }
 
     /// Like [`Self::info`], but a missing name is an error.

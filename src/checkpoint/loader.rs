@@ -9,6 +9,7 @@ use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::checkpoint::files::floating;
+use crate::checkpoint::gguf::with_keys;
 use crate::checkpoint::least_memory::LeastMemory;
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
@@ -73,11 +74,14 @@ impl<'c> Loader<'c> {
             // A renamed parameter is both missing and unused; the error about the missing one is clearer.
             return Err(match checkpoint.plan.missing.first() {
                 Some(first) => missing(first, unused, &checkpoint.files),
-                None => Error::UnusedTensors {
-                    path: checkpoint.files.path().to_path_buf(),
-                    family: checkpoint.family.name.clone(),
-                    names: unused.clone(),
-                },
+                None => {
+                    let error = Error::UnusedTensors {
+                        path: checkpoint.files.path().to_path_buf(),
+                        family: checkpoint.family.name.clone(),
+                        names: unused.clone(),
+                    };
+                    with_keys(&checkpoint.files, &unused[0], error)
+                }
             });
         }
         Ok(Self {

@@ -218,6 +218,7 @@ impl CheckpointOptions {
         if let Some(json) = &mut json {
             left_out = quantized::dequantize(json, &mut files)?;
             gguf::translate(json.value(), &mut files)?;
+            files.describes_itself = config_path == files.path();
             if !adapters.is_empty() {
                 let plan = Plan::new(&family, &config, Some(json), &files);
                 let plan = plan.map_err(|error| located(error, &config_path))?;

@@ -12,6 +12,7 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::Ends;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
+use crate::checkpoint::gguf::with_keys;
 use crate::checkpoint::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
@@ -172,12 +173,14 @@ pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles)
             renamed
         }
     });
-    Error::MissingTensor {
+    let error = Error::MissingTensor {
         path: files.path().to_path_buf(),
         role: missing.role.clone(),
         tried: missing.tried.clone(),
         similar: similar.unwrap_or_default(),
-    }
+    };
+    let name = missing.tried.first().map_or("", String::as_str);
+    with_keys(files, name, error)
 }
 
 /// Returns the error for a role that none of the `sources` has.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use candle_core::Tensor;
 
 use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::gguf::with_keys;
 use crate::checkpoint::scheme::{Features, ModelPlace, Orientation};
 use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
@@ -123,12 +124,13 @@ impl StoredParameter {
         if shape == self.shape {
             return self.check_shape(files);
         }
-        Err(Error::ShapeMismatch {
+        let error = Error::ShapeMismatch {
             path: self.path(files),
             tensor: self.name.clone(),
             expected: shape.to_vec(),
             found: self.shape.clone(),
-        })
+        };
+        Err(with_keys(files, &self.name, error))
     }
 
     /// Reads the parameter to the CPU, in the file's dtype and the layer's layout.
@@ -298,11 +300,12 @@ impl StoredParameter {
         if info.shape == expected {
             return Ok(());
         }
-        Err(Error::ShapeMismatch {
+        let error = Error::ShapeMismatch {
             path: info.path.to_path_buf(),
             tensor: self.name.clone(),
             expected,
             found: info.shape.to_vec(),
-        })
+        };
+        Err(with_keys(files, &self.name, error))
     }
 }

@@ -150,6 +150,12 @@ impl fmt::Display for PlainMessage<'_> {
                  check that the configuration is that of these weights",
                 path.display()
             ),
+            Error::FileKeys { error, keys } => write!(
+                f,
+                "{}; the file's own keys here are {}",
+                PlainMessage(error),
+                keys.join(", ")
+            ),
             Error::UnsupportedDType {
                 path,
                 tensor,

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::config::{Position, RotaryScaling, Visibility};
 use candle_blocks::{Checkpoint, Result};
 
@@ -234,11 +235,57 @@ fn a_factor_on_the_rotation_needs_no_other_key() {
     let key = "falcon.rope.scaling.attn_factor";
     let found = opened("falcon-40b", &[(key, number(1.5))]).unwrap();
     assert!(format!("{:?}", found.config()).contains("attention_factor: 1.5"));
-    let said = opened("glm4", &[("glm4.rope.scaling.factor", number(4.0))]).unwrap_err();
-    assert!(
-        said.to_string().contains("\"glm4.rope.dimension_count\""),
-        "{said}"
-    );
+    // A part of each head turns.
+    let found = scaling("glm4", &[("glm4.rope.scaling.factor", number(4.0))]);
+    assert_eq!(found, RotaryScaling::Linear { factor: 4.0 });
+}
+
+#[test]
+fn tensors_that_do_not_fit_name_the_keys_that_they_depend_on() {
+    if !is_present("gguf") || !is_present("gguf-architectures") {
+        return;
+    }
+    for (name, key, value) in [
+        ("llama", "llama.feed_forward_length", 3),
+        ("llama", "llama.attention.head_count_kv", 1),
+        ("gemma2", "gemma2.block_count", 1),
+        ("qwen2", "qwen2.block_count", 9),
+        ("qwen3moe", "qwen3moe.expert_count", 2),
+        ("qwen3moe", "qwen3moe.expert_feed_forward_length", 3),
+        ("deepseek2", "deepseek2.attention.kv_lora_rank", 3),
+        ("ernie4_5-moe", "ernie4_5-moe.expert_shared_count", 3),
+        ("ernie4_5-moe", "ernie4_5-moe.interleave_moe_layer_step", 3),
+    ] {
+        let loaded = opened(name, &[(key, whole(value))])
+            .and_then(|checkpoint| checkpoint.model(DType::F32, &Device::Cpu));
+        let said = loaded.unwrap_err().to_string();
+        assert!(said.contains(&format!("{key:?} {value}")), "{key}: {said}");
+    }
+}
+
+#[test]
+fn keys_that_contradict_others_name_both() {
+    if !is_present("gguf-architectures") {
+        return;
+    }
+    for (name, key, value, other) in [
+        (
+            "deepseek2",
+            "deepseek2.rope.scaling.yarn_log_multiplier",
+            number(0.0),
+            "deepseek2.rope.scaling.type",
+        ),
+        (
+            "mistral3",
+            "mistral3.rope.scaling.yarn_beta_slow",
+            number(3.0),
+            "mistral3.rope.scaling.original_context_length",
+        ),
+    ] {
+        let said = opened(name, &[(key, value)]).unwrap_err().to_string();
+        let is_named = [key, other].map(|key| said.contains(&format!("{key:?}")));
+        assert_eq!(is_named, [true; 2], "{said}");
+    }
 }
 
 #[test]

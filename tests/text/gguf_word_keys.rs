@@ -8,7 +8,7 @@ use candle_blocks::generate::GenerationOptions;
 use candle_blocks::text::Tokenizer;
 use tempfile::TempDir;
 
-use crate::gguf_file::{flag, number, whole, with_keys, without_key};
+use crate::gguf_file::{flag, number, text, whole, with_keys, without_key};
 use crate::weights::{is_present, weights};
 
 /// Writes a changed file to a folder.
@@ -72,6 +72,7 @@ fn keys_that_tokenizers_do_not_follow_are_refused() {
     for (name, key, value) in [
         ("unigram", "tokenizer.ggml.add_space_prefix", flag(false)),
         ("unigram", "tokenizer.ggml.unknown_token_id", whole(127)),
+        ("unigram", "tokenizer.ggml.model", text("bert")),
         ("pieces", "tokenizer.ggml.unknown_token_id", whole(20)),
     ] {
         let bytes = fs::read(weights(&format!("gguf-words/{name}/words.gguf"))).unwrap();

@@ -55,7 +55,8 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
 /// Returns partial rotary embeddings. Besides `rope_parameters`, transformers reads only these two keys.
 fn rotary(json: &ConfigJson, head_dim: usize, share: f64) -> Result<RotaryConfig> {
     let share = json.number(&["rotary_pct"], share)?;
-    let theta = json.number(&["rotary_emb_base"], 10000.0)?;
+    let base = ["rotary_emb_base"];
+    let theta = json.positive(json.number(&base, 10000.0)?, &base)?;
     let json = json.without("rope_theta").without("partial_rotary_factor");
     json.partial_rotary(head_dim, share, theta)
 }

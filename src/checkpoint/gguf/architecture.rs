@@ -7,7 +7,7 @@
 //! like BASE                        all lines in an entry before; later lines for the same name replace them
 //! when key KEY | no-key KEY        the entry is for files with this key, or without it; an architecture's first that fits counts
 //! when tensor NAME | no-tensor NAME
-//! key GGUF JSON KIND [DEFAULT]     a key; KIND is needed, size, switch (a size, where 0 is null), number, factor (a number, where 0 is 1), flag or any; DEFAULT is JSON, `@` and another key, or `!` and a function
+//! key GGUF JSON KIND [DEFAULT]     a key; KIND is needed, size, switch (a size, where 0 is null), number, factor (a number, where 0 is 1), cap (where 0 is null), positive, flag or any; DEFAULT is JSON, `@` and another key, or `!` and a function
 //! set JSON VALUE                   a value for all files
 //! is JSON TENSOR | no JSON TENSOR  whether a tensor exists, or not
 //! rows JSON TENSOR                 a tensor's first dimension
@@ -83,6 +83,10 @@ pub(super) enum Kind {
     Number,
     /// The same, where 0 means 1.
     Factor,
+    /// The same, where 0 means none.
+    Cap,
+    /// The same, above 0.
+    Positive,
     Flag,
     /// Any value, such as an array with an item for each layer.
     Any,
@@ -202,6 +206,8 @@ impl Architecture {
                     "switch" => Kind::Switch,
                     "number" => Kind::Number,
                     "factor" => Kind::Factor,
+                    "cap" => Kind::Cap,
+                    "positive" => Kind::Positive,
                     "flag" => Kind::Flag,
                     "any" => Kind::Any,
                     _ => return None,

@@ -199,11 +199,11 @@ impl Keys<'_> {
             let reason = "is not supported without \"rope.scaling.type\" \"yarn\"".to_string();
             return Err(self.error("attention.temperature_scale", reason));
         }
-        scaling["llama_4_scaling_beta"] = json!(self.number("attention.temperature_scale")?);
         scaling["rope_theta"] = self.optional("rope.freq_base").unwrap_or(json!(10000.0));
         if let Some(all) = self.optional("rope.scaling.yarn_log_multiplier") {
             (scaling["mscale"], scaling["mscale_all_dim"]) = (json!(1.0), all);
         }
+        scaling["llama_4_scaling_beta"] = json!(self.number("attention.temperature_scale")?);
         Ok(scaling)
     }
 
@@ -236,9 +236,11 @@ impl Keys<'_> {
         };
         match (scaling["rope_type"] == "yarn", multiplier == 0.0) {
             (true, true) => {
-                let reason =
-                    "is missing or 0, which is not supported for latent attention with YaRN";
-                return refused(&[MULTIPLIER], reason);
+                let reason = format!(
+                    "is \"yarn\", which is not supported for latent attention without \"{}.{MULTIPLIER}\"",
+                    self.architecture
+                );
+                return refused(&["rope.scaling.type"], &reason);
             }
             (false, false) => {
                 let reason = format!("is not \"yarn\", but there is a \"{MULTIPLIER}\"");

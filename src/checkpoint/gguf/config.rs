@@ -80,7 +80,7 @@ impl<'g> Keys<'g> {
         all().find(|entry| entry.name == self.architecture && entry.conditions.iter().all(fits))
     }
 
-    fn config(&self, entry: &Architecture) -> Result<Value> {
+    pub(super) fn config(&self, entry: &Architecture) -> Result<Value> {
         for (key, largest) in &entry.limits {
             let size = self.size(key)?;
             if size as u64 > *largest {
@@ -141,6 +141,17 @@ impl<'g> Keys<'g> {
                 size => size.into(),
             },
             Kind::Number => json!(self.number(key.gguf)?),
+            Kind::Cap => match self.number(key.gguf)? {
+                0.0 => Value::Null,
+                number => json!(number),
+            },
+            Kind::Positive => match self.number(key.gguf)? {
+                number if number > 0.0 => json!(number),
+                number => {
+                    let reason = format!("is {number}, expected a positive number");
+                    return Err(self.error(key.gguf, reason));
+                }
+            },
             Kind::Factor => match self.number(key.gguf)? {
                 0.0 => json!(1.0),
                 number => json!(number),
@@ -229,6 +240,11 @@ impl<'g> Keys<'g> {
         all.filter(|key| !read.contains(*key))
             .map(str::to_string)
             .collect()
+    }
+
+    /// The keys that were read.
+    pub(super) fn read(&self) -> BTreeSet<String> {
+        self.read.borrow().clone()
     }
 
     pub(super) fn number(&self, key: &str) -> Result<f64> {

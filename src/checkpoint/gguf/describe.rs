@@ -89,7 +89,9 @@ impl Description {
                 Kind::Needed | Kind::Size | Kind::Switch if value.is_null() || is_size(&value) => {
                     set(key.gguf, value);
                 }
-                Kind::Number | Kind::Factor if value.is_null() || value.is_number() => {
+                Kind::Number | Kind::Factor | Kind::Cap | Kind::Positive
+                    if value.is_null() || value.is_number() =>
+                {
                     set(key.gguf, value.as_f64().map_or(Value::Null, Value::from));
                 }
                 Kind::Flag | Kind::Any => set(key.gguf, value),

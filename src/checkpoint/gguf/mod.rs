@@ -20,6 +20,7 @@ mod rank;
 mod rope;
 mod save;
 mod search;
+mod sizes;
 #[cfg_attr(
     not(feature = "text"),
     allow(dead_code, reason = "tokenizers need the rest")
@@ -44,6 +45,7 @@ use serde_json::Value;
 use self::architecture::{Architecture, Source, all};
 use self::config::{Described, Keys};
 pub(super) use self::save::{Dense, save};
+pub(super) use self::sizes::with_keys;
 pub(crate) use self::words::GgufTokenizer;
 #[cfg(feature = "text")]
 pub(crate) use self::words::{SpecialToken, TokenType};

@@ -81,8 +81,14 @@ impl Keys<'_> {
             return Err(self.error("rope.scaling.attn_factor", reason.to_string()));
         }
         if kind == "none" && factor != 1.0 && self.has_windows() {
-            let reason = "is \"none\" beside a factor, which llama.cpp applies to layers with a window; it is not supported";
-            return Err(self.error("rope.scaling.type", reason.to_string()));
+            let keys = ["rope.scaling.factor", "rope.scale_linear"];
+            let key = keys.into_iter().find(|key| self.peek(key).is_some());
+            let reason = format!(
+                "is \"none\" beside \"{}.{}\", which llama.cpp applies to layers with a window; it is not supported",
+                self.architecture,
+                key.unwrap_or_default()
+            );
+            return Err(self.error("rope.scaling.type", reason));
         }
         if self.architecture == "phi3" && (kind == "yarn" || kind == "linear" && factor != 1.0) {
             let keys = [
@@ -175,7 +181,13 @@ impl Keys<'_> {
         };
         let turns = length / (2.0 * std::f64::consts::PI * slow.unwrap_or(1.0));
         if (self.turning()? as f64 * turns.ln() / (2.0 * theta.ln())).ceil() < 0.0 {
-            let reason = format!("is {length}, too little for YaRN");
+            let slow = slow.map_or(String::new(), |slow| {
+                format!(
+                    " with {slow} in \"{}.rope.scaling.yarn_beta_slow\"",
+                    self.architecture
+                )
+            });
+            let reason = format!("is {length}, too little for YaRN{slow}");
             return Err(self.error("rope.scaling.original_context_length", reason));
         }
         Ok(())

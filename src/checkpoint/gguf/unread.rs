@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, Condition, all};
 use super::config::{Described, Keys};
 use crate::checkpoint::config_json::abbreviated;
 use crate::checkpoint::scheme::matches;
@@ -91,10 +91,24 @@ impl Keys<'_> {
             else {
                 continue;
             };
+            // Another entry for the architecture may read it, in files with a key that this one lacks.
+            let mut others = all()
+                .filter(|other| other.name == entry.name && other.conditions != entry.conditions);
+            let is_read = others.any(|other| {
+                let keys = Keys::of(self.file);
+                let _ = keys.config(other);
+                keys.read().contains(&key)
+            });
+            let mut conditions = entry.conditions.iter();
+            let lacked = conditions
+                .find(|(kind, _)| is_read && *kind == Condition::NoKey)
+                .map_or(String::new(), |(_, key)| {
+                    format!(" without \"{}.{key}\"", entry.name)
+                });
             let reason = format!(
-                "is {}, which is not supported for this architecture; if it has no effect, \
+                "is {}, which is not supported for this architecture{lacked}; if it has no effect, \
                  describe the model in a config.json and use that \
-                 (`CheckpointOptions::config`, or `--config FILE`)",
+                 (`CheckpointOptions::config`)",
                 abbreviated(value.to_string())
             );
             return Err(self.error(&key, reason));

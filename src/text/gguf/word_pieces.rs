@@ -21,6 +21,14 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
         let reason = "is missing, and [UNK] is not a token".to_string();
         return Err(words.error("unknown_token_id", reason));
     };
+    // llama.cpp takes a lone mark as the beginning of any word, which no WordPiece vocabulary has.
+    if let Some(id) = words.find("▁").filter(|_| words.find("[UNK]").is_none()) {
+        let reason = format!(
+            "is \"bert\", but token {id} is \"▁\" alone and none is [UNK], as in vocabularies of \"t5\" or \
+             \"llama\"; correct the key, or use the model's tokenizer.json"
+        );
+        return Err(words.error("model", reason));
+    }
     // GGUF files mark the beginning of a word instead of its continuation.
     let mut vocabulary = Vocab::default();
     for (id, (token, kind)) in words.tokens.iter().zip(words.settled_types()).enumerate() {
