@@ -1,9 +1,9 @@
 """Snippets of Jinja2, rendered by the program and by transformers' own environment: the counts of renders that differ.
 
-    python weights/sweep/snippets.py PROGRAM [--seed N] [--random N] [--model DIR] [--show N] [--write FILE]
+    python weights/sweep/snippets.py PROGRAM [--seed N] [--random N] [--combined N] [--model DIR] [--show N] [--write FILE]
 
 The snippets cover Jinja2's statements, filters and tests, Python's methods and arithmetic, scopes, white space and texts of values; `--random`
-adds expressions of random operands and operators. Each is a chat template: the program renders it by `generate --print-prompt`, transformers by
+adds expressions of random operands and operators, and `--combined` filters, formats, methods and statements with values of all kinds. Each is a chat template: the program renders it by `generate --print-prompt`, transformers by
 its compiled template. Exits with 1 if a render differs, or fails here alone without a message that says what this crate does not support.
 """
 
@@ -20,6 +20,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import _compile_jinja_template
+
+from combined_snippets import combined
 
 ROOT = Path(__file__).resolve().parents[1]
 # What errors say of what Jinja2 has and this crate does not.
@@ -217,10 +219,10 @@ METHODS = ["upper()", "split(',')", "strip()", "keys()|list", "items()|list", "g
 MESSAGES = [{"role": "user", "content": "Hi there"}, {"role": "assistant", "content": "Yes.\n"}, {"role": "user", "content": " ok "}]
 
 
-def snippets(n_random: int, seed: int) -> list[str]:
+def snippets(n_random: int, n_combined: int, seed: int) -> list[str]:
     """All snippets, each once."""
     generator = random.Random(seed)
-    found = [*of_operators(), *of_filters(), *of_tests(), *of_methods(), *STATEMENTS, *(at_random(generator) for _ in range(n_random))]
+    found = [*of_operators(), *of_filters(), *of_tests(), *of_methods(), *STATEMENTS, *(at_random(generator) for _ in range(n_random)), *(combined(n_combined, seed) if n_combined else [])]
     return list(dict.fromkeys(found))
 
 
@@ -265,12 +267,13 @@ def main() -> None:
     parser.add_argument("program")
     parser.add_argument("--seed", type=int, default=0, help="of the random expressions")
     parser.add_argument("--random", type=int, default=4000, help="how many random expressions there are")
+    parser.add_argument("--combined", type=int, default=0, help="how many random statements and expressions there are beside every filter with every value; 0 for none")
     parser.add_argument("--model", type=Path, default=ROOT / "tiny-gpt-text", help="a checkpoint whose tokenizer opens")
     parser.add_argument("--show", type=int, default=20, help="how many of each kind are printed")
     parser.add_argument("--write", type=Path, help="a file for all that is not equal, as lines of JSON")
     args = parser.parse_args()
     SPECIAL_TOKENS.update(AutoTokenizer.from_pretrained(args.model.resolve()).special_tokens_map)
-    templates = snippets(args.random, args.seed)
+    templates = snippets(args.random, args.combined, args.seed)
     parts = [templates[i::16] for i in range(16)]
     with ThreadPoolExecutor(2) as pool:
         rendered = list(pool.map(lambda part: in_folder(args.program, args.model.resolve(), part), parts))

@@ -36,9 +36,14 @@ impl<'a> Arguments<'a> {
 
     /// Returns the argument at a position, or with a name; `None` if it is not given or Python's `None`.
     pub fn value(&self, place: usize, name: &str) -> Option<Value> {
-        let named = || self.named.peek::<Value>(name).ok();
-        let value = self.placed.get(place).cloned().or_else(named);
+        let value = self.given(place, name);
         value.filter(|value| !value.is_none() && !value.is_undefined())
+    }
+
+    /// Returns the argument at a position, or with a name, also if it is Python's `None` or undefined.
+    pub fn given(&self, place: usize, name: &str) -> Option<Value> {
+        let named = || self.named.peek::<Value>(name).ok();
+        self.placed.get(place).cloned().or_else(named)
     }
 
     pub fn text(&self, place: usize, name: &str) -> Result<Option<String>, Error> {

@@ -91,6 +91,13 @@ pub(super) struct DictView {
     items: Vec<Value>,
 }
 
+impl DictView {
+    /// Returns the items that are compared as a set: those of keys, and of pairs.
+    pub fn set(&self) -> Option<&[Value]> {
+        (self.name != "dict_values").then_some(&self.items[..])
+    }
+}
+
 impl Object for DictView {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Iterable
@@ -126,6 +133,7 @@ pub(super) fn method(dict: &Value, name: &str, args: &[Value]) -> Result<Value, 
             let reason = format!("access to attribute '{name}' of 'dict' object is unsafe.");
             return Err(Error::new(ErrorKind::InvalidOperation, reason));
         }
+        "fromkeys" => return Err(super::unsupported("the method fromkeys")),
         _ => return Err(ErrorKind::UnknownMethod.into()),
     }
     Ok(match name {

@@ -6,20 +6,23 @@ use minijinja::{Environment, Error, ErrorKind, filters};
 use super::arguments::Arguments;
 use super::json::{Style, json};
 use super::objects::Range;
-use super::operators::integer;
-use super::python::{self, is_named, is_object, is_own, text};
+use super::operators::{self, integer};
+use super::pprint::pprint;
+use super::python::{self, is_float, is_named, is_object, is_own, text};
+use super::rewrite::has;
 use super::strings::{is_space, lines, string_method};
-use super::{failed, long, unsupported};
+use super::{failed, long, markup, unsupported};
 
 /// A filter: its value, and the arguments in parentheses.
 type Filter = fn(&Value, &[Value]) -> Result<Value, Error>;
 
-const FILTERS: [(&str, Filter); 20] = [
+const FILTERS: [(&str, Filter); 26] = [
     ("abs", |value, args| match value.kind() {
         ValueKind::Bool if args.is_empty() => Ok(i64::from(value.is_true()).into()),
         _ if args.is_empty() => filters::abs(value.clone()),
         _ => Err(ErrorKind::TooManyArguments.into()),
     }),
+    ("attr", attr),
     ("center", |value, args| match args {
         [] => string_method(&text(value), "center", &[80.into()]),
         args => string_method(&text(value), "center", args),
@@ -28,6 +31,7 @@ const FILTERS: [(&str, Filter); 20] = [
     ("d", default),
     ("e", escape),
     ("escape", escape),
+    ("filesizeformat", filesizeformat),
     ("float", float),
     ("forceescape", |value, _| {
         Ok(Value::from_safe_string(escaped(&text(value))))
@@ -36,6 +40,11 @@ const FILTERS: [(&str, Filter); 20] = [
     ("indent", indent),
     ("int", int),
     ("join", join),
+    ("pprint", |value, args| {
+        Arguments::new("pprint", args, &[])?;
+        Ok(pprint(value)?.into())
+    }),
+    ("replace", replace),
     ("string", |value, _| {
         Ok(if value.is_safe() {
             value.clone()
@@ -43,12 +52,14 @@ const FILTERS: [(&str, Filter); 20] = [
             text(value).into()
         })
     }),
+    ("striptags", markup::striptags),
     ("title", |value, _| Ok(titled(&text(value)).into())),
     ("tojson", tojson),
     ("trim", |value, args| {
         string_method(&text(value), "strip", args)
     }),
     ("truncate", long::truncate),
+    ("urlencode", markup::urlencode),
     ("wordcount", |value, _| {
         Ok(text(value)
             .split(|c: char| !(c.is_alphanumeric() || c == '_'))
@@ -57,12 +68,22 @@ const FILTERS: [(&str, Filter); 20] = [
             .into())
     }),
     ("wordwrap", long::wordwrap),
-    ("xmlattr", long::xmlattr),
+    ("xmlattr", markup::xmlattr),
 ];
 
 /// Jinja2's filters that this crate does not support, and filters that only minijinja has.
-const UNSUPPORTED: &str =
-    "attr filesizeformat pprint random striptags urlencode urlize bool chain lines split zip";
+const UNSUPPORTED: &str = "random urlize bool chain lines split zip";
+
+/// Jinja2's filters, for its test `filter`.
+const FILTER_NAMES: &str = "abs attr batch capitalize center count d default dictsort e escape filesizeformat first float \
+    forceescape format groupby indent int items join last length list lower map max min pprint \
+    random reject rejectattr replace reverse round safe select selectattr slice sort string \
+    striptags sum title tojson trim truncate unique upper urlencode urlize wordcount wordwrap \
+    xmlattr";
+/// Jinja2's tests, for its test `test`.
+const TEST_NAMES: &str = "!= < <= == > >= boolean callable defined divisibleby eq equalto escaped even false filter float \
+    ge greaterthan gt in integer iterable le lessthan lower lt mapping ne none number odd sameas \
+    sequence string test true undefined upper";
 
 /// Returns the text with a capital after each space, hyphen and opening bracket; the other letters are lowered.
 fn titled(text: &str) -> String {
@@ -96,18 +117,35 @@ pub(super) fn add(environment: &mut Environment) {
             Err::<Value, _>(unsupported(format!("the filter {name}")))
         });
     }
-    for name in ["filter", "test"] {
-        environment.add_test(name, move |_: &Value| {
-            Err::<bool, _>(unsupported(format!("the test {name}")))
+    for (name, names) in [("filter", FILTER_NAMES), ("test", TEST_NAMES)] {
+        environment.add_test(name, move |value: &Value| {
+            match operators::is_hashable(value) {
+                true => Ok(value.as_str().is_some_and(|name| has(names, name))),
+                false => Err(failed(format!(
+                    "the test {name} of a value that is not hashable"
+                ))),
+            }
         });
     }
     let round = |value: Value, n: Option<i32>, method: Option<&str>, named: Kwargs| {
-        let by_method = method.is_some() || named.has("method");
-        match value.is_integer() || value.kind() == ValueKind::Bool {
-            true if by_method => Err(unsupported("round() of an integer by a method")),
-            true if value.kind() == ValueKind::Bool => Ok(i64::from(value.is_true()).into()),
-            _ => filters::round(value, n, method, named),
-        }
+        let Some(whole) = integer(&value) else {
+            return filters::round(value, n, method, named);
+        };
+        let name = method.map_or_else(
+            || named.get::<Option<&str>>("method"),
+            |name| Ok(Some(name)),
+        );
+        let by: fn(f64) -> f64 = match name? {
+            None | Some("common") => {
+                return filters::round(Value::from(whole), n, method, named);
+            }
+            Some("ceil") => f64::ceil,
+            Some("floor") => f64::floor,
+            Some(_) => return Err(failed("round() is by common, ceil or floor")),
+        };
+        let n = n.or(named.get::<Option<i32>>("precision")?).unwrap_or(0);
+        let scale = 10f64.powi(n.min(0));
+        Ok(Value::from(by(whole as f64 * scale) / scale))
     };
     environment.add_filter("round", round);
     environment.add_test("iterable", |value: &Value| {
@@ -138,6 +176,9 @@ pub(super) fn add(environment: &mut Environment) {
     for (name, rest) in [("even", 0), ("odd", 1)] {
         environment.add_test(name, move |value: &Value| match integer(value) {
             Some(n) => Ok(n.rem_euclid(2) == rest),
+            None if is_float(value).is_some() => {
+                Ok(is_float(value).map(|x| x.rem_euclid(2.0)) == Some(rest as f64))
+            }
             None => Err(unsupported(format!(
                 "the test {name} of a {}",
                 value.kind()
@@ -187,6 +228,51 @@ fn default(value: &Value, args: &[Value]) -> Result<Value, Error> {
         true => given.unwrap_or_else(|| Value::from("")),
         false => value.clone(),
     })
+}
+
+fn replace(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let arguments = Arguments::new("replace", args, &["old", "new", "count"])?;
+    let part = |place, name| match arguments.given(place, name) {
+        Some(value) => Ok(Value::from(text(&value))),
+        None => Err(failed(format!("replace(): argument {name} is missing"))),
+    };
+    let count = arguments.integer(2, "count")?.unwrap_or(-1);
+    let args = [part(0, "old")?, part(1, "new")?, count.into()];
+    string_method(&text(value), "replace", &args)
+}
+
+/// Returns an attribute that is no entry of a mapping.
+fn attr(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let name = Arguments::new("attr", args, &["name"])?.required_text(0, "name")?;
+    operators::own_attribute(value, &name)
+}
+
+/// Writes a number of bytes with a unit.
+fn filesizeformat(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let arguments = Arguments::new("filesizeformat", args, &["binary"])?;
+    let (base, unit) = match arguments.is_true(0, "binary") {
+        true => (1024u128, "iB"),
+        false => (1000, "B"),
+    };
+    check_defined(value, "filesizeformat")?;
+    let Some(bytes) = real(value)? else {
+        return Err(failed("filesizeformat() of a value that is no number"));
+    };
+    if bytes == 1.0 {
+        return Ok("1 Byte".into());
+    }
+    if bytes < base as f64 {
+        return match bytes.is_finite() {
+            true => Ok(format!("{} Bytes", bytes as i128).into()),
+            false => Err(failed("filesizeformat() of an infinity")),
+        };
+    }
+    let k = if base == 1000 { "k" } else { "K" };
+    let prefixes = [k, "M", "G", "T", "P", "E", "Z", "Y"];
+    let above = |index: usize| base.pow(index as u32 + 2) as f64;
+    let index = (0..8).find(|&index| bytes < above(index)).unwrap_or(7);
+    let number = base as f64 * bytes / above(index);
+    Ok(format!("{number:.1} {}{unit}", prefixes[index]).into())
 }
 
 fn escape(value: &Value, _: &[Value]) -> Result<Value, Error> {
@@ -274,7 +360,7 @@ fn check_defined(value: &Value, filter: &str) -> Result<(), Error> {
 fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new("int", args, &["default", "base"])?;
     check_defined(value, "int")?;
-    let default = || Ok(arguments.value(0, "default").unwrap_or_else(|| 0.into()));
+    let default = || Ok(arguments.given(0, "default").unwrap_or_else(|| 0.into()));
     if let Some(x) = python::is_float(value) {
         return match x.is_finite() {
             true => Ok(Value::from(x as i128)),
@@ -322,19 +408,22 @@ fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-fn float(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let arguments = Arguments::new("float", args, &["default"])?;
-    check_defined(value, "float")?;
-    let number = match (value.as_str(), value.kind()) {
+/// Returns the number that Python's `float` makes from a value, if it does.
+fn real(value: &Value) -> Result<Option<f64>, Error> {
+    Ok(match (value.as_str(), value.kind()) {
         (Some(text), _) if text.contains(is_other) => {
-            return Err(unsupported("float() of such digits"));
+            return Err(unsupported("a number with such digits"));
         }
         (Some(text), _) => text.trim().parse().ok(),
         (None, ValueKind::Number) => f64::try_from(value.clone()).ok(),
         (None, ValueKind::Bool) => Some(if value.is_true() { 1.0 } else { 0.0 }),
         _ => None,
-    };
-    Ok(number
-        .map(Value::from)
-        .unwrap_or_else(|| arguments.value(0, "default").unwrap_or_else(|| 0.0.into())))
+    })
+}
+
+fn float(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let arguments = Arguments::new("float", args, &["default"])?;
+    check_defined(value, "float")?;
+    let default = || arguments.given(0, "default").unwrap_or_else(|| 0.0.into());
+    Ok(real(value)?.map_or_else(default, Value::from))
 }

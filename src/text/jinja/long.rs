@@ -1,13 +1,12 @@
-//! Jinja2's filters that cut and fill long texts: `format`, `truncate`, `wordwrap` and `xmlattr`.
+//! Jinja2's filters that cut and fill long texts: `format`, `truncate` and `wordwrap`.
 
 use minijinja::Error;
 use minijinja::value::{Tuple, Value, ValueKind};
 
 use super::arguments::Arguments;
-use super::filters::escaped;
 use super::operators::percent;
-use super::python::{is_object, text};
-use super::strings::{is_space, lines};
+use super::python::text;
+use super::strings::{is_common, is_space, lines};
 use super::{failed, unsupported};
 
 /// Formats like Python's `%`, with arguments by position or by name.
@@ -26,13 +25,22 @@ pub(super) fn format(value: &Value, args: &[Value]) -> Result<Value, Error> {
         }
         args => Value::from(Tuple::from(args.to_vec())),
     };
-    percent(&plain(value, "format")?.into(), &arguments)
+    match value.as_str() {
+        Some(_) => percent(&plain(value, "format")?.into(), &arguments),
+        None => percent(&text(value).into(), &arguments),
+    }
 }
 
 /// Cuts a text that is longer than a length, at a word's end unless `killwords` is set.
 pub(super) fn truncate(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new("truncate", args, &["length", "killwords", "end", "leeway"])?;
-    let whole = plain(value, "truncate")?;
+    if value.as_str().is_none() && value.kind() != ValueKind::Undefined && value.len().is_none() {
+        return Err(failed("truncate() of a value without a length"));
+    }
+    let whole = match value.as_str() {
+        Some(_) => plain(value, "truncate")?,
+        None => "x".repeat(value.len().unwrap_or(0).min(100_000)),
+    };
     let length = arguments.integer(0, "length")?.unwrap_or(255);
     let end = arguments
         .text(2, "end")?
@@ -48,6 +56,9 @@ pub(super) fn truncate(value: &Value, args: &[Value]) -> Result<Value, Error> {
     };
     if whole.chars().count() as i128 <= i128::from(length) + i128::from(leeway) {
         return Ok(value.clone());
+    }
+    if value.as_str().is_none() {
+        return Err(failed("truncate() of a long value that is no string"));
     }
     let kept: String = whole.chars().take(n_kept).collect();
     let kept = match arguments.is_true(1, "killwords") {
@@ -71,26 +82,46 @@ pub(super) fn wordwrap(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let Some(width) = usize::try_from(width).ok().filter(|&width| width > 0) else {
         return Err(failed(format!("invalid width {width} (must be > 0)")));
     };
-    let breaks_words = arguments.is_not_false(1, "break_long_words");
-    if arguments.is_not_false(3, "break_on_hyphens") && whole.contains('-') {
-        return Err(unsupported(
-            "wordwrap() of a text with hyphens, unless break_on_hyphens is false,",
-        ));
+    let breaks = Breaks {
+        words: arguments.is_not_false(1, "break_long_words"),
+        hyphens: arguments.is_not_false(3, "break_on_hyphens") && whole.contains('-'),
+    };
+    // Whether a hyphen is within a word depends on the characters around it.
+    if let Some(c) = whole.chars().find(|c| breaks.hyphens && !is_common(*c)) {
+        return Err(unsupported(format!(
+            "wordwrap() of hyphens and the character {c:?}, unless break_on_hyphens is false,"
+        )));
     }
     let between = arguments
         .text(2, "wrapstring")?
         .unwrap_or_else(|| "\n".to_string());
     let lines = lines(&whole, false).into_iter();
-    let wrapped = lines.map(|line| wrap(line, width, breaks_words).join(&between));
+    let wrapped = lines.map(|line| wrap(line, width, breaks).join(&between));
     Ok(wrapped.collect::<Vec<_>>().join(&between).into())
 }
 
-fn wrap(line: &str, width: usize, breaks_words: bool) -> Vec<String> {
-    let is_between = |c: char| "\t\n\u{b}\u{c}\r ".contains(c);
+/// The places at which a line may break, besides white space.
+#[derive(Clone, Copy)]
+struct Breaks {
+    /// In words that are longer than the width.
+    words: bool,
+    /// After hyphens between letters, and around dashes.
+    hyphens: bool,
+}
+
+fn is_between(c: char) -> bool {
+    "\t\n\u{b}\u{c}\r ".contains(c)
+}
+
+fn wrap(line: &str, width: usize, breaks: Breaks) -> Vec<String> {
     let is_blank = |piece: &[char]| piece.iter().all(|&c| is_space(c));
     let letters: Vec<char> = line.chars().collect();
-    let pieces = letters.chunk_by(|&a, &b| is_between(a) == is_between(b));
-    let mut pieces: Vec<&[char]> = pieces.collect();
+    let mut pieces: Vec<&[char]> = match breaks.hyphens {
+        true => at_hyphens(&letters),
+        false => letters
+            .chunk_by(|&a, &b| is_between(a) == is_between(b))
+            .collect(),
+    };
     pieces.reverse();
     let mut lines: Vec<String> = Vec::new();
     while !pieces.is_empty() {
@@ -104,8 +135,8 @@ fn wrap(line: &str, width: usize, breaks_words: bool) -> Vec<String> {
             now.push(piece);
         }
         if let Some(piece) = pieces.last_mut().filter(|piece| piece.len() > width) {
-            if breaks_words {
-                let (first, rest) = piece.split_at(width - length);
+            if breaks.words {
+                let (first, rest) = piece.split_at(end_of_part(piece, width - length, breaks));
                 now.push(first);
                 *piece = rest;
             } else if now.is_empty() {
@@ -120,36 +151,59 @@ fn wrap(line: &str, width: usize, breaks_words: bool) -> Vec<String> {
     lines
 }
 
-/// Writes a mapping as attributes of XML, without those that are none or undefined.
-pub(super) fn xmlattr(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let arguments = Arguments::new("xmlattr", args, &["autospace"])?;
-    if value.kind() != ValueKind::Map || is_object(value) {
-        return Err(failed("xmlattr() of a value that is no mapping"));
+/// Returns how much of a long word fits into the rest of a line: up to the last hyphen, if there is one after a letter.
+fn end_of_part(word: &[char], left: usize, breaks: Breaks) -> usize {
+    let hyphen = word[..left].iter().rposition(|&c| c == '-');
+    match hyphen.filter(|&at| breaks.hyphens && word[..at].iter().any(|&c| c != '-')) {
+        Some(at) => at + 1,
+        None => left,
     }
-    let written = |value: &Value| match value.is_safe() {
-        true => text(value),
-        false => escaped(&text(value)),
+}
+
+/// Splits a line as `textwrap` does: at white space, after hyphens between letters, and before and after dashes.
+fn at_hyphens(line: &[char]) -> Vec<&[char]> {
+    let at = |i: Option<usize>| i.and_then(|i| line.get(i).copied());
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let is_letter = |i: Option<usize>| at(i).is_some_and(|c| is_word(c) && !c.is_numeric());
+    let is_hyphen = |i: Option<usize>| at(i) == Some('-');
+    // The end of the hyphens from here, if they are a dash between words.
+    let dash = |from: usize| {
+        let n = line[from..].iter().take_while(|&&c| c == '-').count();
+        let before = at(from.checked_sub(1));
+        let is_open = before.is_some_and(|c| is_word(c) || "!\"'&.,?".contains(c));
+        (n >= 2 && is_open && at(Some(from + n)).is_some_and(is_word)).then_some(from + n)
     };
-    let mut all = String::new();
-    for key in value.try_iter()? {
-        let item = value.get_item(&key)?;
-        if item.is_none() || item.is_undefined() {
-            continue;
-        }
-        let name = key
-            .as_str()
-            .ok_or_else(|| failed("xmlattr() of a key that is no string"))?;
-        if name.contains(|c: char| "/>= \t\n\r\u{b}\u{c}".contains(c)) {
-            return Err(failed(format!(
-                "Invalid character in attribute name: {name:?}"
-            )));
-        }
-        all += &format!(" {}=\"{}\"", written(&key), written(&item));
+    let is_inside = |i: usize| {
+        let before = |n: usize| i.checked_sub(n);
+        let follows = is_letter(before(1))
+            && (is_letter(before(2)) || is_hyphen(before(2)) && is_letter(before(3)));
+        let next = if is_hyphen(Some(i + 2)) { i + 3 } else { i + 2 };
+        is_hyphen(Some(i)) && follows && is_letter(Some(i + 1)) && is_letter(Some(next))
+    };
+    let mut pieces = Vec::new();
+    let mut from = 0;
+    while from < line.len() {
+        let end = if is_between(line[from]) {
+            let n = line[from..].iter().take_while(|&&c| is_between(c)).count();
+            from + n
+        } else if let Some(end) = dash(from) {
+            end
+        } else {
+            let mut end = from + 1;
+            loop {
+                if is_inside(end) {
+                    break end + 1;
+                }
+                if at(Some(end)).is_none_or(is_between) || dash(end).is_some() {
+                    break end;
+                }
+                end += 1;
+            }
+        };
+        pieces.push(&line[from..end]);
+        from = end;
     }
-    match arguments.is_not_false(0, "autospace") {
-        true => Ok(all.into()),
-        false => Ok(all.trim_start_matches(' ').into()),
-    }
+    pieces
 }
 
 /// Returns a text that is no safe one.

@@ -8,9 +8,12 @@ mod clock;
 mod dict;
 mod filters;
 mod json;
+mod lists;
 mod long;
+mod markup;
 mod objects;
 mod operators;
+mod pprint;
 mod python;
 mod rewrite;
 mod selections;
@@ -47,6 +50,7 @@ pub(in crate::text) fn environment(
     filters::add(&mut environment);
     operators::add(&mut environment);
     selections::add(&mut environment);
+    lists::add(&mut environment);
     let source =
         source::rewritten(source).map_err(|reason| Error::new(ErrorKind::SyntaxError, reason))?;
     environment.add_template_owned(name, rewrite::rewritten(&source)?)?;

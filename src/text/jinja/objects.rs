@@ -1,11 +1,16 @@
 //! Python objects that minijinja lacks.
 
 use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use minijinja::Error;
-use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Value};
+use minijinja::value::{
+    Enumerator, Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueOrKwargs, from_args,
+};
+use minijinja::{Error, ErrorKind, State};
 
+use super::arguments::Arguments;
 use super::python::is_named;
 use super::{failed, unsupported};
 
@@ -89,6 +94,19 @@ impl Range {
         }
     }
 
+    /// Returns the range for some of its items, by their places.
+    pub fn part(&self, start: i128, stop: i128, step: i128) -> Value {
+        let [first, _, by] = self.0.map(i128::from);
+        let of = [
+            first + start * by,
+            first + stop * by,
+            step.saturating_mul(by),
+        ];
+        Value::from_object(Self(
+            of.map(|n| n.clamp(i64::MIN.into(), i64::MAX.into()) as i64),
+        ))
+    }
+
     fn len(&self) -> i128 {
         let [start, stop, step] = self.0.map(i128::from);
         ((stop - start + step - step.signum()) / step).max(0)
@@ -113,6 +131,107 @@ impl Object for Range {
             [start, stop, 1] => write!(f, "range({start}, {stop})"),
             [start, stop, step] => write!(f, "range({start}, {stop}, {step})"),
         }
+    }
+}
+
+/// Jinja2's `cycler`: items in turn.
+#[derive(Debug)]
+pub(super) struct Cycler {
+    items: Vec<Value>,
+    place: AtomicUsize,
+}
+
+impl Cycler {
+    /// Returns `cycler(*items)`.
+    ///
+    /// # Errors
+    /// If there are no items.
+    pub fn value(items: Rest<Value>) -> Result<Value, Error> {
+        let (items, place) = (items.0, AtomicUsize::new(0));
+        match items.is_empty() {
+            true => Err(failed("cycler() without items")),
+            false => Ok(Value::from_object(Self { items, place })),
+        }
+    }
+
+    fn current(&self) -> Value {
+        self.items[self.place.load(Relaxed)].clone()
+    }
+}
+
+impl Object for Cycler {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        match key {
+            "current" => Some(self.current()),
+            "pos" => Some(self.place.load(Relaxed).into()),
+            "items" => Some(Tuple::from(self.items.clone()).into()),
+            _ => None,
+        }
+    }
+
+    fn call_method(
+        self: &Arc<Self>,
+        _: &mut State<'_, '_>,
+        method: &str,
+        args: &[Value],
+    ) -> Result<Value, Error> {
+        let place = self.place.load(Relaxed);
+        let (result, next) = match method {
+            "next" => (self.current(), (place + 1) % self.items.len()),
+            "reset" => (().into(), 0),
+            _ => return Err(ErrorKind::UnknownMethod.into()),
+        };
+        from_args::<()>(args)?;
+        self.place.store(next, Relaxed);
+        Ok(result)
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<jinja2.utils.Cycler object>")
+    }
+}
+
+/// Jinja2's `joiner`: a text on every call but the first.
+#[derive(Debug)]
+pub(super) struct Joiner {
+    between: Value,
+    is_used: AtomicBool,
+}
+
+impl Joiner {
+    /// Returns `joiner(sep)`.
+    ///
+    /// # Errors
+    /// If there are more arguments.
+    pub fn value(args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+        let args = args.into_values();
+        let arguments = Arguments::new("joiner", &args, &["sep"])?;
+        let between = arguments.given(0, "sep");
+        let between = between.unwrap_or_else(|| ", ".into());
+        let is_used = AtomicBool::new(false);
+        Ok(Value::from_object(Self { between, is_used }))
+    }
+}
+
+impl Object for Joiner {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        from_args::<()>(args)?;
+        Ok(match self.is_used.swap(true, Relaxed) {
+            true => self.between.clone(),
+            false => "".into(),
+        })
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<jinja2.utils.Joiner object>")
     }
 }
 

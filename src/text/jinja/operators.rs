@@ -6,9 +6,10 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, functions};
 
+use super::dict::{DictView, METHODS};
 use super::filters::escaped;
-use super::objects::{PythonGenerator, Range, given, iterated, taken};
-use super::python::{HIDDEN_ENTRY, is_float, is_list, is_own, text};
+use super::objects::{Cycler, Joiner, PythonGenerator, Range, given, iterated, taken};
+use super::python::{HIDDEN_ENTRY, is_float, is_list, is_object, is_own, text};
 use super::rewrite::has;
 use super::{failed, unsupported};
 
@@ -36,6 +37,12 @@ pub(super) fn add(environment: &mut Environment) {
         true => Err(failed("'NoneType' object is not iterable")),
         false => Ok(value),
     });
+    environment.add_filter("python_items_if_true", |value: Value| {
+        match value.is_true() {
+            true => value,
+            false => Value::from(Vec::<Value>::new()),
+        }
+    });
     environment.add_filter("python_generator", |value: Value| match value.as_str() {
         Some(_) => Ok(value), // a reversed string
         None => Ok::<_, Error>(PythonGenerator::value(value.try_iter()?.collect())),
@@ -43,6 +50,10 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_function("python_number", |value: Value| match value.kind() {
         ValueKind::Bool => i64::from(value.is_true()).into(),
         _ => value,
+    });
+    environment.add_function("python_term", |value: Value| match set(&value) {
+        Some(_) => Err(unsupported("`-` of a mapping's keys or items")),
+        None => Ok(value),
     });
     environment.add_function("python_factor", |value: Value| match value.kind() {
         _ if value.is_safe() => Err(unsupported("`*` with a safe string")),
@@ -57,23 +68,13 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_function("python_item", |value: &Value, key: &Value| {
         match key.as_str() {
             _ if value.is_safe() => Err(unsupported("an item of a safe string")),
+            None if value.downcast_object_ref::<DictView>().is_some() => Ok(Value::UNDEFINED),
             Some(name) if has(ATTRIBUTES, name) => attribute(value, name),
             None if is_float(key).is_some() && value.kind() != ValueKind::Map => {
                 Ok(Value::UNDEFINED)
             }
             _ => value.get_item(key),
         }
-    });
-    environment.add_function("python_sliced", |value: Value| match value.kind() {
-        _ if value.is_safe() => Err(unsupported("a slice of a safe string")),
-        _ if is_own(&value) => Err(unsupported("a slice of a range or an iterator")),
-        ValueKind::String | ValueKind::Seq | ValueKind::Iterable => Ok(value),
-        kind => Err(failed(format!("a value of type {kind} has no slices"))),
-    });
-    environment.add_function("python_index", |index: Value| match index.kind() {
-        ValueKind::Bool => Ok(i64::from(index.is_true()).into()),
-        _ if index.is_integer() || index.is_none() => Ok(index),
-        _ => Err(unsupported("an index of a slice that is no integer")),
     });
     environment.add_function("python_key", |key: Value| match is_hashable(&key) {
         true => Ok(key),
@@ -94,6 +95,8 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_function("python_taken", taken);
     environment.add_function("python_iterated", iterated);
     environment.add_function("range", Range::value);
+    environment.add_function("cycler", Cycler::value);
+    environment.add_function("joiner", Joiner::value);
     // The entry makes a namespace true, like a Python object.
     environment.add_function("namespace", |args: Rest<ValueOrKwargs>| {
         let entry = Value::from_pairs([(HIDDEN_ENTRY, true)]);
@@ -208,10 +211,14 @@ pub(super) fn formatted(
     let is_odd = |value: &Value| {
         let has_exponent = |text: &str| text.contains("e+") || text.contains("e-");
         match (value.kind(), text(value)) {
+            (ValueKind::Bool, _) => matches!(style, FormatStyle::StrFormat),
             (ValueKind::Number | ValueKind::Map, text) => has_exponent(&text) || !text.is_ascii(),
             (_, text) => !text.is_ascii() || is_own(value),
         }
     };
+    if let FormatStyle::Printf = style {
+        as_texts(template, &mut values);
+    }
     for value in &mut values {
         match has_only_texts && !value.is_kwargs() {
             true => *value = text(value).into(),
@@ -227,11 +234,43 @@ pub(super) fn formatted(
     Ok(format(style, template, &values).map_err(reason)?.into())
 }
 
+/// Writes the values for `%s`, whose precision is for texts.
+fn as_texts(template: &str, values: &mut [Value]) {
+    let plain = template.replace("%%", "");
+    let mut values = values.iter_mut();
+    for field in plain.split('%').skip(1) {
+        // Other widths and names are not by position.
+        match field
+            .trim_start_matches(|c: char| "-+ #0123456789.".contains(c))
+            .chars()
+            .next()
+        {
+            Some('(' | '*') | None => return,
+            Some(kind) => {
+                if let Some(value) = values
+                    .next()
+                    .filter(|value| kind == 's' && !value.is_kwargs())
+                {
+                    *value = text(value).into();
+                }
+            }
+        }
+    }
+}
+
 /// Compares two values like Python, which cannot order values of different types.
 fn compare(a: &Value, operator: &str, b: &Value) -> Result<bool, Error> {
+    let is_values = |value: &Value| {
+        let view = value.downcast_object_ref::<DictView>();
+        view.is_some_and(|view| view.set().is_none())
+    };
+    if is_values(a) && is_values(b) && operator.len() == 2 && "==!=".contains(operator) {
+        // They are equal if they are the same object.
+        return Err(unsupported("`==` of the values() of mappings"));
+    }
     let test: fn(Ordering) -> bool = match operator {
-        "==" => return Ok(is_own(a) == is_own(b) && a == b),
-        "!=" => return Ok(is_own(a) != is_own(b) || a != b),
+        "==" => return Ok(equal(a, b)),
+        "!=" => return Ok(!equal(a, b)),
         "in" => return contains(b, a),
         "not in" => return contains(b, a).map(|is_in| !is_in),
         "<" => Ordering::is_lt,
@@ -239,9 +278,35 @@ fn compare(a: &Value, operator: &str, b: &Value) -> Result<bool, Error> {
         ">" => Ordering::is_gt,
         _ => Ordering::is_ge,
     };
+    if let (Some(a), Some(b)) = (set(a), set(b)) {
+        // A part is less than the whole.
+        let (part, whole) = if operator.starts_with('<') {
+            (a, b)
+        } else {
+            (b, a)
+        };
+        let may_be_equal = operator.ends_with('=');
+        return Ok(is_part(part, whole) && (may_be_equal || part.len() < whole.len()));
+    }
     Ok(ordering(a, b)
         .ok_or_else(|| unfit(operator, a, b))?
         .is_some_and(test))
+}
+
+/// Returns the items of a mapping's `keys()` or `items()`, which Python compares as sets.
+fn set(value: &Value) -> Option<&[Value]> {
+    value.downcast_object_ref::<DictView>()?.set()
+}
+
+fn is_part(part: &[Value], whole: &[Value]) -> bool {
+    part.iter().all(|item| whole.contains(item))
+}
+
+pub(super) fn equal(a: &Value, b: &Value) -> bool {
+    match (set(a), set(b)) {
+        (Some(a), Some(b)) => a.len() == b.len() && is_part(a, b),
+        _ => is_own(a) == is_own(b) && a == b,
+    }
 }
 
 /// Returns the order of two values whose types Python can order; the inner value is `None` for a NaN.
@@ -287,6 +352,17 @@ fn contains(container: &Value, value: &Value) -> Result<bool, Error> {
             Ok(container.try_iter()?.any(|item| item == *value))
         }
         _ => Err(unfit("in", value, container)),
+    }
+}
+
+/// Returns an attribute as Jinja2's filter `attr` does, which finds no entries of a mapping.
+pub(super) fn own_attribute(value: &Value, name: &str) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Plain | ValueKind::Undefined => value.get_attr(name),
+        ValueKind::Map if is_object(value) || METHODS.contains(&name) => value.get_attr(name),
+        ValueKind::Map => Ok(Value::UNDEFINED),
+        _ if has(ATTRIBUTES, name) => attribute(value, name),
+        _ => Ok(Value::UNDEFINED),
     }
 }
 

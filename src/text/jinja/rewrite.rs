@@ -18,17 +18,18 @@ use super::source::quoted;
 use super::{failed, unsupported};
 
 /// Names that Jinja2 defines, but this crate does not.
-const NAMES: &str = "cycler joiner kwargs lipsum self varargs";
+const NAMES: &str = "kwargs lipsum self varargs";
 /// Functions that are not macros in the template.
-const FUNCTIONS: &str = "dict loop namespace raise_exception range strftime_now";
+const FUNCTIONS: &str = "cycler dict joiner loop namespace raise_exception range strftime_now";
 /// String filters, which convert any value to text.
 const TEXT_FILTERS: &str = "capitalize lower replace safe title trim upper";
 
 /// Filters for items, which `None` does not have.
-const ITEM_FILTERS: &str =
-    "batch join list map max min reject rejectattr select selectattr slice sort sum unique";
+const ITEM_FILTERS: &str = "batch join list max min slice sort sum unique";
+/// The same, of which a false value has none, whatever it is.
+const ITEM_FILTERS_IF_TRUE: &str = "map reject rejectattr select selectattr";
 /// Filters whose result is a generator in Jinja2, and a list in minijinja.
-const GENERATORS: &str = "batch items map reject rejectattr reverse select selectattr slice unique";
+const GENERATORS: &str = "batch items map reject rejectattr select selectattr slice unique";
 
 /// Returns whether a word is in a space-separated list.
 pub(super) fn has(words: &str, word: &str) -> bool {
@@ -164,7 +165,10 @@ impl<'a> TemplateWriter<'a> {
                 self.tag("endwith");
             }
             Stmt::Set(node) => {
-                let value = self.expr(&node.expr)?;
+                let mut value = self.expr(&node.expr)?;
+                if let Expr::List(_) = &node.target {
+                    value = format!("python_iterated({value})"); // also the letters of a text
+                }
                 let target = match &node.target {
                     Expr::GetAttr(attribute) => {
                         format!("{}.{}", self.expr(&attribute.expr)?, attribute.name)
@@ -279,13 +283,13 @@ impl<'a> TemplateWriter<'a> {
             },
             Expr::Slice(node) => {
                 let mut part = |part: &Option<Expr<'a>>| match part {
-                    Some(part) => Ok(format!("python_index({})", self.expr(part)?)),
-                    None => Ok::<_, Error>(String::new()),
+                    Some(part) => self.expr(part),
+                    None => Ok("none".to_string()),
                 };
                 let (start, stop, step) =
                     (part(&node.start)?, part(&node.stop)?, part(&node.step)?);
                 format!(
-                    "python_sliced({})[{start}:{stop}:{step}]",
+                    "python_slice({}, {start}, {stop}, {step})",
                     self.expr(&node.expr)?
                 )
             }
@@ -312,7 +316,7 @@ impl<'a> TemplateWriter<'a> {
                     BinOpKind::Add => format!("python_added({a}, {b})"),
                     BinOpKind::Concat => format!("python_joined({a}, {b})"),
                     BinOpKind::Rem => format!("python_percent({a}, {b})"),
-                    BinOpKind::Sub => format!("({a} - {b})"),
+                    BinOpKind::Sub => format!("(python_term({a}) - python_term({b}))"),
                     BinOpKind::Mul => format!("(python_factor({a}) * python_factor({b}))"),
                     BinOpKind::Div => format!("({a} / {b})"),
                     BinOpKind::FloorDiv => format!("({a} // {b})"),
@@ -349,6 +353,7 @@ impl<'a> TemplateWriter<'a> {
                 let before = match node.name {
                     name if has(TEXT_FILTERS, name) => "python_text|",
                     name if has(ITEM_FILTERS, name) => "python_items|",
+                    name if has(ITEM_FILTERS_IF_TRUE, name) => "python_items_if_true|",
                     _ => "",
                 };
                 let behind = if has(GENERATORS, node.name) {
@@ -474,6 +479,9 @@ fn check_attribute(node: &Filter) -> Result<(), Error> {
             CallArg::Kwarg("attribute", Expr::Const(constant)) => constant,
             _ => continue,
         };
+        if attribute.value.is_none() && has("selectattr rejectattr", node.name) {
+            return Err(unsupported(format!("none as attribute of {}", node.name)));
+        }
         let mut parts = attribute.value.as_str().unwrap_or_default().split('.');
         if let Some(part) = parts.find(|part| METHODS.contains(part)) {
             return Err(unsupported(format!(

@@ -6,7 +6,7 @@ use minijinja::value::{Kwargs, Rest, Value, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, filters};
 
 use super::failed;
-use super::operators::{is_hashable, ordering};
+use super::operators::{equal, is_hashable, ordering};
 use super::python::text;
 
 type FilterArguments = Rest<ValueOrKwargs>;
@@ -32,7 +32,12 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_filter("sort", |value: Value, args: FilterArguments| {
         let args = named(args, &["reverse", "case_sensitive", "attribute"])?;
         let order = direction(&args)?;
-        sorted(value, &args, order).map(Value::from)
+        // The keys are lists here, in which equal items need no order.
+        sorted_by(value, &args, order, |a, b| match equal(a, b) {
+            true => Some(Some(Ordering::Equal)),
+            false => ordering(a, b),
+        })
+        .map(Value::from)
     });
     for (name, order) in [("min", Ordering::Less), ("max", Ordering::Greater)] {
         environment.add_filter(name, move |value: Value, args: FilterArguments| {
@@ -64,17 +69,29 @@ pub(super) fn add(environment: &mut Environment) {
     });
 }
 
+fn is_true(args: &Kwargs, name: &str) -> Result<bool, Error> {
+    let found = args.get::<Option<Value>>(name)?;
+    Ok(found.is_some_and(|value| value.is_true()))
+}
+
 fn direction(args: &Kwargs) -> Result<Ordering, Error> {
-    Ok(
-        match args.get::<Option<bool>>("reverse")?.unwrap_or(false) {
-            true => Ordering::Greater,
-            false => Ordering::Less,
-        },
-    )
+    Ok(match is_true(args, "reverse")? {
+        true => Ordering::Greater,
+        false => Ordering::Less,
+    })
 }
 
 /// Returns the items in ascending order, or in descending order for [`Ordering::Greater`].
 fn sorted(value: Value, keys: &Kwargs, order: Ordering) -> Result<Vec<Value>, Error> {
+    sorted_by(value, keys, order, ordering)
+}
+
+fn sorted_by(
+    value: Value,
+    keys: &Kwargs,
+    order: Ordering,
+    ordering: fn(&Value, &Value) -> Option<Option<Ordering>>,
+) -> Result<Vec<Value>, Error> {
     let keyed = value.try_iter()?.map(|item| Ok((key(&item, keys)?, item)));
     let mut keyed = keyed.collect::<Result<Vec<_>, Error>>()?;
     let mut has_order = true;
@@ -99,7 +116,7 @@ fn key(item: &Value, keys: &Kwargs) -> Result<Value, Error> {
     let attributes = keys
         .get::<Option<Value>>("attribute")?
         .map(|names| text(&names));
-    let is_sensitive = keys.get::<Option<bool>>("case_sensitive")?.unwrap_or(false);
+    let is_sensitive = is_true(keys, "case_sensitive")?;
     let found = |path: &str| {
         let mut parts = path.split('.').filter(|part| !part.is_empty());
         let found = parts.try_fold(item.clone(), |item, part| match part.parse::<usize>() {

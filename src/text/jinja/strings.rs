@@ -30,9 +30,17 @@ pub(super) fn list_method(list: &Value, name: &str, args: &[Value]) -> Result<Va
             Value::from(items()?.filter(|item| *item == wanted).count())
         }
         "index" => {
-            arguments(&["value", "start", "stop"])?;
+            let arguments = arguments(&["value", "start", "stop"])?;
             let wanted = wanted()?;
-            let at = items()?.position(|item| item == wanted);
+            let all: Vec<Value> = items()?.collect();
+            let place = |at: i64| match usize::try_from(at) {
+                Ok(at) => at,
+                Err(_) => all.len().saturating_sub(at.unsigned_abs() as usize),
+            };
+            let start = arguments.integer(1, "start")?.map_or(0, place);
+            let stop = arguments.integer(2, "stop")?.map_or(all.len(), place);
+            let mut places = start..stop.min(all.len());
+            let at = places.find(|&at| all[at] == wanted);
             Value::from(at.ok_or_else(|| failed(format!("{wanted} is not in list")))?)
         }
         "copy" => items()?.collect(),
@@ -198,7 +206,8 @@ pub(super) fn string_method(s: &str, name: &str, args: &[Value]) -> Result<Value
             let size = with(&["tabsize"])?.integer(0, "tabsize")?.unwrap_or(8);
             expanded(s, usize::try_from(size).unwrap_or(0).min(MOST_CHARACTERS)).into()
         }
-        _ if has("encode format_map isidentifier maketrans translate", name) => {
+        "isidentifier" => none().map(|()| is_identifier(s))?.into(),
+        _ if has("encode format_map maketrans translate", name) => {
             return Err(unsupported(format!("the method {name}")));
         }
         _ => return Err(ErrorKind::UnknownMethod.into()),
@@ -354,11 +363,11 @@ fn capitalized(s: &str) -> Result<Value, Error> {
 
 /// Methods that depend on each character's properties, for which Python's and Rust's tables differ.
 const BY_CHARACTER: &str =
-    "casefold isalnum isalpha isdecimal isdigit isnumeric istitle swapcase title";
+    "casefold isalnum isalpha isdecimal isdigit isidentifier isnumeric istitle swapcase title";
 
 /// Returns whether the tables agree on a character. They differ on digits beyond ASCII, ligatures, and letters whose other
 /// case has two letters.
-fn is_common(c: char) -> bool {
+pub(super) fn is_common(c: char) -> bool {
     let is_plain = c.to_uppercase().len() == 1
         && !matches!(c, 'ı' | 'ſ' | 'ς' | 'Σ' | 'µ' | 'Ǆ'..='ǌ' | 'Ǳ'..='ǳ');
     let is_known = matches!(c, '\0'..='ɏ' | 'Ά'..='ώ' | 'Ѐ'..='ҁ' | 'ぁ'..='ゖ' | '가'..='힣');
@@ -378,6 +387,11 @@ fn title(s: &str) -> String {
         is_inside = c.is_lowercase() || c.is_uppercase();
     }
     out
+}
+
+fn is_identifier(s: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    s.chars().all(is_part) && s.starts_with(|c: char| is_part(c) && !c.is_numeric())
 }
 
 fn missing(s: &str, width: i64) -> Result<usize, Error> {
