@@ -19,7 +19,6 @@ pub(super) fn family() -> Family {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("num_experts_per_tok", &[json!(2)])?; // it selects two experts, whatever the key says
-    json.only("input_jitter_noise", &[json!(0.0), json!(0)])?;
     let mut block = block(json, bias(json)?)?;
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["rms_norm_eps"], 1e-5)?);
     block.attention.window = json.optional_size(&["sliding_window"])?;
