@@ -67,6 +67,13 @@ fn types_of_the_hub_compute_what_their_models_type_of_transformers_does() {
         ("llama", json!({}), json!({"model_type": "xverse"}), &[]),
         ("llama", json!({}), json!({"model_type": "skywork"}), &[]),
         ("llama", json!({}), json!({"model_type": "aquila"}), &[]),
+        ("qwen2", json!({}), json!({"model_type": "mimo"}), &[]),
+        (
+            "deepseek_v3",
+            json!({}),
+            json!({"model_type": "kimi_k2"}),
+            &[],
+        ),
         ("llama", json!({}), of_internlm, &[]),
         ("llama", json!({}), of_deci, &[]),
         (

@@ -13,6 +13,7 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         experts("deepseek_v2", deepseek_v2),
         corrected("deepseek_v3", deepseek_v3),
+        corrected("kimi_k2", deepseek_v3), // DeepSeek's code, under a type of its own
     ]
 }
 

@@ -13,6 +13,8 @@ pub(super) fn families() -> Vec<Family> {
         decoder("qwen3", |json| qwen3(with_mask(json)?)),
     ];
     let mut all: Vec<Family> = alone.map(|table| table.new_names(prefix_by_head)).into();
+    // https://huggingface.co/XiaomiMiMo/MiMo-7B-Base: Qwen 2 with a layer that predicts a further token.
+    all.push(decoder("mimo", qwen2));
     all.push(first());
     all
 }
