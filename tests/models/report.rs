@@ -7,13 +7,14 @@ use candle_blocks::config::HeadTask;
 use crate::whole::wholes;
 
 /// Parts of a head that is not the model's: what is there beside one that was trained together with it.
-const OF_OTHER_HEADS: [&str; 7] = [
+const OF_OTHER_HEADS: [&str; 8] = [
     "cls.seq_relationship.weight",
     "cls.seq_relationship.bias",
     // Which parts of a protein touch, by all attention weights.
     "esm.contact_head.regression.weight",
     "esm.contact_head.regression.bias",
     // In place of hidden patches, in training alone.
+    "mask_token",
     "embeddings.mask_token",
     "dinov2.embeddings.mask_token",
     "dinov2_with_registers.embeddings.mask_token",
