@@ -269,7 +269,8 @@ fn family_of(
 /// Returns the table for a larger model's text, whose own model type the file says.
 fn family_of_text(side: TextSide, json: &ConfigJson) -> Result<Family> {
     let text_type = side.text_type_of(json)?;
-    let refused = |reason| Err(json.error(&["text_config.model_type"], reason));
+    let key = format!("{}.model_type", side.section());
+    let refused = |reason| Err(json.error(&[&key], reason));
     match known(&text_type, None) {
         Ok(text) if text.keys.section.is_none() => Ok(side.around(&text)),
         Ok(_) => refused(format!("found {text_type:?}, expected a text model's type")),

@@ -24,6 +24,7 @@ const CLASSES: &[(&str, HeadTask)] = &[
     ("BertGenerationDecoder", HeadTask::CausalLm),
     ("MarianMTModel", HeadTask::CausalLm),
     ("Pix2StructTextModel", HeadTask::CausalLm),
+    ("EncoderDecoderModel", HeadTask::CausalLm),
     ("DoubleHeadsModel", HeadTask::CausalLm),
     ("ChatGLMModel", HeadTask::CausalLm), // named in the files of ChatGLMForConditionalGeneration
     ("ForMaskedLM", HeadTask::MaskedLm),

@@ -2,6 +2,7 @@
 //!
 //! transformers' `BertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert/modeling_bert.py>
 
+use super::bert_writer::{cross_rules, crossed};
 use super::encoder::*;
 use super::prelude::*;
 
@@ -34,7 +35,7 @@ pub(super) fn family() -> Family {
 
 /// The table for BERT and encoders with its blocks; `prefix` is the base model's prefix beside a head.
 pub(super) fn encoder(name: &str, prefix: &str) -> Family {
-    Family::new(name, &[name], config)
+    Family::new(name, &[name], |json| crossed(json, config))
         .prefixes(&[prefix, ""])
         .block("encoder.layer.{i}.")
         .block_rules([
@@ -47,6 +48,7 @@ pub(super) fn encoder(name: &str, prefix: &str) -> Family {
             Rule::linear("feed_forward.down", &["output.dense"]),
             Rule::norm("feed_forward_norm", &["output.LayerNorm"]),
         ])
+        .block_rules(cross_rules())
         .end_rules(embedding_rules())
         .end_rules([
             Rule::linear("pooler.transform", &["pooler.dense"]),

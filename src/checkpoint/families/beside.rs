@@ -76,3 +76,18 @@ pub(super) fn beside(family: Family, or_whole: bool) -> Family {
     };
     family.outside(&OTHER_PARTS).outside(&["*lm_head.*"])
 }
+
+/// Returns the table with a section's name in front of all names.
+pub(super) fn inside(mut family: Family, section: &str) -> Family {
+    let in_section = |name: &String| format!("{section}.{name}");
+    family.prefixes = family.prefixes.iter().map(in_section).collect();
+    for rule in &mut family.end_rules {
+        for names in [&mut rule.weight, &mut rule.bias] {
+            let further: Vec<String> = names.iter().map(in_section).collect();
+            names.extend(further);
+        }
+    }
+    let mut family = family.section(section);
+    family.keys.ties_inside = true;
+    family.outside(&["enc_to_dec_proj.*", "*output_projection.*", "*cls.*"])
+}

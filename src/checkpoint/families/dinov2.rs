@@ -77,7 +77,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
     Ok(EmbeddingsConfig::Patches(patches))
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let attention = attention_of(json, d_model, json.size(&["num_attention_heads"])?)?
         .with_bias(AttentionBias::new(json.flag(&["qkv_bias"], true)?, true))

@@ -5,12 +5,13 @@
 //! <https://huggingface.co/jinaai/jina-bert-v2-qk-post-norm/blob/main/modeling_bert.py>
 
 use super::bert;
+use super::bert_writer::crossed;
 use super::encoder::*;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
     bert::family()
-        .read_by(config)
+        .read_by(|json| crossed(json, config))
         .block_rules(Rule::fused_gate(&["mlp.gated_layers"], GateHalf::First))
         .block_rules(Rule::fused_gate(&["mlp.up_gated_layer"], GateHalf::Second))
         .block_rules([

@@ -10,6 +10,7 @@ mod bart_like;
 mod bert;
 mod bert_generation;
 mod bert_like;
+mod bert_writer;
 mod beside;
 mod biogpt;
 mod blip;
@@ -127,4 +128,5 @@ mod width_of_heads;
 mod xlm;
 
 pub(super) use self::decoder_alone::is_of_decoder;
-pub(super) use self::text_side::{TextSide, families as all, of_type};
+pub(super) use self::tables::{families as all, of_type};
+pub(super) use self::text_side::TextSide;

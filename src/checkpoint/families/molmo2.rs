@@ -1,4 +1,4 @@
-//! The text of Molmo 2: Qwen 3's blocks with norms in front of or behind each sublayer, and layers whose rotary embedding is not scaled. The
+//! The text of Molmo 2: Qwen 3's blocks with norms before or after each sublayer, and layers whose rotary embedding is not scaled. The
 //! blocks alone are loaded, because files have the token embeddings in two tensors.
 //!
 //! transformers' `Molmo2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/molmo2/modeling_molmo2.py>

@@ -1,5 +1,5 @@
-//! Blocks of encoders whose embeddings are their own: of images in Ovis 2, Molmo 2, Idefics, Unlimited OCR and ViTPose, of sounds in GLM-ASR,
-//! and of AltCLIP's texts, whose positions are projected behind the blocks.
+//! Blocks of encoders whose embeddings are their own: of images in Ovis 2, Molmo 2, Idefics, Unlimited OCR and ViTPose, of audio in GLM-ASR,
+//! and of AltCLIP's texts, whose positions are projected after the blocks.
 //!
 //! transformers' `Ovis2VisionEncoderLayer`, `Molmo2VisionEncoderLayer`, `VitPoseBackboneLayer`, `GlmAsrEncoderLayer` and
 //! `AltRobertaLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glmasr/modeling_glmasr.py>
@@ -91,7 +91,7 @@ fn molmo2(json: &ConfigJson) -> Result<StackConfig> {
     })))
 }
 
-/// GLM-ASR's blocks of sounds: Llama's names, Whisper's biases and a rotary embedding over half of each head.
+/// GLM-ASR's blocks of audio: Llama's names, Whisper's biases and a rotary embedding over half of each head.
 fn glm_asr() -> Family {
     only(llama::decoder("glmasr_encoder", |json| {
         let bias = AttentionBias {

@@ -12,7 +12,7 @@ pub(super) fn families() -> Vec<Family> {
     vec![bridge_tower(), tipsv2()]
 }
 
-/// The table for BridgeTower's images. Its heads are 64 wide, and the norm behind the blocks applies to all positions.
+/// The table for BridgeTower's images. Its heads are 64 wide, and the norm after the blocks applies to all positions.
 fn bridge_tower() -> Family {
     let [_, vision] = towers("bridgetower", end_of_text);
     let mut table = vision.named("bridgetower_vision_model").without_heads();
@@ -44,6 +44,8 @@ fn tipsv2() -> Family {
     table.block_rules.clear();
     table.stack_rules.clear();
     table
+        .part(StackPart::Vision)
+        .read_by(|json| masked(json, dinov2::config(json)?))
         .prefixes(&["vision_encoder.", ""])
         .block("blocks.{i}.")
         .block_rules(Rule::fused_attention(&["attn.qkv"], FusedLayout::Blocks))

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use super::text_side::{self, TextSide};
 use super::*;
 use crate::checkpoint::scheme::Family;
 
@@ -55,4 +56,31 @@ fn collected<const N: usize, const M: usize>(
 ) -> Vec<Family> {
     let single = single.into_iter();
     single.chain(several.into_iter().flatten()).collect()
+}
+
+/// Returns every known family.
+pub(in crate::checkpoint) fn families() -> impl Iterator<Item = &'static Family> {
+    every().chain(sides())
+}
+
+/// Returns the table of each text side around its default text.
+fn sides() -> &'static [Family] {
+    static SIDES: LazyLock<Vec<Family>> = LazyLock::new(|| {
+        let of_text = |side: &TextSide| every().find(|text| text.name == side.text_type);
+        let sides = text_side::all().filter_map(|side| Some(side.around(of_text(&side)?)));
+        sides.collect()
+    });
+    &SIDES
+}
+
+/// Returns the families for `model_type`: several if its model has several stacks. The further tables, and the text sides of larger
+/// models, which are copies of other tables, take memory only when one of them is requested.
+pub(in crate::checkpoint) fn of_type(model_type: &str) -> Vec<&'static Family> {
+    let sides = TextSide::of(model_type).map_or(&[][..], |_| sides());
+    let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
+    let found: Vec<_> = tables().iter().chain(sides).filter(is_named).collect();
+    match found.is_empty() {
+        true => further().iter().filter(is_named).collect(),
+        false => found,
+    }
 }

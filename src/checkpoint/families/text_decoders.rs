@@ -25,10 +25,12 @@ pub(super) fn families() -> Vec<Family> {
         part: None,
         ..bart::stack(name, StackPart::Decoder, config).alone()
     };
-    let trocr = alone("trocr", |json| {
-        let stack = bart::config(json, "decoder", AttentionBias::ALL, NormPlacement::Post)?;
-        Ok(stack.into_decoder())
-    })
+    let trocr = Family {
+        part: None,
+        ..bart::stack("trocr", StackPart::Decoder, trocr_blocks)
+    }
+    .head(HeadTask::CausalLm, causal_lm)
+    .ignored(&["*.encoder_attn.*", "*.encoder_attn_layer_norm.*"])
     .end_rules([Rule::linear("causal_lm.output", &["output_projection"])])
     .embeddings(trocr_words)
     .default_of("pad_token_id", 1)
@@ -79,6 +81,20 @@ fn chameleon(json: &ConfigJson) -> Result<StackConfig> {
         block.feed_forward_placement = NormPlacement::Output;
     }
     uniform(json, block)
+}
+
+/// Returns TrOCR's blocks, with cross-attention if the file says that there is an encoder.
+fn trocr_blocks(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = bart::config(json, "decoder", AttentionBias::ALL, NormPlacement::Post)?;
+    let has_encoder = json.flag(&["add_cross_attention"], false)?;
+    let d_encoder = json.optional_size(&["cross_attention_hidden_size"])?;
+    Ok(stack.into_decoder().with_each(|_, block| {
+        let cross = block.cross_attention.take().filter(|_| has_encoder);
+        block.cross_attention = cross.map(|mut cross| {
+            cross.d_encoder = d_encoder.unwrap_or(cross.d_model);
+            cross
+        });
+    }))
 }
 
 fn trocr_words(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {

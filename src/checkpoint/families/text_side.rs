@@ -3,12 +3,9 @@
 //!
 //! transformers' `LlavaModel` and `Mistral3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llava/modeling_llava.py>
 
-use std::sync::LazyLock;
-
-use super::beside::{beside, with_output};
+use super::beside::{beside, inside, with_output};
 use super::class_sizes::class_sizes;
 use super::prelude::*;
-use super::tables::{every, further, tables};
 
 /// One line of the table, with the names above it.
 #[derive(Clone, Copy)]
@@ -33,10 +30,20 @@ impl TextSide {
     /// # Errors
     /// If that key is not a string.
     pub(in crate::checkpoint) fn text_type_of(&self, json: &ConfigJson) -> Result<String> {
-        let text = json.section(&["text_config"])?;
+        let text = json.section(&[self.section()])?;
         let named = text.map(|text| text.text(&["model_type"])).transpose()?;
         let named = named.flatten().filter(|_| !self.says("only"));
         Ok(named.unwrap_or_else(|| self.text_type.to_string()))
+    }
+
+    /// Returns the name of the section that describes the text.
+    pub(in crate::checkpoint) fn section(&self) -> &'static str {
+        self.own_section().unwrap_or("text_config")
+    }
+
+    fn own_section(&self) -> Option<&'static str> {
+        let mut words = self.words.split_whitespace();
+        words.find_map(|word| word.strip_prefix('@'))
     }
 
     /// Returns the table for a decoder in this model.
@@ -51,11 +58,17 @@ impl TextSide {
             .collect();
         let mut family = with_output(beside(family, self.says("whole")), self.output)
             .default_of("tie_word_embeddings", self.says("tied"));
+        if let Some(section) = self.own_section() {
+            family.prefixes = text.prefixes.clone();
+            family = inside(family, section);
+        }
         if !self.says("own_head") {
             family = family.head(HeadTask::CausalLm, causal_lm);
         }
         let words = self.words.split_whitespace();
-        let keys = words.filter(|key| !["only", "whole", "tied", "own_head"].contains(key));
+        let keys = words.filter(|key| {
+            !["only", "whole", "tied", "own_head"].contains(key) && !key.starts_with('@')
+        });
         keys.fold(family, |family, key| match key.split_once('=') {
             Some((key, value)) => match value.parse::<Value>() {
                 Ok(value) => family.default_of(key, value),
@@ -90,33 +103,6 @@ pub(super) fn all() -> impl Iterator<Item = TextSide> {
                 words,
             })
         })
-}
-
-/// Returns every known family.
-pub(in crate::checkpoint) fn families() -> impl Iterator<Item = &'static Family> {
-    every().chain(sides())
-}
-
-/// Returns the table of each text side around its default text.
-fn sides() -> &'static [Family] {
-    static SIDES: LazyLock<Vec<Family>> = LazyLock::new(|| {
-        let of_text = |side: &TextSide| every().find(|text| text.name == side.text_type);
-        let sides = all().filter_map(|side| Some(side.around(of_text(&side)?)));
-        sides.collect()
-    });
-    &SIDES
-}
-
-/// Returns the families for `model_type`: several if its model has several stacks. The further tables, and the text sides of larger
-/// models, which are copies of other tables, take memory only when one of them is requested.
-pub(in crate::checkpoint) fn of_type(model_type: &str) -> Vec<&'static Family> {
-    let sides = TextSide::of(model_type).map_or(&[][..], |_| sides());
-    let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
-    let found: Vec<_> = tables().iter().chain(sides).filter(is_named).collect();
-    match found.is_empty() {
-        true => further().iter().filter(is_named).collect(),
-        false => found,
-    }
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ fn pix2struct() -> Family {
             Ok(stack.with_each(|_, block| block.cross_attention = None))
         },
     )
-    .prefixes(&["decoder.", ""])
+    .prefixes(&[""])
     .block("layer.{i}.")
     .block_rules(projections(
         "attention",

@@ -26,6 +26,8 @@ pub struct ConfigKeys {
     pub handed_on: Vec<String>,
     /// A key's name in the file, by the reader's name. Dots lead into objects: `attn_config.n_heads`.
     pub renamed: BTreeMap<String, String>,
+    /// That object alone says whether the output layer is tied: the whole model's class ties nothing.
+    pub(crate) ties_inside: bool,
     /// Default values, by the reader's names, for keys that a file may omit.
     pub defaults: Map<String, Value>,
 }
@@ -39,7 +41,7 @@ impl ConfigKeys {
         let inside = match &self.section {
             None => json.with_value(json.value().clone(), BTreeMap::new()),
             Some(section) => match json.value_at(section).filter(|value| value.is_object()) {
-                Some(found) => json.inside(section, inside(json, found, &self.handed_on)),
+                Some(found) => json.inside(section, self.inside(json, found)),
                 None if self.or_whole => json.with_value(json.value().clone(), BTreeMap::new()),
                 None => return Err(json.error(&[section], "missing, expected an object")),
             },
@@ -65,6 +67,33 @@ impl ConfigKeys {
         }
         Ok(inside.with_value(value, renamed))
     }
+
+    /// Returns a section with the file's keys for the whole model.
+    fn inside(&self, json: &ConfigJson, section: &Value) -> Value {
+        let mut section = section.clone();
+        if let Some(object) = section.as_object_mut() {
+            let is_inside = |key: &str| self.ties_inside && key == "tie_word_embeddings";
+            for key in OF_THE_WHOLE {
+                let outside = json.at(key);
+                if is_inside(key) {
+                    continue;
+                }
+                // Older files tie their weights inside.
+                if object.get(key) != Some(&Value::Bool(true)) {
+                    match outside {
+                        Some(value) => object.insert(key.to_string(), value.clone()),
+                        None => object.remove(key),
+                    };
+                }
+            }
+            for key in &self.handed_on {
+                if let Some(value) = json.at(key).filter(|value| !value.is_null()) {
+                    object.insert(key.clone(), value.clone());
+                }
+            }
+        }
+        section
+    }
 }
 
 /// Keys of the whole model that are outside the section with its blocks.
@@ -74,29 +103,6 @@ const OF_THE_WHOLE: [&str; 4] = [
     "id2label",
     "num_labels",
 ];
-
-/// Returns a section with the file's keys for the whole model.
-fn inside(json: &ConfigJson, section: &Value, handed_on: &[String]) -> Value {
-    let mut section = section.clone();
-    if let Some(object) = section.as_object_mut() {
-        for key in OF_THE_WHOLE {
-            let outside = json.at(key);
-            // Older files tie their weights inside.
-            if object.get(key) != Some(&Value::Bool(true)) {
-                match outside {
-                    Some(value) => object.insert(key.to_string(), value.clone()),
-                    None => object.remove(key),
-                };
-            }
-        }
-        for key in handed_on {
-            if let Some(value) = json.at(key).filter(|value| !value.is_null()) {
-                object.insert(key.clone(), value.clone());
-            }
-        }
-    }
-    section
-}
 
 /// A change to some blocks after `config.json` was read.
 ///
