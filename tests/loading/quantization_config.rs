@@ -116,6 +116,18 @@ fn auto_round_s_tensors_are_those_of_the_method_that_it_names() {
         })
     };
     assert_same("quantized/gptq-4", keys("auto_round:auto_gptq"));
+    // Under the name of the method whose tensors it writes.
+    for folder in ["quantized/gptq-4", "quantized/awq"] {
+        assert_same(
+            folder,
+            json!({"data_type": "int", "iters": 200, "autoround_version": "0.5.1"}),
+        );
+        assert_refused(
+            folder,
+            json!({"data_type": "mx_fp"}),
+            &["data_type", "mx_fp"],
+        );
+    }
     assert_same("quantized/awq", keys("auto_round:auto_awq"));
     for format in [
         json!("auto_round"),

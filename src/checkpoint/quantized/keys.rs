@@ -24,6 +24,35 @@ const OF_ALL: [&str; 15] = [
     "quantize_embeddings",
 ];
 
+/// Keys that AutoRound writes, also for the formats of other methods: how weights were optimized, and how activations are rounded.
+const OF_AUTO_ROUND: [&str; 25] = [
+    "amp",
+    "autoround_version",
+    "enable_minmax_tuning",
+    "enable_norm_bias_tuning",
+    "enable_quanted_input",
+    "enable_alg_ext",
+    "gradient_accumulate_steps",
+    "iters",
+    "lr",
+    "minmax_lr",
+    "low_gpu_mem_usage",
+    "low_cpu_mem_usage",
+    "not_use_best_mse",
+    "nsamples",
+    "seqlen",
+    "scale_dtype",
+    "sampler",
+    "seed",
+    "super_bits",
+    "super_group_size",
+    "act_bits",
+    "act_data_type",
+    "act_dynamic",
+    "act_group_size",
+    "act_sym",
+];
+
 /// Returns a method's keys that describe how weights were optimized, how fast they run, or how activations are rounded.
 /// Activations are not rounded here.
 fn of_method(method: &str) -> &'static [&'static str] {
@@ -66,26 +95,6 @@ fn of_method(method: &str) -> &'static [&'static str] {
             "pack_impl",
             "vram_strategy",
             "mock_quantization",
-            "amp",
-            "autoround_version",
-            "enable_minmax_tuning",
-            "enable_norm_bias_tuning",
-            "enable_quanted_input",
-            "enable_alg_ext",
-            "gradient_accumulate_steps",
-            "iters",
-            "lr",
-            "minmax_lr",
-            "low_gpu_mem_usage",
-            "low_cpu_mem_usage",
-            "not_use_best_mse",
-            "nsamples",
-            "seqlen",
-            "scale_dtype",
-            "sampler",
-            "seed",
-            "super_bits",
-            "super_group_size",
             // speed
             "backend",
             "use_cuda_fp16",
@@ -94,12 +103,6 @@ fn of_method(method: &str) -> &'static [&'static str] {
             "exllama_config",
             "max_input_length",
             "is_marlin_format",
-            // rounding of activations
-            "act_bits",
-            "act_data_type",
-            "act_dynamic",
-            "act_group_size",
-            "act_sym",
         ],
         "awq" => &[
             "zero_point",
@@ -161,7 +164,11 @@ pub(super) fn check(found: &ConfigJson, method: &str) -> Result<()> {
     }
     // GPTQModel packs values in 32-bit words by default.
     found.only("pack_dtype", &["int32".into()])?;
-    let harmless = [&OF_ALL[..], of_method(method)].concat();
+    let mut harmless = [&OF_ALL[..], of_method(method)].concat();
+    if matches!(method, "gptq" | "awq" | "auto-round") {
+        found.only("data_type", &["int".into()])?;
+        harmless.extend(OF_AUTO_ROUND);
+    }
     let unread = found.unread(&harmless);
     let object = found.value().as_object();
     for (key, value) in object.into_iter().flatten() {

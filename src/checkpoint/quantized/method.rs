@@ -96,21 +96,18 @@ impl Method {
                 Self::awq(found)?
             }
             // The tensors are those of the method that follows the name.
-            "auto-round" => {
-                found.only("data_type", &["int".into()])?;
-                match found.text(&["packing_format"])?.as_deref() {
-                    Some("auto_round:auto_gptq" | "auto_round:gptq") => Self::gptq(found)?,
-                    Some("auto_round:auto_awq" | "auto_round:awq") => Self::awq(found)?,
-                    other => {
-                        let reason = format!(
-                            "{} is not supported, only \"auto_round:auto_gptq\" and \
+            "auto-round" => match found.text(&["packing_format"])?.as_deref() {
+                Some("auto_round:auto_gptq" | "auto_round:gptq") => Self::gptq(found)?,
+                Some("auto_round:auto_awq" | "auto_round:awq") => Self::awq(found)?,
+                other => {
+                    let reason = format!(
+                        "{} is not supported, only \"auto_round:auto_gptq\" and \
                              \"auto_round:auto_awq\"; have auto-round export one of these",
-                            other.map_or("no format".to_string(), |other| format!("{other:?}"))
-                        );
-                        return Err(found.error(&["packing_format"], reason));
-                    }
+                        other.map_or("no format".to_string(), |other| format!("{other:?}"))
+                    );
+                    return Err(found.error(&["packing_format"], reason));
                 }
-            }
+            },
             "compressed-tensors" | "modelopt" => Self::CompressedTensors(Schemes {
                 orders_columns: name == "compressed-tensors",
                 ..schemes(found)?
