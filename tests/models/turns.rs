@@ -97,8 +97,9 @@ fn keeps(name: &str, model: &Model, first: &[u32]) -> bool {
         let (ours, seen);
         (decoder, computed, ours, seen) = continued(decoder, prompt);
         assert_eq!(ours, tokens, "{name}: {prompt:?}");
-        // MPT's position biases count from the last key, so that rounding depends on the number of keys.
-        match name.contains("mpt") {
+        // Position biases count from the last key. If their slopes are no powers of two, as MPT's and those of three heads,
+        // rounding depends on the number of keys.
+        match name.contains("mpt") || name.contains("alibi") {
             true => assert!(near(&seen, &expected), "{name}: {prompt:?}"),
             false => assert_eq!(seen, expected, "{name}: {prompt:?}"),
         }

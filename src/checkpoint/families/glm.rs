@@ -54,6 +54,7 @@ fn chatglm() -> Family {
         .renamed("rms_norm_eps", "layernorm_epsilon")
         .renamed("vocab_size", "padded_vocab_size")
         .default_of("rms_norm_eps", 1e-5)
+        .new_names(|_| Ok(&["transformer.output_layer.*"])) // which the base model has
         .outside(&["*word_embeddings.*", "*output_layer.*"])
 }
 
