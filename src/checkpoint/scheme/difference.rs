@@ -26,7 +26,7 @@ pub struct ConfigKeys {
     pub handed_on: Vec<String>,
     /// A key's name in the file, by the reader's name. Dots lead into objects: `attn_config.n_heads`.
     pub renamed: BTreeMap<String, String>,
-    /// That object alone says whether the output layer is tied: the whole model's class ties nothing.
+    /// The object alone says whether the output layer is tied: the whole model's class ties nothing.
     pub(crate) ties_inside: bool,
     /// Default values, by the reader's names, for keys that a file may omit.
     pub defaults: Map<String, Value>,
