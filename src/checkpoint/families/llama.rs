@@ -1,24 +1,16 @@
 //! Llama and similar families: pre-norm decoder, RMSNorm, gated feed-forward, rotary embeddings.
 //!
 //! transformers' `LlamaDecoderLayer`:
-//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral,
-//! Ministral and Phi-3 differ in the configuration that they read.
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral
+//! and Ministral differ in the configuration that they read.
 
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let phi =
-        |name: &str| decoder(name, phi3).new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"]));
     vec![
         decoder("llama", llama).new_names(prefix_by_head),
         decoder("mistral", mistral),
         decoder("ministral", mistral).new_names(prefix_by_head),
-        phi("phi3").default_of("pad_token_id", 32000),
-        // Its text.
-        phi("phi4_multimodal")
-            .default_of("num_key_value_heads", 8)
-            .default_of("pad_token_id", 199_999)
-            .outside(&["embed_tokens_extend.*"]),
     ]
 }
 
@@ -73,22 +65,6 @@ pub(super) fn mistral(json: &ConfigJson) -> Result<StackConfig> {
     // transformers reads a file with `layer_types` as Ministral, which has windows in some layers only.
     let is_sliding = json.sliding_layers(stack.blocks.len(), |_| true)?;
     Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
-}
-
-fn phi3(json: &ConfigJson) -> Result<StackConfig> {
-    if let Some(parameters) = json.rotary_section()? {
-        // transformers reads this family's "yarn" as LongRoPE.
-        for key in ["rope_type", "type"] {
-            parameters.only(key, &["default", "longrope", "su"].map(Value::from))?;
-        }
-    }
-    let mut block = unrotated_block(json, AttentionBias::NONE)?
-        .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
-    block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
-    block.attention.window = json.optional_size(&["sliding_window"])?;
-    let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary.rounded_up());
-    uniform(json, block)
 }
 
 /// Returns `attention_bias` for all four projections.

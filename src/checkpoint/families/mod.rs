@@ -85,6 +85,7 @@ mod opt;
 mod patches;
 mod persimmon;
 mod phi;
+mod phi3;
 mod phimoe;
 mod picture_blocks;
 mod picture_towers;

@@ -23,7 +23,7 @@ pub(super) fn tables() -> &'static [Family] {
         };
         let several = of_files! { families:
             arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma gemma3n gemma4 glm gpt_neox granite
-            granite_swa gte hunyuan internlm3 llama minicpm3 mixtral olmo qwen roberta roberta_prelayernorm siglip siglip2
+            granite_swa gte hunyuan internlm3 llama minicpm3 mixtral olmo phi3 qwen roberta roberta_prelayernorm siglip siglip2
             sigmoid_experts t5 torch umt5 vit wav2vec2 whisper
         };
         collected(single, several)

@@ -4,6 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::{Packing, norm::row_norm};
 use crate::config::Precision;
+use crate::layers::own::gemma::GemmaParts;
 use crate::layers::visit::Visit;
 use crate::layers::{
     Attention, BlockFeedForward, BranchScale, FeedForward, Norm, RelativeBias, Stack, Sublayer,
@@ -33,7 +34,7 @@ impl BlockFeedForward {
 
 impl<L> Sublayer<L> {
     /// Packs the norms and the scale around a packed inner layer.
-    pub(in crate::layers) fn packed_around(&self, inner: L) -> Result<Self> {
+    fn packed_around(&self, inner: L) -> Result<Self> {
         let scale = match &self.scale {
             BranchScale::Learned(vector) => {
                 BranchScale::Learned(vector.detach().to_dtype(DType::F32)?)
@@ -97,6 +98,29 @@ impl TransformerBlock {
             gemma: gemma.transpose()?,
             ..self.clone()
         })
+    }
+}
+
+impl GemmaParts {
+    fn packed(&self, packing: &Packing) -> Result<Self> {
+        let mut packed = self.clone();
+        for (role, linear) in packed.linears_mut() {
+            *linear = linear.packed(&packing.at(role))?;
+        }
+        if let Some(input) = &mut packed.layer_input {
+            *input = input.packed_around(input.inner().clone())?;
+        }
+        if let Some(laurel) = &mut packed.laurel {
+            laurel.norm = laurel.norm.packed()?;
+        }
+        if let Some(altup) = &mut packed.altup {
+            altup.router_norm = altup.router_norm.packed()?;
+            altup.input_scale = altup.input_scale.detach().to_dtype(DType::F32)?;
+        }
+        if let Some(scale) = &mut packed.output_scale {
+            *scale = scale.detach().to_dtype(DType::F32)?;
+        }
+        Ok(packed)
     }
 }
 

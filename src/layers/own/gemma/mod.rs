@@ -1,15 +1,11 @@
 //! The parts of Gemma 3n and Gemma 4 blocks beside attention and feed-forward.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 use candle_nn::Init;
 
 use crate::config::{BlockConfig, NormPlacement};
 use crate::layers::{
-    BlockStages, ParameterSource, Sublayer,
-    packed::Packing,
-    pass::Pass,
-    sublayer::StageRecorder,
-    visit::{Visit, parts},
+    BlockStages, ParameterSource, Sublayer, pass::Pass, sublayer::StageRecorder, visit::parts,
 };
 use crate::ops::Value;
 
@@ -123,28 +119,6 @@ impl GemmaParts {
             }
         }
         altup::side_by_side(streams.iter())
-    }
-
-    /// Packs the weights.
-    pub fn packed(&self, packing: &Packing) -> Result<Self> {
-        let mut packed = self.clone();
-        for (role, linear) in packed.linears_mut() {
-            *linear = linear.packed(&packing.at(role))?;
-        }
-        if let Some(input) = &mut packed.layer_input {
-            *input = input.packed_around(input.inner().clone())?;
-        }
-        if let Some(laurel) = &mut packed.laurel {
-            laurel.norm = laurel.norm.packed()?;
-        }
-        if let Some(altup) = &mut packed.altup {
-            altup.router_norm = altup.router_norm.packed()?;
-            altup.input_scale = altup.input_scale.detach().to_dtype(DType::F32)?;
-        }
-        if let Some(scale) = &mut packed.output_scale {
-            *scale = scale.detach().to_dtype(DType::F32)?;
-        }
-        Ok(packed)
     }
 
     /// Returns true if [`Self::after_attention`] adds something.
