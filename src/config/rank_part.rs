@@ -85,8 +85,10 @@ impl FeedForwardConfig {
         if self.sparsity.is_some() {
             return Err("it has sparsity, computed over all hidden columns together".to_string());
         }
-        if let Some(experts) = &mut self.experts {
-            experts.output_bias &= rank == 0; // it is added once
+        if self.experts.is_some_and(|experts| experts.output_bias) {
+            return Err(
+                "it has a bias on the sum of its experts, which every rank would add".to_string(),
+            );
         }
         let shared = self
             .experts
