@@ -77,19 +77,12 @@ impl Decoding {
         config: Option<&ConfigJson>,
         word_end: Option<&str>,
     ) -> Result<Self> {
-        let cleans = match config {
-            Some(config) => config.flag(&["clean_up_tokenization_spaces"], false)?,
-            None => false,
-        };
+        let flag = |key: &str| config.map_or(Ok(false), |config| config.flag(&[key], false));
+        let cleans = flag("clean_up_tokenization_spaces")?;
         // As in transformers, which checks twice because cleaning would damage BPE texts.
         let is_bpe = matches!(inner.get_model(), ModelWrapper::BPE(_));
-        let insists = match config {
-            Some(config) => config.flag(
-                &["clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"],
-                false,
-            )?,
-            None => false,
-        };
+        let insists =
+            flag("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output")?;
         Ok(Self {
             has_byte_fallback: inner.get_decoder().is_some_and(falls_back),
             cleans: cleans && (!is_bpe || insists),
@@ -565,10 +558,7 @@ impl Tokenizer {
 
     /// Makes an error about this tokenizer.
     pub(super) fn fail(&self, reason: impl Into<String>) -> Error {
-        Error::Tokenizer {
-            path: self.path.clone(),
-            reason: reason.into(),
-        }
+        failed(&self.path, reason)
     }
 }
 
