@@ -82,6 +82,7 @@ fn is_key_bias(name: &str) -> bool {
         "k_lin.bias",
         ".k.bias",
         "key_proj.bias",
+        "layer_norm_k.bias",
     ];
     names.iter().any(|end| name.ends_with(end))
 }
