@@ -71,6 +71,10 @@ pub(super) fn add(environment: &mut Environment) {
         |value: Value, attribute: Option<Value>, named: Kwargs| {
             let attribute = attribute.or(named.get::<Option<Value>>("attribute")?);
             let attribute = attribute.ok_or_else(|| failed("groupby() without an attribute"))?;
+            let attribute = match attribute.kind() {
+                ValueKind::Bool => Value::from(i64::from(attribute.is_true())), // an index, as in Python
+                _ => attribute,
+            };
             let kept = |name: &&str| *name != "attribute" && named.has(name);
             let others = ["default", "case_sensitive"].into_iter().filter(kept);
             let others = others.map(|name| (name, named.get::<Value>(name).unwrap_or_default()));
