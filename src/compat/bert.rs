@@ -24,7 +24,7 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use serde::Deserialize;
 
 use crate::checkpoint::names_on_disk;
-use crate::checkpoint::scheme::Family;
+use crate::checkpoint::scheme::{Family, Rule};
 use crate::config::{
     Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
     Precision, StackConfig, TokenEmbeddingsConfig,
@@ -150,7 +150,11 @@ impl BertModel {
         let vb = prefixed(vb, config);
         let (dtype, device) = (vb.dtype(), vb.device().clone());
         let backend = BertNames {
-            family: Family::known("bert", None)?,
+            // Without the names of Jina's code, which has the same model type.
+            family: Family::known("bert", None)?.replace_block_rules([Rule::norm(
+                "attention_norm",
+                &["attention.output.LayerNorm"],
+            )]),
             stack: config.stack()?,
             vb,
         };
