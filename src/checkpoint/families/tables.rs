@@ -16,15 +16,12 @@ macro_rules! of_files {
 pub(super) fn tables() -> &'static [Family] {
     static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
         let single = of_files! { family:
-            afmoe albert apertus bert_generation bloom cwm deberta deberta_v2 dinov2 dinov3 distilbert dpr electra ernie
-            esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj jina_bert llama4 megatron_bert ministral3 modernbert
-            modernbert_decoder mpnet mpt nomic_bert opt persimmon phi phimoe qwen_vision rembert roformer rotary_bert seed_oss
-            smollm3 solar_open stablelm starcoder2
+            albert apertus deberta deberta_v2 dinov2 dinov3 distilbert electra falcon gpt2 gpt_oss jina_bert ministral3
+            modernbert mpnet nomic_bert opt phi smollm3 stablelm
         };
         let several = of_files! { families:
-            arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma gemma3n gemma4 glm gpt_neox granite
-            granite_swa gte hunyuan internlm3 llama minicpm3 mixtral olmo phi3 qwen roberta roberta_prelayernorm siglip siglip2
-            sigmoid_experts t5 torch umt5 vit wav2vec2 whisper
+            bart bart_like clip cohere deepseek gemma gemma3n gemma4 glm gpt_neox granite gte llama mixtral olmo phi3 qwen
+            roberta siglip siglip2 t5 vit wav2vec2 whisper
         };
         collected(single, several)
     });
@@ -34,11 +31,16 @@ pub(super) fn tables() -> &'static [Family] {
 /// Returns the other families with tables of their own, which take memory only if no other family has the requested type.
 pub(super) fn further() -> &'static [Family] {
     static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
-        let single = of_files! { family: aria ctrl emu3 molmo2 openai_gpt };
+        let single = of_files! { family:
+            afmoe aria bert_generation bloom ctrl cwm dpr emu3 ernie esm eurobert glm4_moe_lite gpt_bigcode gpt_neo gptj
+            llama4 megatron_bert modernbert_decoder molmo2 mpt openai_gpt persimmon phimoe qwen_vision rembert roformer
+            rotary_bert seed_oss solar_open starcoder2
+        };
         let several = of_files! { families:
-            bert_like blip blocks_alone clip_like esmc fsmt image_blocks listed_experts llama_of_hub picture_blocks
-            picture_towers qwen_axes sink_experts text_beside_clip text_decoders text_stacks t5gemma token_axes towers_alone
-            vit_like xlm
+            arcee bert_like biogpt blip blocks_alone clip_like ernie4_5 esmc exaone fsmt granite_swa hunyuan image_blocks
+            internlm3 listed_experts llama_of_hub minicpm3 picture_blocks picture_towers qwen_axes roberta_prelayernorm
+            sigmoid_experts sink_experts t5gemma text_beside_clip text_decoders text_stacks token_axes torch towers_alone
+            umt5 vit_like xlm
         };
         collected(single, several)
     });
