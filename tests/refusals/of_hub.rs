@@ -7,6 +7,18 @@ use serde_json::{Map, Value, json};
 use crate::of_transformers::answer;
 use crate::weights::weights;
 
+/// `weights/sweep/published.py` compares them with transformers.
+#[test]
+fn configurations_as_published_load() {
+    let text = fs::read_to_string(weights("published_configs.json")).unwrap();
+    let files: Map<String, Value> = serde_json::from_str(&text).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    assert!(files.len() > 100);
+    for (name, config) in &files {
+        assert_eq!(answer(config, folder.path()), "loads", "{name}");
+    }
+}
+
 /// Each is a published file with one key changed, whose refusal names the last text.
 #[test]
 fn settings_that_the_crate_lacks_are_refused_by_their_keys() {
