@@ -138,13 +138,7 @@ fn a_header_that_lies_is_refused_with_what_is_wrong() {
 
 #[test]
 fn a_type_that_is_not_read_is_named_with_what_helps() {
-    for (number, name) in [
-        (4, "Q4_2"),
-        (9, "Q8_1"),
-        (15, "Q8_K"),
-        (31, "Q4_0_4_4"),
-        (42, "Q2_0"),
-    ] {
+    for (number, name) in [(4, "Q4_2"), (31, "Q4_0_4_4"), (42, "Q2_0")] {
         let said = Header::new(3, 1, 0).tensor("w", &[4], number, 0).refusal();
         for words in [name, "MXFP4, NVFP4 are", "llama-quantize"] {
             assert!(said.contains(words), "{said}");

@@ -17,6 +17,8 @@ pub(crate) enum BlockKind {
     Q5_0,
     Q5_1,
     Q8_0,
+    Q8_1,
+    Q8K,
     Q2K,
     Q3K,
     Q4K,
@@ -39,7 +41,7 @@ pub(crate) enum BlockKind {
 
 impl BlockKind {
     /// The type's id in the file, the type, ggml's name, the elements in a block, and the block's bytes.
-    const ALL: [(u32, Self, &str, usize, usize); 32] = [
+    const ALL: [(u32, Self, &str, usize, usize); 34] = [
         (0, Self::F32, "F32", 1, 4),
         (1, Self::F16, "F16", 1, 2),
         (30, Self::Bf16, "BF16", 1, 2),
@@ -54,6 +56,8 @@ impl BlockKind {
         (6, Self::Q5_0, "Q5_0", 32, 22),
         (7, Self::Q5_1, "Q5_1", 32, 24),
         (8, Self::Q8_0, "Q8_0", 32, 34),
+        (9, Self::Q8_1, "Q8_1", 32, 36),
+        (15, Self::Q8K, "Q8_K", 256, 292),
         (10, Self::Q2K, "Q2_K", 256, 84),
         (11, Self::Q3K, "Q3_K", 256, 110),
         (12, Self::Q4K, "Q4_K", 256, 144),
@@ -112,13 +116,11 @@ impl BlockKind {
     }
 }
 
-/// Returns ggml's name for an unsupported type: a newer one, those of intermediate results, and those that ggml has removed.
+/// Returns ggml's name for an unsupported type: a newer one, and those that ggml has removed.
 pub(super) fn name_of_unread(number: u32) -> Option<&'static str> {
-    const NAMES: [(u32, &str); 11] = [
+    const NAMES: [(u32, &str); 9] = [
         (4, "Q4_2"),
         (5, "Q4_3"),
-        (9, "Q8_1"),
-        (15, "Q8_K"),
         (31, "Q4_0_4_4"),
         (32, "Q4_0_4_8"),
         (33, "Q4_0_8_8"),

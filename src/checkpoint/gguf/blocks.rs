@@ -40,11 +40,10 @@ pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
                     f32::from(q) * half(block, 0) + half(block, 2)
                 });
             }
-            BlockKind::Q8_0 => numbers.extend(
-                block[2..]
-                    .iter()
-                    .map(|&q| f32::from(q as i8) * half(block, 0)),
-            ),
+            BlockKind::Q8_0 => eights(&block[2..], half(block, 0), numbers),
+            // Sums of the values follow the scale of Q8_1 and the values of Q8_K, for products of quantized inputs.
+            BlockKind::Q8_1 => eights(&block[4..], half(block, 0), numbers),
+            BlockKind::Q8K => eights(&block[4..260], f32::from_le_bytes(array(block)), numbers),
             BlockKind::Q2K => k_twos(block, numbers),
             BlockKind::Q3K => k_threes(block, numbers),
             BlockKind::Q4K => k_fours(block, &[], &block[16..], numbers),
@@ -113,6 +112,10 @@ fn array<const N: usize>(block: &[u8]) -> [u8; N] {
 pub(super) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let low = bytes.iter().map(|byte| byte & 15);
     low.chain(bytes.iter().map(|byte| byte >> 4))
+}
+
+fn eights(bytes: &[u8], d: f32, numbers: &mut Vec<f32>) {
+    numbers.extend(bytes.iter().map(|&q| f32::from(q as i8) * d));
 }
 
 fn fours(bytes: &[u8], numbers: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
