@@ -9,6 +9,9 @@ use super::mixtral::{expert_rules, mixtral_rules, shared_rules, weights};
 use super::prelude::*;
 use super::qwen::sliding_from;
 
+/// MiniMax M2's key with a number for each layer: 1 for softmax attention, 0 for MiniMax M1's linear attention.
+const ATTENTION_TYPES: &str = "attn_type_list";
+
 pub(super) fn families() -> Vec<Family> {
     let deepseek =
         |name, config| chosen_by_sigmoids(name, config, "mlp.gate.e_score_correction_bias");
@@ -78,6 +81,11 @@ fn dots1(json: &ConfigJson) -> Result<StackConfig> {
 fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let json = &json.with_default("head_dim", 128);
+    let types: Option<Vec<usize>> = json.parsed(ATTENTION_TYPES)?;
+    if types.is_some_and(|types| types.iter().any(|&attention| attention != 1)) {
+        let reason = "only 1, for softmax attention, is supported".to_string();
+        return Err(json.error(&[ATTENTION_TYPES], reason));
+    }
     let mut block = unrotated_block(json, AttentionBias::NONE)?;
     let head_dim = block.attention.head_dim;
     let share = match json.optional_size(&["rotary_dim"])? {
