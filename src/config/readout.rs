@@ -133,7 +133,7 @@ impl TransformLinear {
     }
 }
 
-/// The linear map to a head's output: `cap(scale · (W·x + b))`.
+/// The linear map to a head's output: `cap(scale · (W·x + b))`, where `unit_rows` divides each row of `W` by its length.
 /// Set it in [`ReadoutConfig::output`](crate::config::ReadoutConfig::output).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
@@ -147,6 +147,9 @@ pub struct OutputConfig {
     pub weight: OutputWeight,
     /// The map has a bias.
     pub bias: bool,
+    /// Each row of the weight is divided by its length (Baichuan 2). The map must have no bias.
+    #[serde(default)]
+    pub unit_rows: bool,
     /// The factor on the output (Cohere's `logit_scale`).
     pub scale: f64,
     /// The soft cap on the output: `cap · tanh(x / cap)` (Gemma 2).
@@ -224,6 +227,10 @@ impl ReadoutConfig {
                     output.n_out
                 )));
             }
+            if output.unit_rows && output.bias {
+                let reason = "a head divides each row of its weight by the row's length, and has a bias; remove the bias";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
             finite("a head's scale", output.scale)?;
             probability("a head's dropout", output.dropout)?;
             output
@@ -273,6 +280,7 @@ impl OutputConfig {
             form: OutputForm::Vector,
             weight: OutputWeight::Own,
             bias: false,
+            unit_rows: false,
             scale: 1.0,
             soft_cap: None,
             dropout: 0.0,
@@ -293,6 +301,8 @@ impl OutputConfig {
         with_weight(weight: OutputWeight) => weight = weight;
         /// Sets whether the map has a bias.
         with_bias(bias: bool) => bias = bias;
+        /// Sets whether each row of the weight is divided by its length.
+        with_unit_rows(unit_rows: bool) => unit_rows = unit_rows;
         /// Sets the factor on the output.
         with_scale(scale: f64) => scale = scale;
         /// Sets the soft cap.

@@ -6,6 +6,8 @@ use crate::Error;
 use crate::config::{
     LinearConfig, OutputForm, OutputWeight, ReadoutConfig, TokenSelection, getters,
 };
+use crate::layers::own::unit_rows;
+use crate::layers::packed::Packing;
 use crate::layers::{
     AttentionPool, Dropout, DropoutSource, Embeddings, Linear, Norm, ParameterSource,
 };
@@ -23,6 +25,8 @@ pub struct Readout {
     norm: Option<Norm>,
     output: Option<Linear>,
     second_output: Option<Box<Linear>>,
+    /// The lengths of the output's rows, if a packed layer divides by them.
+    lengths: Option<Tensor>,
     dropout: Dropout,
     output_dropout: Dropout,
 }
@@ -105,6 +109,7 @@ impl Readout {
             norm: norm.transpose()?,
             output: output.transpose()?,
             second_output,
+            lengths: None,
             pool,
             window_norm,
             dropout: dropout(config.dropout)?,
@@ -127,8 +132,27 @@ impl Readout {
         self.output.as_ref().filter(|_| is_shared)
     }
 
+    /// Packs the linear layers for inference.
+    ///
+    /// # Errors
+    /// If candle fails.
+    pub(crate) fn pack(&mut self, packing: &Packing) -> Result<()> {
+        if let (Some(output), true) = (&self.output, self.has_unit_rows()) {
+            self.lengths = Some(unit_rows::lengths(output)?);
+        }
+        for linear in self.linears_mut() {
+            *linear = linear.packed(packing)?;
+        }
+        Ok(())
+    }
+
+    fn has_unit_rows(&self) -> bool {
+        let output = self.config.output.as_ref();
+        output.is_some_and(|output| output.unit_rows)
+    }
+
     /// Returns the linear layers, mutable.
-    pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+    fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let outputs = self
             .output
             .iter_mut()
@@ -175,6 +199,13 @@ impl Readout {
                 ((of(output, 0)? + of(second, 1)?)? * 0.5)?
             }
         };
+        if config.unit_rows {
+            let lengths = match &self.lengths {
+                Some(lengths) => lengths.clone(),
+                None => unit_rows::lengths(output)?,
+            };
+            x = x.broadcast_div(&lengths.to_dtype(x.dtype())?)?;
+        }
         if config.scale != 1.0 {
             x = (x * config.scale)?;
         }

@@ -58,9 +58,10 @@ impl Model {
         let vb = vb.into();
         let mut ends = EmbeddingsAndHead::new(config, vb.clone())?;
         let packing = Packing::of_file(precision)?;
-        let readouts = ends.pooler.iter_mut().chain(&mut ends.head);
-        let linears = readouts.flat_map(Readout::linears_mut);
-        for linear in linears.chain(&mut ends.projection_back) {
+        for readout in ends.pooler.iter_mut().chain(&mut ends.head) {
+            readout.pack(&packing)?;
+        }
+        if let Some(linear) = &mut ends.projection_back {
             *linear = linear.packed(&packing)?;
         }
         if let Embeddings::Tokens(embeddings) = &mut ends.embeddings {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use candle_blocks::text::{ChatTemplate, Tokenizer};
 use safetensors::SafeTensors;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::weights::weights;
 
@@ -178,7 +178,7 @@ fn a_class_of_tokenizers_that_is_not_followed_is_named() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "tokenizer.json", &kinds[kind]);
-        let config = serde_json::json!({"tokenizer_class": class});
+        let config = json!({"tokenizer_class": class});
         write(folder.path(), "tokenizer_config.json", &config);
         let notes = Tokenizer::open(folder.path()).unwrap().notes();
         assert_eq!(
@@ -200,7 +200,7 @@ fn a_text_that_is_to_be_filled_in_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "tokenizer.json", &kinds["spaces"]);
     for (class, is_refused) in [("CodeLlamaTokenizer", true), ("LlamaTokenizer", false)] {
-        let config = serde_json::json!({"tokenizer_class": class});
+        let config = json!({"tokenizer_class": class});
         write(folder.path(), "tokenizer_config.json", &config);
         let tokenizer = Tokenizer::open(folder.path()).unwrap();
         for encoded in [
@@ -227,7 +227,7 @@ fn a_missing_tokenizer_is_refused_with_a_cure_that_its_class_has() {
         write(
             folder.path(),
             "config.json",
-            &serde_json::json!({"model_type": model_type}),
+            &json!({"model_type": model_type}),
         );
         let error = Tokenizer::open(folder.path()).unwrap_err().to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
@@ -303,7 +303,7 @@ fn a_malformed_vocabulary_is_refused_by_its_name() {
         ),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let config = serde_json::json!({"model_type": model_type});
+        let config = json!({"model_type": model_type});
         write(folder.path(), "config.json", &config);
         for (name, text) in files {
             fs::write(folder.path().join(name), text).unwrap();
@@ -332,7 +332,7 @@ fn in_template(
     }
     fs::write(folder.join("chat_template.jinja"), template).unwrap();
     let template = ChatTemplate::of(tokenizer).unwrap();
-    let message = [serde_json::json!({"role": "user", "content": ""})];
+    let message = [json!({"role": "user", "content": ""})];
     (template.render(&message, false).unwrap(), expected)
 }
 
@@ -345,5 +345,48 @@ fn a_pointer_of_git_lfs_is_named() {
     assert!(
         error.contains("Git LFS pointer") && error.contains("git lfs pull"),
         "{error}"
+    );
+}
+
+/// The template is the one that text-embeddings-inference has for gte-Qwen2, whose `tokenizer.json` lacks its last token.
+#[test]
+fn the_code_of_gte_qwen2_ends_each_text_with_a_token_that_its_tokenizer_json_lacks() {
+    let read = |name: &str| -> Value {
+        serde_json::from_slice(&fs::read(weights("text/last").join(name)).unwrap()).unwrap()
+    };
+    let mut words = read("tokenizer.json");
+    let mut opened = |post_processor: Value, keys: Value| {
+        let folder = tempfile::tempdir().unwrap();
+        words["post_processor"] = post_processor;
+        let mut config = read("tokenizer_config.json");
+        let entries = config.as_object_mut().unwrap();
+        entries.extend(keys.as_object().unwrap().clone());
+        write(folder.path(), "tokenizer.json", &words);
+        write(folder.path(), "tokenizer_config.json", &config);
+        Tokenizer::open(folder.path()).map_err(|error| error.to_string())
+    };
+    let piece = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
+    let end = |kind: u32| json!({"SpecialToken": {"id": "<end>", "type_id": kind}});
+    let template = json!({"type": "TemplateProcessing", "single": [piece("A", 0), end(0)],
+        "pair": [piece("A", 0), end(0), piece("B", 1), end(1)],
+        "special_tokens": {"<end>": {"id": "<end>", "ids": [1], "tokens": ["<end>"]}}});
+    let expected = opened(template, json!({})).unwrap();
+    let code = json!({"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", "tokenization_qwen.Qwen2TokenizerFast"]});
+    let of_code = |said: Value| json!({"auto_map": code, "add_eos_token": said});
+    let plain = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    let found = opened(plain.clone(), of_code(json!(true))).unwrap();
+    for text in ["", "a b", "no such words"] {
+        let ids = |tokenizer: &Tokenizer| tokenizer.encode(text).unwrap();
+        assert_eq!(ids(&found), ids(&expected), "{text}");
+        assert_eq!(ids(&found).ids.last(), Some(&1));
+        let pair = |tokenizer: &Tokenizer| tokenizer.encode_all([(text, "c")]).unwrap();
+        assert_eq!(pair(&found), pair(&expected), "{text}");
+    }
+    let without = opened(plain.clone(), of_code(json!(false))).unwrap();
+    assert!(!without.encode("a b").unwrap().ids.contains(&1));
+    let said = opened(plain, json!({"auto_map": code})).unwrap_err();
+    assert!(
+        said.contains("add_eos_token") && said.contains("Qwen2TokenizerFast"),
+        "{said}"
     );
 }

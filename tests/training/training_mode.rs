@@ -107,6 +107,7 @@ fn every_family_drops_what_transformers_drops() {
         left_out,
         [
             "baichuan",
+            "baichuan-2",
             "baichuan-alibi",
             "bert-jina",
             "bert-jina-code",

@@ -10,10 +10,6 @@ use super::llama::{bias, block, decoder, llama, uniform};
 use super::prelude::*;
 use super::qwen::qwen3;
 
-/// The reason why Baichuan 2, which only its vocabulary tells from Baichuan 1, has no head.
-const OF_BAICHUAN_2: &str = "is that of Baichuan 2, whose output layer divides each row of its weight by the row's length, which \
-     is not supported; the blocks load without it";
-
 pub(super) fn families() -> Vec<Family> {
     let yi = decoder("Yi", plain)
         .replace_block_rules([
@@ -33,11 +29,11 @@ pub(super) fn families() -> Vec<Family> {
             &["self_attn.W_pack"],
             FusedLayout::Blocks,
         ))
-        .head(HeadTask::CausalLm, |json, stack| {
-            match json.size(&["vocab_size"])? {
-                125_696 => Err(json.error(&["vocab_size"], OF_BAICHUAN_2)),
-                _ => causal_lm(json, stack),
-            }
+        .head(HeadTask::CausalLm, |json, _| {
+            // The second generation has the same type, another vocabulary, and a setting for training.
+            let is_second =
+                json.size(&["vocab_size"])? == 125_696 || json.at("z_loss_weight").is_some();
+            next_token(language_model(json)?.with_unit_rows(is_second))
         });
     let minicpm = decoder("minicpm", minicpm)
         .default_of("tie_word_embeddings", true)

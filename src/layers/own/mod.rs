@@ -2,6 +2,7 @@
 
 pub(crate) mod gemma;
 pub(super) mod sparse_mixer;
+pub(super) mod unit_rows;
 mod xielu;
 
 pub use xielu::Xielu;

@@ -13,6 +13,9 @@ const KEYS: [(&str, &str); 2] = [
     ("add_eos_token", "eos_token"),
 ];
 
+/// The class in the code of gte-Qwen2.
+const CODE: &str = "tokenization_qwen.Qwen2TokenizerFast";
+
 /// Returns whether the file has one of the keys.
 pub(super) fn are_said(config: Option<&ConfigJson>) -> bool {
     let has = |config: &ConfigJson| {
@@ -21,6 +24,29 @@ pub(super) fn are_said(config: Option<&ConfigJson>) -> bool {
             .any(|(key, _)| KEYS.iter().any(|(known, _)| known == key))
     };
     config.is_some_and(has)
+}
+
+/// Returns whether code on the Hub makes the tokenizer, and puts tokens around a text also with a `tokenizer.json`, which lacks
+/// them: that of gte-Qwen2.
+///
+/// # Errors
+/// If the key is missing, for the code's own default is not known here.
+pub(super) fn are_of_code(config: &ConfigJson) -> Result<bool> {
+    let code = config.value_at("auto_map.AutoTokenizer");
+    let is_known = |class: &Value| class.as_str().is_some_and(|name| name.ends_with(CODE));
+    let is_known = match code {
+        Some(Value::Array(classes)) => classes.iter().any(is_known),
+        Some(class) => is_known(class),
+        None => false,
+    };
+    let (key, _) = KEYS[1];
+    if is_known && config.value_at(key).is_none() {
+        let reason = format!(
+            "missing, while {CODE} decides whether a text has a last token; set it to true for gte-Qwen2"
+        );
+        return Err(config.error(&[key], reason));
+    }
+    Ok(is_known)
 }
 
 /// Returns a template with the tokens that the file or else the class asks for: transformers' `update_post_processor`.

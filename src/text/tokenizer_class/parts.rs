@@ -86,6 +86,13 @@ impl TokenizerClass {
         named: &BTreeMap<String, String>,
         origin: Origin,
     ) -> Result<()> {
+        if let (Origin::TokenizerJson, Some(said)) = (origin, config)
+            && ends::are_of_code(said)?
+        {
+            let template = ends::template(inner, config, &Map::new(), named)?;
+            inner.with_post_processor(Some(read::<PostProcessorWrapper>(template, config)?));
+            return Ok(());
+        }
         let has_other = match origin {
             Origin::TokenizerJson => inner.get_post_processor().is_some(),
             Origin::ClassFiles => ends::are_said(config),
