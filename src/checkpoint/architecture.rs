@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::{described, task_of};
-use crate::checkpoint::families::{TextSide, is_of_decoder};
+use crate::checkpoint::families::{self, TextSide, is_of_decoder};
 use crate::checkpoint::known::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::two_stacks::SecondStack;
@@ -230,7 +230,8 @@ fn family_of(
     encoder_of: &[&str],
 ) -> Result<Family> {
     let key = "model_type";
-    let Some(model_type) = json.text(&[key])? else {
+    let own = families::type_of_code(json)?.map(str::to_string);
+    let Some(model_type) = own.or(json.text(&[key])?) else {
         return Err(json.error(&[key], "missing, expected the name of a family"));
     };
     if let Some(side) = TextSide::of(&model_type)

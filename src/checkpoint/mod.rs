@@ -158,7 +158,8 @@ impl CheckpointOptions {
 
     /// Applies the adapter that Hugging Face's PEFT library saved in this directory, after those applied before. LoRA is
     /// added to the weights while they are read, as by PEFT's `merge_and_unload`, and modules that were trained in full
-    /// replace the model's. [`LoadReport::adapters`] lists the applied adapters.
+    /// replace the model's. [`LoadReport::adapters`] lists the applied adapters. In place of a directory, the name of a task
+    /// selects one of the adapters in the model's own files (`lora_adaptations` of Jina Embeddings v3).
     ///
     /// ```no_run
     /// use candle_blocks::{CheckpointOptions, Precision};
@@ -201,7 +202,7 @@ impl CheckpointOptions {
         checkpoint.joined(other, part, kind)
     }
 
-    fn open_stack(self, path: &Path) -> Result<Checkpoint> {
+    fn open_stack(mut self, path: &Path) -> Result<Checkpoint> {
         let mut files = TensorFiles::open(path)?;
         let config_path = match &self.config {
             Some(config) => config.clone(),
@@ -210,9 +211,11 @@ impl CheckpointOptions {
         };
         let (strictness, keeps_quantized) = (self.strictness, self.keeps_quantized);
         let beside = self.beside;
-        let adapters = self.adapters_beside(&files)?;
         let mut json = ConfigJson::open_named(&config_path)?;
+        let task = adapters::Task::taken(&mut self.adapters, json.as_ref())?;
+        let adapters = self.adapters_beside(&files)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
+        let of_task = adapters::apply_task(task.as_ref(), &mut files)?;
         let (mut applied, mut brought) = (Vec::new(), Vec::new());
         let mut left_out = quantized::LeftOut::default();
         if let Some(json) = &mut json {
@@ -226,6 +229,7 @@ impl CheckpointOptions {
                 (applied, brought) = adapters::apply(adapters, &base, json, &mut files)?;
             }
         }
+        applied.extend(of_task);
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let mut plan = plan.map_err(|error| located(error, &config_path))?;
         plan.ignored.extend(left_out.tensors);

@@ -106,7 +106,8 @@ pub struct SourceArgs {
     /// Leave out tensors that the model family does not know, and print their names in a note.
     #[arg(long)]
     allow_unused: bool,
-    /// A directory with a PEFT adapter (adapter_config.json) to apply; may be given several times.
+    /// A directory with a PEFT adapter (adapter_config.json) to apply, which may be given several times; or the name of a task
+    /// whose adapter is in the model's own files (Jina Embeddings v3).
     #[arg(long, value_name = "DIR")]
     adapter: Vec<PathBuf>,
 }

@@ -14,6 +14,7 @@ mod names;
 mod parameters;
 mod pattern;
 mod stacked;
+mod tasks;
 mod tensors;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 pub(super) use self::apply::{Base, Brought, apply};
 use self::config::AdapterConfig;
 pub(crate) use self::experts::{AssumedOrientation, ExpertMatrix, ExpertPart};
+pub(super) use self::tasks::{Task, apply as apply_task};
 use crate::checkpoint::CheckpointOptions;
 use crate::checkpoint::files::{PICKLE, PICKLE_INDEX, TensorFiles, is_named};
 use crate::error::{Error, Result};

@@ -129,5 +129,6 @@ mod width_of_heads;
 mod xlm;
 
 pub(super) use self::decoder_alone::is_of_decoder;
+pub(super) use self::rotary_bert::type_of_code;
 pub(super) use self::tables::{families as all, of_type};
 pub(super) use self::text_side::TextSide;

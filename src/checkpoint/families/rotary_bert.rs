@@ -10,6 +10,7 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     bert::encoder("jina_embeddings_v3", "roberta.")
         .read_by(|json| uniform(json, block(json)?))
+        .ignored(&["*.parametrizations.weight.0.lora_*"])
         .default_of("rope_theta", 20000.0)
         .block("encoder.layers.{i}.")
         .replace_block_rules(Rule::fused_attention(&["mixer.Wqkv"], FusedLayout::Blocks))
@@ -48,7 +49,26 @@ pub(super) fn family() -> Family {
         .outside(&["emb_ln.*"])
 }
 
+/// Returns this type for a file of the authors' own code, which has another type or none.
+///
+/// <https://huggingface.co/jinaai/xlm-roberta-flash-implementation/blob/main/configuration_xlm_roberta.py>
+pub(in crate::checkpoint) fn type_of_code(json: &ConfigJson) -> Result<Option<&'static str>> {
+    let class = json.value_at("auto_map.AutoConfig").and_then(Value::as_str);
+    let is_own = class.is_some_and(|class| class.ends_with("XLMRobertaFlashConfig"));
+    if !is_own {
+        return Ok(None);
+    }
+    let rotates = json.text(&["position_embedding_type"])?;
+    let rotates = rotates.is_none_or(|kind| kind == "rotary");
+    Ok(rotates.then_some("jina_embeddings_v3"))
+}
+
 fn block(json: &ConfigJson) -> Result<BlockConfig> {
+    let of_code = match type_of_code(json)? {
+        Some(_) => Some(json.number(&["rotary_emb_base"], 10000.0)?),
+        None => None,
+    };
+    let json = &of_code.map_or_else(|| json.clone(), |base| json.with("rope_theta", base));
     block_with(json, |json, head_dim| json.rotary(head_dim, 10000.0))
 }
 

@@ -262,6 +262,36 @@ impl TensorInfo {
 }
 
 impl StoredTensor {
+    /// Returns the part of a tensor in a file at this index of its first dimension.
+    ///
+    /// # Errors
+    /// If it has no such part, or is computed.
+    pub fn nth(&self, index: usize) -> Result<Self> {
+        let mut part = self.clone();
+        let (
+            ElementSource::Stored {
+                offset, strides, ..
+            },
+            Some((&n, rest)),
+        ) = (&mut part.info.storage, self.info.shape.split_first())
+        else {
+            return Err(self.error("expected a tensor in a file, with several dimensions"));
+        };
+        if index >= n {
+            return Err(self.error(format!("it has {n} parts, and no part {index}")));
+        }
+        part.info.n_bytes = self.info.n_bytes / n;
+        let n_elements = rest.iter().product::<usize>().max(1);
+        let step = match strides {
+            None => part.info.n_bytes,
+            Some(strides) => strides[0] * (part.info.n_bytes / n_elements),
+        };
+        *offset += (index * step) as u64;
+        *strides = strides.as_deref().map(|strides| strides[1..].into());
+        part.info.shape = rest.to_vec();
+        Ok(part)
+    }
+
     /// Returns whether the part is a dequantized matrix.
     pub fn is_dequantized(&self) -> bool {
         matches!(&self.info.storage, ElementSource::Computed(compute) if compute.is_of_codes())
