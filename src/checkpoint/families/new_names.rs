@@ -19,14 +19,14 @@ pub(super) fn of_bart(json: &ConfigJson) -> Result<&'static [&'static str]> {
 pub(super) fn of_t5(json: &ConfigJson) -> Result<&'static [&'static str]> {
     Ok(
         match (is_gated(json)?, is_of_class(json, "Classification")?) {
-            (false, false) => &["*.wi.*", "shared.*"],
+            (false, false) => &["*.wi.*", "shared.*", "lm_head.*"],
             (false, true) => &[
                 "*.wi.*",
                 "transformer.shared.*",
                 "transformer.encoder.block.*",
                 "transformer.decoder.block.*",
             ],
-            (true, false) => &["*.wi_1.*", "shared.*"],
+            (true, false) => &["*.wi_1.*", "shared.*", "lm_head.*"],
             (true, true) => &[
                 "*.wi_1.*",
                 "transformer.shared.*",
