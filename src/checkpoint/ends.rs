@@ -5,11 +5,12 @@ use candle_nn::VarBuilder;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Request, candidates, recorded};
-use crate::checkpoint::scheme::{Family, ModelPlace, matches};
+use crate::checkpoint::scheme::{Family, ModelPlace, Rule, matches};
 use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::tied::{Copies, add_copies};
 use crate::config::{
-    AttentionConfig, HeadConfig, HeadTask, ModelConfig, OutputWeight, StackConfig, TokenSelection,
+    AttentionConfig, HeadConfig, HeadTask, ModelConfig, OutputWeight, ReadoutConfig, StackConfig,
+    TokenSelection,
 };
 use crate::error::{Error, Result, listed};
 use crate::layers::EmbeddingsAndHead;
@@ -88,7 +89,8 @@ impl Ends {
             names: (family.new_names)(json)?,
             ..Self::default()
         };
-        if let Some(missing) = ends.add(&model, "embeddings", family, files, prefix)? {
+        let with_words = &with_tied_words(family, json, stack)?;
+        if let Some(missing) = ends.add(&model, "embeddings", with_words, files, prefix)? {
             let tried = missing.into_iter().flat_map(|missing| missing.tried);
             let reason = format!(
                 "{} contains blocks, but no embeddings{}; run the blocks on hidden_states, or name the embeddings in a \
@@ -307,6 +309,38 @@ fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> R
 
 /// The role of the token embeddings.
 const WORDS: &str = "embeddings.word.weight";
+
+/// Returns the table with further names for the token embeddings, if `config.json` ties them: a file with one copy of a tied
+/// tensor may have it under any of its names.
+fn with_tied_words(family: &Family, json: &ConfigJson, stack: &StackConfig) -> Result<Family> {
+    let mut tied = family.clone();
+    if !json.flag(&["tie_word_embeddings"], true)? {
+        return Ok(tied);
+    }
+    let module = WORDS.trim_end_matches(".weight");
+    let mut roles = vec![TIED_WORD.to_string()];
+    let tasks = tasks(json)?;
+    for &(task, read) in &family.heads {
+        let is_of_class = tasks.as_ref().is_none_or(|of| *of == Some(task));
+        let is_tied = |readout: ReadoutConfig| {
+            let output = readout.output;
+            output.is_some_and(|output| output.weight == OutputWeight::Words)
+        };
+        if is_of_class && read(json, stack).is_ok_and(is_tied) {
+            roles.push(format!("{task}.output"));
+        }
+    }
+    let rules = family.end_rules.iter();
+    let rules = rules.filter(|rule| roles.contains(&rule.role)).cloned();
+    tied.end_rules.extend(rules.map(|rule| Rule {
+        role: module.to_string(),
+        ..rule
+    }));
+    Ok(tied)
+}
+
+/// The role of further names for token embeddings that are tied.
+const TIED_WORD: &str = "embeddings.tied_word";
 
 /// Returns the names under which the files contain a parameter outside the blocks.
 fn stored(

@@ -45,6 +45,7 @@ mod names_of_hub;
 mod odd_rotary;
 mod opened;
 mod plain_files;
+mod published_names;
 mod quantization_config;
 mod quantized;
 mod report;

@@ -25,6 +25,8 @@ pub(super) fn stack(
         StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
         _ => (own(StackPart::Decoder), "*encoder.*"),
     };
+    let of_stacks = OF_STACKS.map(|name| format!("model.{name}"));
+    let of_stacks = of_stacks.each_ref().map(String::as_str);
     Family::new(name, &[name], config)
         .part(part)
         .prefixes(&prefixes.each_ref().map(String::as_str))
@@ -42,15 +44,22 @@ pub(super) fn stack(
                 "embeddings.word",
                 &["model.shared", "shared", "embed_tokens"],
             ),
+            Rule::linear("embeddings.tied_word", &["lm_head"]),
+            Rule::linear("embeddings.tied_word", &OF_STACKS),
+            Rule::linear("embeddings.tied_word", &of_stacks),
             Rule::linear("embeddings.position", &["embed_positions"]),
             Rule::norm("embeddings.norm", &["layernorm_embedding"]),
         ])
+        .ignored(&["*encoder.version", "*decoder.version"]) // in older files
         .outside(&["*embed_positions.*", "*embed_tokens.*", "*shared.*"])
         .outside(&["layernorm_embedding.*", "conv*", other])
         .outside(&["lm_head.*", "proj_out.*", "final_logits_bias"])
         .outside(&["classification_head.*", "qa_outputs.*"])
         .outside(&["projector.*", "classifier.*", "layer_weights"])
 }
+
+/// Names that the token embeddings also have in each stack; files with one copy may have either.
+pub(super) const OF_STACKS: [&str; 2] = ["encoder.embed_tokens", "decoder.embed_tokens"];
 
 fn attention(role: &str, stem: &str) -> Vec<Rule> {
     let mut rules = projections(role, stem, ["q_proj", "k_proj", "v_proj", "out_proj"]);

@@ -2,6 +2,7 @@
 //!
 //! transformers' `T5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/t5/modeling_t5.py>
 
+use super::bart::OF_STACKS;
 use super::encoder_decoder::{end_of_text, head_rules, start_token};
 use super::new_names;
 use super::prelude::*;
@@ -35,7 +36,11 @@ pub(super) fn families() -> Vec<Family> {
                 Rule::linear("relative_bias", &[relative_bias]),
                 Rule::norm("final_norm", &["final_layer_norm"]),
             ])
-            .end_rules([Rule::linear("embeddings.word", &words)])
+            .end_rules([
+                Rule::linear("embeddings.word", &words),
+                Rule::linear("embeddings.word", &OF_STACKS),
+                Rule::linear("embeddings.tied_word", &["lm_head"]),
+            ])
             .embeddings(embeddings)
             .ignored(&["*EncDecAttention.relative_attention_bias.*"]) // in older files, never used
             .outside(&["*shared.*", "*embed_tokens.*", other])

@@ -1,0 +1,198 @@
+//! Tensors under the names of published files, judged by transformers' results for the same tensors under its own names.
+//! `weights/sweep/published_tensors.py` compares far more of them.
+
+use std::fs;
+use std::path::Path;
+
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::checkpoint::files::TensorFiles;
+use candle_blocks::checkpoint::write::write_safetensors;
+use candle_blocks::model::ModelInput;
+use candle_blocks::{Checkpoint, CheckpointOptions};
+use serde_json::{Value, json};
+
+use crate::weights::{is_present, weights};
+
+/// Returns a copy of a committed checkpoint with some keys, renamed tensors and further tensors.
+fn copied(
+    source: &Path,
+    keys: &Value,
+    renamed: &[(&str, &str)],
+    further: &[(&str, Tensor)],
+) -> tempfile::TempDir {
+    let files = TensorFiles::open(source).unwrap();
+    let name = |own: &str| {
+        let new = renamed.iter().find(|(from, _)| *from == own);
+        new.map_or(own, |(_, to)| to).to_string()
+    };
+    let mut tensors: Vec<_> = files
+        .names()
+        .map(|own| (name(own), files.read(own).unwrap()))
+        .collect();
+    let further = further.iter().cloned();
+    tensors.extend(further.map(|(name, tensor)| (name.to_string(), tensor)));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    write_safetensors(path, &tensors, None).unwrap();
+    let text = fs::read_to_string(source.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    let keys = keys.as_object().unwrap().clone();
+    config.as_object_mut().unwrap().extend(keys);
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    folder
+}
+
+fn open(folder: &Path) -> Checkpoint {
+    CheckpointOptions::default().whole().open(folder).unwrap()
+}
+
+/// Returns the logits for the inputs in a fixture.
+fn logits(checkpoint: &Checkpoint, fixture: &TensorFiles) -> Tensor {
+    let read = |name: &str| fixture.contains(name).then(|| fixture.read(name).unwrap());
+    let input = ModelInput {
+        input_ids: read("input_ids"),
+        attention_mask: read("attention_mask"),
+        token_type_ids: read("token_type_ids"),
+        decoder_input_ids: read("decoder_input_ids"),
+        ..ModelInput::default()
+    };
+    let (dtype, cpu) = (DType::F32, Device::Cpu);
+    let logits = match input.decoder_input_ids {
+        Some(_) => {
+            let model = checkpoint.seq2seq(dtype, &cpu).unwrap();
+            model.forward(&input).unwrap().decoder.logits
+        }
+        None => {
+            let model = checkpoint.model(dtype, &cpu).unwrap();
+            model.forward(&input).unwrap().logits
+        }
+    };
+    logits.unwrap()
+}
+
+/// Asserts that logits are equal at real tokens, up to rounding.
+fn assert_close(found: &Tensor, expected: &Tensor, mask: Option<&Tensor>, name: &str) {
+    assert_eq!(found.dims(), expected.dims(), "{name}");
+    let mut difference = (found - expected).unwrap().abs().unwrap();
+    if let Some(mask) = mask {
+        let mask = mask.to_dtype(DType::F32).unwrap().unsqueeze(2).unwrap();
+        difference = difference.broadcast_mul(&mask).unwrap();
+    }
+    let most = |tensor: &Tensor| {
+        let tensor = tensor.abs().unwrap().max_all().unwrap();
+        tensor.to_scalar::<f32>().unwrap()
+    };
+    let (difference, scale) = (most(&difference), most(expected));
+    assert!(difference < 1e-4 * scale, "{name}: {difference} of {scale}");
+}
+
+/// A file with one copy of tied embeddings has it under any of their names: `safetensors.torch.save_model` keeps the name that
+/// comes first in the alphabet, as in MADLAD-400 (`decoder.embed_tokens.weight`).
+#[test]
+fn tied_embeddings_are_found_under_each_of_their_names() {
+    if !is_present("families") {
+        return;
+    }
+    for (family, own, others) in [
+        (
+            "t5",
+            "shared",
+            &["encoder.embed_tokens", "decoder.embed_tokens", "lm_head"][..],
+        ),
+        (
+            "bart",
+            "model.shared",
+            &[
+                "model.encoder.embed_tokens",
+                "model.decoder.embed_tokens",
+                "lm_head",
+            ],
+        ),
+        ("opt", "model.decoder.embed_tokens", &["lm_head"]),
+        (
+            "roberta",
+            "roberta.embeddings.word_embeddings",
+            &["lm_head.decoder"],
+        ),
+    ] {
+        let source = weights("families").join(family);
+        let fixture = TensorFiles::open(source.join("whole.safetensors")).unwrap();
+        let expected = fixture.read("logits").unwrap();
+        let is_one = fixture.read("attention_mask");
+        let mask = is_one
+            .ok()
+            .filter(|_| !fixture.contains("decoder_input_ids"));
+        for other in others {
+            let [from, to] = [own, other].map(|stem| format!("{stem}.weight"));
+            let folder = copied(&source, &json!({}), &[(&from, &to)], &[]);
+            let found = logits(&open(folder.path()), &fixture);
+            assert_close(
+                &found,
+                &expected,
+                mask.as_ref(),
+                &format!("{family}: {other}"),
+            );
+        }
+    }
+}
+
+/// Embeddings that `config.json` does not tie are two tensors, and neither stands for the other.
+#[test]
+fn embeddings_that_are_not_tied_are_not_those_of_the_head() {
+    if !is_present("families") {
+        return;
+    }
+    let source = weights("families/opt");
+    let keys = json!({"tie_word_embeddings": false});
+    let names = [("model.decoder.embed_tokens.weight", "lm_head.weight")];
+    let folder = copied(&source, &keys, &names, &[]);
+    let model = open(folder.path()).model(DType::F32, &Device::Cpu);
+    let said = model.err().unwrap().to_string();
+    let expected = "no tensor for embeddings.word.weight";
+    assert!(said.contains(expected), "{said}");
+}
+
+/// T5 1.1, Flan-T5 and mT5 have an `lm_head` that differs from `shared`; transformers' last hidden state and that matrix give
+/// the logits.
+#[test]
+fn the_output_layer_of_later_versions_of_t5_is_their_own() {
+    if !is_present("families") {
+        return;
+    }
+    for (family, scale) in [("t5", 12f64.powf(-0.5)), ("t5-gated", 1.0)] {
+        let source = weights("families").join(family);
+        let fixture = TensorFiles::open(source.join("whole.safetensors")).unwrap();
+        let hidden = fixture.read("last_hidden_state").unwrap();
+        let width = hidden.dims()[2];
+        assert_eq!(width, 12);
+        let head = Tensor::arange(0f32, 132.0, &Device::Cpu).unwrap();
+        let head = head.sin().unwrap().reshape((11, width)).unwrap();
+        let logits_of = |head: &Tensor| hidden.broadcast_matmul(&head.t().unwrap()).unwrap();
+        let expected = (logits_of(&head) * scale).unwrap();
+        // The first version ties the two in its configuration; transformers unties what differs.
+        let keys = match family {
+            "t5" => json!({}),
+            _ => json!({"tie_word_embeddings": false, "scale_decoder_outputs": null}),
+        };
+        let folder = copied(&source, &keys, &[], &[("lm_head.weight", head)]);
+        let found = logits(&open(folder.path()), &fixture);
+        assert_close(&found, &expected, None, family);
+    }
+}
+
+/// fairseq's converted files hold the version of each stack.
+#[test]
+fn versions_in_files_of_bart_are_ignored() {
+    if !is_present("families") {
+        return;
+    }
+    let version = |name| (name, Tensor::new(&[3f32], &Device::Cpu).unwrap());
+    let further = ["model.encoder.version", "model.decoder.version"].map(version);
+    let folder = copied(&weights("families/bart"), &json!({}), &[], &further);
+    let report = open(folder.path()).report();
+    assert!(report.unused.is_empty(), "{report}");
+    assert_eq!(
+        report.ignored,
+        ["model.decoder.version", "model.encoder.version"]
+    );
+}
