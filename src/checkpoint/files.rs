@@ -39,7 +39,7 @@ mod zip;
 
 pub(crate) use block_kind::BlockKind;
 pub(crate) use computed::{Coding, Compute, StoredForm, StoredTensor};
-pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
+pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf, other_than_model};
 use header::Header;
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
@@ -103,7 +103,9 @@ impl TensorFiles {
     ///
     /// In a directory, it searches like transformers: `model.safetensors`, `model.safetensors.index.json` with its shards,
     /// `pytorch_model.bin`, then `pytorch_model.bin.index.json`. After these, it accepts a single safetensors, GGUF, PyTorch
-    /// or NumPy file with another name. In a sharded checkpoint, only tensors that the index lists are visible.
+    /// or NumPy file with another name. Beside several GGUF files, image encoders, adapters and importance matrices do not
+    /// count. A file that `config.json` names as `transformers_weights` comes before all others. In a sharded checkpoint,
+    /// only tensors that the index lists are visible.
     ///
     /// A PyTorch file contains a dict of tensors, as `torch.save(model.state_dict(), file)` has written it since PyTorch
     /// 1.6. Nothing in it is executed, and a file with anything but tensors is refused.

@@ -88,6 +88,63 @@ fn several_files_without_an_index_are_named() {
 }
 
 #[test]
+fn shards_of_pytorch_without_an_index_ask_for_it() {
+    let folder = Folder::new();
+    for i in 1..=2 {
+        folder.write(&format!("pytorch_model-0000{i}-of-00002.bin"), b"PK");
+    }
+    let error = TensorFiles::open(folder.root()).unwrap_err();
+    assert_says(
+        &error,
+        &[
+            "several files, none of which is called model.safetensors or pytorch_model.bin",
+            "add pytorch_model.bin.index.json",
+        ],
+    );
+}
+
+/// Repositories of sentence-transformers before version 2 and of several GGUF quantizations have their weights in folders.
+#[test]
+fn weights_in_a_folder_below_are_named() {
+    for (below, file) in [("0_BERT", "model.safetensors"), ("Q4_K_M", "m.gguf")] {
+        let folder = Folder::new();
+        fs::create_dir(folder.path("1_Pooling")).unwrap();
+        fs::create_dir(folder.path(below)).unwrap();
+        folder.write(&format!("{below}/{file}"), &valid());
+        let error = TensorFiles::open(folder.root()).unwrap_err();
+        assert_says(&error, &["such as", below]);
+    }
+}
+
+/// transformers reads the file that `transformers_weights` names, and no other.
+#[test]
+fn weights_that_the_configuration_names_are_read() {
+    let named = |name: &str| {
+        let folder = Folder::new();
+        folder.write("model.safetensors", &valid());
+        let bytes = safetensors::serialize::<&str, safetensors::tensor::TensorView, _>([], None);
+        folder.write("other.safetensors", &bytes.unwrap());
+        let config = format!(r#"{{"transformers_weights": {name}}}"#);
+        folder.write("config.json", config.as_bytes());
+        let n = TensorFiles::open(folder.root()).map(|files| files.names().count());
+        n.map_err(|error| error.to_string())
+    };
+    assert_eq!(named(r#""other.safetensors""#), Ok(0));
+    assert_ne!(named("null"), Ok(0));
+    for wrong in [
+        r#""absent.safetensors""#,
+        r#""../other.safetensors""#,
+        r#""other.bin""#,
+        "3",
+    ] {
+        assert_says(
+            named(wrong).unwrap_err(),
+            &["transformers_weights", "remove the key"],
+        );
+    }
+}
+
+#[test]
 fn an_empty_list_of_files_is_an_error() {
     let error = TensorFiles::open_files(vec![]).unwrap_err();
     assert!(matches!(error, Error::NoWeights { .. }), "{error:?}");

@@ -93,3 +93,43 @@ fn a_part_of_another_name_or_place_is_refused() {
         "{said}"
     );
 }
+
+/// Returns a GGUF file with these keys and no tensors.
+fn without_tensors(keys: &[(&str, &str)]) -> Vec<u8> {
+    let string = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+    bytes.extend(0u64.to_le_bytes());
+    bytes.extend((keys.len() as u64).to_le_bytes());
+    for (key, text) in keys {
+        bytes.extend([string(key), 8u32.to_le_bytes().to_vec(), string(text)].concat());
+    }
+    bytes
+}
+
+#[test]
+fn files_that_are_no_model_do_not_count_in_a_folder() {
+    if !is_present("gguf-parts") {
+        return;
+    }
+    let folder = parts(&[]);
+    for (name, keys) in [
+        ("mmproj-F16.gguf", [("general.architecture", "clip")]),
+        ("a-vision.gguf", [("general.type", "mmproj")]),
+        ("imatrix.gguf", [("general.type", "imatrix")]),
+        ("lora.gguf", [("general.type", "adapter")]),
+    ] {
+        fs::write(folder.path().join(name), without_tensors(&keys)).unwrap();
+    }
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.family(), "qwen2");
+
+    // Of two models, one must be chosen; parts after the first are not among the names.
+    let other = without_tensors(&[("general.architecture", "llama")]);
+    fs::write(folder.path().join("other.gguf"), other).unwrap();
+    let said = TensorFiles::open(folder.path()).unwrap_err().to_string();
+    let expected = format!(
+        "several GGUF files: {}, other.gguf; open one of them",
+        part(1)
+    );
+    assert!(said.contains(&expected), "{said}");
+}

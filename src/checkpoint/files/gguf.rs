@@ -16,7 +16,7 @@ mod arrays;
 mod parts;
 
 use arrays::ArrayPlace;
-pub(crate) use parts::{parts, together};
+pub(crate) use parts::{is_later_part, parts, together};
 
 pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
 /// The length limit for strings. Keys have at most 65,535 bytes; only chat templates are longer.
@@ -52,6 +52,29 @@ pub(crate) struct GgufTensor {
 /// Returns whether the file at a path begins with GGUF's magic bytes.
 pub(crate) fn is_gguf(path: &Path) -> bool {
     PositionedFile::open(path.to_path_buf()).is_ok_and(|file| begins_so(&file))
+}
+
+/// Returns whether a file may be a model, by its keys. A damaged file may be one, so that opening it explains the damage.
+pub(super) fn may_be_model(path: &Path) -> bool {
+    let file = PositionedFile::open(path.to_path_buf());
+    let read = file.and_then(|file| read(&file));
+    read.map_or(true, |read| other_than_model(&read.metadata).is_none())
+}
+
+/// Returns what a file contains instead of a model, by its keys.
+pub(crate) fn other_than_model(metadata: &BTreeMap<String, Value>) -> Option<&'static str> {
+    let text = |key: &str| metadata.get(key).and_then(Value::as_str);
+    let architecture = text("general.architecture").unwrap_or_default();
+    match (text("general.type").unwrap_or_default(), architecture) {
+        ("adapter", _) => Some("an adapter, which changes a model"),
+        _ if metadata.keys().any(|key| key.starts_with("adapter.")) => {
+            Some("an adapter, which changes a model")
+        }
+        ("mmproj", _) | (_, "clip") => Some("the image or audio encoder for a model"),
+        ("vocab", _) => Some("words alone"),
+        ("imatrix", _) | (_, "imatrix") => Some("the importance of weights, for quantization"),
+        _ => None,
+    }
 }
 
 /// Returns whether a file begins with GGUF's magic bytes.

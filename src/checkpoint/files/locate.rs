@@ -56,6 +56,12 @@ pub(super) fn locate(path: &Path) -> Result<Located> {
 /// <https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py>). So a directory with both
 /// gives the same weights here and there.
 fn in_directory(directory: &Path) -> Result<Located> {
+    if let Some(path) = named_in_config(directory)? {
+        return Ok(match has_extension(&path, "json") {
+            true => Located::Index(path),
+            false => Located::File(path),
+        });
+    }
     let named = |name: &str| Some(directory.join(name)).filter(|path| is_named(path));
     for (single, index) in [(SINGLE, INDEX), (PICKLE, PICKLE_INDEX)] {
         if let Some(path) = named(single) {
@@ -79,6 +85,13 @@ fn in_directory(directory: &Path) -> Result<Located> {
     }
     if weights.is_empty() {
         weights = of_extension("gguf");
+        if weights.len() > 1 {
+            let models = weights.iter().copied();
+            let models: Vec<_> = models.filter(|path| gguf::may_be_model(path)).collect();
+            if !models.is_empty() {
+                weights = models;
+            }
+        }
     }
     for extension in ["bin", "pt", "pth", "npz", "npy"] {
         if weights.is_empty() {
@@ -111,38 +124,81 @@ fn in_directory(directory: &Path) -> Result<Located> {
                      such as {snapshots}"
                 ),
                 None => {
+                    let such_as = match below(directory) {
+                        Some(folder) => format!(", such as {}", folder.display()),
+                        None => String::new(),
+                    };
                     format!(
-                        "there is no safetensors file; give the directory that contains {SINGLE}"
+                        "there is no safetensors file; give the directory that contains {SINGLE}{such_as}"
                     )
                 }
             },
         },
         ref several => {
-            let names: Vec<_> = several.iter().map(|path| file_name(path)).collect();
-            if !has_extension(several[0], "safetensors") {
-                let kind = match has_extension(several[0], "gguf") {
-                    true => "there are GGUF files",
-                    false => {
-                        "there are several files, but none is called model.safetensors or pytorch_model.bin"
-                    }
-                };
-                let names = names.join(", ");
-                return Err(Error::NoWeights {
-                    path: directory.to_path_buf(),
-                    reason: format!("several {kind}: {names}; open one of them"),
-                });
+            let is = |extension: &str| has_extension(several[0], extension);
+            let names = several.iter().map(|path| file_name(path));
+            let names: Vec<_> = names.filter(|name| !gguf::is_later_part(name)).collect();
+            let names = names.join(", ");
+            if is("gguf") {
+                format!("several GGUF files: {names}; open one of them")
+            } else if is("safetensors") {
+                format!(
+                    "several safetensors files and no {INDEX}: {names}; open one of them, or add the index \
+                     if they are shards of one checkpoint"
+                )
+            } else {
+                format!(
+                    "several files, none of which is called {SINGLE} or {PICKLE}: {names}; open one of them, or add \
+                     {PICKLE_INDEX} if they are shards of one checkpoint"
+                )
             }
-            format!(
-                "several safetensors files and no {INDEX}: {}; open one of them, or add the index \
-                 if they are shards of one checkpoint",
-                names.join(", ")
-            )
         }
     };
     Err(Error::NoWeights {
         path: directory.to_path_buf(),
         reason,
     })
+}
+
+/// Returns the weights that a directory's `config.json` names (`transformers_weights`); transformers reads no others. A
+/// `config.json` that cannot be read is reported where its other keys are read.
+///
+/// # Errors
+/// If the name is not that of a safetensors file or index in the directory.
+fn named_in_config(directory: &Path) -> Result<Option<PathBuf>> {
+    const KEY: &str = "transformers_weights";
+    let path = directory.join("config.json");
+    let text = match is_named(&path) {
+        true => read_limited(&path, MAX_INDEX_BYTES, "config.json").unwrap_or_default(),
+        false => return Ok(None),
+    };
+    let json: serde_json::Value = python_json::parsed(&text).unwrap_or_default();
+    let name = match json.get(KEY) {
+        None | Some(serde_json::Value::Null) => return Ok(None),
+        Some(name) => name.as_str().unwrap_or_default(),
+    };
+    let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+    if is_one && stays_inside(name) && is_named(&directory.join(name)) {
+        return Ok(Some(directory.join(name)));
+    }
+    Err(Error::NoWeights {
+        path: directory.to_path_buf(),
+        reason: format!(
+            "its config.json names the weights {name:?} as {KEY}, which is no safetensors file and no index of such files \
+             in this directory; add that file, or remove the key"
+        ),
+    })
+}
+
+/// Returns the first folder in a directory that contains weights.
+fn below(directory: &Path) -> Option<PathBuf> {
+    let is_weights = |path: &PathBuf| {
+        let names = [SINGLE, INDEX, PICKLE, PICKLE_INDEX];
+        names.contains(&file_name(path).as_str()) || has_extension(path, "gguf")
+    };
+    let folders = list(directory).ok()?;
+    let contains = |folder: &PathBuf| list(folder).is_ok_and(|all| all.iter().any(is_weights));
+    folders.into_iter().find(contains)
 }
 
 /// Returns the snapshots in a repository's folder in the Hub's cache (`models--owner--name`).

@@ -35,7 +35,7 @@ pub(super) struct Keys<'g> {
 /// If the architecture is not read, or a key is missing or has another type.
 pub(super) fn config(file: &Described) -> Result<Value> {
     let keys = Keys::of(file);
-    check_type(file, keys.architecture)?;
+    check_type(file)?;
     match keys.entry() {
         Some(entry) => {
             let config = keys.config(entry)?;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::architecture::{Architecture, Condition, all};
 use super::config::{Described, Keys};
 use crate::checkpoint::config_json::abbreviated;
+use crate::checkpoint::files::other_than_model;
 use crate::checkpoint::scheme::matches;
 use crate::error::{Error, Result};
 
@@ -149,23 +150,16 @@ impl Keys<'_> {
 }
 
 /// Refuses a file that is no model, by what it is.
-pub(super) fn check_type(file: &Described, architecture: &str) -> Result<()> {
-    let text = |key: &str| file.metadata.get(key).and_then(Value::as_str);
-    let kind = text("general.type").unwrap_or("model");
-    let has_adapter = file.metadata.keys().any(|key| key.starts_with("adapter."));
-    let what = match (kind, architecture) {
-        ("adapter", _) => "an adapter, which changes a model",
-        _ if has_adapter => "an adapter, which changes a model",
-        ("mmproj", _) | (_, "clip") => "the image or audio encoder for a model",
-        ("vocab", _) => "words alone",
-        ("imatrix", _) | (_, "imatrix") => "the importance of weights, for quantization",
-        _ => return Ok(()),
+pub(super) fn check_type(file: &Described) -> Result<()> {
+    let Some(what) = other_than_model(file.metadata) else {
+        return Ok(());
     };
+    let kind = file.metadata.get("general.type").and_then(Value::as_str);
     Err(Error::NotGguf {
         path: file.path.to_path_buf(),
         reason: format!(
             "it is {what}, not a model (\"general.type\" is {}); open the model's own file",
-            json!(kind)
+            json!(kind.unwrap_or("model"))
         ),
     })
 }

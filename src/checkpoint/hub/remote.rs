@@ -174,16 +174,16 @@ impl<'a> Remote<'a> {
 
     /// Returns the weights in unsupported formats that the repository has, and how to convert them.
     fn other_weights(&self) -> String {
-        let safetensors = self.names(|name| name.ends_with(".safetensors"));
-        if !safetensors.is_empty() {
-            return format!(
-                "the repository has no {WEIGHTS} and no {INDEX}; it contains {safetensors}, which \
-                 `Hub::file` fetches"
-            );
+        for readable in [".safetensors", ".gguf"] {
+            let held = self.names(|name| name.ends_with(readable));
+            if !held.is_empty() {
+                return format!(
+                    "the repository has no {WEIGHTS} and no {INDEX}; it contains {held}, which \
+                     `Hub::file` fetches"
+                );
+            }
         }
-        let formats = [
-            ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf",
-        ];
+        let formats = [".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx"];
         let others = self.names(|name| formats.iter().any(|format| name.ends_with(format)));
         if others.is_empty() {
             return "the repository contains no weights; check its name and revision".into();

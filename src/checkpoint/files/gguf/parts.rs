@@ -55,6 +55,11 @@ pub(crate) fn together<'p>(paths: &[&'p PathBuf]) -> Option<&'p PathBuf> {
         .then_some(*first)
 }
 
+/// Returns whether a file's name is that of a part after the first.
+pub(crate) fn is_later_part(name: &str) -> bool {
+    numbered(name).is_some_and(|(_, no, _)| no > 1)
+}
+
 /// Splits a part's name into the base name, the part's number and the count.
 fn numbered(name: &str) -> Option<(&str, usize, usize)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
