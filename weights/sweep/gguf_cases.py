@@ -26,6 +26,7 @@ class Case:
     no: tuple[str, ...] = ()  # keys that this checkpoint has not, or null
     other: str = ""  # why llama.cpp's tokens are others
     architecture: str = ""  # the file's in the place of the converter's own
+    zero: str = "none"  # the ends of tensors that the converter leaves out
     remote: Callable[[dict, Tensors], None] | None = None  # turns the checkpoint into that of code on the Hub
 
     def write(self, folder: Path, seed: int) -> None:
@@ -38,6 +39,7 @@ class Case:
         config, tensors = json.loads((made / "config.json").read_text()), tensor_file.read_all(made)
         # Numbers of 16 bits, so that a file of F16 holds the same.
         tensors = {name: tensor.half().float() if tensor.dim() > 1 else tensor for name, tensor in tensors.items()}
+        tensors = {name: torch.zeros_like(tensor) if name.endswith(self.zero) else tensor for name, tensor in tensors.items()}
         checkpoint.write_weights(made, tensors, 1)
         if self.remote:
             self.remote(config, tensors)
@@ -277,4 +279,7 @@ CASES = {
     "llada": Case("llama", SPLIT | {"head_dim": 8, "is_causal": False}, remote=llada, is_causal=False),
     "llama-embed": Case("llama", SPLIT | {"head_dim": 8, "is_causal": False}, "LlamaModel", is_encoder=True, remote=named("LlamaBidirectionalModel", model_type="llama_bidirec")),
     "rnd1": Case("qwen3_moe", WIDE | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "mlp_only_layers": [], "norm_topk_prob": True, "is_causal": False}, remote=named("RND1", model_type="rnd1"), is_causal=False),
+    "jina-bert-v2": Case("jina_bert", ENCODER | {"type_vocab_size": 2}, is_encoder=True),
+    "jina-bert-v2-code": Case("jina_code", ENCODER | {"type_vocab_size": 2}, is_encoder=True, other="it activates the half that the model's code does not"),
+    "nomic-bert-moe": Case("nomic_bert_moe", ENCODER | {"num_hidden_layers": 4}, is_encoder=True, zero="mlp.experts.bias", remote=named("", n_positions=2048, max_trained_positions=2048, model_type="nomic_bert_of_the_hub")),
 }

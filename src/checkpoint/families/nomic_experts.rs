@@ -6,12 +6,18 @@
 use super::prelude::*;
 
 /// Rules for a router and its experts.
-pub(super) fn expert_rules() -> [Rule; 4] {
+pub(super) fn expert_rules() -> [Rule; 6] {
     let expert = |part: &str, name: &str| {
         Rule::named(&format!("feed_forward.experts.{{e}}.{part}"), &[name], &[]).joined()
     };
+    // In GGUF files, an expert's matrices are its own.
+    let own = |part: &str, name: &str| {
+        Rule::linear(&format!("feed_forward.experts.{{e}}.{part}"), &[name])
+    };
     [
         Rule::linear("feed_forward.router", &["mlp.router.layer"]),
+        own("up", "mlp.experts.{e}.w1"),
+        own("down", "mlp.experts.{e}.w2"),
         expert("up", "mlp.experts.mlp.w1"),
         expert("down", "mlp.experts.mlp.w2").in_out(),
         Rule::named("feed_forward.output_bias", &["mlp.experts.bias"], &[]),
@@ -64,7 +70,10 @@ pub(super) fn with_experts(json: &ConfigJson, stack: StackConfig) -> Result<Stac
         return Err(json.error(&[key], reason));
     }
     let routing = RoutingConfig::new(json.size_or(&["moe_top_k"], 1)?);
-    let experts = ExpertsConfig::new(json.size(&["num_experts"])?, routing).with_output_bias(true);
+    // llama.cpp's converter leaves the bias out.
+    let has_bias = json.flag(&["experts_bias"], true)?;
+    let experts =
+        ExpertsConfig::new(json.size(&["num_experts"])?, routing).with_output_bias(has_bias);
     Ok(stack.with_each(|i, block| {
         if i % every == 1 {
             let plain = block.feed_forward.clone().with_bias(false);
