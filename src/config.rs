@@ -32,7 +32,10 @@ mod stack;
 mod temperature;
 
 pub use activation::Activation;
-pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
+pub use attention::{
+    AttentionBias, AttentionConfig, OutputGate, OutputGateSpan, QueryKeyNorm, QueryKeyNormSpan,
+    Visibility,
+};
 pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, Topology,
 };

@@ -67,18 +67,30 @@ impl ConfigJson {
         default_share: f64,
         default_theta: f64,
     ) -> Result<RotaryConfig> {
-        self.check_head_dim(head_dim)?;
         let parameters = self.rotary_section()?;
+        self.partial_rotary_of(
+            parameters.as_ref(),
+            head_dim,
+            [default_share, default_theta],
+        )
+    }
+
+    /// Like [`Self::partial_rotary`], from `parameters`.
+    pub fn partial_rotary_of(
+        &self,
+        parameters: Option<&ConfigJson>,
+        head_dim: usize,
+        [default_share, default_theta]: [f64; 2],
+    ) -> Result<RotaryConfig> {
+        self.check_head_dim(head_dim)?;
         let keys = ["partial_rotary_factor"];
-        let share = self.rotary_number(parameters.as_ref(), &keys, default_share)?;
-        let kind = parameters
-            .as_ref()
-            .map(|own| own.text(&["rope_type", "type"]));
+        let share = self.rotary_number(parameters, &keys, default_share)?;
+        let kind = parameters.map(|own| own.text(&["rope_type", "type"]));
         let turning = match kind.transpose()?.flatten().as_deref() {
             Some("proportional") => head_dim, // this type applies the share itself
             _ => (head_dim as f64 * share) as usize,
         };
-        self.rotary_of(parameters.as_ref(), turning, default_theta)
+        self.rotary_of(parameters, turning, default_theta)
     }
 
     /// Returns `rope_scaling`, older files' section, or else `rope_parameters`. If a file has both, transformers uses the

@@ -51,6 +51,8 @@ pub enum Activation {
     Tanh,
     /// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
     Laplace,
+    /// `softplus(x) = ln(1 + exp(x))`, and `x` above 20.
+    Softplus,
     /// `√softplus(x)`.
     SqrtSoftplus,
     /// `x`.
@@ -79,6 +81,7 @@ const NAMES: &[(&str, Activation)] = &[
     ("sigmoid", Activation::Sigmoid),
     ("tanh", Activation::Tanh),
     ("laplace", Activation::Laplace),
+    ("softplus", Activation::Softplus),
     ("sqrtsoftplus", Activation::SqrtSoftplus),
     ("linear", Activation::Identity),
 ];

@@ -92,6 +92,35 @@ impl QueryKeyNorm {
     }
 }
 
+/// The part of attention's result that one gate multiplies. Set it in [`OutputGate::span`](crate::config::OutputGate::span).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputGateSpan {
+    /// One channel of a head (AFMoE).
+    Channel,
+    /// All channels of a head (Laguna, Step 3.5).
+    Head,
+}
+
+/// A gate on the heads' results: `output(activation(gate(x)) · mixed)` (Qiu et al. 2025,
+/// <https://arxiv.org/abs/2505.06708>). Set it in
+/// [`AttentionConfig::output_gate`](crate::AttentionConfig::output_gate).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OutputGate {
+    /// The activation of the gate's projection.
+    pub activation: Activation,
+    /// The part of the result that one gate multiplies.
+    pub span: OutputGateSpan,
+}
+
+impl OutputGate {
+    /// Returns a gate with this activation for each `span`.
+    pub fn new(activation: Activation, span: OutputGateSpan) -> Self {
+        Self { activation, span }
+    }
+}
+
 /// The configuration of multi-head attention. Pass it to [`Attention::new`](crate::Attention::new).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
@@ -147,10 +176,9 @@ pub struct AttentionConfig {
     /// weights of the keys add up to less than 1 (gpt-oss; Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>).
     #[serde(default)]
     pub sinks: bool,
-    /// The activation of a gate on the heads' results: `output(activation(gate(x)) · mixed)`, in self-attention (AFMoE;
-    /// Qiu et al. 2025, <https://arxiv.org/abs/2505.06708>).
+    /// The gate on the heads' results, in self-attention.
     #[serde(default)]
-    pub output_gate: Option<Activation>,
+    pub output_gate: Option<OutputGate>,
     /// The bound for queries, keys and values, which are clamped to `±clip` (MPT, OLMo).
     pub clip: Option<f64>,
     /// The projection biases.
@@ -233,8 +261,8 @@ impl AttentionConfig {
         with_soft_cap(cap: Option<f64>) => soft_cap = cap;
         /// Sets whether each query head has a sink.
         with_sinks(sinks: bool) => sinks = sinks;
-        /// Sets the activation of a gate on the heads' results, or removes the gate.
-        with_output_gate(gate: Option<Activation>) => output_gate = gate;
+        /// Sets the gate on the heads' results, or removes it.
+        with_output_gate(gate: Option<OutputGate>) => output_gate = gate;
         /// Sets the bound for queries, keys and values, or removes it.
         with_clip(clip: Option<f64>) => clip = clip;
         /// Sets the projection biases.
@@ -273,6 +301,15 @@ impl AttentionConfig {
     /// Returns the width of all heads' results together, the output projection's input.
     pub fn mixed_width(&self) -> usize {
         self.n_heads * self.value_dim()
+    }
+
+    /// Returns the number of gates on the heads' results, the output width of the gate's projection.
+    pub(crate) fn gate_width(&self) -> usize {
+        match self.output_gate.map(|gate| gate.span) {
+            None => 0,
+            Some(OutputGateSpan::Channel) => self.mixed_width(),
+            Some(OutputGateSpan::Head) => self.n_heads,
+        }
     }
 
     /// Checks sizes, divisibility and probabilities, and that every factor is finite.

@@ -68,7 +68,7 @@ parts!(QueryKeyValue:
 #[derive(Clone, Debug)]
 pub struct Attention {
     projections: QueryKeyValue,
-    /// `[n_heads · head_dim, d_model]`.
+    /// `[n_heads · head_dim, d_model]`, or `[n_heads, d_model]`.
     gate: Option<Linear>,
     output: Linear,
     pub(crate) norms: Option<QueryKeyNorms>,
@@ -124,7 +124,7 @@ impl Attention {
         };
         let gate = config
             .output_gate
-            .map(|_| linear("gate", d_model, config.mixed_width(), false));
+            .map(|_| linear("gate", d_model, config.gate_width(), false));
         let output = linear("output", config.mixed_width(), d_model, bias.output)?;
         let norms = QueryKeyNorms::new(config, &vb)?;
         let sinks = config.sinks.then(|| {

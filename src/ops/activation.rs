@@ -106,5 +106,5 @@ pub(crate) fn activation_kernel(activation: Activation) -> rows::ActivationFunct
         };
     }
     same_names!(Gelu GeluTanh QuickGelu ClippedGelu Relu Relu2 Relu6 LeakyRelu Silu Mish HardSwish Sigmoid Tanh
-        Laplace SqrtSoftplus Identity)
+        Laplace Softplus SqrtSoftplus Identity)
 }

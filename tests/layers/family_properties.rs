@@ -7,7 +7,7 @@ use candle_blocks::{
     Attention, AttentionMask, Checkpoint, ForwardContext, Position, Stack, StackConfig, Visibility,
     candle_core::{DType, Device, Tensor},
     candle_nn::VarBuilder,
-    config::{PositionTemperature, QueryKeyNormSpan, RotaryScaling, TemperatureBy},
+    config::{OutputGateSpan, PositionTemperature, QueryKeyNormSpan, RotaryScaling, TemperatureBy},
     layers::QueryKeyValue,
     verify::{Comparer, Expected},
 };
@@ -281,6 +281,11 @@ fn permuted_heads_give_the_same_output() {
                 None => queries.clone(),
             };
             let heads = groups().flat_map(|g| (g * group..(g + 1) * group).rev());
+            let heads = features(heads, 1);
+            let gates = match config.output_gate.map(|gate| gate.span) {
+                Some(OutputGateSpan::Head) => heads.clone(),
+                _ => mixed.clone(),
+            };
             let parameters = Reordered {
                 of: loader.var_builder().pp("blocks").pp(i).pp("attention"),
                 order: vec![
@@ -288,9 +293,9 @@ fn permuted_heads_give_the_same_output() {
                     ("key", 0, keys.clone()),
                     ("value", 0, keys),
                     ("key_value", 0, of_latent),
-                    ("gate", 0, mixed.clone()),
+                    ("gate", 0, gates),
                     ("output", 1, mixed),
-                    ("sinks", 0, features(heads, 1)),
+                    ("sinks", 0, heads),
                     ("position_key", 0, queries.clone()),
                     ("position_query", 0, queries),
                 ],

@@ -3,7 +3,8 @@
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
     config::{
-        AltUpConfig, LatentConfig, PositionProjections, RelativeBiasSpan, SharedExpertConfig,
+        AltUpConfig, LatentConfig, OutputGateSpan, PositionProjections, RelativeBiasSpan,
+        SharedExpertConfig,
     },
 };
 use serde_json::Value;
@@ -96,8 +97,11 @@ fn expected(block: &BlockConfig) -> Expected {
         let (q, bias) = (config.query_width(), config.bias);
         let kv = config.shared_keys.map_or(config.key_width(), |_| 0);
         let value = if config.values_are_keys { 0 } else { kv };
-        let of_queries = if config.output_gate.is_some() { 3 } else { 2 };
-        let weights = of_queries * q * config.d_model + (kv + value) * config.d_encoder;
+        let gates = config.output_gate.map_or(0, |gate| match gate.span {
+            OutputGateSpan::Channel => q,
+            OutputGateSpan::Head => config.n_heads,
+        });
+        let weights = (2 * q + gates) * config.d_model + (kv + value) * config.d_encoder;
         let biases = [
             (bias.query, q),
             (bias.key, kv),

@@ -93,7 +93,7 @@ impl Real for f32 {
         fn erf(self) -> Self { math::erf::<Separate>(self) }
         fn tanh(self) -> Self { math::tanh::<Separate>(self) }
     }
-    // Only `sqrtsoftplus` uses it, for a few router scores per token.
+    // Only softplus and its root use it, for a few router scores and gates per token.
     fn ln_1p(self) -> Self {
         libm::log1pf(self)
     }

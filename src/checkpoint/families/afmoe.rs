@@ -39,7 +39,10 @@ pub(super) fn family() -> Family {
 fn afmoe(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = sandwich_block(block(json, bias(json)?)?);
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
-    block.attention.output_gate = Some(Activation::Sigmoid);
+    block.attention.output_gate = Some(OutputGate::new(
+        Activation::Sigmoid,
+        OutputGateSpan::Channel,
+    ));
     let stack = uniform(json, block)?;
     let window = json.switchable_size("sliding_window", 1024)?;
     let period = json.size_or(&["global_attn_every_n_layers"], 4)?;

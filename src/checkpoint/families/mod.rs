@@ -61,6 +61,7 @@ mod hunyuan;
 mod image_blocks;
 mod internlm3;
 mod jina_bert;
+mod laguna;
 mod latent;
 mod layer_inputs;
 mod listed_experts;

@@ -183,10 +183,7 @@ const LACKING: [(&[&str], &str); 12] = [
         "gated delta networks",
     ),
     (&["lfm2*"], "short convolutions"),
-    (
-        &["step35", "laguna", "muse-glimmer"],
-        "gated attention outputs",
-    ),
+    (&["muse-glimmer"], "norms with an eps of their own"),
     (
         &[
             "glm-dsa",
@@ -202,7 +199,10 @@ const LACKING: [(&[&str], &str); 12] = [
         "its kind of latent attention or of heads",
     ),
     (&["bitnet"], "norms inside of its sublayers"),
-    (&["deci", "openelm"], "layers of different widths and heads"),
+    (
+        &["deci", "openelm", "step35", "laguna"],
+        "layers of different widths and heads",
+    ),
     (
         &[
             "arctic",

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Attention, disentangled::ProjectedPositions};
-use crate::config::Position;
+use crate::config::{OutputGate, OutputGateSpan, Position};
 use crate::layers::mask::{KeySource, check_additive};
 use crate::layers::pass::Pass;
 use crate::ops::{Mixing, Value, Visible};
@@ -42,9 +42,18 @@ impl Attention {
         let mixed = self.mix(query, attended, pass)?.to_dtype(x.dtype())?;
         let train = pass.context.train();
         let mixed = match (&self.gate, self.config.output_gate) {
-            (Some(gate), Some(activation)) => {
-                let gate = gate.apply(x, None, train)?;
-                gate.gate(&mixed, activation, None)?
+            (Some(linear), Some(OutputGate { activation, span })) => {
+                let gate = linear.apply(x, None, train)?;
+                match span {
+                    OutputGateSpan::Channel => gate.gate(&mixed, activation, None)?,
+                    OutputGateSpan::Head => {
+                        let (dims, width) = (mixed.dims().to_vec(), self.config.value_dim());
+                        let heads = mixed.width() / width * pass.batch * pass.seq;
+                        let gate = gate.activate(activation)?.reshape(vec![heads, 1])?;
+                        let mixed = mixed.reshape(vec![heads, width])?;
+                        mixed.times_column(&gate)?.reshape(dims)?
+                    }
+                }
             }
             _ => mixed,
         };

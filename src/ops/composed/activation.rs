@@ -67,6 +67,7 @@ fn value(x: &Array, activation: Activation) -> Result<Array> {
         Activation::Sigmoid => x.sigmoid(),
         Activation::Tanh => x.tanh(),
         Activation::Laplace => normal_cdf(&laplace_argument(x)?.affine(2f64.sqrt(), 0.0)?),
+        Activation::Softplus => softplus(x),
         Activation::SqrtSoftplus => sqrt_softplus(x),
         Activation::Identity => Ok(x.clone()),
     }
@@ -126,6 +127,10 @@ fn slope(x: &Array, activation: Activation) -> Result<Array> {
         Activation::Laplace => {
             let bell = laplace_argument(x)?.sqr()?.affine(-1.0, 0.0)?.exp()?;
             bell.affine(0.5 * FRAC_2_SQRT_PI / LAPLACE_WIDTH, 0.0)
+        }
+        Activation::Softplus => {
+            let high = x.gt(&x.full(20.0)?)?;
+            high.select(&x.full(1.0)?, &x.sigmoid()?)
         }
         Activation::SqrtSoftplus => {
             let half = sqrt_softplus(x)?.affine(2.0, 0.0)?;
@@ -215,15 +220,25 @@ fn tanh_of_softplus(x: &Array) -> Result<Array> {
     n.div(&n.add(&rest)?)
 }
 
+/// Computes `ln(1 + exp(x))`, and `x` above 20.
+fn softplus(x: &Array) -> Result<Array> {
+    let high = x.gt(&x.full(20.0)?)?;
+    high.select(x, &logarithm_of_sum(x)?)
+}
+
+/// Computes `ln(1 + e)` with `e = exp(x)` as `ln(u) + (e - (u - 1)) / u`, where `u` is `1 + e` rounded.
+fn logarithm_of_sum(x: &Array) -> Result<Array> {
+    let e = x.exp()?;
+    let u = e.affine(1.0, 1.0)?;
+    let lost = e.sub(&u.affine(1.0, -1.0)?)?.div(&u)?;
+    u.log()?.add(&lost)
+}
+
 /// Computes `exp(x/2)` below -40, `√x` above 20, and `√ln(1 + exp(x))` between.
 fn sqrt_softplus(x: &Array) -> Result<Array> {
     let (low, high) = (x.lt(&x.full(-40.0)?)?, x.gt(&x.full(20.0)?)?);
     let exponential = x.affine(0.5, 0.0)?.exp()?;
-    // `ln(1 + e)` as `ln(u) + (e - (u - 1)) / u` with `u = 1 + e` rounded.
-    let e = x.exp()?;
-    let u = e.affine(1.0, 1.0)?;
-    let lost = e.sub(&u.affine(1.0, -1.0)?)?.div(&u)?;
-    let between = u.log()?.add(&lost)?.sqrt()?;
+    let between = logarithm_of_sum(x)?.sqrt()?;
     let root = x.at_least(0.0)?.sqrt()?;
     low.select(&exponential, &high.select(&root, &between)?)
 }

@@ -41,6 +41,8 @@ pub enum ActivationFunction {
     Tanh,
     /// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
     Laplace,
+    /// `ln(1 + exp(x))`.
+    Softplus,
     /// `√ln(1 + exp(x))`.
     SqrtSoftplus,
     /// `x`.
@@ -111,6 +113,7 @@ functions! {
     Sigmoid: sigmoid, sigmoid_slope;
     Tanh: tanh, tanh_slope;
     Laplace: laplace, laplace_slope;
+    Softplus: softplus, softplus_slope;
     SqrtSoftplus: sqrt_softplus, sqrt_softplus_slope;
     Identity: identity, identity_slope;
 }

@@ -111,12 +111,7 @@ pub fn sqrt_softplus_slope<R: Real>(x: R) -> R {
     if x < R::of(SOFTPLUS_EXPONENTIAL_TO) {
         return R::of(0.5) * root;
     }
-    let inner = if x > R::of(SOFTPLUS_LINEAR_FROM) {
-        R::of(1.0)
-    } else {
-        sigmoid(x)
-    };
-    inner / (root + root)
+    softplus_slope(x) / (root + root)
 }
 
 inlined! {
@@ -173,11 +168,21 @@ fn tanh_of_softplus<R: Real>(x: R) -> (R, R) {
     (ratio, slope)
 }
 
-fn softplus<R: Real>(x: R) -> R {
+/// `ln(1 + exp(x))`, and `x` above PyTorch's threshold.
+pub fn softplus<R: Real>(x: R) -> R {
     if x > R::of(SOFTPLUS_LINEAR_FROM) {
         x
     } else {
         x.exp().ln_1p()
+    }
+}
+
+/// [`softplus`]' slope.
+pub fn softplus_slope<R: Real>(x: R) -> R {
+    if x > R::of(SOFTPLUS_LINEAR_FROM) {
+        R::of(1.0)
+    } else {
+        sigmoid(x)
     }
 }
 

@@ -136,7 +136,7 @@ impl PackedAttention {
             attend(cpu, self.stored, &shape, &scoring, query, key_value, mixed);
             let Some(latent) = self.latent() else {
                 if let Some((activation, gate)) = attended.gate {
-                    multiply_by_gate(cpu, mixed, activation, gate, width);
+                    multiply_by_gate(cpu, mixed, activation, gate, [width, config.gate_width()]);
                 }
                 return self.project(mixed, output);
             };
@@ -161,22 +161,28 @@ impl PackedAttention {
     }
 }
 
-/// Multiplies the heads' results, rows of `width`, by `activation(gate)`.
+/// Multiplies the heads' results, rows of `width`, by `activation(gate)`, where a row has `n_gates` for as many equal parts of a row.
 fn multiply_by_gate(
     cpu: Cpu,
     mixed: &mut [f32],
     activation: Activation,
     gate: Heads,
-    width: usize,
+    [width, n_gates]: [usize; 2],
 ) {
-    lend(GATE_ROWS, mixed.len(), |rows: &mut [f32]| {
-        for (i, row) in rows.chunks_exact_mut(width).enumerate() {
-            row.copy_from_slice(&gate.data[i * gate.row_stride + gate.offset..][..width]);
+    let n = mixed.len() / width * n_gates;
+    lend(GATE_ROWS, n, |rows: &mut [f32]| {
+        for (i, row) in rows.chunks_exact_mut(n_gates).enumerate() {
+            row.copy_from_slice(&gate.data[i * gate.row_stride + gate.offset..][..n_gates]);
         }
-        lend(ACTIVATED_ROWS, mixed.len(), |activated: &mut [f32]| {
+        lend(ACTIVATED_ROWS, n, |activated: &mut [f32]| {
             let kernel = activation_kernel(activation);
             kernel.forward(cpu, (&*rows).into(), (&mut *activated).into());
-            rows::elements::multiply(cpu, mixed.into(), (&*activated).into());
+            if n_gates == width {
+                return rows::elements::multiply(cpu, mixed.into(), (&*activated).into());
+            }
+            for (part, gate) in mixed.chunks_exact_mut(width / n_gates).zip(activated) {
+                part.iter_mut().for_each(|x| *x *= *gate);
+            }
         });
     });
 }

@@ -11,6 +11,7 @@ use super::prepare::{HeadRotation, Prepare, ProjectedColumns, RotateBy};
 use super::{
     AttentionCall, PackedAttention, PackedLatent, groups::for_groups, positions::PackedPositions,
 };
+use crate::config::OutputGate;
 use crate::layers::packed::cache::{OwnKeys, PackedLayerCache};
 use crate::layers::packed::linear::PackedProduct;
 use crate::layers::packed::pass::PackedPass;
@@ -183,11 +184,15 @@ impl Own<'_> {
             };
             let (key, value) = (heads(q), heads(q + kv));
             let query = part.requested(projected, width);
-            let gate = self.of.config.output_gate.map(|activation| {
-                let mut gate = query;
-                gate.offset += q + 2 * kv;
-                (activation, gate)
-            });
+            let gate = self
+                .of
+                .config
+                .output_gate
+                .map(|OutputGate { activation, .. }| {
+                    let mut gate = query;
+                    gate.offset += q + 2 * kv;
+                    (activation, gate)
+                });
             let all;
             let key_value = match part.cache {
                 None => KeyValue::Projected {
