@@ -145,8 +145,10 @@ mod tests {
         let all = files("hub_configs.json");
         let n_files = all.len();
         let (n_read, found) = read(all.into_iter().map(|(name, value)| {
-            let model_type = value["model_type"].as_str().unwrap().to_string();
-            (name, model_type, value)
+            let json = ConfigJson::given(Path::new("config.json"), value.clone());
+            let of_code = families::type_of_code(&json).unwrap().map(Value::from);
+            let model_type = of_code.unwrap_or(value["model_type"].clone());
+            (name, model_type.as_str().unwrap().to_string(), value)
         }));
         assert!(found.is_empty(), "{}", found.join("\n"));
         assert_eq!(n_read, n_files);

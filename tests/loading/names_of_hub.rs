@@ -129,8 +129,8 @@ fn states(
     Ok(states.flatten_all()?.to_vec1()?)
 }
 
-/// transformers judges the converted checkpoint. Its numbers, in the tensors of the authors' code, have the same states; with a
-/// task, those of weights to which the factors' product is added in float64.
+/// transformers judges the converted checkpoint. The same values in the tensors of the authors' code give the same
+/// states; with a task, the states are those of weights to which the factors' product is added in float64.
 #[test]
 fn the_authors_own_files_of_jina_embeddings_v3_load_with_and_without_a_task() {
     if !is_present("families") {

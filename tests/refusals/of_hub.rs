@@ -58,7 +58,7 @@ fn unread(config: &Value) -> Vec<String> {
     options.open(checkpoint).unwrap().report().unread_keys
 }
 
-/// That of gte-Qwen2-1.5B-instruct is the published file of revision 1cad2ab3, whose SHA-256 its contents have.
+/// The file of gte-Qwen2-1.5B-instruct is the published one of revision 1cad2ab3: its contents have the same SHA-256.
 #[test]
 fn files_of_the_hub_say_all_that_a_model_needs() {
     let files = files("hub_configs.json");

@@ -32,7 +32,7 @@ pub(super) fn families() -> Vec<Family> {
         .head(HeadTask::CausalLm, |json, _| {
             // The second generation has the same type, another vocabulary, and a setting for training.
             let is_second =
-                json.size(&["vocab_size"])? == 125_696 || json.at("z_loss_weight").is_some();
+                json.at("z_loss_weight").is_some() || json.size(&["vocab_size"])? == 125_696;
             next_token(language_model(json)?.with_unit_rows(is_second))
         });
     let minicpm = decoder("minicpm", minicpm)

@@ -9,7 +9,7 @@ use crate::layers::Linear;
 /// The least length, as in `torch.nn.functional.normalize`.
 const LEAST: f64 = 1e-12;
 
-/// Returns the length of each row of the layer's weight, `[d_out]`.
+/// Returns each row's Euclidean length in the layer's weight, `[d_out]`.
 ///
 /// # Errors
 /// If candle fails.
