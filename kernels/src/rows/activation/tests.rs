@@ -48,7 +48,7 @@ macro_rules! cases {
 }
 
 fn cases() -> Vec<Case> {
-    use reference::{sigmoid as exact_sigmoid, softplus};
+    use reference::{sigmoid as exact_sigmoid, softplus as exact_softplus};
     cases! {
         Gelu gelu gelu_slope, reference::gelu, AtX 1.0 [];
         ClippedGelu clipped_gelu clipped_gelu_slope, |x| reference::gelu(x).min(10.0), AtX 1.0 [10.0];
@@ -57,9 +57,9 @@ fn cases() -> Vec<Case> {
         Silu silu silu_slope, |x| x * exact_sigmoid(x), Nothing 3.0 [];
         Sigmoid sigmoid sigmoid_slope, exact_sigmoid, Nothing 3.0 [];
         Tanh tanh tanh_slope, libm::tanh, Nothing 2.0 [];
-        Mish mish mish_slope, |x| x * libm::tanh(softplus(x)), Nothing 4.0 [];
-        Softplus super::smooth::softplus softplus_slope, softplus, Nothing 3.0 [20.0];
-        SqrtSoftplus sqrt_softplus sqrt_softplus_slope, |x| softplus(x).sqrt(), Nothing 3.0 [20.0];
+        Mish mish mish_slope, |x| x * libm::tanh(exact_softplus(x)), Nothing 4.0 [];
+        Softplus softplus softplus_slope, exact_softplus, Nothing 3.0 [20.0];
+        SqrtSoftplus sqrt_softplus sqrt_softplus_slope, |x| exact_softplus(x).sqrt(), Nothing 3.0 [20.0];
         Laplace laplace laplace_slope, reference::laplace, AtOne 1.0 [];
         Relu relu relu_slope, |x| x.max(0.0), Nothing 0.0 [0.0];
         Relu2 relu2 relu2_slope, |x| x.max(0.0).powi(2), Nothing 0.5 [0.0];
