@@ -1,6 +1,6 @@
 """Do checkpoints whose tensors are named as on the Hub give transformers' numbers?
 
-    python weights/sweep/published_tensors.py PROGRAM [NAME ...]
+    python weights/sweep/published_tensors.py PROGRAM [--keep FOLDER | --ties] [NAME ...]
 
 `published_tensors.json` has the tensors of much used repositories as differences from what transformers saves: the configuration
 (a name of `published_configs.json`) and changed keys, the class whose weights the file has, names rewritten in order, tensors
@@ -9,7 +9,9 @@ the published names, transformers on its own names with the same weights, and `P
 
     NAME  ours=same|DIFFERS|REFUSED  theirs=same|differs|fails  missing: what transformers leaves random  said: what the program says
 
-`theirs` differs from transformers' own names where transformers does not find a published tensor.
+`theirs` differs from transformers' own names where transformers does not find a published tensor. `--keep` keeps the folders.
+`--ties` compares, instead, each configuration of `published_configs.json` with every tensor that its class may tie: beside the
+tensor that it is tied to, with other values, and in its place.
 """
 
 import start  # first: it lets the others be found
@@ -116,7 +118,8 @@ def results(model, inputs):
 
 
 def settings(case: dict) -> dict:
-    config = dict(CONFIGS[case["config"]])
+    config = case["config"]
+    config = dict(CONFIGS[config] if isinstance(config, str) else config)
     for path, value in case.get("keys", {}).items():
         section, _, key = path.rpartition(".")
         if section:
@@ -161,7 +164,9 @@ def judged(name: str, case: dict, program: Path, kept: Path | None = None) -> st
             their = f"fails {type(error).__name__} {error}"[:160].replace("\n", " ")
         subject = Subject(described["model_type"], run, program)
         ours, said = subject.ours(theirs, truth.inputs)
-        is_same = ours is not None and (same(ours, truth.composed) or same(ours, truth.fused))
+        # Which has the weights of the class alone, in f32.
+        judges = [truth.composed] if "both" in case else [truth.composed, truth.fused]
+        is_same = ours is not None and any(same(ours, judge) for judge in judges)
         verdict = "REFUSED" if ours is None else "same" if is_same else "DIFFERS"
         if ours is not None and "logits" in truth.composed and "logits" not in ours:
             verdict = "same, without its head" if same(ours, {k: v for k, v in truth.composed.items() if k != "logits"}) else "DIFFERS"
@@ -169,13 +174,28 @@ def judged(name: str, case: dict, program: Path, kept: Path | None = None) -> st
         return f"ours={verdict}  theirs={their}" + (f"  missing: {short(missing)}" if missing else "") + (f"  unexpected: {short(unexpected)}" if unexpected else "") + (f"  said: {said}" if said else "")
 
 
+def ties() -> dict:
+    """For each tensor that a class may tie: other values beside the one that it is tied to, and that one under its name."""
+    cases = {}
+    for name, config in CONFIGS.items():
+        tied = getattr(remote.class_named(config["architectures"][0]), "_tied_weights_keys", None) or {}
+        keys = {"auto_map": "absent"}
+        for copy, of in tied.items():
+            if "bias" not in copy:
+                cases[f"{name}/{copy}/differs"] = {"config": name, "keys": keys, "both": {copy: f"other {of}"}}
+                cases[f"{name}/{copy}/alone"] = {"config": name, "keys": keys, "names": {f"^{re.escape(of)}$": copy}}
+    return cases
+
+
 if __name__ == "__main__":
     program, *names = sys.argv[1:]
-    kept = None
-    if names and names[0] == "--keep":
+    kept, cases = None, json.loads((FOLDER / "published_tensors.json").read_text())
+    if names[:1] == ["--keep"]:
         kept, names = Path(names[1]), names[2:]
-    for name, case in json.loads((FOLDER / "published_tensors.json").read_text()).items():
-        if not names or name in names:
+    if names[:1] == ["--ties"]:
+        cases, names = ties(), names[1:]
+    for name, case in cases.items():
+        if not names or name.split("/")[0] in names:
             try:
                 print(name, judged(name, case, Path(program).resolve(), kept), flush=True)
             except Exception as error:
