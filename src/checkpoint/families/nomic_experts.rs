@@ -16,10 +16,10 @@ pub(super) fn expert_rules() -> [Rule; 6] {
     };
     [
         Rule::linear("feed_forward.router", &["mlp.router.layer"]),
-        own("up", "mlp.experts.{e}.w1"),
-        own("down", "mlp.experts.{e}.w2"),
         expert("up", "mlp.experts.mlp.w1"),
         expert("down", "mlp.experts.mlp.w2").in_out(),
+        own("up", "mlp.experts.{e}.w1"),
+        own("down", "mlp.experts.{e}.w2"),
         Rule::named("feed_forward.output_bias", &["mlp.experts.bias"], &[]),
     ]
 }

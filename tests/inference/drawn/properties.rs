@@ -79,7 +79,12 @@ pub fn a_packed_stack_is_its_layers(config: &StackConfig, request: &Request) -> 
     let packed = words(packed.forward_with(&x, &context))?;
     let [plain, packed] = [&plain, &packed].map(|y| difference(request, y, &expected));
     let mut most = plain;
-    let is_held = |most: f64| packed <= 3.0 * most + 2e-6;
+    // Packed layers have the CPU's kernels, where one plus a negative `erf` cancels. Layers as on a device do not cancel there.
+    let least = match std::env::var_os("CANDLE_BLOCKS_REHEARSE") {
+        Some(_) => 5e-5,
+        None => 2e-6,
+    };
+    let is_held = |most: f64| packed <= 3.0 * most + least;
     // An f32 computation may err as much as the exact function of rounded inputs. A search found cases in which one
     // rounding's error was twenty times another's.
     for seed in 0..ROUNDINGS {
