@@ -76,7 +76,7 @@ impl ConfigJson {
     }
 
     /// Like [`Self::partial_rotary`], from `parameters`.
-    pub fn partial_rotary_of(
+    pub(crate) fn partial_rotary_of(
         &self,
         parameters: Option<&ConfigJson>,
         head_dim: usize,
