@@ -163,7 +163,10 @@ impl Ends {
         prefix: &str,
     ) -> Result<()> {
         let words = self.sources.iter().find(|source| source.role == WORDS);
-        let (Some(words), true) = (words, json.flag(&["tie_word_embeddings"], true)?) else {
+        // T5's stacks share theirs even if the head has its own weight.
+        let are_shared = self.names.iter().any(|name| name.ends_with("shared.*"));
+        let is_tied = json.flag(&["tie_word_embeddings"], true)? || are_shared;
+        let (Some(words), true) = (words, is_tied) else {
             return Ok(());
         };
         let stored = stored(WORDS, family, stack, files, prefix)?;

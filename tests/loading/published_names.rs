@@ -180,6 +180,24 @@ fn the_output_layer_of_later_versions_of_t5_is_their_own() {
     }
 }
 
+/// transformers would use both.
+#[test]
+fn embeddings_of_a_stack_of_t5_that_differ_from_the_shared_ones_are_refused() {
+    if !is_present("families") {
+        return;
+    }
+    for is_tied in [true, false] {
+        let zeros = Tensor::zeros((11, 12), DType::F32, &Device::Cpu).unwrap();
+        let name = "decoder.embed_tokens.weight";
+        let keys = json!({"tie_word_embeddings": is_tied});
+        let folder = copied(&weights("families/t5-gated"), &keys, &[], &[(name, zeros)]);
+        let model = open(folder.path()).seq2seq(DType::F32, &Device::Cpu);
+        let said = model.err().unwrap().to_string();
+        assert!(said.contains(name), "{said}");
+        assert!(said.contains("differs from shared.weight"), "{said}");
+    }
+}
+
 /// fairseq's converted files hold the version of each stack.
 #[test]
 fn versions_in_files_of_bart_are_ignored() {
