@@ -74,6 +74,23 @@ impl TextEmbedder {
         pooling.map_or(&[], |pooling| &pooling.poolings)
     }
 
+    /// Returns the tokens that a vector weighs, with their weights, the largest first: for a model whose vectors have one
+    /// feature for each token of the vocabulary, such as SPLADE. `None` for other models.
+    pub fn weighted_tokens(&self, vector: &[f32]) -> Option<Vec<(String, f32)>> {
+        let tokenizer = &self.sentences.encoder.tokenizer;
+        let name = |id: usize| {
+            let token = tokenizer.inner().id_to_token(id as u32);
+            token.unwrap_or_else(|| id.to_string())
+        };
+        self.sentences.is_over_vocabulary().then(|| {
+            let weights = vector.iter().copied().enumerate();
+            let mut weights: Vec<_> = weights.filter(|(_, weight)| *weight != 0.0).collect();
+            weights.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+            let named = weights.into_iter().map(|(id, weight)| (name(id), weight));
+            named.collect()
+        })
+    }
+
     /// Returns the prompt with this name, for [`Self::embed_prompted`].
     ///
     /// # Errors

@@ -8,10 +8,11 @@ use tokenizers::EncodeInput;
 use super::batches::{BatchLengths, batches};
 use super::messages::Messages;
 use super::reading::{LengthLimit, TextReading};
+use super::sentence_files::TokenFeatures;
 use super::{TokenizedText, Tokenizer, token_types};
 use crate::Checkpoint;
 use crate::checkpoint::AppliedAdapter;
-use crate::config::{EmbeddingsConfig, TokenEmbeddingsConfig, TokenSelection};
+use crate::config::{EmbeddingsConfig, HeadTask, TokenEmbeddingsConfig, TokenSelection};
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq};
 
@@ -166,9 +167,21 @@ impl Encoder {
         Ok(words(&self.model)?.n_tokens)
     }
 
-    /// Returns the width of token vectors.
-    pub fn width_of_tokens(&self) -> usize {
-        self.model.config().output_width()
+    /// Returns the number of a token's features of this kind.
+    ///
+    /// # Errors
+    /// If the model does not compute them.
+    pub fn width_of(&self, features: TokenFeatures) -> Result<usize> {
+        let config = self.model.config();
+        let head = config.head.as_ref();
+        let words = head.filter(|head| head.task == HeadTask::MaskedLm);
+        match features {
+            TokenFeatures::Hidden => Ok(config.output_width()),
+            TokenFeatures::Logits => words
+                .and_then(|head| head.readout.output.as_ref())
+                .map(|output| output.n_out)
+                .ok_or_else(no_words),
+        }
     }
 
     /// Returns the number of a prompt's tokens before a text, without a special token that ends a text.
@@ -308,6 +321,15 @@ fn words(model: &Model) -> Result<&TokenEmbeddingsConfig> {
             "the model does not read texts; select the checkpoint's part that does".into(),
         )),
     }
+}
+
+/// Returns the error for a checkpoint without the logits of a masked language model.
+pub(super) fn no_words() -> Error {
+    Error::InvalidConfig(
+        "modules.json reads the logits of a masked language model (fill-mask), but the checkpoint has none; use one whose \
+         `architectures` in config.json names a class that ends with ForMaskedLM, with that class's weights"
+            .into(),
+    )
 }
 
 fn least<const N: usize>(limits: [Option<usize>; N]) -> Option<usize> {

@@ -80,7 +80,9 @@ impl<'p> Folder<'p> {
     pub fn of_another_kind(&self, kind: &Kind) -> Error {
         let cure = match kind {
             Kind::CrossEncoder => "which gives scores for pairs; use `TextClassifier`",
-            _ => "which is not supported; a SentenceTransformer or a CrossEncoder is",
+            _ => {
+                "which is not supported; a SentenceTransformer, a SparseEncoder or a CrossEncoder is"
+            }
         };
         self.error(format!(
             "config_sentence_transformers.json sets \"model_type\": \"{kind}\", {cure}"

@@ -9,7 +9,7 @@ use super::encoder::Encoder;
 use super::folder::Folder;
 use super::reading::{LengthLimit, TextReading};
 use super::scoring::ScoreFunction;
-use super::sentence_files::{Kind, PoolingBody, ResultBody, SentenceFiles};
+use super::sentence_files::{Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures};
 use super::sentences::{Sentences, VectorSource};
 use super::stages::{Feature, ModuleStep, VectorMap};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
@@ -106,8 +106,8 @@ impl TextOptions {
         let path = path.as_ref();
         let folder = Folder::of(path, &self.checkpoint)?;
         let mut files = match &folder.kind {
-            Some(Kind::SentenceTransformer) => {
-                SentenceFiles::open(folder.directory, &Kind::SentenceTransformer)?
+            Some(kind @ (Kind::SentenceTransformer | Kind::SparseEncoder)) => {
+                SentenceFiles::open(folder.directory, kind)?
             }
             Some(other) => return Err(folder.of_another_kind(other)),
             None => folder.without_files(),
@@ -121,9 +121,11 @@ impl TextOptions {
             steps.retain(|step| !matches!(step.stage, VectorMap::Normalize));
             steps.extend(normalize.then_some(ModuleStep::of_vectors(VectorMap::Normalize)));
         }
-        let model = match source {
-            VectorSource::Pooler => self.model(&checkpoint),
-            VectorSource::Pooling(_) => self.base_model(&checkpoint),
+        let model = match &source {
+            VectorSource::Pooling(pooling) if pooling.reads == TokenFeatures::Hidden => {
+                self.base_model(&checkpoint)
+            }
+            _ => self.model(&checkpoint),
         }?;
         let encoder = Encoder::new(model, &checkpoint, files.reading)?;
         let sentences = Sentences::new(encoder, source, steps, Feature::Vectors)?;
@@ -249,6 +251,10 @@ impl TextOptions {
             _ => PoolingBody::default(),
         };
         if !self.pooling.is_empty() {
+            if pooling.reads == TokenFeatures::Logits {
+                let reason = "the model's files pool logits; leave it out, which follows them";
+                return Err(Error::input("pooling", reason));
+            }
             pooling.poolings = self.pooling.clone();
         } else if let (true, Some(name)) = (pooling.poolings.is_empty(), checkpoint.own_pooling()?)
         {

@@ -26,10 +26,12 @@ pub enum Pooling {
     WeightedMean,
     /// The last token's vector.
     LastToken,
+    /// The sum, which only sentence-transformers' `SpladePooling` has.
+    Sum,
 }
 
 impl Pooling {
-    /// All methods, in the order in which sentence-transformers concatenates several.
+    /// The methods of `Pooling`, in the order in which sentence-transformers concatenates several.
     pub const ALL: [Self; 6] = [
         Self::Cls,
         Self::Max,
@@ -48,6 +50,7 @@ impl Pooling {
             Self::MeanSqrtLen => "mean_sqrt_len_tokens",
             Self::WeightedMean => "weightedmean",
             Self::LastToken => "lasttoken",
+            Self::Sum => "sum",
         }
     }
 
@@ -56,7 +59,7 @@ impl Pooling {
         let ending = match self {
             Self::Cls => "_token",
             Self::Max | Self::Mean | Self::WeightedMean => "_tokens",
-            Self::MeanSqrtLen | Self::LastToken => "",
+            Self::MeanSqrtLen | Self::LastToken | Self::Sum => "",
         };
         format!("pooling_mode_{self}{ending}")
     }
@@ -84,6 +87,7 @@ impl Pooling {
             Self::Cls => pooled.extend(row(0)),
             Self::LastToken if begin < n_rows => pooled.extend(row(n_rows - 1)),
             Self::LastToken => pooled.extend(vec![0.0; width]), // all tokens belong to the prompt
+            Self::Sum => pooled.extend(weighted(|_| 1.0, |_| 1.0)),
             Self::Mean => pooled.extend(weighted(|_| 1.0, |total| total)),
             Self::MeanSqrtLen => pooled.extend(weighted(|_| 1.0, f64::sqrt)),
             Self::WeightedMean => pooled.extend(weighted(|i| (i + 1) as f64, |total| total)),

@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::encoder::{Encoder, TextInput, host};
-use super::sentence_files::PoolingBody;
-use super::stages::{Feature, ModuleStep};
+use super::encoder::{Encoder, TextInput, host, no_words};
+use super::sentence_files::{PoolingBody, TokenFeatures};
+use super::stages::{Feature, ModuleStep, VectorMap};
 use crate::error::{Error, Result};
 use crate::model::ModelOutput;
 
@@ -38,13 +38,10 @@ impl Sentences {
         steps: Vec<ModuleStep>,
         result: Feature,
     ) -> Result<Self> {
-        let mut width = encoder.width_of_tokens();
+        let mut width = encoder.width_of(TokenFeatures::Hidden)?;
         match &source {
             VectorSource::Pooling(pooling) => {
-                for stage in &pooling.of_tokens {
-                    width = stage.width(width)?;
-                }
-                width *= pooling.poolings.len();
+                width = width_of_tokens(&encoder, pooling)? * pooling.poolings.len();
             }
             VectorSource::Pooler => {
                 let pooler = encoder.model.config().pooler.as_ref();
@@ -82,6 +79,18 @@ impl Sentences {
             VectorSource::Pooling(pooling) => Some(pooling),
             VectorSource::Pooler => None,
         }
+    }
+
+    /// Returns whether a result has one feature for each token of the vocabulary.
+    pub fn is_over_vocabulary(&self) -> bool {
+        let pooling = self.pooling();
+        pooling.is_some_and(|pooling| {
+            let steps = self.steps.iter().map(|step| &step.stage);
+            let mut maps = pooling.of_tokens.iter().chain(steps);
+            pooling.reads == TokenFeatures::Logits
+                && pooling.poolings.len() == 1
+                && maps.all(VectorMap::keeps_features)
+        })
     }
 
     /// Returns the results for texts with a prompt, `[n, width]` in f32 on the CPU, in their order.
@@ -130,10 +139,7 @@ impl Sentences {
             true => self.encoder.prompt_length(prompt)?,
             false => 0,
         };
-        let mut d_token = self.encoder.width_of_tokens();
-        for stage in &pooling.of_tokens {
-            d_token = stage.width(d_token)?;
-        }
+        let d_token = width_of_tokens(&self.encoder, pooling)?;
         let width = d_token * pooling.poolings.len();
         let mut pooled = vec![0f32; texts.len() * width];
         self.encoder.run(&encoded, |batch, output| {
@@ -158,12 +164,23 @@ impl Sentences {
     }
 }
 
+/// Returns the number of features of the token vectors that are pooled.
+fn width_of_tokens(encoder: &Encoder, pooling: &PoolingBody) -> Result<usize> {
+    let width = encoder.width_of(pooling.reads)?;
+    let maps = &pooling.of_tokens;
+    maps.iter().try_fold(width, |width, map| map.width(width))
+}
+
 /// Returns all token vectors in a batch.
 fn of_tokens(pooling: &PoolingBody, output: &ModelOutput) -> Result<Vec<f32>> {
+    let features = match pooling.reads {
+        TokenFeatures::Hidden => &output.last_hidden_state,
+        TokenFeatures::Logits => output.logits.as_ref().ok_or_else(no_words)?,
+    };
     if pooling.of_tokens.is_empty() {
-        return host(&output.last_hidden_state);
+        return host(features);
     }
-    let hidden = output.last_hidden_state.flatten(0, 1)?;
+    let hidden = features.flatten(0, 1)?;
     let mut hidden = hidden.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
     for stage in &pooling.of_tokens {
         hidden = stage.forward(&hidden)?;

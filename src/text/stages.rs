@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use candle_core::{DType, Module, Tensor};
+use candle_core::{DType, Device, Module, Tensor};
 
 use crate::config::Activation;
 use crate::error::{Error, Result};
@@ -46,6 +46,10 @@ pub(super) enum VectorMap {
     Normalize,
     /// Keeps the first features.
     Truncate(usize),
+    /// Replaces a feature x by log(1 + max(x, 0)), this many times.
+    LogOfRelu(u8),
+    /// Keeps this number of features, those with the largest magnitude; the others become 0.
+    KeepLargest(usize),
 }
 
 /// The value that a dense layer adds to its output.
@@ -115,7 +119,26 @@ impl VectorMap {
                 exact.broadcast_div(&lengths)?.to_dtype(x.dtype())
             }
             Self::Truncate(dim) => x.narrow(1, 0, (*dim).min(x.dim(1)?))?.contiguous(),
+            Self::LogOfRelu(times) => mapped(x, |row| {
+                for value in row {
+                    let log = (0..*times).fold(f64::from(*value), |x, _| x.max(0.0).ln_1p());
+                    *value = log as f32;
+                }
+            }),
+            Self::KeepLargest(n) => mapped(x, |row| {
+                let mut order: Vec<usize> = (0..row.len()).collect();
+                order.sort_by(|&a, &b| row[b].abs().total_cmp(&row[a].abs()));
+                order.iter().skip(*n).for_each(|&i| row[i] = 0.0);
+            }),
         }
+    }
+
+    /// Returns whether every feature keeps its meaning.
+    pub fn keeps_features(&self) -> bool {
+        matches!(
+            self,
+            Self::Normalize | Self::LogOfRelu(_) | Self::KeepLargest(_)
+        )
     }
 
     /// Returns the output's width for an input with this width.
@@ -129,7 +152,7 @@ impl VectorMap {
                 (d_in, d_out)
             }
             Self::LayerNorm(norm) => (norm.config().d_model, d_in),
-            Self::Normalize => (d_in, d_in),
+            Self::Normalize | Self::LogOfRelu(_) | Self::KeepLargest(_) => (d_in, d_in),
             Self::Truncate(dim) => (d_in, d_in.min(*dim)),
         };
         match reads == d_in {
@@ -140,4 +163,12 @@ impl VectorMap {
             ))),
         }
     }
+}
+
+/// Returns vectors `[n, d]` in f32 on the CPU after a change of each.
+fn mapped(x: &Tensor, change: impl Fn(&mut [f32])) -> candle_core::Result<Tensor> {
+    let (n, d) = x.dims2()?;
+    let mut rows: Vec<f32> = x.flatten_all()?.to_vec1()?;
+    rows.chunks_exact_mut(d).for_each(change);
+    Tensor::from_vec(rows, (n, d), &Device::Cpu)
 }

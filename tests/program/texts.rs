@@ -109,6 +109,33 @@ fn both_forms_of_output_hold_the_vectors_in_the_order_of_the_lines() {
 }
 
 #[test]
+fn a_vector_over_the_vocabulary_is_written_as_weights_of_tokens_the_largest_first() {
+    let folder = Folder::with(TEXTS);
+    let model = weights("text/masked");
+    let texts: Vec<&str> = TEXTS.lines().collect();
+    let embedder = TextEmbedder::open(&model).unwrap();
+    let expected = embedder.embed(&texts).unwrap().to_vec2::<f32>().unwrap();
+    folder
+        .says("embed", &model, "vectors.jsonl", &[])
+        .assert_status(0);
+    let written = fs::read_to_string(folder.path("vectors.jsonl")).unwrap();
+    for (line, vector) in written.lines().zip(&expected) {
+        let mut begin = 0;
+        for (token, weight) in embedder.weighted_tokens(vector).unwrap() {
+            let entry = format!("{}:{weight}", serde_json::to_string(&token).unwrap());
+            let found = line[begin..].find(&entry);
+            begin += found.unwrap_or_else(|| panic!("no {entry} after {begin} in {line}"));
+        }
+        assert!(line.contains(r#","weights":{"#) && !line.contains("embedding"));
+    }
+    folder
+        .says("embed", &model, "vectors.safetensors", &[])
+        .assert_status(0);
+    let dense = &load(&folder.path("vectors.safetensors"))["embeddings"];
+    assert_eq!(dense.to_vec2::<f32>().unwrap(), expected);
+}
+
+#[test]
 fn standard_input_and_a_prompt_by_name_are_taken() {
     let folder = Folder::with("");
     let model = weights("text/joined");

@@ -19,7 +19,7 @@ fn changes() -> Vec<Value> {
 
 /// Returns the results for a changed model: vectors, or scores for texts or pairs.
 fn results(judge: &str, folder: &Path, texts: &[String]) -> candle_blocks::Result<Tensor> {
-    if judge == "encode" {
+    if ["encode", "sparse"].contains(&judge) {
         return TextEmbedder::open(folder)?.embed(texts);
     }
     let classifier = TextClassifier::open(folder)?;
@@ -146,8 +146,8 @@ fn values_that_change_results_and_are_not_supported_are_refused_by_name() {
         (
             "config_sentence_transformers.json",
             "model_type",
-            json!("SparseEncoder"),
-            "SparseEncoder",
+            json!("MultiVectorEncoder"),
+            "MultiVectorEncoder",
         ),
         (
             "config_sentence_transformers.json",

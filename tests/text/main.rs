@@ -28,6 +28,7 @@ mod gguf_words;
 mod minilm;
 mod refused;
 mod results;
+mod sparse;
 mod tokenizers;
 mod truncation;
 

@@ -209,18 +209,30 @@ def yes_no_chat(folder: Path):
     yes_no(folder, CHAT)
 
 
-# The name of each, whether it gives scores of pairs, and what makes it.
+def splade(folder: Path):
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    _, _, Transformer, _, _, _ = parts()
+    config = transformers.DistilBertConfig(max_position_embeddings=20, dim=24, hidden_dim=40, n_layers=2, n_heads=3, vocab_size=N_WORDS)
+    saved(folder, transformers.DistilBertForMaskedLM(config), tokenizer(lower=True), 12)
+    modules = lambda: [Transformer(str(folder), transformer_task="fill-mask"), SpladePooling("max")]
+    written(folder, modules, SparseEncoder, prompts={"query": "who: ", "document": ""}, default_prompt_name="query")
+
+
+# The name of each, the class that reads it, and what makes it.
 ALL = [
-    ("bert", False, bert),
-    ("prompted", False, prompted),
-    ("mpnet", False, mpnet),
-    ("t5", False, t5),
-    ("last", False, last),
-    ("chat", False, chat),
-    ("lists", False, lists),
-    ("ranker", True, ranker),
-    ("labels", True, labels),
-    ("modular", True, modular),
-    ("yes_no", True, yes_no),
-    ("yes_no_chat", True, yes_no_chat),
+    ("bert", "SentenceTransformer", bert),
+    ("prompted", "SentenceTransformer", prompted),
+    ("mpnet", "SentenceTransformer", mpnet),
+    ("t5", "SentenceTransformer", t5),
+    ("last", "SentenceTransformer", last),
+    ("chat", "SentenceTransformer", chat),
+    ("lists", "SentenceTransformer", lists),
+    ("splade", "SparseEncoder", splade),
+    ("ranker", "CrossEncoder", ranker),
+    ("labels", "CrossEncoder", labels),
+    ("modular", "CrossEncoder", modular),
+    ("yes_no", "CrossEncoder", yes_no),
+    ("yes_no_chat", "CrossEncoder", yes_no_chat),
 ]

@@ -51,7 +51,7 @@ TEXTS = [text for pair in PAIRS for text in pair]
 # The values of a key, by the end of its path; other keys have those of their type.
 TORCH = "torch.nn.modules.activation."
 ACTIVATIONS = [TORCH + name for name in ("GELU", "ReLU", "Sigmoid", "SiLU", "Tanh", "Softsign", "ELU", "Hardswish", "Softmax")]
-ACTIVATIONS += ["torch.nn.modules.linear.Identity", "torch.nn.LeakyReLU", "my.own.GELU", None, ABSENT]
+ACTIVATIONS += ["relu", "log1p_relu", "torch.nn.modules.linear.Identity", "torch.nn.LeakyReLU", "my.own.GELU", None, ABSENT]
 SIZES = [4, 7, 12, 1000, 1e30, int(1e30), 12.0, None, ABSENT]
 VALUES = {
     "max_seq_length": SIZES,
@@ -154,6 +154,9 @@ VALUES = {
     "default_prompt_name": ["query", "document", "none", "", None, ABSENT],
     "similarity_fn_name": ["dot", "euclidean", "other", None],
     "truncate_dim": [1, 5, 1000, 0, None],
+    "max_active_dims": [1, 5, 1000, 0, None],
+    "pooling_strategy": ["max", "sum", "mean", None, ABSENT],
+    "chunk_size": [1, 3, None],
     "model_type": ["SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder", None, ABSENT],
     "activation_fn": ACTIVATIONS,
     "activation_function": ACTIVATIONS,
@@ -190,8 +193,8 @@ VALUES = {
 KNOWN = {
     "modules.json": ["{}.type", "{}.idx", "{}.name", "{}.kwargs", "{}.unheard_of"],
     "config_sentence_transformers.json": [
-        "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "model_type", "activation_fn",
-        "keep_in_fp32_modules", "requirements", "unheard_of",
+        "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "max_active_dims", "model_type",
+        "activation_fn", "keep_in_fp32_modules", "requirements", "unheard_of",
     ],
     "sentence_bert_config.json": [
         "max_seq_length", "do_lower_case", "transformer_task", "modality_config", "modality_config.text", "modality_config.message",
@@ -205,6 +208,7 @@ KNOWN = {
         "pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension", "pooling_mode_cls_token",
         "pooling_mode_mean_tokens", "pooling_mode_lasttoken", "pooling_mode_other", "unheard_of",
     ],
+    "SpladePooling": ["pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension", "chunk_size", "unheard_of"],
     "Dense": [
         "in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name", "use_residual",
         "unheard_of",
@@ -280,16 +284,18 @@ def changes(contents, kind: str):
                 yield name, value, new
 
 
-def of_library(folder: Path, is_scorer: bool):
+def of_library(folder: Path, judge: str):
     """The numbers of sentence-transformers, or its error."""
-    from sentence_transformers import CrossEncoder, SentenceTransformer
+    import sentence_transformers
 
     try:
-        if is_scorer:
-            scores = CrossEncoder(str(folder), device="cpu", local_files_only=True).predict(PAIRS, batch_size=1)
+        cls = getattr(sentence_transformers, judge)
+        if judge == "CrossEncoder":
+            scores = cls(str(folder), device="cpu", local_files_only=True).predict(PAIRS, batch_size=1)
             return np.asarray(scores, np.float64).reshape(len(PAIRS), -1)
-        model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-        found = np.asarray(model.encode(TEXTS, batch_size=1), np.float64)
+        model = cls(str(folder), device="cpu", local_files_only=True)
+        options = {"convert_to_tensor": True, "convert_to_sparse_tensor": False} if judge == "SparseEncoder" else {}
+        found = np.asarray(model.encode(TEXTS, batch_size=1, **options), np.float64)
         if found.ndim != 2:
             return f"vectors of shape {found.shape}"
         return found
@@ -297,8 +303,9 @@ def of_library(folder: Path, is_scorer: bool):
         return f"{type(error).__name__}: {error}"
 
 
-def of_program(binary: str, folder: Path, is_scorer: bool):
+def of_program(binary: str, folder: Path, judge: str):
     """The numbers of the program, or its error; and its notes."""
+    is_scorer = judge == "CrossEncoder"
     with tempfile.TemporaryDirectory() as scratch:
         texts, out = Path(scratch, "texts.txt"), Path(scratch, "out.safetensors")
         lines = ["\t".join(pair) for pair in PAIRS] if is_scorer else TEXTS
@@ -327,9 +334,9 @@ def names(message: str, key: str, value) -> bool:
     return any(f'"{word}"' in message or f".{word}" in message or f" {word} " in message for word in words)
 
 
-def verdict(binary, folder, is_scorer, before, key, value):
-    library = of_library(folder, is_scorer)
-    program, notes = of_program(binary, folder, is_scorer)
+def verdict(binary, folder, judge, before, key, value):
+    library = of_library(folder, judge)
+    program, notes = of_program(binary, folder, judge)
     if isinstance(program, str):
         if isinstance(library, str):
             return "both refuse", program
@@ -354,11 +361,11 @@ def main():
     logging.disable(logging.CRITICAL)
     counts, table, n_faults = defaultdict(int), defaultdict(lambda: defaultdict(list)), 0
     with tempfile.TemporaryDirectory() as scratch:
-        for name, is_scorer, build in models.ALL:
+        for name, judge, build in models.ALL:
             folder = Path(scratch, name)
             build(folder)
-            before = of_library(folder, is_scorer)
-            found, _ = of_program(arguments.binary, folder, is_scorer)
+            before = of_library(folder, judge)
+            found, _ = of_program(arguments.binary, folder, judge)
             if isinstance(before, str) or isinstance(found, str) or not is_equal(found, before):
                 what = before if isinstance(before, str) else found if isinstance(found, str) else np.abs(found - before).max()
                 print(f"SILENT {name}, unchanged: {what}")
@@ -373,7 +380,7 @@ def main():
                     if arguments.only not in line:
                         continue
                     path.write_text(json.dumps(new))
-                    said, why = verdict(arguments.binary, folder, is_scorer, before, key, value)
+                    said, why = verdict(arguments.binary, folder, judge, before, key, value)
                     counts[said] += 1
                     table[kind if kind.endswith(".json") else f"{kind}/config.json"][key.lstrip("0123456789.")].append(said)
                     is_fault = said in ("SILENT", "UNNAMED")

@@ -6,7 +6,7 @@ use anyhow::Result;
 use candle_blocks::candle_core::Tensor;
 use candle_blocks::text::Pooling;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::model::{ComputeArgs, ModelArgs, note_adapters};
 use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
@@ -18,7 +18,8 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     texts: TextArgs,
-    /// The file to write: .safetensors with `embeddings` [n, d], or .jsonl with one object per line.
+    /// The file to write: .safetensors with `embeddings` [n, d], or .jsonl with one object per line, in which a vector over
+    /// the vocabulary is `weights` by token.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// The pooling, instead of the one in the model's files; several are concatenated.
@@ -37,7 +38,22 @@ pub struct Args {
 #[derive(Serialize)]
 struct EmbeddingLine<'a> {
     text: &'a str,
-    embedding: Vec<f32>,
+    #[serde(flatten)]
+    vector: LineVector,
+}
+
+/// A text's vector: every feature, or for a vector over the vocabulary the tokens that it weighs, the largest weight first.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum LineVector {
+    Embedding(Vec<f32>),
+    #[serde(serialize_with = "in_order")]
+    Weights(Vec<(String, f32)>),
+}
+
+/// Writes pairs as an object with its keys in this order.
+fn in_order<S: Serializer>(pairs: &[(String, f32)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(token, weight)| (token, weight)))
 }
 
 pub fn embed(args: &Args) -> Result<CommandOutcome> {
@@ -77,7 +93,11 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
         OutputFormat::Jsonl => {
             let rows = embeddings.to_vec2()?.into_iter().zip(&lines);
             results.lines = rows
-                .map(|(embedding, text)| EmbeddingLine { text, embedding })
+                .map(|(row, text): (Vec<f32>, _)| {
+                    let weights = embedder.weighted_tokens(&row);
+                    let vector = weights.map_or(LineVector::Embedding(row), LineVector::Weights);
+                    EmbeddingLine { text, vector }
+                })
                 .collect();
         }
     }

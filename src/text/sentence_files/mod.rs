@@ -27,9 +27,11 @@ const MODULES: &str = "modules.json";
 pub(super) enum Kind {
     /// Vectors for texts.
     SentenceTransformer,
+    /// Vectors over the vocabulary.
+    SparseEncoder,
     /// Scores for pairs of texts.
     CrossEncoder,
-    /// Another class, such as `SparseEncoder`.
+    /// Another class, such as `MultiVectorEncoder`.
     Other(String),
 }
 
@@ -37,6 +39,7 @@ impl Kind {
     fn named(name: &str) -> Self {
         match name {
             "SentenceTransformer" => Self::SentenceTransformer,
+            "SparseEncoder" => Self::SparseEncoder,
             "CrossEncoder" => Self::CrossEncoder,
             other => Self::Other(other.to_string()),
         }
@@ -47,6 +50,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::SentenceTransformer => "SentenceTransformer",
+            Self::SparseEncoder => "SparseEncoder",
             Self::CrossEncoder => "CrossEncoder",
             Self::Other(name) => name,
         })
@@ -80,9 +84,20 @@ pub(super) enum ResultBody {
     NextToken { yes: u32, no: Option<u32> },
 }
 
+/// The model's output that a pooling reads, a vector for each token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TokenFeatures {
+    /// The hidden states after the last block.
+    #[default]
+    Hidden,
+    /// The logits of a masked language model.
+    Logits,
+}
+
 /// A pooling, and the modules around it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolingBody {
+    pub reads: TokenFeatures,
     /// Maps on token vectors.
     pub of_tokens: Vec<VectorMap>,
     /// The results of several poolings are concatenated.
@@ -113,11 +128,11 @@ impl SentenceFiles {
         let settings = settings::Settings::open(directory, kind)?;
         let mut notes = Vec::new();
         let (model, reading, mut body) = modules::open(directory, kind, &mut notes)?;
-        if let Some(dim) = settings.truncate_dim
+        if let Some(last) = settings.last_step
             && let ResultBody::Pooling(PoolingBody { steps, .. }) | ResultBody::Pooler(steps) =
                 &mut body
         {
-            steps.push(ModuleStep::of_vectors(VectorMap::Truncate(dim)));
+            steps.push(ModuleStep::of_vectors(last));
         }
         Ok(Self {
             model,

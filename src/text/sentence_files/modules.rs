@@ -4,12 +4,15 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::transformer::{ModuleOutput, Transformer};
-use super::{Kind, MODULES, PoolingBody, ResultBody, dense, optional, pooling, refused};
+use super::transformer::{self, ModuleOutput, Transformer};
+use super::{
+    Kind, MODULES, PoolingBody, ResultBody, TokenFeatures, dense, optional, pooling, refused,
+};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
 use crate::checkpoint::python_json;
 use crate::error::{Error, Result};
+use crate::text::Pooling;
 use crate::text::reading::TextReading;
 use crate::text::stages::{Feature, ModuleStep};
 
@@ -55,21 +58,25 @@ pub(super) fn open(
     let Some((first, others)) = modules.split_first() else {
         return Err(refused(&path, "0", "missing, expected a Transformer"));
     };
+    let mut task = transformer::task_of("Transformer");
     if first.class.ends_with(".Transformer") && !first.class.starts_with(PACKAGE) {
         notes.push(format!(
             "{}: {:?} is the model's own code, which is not run; sentence-transformers' Transformer replaces it",
             path.display(),
             first.class
         ));
-    } else if first.name(&path, 0)? != "Transformer" {
+    } else {
+        task = transformer::task_of(first.name(&path, 0)?);
+    }
+    let task = task.ok_or_else(|| {
         let reason = format!(
             "{:?} is not supported as the first module, only a Transformer",
             first.class
         );
-        return Err(refused(&path, &at(0), reason));
-    }
+        refused(&path, &at(0), reason)
+    })?;
     let model = directory.join(&first.path);
-    let Transformer { reading, output } = Transformer::open(&model, kind)?;
+    let Transformer { reading, output } = Transformer::open(&model, kind, task)?;
     let mut walk = Walk::new(output);
     for (module, i) in others.iter().zip(1..) {
         let name = module.name(&path, i)?;
@@ -130,9 +137,16 @@ struct Walk {
 
 impl Walk {
     fn new(output: ModuleOutput) -> Self {
+        let reads = match output {
+            ModuleOutput::Words => TokenFeatures::Logits,
+            _ => TokenFeatures::Hidden,
+        };
         Self {
             output,
-            pooling: PoolingBody::default(),
+            pooling: PoolingBody {
+                reads,
+                ..PoolingBody::default()
+            },
             yes_no: None,
         }
     }
@@ -141,7 +155,9 @@ impl Walk {
     fn has(&self, feature: Feature) -> bool {
         let is_written = |step: &ModuleStep| step.to == feature;
         match feature {
-            Feature::Tokens => self.output == ModuleOutput::Tokens,
+            Feature::Tokens => {
+                matches!(self.output, ModuleOutput::Tokens | ModuleOutput::Words)
+            }
             Feature::Vectors => {
                 self.output == ModuleOutput::Pooled || !self.pooling.poolings.is_empty()
             }
@@ -168,18 +184,24 @@ impl Walk {
             false => Ok(ConfigJson::open(&folder.join("config.json"))?),
         };
         match name {
-            "Pooling"
-                if self.output == ModuleOutput::Tokens && self.pooling.poolings.is_empty() =>
-            {
-                (self.pooling.poolings, self.pooling.skip_prompt) = pooling::open(&config()?)?;
-            }
-            "Pooling" if self.output == ModuleOutput::Tokens => {
-                return refuse("is a second one, which is not supported");
-            }
-            "Pooling" => {
+            "Pooling" | "SpladePooling" if !self.has(Feature::Tokens) => {
                 return refuse(
                     "has no token_embeddings to read: the Transformer does not return them",
                 );
+            }
+            "Pooling" | "SpladePooling" if !self.pooling.poolings.is_empty() => {
+                return refuse("is a second one, which is not supported");
+            }
+            "Pooling" => {
+                (self.pooling.poolings, self.pooling.skip_prompt) = pooling::open(&config()?)?;
+            }
+            "SpladePooling" => {
+                let (pooling, map) = pooling::splade(&config()?)?;
+                match pooling {
+                    Pooling::Max => self.pooling.steps.push(ModuleStep::of_vectors(map)),
+                    _ => self.pooling.of_tokens.push(map),
+                }
+                self.pooling.poolings.push(pooling);
             }
             "Dense" => self.step(dense::open(folder, &config()?)?)?,
             "LayerNorm" => self.step(ModuleStep::of_vectors(dense::layer_norm(
@@ -208,8 +230,8 @@ impl Walk {
             }
             _ => {
                 return refuse(
-                    "is not supported; supported are a Transformer, a Pooling, Dense, LayerNorm, \
-                     Normalize and Dropout, and a cross-encoder's LogitScore",
+                    "is not supported; supported are a Transformer, a Pooling or SpladePooling, Dense, \
+                     LayerNorm, Normalize and Dropout, and a cross-encoder's LogitScore",
                 );
             }
         }
@@ -230,7 +252,7 @@ impl Walk {
                 format!("converts {from} to {to}, which is not supported here"),
             )),
             (Feature::Scores, _)
-                if self.output != ModuleOutput::Tokens && self.output != ModuleOutput::Pooled =>
+                if !self.has(Feature::Tokens) && self.output != ModuleOutput::Pooled =>
             {
                 Err(Refusal::Module(
                     "after a classifier is not supported".into(),
@@ -255,7 +277,7 @@ impl Walk {
                     "no module returns scores; a Transformer for sequence-classification, a Dense \
                      whose module_output_name is \"scores\" or a LogitScore would".into()
                 }
-                (_, ModuleOutput::Tokens) => {
+                (_, ModuleOutput::Tokens | ModuleOutput::Words) => {
                     "no module is a Pooling, so the pooling is unknown; add one, or set one (`TextOptions::pooling`)".into()
                 }
                 _ => "no module returns sentence_embedding".to_string(),

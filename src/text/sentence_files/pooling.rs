@@ -6,6 +6,7 @@ use super::finished;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
 use crate::text::Pooling;
+use crate::text::stages::VectorMap;
 
 /// The width of a token's vector, which the model itself knows.
 const HARMLESS: &[&str] = &["embedding_dimension", "word_embedding_dimension"];
@@ -60,4 +61,27 @@ pub(super) fn open(json: &ConfigJson) -> Result<(Vec<Pooling>, bool)> {
     }
     finished(json, HARMLESS)?;
     Ok((poolings, skip_prompt))
+}
+
+/// Reads the configuration of a `SpladePooling`
+/// (<https://github.com/huggingface/sentence-transformers/blob/v5.1.0/sentence_transformers/sparse_encoder/models/SpladePooling.py>):
+/// the pooling, and the map on each token's logits. The map never decreases, so a maximum may come first.
+///
+/// # Errors
+/// If a value or a key is unknown.
+pub(super) fn splade(json: &ConfigJson) -> Result<(Pooling, VectorMap)> {
+    const STRATEGY: &str = "pooling_strategy";
+    const ACTIVATION: &str = "activation_function";
+    json.only(STRATEGY, &["max".into(), "sum".into()])?;
+    json.only(ACTIVATION, &["relu".into(), "log1p_relu".into()])?;
+    let pooling = match json.text(&[STRATEGY])?.as_deref() {
+        Some("sum") => Pooling::Sum,
+        _ => Pooling::Max,
+    };
+    let times = match json.text(&[ACTIVATION])?.as_deref() {
+        Some("log1p_relu") => 2,
+        _ => 1,
+    };
+    finished(json, &[HARMLESS, &["chunk_size"]].concat())?;
+    Ok((pooling, VectorMap::LogOfRelu(times)))
 }

@@ -7,6 +7,7 @@ use super::{Kind, finished, optional, torch_class};
 use crate::error::Result;
 use crate::text::prompts::Prompts;
 use crate::text::scoring::ScoreFunction;
+use crate::text::stages::VectorMap;
 
 /// The name of the file.
 pub(super) const FILE: &str = "config_sentence_transformers.json";
@@ -19,8 +20,8 @@ const IN_F32: &str = "keep_in_fp32_modules";
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub prompts: Prompts,
-    /// The number of features of a vector that are kept.
-    pub truncate_dim: Option<usize>,
+    /// The map that keeps a part of a vector's features.
+    pub last_step: Option<VectorMap>,
     /// The function for a cross-encoder's scores.
     pub scoring: Option<ScoreFunction>,
 }
@@ -48,7 +49,7 @@ impl Settings {
     /// If a key is unknown, or has a value that is not supported.
     pub fn open(directory: &Path, kind: &Kind) -> Result<Self> {
         let mut settings = Self::default();
-        if *kind == Kind::SentenceTransformer {
+        if *kind != Kind::CrossEncoder {
             let names = ["query", "document"].map(|name| (name.to_string(), String::new()));
             settings.prompts.by_name.extend(names);
         }
@@ -74,13 +75,18 @@ impl Settings {
                 harmless.extend(["truncate_dim", IN_F32]);
             }
             _ => {
-                settings.truncate_dim = json.optional_size(&["truncate_dim"])?;
-                if settings.truncate_dim == Some(0) {
-                    return Err(
-                        json.error(&["truncate_dim"], "found 0, expected a number of features")
-                    );
+                let (key, unread, step): (_, _, fn(usize) -> VectorMap) = match kind {
+                    Kind::SparseEncoder => {
+                        ("max_active_dims", "truncate_dim", VectorMap::KeepLargest)
+                    }
+                    _ => ("truncate_dim", "max_active_dims", VectorMap::Truncate),
+                };
+                let n_kept = json.optional_size(&[key])?;
+                if n_kept == Some(0) {
+                    return Err(json.error(&[key], "found 0, expected a number of features"));
                 }
-                harmless.extend(["activation_fn", IN_F32]);
+                settings.last_step = n_kept.map(step);
+                harmless.extend([unread, "activation_fn", IN_F32]);
             }
         }
         json.text(&["model_type"])?;

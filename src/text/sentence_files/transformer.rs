@@ -86,28 +86,42 @@ pub(super) enum ModuleOutput {
     Scores,
     /// The next token's logits.
     NextToken,
+    /// A masked language model's logits, for each token.
+    Words,
+}
+
+/// The task of a class whose file names none; `None` for a class that is not supported.
+pub(super) fn task_of(class: &str) -> Option<&'static str> {
+    match class {
+        "Transformer" => Some("feature-extraction"),
+        "MLMTransformer" => Some("fill-mask"), // before version 5.4
+        _ => None,
+    }
 }
 
 impl Transformer {
-    /// Reads the file in the model's folder, if there is one.
+    /// Reads the file in the model's folder, if there is one; `task` is that of a file that names none.
     ///
     /// # Errors
     /// If a key is unknown, or has a value that is not supported.
-    pub fn open(directory: &Path, kind: &Kind) -> Result<Self> {
+    pub fn open(directory: &Path, kind: &Kind, task: &str) -> Result<Self> {
         for name in FILES {
             if let Some(json) = optional(&directory.join(name))?
                 && json.keys().next().is_some()
             {
-                return Self::read(&json, kind);
+                return Self::read(&json, kind, task);
             }
         }
         Ok(Self {
             reading: TextReading::default(),
-            output: ModuleOutput::Tokens,
+            output: match task {
+                "fill-mask" => ModuleOutput::Words,
+                _ => ModuleOutput::Tokens,
+            },
         })
     }
 
-    fn read(json: &ConfigJson, kind: &Kind) -> Result<Self> {
+    fn read(json: &ConfigJson, kind: &Kind, task: &str) -> Result<Self> {
         let mut reading = TextReading {
             limit: limit(json, "max_seq_length")?.unwrap_or_default(),
             lower_case: json.flag(&["do_lower_case"], false)?,
@@ -119,7 +133,7 @@ impl Transformer {
             );
             return Err(json.error(&["tokenizer_name_or_path"], reason));
         }
-        let (output, chat) = output(json, kind)?;
+        let (output, chat) = output(json, kind, task)?;
         reading.chat = chat;
         for keys in LOADING {
             for key in keys {
@@ -167,13 +181,18 @@ fn limit(json: &ConfigJson, key: &str) -> Result<Option<LengthLimit>> {
 }
 
 /// Returns which output is used, and how texts become messages, if they do.
-fn output(json: &ConfigJson, kind: &Kind) -> Result<(ModuleOutput, Option<ChatReading>)> {
+fn output(
+    json: &ConfigJson,
+    kind: &Kind,
+    default: &str,
+) -> Result<(ModuleOutput, Option<ChatReading>)> {
     const TASK: &str = "transformer_task";
     const CONFIG: &str = "modality_config";
     let task = json.text(&[TASK])?;
-    let task = task.as_deref().unwrap_or("feature-extraction");
+    let task = task.as_deref().unwrap_or(default);
     let by_task = match (task, kind) {
         ("feature-extraction", _) => ModuleOutput::Tokens,
+        ("fill-mask", Kind::SentenceTransformer | Kind::SparseEncoder) => ModuleOutput::Words,
         ("sequence-classification", Kind::CrossEncoder) => ModuleOutput::Scores,
         ("text-generation", Kind::CrossEncoder) => ModuleOutput::NextToken,
         _ => {
@@ -225,6 +244,7 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(ModuleOutput, Option<ChatRe
             ModuleOutput::Tokens
         }
         ("feature-extraction", Some("pooler_output"), "sentence_embedding") => ModuleOutput::Pooled,
+        ("fill-mask", Some("logits"), "token_embeddings") => ModuleOutput::Words,
         ("sequence-classification", Some("logits"), "scores") => ModuleOutput::Scores,
         ("text-generation", Some("logits"), "causal_logits") => ModuleOutput::NextToken,
         _ => {
@@ -236,6 +256,7 @@ fn output(json: &ConfigJson, kind: &Kind) -> Result<(ModuleOutput, Option<ChatRe
                 "{name} of a model for {task} as {module_output:?} (\"module_output_name\") is not \
                  supported; supported are last_hidden_state as \"token_embeddings\" and \
                  pooler_output as \"sentence_embedding\" of a model for feature-extraction, \
+                 logits as \"token_embeddings\" of one for fill-mask, \
                  logits as \"scores\" of one for sequence-classification, and logits as \
                  \"causal_logits\" of one for text-generation"
             );
