@@ -175,8 +175,8 @@ fn a_missing_key_has_the_default_of_llama_cpp() {
         ("glm4moe", "glm4moe.expert_weights_norm", flag(false)),
         ("modern-bert", "modern-bert.rope.freq_base", number(10000.0)),
         // Whole heads are turned.
-        ("glm4", "glm4.rope.dimension_count", whole(16)),
-        ("nemotron", "nemotron.rope.dimension_count", whole(8)),
+        ("glm4", "glm4.rope.dimension_count", whole(8)),
+        ("nemotron", "nemotron.rope.dimension_count", whole(6)),
     ] {
         let plain = opened(name, &[]).unwrap();
         let said = opened(name, &[(key, value)]).unwrap();
@@ -278,7 +278,7 @@ fn keys_that_contradict_others_name_both() {
         (
             "mistral3",
             "mistral3.rope.scaling.yarn_beta_slow",
-            number(3.0),
+            number(9.0),
             "mistral3.rope.scaling.original_context_length",
         ),
     ] {
