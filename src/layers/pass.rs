@@ -13,7 +13,7 @@ use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias, alibi_on_both_sides,
 };
 use crate::layers::{ForwardContext, mask::KeySource, padding_mask::PaddingMask};
-use crate::ops::{Constants, Value, uploaded};
+use crate::ops::{BiasTensor, Constants, Value, uploaded};
 
 mod layer;
 
@@ -29,8 +29,8 @@ pub(crate) struct Pass<'c> {
     pub seen: usize,
     /// The key mask, `[batch, all positions]`, 1 = keep.
     pub keep: Option<PaddingMask>,
-    /// The additive mask for the current block.
-    additive: RefCell<Option<Tensor>>,
+    /// The relative position bias of the current block.
+    relative_bias: RefCell<Option<BiasTensor>>,
     /// The current layer, in a stack.
     layer: RefCell<Layer>,
     /// Keys and values that earlier layers share with later ones, with the layer's index.
@@ -48,7 +48,7 @@ pub(crate) struct Pass<'c> {
     last_masks: Memo<usize, PaddingMask>,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
     temperatures: Memo<(TemperatureKey, DType), Option<RotaryTables>>,
-    alibi: Memo<(AlibiKey, DType), Tensor>,
+    alibi: Memo<(AlibiKey, DType), BiasTensor>,
     chunks: Memo<(usize, DType), Option<Tensor>>,
     distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
 }
@@ -93,7 +93,7 @@ impl<'c> Pass<'c> {
             seq,
             seen,
             keep,
-            additive: RefCell::new(context.mask().additive().cloned()),
+            relative_bias: RefCell::default(),
             layer: RefCell::default(),
             shared: RefCell::default(),
             relative: context.relative_embeddings().cloned(),
@@ -153,19 +153,26 @@ impl<'c> Pass<'c> {
     pub fn enter(&self, bias: Option<&RelativeBias>) -> Result<()> {
         if let Some(bias) = bias {
             let all = self.seen + self.seq;
-            let bias = bias.kept_bias(self.seq, all, &self.constants)?;
-            self.additive
-                .replace(Some(match self.context.mask().additive() {
-                    Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
-                    None => bias,
-                }));
+            self.put_relative_bias(bias.by_distance(self.seq, all, &self.constants)?);
         }
         Ok(())
     }
 
-    /// Returns the additive mask for the current block.
-    pub fn additive(&self) -> Option<Tensor> {
-        self.additive.borrow().clone()
+    /// Sets the relative position bias of the next blocks.
+    pub fn put_relative_bias(&self, bias: BiasTensor) {
+        self.relative_bias.replace(Some(bias));
+    }
+
+    /// Returns the relative position bias of the current block.
+    pub fn relative_bias(&self) -> Option<BiasTensor> {
+        self.relative_bias.borrow().clone()
+    }
+
+    /// Returns the additive mask and the relative position bias for the current block.
+    pub fn added(&self) -> Vec<BiasTensor> {
+        let mask = self.context.mask().additive().cloned();
+        let mask = mask.map(BiasTensor::by_score);
+        mask.into_iter().chain(self.relative_bias()).collect()
     }
 
     /// Sets the embeddings of relative distances, if there are any.
@@ -182,7 +189,7 @@ impl<'c> Pass<'c> {
         if let Some(keep) = keep
             && keep.dims() == [self.batch, self.seq]
             && self.seen == 0
-            && self.additive.borrow().is_none()
+            && self.context.mask().additive().is_none()
         {
             self.kept = UnpaddedRows::new(&keep.flatten_all()?.to_vec1()?, self.seq);
         }
@@ -295,22 +302,21 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// Returns the linear bias (ALiBi) of every head for each key, `[batch or 1, n_heads, 1, keys]`, or on both sides of
-    /// each query, `[1, n_heads, seq, keys]`.
+    /// Returns the linear bias (ALiBi) of every head: for each key, or on both sides of a query by distance.
     pub fn alibi(
         &self,
         key: AlibiKey,
         keep: Option<&Tensor>,
         (dtype, device): (DType, &Device),
-    ) -> Result<Tensor> {
+    ) -> Result<BiasTensor> {
         let ((config, n_heads), (_, keys)) = key;
         self.alibi.get(&(key, dtype), || {
             let queries = self.seen..self.seen + self.seq;
             let bias = match config.both_sides {
-                true => alibi_on_both_sides(&config, n_heads, queries, keys, dtype)?,
+                true => alibi_on_both_sides(&config, n_heads, queries, keys)?,
                 false => alibi_bias(&config, n_heads, keys, keep)?,
             };
-            uploaded(&bias, dtype, device)
+            bias.uploaded(dtype, device)
         })
     }
 

@@ -127,10 +127,10 @@ impl Stack {
                 .iter()
                 .map(|block| block.attention().inner().config())
         };
-        let has_alibi = attentions().any(|of| matches!(of.position, Position::Alibi(_)));
+        let counts_keys = attentions()
+            .any(|of| matches!(of.position, Position::Alibi(alibi) if !alibi.both_sides));
         let shares_keys = attentions().any(|of| of.shared_keys.is_some());
-        let has_bias = !self.relative_biases().is_empty();
-        self.is_packed() && !has_bias && !has_alibi && !shares_keys
+        self.is_packed() && !counts_keys && !shares_keys
     }
 
     getters! {

@@ -2,10 +2,11 @@
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{
-    AttentionGradients, Differentiable, Dropped, HeadRows, ScoreBias,
+    AttentionGradients, BiasLayout, Differentiable, Dropped, HeadRows, ScoreBias,
 };
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::bias_tensor::BiasTensor;
 use super::constants::Constants;
 use super::dropout::{Mask, with_marks};
 use super::kernels::{Data, Reading};
@@ -34,9 +35,8 @@ pub(crate) struct Mixing<'a> {
     pub scale: f64,
     /// A soft cap on the scores: `soft_cap · tanh(score / soft_cap)`.
     pub soft_cap: Option<f64>,
-    /// Biases that are added to the scores in this order. Each has up to four dimensions that broadcast to `[batch,
-    /// n_heads, queries, keys]`.
-    pub biases: &'a [Tensor],
+    /// Biases that are added to the scores in this order.
+    pub biases: &'a [BiasTensor],
     /// Relative position scores, which are added before the biases.
     pub relative: Option<Relative<'a>>,
     /// Attention sinks: for each query head one score that takes part in the softmax but has no value, `[n_heads]`,
@@ -120,7 +120,7 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     let mut relative = mixing.relative.iter();
     relative.try_for_each(|relative| relative.check(operands[0], mixing))?;
     let mut biases = mixing.biases.iter();
-    biases.try_for_each(|bias| check_broadcast(bias.dims(), all))
+    biases.try_for_each(|bias| bias.check(all))
 }
 
 /// Checks a bias's shape.
@@ -174,13 +174,12 @@ impl Taped<Cpu> {
             n_kv_heads,
             ..
         } = mixing;
-        let bias = |bias: &Tensor| -> Result<StepBias> {
-            let dims = four(bias.dims()).unwrap_or([1; 4]);
-            let bias = bias.to_dtype(self.dtype())?;
+        let bias = |bias: &BiasTensor| -> Result<StepBias> {
+            let elements = bias.tensor.to_dtype(self.dtype())?;
             Ok(StepBias {
-                data: Cpu::data(&bias)?,
-                place: self.place(&bias),
-                strides: broadcast_strides(dims),
+                data: Cpu::data(&elements)?,
+                place: self.place(&elements),
+                layout: bias.layout(mixing.queries, mixing.keys),
             })
         };
         let sinks = mixing.sinks.map(|sinks| self.parameter(sinks));
@@ -230,7 +229,7 @@ struct HeadOperand {
 struct StepBias {
     data: Data,
     place: Option<usize>,
-    strides: [usize; 4],
+    layout: BiasLayout,
 }
 
 struct AttentionStep {
@@ -275,14 +274,14 @@ impl AttentionStep {
         let biases = self.biases.iter().zip(&of_biases);
         let biases = biases.map(|(bias, reading)| ScoreBias {
             data: reading.slice(),
-            strides: bias.strides,
+            layout: bias.layout,
         });
         let relative = self.relative.iter().map(|terms| terms.scores(cpu));
         let relative = relative.collect::<Result<Vec<Numbers>>>()?;
         let of_terms = self.relative.iter().zip(&relative);
         let of_terms = of_terms.map(|(terms, scores)| ScoreBias {
             data: scores.slice(),
-            strides: terms.strides(),
+            layout: BiasLayout::strided(terms.strides()),
         });
         let biases: Vec<ScoreBias> = of_terms.chain(biases).collect();
         let sinks = self.sinks.as_ref().map(|(sinks, _)| sinks.read());

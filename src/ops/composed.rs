@@ -19,7 +19,6 @@ mod largest;
 mod linear;
 mod mse;
 mod norm;
-mod relative_bias;
 mod relative_scores;
 mod rotary;
 mod softmax;

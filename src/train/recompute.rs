@@ -9,7 +9,7 @@ use crate::layers::{
     AttentionMask, DropoutSource, ForwardContext, KeysAndValues, Pass, Snapshot, Stack,
     visit::Visit,
 };
-use crate::ops::Value;
+use crate::ops::{BiasTensor, Value};
 use crate::train::Gradients;
 
 /// The result of [`backward_recomputing`].
@@ -183,6 +183,8 @@ struct SharedContext {
     context: ForwardContext,
     /// The per-layer inputs.
     inputs: Option<Tensor>,
+    /// The relative position bias that all blocks share.
+    relative_bias: Option<BiasTensor>,
     /// The keys and values that layers share with later ones, with the layer's index.
     keys: Vec<(usize, [Var; 2], usize)>,
     /// The detached tensors, and the leaves in their place.
@@ -209,9 +211,13 @@ impl SharedContext {
         if let Some(relative) = &pass.relative {
             within = within.with_relative_embeddings(cut(relative)?);
         }
-        if let Some(additive) = &pass.additive() {
+        if let Some(additive) = context.mask().additive() {
             within = within.with_mask(context.mask().clone().with_additive(cut(additive)?));
         }
+        let relative_bias = pass.relative_bias().map(|bias| -> Result<BiasTensor> {
+            let tensor = cut(&bias.tensor)?;
+            Ok(BiasTensor { tensor, ..bias })
+        });
         if let Some(memory) = context.encoder_output() {
             let mask: AttentionMask = match memory.mask.additive() {
                 Some(additive) => memory.mask.clone().with_additive(cut(additive)?),
@@ -222,6 +228,7 @@ impl SharedContext {
         Ok(Self {
             context: within,
             inputs,
+            relative_bias: relative_bias.transpose()?,
             keys: Vec::new(),
             leaves,
         })
@@ -235,6 +242,9 @@ impl SharedContext {
         x: &Tensor,
     ) -> candle_core::Result<(Tensor, Option<KeysAndValues>)> {
         let pass = Pass::new(&self.context, x.dims())?;
+        if let Some(bias) = &self.relative_bias {
+            pass.put_relative_bias(bias.clone());
+        }
         let (of_stack, inputs) = (of(stack), self.inputs.as_ref());
         let inputs = inputs.map(|inputs| pass.value(of_stack, inputs));
         stack.enter(layer, &pass, inputs.transpose()?.as_ref())?;

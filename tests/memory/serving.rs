@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
-use candle_blocks::Precision;
+use candle_blocks::config::{AlibiConfig, AlibiRounding, AlibiSlopes, RelativeBiasConfig};
+use candle_blocks::{Position, Precision, StackConfig};
 
 use crate::{
-    counted::{LIVE, alone},
-    small::{self, WIDTH, numbers, stack},
+    counted::{LIVE, PEAK, alone},
+    small::{self, HEADS, WIDTH, numbers, stack},
 };
 
 #[test]
@@ -45,6 +46,28 @@ fn calls_beside_a_busy_pool_leave_no_memory() {
     let growth = after.saturating_sub(before);
     println!("{growth} bytes more after 5,000 further calls");
     assert!(growth < 64 << 10, "{growth} bytes");
+}
+
+#[test]
+fn biases_by_distance_take_no_memory_for_pairs_of_positions() {
+    let _alone = alone();
+    let mut learned = small::encoder();
+    learned.relative_bias = Some(RelativeBiasConfig::new(8, 16, HEADS));
+    let alibi = AlibiConfig::new(AlibiSlopes::Appended, 1.0, AlibiRounding::None);
+    let position = Position::Alibi(alibi.with_both_sides(true));
+    let block = small::block(small::attention().with_position(position));
+    let seq = 2048;
+    let of_pairs = size_of::<f32>() * HEADS * seq * seq;
+    for config in [learned, StackConfig::uniform(block, 2, None)] {
+        let packed = stack(&config).pack(Precision::F32).unwrap();
+        let x = numbers(&[1, seq, WIDTH], 1);
+        let before = LIVE.load(SeqCst);
+        PEAK.store(before, SeqCst);
+        packed.forward(&x).unwrap();
+        let peak = PEAK.load(SeqCst) - before;
+        println!("{peak} bytes; a bias for every pair takes {of_pairs}");
+        assert!(8 * peak < of_pairs, "{peak} bytes");
+    }
 }
 
 /// Returns the process's resident bytes; mappings do not come from the allocator.

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::BiasLayout;
 use crate::products::View;
 use crate::vectors::{Slice, SliceMut, Stored};
 
@@ -39,14 +40,13 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// A bias that is added to scores, `[batch, heads, queries, keys]` with strides. Stride 0 broadcasts along a
-/// dimension.
+/// A bias that is added to scores.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoreBias<'a> {
     /// The elements.
     pub data: Slice<'a>,
-    /// Strides for sequence, head, query and key, in elements.
-    pub strides: [usize; 4],
+    /// The place of each score's element.
+    pub layout: BiasLayout,
 }
 
 /// A dropout mask for the probabilities.

@@ -1,8 +1,8 @@
-//! Scaling, biases and masks for attention scores.
+//! Scaling and masks for attention scores.
 
 use std::{fmt, ops::Range};
 
-use super::Shape;
+use super::{Bias, Shape};
 
 /// Parameters that convert query-key products to scores.
 ///
@@ -53,51 +53,9 @@ impl Scoring<'_> {
         let sinks = self.sinks.map_or(shape.n_heads, <[f32]>::len);
         assert_eq!(sinks, shape.n_heads, "sink count");
         for bias in self.biases {
-            bias.check([batch, shape.n_heads, shape.queries.longest(), keys]);
+            let lengths = [batch, shape.n_heads, shape.queries.longest(), keys];
+            bias.layout.check(lengths, bias.data.len());
         }
-    }
-}
-
-/// A bias that is added to scores, `[batch, heads, queries, keys]` with strides. Stride 0 broadcasts along a
-/// dimension: ALiBi slopes have one row per head, a key mask has one per sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct Bias<'a> {
-    /// The elements, starting with the first sequence, head, query and key.
-    pub data: &'a [f32],
-    /// Strides for sequence, head, query and key, in elements.
-    pub strides: [usize; 4],
-}
-
-impl<'a> Bias<'a> {
-    fn check(&self, lengths: [usize; 4]) {
-        if lengths.contains(&0) {
-            return;
-        }
-        let last = lengths
-            .iter()
-            .zip(self.strides)
-            .try_fold(0usize, |at, (length, stride)| {
-                at.checked_add((length - 1).checked_mul(stride)?)
-            });
-        assert!(
-            last.is_some_and(|last| last < self.data.len()),
-            "a bias with {} elements is too short",
-            self.data.len()
-        );
-    }
-
-    /// Returns the same bias, starting with sequence number `sequence`.
-    pub fn from_sequence(&self, sequence: usize) -> Self {
-        Self {
-            data: &self.data[sequence * self.strides[0]..],
-            ..*self
-        }
-    }
-
-    /// Returns the elements from index `at` (sequence, head, query, key) on.
-    pub(crate) fn from(&self, at: [usize; 4]) -> &'a [f32] {
-        let index: usize = at.iter().zip(self.strides).map(|(i, s)| i * s).sum();
-        &self.data[index..]
     }
 }
 

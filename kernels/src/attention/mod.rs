@@ -2,6 +2,7 @@
 
 mod attend;
 mod attention_kernel;
+mod bias;
 mod cache;
 mod chunk;
 mod differentiable;
@@ -27,6 +28,7 @@ mod tiles;
 
 pub use attend::attend;
 use attention_kernel::{AttentionKernel, WithAttentionKernel};
+pub use bias::{Bias, BiasLayout};
 pub use cache::{KeyValuePanels, PanelShape};
 use chunk::{Chunk, Layout, Values};
 pub use differentiable::{AttentionGradients, Differentiable, Dropped, HeadRows, ScoreBias};
@@ -36,7 +38,7 @@ use fill::Fill;
 pub use heads::{Heads, Sequences, Shape};
 pub use key_value::KeyValue;
 use mask::KeyMask;
-pub use mask::{Bias, Scoring};
+pub use mask::Scoring;
 use near_tile::NearTile;
 pub use operand::OperandFormat;
 use operand::{Operand, OperandDots};

@@ -5,7 +5,7 @@ mod sums;
 use std::iter::repeat_n;
 
 use self::sums::{BiasGradient, SharedGradients};
-use super::{AttentionGradients, Differentiable, Dropped, HeadRows};
+use super::{AttentionGradients, BiasLayout, Differentiable, Dropped, HeadRows};
 use crate::memory::{Buffer, Recycled};
 use crate::products::{Epilogue, Plain, View, multiply_views};
 use crate::rows::softmax::{VisibleElements, backward_here, forward_here};
@@ -54,17 +54,20 @@ const PARALLEL_FROM: usize = 1 << 18;
 /// The same call with a static element type.
 struct Typed<'a, T> {
     of: &'a Differentiable<'a>,
-    biases: Vec<(&'a [T], [usize; 4])>,
+    biases: Vec<(&'a [T], BiasLayout)>,
 }
 
 impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
     fn of(of: &'a Differentiable<'a>) -> Self {
-        let biases = of.biases.iter();
+        let lengths = [of.batch, of.query.heads, of.query.seq, of.key.seq];
+        let biases = of.biases.iter().map(|bias| {
+            let data = T::of_slice(bias.data);
+            bias.layout.check(lengths, data.len());
+            (data, bias.layout)
+        });
         Self {
             of,
-            biases: biases
-                .map(|bias| (T::of_slice(bias.data), bias.strides))
-                .collect(),
+            biases: biases.collect(),
         }
     }
 
@@ -117,9 +120,9 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         }
         let biases = to.biases.into_iter().zip(&self.biases);
         let biases: Vec<BiasGradient<T>> = biases
-            .filter_map(|(gradient, &(_, strides))| {
+            .filter_map(|(gradient, &(_, layout))| {
                 let to = Shared::new(T::of_slice_mut(gradient?));
-                Some(BiasGradient { to, strides })
+                Some(BiasGradient { to, layout })
             })
             .collect();
         let dy = HeadRows {
@@ -248,11 +251,11 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         if let Some(cap) = self.of.soft_cap {
             capped(cpu, cap, &mut scores);
         }
-        for &(bias, strides) in &self.biases {
+        for &(bias, layout) in &self.biases {
             for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
-                let start = self.at(strides, sequence, head, row);
+                let start = self.at(layout, sequence, head, row);
                 for (key, score) in scores.iter_mut().enumerate() {
-                    *score += bias[start + key * strides[3]];
+                    *score += bias[start + key * layout.key_stride()];
                 }
             }
         }
@@ -274,11 +277,11 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         (probabilities, sinks)
     }
 
-    /// Returns the index for a task's row at key 0, in a tensor with these strides.
-    fn at(&self, strides: [usize; 4], sequence: usize, head: usize, row: usize) -> usize {
+    /// Returns the index of a bias's element for a task's row at key 0.
+    fn at(&self, layout: BiasLayout, sequence: usize, head: usize, row: usize) -> usize {
         let seq = self.of.query.seq;
         let head = head * self.group() + row / seq;
-        sequence * strides[0] + head * strides[1] + row % seq * strides[2]
+        layout.index([sequence, head, row % seq, 0])
     }
 
     /// Applies dropout to a task's probabilities, or to their gradients.

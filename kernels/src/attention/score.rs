@@ -112,7 +112,7 @@ impl Score<'_> {
 #[inline(always)]
 fn add(scores: &mut [f32], bias: &Bias, at: [usize; 4]) {
     let from = bias.from(at);
-    match bias.strides[3] {
+    match bias.layout.key_stride() {
         0 => scores.iter_mut().for_each(|score| *score += from[0]),
         1 => {
             for (score, bias) in scores.iter_mut().zip(from) {

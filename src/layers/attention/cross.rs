@@ -5,7 +5,7 @@ use candle_core::{Result, bail};
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
 use crate::layers::{kv_cache::LayerCaches, mask::KeySource, pass::Pass};
-use crate::ops::{Value, Visible};
+use crate::ops::{BiasTensor, Value, Visible};
 
 impl Attention {
     /// Computes attention to the encoder output, whose keys and values the cache keeps, and adds it to `residual`.
@@ -51,6 +51,11 @@ impl Attention {
                 (query.beside(&known.0)?, query.beside(&known.1)?)
             }
         };
+        let added = encoder
+            .additive
+            .into_iter()
+            .cloned()
+            .map(BiasTensor::by_score);
         let attended = Attended {
             key,
             value,
@@ -61,7 +66,7 @@ impl Attention {
                 ..Visible::default()
             },
             positions: None,
-            additive: encoder.additive.cloned(),
+            added: added.collect(),
             has_mask: encoder.additive.is_some(),
         };
         self.attend(&query, &attended, pass, x, residual)

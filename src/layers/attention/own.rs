@@ -1,6 +1,6 @@
 //! Self-attention.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::disentangled::ProjectedPositions;
 use super::query_key_norm::normalized;
@@ -65,7 +65,8 @@ impl Attention {
     ) -> Result<Value> {
         let keep = pass.keep_of_last(keys)?;
         let all = pass.seen + pass.seq;
-        let additive = pass.additive();
+        let added = pass.added().into_iter();
+        let added = added.map(|bias| bias.last_keys(all, keys));
         let attended = Attended {
             key,
             value,
@@ -78,9 +79,7 @@ impl Attention {
                 first_query: keys - pass.seq,
             },
             positions,
-            additive: additive
-                .map(|added| last_keys(&added, all, keys))
-                .transpose()?,
+            added: added.collect::<Result<_>>()?,
             has_mask: pass.context.mask().additive().is_some() || self.config.chunk.is_some(),
         };
         self.attend(query, &attended, pass, x, residual)
@@ -181,14 +180,4 @@ pub(super) fn rotated(config: &AttentionConfig, x: Value, pass: &Pass) -> Result
     };
     let tables = pass.rotary_tables(rotary, x.sum_type(), &x.device())?;
     x.rotate(&tables.cos, &tables.sin, rotary.pairing)
-}
-
-/// Returns the last `keys` columns of an additive mask for all positions. A window may have dropped the oldest keys.
-fn last_keys(additive: &Tensor, all: usize, keys: usize) -> Result<Tensor> {
-    match additive.dims().last() {
-        Some(&columns) if columns == all && keys < all => {
-            additive.narrow(D::Minus1, all - keys, keys)
-        }
-        _ => Ok(additive.clone()),
-    }
 }

@@ -6,7 +6,7 @@ use super::{Attention, disentangled::ProjectedPositions};
 use crate::config::{OutputGate, OutputGateSpan, Position};
 use crate::layers::mask::{KeySource, check_additive};
 use crate::layers::pass::Pass;
-use crate::ops::{Mixing, Value, Visible};
+use crate::ops::{BiasTensor, Mixing, Value, Visible};
 
 /// The keys and values for a set of queries, with masks and biases.
 pub(super) struct Attended<'a> {
@@ -18,7 +18,7 @@ pub(super) struct Attended<'a> {
     /// The projected relative embeddings, for disentangled attention.
     pub positions: Option<ProjectedPositions>,
     /// Added to the scores.
-    pub additive: Option<Tensor>,
+    pub added: Vec<BiasTensor>,
     /// True if the additive mask may hide keys.
     pub has_mask: bool,
 }
@@ -69,7 +69,7 @@ impl Attention {
             keys,
             visible,
             positions,
-            additive,
+            added,
             has_mask,
         } = attended;
         let device = query.device();
@@ -79,11 +79,12 @@ impl Attention {
             biases.push(pass.alibi(key, visible.on_host, (query.dtype(), &device))?);
         }
         if let Some(chunk) = config.chunk {
-            biases.extend(pass.chunks(chunk, visible.on_host, (query.dtype(), &device))?);
+            let hidden = pass.chunks(chunk, visible.on_host, (query.dtype(), &device))?;
+            biases.extend(hidden.map(BiasTensor::by_score));
         }
-        if let Some(additive) = additive {
-            check_additive(additive)?;
-            biases.push(additive.clone());
+        for bias in added {
+            check_additive(&bias.tensor)?;
+            biases.push(bias.clone());
         }
         let sinks = self.sinks.as_ref();
         let sinks = sinks.map(|sinks| sinks.to_dtype(query.dtype()));

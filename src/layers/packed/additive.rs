@@ -1,45 +1,36 @@
 //! Additive masks and relative position biases, prepared for packed attention.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Result};
 
 use super::with_elements;
 use crate::layers::check_additive;
-use crate::ops::{broadcast_strides, check_broadcast, four};
+use crate::ops::BiasTensor;
 use candle_blocks_kernels::attention::Bias;
 
-/// Values to add to the scores, broadcast to `[batch, n_heads, queries, keys]`.
+/// A bias on attention scores, with its elements in f32.
 pub(crate) struct Additive {
+    bias: BiasTensor,
     elements: Vec<f32>,
-    dims: [usize; 4],
-    strides: [usize; 4],
 }
 
 impl Additive {
     /// # Errors
-    /// If the mask has more than four dimensions, no float dtype, tracks gradients, or is not on the CPU.
-    pub fn new(mask: &Tensor) -> Result<Self> {
-        check_additive(mask)?;
-        let Some(dims) = four(mask.dims()) else {
-            let found = mask.dims();
-            bail!("additive mask: has shape {found:?}, expected [batch, n_heads, queries, keys]");
-        };
-        let elements = with_elements("additive mask", &mask.to_dtype(DType::F32)?, |elements| {
-            Ok(elements.to_vec())
-        })?;
-        Ok(Self {
-            elements,
-            dims,
-            strides: broadcast_strides(dims),
-        })
+    /// If the bias has no float dtype, tracks gradients, or is not on the CPU.
+    pub fn new(bias: BiasTensor) -> Result<Self> {
+        check_additive(&bias.tensor)?;
+        let tensor = bias.tensor.to_dtype(DType::F32)?;
+        let elements = with_elements("additive mask", &tensor, |elements| Ok(elements.to_vec()))?;
+        Ok(Self { bias, elements })
     }
 
     /// # Errors
-    /// If the shape does not broadcast to these lengths.
+    /// If the bias does not fit scores with these lengths, `[batch, n_heads, queries, keys]`.
     pub fn checked(&self, lengths: [usize; 4]) -> Result<Bias<'_>> {
-        check_broadcast(&self.dims, lengths)?;
+        self.bias.check(lengths)?;
+        let [_, _, queries, keys] = lengths;
         Ok(Bias {
             data: &self.elements,
-            strides: self.strides,
+            layout: self.bias.layout(queries, keys),
         })
     }
 }

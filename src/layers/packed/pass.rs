@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Result, Tensor, TensorId};
 use super::{additive::Additive, unpadded_rows::UnpaddedRows};
 use crate::config::{DisentangledConfig, RotaryConfig, getters};
 use crate::layers::{AlibiKey, DistanceRows, Memo, Pass, RotaryTables, TemperatureKey};
+use crate::ops::BiasTensor;
 
 /// A pass with its masks and tables in the form that the kernels read.
 #[derive(Clone, Copy)]
@@ -55,16 +56,18 @@ impl<'p> PackedPass<'p> {
         Some(&self.0.kept.as_ref()?.rows)
     }
 
-    /// Returns the additive mask for the current block.
+    /// Returns the additive mask and the relative position bias for the current block.
     ///
     /// # Errors
     /// Same as [`Additive::new`].
-    pub fn additive(self) -> Result<Option<Arc<Additive>>> {
-        let Some(added) = self.0.additive() else {
-            return Ok(None);
-        };
-        let made = || Additive::new(&added).map(Arc::new);
-        self.0.packed.additive.get(&added.id(), made).map(Some)
+    pub fn added(self) -> Result<Vec<Arc<Additive>>> {
+        let added = self.0.added().into_iter().map(|bias| {
+            let known = &self.0.packed.additive;
+            known.get(&bias.tensor.id(), || {
+                Additive::new(bias.clone()).map(Arc::new)
+            })
+        });
+        added.collect()
     }
 
     /// Returns the new positions of each sequence.
@@ -109,12 +112,14 @@ impl<'p> PackedPass<'p> {
             return Ok(known);
         }
         let encoder = self.0.encoder_output()?;
+        let additive = encoder.additive.cloned();
+        let additive = additive.map(|mask| Additive::new(BiasTensor::by_score(mask)));
         let made = PackedEncoderOutput {
             hidden_states: encoder.hidden_states.clone(),
             keys: encoder.keys,
             keep: encoder.keep.map(|keep| keep.host.clone()),
             mask_bytes: encoder.keep.map(|keep| elements(&keep.host)).transpose()?,
-            additive: encoder.additive.map(Additive::new).transpose()?,
+            additive: additive.transpose()?,
         };
         Ok(self.0.packed.encoder.get_or_init(|| made))
     }
@@ -156,16 +161,15 @@ impl<'p> PackedPass<'p> {
             // Without its padding, a sequence begins with its first chunk.
             let keep = self.keep().filter(|_| self.0.kept.is_none());
             let hidden = self.0.chunks(chunk, keep, (DType::F32, &Device::Cpu))?;
-            hidden
-                .map(|hidden| Additive::new(&hidden).map(Arc::new))
-                .transpose()
+            let hidden = hidden.map(|hidden| Additive::new(BiasTensor::by_score(hidden)));
+            Ok(hidden.transpose()?.map(Arc::new))
         })
     }
 
-    /// Returns the linear bias (ALiBi) of every head and key, as in [`Pass::alibi`].
+    /// Returns the linear bias (ALiBi), as in [`Pass::alibi`].
     pub fn alibi(self, key: AlibiKey, keep: Option<&Tensor>) -> Result<Arc<Additive>> {
         self.0.packed.alibi.get(&key, || {
-            Additive::new(&self.0.alibi(key, keep, (DType::F32, &Device::Cpu))?).map(Arc::new)
+            Additive::new(self.0.alibi(key, keep, (DType::F32, &Device::Cpu))?).map(Arc::new)
         })
     }
 }

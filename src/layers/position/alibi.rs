@@ -5,8 +5,9 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::{AlibiConfig, AlibiRounding, AlibiSlopes};
+use crate::ops::BiasTensor;
 
-/// Returns the bias of every head and key, `[batch or 1, n_heads, 1, keys]` on the CPU: `slope · (key - last key)`.
+/// Returns the bias of every head and key, `[batch or 1, n_heads, 1, keys]` in f64 on the CPU: `slope · (key - last key)`.
 /// The last key is the last one that `keep` `[batch, keys]` keeps.
 ///
 /// Softmax is invariant to a constant shared by all scores for a query, so a bias by key has the same result as a
@@ -19,7 +20,7 @@ pub fn alibi_bias(
     n_heads: usize,
     keys: usize,
     keep: Option<&Tensor>,
-) -> Result<Tensor> {
+) -> Result<BiasTensor> {
     let slopes = slopes(config.slopes, n_heads);
     let rows = match keep {
         Some(keep) => keep.to_dtype(DType::U32)?.to_vec2::<u32>()?,
@@ -51,33 +52,28 @@ pub fn alibi_bias(
         }
     }
     let batch = bias.len() / (n_heads * keys).max(1);
-    Tensor::from_vec(bias, (batch, n_heads, 1, keys), &Device::Cpu)
+    let bias = Tensor::from_vec(bias, (batch, n_heads, 1, keys), &Device::Cpu)?;
+    Ok(BiasTensor::by_score(bias))
 }
 
-/// Returns the bias by distance on both sides, `[1, n_heads, queries, keys]` on the CPU: `-slope · |query - key|`, in f64 or,
-/// for other types, f32. The queries are at the positions in `queries`, and the keys from 0 on.
+/// Returns the bias on both sides of a query in f64 on the CPU, by distance: `-slope · |query - key|`. The queries are at the
+/// positions in `queries`, and the keys from 0 on.
 pub fn alibi_on_both_sides(
     config: &AlibiConfig,
     n_heads: usize,
     queries: Range<usize>,
     keys: usize,
-    dtype: DType,
-) -> Result<Tensor> {
-    let dims = (1, n_heads, queries.len(), keys);
-    let slopes = slopes(config.slopes, n_heads);
-    let values = slopes.into_iter().flat_map(|slope| {
-        let queries = queries.clone();
-        queries.flat_map(move |query| {
-            (0..keys).map(move |key| -slope * config.scale * query.abs_diff(key) as f64)
-        })
-    });
-    match dtype {
-        DType::F64 => Tensor::from_vec(values.collect::<Vec<f64>>(), dims, &Device::Cpu),
-        _ => {
-            let values = values.map(|value| value as f32);
-            Tensor::from_vec(values.collect::<Vec<f32>>(), dims, &Device::Cpu)
-        }
-    }
+) -> Result<BiasTensor> {
+    let distances = (queries.len() + keys).saturating_sub(1);
+    // The first element is the distance of key 0 from the last query.
+    let last = queries.end.saturating_sub(1);
+    let values = slopes(config.slopes, n_heads)
+        .into_iter()
+        .flat_map(|slope| {
+            (0..distances).map(move |key| -slope * config.scale * last.abs_diff(key) as f64)
+        });
+    let bias = Tensor::from_vec(values.collect(), (n_heads, distances), &Device::Cpu)?;
+    Ok(BiasTensor::by_distance(bias))
 }
 
 /// Rounds to the nearest bfloat16.

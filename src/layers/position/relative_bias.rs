@@ -1,10 +1,10 @@
 //! A learned relative position bias (T5, MPNet).
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::config::{RelativeBiasConfig, Visibility};
 use crate::layers::ParameterSource;
-use crate::ops::{self, Buckets, Constants};
+use crate::ops::{BiasTensor, Constants, uploaded, wide};
 
 /// A learned relative position bias. It adds `table[bucket(key - query), head]` to the scores, like transformers'
 /// `T5Attention.compute_bias` and `MPNetEncoder.compute_position_bias`.
@@ -59,28 +59,32 @@ impl RelativeBias {
     /// # Errors
     /// If there are more queries than keys.
     pub fn bias(&self, queries: usize, keys: usize) -> Result<Tensor> {
-        self.kept_bias(queries, keys, &Constants::default())
+        self.by_distance(queries, keys, &Constants::default())?
+            .of_scores(queries, keys)
     }
 
-    /// Returns the bias like [`Self::bias`], with constants that earlier calls left on the table's device.
-    pub(crate) fn kept_bias(
+    /// Returns the bias by distance, with constants that earlier calls left on the table's device. It is in f32 for
+    /// half types.
+    pub(crate) fn by_distance(
         &self,
         queries: usize,
         keys: usize,
         constants: &Constants,
-    ) -> Result<Tensor> {
+    ) -> Result<BiasTensor> {
         if queries > keys {
             bail!("relative bias: {queries} queries, expected at most {keys}, the number of keys");
         }
-        let before = keys - queries;
-        let bucket = |query: usize, key: usize| self.bucket(key as i64 - (before + query) as i64);
-        let buckets = Buckets {
-            queries,
-            keys,
-            of: &bucket,
-            name: format!("{queries} {keys} {:?} {:?}", self.config, self.visibility),
-        };
-        ops::relative_bias(&self.table, &buckets, constants)
+        let name = format!("{queries} {keys} {:?} {:?}", self.config, self.visibility);
+        let device = self.table.device();
+        let rows = constants.table(name, (DType::U32, device), || {
+            // From the first key and the last query on.
+            let relative = 1 - keys as i64..queries as i64;
+            let rows: Vec<u32> = relative.map(|relative| self.bucket(relative)).collect();
+            uploaded(&Tensor::new(rows, &Device::Cpu)?, DType::U32, device)
+        })?;
+        let table = self.table.to_dtype(wide(self.table.dtype()))?;
+        let bias = table.index_select(&rows, 0)?.t()?.contiguous()?;
+        Ok(BiasTensor::by_distance(bias))
     }
 
     /// Returns the table row for a key `relative` positions after the query.

@@ -43,7 +43,10 @@ impl Taped<Composed> {
             Ok((scores.view()?, scores.slot.place))
         });
         let biases = mixing.biases.iter();
-        let biases = biases.map(|bias| Ok((Array::of(bias), self.place(bias))));
+        let biases = biases.map(|bias| {
+            let bias = bias.of_scores(queries, keys)?;
+            Ok((Array::of(&bias), self.place(&bias)))
+        });
         let biases: Vec<_> = relative.into_iter().chain(biases).collect::<Result<_>>()?;
         let places = biases.iter().map(|(_, place)| *place);
         let of_sinks = mixing.sinks.and_then(|sinks| self.place(sinks));

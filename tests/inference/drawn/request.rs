@@ -210,7 +210,7 @@ impl Request {
         };
         let mut attentions = config.blocks.iter().map(|block| &block.attention);
         let shares_keys = attentions.any(|attention| attention.shared_keys.is_some());
-        let computed = self.additive.is_some() || config.relative_bias.is_some() || shares_keys;
+        let computed = self.additive.is_some() || shares_keys;
         !computed && !has_alibi(config) && !keep.chunks(self.seq).any(has_gap)
     }
 

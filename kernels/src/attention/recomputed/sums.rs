@@ -1,6 +1,7 @@
 //! Gradients that several tasks add to: biases and sinks.
 
 use super::Typed;
+use crate::attention::BiasLayout;
 use crate::memory::Recycled;
 use crate::products::Plain;
 use crate::threads::Shared;
@@ -16,7 +17,7 @@ pub(super) struct SharedGradients<'a, T> {
 /// A bias's gradient. Several tasks add to it, at different places.
 pub(super) struct BiasGradient<'a, T> {
     pub to: Shared<'a, T>,
-    pub strides: [usize; 4],
+    pub layout: BiasLayout,
 }
 
 impl<T: Plain + Recycled + Stored> Typed<'_, T> {
@@ -25,7 +26,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     pub(super) fn at_once(&self, sums: &SharedGradients<T>) -> usize {
         let (batch, n_heads) = (self.of.batch, self.of.key.heads);
         let mut biases = sums.biases.iter();
-        match biases.all(|bias| self.heads_lie_apart(bias.strides)) {
+        match biases.all(|bias| self.heads_lie_apart(bias.layout)) {
             true if sums.biases.is_empty() && sums.sinks.is_none() => batch * n_heads,
             true => n_heads,
             false => 1,
@@ -33,7 +34,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     }
 
     /// Returns whether each head's elements are disjoint from all other heads', in every sequence.
-    fn heads_lie_apart(&self, [sequence, head, query, key]: [usize; 4]) -> bool {
+    fn heads_lie_apart(&self, layout: BiasLayout) -> bool {
+        let [sequence, head, query, key] = layout.strides.map(isize::unsigned_abs);
         let last = |n: usize, stride: usize| n.saturating_sub(1) * stride;
         let of_head = last(self.of.query.seq, query) + last(self.of.key.seq, key);
         let of_sequence = last(self.of.query.heads, head) + of_head;
@@ -67,15 +69,15 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     }
 
     fn add_bias_gradient(&self, bias: &BiasGradient<T>, sequence: usize, head: usize, ds: &[T]) {
-        let keys = self.of.key.seq;
+        let (keys, stride) = (self.of.key.seq, bias.layout.key_stride());
         for (row, ds) in ds.chunks_exact(keys).enumerate() {
-            let start = self.at(bias.strides, sequence, head, row);
-            let end = start + (keys - 1) * bias.strides[3] + 1;
+            let start = self.at(bias.layout, sequence, head, row);
+            let end = start + (keys - 1) * stride + 1;
             // SAFETY: concurrent tasks have different heads, and `at_once` allows several tasks only if different
             // heads' elements are disjoint.
             let to = unsafe { bias.to.range(start..end) };
             for (key, &ds) in ds.iter().enumerate() {
-                to[key * bias.strides[3]] += ds;
+                to[key * stride] += ds;
             }
         }
     }

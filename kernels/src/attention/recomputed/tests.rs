@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::attention::ScoreBias;
+use crate::attention::{BiasLayout, ScoreBias};
 use crate::reference::{self, alone, normal, on};
 
 /// Sizes, and the steps between products and probabilities.
@@ -18,8 +18,8 @@ struct Case {
     dims: [usize; 2],
     causal: bool,
     soft_cap: Option<f64>,
-    /// A bias's strides `[batch, heads, queries, keys]`, and its element count.
-    bias: Option<([usize; 4], usize)>,
+    /// A bias's layout, and its element count.
+    bias: Option<(BiasLayout, usize)>,
     sinks: bool,
     keep: bool,
     dropout: bool,
@@ -43,8 +43,12 @@ fn cases() -> Vec<Case> {
     let shared = ([0, q * k, k, 1], 4 * q * k);
     let by_sequence = ([q * k, 0, k, 1], 2 * q * k);
     let by_key = ([4 * k, k, 0, 1], 2 * 4 * k);
-    let with_bias = |bias| Case {
-        bias: Some(bias),
+    let by_distance = Case {
+        bias: Some((BiasLayout::by_distance(q, k), 4 * (q + k - 1))),
+        ..PLAIN
+    };
+    let with_bias = |(strides, n)| Case {
+        bias: Some((BiasLayout::strided(strides), n)),
         ..PLAIN
     };
     vec![
@@ -81,6 +85,7 @@ fn cases() -> Vec<Case> {
         with_bias(shared),
         with_bias(by_sequence),
         with_bias(by_key),
+        by_distance,
         Case {
             batch: 1,
             seq: [1, 1],
@@ -155,9 +160,9 @@ impl Case {
             row_stride: self.stride(i),
             offset: 2,
         };
-        let biases = self.bias.map(|(strides, _)| ScoreBias {
+        let biases = self.bias.map(|(layout, _)| ScoreBias {
             data: T::slice(&of[3]),
-            strides,
+            layout,
         });
         let (marks, kept) = (self.marks(), self.kept());
         let dropped = Dropped {
@@ -223,9 +228,10 @@ impl Case {
                         .soft_cap
                         .map_or(product, |cap| cap * (product / cap).tanh());
                     capped
-                        + self.bias.map_or(0.0, |(strides, _)| {
-                            let at = [b, h, i, j].into_iter().zip(strides);
-                            bias[at.map(|(i, stride)| i * stride).sum::<usize>()]
+                        + self.bias.map_or(0.0, |(layout, _)| {
+                            let at = [b, h, i, j].into_iter().zip(layout.strides);
+                            let offset: isize = at.map(|(i, stride)| i as isize * stride).sum();
+                            bias[(layout.first as isize + offset) as usize]
                         })
                 };
                 let sink = sinks.get(h).copied();

@@ -84,7 +84,8 @@ fn steps_with_a_cache_give_the_bits_of_the_whole() {
             let mut sloped = case.clone();
             let slope = |i: usize| (i / LENGTH + 1) as f32 * -0.01 * (i % LENGTH) as f32;
             let slopes = (0..n_heads * LENGTH).map(slope).collect();
-            sloped.biases.push((slopes, [0, LENGTH, 0, 1]));
+            let layout = BiasLayout::strided([0, LENGTH, 0, 1]);
+            sloped.biases.push((slopes, layout));
             for case in [case, left_padded, sloped] {
                 let expected = case.compute(way, 1);
                 for steps in steps() {

@@ -43,7 +43,7 @@ pub struct Case {
     pub sinks: Option<Vec<f32>>,
     /// `[batch, keys]`.
     pub keep: Option<Vec<u8>>,
-    pub biases: Vec<(Vec<f32>, [usize; 4])>,
+    pub biases: Vec<(Vec<f32>, BiasLayout)>,
     /// `[batch · queries, 2 + n_heads · head_dim + 1]`.
     pub query: Vec<f32>,
     /// `[batch · keys, 3 + key width + value width]`.
@@ -170,7 +170,7 @@ impl Case {
         let width = self.n_heads * self.head_dim;
         let biases = self.biases.iter();
         let biases: Vec<Bias> = biases
-            .map(|&(ref data, strides)| Bias { data, strides })
+            .map(|&(ref data, layout)| Bias { data, layout })
             .collect();
         let scoring = Scoring {
             scale: self.scale,

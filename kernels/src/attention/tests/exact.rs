@@ -72,10 +72,10 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
                 score = cap * (score / cap).tanh();
                 squares += 9.0 * score * score;
             }
-            for (bias, strides) in &case.biases {
-                let at = [sequence, head, query, key];
-                let at: usize = at.iter().zip(strides).map(|(i, stride)| i * stride).sum();
-                score += f64::from(bias[at]);
+            for (bias, layout) in &case.biases {
+                let at = [sequence, head, query, key].into_iter().zip(layout.strides);
+                let offset: isize = at.map(|(i, stride)| i as isize * stride).sum();
+                score += f64::from(bias[(layout.first as isize + offset) as usize]);
                 squares += score * score;
             }
             // No step between operands and product amplifies the errors in query and key.
@@ -196,14 +196,22 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
                 -0.5f32.powi(head as i32 + 1) * (keys as f32 - 1.0 - key as f32)
             };
             let slopes = (0..n_heads * keys).map(|i| slope(i / keys, i % keys));
-            case.biases.push((slopes.collect(), [0, keys, 0, 1]));
+            case.biases
+                .push((slopes.collect(), BiasLayout::strided([0, keys, 0, 1])));
         }
         if what != 0 {
-            let all = random(batch * queries * keys, 1.0, 5);
-            case.biases.push((all, [queries * keys, 0, keys, 1]));
-            // A bias by query alone, which cancels in the softmax, and one whose keys are not contiguous.
-            case.biases.push((random(queries, 1.0, 6), [0, 0, 1, 0]));
-            case.biases.push((random(2 * keys, 1.0, 7), [0, 0, 0, 2]));
+            // The second cancels in the softmax, and the third's keys are not contiguous.
+            for (n, strides, seed) in [
+                (batch * queries * keys, [queries * keys, 0, keys, 1], 5),
+                (queries, [0, 0, 1, 0], 6),
+                (2 * keys, [0, 0, 0, 2], 7),
+            ] {
+                let layout = BiasLayout::strided(strides);
+                case.biases.push((random(n, 1.0, seed), layout));
+            }
+            let distances = random(n_heads * (queries + keys), 1.0, 8);
+            case.biases
+                .push((distances, BiasLayout::by_distance(queries, keys)));
         }
         case
     };

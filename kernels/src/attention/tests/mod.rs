@@ -12,8 +12,8 @@ use std::{fmt, ops::Range};
 use half::bf16;
 
 use super::{
-    Bias, Heads, KeyValue, KeyValuePanels, OperandFormat, PanelShape, Scoring, Sequences, Shape,
-    attend,
+    Bias, BiasLayout, Heads, KeyValue, KeyValuePanels, OperandFormat, PanelShape, Scoring,
+    Sequences, Shape, attend,
 };
 use crate::{
     products::Format,

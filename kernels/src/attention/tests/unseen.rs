@@ -66,9 +66,10 @@ fn a_query_that_sees_nothing_gives_zeros() {
         let case = Case::new((2, 17, 40), (2, 2, 24));
         let nothing_kept = case.clone().keeping(|b, _| b == 1);
         let mut hidden = case.clone();
-        hidden
-            .biases
-            .push((vec![f32::NEG_INFINITY; 2], [1, 0, 0, 0]));
+        hidden.biases.push((
+            vec![f32::NEG_INFINITY; 2],
+            BiasLayout::strided([1, 0, 0, 0]),
+        ));
         hidden.biases[0].0[1] = 0.0;
         for (name, case) in [("keep", nothing_kept), ("-inf", hidden)] {
             let out = case.compute(way, 1);
@@ -99,9 +100,10 @@ fn a_key_of_minus_infinity_in_a_bias_is_as_if_dropped() {
         let dropped = case.clone().keeping(|_, key| key % 5 != 2);
         let mut hidden = case;
         let bias = |key: usize| if key % 5 == 2 { f32::NEG_INFINITY } else { 0.0 };
-        hidden
-            .biases
-            .push(((0..70).map(bias).collect(), [0, 0, 0, 1]));
+        hidden.biases.push((
+            (0..70).map(bias).collect(),
+            BiasLayout::strided([0, 0, 0, 1]),
+        ));
         assert_same(&hidden.compute(way, 1), &dropped.compute(way, 1), way);
     }
 }

@@ -61,7 +61,11 @@ impl PackedAttention {
             keys: encoder.keys,
             keep: encoder.mask_bytes.as_deref(),
             reach: Reach::of(&Visible::default()),
-            biases: self.biases([alibi.as_deref(), additive], pass, encoder.keys)?,
+            biases: self.biases(
+                alibi.as_deref().into_iter().chain(additive),
+                pass,
+                encoder.keys,
+            )?,
         };
         let n = call.x.rows() * q;
         lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {

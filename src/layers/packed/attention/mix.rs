@@ -77,7 +77,7 @@ pub(super) struct AttentionOutput<'a> {
 }
 
 impl PackedAttention {
-    /// Returns the linear bias (ALiBi) for each key, if configured.
+    /// Returns the linear bias (ALiBi), if configured.
     pub(super) fn alibi(
         &self,
         pass: PackedPass,
@@ -99,12 +99,12 @@ impl PackedAttention {
     /// If a bias does not broadcast to the scores.
     pub(super) fn biases<'a>(
         &self,
-        added: impl IntoIterator<Item = Option<&'a Additive>>,
+        added: impl IntoIterator<Item = &'a Additive>,
         pass: PackedPass,
         keys: usize,
     ) -> Result<Vec<Bias<'a>>> {
         let lengths = [pass.batch(), self.config.n_heads, pass.seq(), keys];
-        let added = added.into_iter().flatten();
+        let added = added.into_iter();
         added.map(|added| added.checked(lengths)).collect()
     }
 

@@ -86,7 +86,7 @@ impl PackedAttention {
         let alibi = self.alibi(requested, (KeySource::Input, keys), pass.keep())?;
         let chunks = self.config.chunk.map(|chunk| requested.chunks(chunk));
         let chunks = chunks.transpose()?.flatten();
-        let additive = requested.additive()?;
+        let added = requested.added()?;
         let scored = Scored {
             keys,
             keep: pass.mask_bytes()?,
@@ -98,7 +98,7 @@ impl PackedAttention {
                 first_query: requested.seen(),
             }),
             biases: self.biases(
-                [alibi.as_deref(), chunks.as_deref(), additive.as_deref()],
+                alibi.iter().chain(&chunks).chain(&added).map(Arc::as_ref),
                 requested,
                 keys,
             )?,

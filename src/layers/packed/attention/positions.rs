@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::attention::{Bias, ContentOf, HeadRows, RelativeScores, Sequences};
+use candle_blocks_kernels::attention::{
+    Bias, BiasLayout, ContentOf, HeadRows, RelativeScores, Sequences,
+};
 use candle_blocks_kernels::{Cpu, Slice, SliceMut};
 use candle_core::{Result, bail};
 
@@ -93,7 +95,7 @@ impl PackedPositions {
         let strides = [heads * longest * longest, longest * longest, longest, 1];
         Bias {
             data: scores,
-            strides,
+            layout: BiasLayout::strided(strides),
         }
     }
 }
