@@ -142,6 +142,14 @@ const ALL: &[Aliases] = &[
         ],
     ),
     (
+        &["kosmos_2_text_model", "kosmos_2_5_text_model"],
+        &[
+            ("hidden_size", "embed_dim"),
+            ("num_attention_heads", "attention_heads"),
+            ("num_hidden_layers", "layers"),
+        ],
+    ),
+    (
         &["xglm"],
         &[
             ("hidden_size", "d_model"),

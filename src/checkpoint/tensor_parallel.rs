@@ -54,8 +54,8 @@ impl<'c> TensorParallel<'c> {
     ///
     /// # Errors
     /// If heads or hidden columns are not divisible by the number of ranks, a block has a part that cannot be divided (keys
-    /// and values from a latent, disentangled attention, linear biases, norms over whole queries or a norm for each head),
-    /// weights are quantized, or the loader's dtype is not F32; also if a bias after a sum is trained without its weight.
+    /// and values from a latent, disentangled attention, linear biases, norms over whole queries, a norm for
+    /// each head, or norms before the output projections), weights are quantized, or the loader's dtype is not F32; also if a bias after a sum is trained without its weight.
     pub fn new(mut loader: Loader<'c>, communicator: Arc<dyn Communicator>) -> Result<Self> {
         let checkpoint = loader.checkpoint();
         let (rank, size) = (communicator.rank(), communicator.size());

@@ -179,6 +179,10 @@ pub struct AttentionConfig {
     /// The gate on the heads' results, in self-attention.
     #[serde(default)]
     pub output_gate: Option<OutputGate>,
+    /// The norm over all heads' results together, before the output projection (Sub-LayerNorm, Wang et al. 2022,
+    /// <https://arxiv.org/abs/2210.06423>; KOSMOS-2, BitNet). The heads set its width.
+    #[serde(default)]
+    pub sub_norm: Option<NormConfig>,
     /// The bound for queries, keys and values, which are clamped to `±clip` (MPT, OLMo).
     pub clip: Option<f64>,
     /// The projection biases.
@@ -225,6 +229,7 @@ impl AttentionConfig {
             soft_cap: None,
             sinks: false,
             output_gate: None,
+            sub_norm: None,
             clip: None,
             bias: AttentionBias::ALL,
             dropout: 0.0,
@@ -263,6 +268,8 @@ impl AttentionConfig {
         with_sinks(sinks: bool) => sinks = sinks;
         /// Sets the gate on the heads' results, or removes it.
         with_output_gate(gate: Option<OutputGate>) => output_gate = gate;
+        /// Sets the norm before the output projection, or removes it.
+        with_sub_norm(norm: Option<NormConfig>) => sub_norm = norm;
         /// Sets the bound for queries, keys and values, or removes it.
         with_clip(clip: Option<f64>) => clip = clip;
         /// Sets the projection biases.
@@ -342,6 +349,9 @@ impl AttentionConfig {
         }
         if let Some(query_key_norm) = &self.query_key_norm {
             query_key_norm.norm.validate_eps()?;
+        }
+        if let Some(sub_norm) = &self.sub_norm {
+            sub_norm.validate_eps()?;
         }
         if let Some(temperature) = &self.temperature {
             temperature.validate()?;

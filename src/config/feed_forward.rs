@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, XieluConfig, finite, positive, probability, setters, size};
+use super::{Activation, NormConfig, XieluConfig, finite, positive, probability, setters, size};
 use crate::error::{Error, Result};
 
 /// A plain or gated feed-forward. Set it in [`FeedForwardConfig::form`](crate::FeedForwardConfig::form).
@@ -58,6 +58,10 @@ pub struct FeedForwardConfig {
     /// `max(gate - mean - z · deviation, 0)` over each row, with the quantile `z` for the share (Gemma 3n).
     #[serde(default)]
     pub sparsity: Option<f64>,
+    /// The norm over the hidden activations, before `down` (Sub-LayerNorm, Wang et al. 2022,
+    /// <https://arxiv.org/abs/2210.06423>; KOSMOS-2, BitNet). `d_ff` sets its width. Experts have none.
+    #[serde(default)]
+    pub sub_norm: Option<NormConfig>,
     /// `up` (and `gate`) have a bias.
     pub up_bias: bool,
     /// `down` has a bias.
@@ -312,6 +316,7 @@ impl FeedForwardConfig {
             form: FeedForwardForm::Plain,
             clamp: None,
             sparsity: None,
+            sub_norm: None,
             up_bias: true,
             down_bias: true,
             dropout: 0.0,
@@ -332,6 +337,8 @@ impl FeedForwardConfig {
         with_clamp(clamp: Option<GateClamp>) => clamp = clamp;
         /// Sets the share of gate outputs that become 0, or removes it.
         with_sparsity(sparsity: Option<f64>) => sparsity = sparsity;
+        /// Sets the norm before `down`, or removes it.
+        with_sub_norm(norm: Option<NormConfig>) => sub_norm = norm;
         /// Sets the dropout probability for hidden activations.
         with_dropout(p: f64) => dropout = p;
         /// Sets a mixture of experts, or a single network.
@@ -373,6 +380,13 @@ impl FeedForwardConfig {
         }
         if let Some(xielu) = self.xielu {
             xielu.validate()?;
+        }
+        if let Some(sub_norm) = &self.sub_norm {
+            sub_norm.validate_eps()?;
+            if self.experts.is_some() {
+                let reason = "experts have no norm before `down`; remove `sub_norm` or `experts`";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
         }
         if let Some(experts) = &self.experts {
             experts.routing.check(experts.n_experts)?;

@@ -57,6 +57,9 @@ impl AttentionConfig {
             }
             Some(QueryKeyNormSpan::Head) | None => {}
         }
+        if self.sub_norm.is_some() {
+            return refused("a norm before the output projection");
+        }
         let n_kv_heads = self.n_kv_heads;
         let range = rank_range(n_kv_heads, rank, size);
         if n_kv_heads >= size {
@@ -84,6 +87,12 @@ impl FeedForwardConfig {
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
         if self.sparsity.is_some() {
             return Err("it has sparsity, computed over all hidden columns together".to_string());
+        }
+        if self.sub_norm.is_some() {
+            return Err(
+                "it has a norm before the down projection, computed over all hidden columns together"
+                    .to_string(),
+            );
         }
         if self.experts.is_some_and(|experts| experts.output_bias) {
             return Err(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::Init;
 
-use crate::config::{AttentionConfig, LinearConfig, getters};
+use crate::config::{AttentionConfig, LinearConfig, NormConfig, getters};
 use crate::layers::packed::PackedAttention;
 use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, visit::parts};
@@ -70,6 +70,8 @@ pub struct Attention {
     projections: QueryKeyValue,
     /// `[n_heads · head_dim, d_model]`, or `[n_heads, d_model]`.
     gate: Option<Linear>,
+    /// Normalizes the rows that `output` reads, `[n_heads · value_dim]`.
+    sub_norm: Option<Norm>,
     output: Linear,
     pub(crate) norms: Option<QueryKeyNorms>,
     positions: PositionLinears,
@@ -84,8 +86,8 @@ pub struct Attention {
 
 impl Attention {
     /// Creates the layer with parameters from `vb`: `query`, `key` and `value` (or the fused `query_key_value` if
-    /// `vb` contains it, or the parts of [`LatentProjections`]), and `output`. If configured, also `gate`, `query_norm`,
-    /// `key_norm`, `position_key`, `position_query` and `sinks.weight` `[n_heads]`.
+    /// `vb` contains it, or the parts of [`LatentProjections`]), and `output`. If configured, also `gate`, `sub_norm`,
+    /// `query_norm`, `key_norm`, `position_key`, `position_query` and `sinks.weight` `[n_heads]`.
     ///
     /// # Errors
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection would need
@@ -126,6 +128,10 @@ impl Attention {
             .output_gate
             .map(|_| linear("gate", d_model, config.gate_width(), false));
         let output = linear("output", config.mixed_width(), d_model, bias.output)?;
+        let sub_norm = config.sub_norm.map(|norm| {
+            let d_model = config.mixed_width();
+            Norm::new(&NormConfig { d_model, ..norm }, vb.pp("sub_norm"))
+        });
         let norms = QueryKeyNorms::new(config, &vb)?;
         let sinks = config.sinks.then(|| {
             let hint = Init::Const(0.0);
@@ -135,6 +141,7 @@ impl Attention {
         Ok(Self {
             projections,
             gate: gate.transpose()?,
+            sub_norm: sub_norm.transpose()?,
             output,
             norms,
             positions: PositionLinears::new(config, &vb)?,
@@ -153,6 +160,8 @@ impl Attention {
         projections(&self) -> &QueryKeyValue => &self.projections;
         /// The gate on the heads' results, if there is one.
         gate(&self) -> Option<&Linear> => self.gate.as_ref();
+        /// The norm before the output projection, `[n_heads · value_dim]`, if there is one.
+        sub_norm(&self) -> Option<&Norm> => self.sub_norm.as_ref();
         /// The output projection, `[d_model, n_heads · value_dim]`.
         output(&self) -> &Linear => &self.output;
         /// The heads' sinks `[n_heads]`, if any.

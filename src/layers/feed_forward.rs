@@ -5,15 +5,16 @@ use std::sync::Arc;
 use candle_core::{ModuleT, Result, Tensor};
 
 use crate::config::{
-    Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit, getters,
+    Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit,
+    NormConfig, getters,
 };
 use crate::layers::packed::PackedFeedForward;
-use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource, Xielu, visit::parts};
+use crate::layers::{Dropout, DropoutSource, Linear, Norm, ParameterSource, Xielu, visit::parts};
 use crate::ops::Value;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
 /// A [`GateClamp`] may bound gate and up. With sparsity, most of the gate's outputs become 0 before the activation.
-/// The activation may be an [`Xielu`], which has its own parameters.
+/// The activation may be an [`Xielu`], which has its own parameters. A norm may precede `down`.
 ///
 /// The feed-forward of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>, section 3.3) and its
 /// gated variants (Shazeer 2020, <https://arxiv.org/abs/2002.05202>). The residual connection and the norm
@@ -47,6 +48,8 @@ pub struct FeedForward {
     pub(crate) clamp: Option<GateClamp>,
     /// The share of the gate's outputs that become 0.
     pub(crate) sparsity: Option<f64>,
+    /// Normalizes the rows that `down` reads, `[d_ff]`.
+    pub(crate) sub_norm: Option<Norm>,
     dropout: Dropout,
     /// The packed weights, in a packed layer. The linear layers then hold only shapes and biases.
     pub(crate) packed: Option<Arc<PackedFeedForward>>,
@@ -54,7 +57,7 @@ pub struct FeedForward {
 
 impl FeedForward {
     /// Creates the layer with `up`, `down` and, if gated, `gate` from `vb`, each with `weight` and `bias`. If
-    /// configured, also reads `xielu`.
+    /// configured, also reads `xielu` and `sub_norm`.
     pub fn new<'p>(config: &FeedForwardConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
         let vb = vb.into();
         config.validate()?;
@@ -83,6 +86,16 @@ impl FeedForward {
                 .transpose()?,
             clamp: config.clamp,
             sparsity: config.sparsity,
+            sub_norm: config
+                .sub_norm
+                .map(|norm| {
+                    let norm = NormConfig {
+                        d_model: d_ff,
+                        ..norm
+                    };
+                    Norm::new(&norm, vb.pp("sub_norm"))
+                })
+                .transpose()?,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
             packed: None,
         })
@@ -111,6 +124,7 @@ impl FeedForward {
             xielu: None,
             clamp: None,
             sparsity: None,
+            sub_norm: None,
             dropout: Dropout::none(),
             packed: None,
         })
@@ -129,6 +143,8 @@ impl FeedForward {
         up(&self) -> &Linear => &self.up;
         /// The down projection, `[d_model, d_ff]`.
         down(&self) -> &Linear => &self.down;
+        /// The norm before `down`, `[d_ff]`, if there is one.
+        sub_norm(&self) -> Option<&Norm> => self.sub_norm.as_ref();
         /// The activation function.
         activation(&self) -> Activation => self.activation;
     }
@@ -179,6 +195,10 @@ impl FeedForward {
             }
         };
         let hidden = self.dropout.apply(&hidden, train)?;
+        let hidden = match &self.sub_norm {
+            Some(norm) => norm.apply(&hidden)?,
+            None => hidden,
+        };
         self.down.apply(&hidden, residual, train) // [.., d_ff] -> [.., d_model]
     }
 

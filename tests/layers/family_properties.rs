@@ -294,6 +294,7 @@ fn permuted_heads_give_the_same_output() {
                     ("value", 0, keys),
                     ("key_value", 0, of_latent),
                     ("gate", 0, gates),
+                    ("sub_norm", 0, mixed.clone()),
                     ("output", 1, mixed),
                     ("sinks", 0, heads),
                     ("position_key", 0, queries.clone()),

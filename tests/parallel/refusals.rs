@@ -44,6 +44,7 @@ fn parts_that_span_all_heads_are_named() {
         ("bloom", "linear bias"),
         ("olmo2", "norm of whole queries"),
         ("cohere-qk-norm", "norms of each head"),
+        ("bitnet", "a norm before the output projection"),
     ] {
         for message in refusals(&format!("families/{family}"), DType::F32, 2) {
             assert_says(message, &["block 0", "2 ranks", word]);

@@ -79,6 +79,19 @@ fn factors_that_give_nan_are_refused() {
     refused(|b| b.attention.position = bad, &["ALiBi slope"]);
     let norm = QueryKeyNorm::new(NormConfig::layer_norm(16, -1.0), QueryKeyNormSpan::Head);
     refused(|b| b.attention.query_key_norm = Some(norm), &["eps is -1"]);
+    let norm = Some(NormConfig::rms_norm(16, f64::NAN));
+    refused(|b| b.attention.sub_norm = norm, &["eps is NaN"]);
+    refused(|b| b.feed_forward.sub_norm = norm, &["eps is NaN"]);
+}
+
+#[test]
+fn a_norm_before_the_down_projection_of_experts_is_refused() {
+    let with_both = |b: &mut BlockConfig| {
+        b.feed_forward.sub_norm = Some(b.norm);
+        let experts = ExpertsConfig::new(2, RoutingConfig::new(1));
+        b.feed_forward.experts = Some(experts);
+    };
+    refused(with_both, &["sub_norm", "experts"]);
 }
 
 #[test]

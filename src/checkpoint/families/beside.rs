@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 /// Parts of these models beside the decoder.
-const OTHER_PARTS: [&str; 39] = [
+const OTHER_PARTS: [&str; 40] = [
     "*vision_tower.*",
     "*vision_model.*",
     "*vision_encoder.*",
@@ -41,6 +41,7 @@ const OTHER_PARTS: [&str; 39] = [
     "vit.*",
     "visual_projection.*",
     "text_projection.*",
+    "image_to_text_projection.*",
     "logit_scale",
     "temperature",
 ];

@@ -32,13 +32,13 @@ pub(super) fn tables() -> &'static [Family] {
 pub(super) fn further() -> &'static [Family] {
     static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
         let single = of_files! { family:
-            afmoe aria bert_generation bloom ctrl cwm dpr emu3 ernie esm eurobert glm4_moe_lite gpt_bigcode gpt_neo gptj
+            afmoe aria bert_generation bitnet bloom ctrl cwm dpr emu3 ernie esm eurobert glm4_moe_lite gpt_bigcode gpt_neo gptj
             laguna llama4 megatron_bert modernbert_decoder molmo2 mpt openai_gpt persimmon phimoe qwen_vision rembert roformer
             rotary_bert seed_oss solar_open starcoder2
         };
         let several = of_files! { families:
             arcee bert_like biogpt blip blocks_alone clip_like ernie4_5 esmc exaone fsmt granite_swa hunyuan image_blocks
-            internlm3 listed_experts llama_of_hub minicpm3 picture_blocks picture_towers qwen_axes roberta_prelayernorm
+            internlm3 kosmos listed_experts llama_of_hub minicpm3 picture_blocks picture_towers qwen_axes roberta_prelayernorm
             sigmoid_experts sink_experts t5gemma text_beside_clip text_decoders text_stacks token_axes torch towers_alone
             umt5 vit_like xlm
         };

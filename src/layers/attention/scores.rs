@@ -57,6 +57,10 @@ impl Attention {
             }
             _ => mixed,
         };
+        let mixed = match &self.sub_norm {
+            Some(norm) => norm.apply(&mixed)?,
+            None => mixed,
+        };
         self.output.apply(&mixed, residual, train)
     }
 

@@ -32,6 +32,8 @@ use positions::PackedPositions;
 #[derive(Clone)]
 pub(crate) struct PackedAttention {
     projections: Projections,
+    /// Applied to the rows that `output` reads.
+    sub_norm: Option<RowNorm>,
     output: PackedProduct,
     norms: Option<SpanNorms>,
     value_norm: Option<RowNorm>,
@@ -154,6 +156,7 @@ impl PackedAttention {
     ) -> Result<Self> {
         Ok(Self {
             projections,
+            sub_norm: attention.sub_norm().map(row_norm).transpose()?,
             output: PackedProduct::new(&packing.at("output"), attention.output())?,
             norms: attention.norms.as_ref().map(SpanNorms::new).transpose()?,
             value_norm: attention

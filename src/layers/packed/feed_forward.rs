@@ -3,11 +3,12 @@
 use std::{fmt, sync::Arc};
 
 use candle_blocks_kernels::products::{Epilogue, GateClamp, Matrix, PackedWeight, WeightFormat};
-use candle_blocks_kernels::rows::{ActivationFunction, Source, elements as rows};
+use candle_blocks_kernels::rows::{ActivationFunction, RowNorm, Source, elements as rows};
 use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::Result;
 
 use super::linear::{PackedProduct, check_inputs, whole_weight};
+use super::norm::row_norm;
 use super::stored::pack_codes;
 use super::{Packing, check_evaluation, elements, with_elements, with_last};
 use crate::config::{Precision, getters};
@@ -31,6 +32,8 @@ pub(crate) struct PackedFeedForward {
     clamp: Option<GateClamp<f32>>,
     /// A gate with a separate weight. `up` and `bias` then belong to the up projection only.
     gate: Option<SeparateGate>,
+    /// Applied to the rows that `down` reads.
+    sub_norm: Option<RowNorm>,
     down: PackedProduct,
 }
 
@@ -44,6 +47,10 @@ struct SeparateGate {
 
 scratch!(GATE_ROWS);
 scratch!(UP_ROWS);
+scratch!(HIDDEN_ROWS);
+
+/// Hidden rows in memory at a time, if they are normalized.
+const NORMALIZED_ROWS: usize = 512;
 
 packs!(FeedForward);
 
@@ -98,6 +105,7 @@ impl PackedFeedForward {
                 None => ops::activation_kernel(feed_forward.activation()),
             },
             gate: separate,
+            sub_norm: feed_forward.sub_norm().map(row_norm).transpose()?,
             clamp: feed_forward.clamp.map(|clamp| GateClamp {
                 limit: clamp.limit as f32,
                 offset: clamp.offset as f32,
@@ -140,11 +148,41 @@ impl PackedFeedForward {
             clamp: self.clamp,
             ..Epilogue::bias(self.bias.as_deref())
         };
+        if self.sub_norm.is_some() {
+            return self.apply_normalized(&up_epilogue, x, residual, y);
+        }
         let epilogue = self.down.epilogue(residual);
         let up = (&*self.up, &up_epilogue);
         self.down
             .weight()
             .multiply_hidden(self.down.cpu, up, x, &epilogue, y);
+    }
+
+    /// Computes `y = residual + down(norm(act(up(x))))`. The norm needs whole hidden rows, so that they do not stay in the
+    /// first product's epilogue.
+    fn apply_normalized(
+        &self,
+        up_epilogue: &Epilogue<f32>,
+        x: &Source,
+        residual: Option<&[f32]>,
+        y: &mut [f32],
+    ) {
+        let (cpu, d_ff, d_out) = (self.down.cpu, self.d_ff(), self.down.d_out());
+        for start in (0..x.rows()).step_by(NORMALIZED_ROWS) {
+            let rows = start..x.rows().min(start + NORMALIZED_ROWS);
+            let elements = rows.start * d_out..rows.end * d_out;
+            let residual = residual.map(|residual| &residual[elements.clone()]);
+            lend(HIDDEN_ROWS, rows.len() * d_ff, |hidden: &mut [f32]| {
+                self.up.multiply(cpu, &x.part(rows), up_epilogue, hidden);
+                self.down
+                    .apply(&self.hidden_rows(hidden), residual, &mut y[elements]);
+            });
+        }
+    }
+
+    /// Returns the rows that `down` reads.
+    fn hidden_rows<'a>(&'a self, hidden: &'a [f32]) -> Source<'a> {
+        Source::new(hidden, self.d_ff()).with_norm(self.sub_norm.as_ref())
     }
 
     /// Computes `y = residual + down(act(largest(gate(x))) · up(x))`, or the same with the whole gate.
@@ -176,7 +214,7 @@ impl PackedFeedForward {
                     all.for_each(|up| *up = up.clamp(-limit, limit) + offset);
                 }
                 rows::multiply(cpu, (&mut *up).into(), (&*gate).into());
-                self.down.apply(&Source::new(up, d_ff), residual, y);
+                self.down.apply(&self.hidden_rows(up), residual, y);
             });
         });
     }

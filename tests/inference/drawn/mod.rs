@@ -472,6 +472,15 @@ impl Draws {
                 }
             }
         }
+        for block in &mut stack.blocks {
+            let cross = block.cross_attention.as_mut();
+            for attention in [Some(&mut block.attention), cross].into_iter().flatten() {
+                attention.sub_norm = self.one_in(5).then(|| self.norm(1));
+            }
+            if block.feed_forward.experts.is_none() {
+                block.feed_forward.sub_norm = self.one_in(5).then(|| self.norm(1));
+            }
+        }
         stack.validate().unwrap();
     }
 

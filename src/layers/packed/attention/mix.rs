@@ -156,6 +156,7 @@ impl PackedAttention {
     /// Applies the output projection to the results of all heads.
     fn project(&self, mixed: &[f32], output: AttentionOutput) {
         let mixed = Source::new(mixed, self.config.mixed_width());
+        let mixed = mixed.with_norm(self.sub_norm.as_ref());
         self.output
             .apply_on(output.cpu, &mixed, output.residual, output.y);
     }
