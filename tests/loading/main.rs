@@ -25,6 +25,7 @@ mod weights;
 
 mod adapters;
 mod as_stored;
+mod bitnet;
 mod companions;
 mod config_defaults;
 mod config_keys;

@@ -55,6 +55,10 @@ pub(super) fn unrounded(config: &ConfigJson, left_out: &[String]) -> Vec<String>
         keys.map(move |key| format!("config_groups.{name}.{key}"))
     });
     let own = ROUNDING.into_iter().filter(|key| is_set(config.at(key)));
+    // BitNet's layers round every input to 8 bits.
+    let method = config.at("quant_method").and_then(Value::as_str);
+    let is_bitnet = method.is_some_and(|method| method.eq_ignore_ascii_case("bitnet"));
+    let own = own.chain(is_bitnet.then_some("quant_method"));
     let tensors = LEFT_OUT.into_iter().filter_map(|pattern| {
         let is_one = |name: &&String| pattern.ends_with("scale") && matches(pattern, name);
         let name = left_out.iter().find(is_one)?;

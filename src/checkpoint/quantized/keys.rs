@@ -135,6 +135,7 @@ fn of_method(method: &str) -> &'static [&'static str] {
             "kv_cache_scheme",
             "ignored_modules",
         ],
+        "bitnet" => &["rms_norm_eps"],
         "bitsandbytes" => &[
             "load_in_4bit",
             "load_in_8bit",

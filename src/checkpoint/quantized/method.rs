@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::compressed_tensors::{self, Schemes};
 use super::gptq::{Gptq, GptqConfig, ZeroPoints};
 use super::{
-    DequantizedMatrix, IntegerPacking, QuantizedModule, awq::Awq, bitsandbytes, companions, keys,
-    mlx::Mlx,
+    DequantizedMatrix, IntegerPacking, QuantizedModule, awq::Awq, bitnet::BitNet, bitsandbytes,
+    companions, keys, mlx::Mlx,
 };
 use crate::checkpoint::config_json::{ConfigJson, abbreviated};
 use crate::checkpoint::files::TensorFiles;
@@ -49,6 +49,7 @@ pub(super) enum Method {
     BitsAndBytes,
     Mxfp4,
     Mlx(Mlx),
+    BitNet(BitNet),
 }
 
 impl Method {
@@ -119,6 +120,7 @@ impl Method {
             "bitsandbytes" => Self::BitsAndBytes,
             "mxfp4" => Self::Mxfp4,
             "mlx" => Self::Mlx(Mlx::new(found)?),
+            "bitnet" => Self::BitNet(BitNet::new(found)?),
             _ => return Err(refusal(found)?),
         })
     }
@@ -163,12 +165,15 @@ impl Method {
             Self::BitsAndBytes => "bitsandbytes",
             Self::Mxfp4 => "mxfp4",
             Self::Mlx(_) => "mlx",
+            Self::BitNet(_) => "bitnet",
         }
     }
 
     /// Returns suffixes of tensor names that mark a module as quantized. The part before the suffix is the module's prefix.
     pub fn markers(&self) -> &'static [&'static str] {
         match self {
+            Self::BitNet(BitNet::Online) => &["weight"],
+            Self::BitNet(_) => &["weight_scale"],
             Self::Gptq(_) | Self::Awq { .. } => &["qweight"],
             Self::CompressedTensors(_) => &["weight_packed", "weight_scale"],
             Self::Fp8(_) => &["weight_scale_inv", "weight_scale"],
@@ -212,6 +217,7 @@ impl Method {
                 compressed_tensors::mxfp4_experts(codes, scales).map(Some)
             }
             Self::Mlx(mlx) => mlx.matrix(module),
+            Self::BitNet(bitnet) => bitnet.matrix(module),
         }
     }
 }

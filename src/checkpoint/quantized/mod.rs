@@ -5,6 +5,7 @@
 //! weight, so families and layers do not know about quantization.
 
 mod awq;
+mod bitnet;
 mod bits;
 mod bitsandbytes;
 mod coded;
