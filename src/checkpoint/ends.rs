@@ -62,8 +62,6 @@ const BELOW: [&str; 2] = ["ForImageSegmentation", "ForObjectDetection"];
 pub(super) struct Ends {
     pub sources: Vec<StoredParameter>,
     pub missing: Vec<Missing>,
-    /// Patterns for the names that `config.json` selects, where a role has several.
-    names: &'static [&'static str],
     /// Head and token embeddings differ in the files, although `config.json` ties them.
     pub unties: bool,
     /// The whole model, if there are embeddings.
@@ -85,12 +83,17 @@ impl Ends {
     ) -> Result<Self> {
         let json = &family.keys.seen(json)?;
         let mut model = with_embeddings(family, json, stack)?;
-        let mut ends = Self {
+        let mut ends = Self::default();
+        let places = StoredEnds {
+            family,
+            stack,
+            files,
+            prefix,
             names: (family.new_names)(json)?,
-            ..Self::default()
         };
         let with_words = &with_tied_words(family, json, stack)?;
-        if let Some(missing) = ends.add(&model, "embeddings", with_words, files, prefix)? {
+        let of_words = places.of(with_words);
+        if let Some(missing) = ends.add(&model, "embeddings", of_words)? {
             let tried = missing.into_iter().flat_map(|missing| missing.tried);
             let reason = format!(
                 "{} contains blocks, but no embeddings{}; run the blocks on hidden_states, or name the embeddings in a \
@@ -100,13 +103,10 @@ impl Ends {
             );
             return Err(Error::InvalidConfig(reason));
         }
-        ends.check_words(json, family, stack, files, prefix)?;
+        ends.check_words(json, places)?;
         if let Some(read) = family.pooler {
             let with_pooler = model.clone().with_pooler(read(json, stack)?);
-            if ends
-                .add(&with_pooler, "pooler", family, files, prefix)?
-                .is_none()
-            {
+            if ends.add(&with_pooler, "pooler", places)?.is_none() {
                 model = with_pooler;
             }
         }
@@ -119,13 +119,7 @@ impl Ends {
             if let Some(output) = &mut readout.output
                 && output.weight == OutputWeight::Words
             {
-                let stored = stored(
-                    &format!("{task}.output.weight"),
-                    family,
-                    stack,
-                    files,
-                    prefix,
-                )?;
+                let stored = places.stored(&format!("{task}.output.weight"))?;
                 let words = ends.sources.iter_mut().find(|s| s.role == WORDS);
                 let found = match words {
                     Some(words) => add_copies(words, stored.iter().map(String::as_str), files)?,
@@ -138,10 +132,7 @@ impl Ends {
                 }
             }
             let with_head = model.clone().with_head(HeadConfig { task, readout });
-            if ends
-                .add(&with_head, &task.to_string(), family, files, prefix)?
-                .is_none()
-            {
+            if ends.add(&with_head, &task.to_string(), places)?.is_none() {
                 model = with_head;
                 break;
             }
@@ -154,22 +145,15 @@ impl Ends {
     ///
     /// # Errors
     /// If one differs: transformers would use several embeddings, and the family has only one.
-    fn check_words(
-        &self,
-        json: &ConfigJson,
-        family: &Family,
-        stack: &StackConfig,
-        files: &TensorFiles,
-        prefix: &str,
-    ) -> Result<()> {
+    fn check_words(&self, json: &ConfigJson, places: StoredEnds) -> Result<()> {
         let words = self.sources.iter().find(|source| source.role == WORDS);
         // T5's stacks share theirs even if the head has its own weight.
-        let are_shared = self.names.iter().any(|name| name.ends_with("shared.*"));
+        let are_shared = places.names.iter().any(|name| name.ends_with("shared.*"));
         let is_tied = json.flag(&["tie_word_embeddings"], true)? || are_shared;
         let (Some(words), true) = (words, is_tied) else {
             return Ok(());
         };
-        let stored = stored(WORDS, family, stack, files, prefix)?;
+        let stored = places.stored(WORDS)?;
         match stored
             .iter()
             .find(|name| words.names().all(|known| known != *name))
@@ -191,14 +175,10 @@ impl Ends {
         &mut self,
         model: &ModelConfig,
         part: &str,
-        family: &Family,
-        files: &TensorFiles,
-        prefix: &str,
+        places: StoredEnds,
     ) -> Result<Option<Vec<Missing>>> {
         let build = |vb: VarBuilder| EmbeddingsAndHead::new(model, vb).map(drop);
-        let family = (family, &model.stack, prefix);
-        let attention = attention_of_pooler(model);
-        let (sources, missing) = of_part(part, family, files, (self.names, attention), build)?;
+        let (sources, missing) = places.of_part(part, attention_of_pooler(model), build)?;
         if !missing.is_empty() && sources.is_empty() {
             return Ok(Some(missing));
         }
@@ -208,43 +188,76 @@ impl Ends {
     }
 }
 
-/// Returns locations for the parameters that `build` requests and whose role begins with `part`. If a role has several
-/// names, those in `names` come first.
-pub(super) fn of_part(
-    part: &str,
-    (family, stack, prefix): (&Family, &StackConfig, &str),
-    files: &TensorFiles,
-    (names, attention): (&[&str], Option<&AttentionConfig>),
-    build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
-) -> Result<(Vec<StoredParameter>, Vec<Missing>)> {
-    let (mut sources, mut missing) = (Vec::new(), Vec::new());
-    let is_of_part = |role: &str| role.split('.').next() == Some(part);
-    for (role, shape) in recorded(build)? {
-        if !is_of_part(&role) {
-            continue;
+/// The places in files where a family's table looks for parameters outside the blocks.
+#[derive(Clone, Copy)]
+pub(super) struct StoredEnds<'a> {
+    pub family: &'a Family,
+    pub stack: &'a StackConfig,
+    pub files: &'a TensorFiles,
+    pub prefix: &'a str,
+    /// Patterns for the names that come first, where a role has several.
+    pub names: &'a [&'a str],
+}
+
+impl<'a> StoredEnds<'a> {
+    /// Returns the places of another table.
+    fn of(self, family: &'a Family) -> Self {
+        Self { family, ..self }
+    }
+
+    /// Returns locations for the parameters that `build` requests and whose role begins with `part`. `attention` contains the
+    /// parameters of a pooler.
+    pub fn of_part(
+        self,
+        part: &str,
+        attention: Option<&AttentionConfig>,
+        build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
+    ) -> Result<(Vec<StoredParameter>, Vec<Missing>)> {
+        let (mut sources, mut missing) = (Vec::new(), Vec::new());
+        let is_of_part = |role: &str| role.split('.').next() == Some(part);
+        for (role, shape) in recorded(build)? {
+            if !is_of_part(&role) {
+                continue;
+            }
+            let mut candidates = self.candidates(&role, &shape, attention)?;
+            sort_by_names(&mut candidates, self.names);
+            let mut stored = candidates.iter().filter(|s| self.files.contains(&s.name));
+            match stored.next().cloned() {
+                Some(mut source) => {
+                    let others = stored.map(|other| other.name.as_str());
+                    add_copies(&mut source, others, self.files)?;
+                    sources.push(source);
+                }
+                None => missing.push(Missing {
+                    role,
+                    tried: candidates.into_iter().map(|s| s.name).collect(),
+                }),
+            }
         }
+        Ok((sources, missing))
+    }
+
+    /// Returns the names under which the files contain a parameter.
+    fn stored(self, role: &str) -> Result<Vec<String>> {
+        let candidates = self.candidates(role, &[], None)?.into_iter();
+        let names = candidates.map(|source| source.name);
+        Ok(names.filter(|name| self.files.contains(name)).collect())
+    }
+
+    fn candidates(
+        self,
+        role: &str,
+        shape: &[usize],
+        attention: Option<&AttentionConfig>,
+    ) -> Result<Vec<StoredParameter>> {
         let request = Request {
-            role: &role,
-            shape: &shape,
+            role,
+            shape,
             place: ModelPlace::Ends,
             attention,
         };
-        let mut candidates = candidates(family, stack, prefix, &request)?;
-        sort_by_names(&mut candidates, names);
-        let mut stored = candidates.iter().filter(|s| files.contains(&s.name));
-        match stored.next().cloned() {
-            Some(mut source) => {
-                let others = stored.map(|other| other.name.as_str());
-                add_copies(&mut source, others, files)?;
-                sources.push(source);
-            }
-            None => missing.push(Missing {
-                role,
-                tried: candidates.into_iter().map(|s| s.name).collect(),
-            }),
-        }
+        candidates(self.family, self.stack, self.prefix, &request)
     }
-    Ok((sources, missing))
 }
 
 /// Moves locations whose names match one of the patterns to the front.
@@ -344,25 +357,6 @@ fn with_tied_words(family: &Family, json: &ConfigJson, stack: &StackConfig) -> R
 
 /// The role of further names for token embeddings that are tied.
 const TIED_WORD: &str = "embeddings.tied_word";
-
-/// Returns the names under which the files contain a parameter outside the blocks.
-fn stored(
-    role: &str,
-    family: &Family,
-    stack: &StackConfig,
-    files: &TensorFiles,
-    prefix: &str,
-) -> Result<Vec<String>> {
-    let request = Request {
-        role,
-        shape: &[],
-        place: ModelPlace::Ends,
-        attention: None,
-    };
-    let places = candidates(family, stack, prefix, &request)?;
-    let names = places.into_iter().map(|source| source.name);
-    Ok(names.filter(|name| files.contains(name)).collect())
-}
 
 /// Returns role and shape of every parameter outside the blocks, in the order of the layers.
 pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)>> {

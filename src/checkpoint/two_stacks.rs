@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_nn::VarBuilder;
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::ends::of_part;
+use crate::checkpoint::ends::StoredEnds;
 use crate::checkpoint::harmless_keys::of_both;
 use crate::checkpoint::known::{first_of_two, known};
 use crate::checkpoint::plan::{Plan, names, recorded};
@@ -164,10 +164,15 @@ impl Checkpoint {
         }
         self.plan.add(other.plan, part);
         if let TwoStackKind::TwoTowers { bias } = kind {
-            let family = (&self.family, &self.config, "");
+            let places = StoredEnds {
+                family: &self.family,
+                stack: &self.config,
+                files: &self.files,
+                prefix: "",
+                names: &[],
+            };
             let build = |vb: VarBuilder| Similarity::new(bias, vb.pp("similarity")).map(drop);
-            let (sources, missing) =
-                of_part("similarity", family, &self.files, (&[], None), build)?;
+            let (sources, missing) = places.of_part("similarity", None, build)?;
             self.plan.sources.extend(sources);
             self.plan.missing.extend(missing);
             self.plan.unite_tied();
