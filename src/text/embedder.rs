@@ -74,8 +74,30 @@ impl TextEmbedder {
         pooling.map_or(&[], |pooling| &pooling.poolings)
     }
 
+    /// Returns a vector for each token of texts but the first, `[n_tokens, width]` in f32 on the CPU, in their order: for the
+    /// pooling [`Pooling::EachToken`] alone. The default prompt precedes every text.
+    ///
+    /// # Errors
+    /// The errors of [`Self::embed`].
+    pub fn token_vectors<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Tensor>> {
+        let texts = texts.iter().map(|text| TextInput::One(text.as_ref()));
+        let prompt = self.prompts.default_prompt()?;
+        self.sentences
+            .vectors_of_tokens(&texts.collect::<Vec<_>>(), prompt)
+    }
+
+    /// Returns the similarity of two texts by their [`Self::token_vectors`]: the mean over the query's vectors of the largest
+    /// dot product with one of the document's.
+    ///
+    /// # Errors
+    /// If the vectors have different widths, or a text has none.
+    pub fn max_sim(query: &Tensor, document: &Tensor) -> Result<f32> {
+        let products = query.matmul(&document.t()?)?;
+        Ok(products.max(1)?.mean_all()?.to_scalar()?)
+    }
+
     /// Returns the tokens that a vector weighs, with their weights, the largest first: for a model whose vectors have one
-    /// feature for each token of the vocabulary, such as SPLADE. `None` for other models.
+    /// feature for each token of the vocabulary, such as SPLADE, and for [`Pooling::Lexical`]. `None` for other models.
     pub fn weighted_tokens(&self, vector: &[f32]) -> Option<Vec<(String, f32)>> {
         let tokenizer = &self.sentences.encoder.tokenizer;
         let name = |id: usize| {

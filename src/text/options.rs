@@ -9,7 +9,7 @@ use super::encoder::Encoder;
 use super::folder::Folder;
 use super::reading::{LengthLimit, TextReading};
 use super::scoring::ScoreFunction;
-use super::sentence_files::{Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures};
+use super::sentence_files::{Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads};
 use super::sentences::{Sentences, VectorSource};
 use super::stages::{Feature, ModuleStep, VectorMap};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
@@ -118,6 +118,12 @@ impl TextOptions {
         files.notes.extend(self.notes(&checkpoint));
         let (source, mut steps) = self.source(&folder, files.body, &checkpoint)?;
         if let Some(normalize) = self.normalize {
+            if let VectorSource::Pooling(body) = &source
+                && body.poolings == [Pooling::EachToken]
+            {
+                let reason = "vectors of tokens always have length 1; leave it out";
+                return Err(Error::input("normalize", reason));
+            }
             steps.retain(|step| !matches!(step.stage, VectorMap::Normalize));
             steps.extend(normalize.then_some(ModuleStep::of_vectors(VectorMap::Normalize)));
         }
@@ -250,6 +256,18 @@ impl TextOptions {
             }
             _ => PoolingBody::default(),
         };
+        if let Some(&kind) = self
+            .pooling
+            .iter()
+            .find(|kind| Pooling::OF_HEADS.contains(kind))
+        {
+            let [_] = self.pooling[..] else {
+                let reason = format!("{kind} goes with no other; name it alone");
+                return Err(Error::input("pooling", reason));
+            };
+            let body = heads::open(checkpoint.files().directory(), kind)?;
+            return Ok((VectorSource::Pooling(body), Vec::new()));
+        }
         if !self.pooling.is_empty() {
             if pooling.reads == TokenFeatures::Logits {
                 let reason = "the model's files pool logits; leave it out, which follows them";

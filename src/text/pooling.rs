@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// <https://github.com/huggingface/sentence-transformers/blob/v5.1.0/sentence_transformers/models/Pooling.py>.
 ///
 /// Parsed and written with the names in its files: `cls`, `max`, `mean`, `mean_sqrt_len_tokens`, `weightedmean`,
-/// `lasttoken`.
+/// `lasttoken`; and with the names of the two kinds that BGE-M3 has besides, `lexical` and `each_token`.
 ///
 /// Pass it to [`TextOptions::pooling`](crate::text::TextOptions::pooling).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +28,12 @@ pub enum Pooling {
     LastToken,
     /// The sum, which only sentence-transformers' `SpladePooling` has.
     Sum,
+    /// A weight for each token of the vocabulary, by the folder's `sparse_linear.pt`: the largest of the places where the text
+    /// has it. BGE-M3 has such vectors, which are compared by their dot product.
+    Lexical,
+    /// No pooling: a vector for each token but the first, by the folder's `colbert_linear.pt`.
+    /// [`TextEmbedder::token_vectors`](crate::text::TextEmbedder::token_vectors) returns them.
+    EachToken,
 }
 
 impl Pooling {
@@ -41,7 +47,10 @@ impl Pooling {
         Self::LastToken,
     ];
 
-    /// Returns its name in sentence-transformers' files.
+    /// The kinds that read a head beside the model's weights, and go with no other.
+    pub const OF_HEADS: [Self; 2] = [Self::Lexical, Self::EachToken];
+
+    /// Returns its name, that in sentence-transformers' files if it has one.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cls => "cls",
@@ -51,6 +60,8 @@ impl Pooling {
             Self::WeightedMean => "weightedmean",
             Self::LastToken => "lasttoken",
             Self::Sum => "sum",
+            Self::Lexical => "lexical",
+            Self::EachToken => "each_token",
         }
     }
 
@@ -59,12 +70,13 @@ impl Pooling {
         let ending = match self {
             Self::Cls => "_token",
             Self::Max | Self::Mean | Self::WeightedMean => "_tokens",
-            Self::MeanSqrtLen | Self::LastToken | Self::Sum => "",
+            _ => "",
         };
         format!("pooling_mode_{self}{ending}")
     }
 
     /// Pools `rows` with `width` features and appends the result to `pooled`. The first `skipped` rows belong to a prompt.
+    /// A kind that reads a head is not pooled here.
     pub(super) fn pool(self, rows: &[f32], width: usize, skipped: usize, pooled: &mut Vec<f32>) {
         let n_rows = rows.len() / width;
         let begin = skipped.min(n_rows);
@@ -104,6 +116,7 @@ impl Pooling {
                     }
                 }
             }
+            Self::Lexical | Self::EachToken => {}
         }
     }
 }
@@ -118,9 +131,10 @@ impl FromStr for Pooling {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|pooling| pooling.name() == name);
+        let all = || Self::ALL.into_iter().chain(Self::OF_HEADS);
+        let found = all().find(|pooling| pooling.name() == name);
         found.ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
+            let known = all().map(Self::name).collect::<Vec<_>>().join(", ");
             Error::InvalidConfig(format!(
                 "{name:?} is not a known pooling; known are {known}"
             ))

@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use super::encoder::{Encoder, TextInput, host, no_words};
 use super::sentence_files::{PoolingBody, TokenFeatures};
 use super::stages::{Feature, ModuleStep, VectorMap};
+use super::{Pooling, TokenizedText};
 use crate::error::{Error, Result};
 use crate::model::ModelOutput;
 
@@ -41,7 +42,11 @@ impl Sentences {
         let mut width = encoder.width_of(TokenFeatures::Hidden)?;
         match &source {
             VectorSource::Pooling(pooling) => {
-                width = width_of_tokens(&encoder, pooling)? * pooling.poolings.len();
+                width = width_of_tokens(&encoder, pooling)?;
+                width = match pooling.poolings[..] {
+                    [Pooling::Lexical] => encoder.n_tokens()?,
+                    _ => width * pooling.poolings.len(),
+                };
             }
             VectorSource::Pooler => {
                 let pooler = encoder.model.config().pooler.as_ref();
@@ -85,10 +90,11 @@ impl Sentences {
     pub fn is_over_vocabulary(&self) -> bool {
         let pooling = self.pooling();
         pooling.is_some_and(|pooling| {
+            let is_lexical = pooling.poolings == [Pooling::Lexical];
             let steps = self.steps.iter().map(|step| &step.stage);
-            let mut maps = pooling.of_tokens.iter().chain(steps);
-            pooling.reads == TokenFeatures::Logits
-                && pooling.poolings.len() == 1
+            let of_tokens = pooling.of_tokens.iter().filter(|_| !is_lexical);
+            let mut maps = of_tokens.chain(steps);
+            (is_lexical || pooling.reads == TokenFeatures::Logits && pooling.poolings.len() == 1)
                 && maps.all(VectorMap::keeps_features)
         })
     }
@@ -100,6 +106,15 @@ impl Sentences {
     pub fn vectors(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
         let vectors = match &self.source {
             VectorSource::Pooler => self.by_pooler(texts, prompt),
+            VectorSource::Pooling(pooling) if pooling.poolings == [Pooling::EachToken] => {
+                return Err(Error::InvalidConfig(
+                    "the pooling each_token gives a vector for each token; use `token_vectors`"
+                        .into(),
+                ));
+            }
+            VectorSource::Pooling(pooling) if pooling.poolings == [Pooling::Lexical] => {
+                self.lexical(pooling, texts, prompt)
+            }
             VectorSource::Pooling(pooling) => self.pooled(pooling, texts, prompt),
         }?;
         let mut features = [Some(vectors), None];
@@ -111,6 +126,73 @@ impl Sentences {
         }
         let missing = || Error::InvalidConfig(format!("no module returns {}", self.result));
         features[place(self.result)].take().ok_or_else(missing)
+    }
+
+    /// Returns the vectors of each text's tokens but the first, `[n_tokens, width]` in f32 on the CPU.
+    ///
+    /// # Errors
+    /// If the model does not have them, or as in [`Self::vectors`].
+    pub fn vectors_of_tokens(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<Tensor>> {
+        let body = self
+            .pooling()
+            .filter(|pooling| pooling.poolings == [Pooling::EachToken]);
+        let body = body.ok_or_else(|| {
+            let reason = "the model gives one vector for each text; use `embed`, or set the pooling each_token";
+            Error::InvalidConfig(reason.into())
+        })?;
+        let mut vectors: Vec<Option<Tensor>> = vec![None; texts.len()];
+        let encoded = self.encoder.encode(texts, prompt)?;
+        self.each_row(body, &encoded, |text, rows| {
+            let rows = rows[self.width..].to_vec();
+            let shape = (rows.len() / self.width, self.width);
+            vectors[text] = Some(Tensor::from_vec(rows, shape, &Device::Cpu)?);
+            Ok(())
+        })?;
+        Ok(vectors.into_iter().flatten().collect())
+    }
+
+    /// Returns the largest weight of each token of the vocabulary in a text. Tokens that begin, end and fill texts have none.
+    fn lexical(&self, body: &PoolingBody, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
+        let width = self.encoder.n_tokens()?;
+        let tokenizer = &self.encoder.tokenizer;
+        let left_out = ["cls_token", "eos_token", "pad_token", "unk_token"].map(|name| {
+            let token = tokenizer.named_tokens().get(name)?;
+            tokenizer.inner().token_to_id(token)
+        });
+        let mut weights = vec![0f32; texts.len() * width];
+        let encoded = self.encoder.encode(texts, prompt)?;
+        self.each_row(body, &encoded, |text, rows| {
+            let weights = &mut weights[text * width..][..width];
+            for (&id, &weight) in encoded[text].ids.iter().zip(rows) {
+                if !left_out.contains(&Some(id)) {
+                    weights[id as usize] = weights[id as usize].max(weight);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Tensor::from_vec(
+            weights,
+            (texts.len(), width),
+            &Device::Cpu,
+        )?)
+    }
+
+    /// Calls `each` with the vectors of each text's tokens.
+    fn each_row(
+        &self,
+        body: &PoolingBody,
+        encoded: &[TokenizedText],
+        mut each: impl FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let width = width_of_tokens(&self.encoder, body)?;
+        self.encoder.run(encoded, |batch, output| {
+            let hidden = of_tokens(body, &output)?;
+            let seq = output.last_hidden_state.dim(1)?;
+            for (sequence, &text) in hidden.chunks_exact(seq * width).zip(batch) {
+                each(text, &sequence[..encoded[text].ids.len() * width])?;
+            }
+            Ok(())
+        })
     }
 
     fn by_pooler(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
@@ -142,18 +224,13 @@ impl Sentences {
         let d_token = width_of_tokens(&self.encoder, pooling)?;
         let width = d_token * pooling.poolings.len();
         let mut pooled = vec![0f32; texts.len() * width];
-        self.encoder.run(&encoded, |batch, output| {
-            let hidden = of_tokens(pooling, &output)?;
-            let seq = output.last_hidden_state.dim(1)?;
-            let mut vector = Vec::with_capacity(width);
-            for (sequence, &text) in hidden.chunks_exact(seq * d_token).zip(batch) {
-                let rows = &sequence[..encoded[text].ids.len() * d_token];
-                vector.clear();
-                for one in &pooling.poolings {
-                    one.pool(rows, d_token, skipped, &mut vector);
-                }
-                pooled[text * width..][..width].copy_from_slice(&vector);
+        let mut vector = Vec::with_capacity(width);
+        self.each_row(pooling, &encoded, |text, rows| {
+            vector.clear();
+            for one in &pooling.poolings {
+                one.pool(rows, d_token, skipped, &mut vector);
             }
+            pooled[text * width..][..width].copy_from_slice(&vector);
             Ok(())
         })?;
         Ok(Tensor::from_vec(

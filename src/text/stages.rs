@@ -158,8 +158,8 @@ impl VectorMap {
         match reads == d_in {
             true => Ok(d_out),
             false => Err(Error::InvalidConfig(format!(
-                "a module in modules.json reads vectors with {reads} features, but gets vectors \
-                 with {d_in}; check that its config.json belongs to this model"
+                "a module reads vectors with {reads} features, but gets vectors with {d_in}; check \
+                 that its files belong to this model"
             ))),
         }
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use candle_blocks::text::{TextClassifier, TextEmbedder};
+use candle_blocks::text::{Pooling, TextClassifier, TextEmbedder, TextOptions};
 use serde_json::Value;
 
 use crate::{
@@ -133,6 +133,55 @@ fn a_vector_over_the_vocabulary_is_written_as_weights_of_tokens_the_largest_firs
         .assert_status(0);
     let dense = &load(&folder.path("vectors.safetensors"))["embeddings"];
     assert_eq!(dense.to_vec2::<f32>().unwrap(), expected);
+}
+
+#[test]
+fn vectors_of_tokens_are_written_with_the_number_of_each_line_s() {
+    let folder = Folder::with(TEXTS);
+    let (model, texts) = (folder.path("model"), TEXTS.lines().collect::<Vec<_>>());
+    fs::create_dir(&model).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(weights("text/joined").join(name), model.join(name)).unwrap();
+    }
+    let head = "colbert_linear.pt";
+    fs::copy(weights("text/heads").join(head), model.join(head)).unwrap();
+    let options = TextOptions::default().pooling([Pooling::EachToken]);
+    let expected = options.embedder(&model).unwrap().token_vectors(&texts);
+    let expected: Vec<Vec<Vec<f32>>> = expected
+        .unwrap()
+        .iter()
+        .map(|one| one.to_vec2().unwrap())
+        .collect();
+    let flags = ["--pooling", "each_token"];
+    folder
+        .says("embed", &model, "v.safetensors", &flags)
+        .assert_status(0);
+    let written = load(&folder.path("v.safetensors"));
+    let rows = written["embeddings"].to_vec2::<f32>().unwrap();
+    assert_eq!(rows, expected.concat());
+    let lengths = written["lengths"].to_vec1::<i64>().unwrap();
+    let n_tokens: Vec<i64> = expected.iter().map(|one| one.len() as i64).collect();
+    assert_eq!(lengths, n_tokens);
+    folder
+        .says("embed", &model, "v.jsonl", &flags)
+        .assert_status(0);
+    for (line, expected) in folder.lines("v.jsonl").iter().zip(&expected) {
+        let rows: Vec<Vec<f32>> = line["embeddings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(numbers)
+            .collect();
+        assert_eq!(&rows, expected);
+    }
+    let said = folder.says(
+        "embed",
+        &model,
+        "w.jsonl",
+        &["--pooling", "each_token", "--prompt", "a"],
+    );
+    said.assert_status(2);
+    assert_says(&said.stderr, &["each_token", "no prompt"]);
 }
 
 #[test]

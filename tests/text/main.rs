@@ -25,6 +25,7 @@ mod gguf_literal_end;
 mod gguf_pooling;
 mod gguf_word_keys;
 mod gguf_words;
+mod heads;
 mod minilm;
 mod refused;
 mod results;

@@ -289,6 +289,9 @@ def of_library(folder: Path, judge: str):
     import sentence_transformers
 
     try:
+        settings = folder / "config_sentence_transformers.json"
+        if judge == "SentenceTransformer" and json.loads(settings.read_text()).get("model_type") == "SparseEncoder":
+            judge = "SparseEncoder"  # the program goes by the file, the library by its caller
         cls = getattr(sentence_transformers, judge)
         if judge == "CrossEncoder":
             scores = cls(str(folder), device="cpu", local_files_only=True).predict(PAIRS, batch_size=1)

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use candle_blocks::candle_core::Tensor;
+use anyhow::{Result, bail};
+use candle_blocks::candle_core::{Device, Tensor};
 use candle_blocks::text::Pooling;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::{Serialize, Serializer};
@@ -18,7 +18,8 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     texts: TextArgs,
-    /// The file to write: .safetensors with `embeddings` [n, d], or .jsonl with one object per line, in which a vector over
+    /// The file to write: .safetensors with `embeddings` [n, d] (for --pooling each_token those of all lines, and the number
+    /// of each in `lengths`), or .jsonl with one object per line, in which a vector over
     /// the vocabulary is `weights` by token.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
@@ -42,11 +43,12 @@ struct EmbeddingLine<'a> {
     vector: LineVector,
 }
 
-/// A text's vector: every feature, or for a vector over the vocabulary the tokens that it weighs, the largest weight first.
+/// A text's vector, or those of its tokens: every feature, or for a vector over the vocabulary the tokens that it weighs, the largest weight first.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum LineVector {
     Embedding(Vec<f32>),
+    Embeddings(Vec<Vec<f32>>),
     #[serde(serialize_with = "in_order")]
     Weights(Vec<(String, f32)>),
 }
@@ -72,11 +74,16 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     note_adapters(embedder.adapters());
     output::notes(embedder.notes());
     let prompt = args.prompt.find(|name| embedder.prompt(name))?;
+    let of_tokens = embedder.pooling() == [Pooling::EachToken];
+    if of_tokens && prompt.is_some() {
+        bail!("--pooling each_token goes with no prompt; leave it out");
+    }
     let mut vectors = Vec::new();
     let outcome = args.texts.each(&lines, |lines| {
-        vectors.push(match prompt {
-            Some(prompt) => embedder.embed_prompted(lines, prompt)?,
-            None => embedder.embed(lines)?,
+        vectors.extend(match prompt {
+            _ if of_tokens => embedder.token_vectors(lines)?,
+            Some(prompt) => vec![embedder.embed_prompted(lines, prompt)?],
+            None => vec![embedder.embed(lines)?],
         });
         Ok(())
     })?;
@@ -89,7 +96,20 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
         lines: Vec::new(),
     };
     match format {
-        OutputFormat::Safetensors => results.tensors.push(("embeddings".to_string(), embeddings)),
+        OutputFormat::Safetensors => {
+            results.tensors.push(("embeddings".to_string(), embeddings));
+            if of_tokens {
+                let lengths = vectors.iter().map(|one| Ok(one.dim(0)? as i64));
+                let lengths = Tensor::new(lengths.collect::<Result<Vec<_>>>()?, &Device::Cpu)?;
+                results.tensors.push(("lengths".to_string(), lengths));
+            }
+        }
+        OutputFormat::Jsonl if of_tokens => {
+            for (text, one) in lines.iter().zip(&vectors) {
+                let vector = LineVector::Embeddings(one.to_vec2()?);
+                results.lines.push(EmbeddingLine { text, vector });
+            }
+        }
         OutputFormat::Jsonl => {
             let rows = embeddings.to_vec2()?.into_iter().zip(&lines);
             results.lines = rows
@@ -107,6 +127,6 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
 
 /// The poolings by name.
 fn poolings() -> impl TypedValueParser<Value = Pooling> {
-    PossibleValuesParser::new(Pooling::ALL.map(Pooling::name))
-        .try_map(|name| name.parse::<Pooling>())
+    let all = Pooling::ALL.into_iter().chain(Pooling::OF_HEADS);
+    PossibleValuesParser::new(all.map(Pooling::name)).try_map(|name| name.parse::<Pooling>())
 }

@@ -104,7 +104,7 @@ fn step(json: &ConfigJson, stage: VectorMap) -> Result<ModuleStep> {
 }
 
 /// Reads a parameter with this shape, in f32.
-fn parameter(files: &TensorFiles, name: &str, shape: &[usize]) -> Result<Tensor> {
+pub(super) fn parameter(files: &TensorFiles, name: &str, shape: &[usize]) -> Result<Tensor> {
     let tensor = floating(files.read(name)?, files.path(), name)?;
     if tensor.dims() != shape {
         return Err(Error::ShapeMismatch {

@@ -1,6 +1,7 @@
 //! Reads sentence-transformers' files: `modules.json` and the files that it names.
 
 mod dense;
+pub(super) mod heads;
 mod modules;
 mod pooling;
 mod settings;

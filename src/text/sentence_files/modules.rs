@@ -249,7 +249,7 @@ impl Walk {
                 Ok(())
             }
             (from, to) if from == Feature::Tokens || to == Feature::Tokens => Err(Refusal::Module(
-                format!("converts {from} to {to}, which is not supported here"),
+                format!("converts \"{from}\" to \"{to}\", which is not supported here"),
             )),
             (Feature::Scores, _)
                 if !self.has(Feature::Tokens) && self.output != ModuleOutput::Pooled =>

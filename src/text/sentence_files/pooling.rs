@@ -33,9 +33,13 @@ pub(super) fn open(json: &ConfigJson) -> Result<(Vec<Pooling>, bool)> {
                 .map_err(|e: Error| json.error(&[KEY], e.to_string()))
         };
         poolings = names.iter().map(known).collect::<Result<_>>()?;
-        if poolings.is_empty() {
+        let is_files = |pooling: &Pooling| Pooling::ALL.contains(pooling);
+        if poolings.is_empty() || !poolings.iter().all(is_files) {
             let known = Pooling::ALL.map(Pooling::name).join(", ");
-            return Err(json.error(&[KEY], format!("names no pooling; known are {known}")));
+            return Err(json.error(
+                &[KEY],
+                format!("names no pooling of sentence-transformers; known are {known}"),
+            ));
         }
     }
     let is_old = |key: &&str| key.starts_with("pooling_mode_");
