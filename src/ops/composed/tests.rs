@@ -7,7 +7,9 @@ use rand::{RngExt, SeedableRng};
 
 use crate::config::{Activation, NormConfig, NormWeight, Precision, RotaryPairing, Visibility};
 use crate::ops::constants::Constants;
-use crate::ops::{self, Mixing, Relative, Route, SoftmaxInput, Value, Visible, XieluNumbers};
+use crate::ops::{
+    self, BiasTensor, Mixing, Relative, Route, SoftmaxInput, Value, Visible, XieluNumbers,
+};
 
 /// Returns a tensor as a composed value on the CPU.
 fn on(x: &Tensor) -> Value {
@@ -247,18 +249,19 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
             }
         }
     }
-    // Four heads share two key/value heads, with 3 columns each; biases with two shapes.
+    // Four heads share two key/value heads, with 3 columns each; biases with two shapes, and one by distance.
     let vars = [
         random(&[batch, queries, 12], 0.0, 1.0, 1),
         random(&[batch, keys, 6], 0.0, 1.0, 2),
         random(&[batch, keys, 6], 0.0, 1.0, 3),
         random(&[4, 1, keys], 0.0, 1.0, 4),
         random(&[batch, 1, queries, keys], 0.0, 1.0, 5),
+        random(&[4, queries + keys - 1], 0.0, 1.0, 7),
     ];
     let sinks = random(&[4], 0.5, 1.0, 6);
     let constants = Constants::default();
     for (i, visible) in cases.iter().enumerate() {
-        let (n_biases, soft_cap) = (i % 3, (i % 2 == 1).then_some(1.5));
+        let (n_biases, soft_cap) = (i % 4, (i % 2 == 1).then_some(1.5));
         let dropout = (i % 4 > 1).then_some((&dropped, 0.3));
         let n_sinks = usize::from(i % 5 < 2);
         let vars: Vec<Var> = vars[..3 + n_biases]
@@ -277,18 +280,20 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
             &|a| {
                 let query = Value::of(&a[0])?;
                 let (key, value) = (query.beside(&a[1])?, query.beside(&a[2])?);
+                let of_scores = biases_of(&a[biases.clone()]);
                 let mixing = Mixing {
                     sinks: a.get(biases.end),
-                    ..mixing(&a[biases.clone()], visible, soft_cap, dropout, &constants)
+                    ..mixing(&of_scores, visible, soft_cap, dropout, &constants)
                 };
                 query.attend(&key, &value, &mixing)?.tensor()
             },
             &|a| {
                 let query = on(&a[0]);
                 let (key, value) = (query.beside(&a[1])?, query.beside(&a[2])?);
+                let of_scores = biases_of(&a[biases.clone()]);
                 let mixing = Mixing {
                     sinks: a.get(biases.end),
-                    ..mixing(&a[biases.clone()], visible, soft_cap, dropout, &constants)
+                    ..mixing(&of_scores, visible, soft_cap, dropout, &constants)
                 };
                 query.attend(&key, &value, &mixing)?.tensor()
             },
@@ -296,8 +301,17 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
     }
 }
 
+/// Returns the biases; those of rank 2 are by distance.
+fn biases_of(tensors: &[Tensor]) -> Vec<BiasTensor> {
+    let bias = |tensor: &Tensor| match tensor.rank() {
+        2 => BiasTensor::by_distance(tensor.clone()),
+        _ => BiasTensor::by_score(tensor.clone()),
+    };
+    tensors.iter().map(bias).collect()
+}
+
 fn mixing<'a>(
-    biases: &'a [Tensor],
+    biases: &'a [BiasTensor],
     visible: &'a Visible<'a>,
     soft_cap: Option<f64>,
     dropout: Option<(&'a Tensor, f64)>,
