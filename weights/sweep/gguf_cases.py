@@ -27,6 +27,7 @@ class Case:
     other: str = ""  # why llama.cpp's tokens are others
     architecture: str = ""  # the file's in the place of the converter's own
     zero: str = "none"  # the ends of tensors that the converter leaves out
+    signs: str = "none"  # the ends of tensors of one absolute value, which the converter's rounding to ternary values keeps
     remote: Callable[[dict, Tensors], None] | None = None  # turns the checkpoint into that of code on the Hub
 
     def write(self, folder: Path, seed: int) -> None:
@@ -40,6 +41,7 @@ class Case:
         # Numbers of 16 bits, so that a file of F16 holds the same.
         tensors = {name: tensor.half().float() if tensor.dim() > 1 else tensor for name, tensor in tensors.items()}
         tensors = {name: torch.zeros_like(tensor) if name.endswith(self.zero) else tensor for name, tensor in tensors.items()}
+        tensors = {name: torch.where(tensor < 0, -0.25, 0.25) if name.endswith(self.signs) else tensor for name, tensor in tensors.items()}
         checkpoint.write_weights(made, tensors, 1)
         if self.remote:
             self.remote(config, tensors)
@@ -235,6 +237,8 @@ CASES = {
     "exaone-moe": Case("exaone_moe", WIDE | {"num_experts": 6, "moe_intermediate_size": 10, "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}, remote=named("", scoring_func="sigmoid")),
     "afmoe": Case("afmoe", WIDE | {"head_dim": 6, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 10, "num_hidden_layers": 8, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2, "mup_enabled": True, "route_scale": 1.7}, remote=named("", route_norm=True)),
     "nemotron": Case("nemotron", WIDE | {"head_dim": 6, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.7}}),
+    # This llama.cpp has SiLU always; later ones read the activation.
+    "bitnet": Case("bitnet", SPLIT | {"attention_bias": False, "hidden_act": "silu", "tie_word_embeddings": True}, signs="_proj.weight", remote=renamed("BitnetForCausalLM", "bitnet", ("attn_sub_norm", "inner_attn_ln"), ("ffn_sub_norm", "ffn_layernorm"))),
     "arcee": Case("arcee", WIDE | {"attention_bias": False, "mlp_bias": False}),
     "smollm3": Case("smollm3", SPLIT | {"num_hidden_layers": 4, "no_rope_layer_interval": 4}, no=("no_rope_layers", "sliding_window", "layer_types")),
     "apertus": Case("apertus", SPLIT),

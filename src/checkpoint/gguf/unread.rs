@@ -165,7 +165,7 @@ pub(super) fn check_type(file: &Described) -> Result<()> {
 }
 
 /// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
-const LACKING: [(&[&str], &str); 12] = [
+const LACKING: [(&[&str], &str); 11] = [
     (
         &[
             "mamba*",
@@ -198,7 +198,6 @@ const LACKING: [(&[&str], &str); 12] = [
         &["mistral4", "mimo2", "plm"],
         "its kind of latent attention or of heads",
     ),
-    (&["bitnet"], "norms inside of its sublayers"),
     (
         &["deci", "openelm", "step35", "laguna"],
         "layers of different widths and heads",
