@@ -114,6 +114,9 @@ pub struct BlockConfig {
     pub feed_forward: FeedForwardConfig,
     /// The norm for every sublayer.
     pub norm: NormConfig,
+    /// The `eps` for the norms called `output_norm` (the second in a sandwich); by default that of [`Self::norm`].
+    #[serde(default)]
+    pub output_norm_eps: Option<f64>,
     /// The position of the norm in attention sublayers.
     pub attention_placement: NormPlacement,
     /// The position of the norm in the feed-forward sublayer.
@@ -140,6 +143,7 @@ impl BlockConfig {
             cross_attention: None,
             feed_forward,
             norm,
+            output_norm_eps: None,
             attention_placement: placement,
             feed_forward_placement: placement,
             topology: Topology::Sequential,
@@ -155,6 +159,16 @@ impl BlockConfig {
         with_topology(topology: Topology) => topology = topology;
         /// Sets the residual connections.
         with_residual(residual: ResidualConfig) => residual = residual;
+        /// Sets the `eps` for the norms of outputs, or makes it that of the other norms.
+        with_output_norm_eps(eps: Option<f64>) => output_norm_eps = eps;
+    }
+
+    /// Returns the norm for sublayers' outputs.
+    pub(crate) fn output_norm(&self) -> NormConfig {
+        NormConfig {
+            eps: self.output_norm_eps.unwrap_or(self.norm.eps),
+            ..self.norm
+        }
     }
 
     /// Sets the dropout probability for every sublayer's output.
@@ -177,6 +191,7 @@ impl BlockConfig {
         self.attention.validate()?;
         self.feed_forward.validate()?;
         self.norm.validate()?;
+        self.output_norm().validate()?;
         finite("the residual multiplier", self.residual.multiplier)?;
         probability("residual dropout", self.residual.attention_dropout)?;
         probability("residual dropout", self.residual.feed_forward_dropout)?;

@@ -99,10 +99,18 @@ impl SublayerNorm {
         role: &str,
         vb: impl Into<ParameterSource<'p>>,
     ) -> Result<Self> {
-        let vb = vb.into();
-        let norm = |name: String| Norm::new(config, vb.pp(name));
-        let main = || norm(format!("{role}_norm"));
-        let output = || norm(format!("{role}_output_norm"));
+        Self::with_output(placement, [config; 2], role, &vb.into())
+    }
+
+    /// Creates the same norms, with another configuration for `<role>_output_norm`.
+    fn with_output(
+        placement: NormPlacement,
+        [config, of_output]: [&NormConfig; 2],
+        role: &str,
+        vb: &ParameterSource,
+    ) -> Result<Self> {
+        let main = || Norm::new(config, vb.pp(format!("{role}_norm")));
+        let output = || Norm::new(of_output, vb.pp(format!("{role}_output_norm")));
         Ok(match placement {
             NormPlacement::Pre => Self::Pre(main()?),
             NormPlacement::Post => Self::Post(main()?),
@@ -213,7 +221,12 @@ impl<L> Sublayer<L> {
         let (residual, source) = (&config.residual, DropoutSource::default);
         Ok(Self {
             inner,
-            norm: SublayerNorm::new(placement, &config.norm, role, vb.clone())?,
+            norm: SublayerNorm::with_output(
+                placement,
+                [&config.norm, &config.output_norm()],
+                role,
+                vb,
+            )?,
             dropout: Dropout::new(p, source())?,
             scale: match (residual.layer_scale, residual.multiplier) {
                 (true, _) => BranchScale::learned(config.d_model(), role, vb)?,

@@ -82,6 +82,7 @@ fn factors_that_give_nan_are_refused() {
     let norm = Some(NormConfig::rms_norm(16, f64::NAN));
     refused(|b| b.attention.sub_norm = norm, &["eps is NaN"]);
     refused(|b| b.feed_forward.sub_norm = norm, &["eps is NaN"]);
+    refused(|b| b.output_norm_eps = Some(-1.0), &["eps is -1"]);
 }
 
 #[test]

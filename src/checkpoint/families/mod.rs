@@ -79,6 +79,7 @@ mod modernbert_decoder;
 mod molmo2;
 mod mpnet;
 mod mpt;
+mod muse_glimmer;
 mod new_names;
 mod nomic_bert;
 mod nomic_experts;

@@ -33,7 +33,7 @@ pub(super) fn further() -> &'static [Family] {
     static TABLES: LazyLock<Vec<Family>> = LazyLock::new(|| {
         let single = of_files! { family:
             afmoe aria bert_generation bitnet bloom ctrl cwm dpr emu3 ernie esm eurobert glm4_moe_lite gpt_bigcode gpt_neo gptj
-            laguna llama4 megatron_bert modernbert_decoder molmo2 mpt openai_gpt persimmon phimoe qwen_vision rembert roformer
+            laguna llama4 megatron_bert modernbert_decoder molmo2 mpt muse_glimmer openai_gpt persimmon phimoe qwen_vision rembert roformer
             rotary_bert seed_oss solar_open starcoder2
         };
         let several = of_files! { families:

@@ -165,7 +165,7 @@ pub(super) fn check_type(file: &Described) -> Result<()> {
 }
 
 /// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
-const LACKING: [(&[&str], &str); 11] = [
+const LACKING: [(&[&str], &str); 10] = [
     (
         &[
             "mamba*",
@@ -183,7 +183,6 @@ const LACKING: [(&[&str], &str); 11] = [
         "gated delta networks",
     ),
     (&["lfm2*"], "short convolutions"),
-    (&["muse-glimmer"], "norms with an eps of their own"),
     (
         &[
             "glm-dsa",
