@@ -29,6 +29,7 @@ mod gguf;
 mod header;
 mod locate;
 mod memory;
+mod native;
 mod numpy;
 mod pickle;
 mod pieces;
@@ -43,8 +44,13 @@ pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf, other_than_model};
 use header::Header;
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
+#[cfg(feature = "hub")]
+pub(crate) use locate::weights_of_config;
 pub(crate) use locate::{INDEX, Index, PICKLE, PICKLE_INDEX, SINGLE, is_named, read_limited};
 use memory::ReadCache;
+pub(super) use native::refuse as refuse_native;
+#[cfg(feature = "hub")]
+pub(crate) use native::{is_named_so as is_native, reason as native_reason};
 use pieces::TensorPieces;
 use positioned::PositionedFile;
 

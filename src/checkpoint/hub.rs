@@ -4,6 +4,7 @@
 //! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json` and the weights, and returns
 //! the snapshot directory. The weights are `model.safetensors` or every shard of `model.safetensors.index.json`. Only if a
 //! repository has neither, they are `pytorch_model.bin` or the shards of `pytorch_model.bin.index.json`, as in transformers.
+//! A file or index that `config.json` names as `transformers_weights` comes before all of these.
 //! It also fetches existing files for the tokenizer, chat templates, generation, quantization, adapters and
 //! sentence-transformers. The cached revision moves to the new commit only when everything has arrived, so a failed download
 //! leaves the last complete snapshot in place.
@@ -68,8 +69,9 @@ const EXTRAS: [&str; 16] = [
     "adapter_model.bin",
 ];
 
-/// A checkpoint's weights, in one file or with an index of shards. The first that a repository has are taken.
-const CHECKPOINTS: [[&str; 2]; 2] = [[WEIGHTS, INDEX], [PICKLE, PICKLE_INDEX]];
+/// A checkpoint's weights, in one file or with an index of shards. The first that a repository has are taken, unless
+/// `config.json` names others.
+const CHECKPOINTS: [&str; 4] = [WEIGHTS, INDEX, PICKLE, PICKLE_INDEX];
 
 /// Returns the safetensors file that takes precedence over a PyTorch file in the same folder.
 fn preferred(name: &str) -> Option<String> {

@@ -204,6 +204,9 @@ impl CheckpointOptions {
 
     fn open_stack(mut self, path: &Path) -> Result<Checkpoint> {
         let mut files = TensorFiles::open(path)?;
+        if self.family.is_none() {
+            files::refuse_native(&files)?;
+        }
         let config_path = match &self.config {
             Some(config) => config.clone(),
             None if files.gguf().is_some() => files.path().to_path_buf(),

@@ -72,6 +72,33 @@ fn a_part_that_is_missing_is_named() {
 }
 
 #[test]
+fn the_extension_may_have_capitals() {
+    if !is_present("gguf-parts") {
+        return;
+    }
+    let folder = parts(&[]);
+    let capitals = |i| folder.path().join(part(i).replace(".gguf", ".GGUF"));
+    for i in 1..=N {
+        fs::rename(folder.path().join(part(i)), capitals(i)).unwrap();
+    }
+    for path in [folder.path().to_path_buf(), capitals(1), capitals(3)] {
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert!(checkpoint.report().missing.is_empty(), "{path:?}");
+    }
+    fs::remove_file(capitals(1)).unwrap();
+    let said = refusal(folder.path());
+    assert!(
+        said.contains("1 is missing: model-00001-of-00003.GGUF"),
+        "{said}"
+    );
+
+    let whole = tempfile::tempdir().unwrap();
+    let path = whole.path().join("MODEL.GGUF");
+    fs::copy(weights("gguf/qwen2/model.gguf"), path).unwrap();
+    assert_eq!(Checkpoint::open(whole.path()).unwrap().family(), "qwen2");
+}
+
+#[test]
 fn a_part_of_another_name_or_place_is_refused() {
     if !is_present("gguf-parts") {
         return;

@@ -43,6 +43,7 @@ mod heads;
 mod hub;
 mod loader_errors;
 mod names_of_hub;
+mod native_files;
 mod odd_rotary;
 mod opened;
 mod plain_files;

@@ -10,6 +10,7 @@ use candle_blocks::{Checkpoint, CheckpointOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::said::assert_says;
 use crate::weights::{is_present, weights};
 
 /// Returns a committed checkpoint with other keys and names.
@@ -224,12 +225,15 @@ fn the_authors_own_files_of_jina_embeddings_v3_load_with_and_without_a_task() {
             .fold(0.0, f32::max);
         assert!(worst < 1e-5, "{name}: {worst}");
     }
-    let refused = states(&config, &original, Some("retrieval"))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        refused.contains("retrieval") && refused.contains("adapter_config.json"),
-        "{refused}"
+    let refused = states(&config, &original, Some("retrieval.qury"));
+    assert_says(
+        refused.unwrap_err(),
+        &[
+            "lora_adaptations",
+            "\"retrieval.qury\"",
+            "retrieval.query, separation, text-matching",
+            "no folder",
+        ],
     );
     keyed_rank_is_checked(&config, &original);
 }

@@ -183,6 +183,28 @@ fn nearest(folder: &Path, model_type: &str) -> Vec<String> {
     nearest
 }
 
+/// As in microsoft/phi-1_5 before its files were converted.
+#[test]
+fn phi_s_earlier_code_is_refused_with_the_cure() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    for model_type in ["phi-msft", "mixformer-sequential"] {
+        let config = json!({"model_type": model_type, "architectures": ["PhiForCausalLM"], "n_embd": 12, "n_head": 2, "n_layer": 1,
+            "n_inner": null, "n_positions": 16, "rotary_dim": 4, "vocab_size": 11});
+        fs::write(&path, config.to_string()).unwrap();
+        let error = Architecture::open(&path).unwrap_err();
+        assert!(matches!(error, Error::UnknownFamily { .. }), "{error:?}");
+        let text = error.to_string();
+        for part in [model_type, "earlier code", "model_type is phi"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(
+            !text.contains("nearest") && !text.contains("family_file"),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn families_that_are_near_are_offered() {
     let folder = tempfile::tempdir().unwrap();

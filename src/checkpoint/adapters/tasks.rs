@@ -9,7 +9,7 @@ use super::merged::{Change, Factors, Lies, Placed, compute};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::checkpoint::report::AppliedAdapter;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The key of `config.json` with the names of all tasks.
 const KEY: &str = "lora_adaptations";
@@ -43,7 +43,7 @@ impl Task {
         let requested: Vec<usize> = adapters.iter().filter_map(index).collect();
         adapters.retain(|path| index(path).is_none());
         let index = match requested[..] {
-            [] => return Ok(None),
+            [] => return unknown(adapters, &names, json).map_or(Ok(None), Err),
             [index] => index,
             _ => return Err(json.error(&[KEY], "several tasks are requested; request one")),
         };
@@ -100,6 +100,17 @@ impl Task {
             features: None,
         })
     }
+}
+
+/// Returns the error for a requested adapter that is no folder, and none of the tasks.
+fn unknown(adapters: &[PathBuf], names: &[String], json: &ConfigJson) -> Option<Error> {
+    let name = adapters.iter().find(|path| !path.exists())?.display();
+    let names = names.join(", ");
+    let reason = format!(
+        "found {names}, but not {name:?}, and there is no folder with this name; request one of these tasks, or an adapter's \
+         folder"
+    );
+    (!names.is_empty()).then(|| json.error(&[KEY], reason))
 }
 
 /// Gives parametrized weights their own names, with the changes of the requested task. Returns the task as an adapter.

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{TensorInfo, foreign, gguf, header::MAX_HEADER_BYTES};
+use super::{TensorInfo, foreign, gguf, header::MAX_HEADER_BYTES, native};
 use crate::checkpoint::python_json;
 use crate::error::{Error, Result};
 
@@ -139,7 +139,12 @@ fn in_directory(directory: &Path) -> Result<Located> {
             let names = several.iter().map(|path| file_name(path));
             let names: Vec<_> = names.filter(|name| !gguf::is_later_part(name)).collect();
             let names = names.join(", ");
-            if is("gguf") {
+            if several
+                .iter()
+                .all(|path| native::is_named_so(&file_name(path)))
+            {
+                native::reason(&names)
+            } else if is("gguf") {
                 format!("several GGUF files: {names}; open one of them")
             } else if is("safetensors") {
                 format!(
@@ -160,16 +165,32 @@ fn in_directory(directory: &Path) -> Result<Located> {
     })
 }
 
-/// Returns the weights that a directory's `config.json` names (`transformers_weights`); transformers reads no others. A
-/// `config.json` that cannot be read is reported where its other keys are read.
+/// The key of `config.json` that names the weights; transformers then reads no others.
+const KEY: &str = "transformers_weights";
+
+/// Returns the weights that a directory's `config.json` names.
 ///
 /// # Errors
 /// If the name is not that of a safetensors file or index in the directory.
 fn named_in_config(directory: &Path) -> Result<Option<PathBuf>> {
-    const KEY: &str = "transformers_weights";
-    let path = directory.join("config.json");
-    let text = match is_named(&path) {
-        true => read_limited(&path, MAX_INDEX_BYTES, "config.json").unwrap_or_default(),
+    let Some(name) = weights_of_config(&directory.join("config.json"))? else {
+        return Ok(None);
+    };
+    let path = directory.join(&name);
+    match is_named(&path) {
+        true => Ok(Some(path)),
+        false => Err(no_such_weights(directory, &name)),
+    }
+}
+
+/// Returns the name that a `config.json` gives the weights. A `config.json` that cannot be read is reported where its other
+/// keys are read.
+///
+/// # Errors
+/// If the name is not that of a safetensors file or index below the same directory.
+pub(crate) fn weights_of_config(path: &Path) -> Result<Option<String>> {
+    let text = match is_named(path) {
+        true => read_limited(path, MAX_INDEX_BYTES, "config.json").unwrap_or_default(),
         false => return Ok(None),
     };
     let json: serde_json::Value = python_json::parsed(&text).unwrap_or_default();
@@ -178,16 +199,20 @@ fn named_in_config(directory: &Path) -> Result<Option<PathBuf>> {
         Some(name) => name.as_str().unwrap_or_default(),
     };
     let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
-    if is_one && stays_inside(name) && is_named(&directory.join(name)) {
-        return Ok(Some(directory.join(name)));
+    match is_one && stays_inside(name) {
+        true => Ok(Some(name.to_string())),
+        false => Err(no_such_weights(&path.with_file_name(""), name)),
     }
-    Err(Error::NoWeights {
+}
+
+fn no_such_weights(directory: &Path, name: &str) -> Error {
+    Error::NoWeights {
         path: directory.to_path_buf(),
         reason: format!(
             "its config.json names the weights {name:?} as {KEY}, which is no safetensors file and no index of such files \
              in this directory; add that file, or remove the key"
         ),
-    })
+    }
 }
 
 /// Returns the first folder in a directory that contains weights.
@@ -362,7 +387,8 @@ fn bad_index(path: &Path, reason: String) -> Error {
 }
 
 fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|found| found == extension)
+    path.extension()
+        .is_some_and(|found| found.eq_ignore_ascii_case(extension))
 }
 
 fn file_name(path: &Path) -> String {

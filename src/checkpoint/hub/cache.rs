@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::{CHECKPOINTS, CONFIG, EXTRAS, Wanted, is_commit, whole};
+use super::{CHECKPOINTS, CONFIG, EXTRAS, WEIGHTS, Wanted, is_commit, whole};
+use crate::checkpoint::files;
 use crate::checkpoint::unfinished::TemporaryFile;
 use crate::error::Error;
 
@@ -38,17 +39,14 @@ impl Cache {
             None => {
                 cached(&snapshot, CONFIG)?;
                 let is_there = |name: &str| snapshot.join(name).exists();
-                let mut checkpoints = CHECKPOINTS.iter();
-                let held = checkpoints.find(|names| names.iter().any(|name| is_there(name)));
-                let [single, index] = held.unwrap_or(&CHECKPOINTS[0]);
-                if is_there(single) || !is_there(index) {
-                    cached(&snapshot, single)?;
-                } else {
-                    let index = cached(&snapshot, index)?;
-                    let shards = whole::shards(&index).map_err(|error| error.to_string())?;
-                    for shard in shards {
-                        cached(&snapshot, &shard)?;
-                    }
+                let usual = { CHECKPOINTS.into_iter() }.find(|name| is_there(name));
+                let named = files::weights_of_config(&snapshot.join(CONFIG));
+                let named = named.map_err(|error| error.to_string())?;
+                let weights = named.unwrap_or_else(|| usual.unwrap_or(WEIGHTS).to_string());
+                let path = cached(&snapshot, &weights)?;
+                let shards = whole::shards(&path, &weights).map_err(|error| error.to_string())?;
+                for shard in shards {
+                    cached(&snapshot, &shard)?;
                 }
                 for extra in EXTRAS {
                     if snapshot.join(extra).exists() {

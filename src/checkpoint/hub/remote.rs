@@ -10,6 +10,7 @@ use super::{
     CHECKPOINTS, CONFIG, Cache, Hub, HubEvent, INDEX, MODULES, PICKLE, WEIGHTS, Wanted, is_commit,
     is_extra, is_of_module, preferred, stays_inside, whole,
 };
+use crate::checkpoint::files;
 use crate::error::{Error, abbreviated};
 
 /// The files of one commit.
@@ -51,9 +52,17 @@ impl<'a> Remote<'a> {
 
     fn fetch_checkpoint(&self) -> crate::error::Result<PathBuf> {
         let holds = |file: &str| self.listing.contains_key(file);
-        let mut checkpoints = CHECKPOINTS.iter();
-        let Some(&[single, index]) = checkpoints.find(|names| names.iter().any(|name| holds(name)))
-        else {
+        let may_name = holds(CONFIG)
+            && self
+                .listing
+                .keys()
+                .any(|name| name.ends_with(".safetensors"));
+        let named = match may_name {
+            true => files::weights_of_config(&self.fetch_file(CONFIG)?)?,
+            false => None,
+        };
+        let usual = { CHECKPOINTS.into_iter() }.find(|name| holds(name));
+        let Some(weights) = named.or(usual.map(String::from)) else {
             return Err(self.hub.error(self.other_weights()));
         };
         if !holds(CONFIG) {
@@ -72,22 +81,18 @@ impl<'a> Remote<'a> {
         for extra in self.listing.keys().filter(is_wanted) {
             self.fetch_file(extra)?;
         }
-        if holds(single) {
-            self.fetch_file(single)?;
-        } else {
-            let index = self.fetch_file(index)?;
-            let shards = whole::shards(&index)?;
-            if let Some(absent) = shards.iter().find(|shard| !holds(shard)) {
-                return Err(Error::BadIndex {
-                    path: index,
-                    reason: format!(
-                        "it names the shard {absent}, which the repository does not contain; choose another revision"
-                    ),
-                });
-            }
-            for shard in &shards {
-                self.fetch_file(shard)?;
-            }
+        let path = self.fetch_file(&weights)?;
+        let shards = whole::shards(&path, &weights)?;
+        if let Some(absent) = shards.iter().find(|shard| !holds(shard)) {
+            return Err(Error::BadIndex {
+                path,
+                reason: format!(
+                    "it names the shard {absent}, which the repository does not contain; choose another revision"
+                ),
+            });
+        }
+        for shard in &shards {
+            self.fetch_file(shard)?;
         }
         self.check_all()
     }
@@ -174,6 +179,10 @@ impl<'a> Remote<'a> {
 
     /// Returns the weights in unsupported formats that the repository has, and how to convert them.
     fn other_weights(&self) -> String {
+        let native = self.names(files::is_native);
+        if !native.is_empty() {
+            return files::native_reason(&native);
+        }
         for readable in [".safetensors", ".gguf"] {
             let held = self.names(|name| name.ends_with(readable));
             if !held.is_empty() {

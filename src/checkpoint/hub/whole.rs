@@ -45,11 +45,15 @@ fn is_weights(path: &Path) -> bool {
     name.starts_with("pytorch_model") || name.starts_with("adapter_model")
 }
 
-/// Returns the names of an index's shards, each once.
+/// Returns the paths of an index's shards in the repository, each once; none if the weights are not an index. `name` is its
+/// own path in the repository.
 ///
 /// # Errors
 /// The errors of [`Index::read`]; also if a name is not that of a file inside the repository, in the index's format.
-pub(super) fn shards(index: &Path) -> Result<BTreeSet<String>> {
+pub(super) fn shards(index: &Path, name: &str) -> Result<BTreeSet<String>> {
+    if !name.ends_with(".json") {
+        return Ok(BTreeSet::new());
+    }
     let read = Index::read(index.into())?;
     let (format, extension) = match index.ends_with(PICKLE_INDEX) {
         true => ("a PyTorch", ".bin"),
@@ -62,7 +66,12 @@ pub(super) fn shards(index: &Path) -> Result<BTreeSet<String>> {
             reason: format!("its shard {shard:?} is not {format} file; convert the checkpoint"),
         });
     }
-    Ok(read.names().into_iter().map(String::from).collect())
+    let folder = name.rsplit_once('/').map(|(folder, _)| folder);
+    let beside = |shard: &str| match folder {
+        Some(folder) => format!("{folder}/{shard}"),
+        None => shard.to_string(),
+    };
+    Ok(read.names().into_iter().map(beside).collect())
 }
 
 /// Returns whether every bracket in a JSON text is closed at its end, which is false for every proper prefix of an object or
@@ -127,7 +136,7 @@ mod tests {
             r#"{"weight_map": {}}"#,
         ] {
             let (_directory, path) = written(INDEX, text.as_bytes())?;
-            let error = shards(&path).err();
+            let error = shards(&path, INDEX).err();
             assert!(
                 matches!(error, Some(Error::BadIndex { .. })),
                 "{text}: {error:?}"
@@ -135,7 +144,7 @@ mod tests {
         }
         for text in ["{}", "[]", r#"{"weight_map": {"a": 1}}"#] {
             let (_directory, path) = written(INDEX, text.as_bytes())?;
-            let error = shards(&path).err();
+            let error = shards(&path, INDEX).err();
             assert!(
                 matches!(error, Some(Error::BadIndex { .. })),
                 "{text}: {error:?}"

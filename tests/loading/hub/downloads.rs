@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::Error;
+use candle_blocks::checkpoint::files::TensorFiles;
 use candle_blocks::checkpoint::hub::HubEvent;
 
 use super::{
@@ -234,6 +235,72 @@ fn every_shard_of_pytorch_s_weights_arrives() -> Result<()> {
         reason.contains(shards[1]) && reason.contains("is incomplete"),
         "{reason}"
     );
+    Ok(())
+}
+
+/// As transformers' `from_pretrained`, which then asks for no other file.
+#[test]
+fn weights_that_the_configuration_names_arrive_and_no_others() -> Result<()> {
+    let config =
+        |name: &str| serde_json::json!({"model_type": "bert", "transformers_weights": name});
+    let index = serde_json::json!({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}});
+    let (other, own_index) = ("other.safetensors", "own/other.safetensors.index.json");
+    let [one, two] = SHARDS.map(|shard| format!("own/{shard}"));
+    let mut files = single()?;
+    files.insert(other.into(), safetensors("w", 9, 5_000)?);
+    files.insert(own_index.into(), index.to_string().into_bytes());
+    files.insert(one.clone(), safetensors("a", 4, 5_000)?);
+    files.insert(two.clone(), safetensors("b", 5, 7_000)?);
+    for (name, arrive) in [
+        (other, vec![other]),
+        (own_index, vec![own_index, &one, &two]),
+    ] {
+        let mut files = files.clone();
+        files.insert("config.json".into(), config(name).to_string().into_bytes());
+        let setup = Setup::new(files.clone())?;
+        let expected = only(
+            &files,
+            &[&["config.json", "tokenizer.json"], &arrive[..]].concat(),
+        );
+        let snapshot = setup.hub().download()?;
+        assert_eq!(contents(&snapshot)?, expected, "{name}");
+        assert_eq!(contents(&setup.offline().download()?)?, expected, "{name}");
+        assert!(TensorFiles::open(&snapshot)?.names().count() > 0);
+        // Without it, the snapshot is not whole.
+        let last = arrive[arrive.len() - 1];
+        std::fs::remove_file(snapshot.join(last))?;
+        let reason = refusal(setup.offline().download())?;
+        assert!(reason.contains(&format!("has no {last}")), "{reason}");
+    }
+    for (name, part) in [
+        ("absent.safetensors", "no file absent.safetensors"),
+        ("../w.safetensors", "remove the key"),
+    ] {
+        files.insert("config.json".into(), config(name).to_string().into_bytes());
+        let error = Setup::new(files.clone())?.hub().download().err();
+        let message = error.context("it is refused")?.to_string();
+        assert!(
+            message.contains(name) && message.contains(part),
+            "{message}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn weights_as_in_the_publisher_s_own_code_are_refused_with_the_cure() -> Result<()> {
+    let mut files = single()?;
+    for name in [WEIGHTS, PICKLE, "config.json"] {
+        files.remove(name);
+    }
+    for name in ["consolidated.safetensors", "original/consolidated.00.pth"] {
+        let mut files = files.clone();
+        files.insert(name.into(), safetensors("w", 3, 100)?);
+        let reason = refusal(Setup::new(files)?.hub().download())?;
+        for part in [name, "params.json", "convert_mistral_weights_to_hf.py"] {
+            assert!(reason.contains(part), "{reason}");
+        }
+    }
     Ok(())
 }
 

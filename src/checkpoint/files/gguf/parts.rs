@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 
 /// How many missing parts a message names.
 const SHOWN: usize = 4;
+/// The end of a file's name, in small or capital letters.
+const EXTENSION: &str = ".gguf";
 
 /// Returns all parts of the file at a path in order. Returns only the path itself if its name is not a part's.
 ///
@@ -17,10 +19,11 @@ pub(crate) fn parts(path: PathBuf) -> Result<Vec<PathBuf>> {
     let Some((base, _, count)) = name.and_then(numbered) else {
         return Ok(vec![path]);
     };
+    let extension = name.map_or("gguf", |name| &name[name.len() - EXTENSION.len() + 1..]);
     if !is_gguf(&path) {
         return Ok(vec![path]);
     }
-    let part = |no| path.with_file_name(format!("{base}-{no:05}-of-{count:05}.gguf"));
+    let part = |no| path.with_file_name(format!("{base}-{no:05}-of-{count:05}.{extension}"));
     let all: Vec<PathBuf> = (1..=count).map(part).collect();
     let missing = |part: &&PathBuf| !part.exists();
     let missing: Vec<String> = { all.iter().filter(missing) }
@@ -62,7 +65,9 @@ pub(crate) fn is_later_part(name: &str) -> bool {
 
 /// Splits a part's name into the base name, the part's number and the count.
 fn numbered(name: &str) -> Option<(&str, usize, usize)> {
-    let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (stem, extension) = name.split_at_checked(name.len().checked_sub(EXTENSION.len())?)?;
+    let is_one = extension.eq_ignore_ascii_case(EXTENSION);
+    let (rest, count) = is_one.then_some(stem)?.rsplit_once("-of-")?;
     let (base, no) = rest.rsplit_once('-')?;
     let number = |digits: &str| {
         let is_one = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
