@@ -74,7 +74,7 @@ impl Model {
     /// # Errors
     /// If the input lacks something that the model reads, or a token, position or shape does not fit.
     pub fn forward(&self, input: &ModelInput) -> Result<ModelOutput> {
-        self.run(input, None)
+        self.run(input, None, None)
     }
 
     /// Runs the model like [`Self::forward`], and hands the intermediate results of every layer to `observer` as they
@@ -87,12 +87,35 @@ impl Model {
         input: &ModelInput,
         mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<ModelOutput> {
-        self.run(input, Some(&mut observer))
+        self.run(input, None, Some(&mut observer))
     }
 
-    fn run(&self, input: &ModelInput, observer: Option<&mut Observer>) -> Result<ModelOutput> {
+    /// Runs the whole model, and adds values to the scores of every block, broadcast to `[batch, n_heads, queries, keys]`.
+    /// Unlike padding, keys that they hide are computed.
+    #[cfg(feature = "text")]
+    pub(crate) fn forward_adding(
+        &self,
+        input: &ModelInput,
+        added: Option<&Tensor>,
+    ) -> Result<ModelOutput> {
+        self.run(input, added, None)
+    }
+
+    fn run(
+        &self,
+        input: &ModelInput,
+        added: Option<&Tensor>,
+        observer: Option<&mut Observer>,
+    ) -> Result<ModelOutput> {
         let embeddings = self.embed(input)?;
         let mut context = input.context(&self.device)?;
+        if let Some(added) = added {
+            let added = added
+                .to_device(&self.device)?
+                .to_dtype(embeddings.dtype())?;
+            let mask = context.mask().clone().with_additive(added);
+            context = context.with_mask(mask);
+        }
         if let Embeddings::Tokens(embeddings) = &self.embeddings {
             context = with_layer_inputs(context, embeddings, &self.tokens(input, &[])?)?;
         }

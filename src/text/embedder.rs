@@ -29,6 +29,10 @@ use crate::model::Model;
 #[derive(Clone, Debug)]
 pub struct TextEmbedder {
     sentences: Sentences,
+    /// Set if queries are read in another way than documents, which `sentences` reads.
+    queries: Option<Sentences>,
+    /// The similarity of vectors for each token is a sum, not a mean.
+    sums: bool,
     prompts: Prompts,
     notes: Vec<String>,
 }
@@ -48,8 +52,24 @@ impl TextEmbedder {
         notes.extend(sentences.encoder.tokenizer.notes());
         Self {
             sentences,
+            queries: None,
+            sums: false,
             prompts,
             notes,
+        }
+    }
+
+    /// Makes an embedder with a vector for each token from the pipelines of queries and documents.
+    pub(super) fn each_token(
+        [queries, documents]: [Sentences; 2],
+        sums: bool,
+        prompts: Prompts,
+        notes: Vec<String>,
+    ) -> Self {
+        Self {
+            queries: Some(queries),
+            sums,
+            ..Self::new(documents, prompts, notes)
         }
     }
 
@@ -74,26 +94,52 @@ impl TextEmbedder {
         pooling.map_or(&[], |pooling| &pooling.poolings)
     }
 
-    /// Returns a vector for each token of texts but the first, `[n_tokens, width]` in f32 on the CPU, in their order: for the
-    /// pooling [`Pooling::EachToken`] alone. The default prompt precedes every text.
+    /// Returns a vector for each token of documents, `[n_tokens, width]` in f32 on the CPU, in their order: for a model such as
+    /// ColBERT, or the pooling [`Pooling::EachToken`]. The model's prompt for documents, or its default prompt, precedes every
+    /// text, and vectors of tokens that its files skip are left out.
     ///
     /// # Errors
     /// The errors of [`Self::embed`].
     pub fn token_vectors<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Tensor>> {
-        let texts = texts.iter().map(|text| TextInput::One(text.as_ref()));
-        let prompt = self.prompts.default_prompt()?;
-        self.sentences
-            .vectors_of_tokens(&texts.collect::<Vec<_>>(), prompt)
+        self.vectors_of_tokens(&self.sentences, texts, "document")
     }
 
-    /// Returns the similarity of two texts by their [`Self::token_vectors`]: the mean over the query's vectors of the largest
-    /// dot product with one of the document's.
+    /// Returns a vector for each token of queries, like [`Self::token_vectors`]. Short queries are filled with the tokens that
+    /// the model's files name.
+    ///
+    /// # Errors
+    /// The errors of [`Self::token_vectors`].
+    pub fn query_token_vectors<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Tensor>> {
+        let queries = self.queries.as_ref().unwrap_or(&self.sentences);
+        self.vectors_of_tokens(queries, texts, "query")
+    }
+
+    fn vectors_of_tokens<T: AsRef<str>>(
+        &self,
+        sentences: &Sentences,
+        texts: &[T],
+        role: &str,
+    ) -> Result<Vec<Tensor>> {
+        let prompt = match &self.queries {
+            Some(_) => self.prompt(role)?,
+            None => self.prompts.default_prompt()?,
+        };
+        let texts = texts.iter().map(|text| TextInput::One(text.as_ref()));
+        sentences.vectors_of_tokens(&texts.collect::<Vec<_>>(), prompt)
+    }
+
+    /// Returns the similarity of a query and a document by their tokens' vectors: for each of the query's, the largest dot
+    /// product with one of the document's. For ColBERT it is the sum of these (MaxSim), for BGE-M3 their mean.
     ///
     /// # Errors
     /// If the vectors have different widths, or a text has none.
-    pub fn max_sim(query: &Tensor, document: &Tensor) -> Result<f32> {
-        let products = query.matmul(&document.t()?)?;
-        Ok(products.max(1)?.mean_all()?.to_scalar()?)
+    pub fn max_sim(&self, query: &Tensor, document: &Tensor) -> Result<f32> {
+        let largest = query.matmul(&document.t()?)?.max(1)?;
+        let similarity = match self.sums {
+            true => largest.sum_all()?,
+            false => largest.mean_all()?,
+        };
+        Ok(similarity.to_scalar()?)
     }
 
     /// Returns the tokens that a vector weighs, with their weights, the largest first: for a model whose vectors have one

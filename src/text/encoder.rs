@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use tokenizers::EncodeInput;
 
 use super::batches::{BatchLengths, batches};
+use super::expansion::{Expansion, unattended};
 use super::messages::Messages;
 use super::reading::{LengthLimit, TextReading};
 use super::sentence_files::TokenFeatures;
@@ -31,6 +32,7 @@ pub(super) struct Encoder {
     padding: u32,
     /// The model has token types, which tell the two texts of a pair apart.
     has_types: bool,
+    expansion: Option<Expansion>,
     /// The adapters in its weights.
     pub adapters: Vec<AppliedAdapter>,
 }
@@ -110,6 +112,14 @@ impl Encoder {
         };
         let positions = words.positions.map(|table| table.n_positions());
         let max_length = least([length, positions]);
+        let expansion = reading.expansion.as_ref();
+        let expansion = expansion.map(|added| Expansion::new(added, &tokenizer, positions));
+        let expansion = expansion.transpose()?;
+        if expansion.is_some() && reading.chat.is_some() {
+            return Err(Error::InvalidConfig(
+                "query_expansion lengthens texts, which a chat template does not allow; leave one out".into(),
+            ));
+        }
         let messages = reading
             .chat
             .map(|chat| Messages::new(&tokenizer, chat, json.as_ref()));
@@ -144,6 +154,7 @@ impl Encoder {
         Ok(Self {
             adapters: checkpoint.report().adapters,
             has_types: takes_types && words.n_types.is_some(),
+            expansion,
             model,
             whole,
             tokenizer,
@@ -202,13 +213,16 @@ impl Encoder {
     /// # Errors
     /// [`Error::Text`] if a text gives no token, or one that the model does not have.
     pub fn encode(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<TokenizedText>> {
-        let encoded = match &self.messages {
+        let mut encoded = match &self.messages {
             Some(messages) => messages.encode(&self.tokenizer, texts, prompt, self.max_length)?,
             None => {
                 let behind = texts.iter().map(|text| text.behind(prompt));
                 self.tokenizer.encode_all(behind)?
             }
         };
+        for text in &mut encoded {
+            self.expansion.iter().for_each(|added| added.lengthen(text));
+        }
         let words = words(&self.model)?;
         let beyond = |ids: &[u32], n: usize| ids.iter().copied().find(|&id| id as usize >= n);
         for (index, text) in encoded.iter().enumerate() {
@@ -249,7 +263,11 @@ impl Encoder {
         self.each_batch(texts, self.lengths, |batch, input| {
             let output = match &self.whole {
                 Some(whole) => whole.forward(&input)?.decoder,
-                None => self.model.forward(&input)?,
+                None => {
+                    let texts = batch.iter().map(|&text| &texts[text]);
+                    let hidden = unattended(&texts.collect::<Vec<_>>())?;
+                    self.model.forward_adding(&input, hidden.as_ref())?
+                }
             };
             each(batch, output)
         })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::sentence_files::{Kind, SentenceFiles};
+use super::sentence_files::{COLBERT, Kind, SentenceFiles};
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::write::directory;
 use crate::config::HeadTask;
@@ -80,8 +80,13 @@ impl<'p> Folder<'p> {
     pub fn of_another_kind(&self, kind: &Kind) -> Error {
         let cure = match kind {
             Kind::CrossEncoder => "which gives scores for pairs; use `TextClassifier`",
+            Kind::Other(name) if name == COLBERT => {
+                let reason = "is a ColBERT in the files of PyLate or of Stanford, which are not read; convert it with `python -c 'import sys; \
+                     from sentence_transformers import MultiVectorEncoder as M; M(sys.argv[1]).save_pretrained(sys.argv[2])' FOLDER NEW`";
+                return self.error(reason.into());
+            }
             _ => {
-                "which is not supported; a SentenceTransformer, a SparseEncoder or a CrossEncoder is"
+                "which is not supported; a SentenceTransformer, a SparseEncoder, a MultiVectorEncoder or a CrossEncoder is"
             }
         };
         self.error(format!(

@@ -12,6 +12,7 @@ mod continued;
 mod conversation;
 mod embedder;
 mod encoder;
+mod expansion;
 mod folder;
 mod generator;
 mod gguf;

@@ -9,7 +9,9 @@ use super::encoder::Encoder;
 use super::folder::Folder;
 use super::reading::{LengthLimit, TextReading};
 use super::scoring::ScoreFunction;
-use super::sentence_files::{Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads};
+use super::sentence_files::{
+    EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads,
+};
 use super::sentences::{Sentences, VectorSource};
 use super::stages::{Feature, ModuleStep, VectorMap};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
@@ -106,16 +108,25 @@ impl TextOptions {
         let path = path.as_ref();
         let folder = Folder::of(path, &self.checkpoint)?;
         let mut files = match &folder.kind {
-            Some(kind @ (Kind::SentenceTransformer | Kind::SparseEncoder)) => {
-                SentenceFiles::open(folder.directory, kind)?
+            Some(other @ (Kind::CrossEncoder | Kind::Other(_))) => {
+                return Err(folder.of_another_kind(other));
             }
-            Some(other) => return Err(folder.of_another_kind(other)),
+            Some(kind) => SentenceFiles::open(folder.directory, kind)?,
             None => folder.without_files(),
         };
         self.shorten(&mut files.reading);
         let options = self.checkpoint.clone().encoder_of(ENCODERS);
         let checkpoint = options.open(folder.model(path, &files.model))?;
         files.notes.extend(self.notes(&checkpoint));
+        if let ResultBody::EachToken(each) = files.body {
+            let of_roles = self.each_token(each, files.reading, &checkpoint)?;
+            return Ok(TextEmbedder::each_token(
+                of_roles,
+                files.sums,
+                files.prompts,
+                files.notes,
+            ));
+        }
         let (source, mut steps) = self.source(&folder, files.body, &checkpoint)?;
         if let Some(normalize) = self.normalize {
             if let VectorSource::Pooling(body) = &source
@@ -185,7 +196,7 @@ impl TextOptions {
                 }
                 (Head::NextToken { encoder, yes, no }, vec![label(0)])
             }
-            ResultBody::Classifier | ResultBody::Pooling(_) => {
+            ResultBody::Classifier | ResultBody::Pooling(_) | ResultBody::EachToken(_) => {
                 folder.check_head(&checkpoint)?;
                 let encoder = match checkpoint.second_stack()? {
                     // BART's head is the decoder's.
@@ -240,6 +251,34 @@ impl TextOptions {
         let model = self.model(&checkpoint)?;
         let generator = TextGenerator::new(&checkpoint, model)?;
         Ok(generator.with_notes(self.notes(&checkpoint)))
+    }
+
+    /// Returns the pipelines of queries and of documents to a vector for each token.
+    fn each_token(
+        &self,
+        mut each: EachToken,
+        documents: TextReading,
+        checkpoint: &Checkpoint,
+    ) -> Result<[Sentences; 2]> {
+        if !self.pooling.is_empty() || self.normalize.is_some() {
+            let reason = "the model's files give a vector for each token; leave it out";
+            return Err(Error::input("pooling or normalize", reason));
+        }
+        let expansion = each.queries.expansion.as_ref();
+        if !expansion.is_some_and(|added| added.truncates) {
+            self.shorten(&mut each.queries);
+        }
+        let model = self.base_model(checkpoint)?;
+        let pipeline = |reading, skipped: &[String]| {
+            let encoder = Encoder::new(model.clone(), checkpoint, reading)?;
+            let source = VectorSource::Pooling(each.body.clone());
+            let sentences = Sentences::new(encoder, source, Vec::new(), Feature::Vectors)?;
+            Ok::<_, Error>(sentences.skipping(skipped))
+        };
+        Ok([
+            pipeline(each.queries, &each.skipped[0])?,
+            pipeline(documents, &each.skipped[1])?,
+        ])
     }
 
     /// Returns the pooling, the caller's or that of the files, and the modules after it.

@@ -18,6 +18,21 @@ pub(super) struct TextReading {
     pub types: Option<bool>,
     /// Set if texts go through the chat template.
     pub chat: Option<ChatReading>,
+    /// Set if short texts are lengthened: the queries of a model with a vector for each token.
+    pub expansion: Option<QueryExpansion>,
+}
+
+/// Tokens that follow a short query.
+#[derive(Clone, Debug)]
+pub(super) struct QueryExpansion {
+    /// The number of tokens with them.
+    pub length: usize,
+    /// Longer queries are truncated to this length.
+    pub truncates: bool,
+    /// The model attends to them.
+    pub attends: bool,
+    /// The token; `None` for the mask token, or the end-of-sequence token if there is none.
+    pub token: Option<String>,
 }
 
 /// The number of tokens to which texts are truncated.

@@ -17,6 +17,8 @@ pub(super) struct Sentences {
     steps: Vec<ModuleStep>,
     result: Feature,
     width: usize,
+    /// Tokens whose vectors are left out, if each has one.
+    skipped: Vec<u32>,
 }
 
 /// The source of the vectors that the steps read.
@@ -70,7 +72,18 @@ impl Sentences {
             steps,
             result,
             width,
+            skipped: Vec::new(),
         })
+    }
+
+    /// Leaves out the vectors of these tokens, if the vocabulary has them.
+    pub fn skipping(mut self, words: &[String]) -> Self {
+        let tokenizer = self.encoder.tokenizer.inner();
+        self.skipped = words
+            .iter()
+            .filter_map(|word| tokenizer.token_to_id(word))
+            .collect();
+        self
     }
 
     /// Returns the number of features in a result.
@@ -128,7 +141,7 @@ impl Sentences {
         features[place(self.result)].take().ok_or_else(missing)
     }
 
-    /// Returns the vectors of each text's tokens but the first, `[n_tokens, width]` in f32 on the CPU.
+    /// Returns the vectors of each text's tokens, `[n_tokens, width]` in f32 on the CPU.
     ///
     /// # Errors
     /// If the model does not have them, or as in [`Self::vectors`].
@@ -143,7 +156,11 @@ impl Sentences {
         let mut vectors: Vec<Option<Tensor>> = vec![None; texts.len()];
         let encoded = self.encoder.encode(texts, prompt)?;
         self.each_row(body, &encoded, |text, rows| {
-            let rows = rows[self.width..].to_vec();
+            let rows = rows.chunks_exact(self.width).zip(&encoded[text].ids);
+            let rows = rows
+                .skip(body.n_first)
+                .filter(|(_, id)| !self.skipped.contains(id));
+            let rows: Vec<f32> = rows.flat_map(|(row, _)| row).copied().collect();
             let shape = (rows.len() / self.width, self.width);
             vectors[text] = Some(Tensor::from_vec(rows, shape, &Device::Cpu)?);
             Ok(())

@@ -107,6 +107,8 @@ pub struct TokenizedText {
     pub ids: Vec<u32>,
     /// Each token's type, which tells the two texts of a pair apart.
     pub types: Vec<u32>,
+    /// The number of last tokens to which the model does not attend.
+    pub(super) n_unattended: usize,
 }
 
 impl From<&Encoding> for TokenizedText {
@@ -114,6 +116,7 @@ impl From<&Encoding> for TokenizedText {
         Self {
             ids: encoding.get_ids().to_vec(),
             types: encoding.get_type_ids().to_vec(),
+            n_unattended: 0,
         }
     }
 }
@@ -371,10 +374,9 @@ impl Tokenizer {
         all.insert(0, Lowercase.into());
         self.whole.take();
         let changed = self.inner.with_normalizer(Some(Sequence::new(all)));
-        changed.map(drop).map_err(|error| Error::Tokenizer {
-            path: self.path.clone(),
-            reason: error.to_string(),
-        })
+        changed
+            .map(drop)
+            .map_err(|error| self.fail(error.to_string()))
     }
 
     /// From now on, adds no special tokens.

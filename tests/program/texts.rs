@@ -181,7 +181,7 @@ fn vectors_of_tokens_are_written_with_the_number_of_each_line_s() {
         &["--pooling", "each_token", "--prompt", "a"],
     );
     said.assert_status(2);
-    assert_says(&said.stderr, &["each_token", "no prompt"]);
+    assert_says(&said.stderr, &["each token", "no prompt"]);
 }
 
 #[test]

@@ -17,10 +17,29 @@ fn changes() -> Vec<Value> {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Returns the results for a changed model: vectors, or scores for texts or pairs.
+/// Returns the results for a changed model: vectors, those of the tokens of the first texts, or scores for texts or pairs.
 fn results(judge: &str, folder: &Path, texts: &[String]) -> candle_blocks::Result<Tensor> {
     if ["encode", "sparse"].contains(&judge) {
         return TextEmbedder::open(folder)?.embed(texts);
+    }
+    if ["queries", "documents", "max_sim"].contains(&judge) {
+        let (embedder, texts) = (TextEmbedder::open(folder)?, &texts[..4]);
+        let queries = embedder.query_token_vectors(texts)?;
+        let documents = embedder.token_vectors(texts)?;
+        return match judge {
+            "queries" => Ok(Tensor::cat(&queries, 0)?),
+            "documents" => Ok(Tensor::cat(&documents, 0)?),
+            _ => {
+                let score = |query| -> candle_blocks::Result<Vec<f32>> {
+                    let scores = documents.iter();
+                    scores
+                        .map(|document| embedder.max_sim(query, document))
+                        .collect()
+                };
+                let scores: candle_blocks::Result<Vec<_>> = queries.iter().map(score).collect();
+                Ok(Tensor::new(scores?, &Device::Cpu)?)
+            }
+        };
     }
     let classifier = TextClassifier::open(folder)?;
     let scores = match judge {

@@ -56,7 +56,7 @@ fn lexical_weights_and_vectors_of_tokens_are_those_of_flag_embedding() {
         let score = |query| {
             let scores = vectors
                 .iter()
-                .map(|document| TextEmbedder::max_sim(query, document));
+                .map(|document| embedder.max_sim(query, document));
             scores.collect::<candle_blocks::Result<Vec<_>>>().unwrap()
         };
         let scores: Vec<Vec<f32>> = vectors.iter().map(score).collect();

@@ -18,6 +18,7 @@ mod weights;
 mod bits;
 mod changes;
 mod chat;
+mod each_token;
 mod folder;
 mod generation;
 mod gguf_cuts;

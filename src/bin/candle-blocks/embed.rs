@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use candle_blocks::candle_core::{Device, Tensor};
 use candle_blocks::text::Pooling;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -18,7 +18,7 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     texts: TextArgs,
-    /// The file to write: .safetensors with `embeddings` [n, d] (for --pooling each_token those of all lines, and the number
+    /// The file to write: .safetensors with `embeddings` [n, d] (where each token has one, those of all lines, and the number
     /// of each in `lengths`), or .jsonl with one object per line, in which a vector over
     /// the vocabulary is `weights` by token.
     #[arg(long, value_name = "FILE")]
@@ -73,14 +73,16 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     let embedder = options.embedder(path)?;
     note_adapters(embedder.adapters());
     output::notes(embedder.notes());
-    let prompt = args.prompt.find(|name| embedder.prompt(name))?;
     let of_tokens = embedder.pooling() == [Pooling::EachToken];
-    if of_tokens && prompt.is_some() {
-        bail!("--pooling each_token goes with no prompt; leave it out");
-    }
+    let are_queries = of_tokens && args.prompt.are_queries()?;
+    let prompt = match of_tokens {
+        true => None,
+        false => args.prompt.find(|name| embedder.prompt(name))?,
+    };
     let mut vectors = Vec::new();
     let outcome = args.texts.each(&lines, |lines| {
         vectors.extend(match prompt {
+            _ if are_queries => embedder.query_token_vectors(lines)?,
             _ if of_tokens => embedder.token_vectors(lines)?,
             Some(prompt) => vec![embedder.embed_prompted(lines, prompt)?],
             None => vec![embedder.embed(lines)?],

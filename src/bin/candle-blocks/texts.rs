@@ -126,6 +126,17 @@ pub struct PromptArgs {
 }
 
 impl PromptArgs {
+    /// Returns whether texts are queries, for a model that reads these in another way than documents.
+    pub fn are_queries(&self) -> Result<bool> {
+        match (&self.prompt, self.prompt_name.as_deref()) {
+            (None, Some("query")) => Ok(true),
+            (None, Some("document") | None) => Ok(false),
+            _ => bail!(
+                "a vector for each token goes with no prompt but --prompt-name query or document; leave it out"
+            ),
+        }
+    }
+
     /// Returns the given prompt, or the prompt that `named` finds for the given name.
     pub fn find<'p>(
         &'p self,

@@ -61,6 +61,7 @@ pub(in crate::text) fn open(directory: &Path, pooling: Pooling) -> Result<Poolin
     Ok(PoolingBody {
         of_tokens: [linear].into_iter().chain(last).collect(),
         poolings: vec![pooling],
+        n_first: 1,
         ..PoolingBody::default()
     })
 }

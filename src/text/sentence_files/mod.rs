@@ -1,6 +1,7 @@
 //! Reads sentence-transformers' files: `modules.json` and the files that it names.
 
 mod dense;
+mod each_token;
 pub(super) mod heads;
 mod modules;
 mod pooling;
@@ -10,6 +11,8 @@ mod transformer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+pub(super) use each_token::EachToken;
 
 use super::Pooling;
 use super::prompts::Prompts;
@@ -22,6 +25,8 @@ use crate::error::{Error, Result};
 
 /// The list of a model's modules.
 const MODULES: &str = "modules.json";
+/// PyLate's class, and the kind of Stanford's checkpoints too, whose settings are in files of their own.
+pub(super) const COLBERT: &str = "ColBERT";
 
 /// The class in sentence-transformers that wrote a folder's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +37,9 @@ pub(super) enum Kind {
     SparseEncoder,
     /// Scores for pairs of texts.
     CrossEncoder,
-    /// Another class, such as `MultiVectorEncoder`.
+    /// A vector for each token.
+    MultiVectorEncoder,
+    /// Another class, such as PyLate's `ColBERT`.
     Other(String),
 }
 
@@ -41,6 +48,7 @@ impl Kind {
         match name {
             "SentenceTransformer" => Self::SentenceTransformer,
             "SparseEncoder" => Self::SparseEncoder,
+            "MultiVectorEncoder" => Self::MultiVectorEncoder,
             "CrossEncoder" => Self::CrossEncoder,
             other => Self::Other(other.to_string()),
         }
@@ -52,6 +60,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::SentenceTransformer => "SentenceTransformer",
             Self::SparseEncoder => "SparseEncoder",
+            Self::MultiVectorEncoder => "MultiVectorEncoder",
             Self::CrossEncoder => "CrossEncoder",
             Self::Other(name) => name,
         })
@@ -68,6 +77,8 @@ pub(super) struct SentenceFiles {
     pub prompts: Prompts,
     /// The function for a cross-encoder's scores, if the files name one.
     pub scoring: Option<ScoreFunction>,
+    /// The similarity of vectors for each token is a sum, not a mean.
+    pub sums: bool,
     /// Notes on settings in the files that results do not follow.
     pub notes: Vec<String>,
 }
@@ -79,6 +90,8 @@ pub(super) enum ResultBody {
     Pooling(PoolingBody),
     /// The model's own pooler, and the modules after it.
     Pooler(Vec<ModuleStep>),
+    /// A vector for each token.
+    EachToken(EachToken),
     /// The model's own classifier.
     Classifier,
     /// The logit of one next token, optionally minus another's.
@@ -107,6 +120,8 @@ pub(super) struct PoolingBody {
     pub skip_prompt: bool,
     /// Maps on the pooled vectors.
     pub steps: Vec<ModuleStep>,
+    /// The number of first tokens without a vector, if each token has one.
+    pub n_first: usize,
 }
 
 impl SentenceFiles {
@@ -117,7 +132,15 @@ impl SentenceFiles {
     pub fn kind(directory: &Path) -> Result<Option<Kind>> {
         match is_named(&directory.join(MODULES)) {
             true => settings::kind(directory).map(Some),
-            false => Ok(None),
+            false => {
+                let json = optional(&directory.join("config.json"))?;
+                let classes = json
+                    .map(|json| json.texts(&["architectures"]))
+                    .transpose()?;
+                let mut classes = classes.flatten().into_iter().flatten();
+                let is_stanfords = classes.any(|class| class == "HF_ColBERT");
+                Ok(is_stanfords.then(|| Kind::named(COLBERT)))
+            }
         }
     }
 
@@ -141,6 +164,7 @@ impl SentenceFiles {
             body,
             prompts: settings.prompts,
             scoring: settings.scoring,
+            sums: settings.sums,
             notes,
         })
     }
@@ -167,6 +191,7 @@ impl SentenceFiles {
             body: ResultBody::Pooling(PoolingBody::default()),
             prompts: Prompts::default(),
             scoring: None,
+            sums: false,
             notes: notes.collect(),
         }
     }

@@ -4,6 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::each_token::{self, EachToken};
 use super::transformer::{self, ModuleOutput, Transformer};
 use super::{
     Kind, MODULES, PoolingBody, ResultBody, TokenFeatures, dense, optional, pooling, refused,
@@ -76,7 +77,11 @@ pub(super) fn open(
         refused(&path, &at(0), reason)
     })?;
     let model = directory.join(&first.path);
-    let Transformer { reading, output } = Transformer::open(&model, kind, task)?;
+    let Transformer {
+        reading,
+        queries,
+        output,
+    } = Transformer::open(&model, kind, task)?;
     let mut walk = Walk::new(output);
     for (module, i) in others.iter().zip(1..) {
         let name = module.name(&path, i)?;
@@ -90,7 +95,7 @@ pub(super) fn open(
         })?;
     }
     let body = walk
-        .end(kind)
+        .end(kind, queries)
         .map_err(|reason| refused(&path, "type", reason))?;
     Ok((model, reading, body))
 }
@@ -133,6 +138,8 @@ struct Walk {
     output: ModuleOutput,
     pooling: PoolingBody,
     yes_no: Option<(u32, Option<u32>)>,
+    /// The words that a `MultiVectorMask` skips.
+    skipped: Option<[Vec<String>; 2]>,
 }
 
 impl Walk {
@@ -148,6 +155,7 @@ impl Walk {
                 ..PoolingBody::default()
             },
             yes_no: None,
+            skipped: None,
         }
     }
 
@@ -219,6 +227,9 @@ impl Walk {
                 }
             }
             "Dropout" => {}
+            "MultiVectorMask" if self.skipped.is_none() => {
+                self.skipped = Some(each_token::mask(&config()?)?);
+            }
             "LogitScore" if self.output == ModuleOutput::NextToken => {
                 let json = config()?;
                 json.only("module_input_name", &["causal_logits".into()])?;
@@ -231,7 +242,7 @@ impl Walk {
             _ => {
                 return refuse(
                     "is not supported; supported are a Transformer, a Pooling or SpladePooling, Dense, \
-                     LayerNorm, Normalize and Dropout, and a cross-encoder's LogitScore",
+                     LayerNorm, Normalize, Dropout and one MultiVectorMask, and a cross-encoder's LogitScore",
                 );
             }
         }
@@ -266,9 +277,10 @@ impl Walk {
     }
 
     /// Returns the computation that all modules make together.
-    fn end(self, kind: &Kind) -> std::result::Result<ResultBody, String> {
+    fn end(mut self, kind: &Kind, queries: TextReading) -> std::result::Result<ResultBody, String> {
         let result = match kind {
             Kind::CrossEncoder => Feature::Scores,
+            Kind::MultiVectorEncoder => Feature::Tokens,
             _ => Feature::Vectors,
         };
         if !self.has(result) {
@@ -282,6 +294,25 @@ impl Walk {
                 }
                 _ => "no module returns sentence_embedding".to_string(),
             });
+        }
+        if result == Feature::Tokens {
+            if self.has(Feature::Vectors) {
+                return Err("a MultiVectorEncoder pools no vectors; remove the Pooling".into());
+            }
+            if self.skipped.is_none() && queries.expansion.is_some() {
+                return Err(
+                    "query_expansion needs a MultiVectorMask, which no module is; add one".into(),
+                );
+            }
+            self.pooling.poolings.push(Pooling::EachToken);
+            return Ok(ResultBody::EachToken(EachToken {
+                body: self.pooling,
+                queries,
+                skipped: self.skipped.unwrap_or_default(),
+            }));
+        }
+        if self.skipped.is_some() {
+            return Err("a MultiVectorMask belongs to a MultiVectorEncoder; remove it".into());
         }
         Ok(match (self.output, self.yes_no) {
             (ModuleOutput::Scores, _) => ResultBody::Classifier,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Kind, finished, optional, torch_class};
+use super::{COLBERT, Kind, finished, optional, torch_class};
 use crate::error::Result;
 use crate::text::prompts::Prompts;
 use crate::text::scoring::ScoreFunction;
@@ -24,6 +24,8 @@ pub(super) struct Settings {
     pub last_step: Option<VectorMap>,
     /// The function for a cross-encoder's scores.
     pub scoring: Option<ScoreFunction>,
+    /// The similarity of vectors for each token is a sum, not a mean.
+    pub sums: bool,
 }
 
 /// Returns the kind of model in a folder with a `modules.json`.
@@ -34,6 +36,12 @@ pub(super) fn kind(directory: &Path) -> Result<Kind> {
     const KEY: &str = "model_type";
     let json = optional(&directory.join(FILE))?;
     // Files before version 5 do not have the key.
+    if json
+        .as_ref()
+        .is_some_and(|json| json.at("query_prefix").is_some())
+    {
+        return Ok(Kind::named(COLBERT)); // PyLate's, some without a type
+    }
     let named = json.filter(|json| json.at(KEY).is_some());
     let Some(json) = named else {
         return Ok(Kind::SentenceTransformer);
@@ -60,6 +68,7 @@ impl Settings {
         let prompts = prompts.into_iter().flatten();
         let prompts = prompts.map(|(name, prompt)| (name, prompt.unwrap_or_default()));
         settings.prompts.by_name.extend(prompts);
+        settings.sums = json.text(&["similarity_fn_name"])?.as_deref() != Some("meanmaxsim");
         settings.prompts.default = json.text(&["default_prompt_name"])?;
         if let Some(name) = &settings.prompts.default
             && !settings.prompts.by_name.contains_key(name)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Kind, finished, optional};
+use super::{Kind, each_token, finished, optional};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 use crate::text::TruncationStrategy;
@@ -20,17 +20,15 @@ pub(super) const FILES: [&str; 7] = [
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 ];
-/// Keys that change no vector and no score: padding and its removal, inputs other than texts, and the model's device. Keys
-/// for `encode_query` and `encode_document` do not affect `encode`.
+/// Keys that change no vector and no score: padding and its removal, inputs other than texts, and the model's device.
 const HARMLESS: &[&str] = &[
     "unpad_inputs",
-    "query_length",
-    "document_length",
-    "query_expansion",
     "cache_dir",
     "modality_config",
     "processing_kwargs.chat_template",
 ];
+/// Keys for queries and documents, which change nothing unless a token has a vector.
+const OF_ROLES: &[&str] = &["query_length", "document_length", "query_expansion"];
 /// Sections with arguments to the tokenizer's call, and the arguments that change nothing.
 const CALLS: [&str; 2] = ["processing_kwargs.text", "processing_kwargs.common"];
 const HARMLESS_IN_CALLS: &[&str] = &[
@@ -72,6 +70,8 @@ const HARMLESS_IN_LOADING: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct Transformer {
     pub reading: TextReading,
+    /// How queries are read.
+    pub queries: TextReading,
     pub output: ModuleOutput,
 }
 
@@ -112,13 +112,8 @@ impl Transformer {
                 return Self::read(&json, kind, task);
             }
         }
-        Ok(Self {
-            reading: TextReading::default(),
-            output: match task {
-                "fill-mask" => ModuleOutput::Words,
-                _ => ModuleOutput::Tokens,
-            },
-        })
+        let none = ConfigJson::given(&directory.join(FILES[0]), serde_json::json!({}));
+        Self::read(&none, kind, task)
     }
 
     fn read(json: &ConfigJson, kind: &Kind, task: &str) -> Result<Self> {
@@ -145,8 +140,24 @@ impl Transformer {
                 }
             }
         }
+        let mut queries = reading.clone();
+        let has_roles = *kind == Kind::MultiVectorEncoder;
+        if has_roles {
+            for (key, reading) in [
+                ("query_length", &mut queries),
+                ("document_length", &mut reading),
+            ] {
+                let length = json.optional_size(&[key])?;
+                reading.limit = length.map_or(reading.limit, LengthLimit::Tokens);
+            }
+            queries.expansion = each_token::expansion(json)?;
+        }
         if let Some(kwargs) = json.section(&["processing_kwargs"])? {
+            processing(&kwargs, &mut queries)?;
             processing(&kwargs, &mut reading)?;
+        }
+        if let Some(added) = queries.expansion.as_ref().filter(|added| added.truncates) {
+            queries.limit = LengthLimit::Tokens(added.length);
         }
         let of_loading = LOADING
             .as_flattened()
@@ -160,10 +171,15 @@ impl Transformer {
         let harmless: Vec<&str> = HARMLESS
             .iter()
             .copied()
+            .chain(OF_ROLES.iter().copied().filter(|_| !has_roles))
             .chain(inside.iter().map(String::as_str))
             .collect();
         finished(json, &harmless)?;
-        Ok(Self { reading, output })
+        Ok(Self {
+            reading,
+            queries,
+            output,
+        })
     }
 }
 
