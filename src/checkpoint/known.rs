@@ -169,7 +169,6 @@ mod tests {
         for model_type in [
             "bamba",
             "big_bird",
-            "bitnet",
             "canine",
             "convbert",
             "dbrx",
@@ -180,7 +179,6 @@ mod tests {
             "fnet",
             "funnel",
             "jamba",
-            "kosmos-2",
             "led",
             "lfm2",
             "longformer",
