@@ -477,10 +477,12 @@ impl Draws {
             for attention in [Some(&mut block.attention), cross].into_iter().flatten() {
                 attention.sub_norm = self.one_in(5).then(|| self.norm(1));
             }
-            block.output_norm_eps = self.one_in(4).then_some(0.2);
             if block.feed_forward.experts.is_none() {
                 block.feed_forward.sub_norm = self.one_in(5).then(|| self.norm(1));
             }
+        }
+        for block in &mut stack.blocks {
+            block.output_norm_eps = self.one_in(4).then_some(0.2);
         }
         stack.validate().unwrap();
     }
