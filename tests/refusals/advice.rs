@@ -183,7 +183,7 @@ fn nearest(folder: &Path, model_type: &str) -> Vec<String> {
     nearest
 }
 
-/// As in microsoft/phi-1_5 before its files were converted.
+/// The configuration is that of microsoft/phi-1_5 before its files were converted.
 #[test]
 fn phi_s_earlier_code_is_refused_with_the_cure() {
     let folder = tempfile::tempdir().unwrap();

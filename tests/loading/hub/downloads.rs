@@ -238,7 +238,7 @@ fn every_shard_of_pytorch_s_weights_arrives() -> Result<()> {
     Ok(())
 }
 
-/// As transformers' `from_pretrained`, which then asks for no other file.
+/// transformers' `from_pretrained` then asks for no other file.
 #[test]
 fn weights_that_the_configuration_names_arrive_and_no_others() -> Result<()> {
     let config =
