@@ -7,6 +7,7 @@ use candle_core::Tensor;
 
 use super::encoder::TextInput;
 use super::prompts::Prompts;
+use super::scoring::TokenSimilarity;
 use super::sentences::Sentences;
 use super::{Pooling, TextOptions};
 use crate::checkpoint::AppliedAdapter;
@@ -31,8 +32,7 @@ pub struct TextEmbedder {
     sentences: Sentences,
     /// Set if queries are read in another way than documents, which `sentences` reads.
     queries: Option<Sentences>,
-    /// The similarity of vectors for each token is a sum, not a mean.
-    sums: bool,
+    similarity: TokenSimilarity,
     prompts: Prompts,
     notes: Vec<String>,
 }
@@ -53,7 +53,7 @@ impl TextEmbedder {
         Self {
             sentences,
             queries: None,
-            sums: false,
+            similarity: TokenSimilarity::default(),
             prompts,
             notes,
         }
@@ -62,13 +62,13 @@ impl TextEmbedder {
     /// Makes an embedder with a vector for each token from the pipelines of queries and documents.
     pub(super) fn each_token(
         [queries, documents]: [Sentences; 2],
-        sums: bool,
+        similarity: TokenSimilarity,
         prompts: Prompts,
         notes: Vec<String>,
     ) -> Self {
         Self {
             queries: Some(queries),
-            sums,
+            similarity,
             ..Self::new(documents, prompts, notes)
         }
     }
@@ -135,9 +135,9 @@ impl TextEmbedder {
     /// If the vectors have different widths, or a text has none.
     pub fn max_sim(&self, query: &Tensor, document: &Tensor) -> Result<f32> {
         let largest = query.matmul(&document.t()?)?.max(1)?;
-        let similarity = match self.sums {
-            true => largest.sum_all()?,
-            false => largest.mean_all()?,
+        let similarity = match self.similarity {
+            TokenSimilarity::Sum => largest.sum_all()?,
+            TokenSimilarity::Mean => largest.mean_all()?,
         };
         Ok(similarity.to_scalar()?)
     }

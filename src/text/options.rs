@@ -122,7 +122,7 @@ impl TextOptions {
             let of_roles = self.each_token(each, files.reading, &checkpoint)?;
             return Ok(TextEmbedder::each_token(
                 of_roles,
-                files.sums,
+                files.similarity,
                 files.prompts,
                 files.notes,
             ));

@@ -1,12 +1,39 @@
-//! Converts logits to scores.
+//! Converts logits, and vectors of tokens, to scores.
 
 use candle_core::{Device, Tensor};
+use serde_json::Value;
 
 use super::sentence_files::torch_class;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::config::Activation;
 use crate::error::Result;
 use crate::ops;
+
+/// The similarity of two texts with a vector for each token, from the largest dot product of each of the query's vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TokenSimilarity {
+    /// The mean, as in FlagEmbedding.
+    #[default]
+    Mean,
+    /// The sum (MaxSim), as in ColBERT.
+    Sum,
+}
+
+impl TokenSimilarity {
+    /// Reads sentence-transformers' `similarity_fn_name` for a model with a vector for each token.
+    ///
+    /// # Errors
+    /// If it names another function.
+    pub fn open(json: &ConfigJson) -> Result<Self> {
+        const KEY: &str = "similarity_fn_name";
+        const MEAN: &str = "meanmaxsim";
+        json.only(KEY, &["maxsim".into(), MEAN.into(), Value::Null])?;
+        Ok(match json.text(&[KEY])?.as_deref() {
+            Some(MEAN) => Self::Mean,
+            _ => Self::Sum,
+        })
+    }
+}
 
 /// The function that converts logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -166,7 +166,7 @@ fn values_that_change_results_and_are_not_supported_are_refused_by_name() {
             "config_sentence_transformers.json",
             "model_type",
             json!("MultiVectorEncoder"),
-            "MultiVectorEncoder",
+            "meanmaxsim", // the folder's similarity is the cosine
         ),
         (
             "config_sentence_transformers.json",

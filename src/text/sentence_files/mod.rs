@@ -17,7 +17,7 @@ pub(super) use each_token::EachToken;
 use super::Pooling;
 use super::prompts::Prompts;
 use super::reading::TextReading;
-use super::scoring::ScoreFunction;
+use super::scoring::{ScoreFunction, TokenSimilarity};
 use super::stages::{ModuleStep, VectorMap};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::is_named;
@@ -77,8 +77,8 @@ pub(super) struct SentenceFiles {
     pub prompts: Prompts,
     /// The function for a cross-encoder's scores, if the files name one.
     pub scoring: Option<ScoreFunction>,
-    /// The similarity of vectors for each token is a sum, not a mean.
-    pub sums: bool,
+    /// The similarity of texts with a vector for each token.
+    pub similarity: TokenSimilarity,
     /// Notes on settings in the files that results do not follow.
     pub notes: Vec<String>,
 }
@@ -164,7 +164,7 @@ impl SentenceFiles {
             body,
             prompts: settings.prompts,
             scoring: settings.scoring,
-            sums: settings.sums,
+            similarity: settings.similarity,
             notes,
         })
     }
@@ -191,7 +191,7 @@ impl SentenceFiles {
             body: ResultBody::Pooling(PoolingBody::default()),
             prompts: Prompts::default(),
             scoring: None,
-            sums: false,
+            similarity: TokenSimilarity::default(),
             notes: notes.collect(),
         }
     }

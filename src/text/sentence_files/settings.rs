@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{COLBERT, Kind, finished, optional, torch_class};
 use crate::error::Result;
 use crate::text::prompts::Prompts;
-use crate::text::scoring::ScoreFunction;
+use crate::text::scoring::{ScoreFunction, TokenSimilarity};
 use crate::text::stages::VectorMap;
 
 /// The name of the file.
@@ -24,8 +24,8 @@ pub(super) struct Settings {
     pub last_step: Option<VectorMap>,
     /// The function for a cross-encoder's scores.
     pub scoring: Option<ScoreFunction>,
-    /// The similarity of vectors for each token is a sum, not a mean.
-    pub sums: bool,
+    /// The similarity of texts with a vector for each token.
+    pub similarity: TokenSimilarity,
 }
 
 /// Returns the kind of model in a folder with a `modules.json`.
@@ -68,7 +68,9 @@ impl Settings {
         let prompts = prompts.into_iter().flatten();
         let prompts = prompts.map(|(name, prompt)| (name, prompt.unwrap_or_default()));
         settings.prompts.by_name.extend(prompts);
-        settings.sums = json.text(&["similarity_fn_name"])?.as_deref() != Some("meanmaxsim");
+        if *kind == Kind::MultiVectorEncoder {
+            settings.similarity = TokenSimilarity::open(&json)?;
+        }
         settings.prompts.default = json.text(&["default_prompt_name"])?;
         if let Some(name) = &settings.prompts.default
             && !settings.prompts.by_name.contains_key(name)
