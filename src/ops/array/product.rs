@@ -28,7 +28,7 @@ impl Array {
     /// Multiplies each row by its expert's weight in `[experts, d_out, d_in]`: candle's `moe_gemm`. `places` holds
     /// the row indices sorted by expert, and `experts` their experts. Sums are in f32.
     ///
-    /// candle's kernel requires f16 or bf16 on CUDA, and `d_in` a multiple of 8.
+    /// candle's kernel requires bf16 on CUDA, and `d_in` a multiple of 8.
     pub fn matmul_by_expert(&self, weights: &Self, places: &Self, experts: &Self) -> Result<Self> {
         // It reads whole storages.
         let x = self.contiguous()?.at_its_beginning()?;

@@ -9,12 +9,12 @@ use crate::ops::cpu::{Backend, Route, backend, route};
 use crate::ops::{experts::ExpertColumns, tape::Slot, value::Value};
 
 /// Returns whether candle has a kernel that multiplies rows in this type by their experts' weights `[experts, d_out,
-/// d_in]`.
+/// d_in]`. candle 0.11's kernel for f16 stores the bits of each result as if they were a number: `from_float(half&, float)`
+/// in `candle-kernels/src/moe/moe_utils.cuh`, seen on an H200.
 pub(crate) fn has_grouped_kernel(d_in: usize, (dtype, device): (DType, &Device)) -> bool {
     let is_cuda = route(device) == Route::Composed && backend(device) == Backend::Cuda;
-    let is_half = matches!(dtype, DType::F16 | DType::BF16);
     // It reads eight elements at a time.
-    is_cuda && is_half && d_in > 0 && d_in.is_multiple_of(8)
+    is_cuda && dtype == DType::BF16 && d_in > 0 && d_in.is_multiple_of(8)
 }
 
 /// The experts' linear layers, stacked.
