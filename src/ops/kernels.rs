@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_blocks_kernels::rows::{RowNorm, Source, column_sums, elements};
 use candle_blocks_kernels::{Cpu, Slice, SliceMut, memory::Buffer, products::Matrix};
-use candle_core::{DType, Layout, Result, Storage, Tensor};
+use candle_core::{DType, Device, Layout, Result, Storage, Tensor, bail};
 
 use super::backward::BackwardPass;
 use super::cpu::{cpu, with_team};
@@ -53,7 +53,7 @@ impl Engine for Cpu {
     }
 
     fn data(tensor: &Tensor) -> Result<Data> {
-        tensor.detach().contiguous().map(Data::Tensor)
+        readable(tensor.detach().contiguous()?)
     }
 
     fn dtype(data: &Data) -> DType {
@@ -190,11 +190,25 @@ fn own(numbers: Arc<Numbers>) -> Numbers {
 impl Taped<Cpu> {
     /// Returns a step's parameter on this value's tape: its values, and its gradient's place.
     pub fn parameter(&self, tensor: &Tensor) -> Result<(Data, Option<usize>)> {
-        let readable = match tensor.rank() {
+        let values = match tensor.rank() {
             2 => tensor.clone(),
             _ => tensor.detach().contiguous()?,
         };
-        Ok((Data::Tensor(readable), self.place(tensor)))
+        Ok((readable(values)?, self.place(tensor)))
+    }
+}
+
+/// Returns a tensor's values, which the kernels read.
+///
+/// # Errors
+/// If the tensor is on another device than the CPU.
+pub(in crate::ops) fn readable(tensor: Tensor) -> Result<Data> {
+    match tensor.device() {
+        Device::Cpu => Ok(Data::Tensor(tensor)),
+        other => bail!(
+            "the input is on the CPU, but a parameter is on {:?}; move the input with to_device",
+            other.location()
+        ),
     }
 }
 

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use super::array::Array;
 use super::constants::uploaded;
 use super::cpu::cpu;
-use super::kernels::Data;
+use super::kernels::{Data, readable};
 use super::numbers::{Number, Numbers};
 use crate::error::Error;
 
@@ -131,9 +131,9 @@ impl Weight {
     /// Returns the elements for a product with the kernels.
     pub fn data(&self) -> Result<Data> {
         match self {
-            Self::Dense(weight) => Ok(Data::Tensor(weight.clone())),
+            Self::Dense(weight) => readable(weight.clone()),
             Self::Stored(stored) => stored.numbers().map(Data::from),
-            Self::Packed(_) | Self::Joined(..) => self.tensor().map(Data::Tensor),
+            Self::Packed(_) | Self::Joined(..) => self.tensor().and_then(readable),
         }
     }
 

@@ -138,6 +138,37 @@ fn every_layer_answers_on_the_device_of_its_input() {
 }
 
 #[test]
+fn an_input_on_another_device_than_the_layers_is_refused_and_not_computed() {
+    let device = device();
+    if device.is_cpu() {
+        return left_out("inputs on another device: the device under test is the CPU");
+    }
+    let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &device);
+    let on_device = Tensor::ones((2, 8), DType::F32, &device).unwrap();
+    let on_cpu = on_device.to_device(&Device::Cpu).unwrap();
+    let linear = Linear::new(&LinearConfig::new(8, 8), vb.pp("linear")).unwrap();
+    let norm = Norm::new(&NormConfig::layer_norm(8, 1e-5), vb.pp("norm")).unwrap();
+    let feed_forward = FeedForward::new(&FeedForwardConfig::new(8), vb.pp("mlp")).unwrap();
+    let host = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    let layer_on_cpu = Linear::new(&LinearConfig::new(8, 8), host.pp("linear")).unwrap();
+    for (name, refused) in [
+        ("linear", linear.forward(&on_cpu)),
+        ("norm", norm.forward(&on_cpu)),
+        ("feed-forward", feed_forward.forward_t(&on_cpu, false)),
+        ("a layer on the CPU", layer_on_cpu.forward(&on_device)),
+    ] {
+        let message = refused.expect_err(name).to_string().to_lowercase();
+        assert!(
+            message.contains("cuda") || message.contains("metal"),
+            "{name}: {message}"
+        );
+        assert!(message.contains("cpu"), "{name}: {message}");
+    }
+    // The cure that the message names.
+    linear.forward(&on_cpu.to_device(&device).unwrap()).unwrap();
+}
+
+#[test]
 fn a_checkpoint_loads_onto_the_device() {
     for name in ["tiny-bert", "tiny-gpt2", "tiny-bert-bf16", "tiny-gpt2-f16"] {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
