@@ -28,7 +28,7 @@ mod weights;
 #[path = "shared/whole.rs"]
 mod whole;
 
-use std::{fmt::Write, fs, path::PathBuf};
+use std::{fmt::Write, fs, panic::AssertUnwindSafe, path::PathBuf};
 
 use candle_blocks::{
     Checkpoint,
@@ -52,6 +52,36 @@ struct Row {
     stages: Worst,
     gradients: Option<Worst>,
     verdict: Result<&'static str, String>,
+}
+
+impl Row {
+    /// Returns the cells of the table, with shares as numbers.
+    fn cells(&self) -> [String; HEADER.len()] {
+        let [name, part, dtype, n_stages, n_gradients] = self.fixed.clone();
+        let numbers = |worst: Option<&Worst>| match worst {
+            Some(worst) => [worst.ratio, worst.share].map(|number| format!("{number:.2}")),
+            None => ["-", "-"].map(str::to_string),
+        };
+        let [ratio, share] = numbers(Some(&self.stages));
+        let [ratio_of_gradients, share_of_gradients] = numbers(self.gradients.as_ref());
+        let verdict = self
+            .verdict
+            .as_ref()
+            .map_or("FAIL", |verdict| verdict)
+            .to_string();
+        [
+            name,
+            part,
+            dtype,
+            n_stages,
+            ratio,
+            share,
+            n_gradients,
+            ratio_of_gradients,
+            share_of_gradients,
+            verdict,
+        ]
+    }
 }
 
 /// The worst of several comparisons.
@@ -108,6 +138,60 @@ fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
     );
 }
 
+/// Prints each row as it is computed, for a device that may end the process or leave little time: `benches/gpu/each.py`. The
+/// variable `CANDLE_BLOCKS_ROWS=0/6/100` selects the first of six shards, from row number 100 on. A failure ends its row only.
+#[test]
+#[ignore = "benches/gpu/run.py calls it in shards"]
+fn rows_one_by_one() {
+    let asked = std::env::var("CANDLE_BLOCKS_ROWS").unwrap_or_else(|_| "0/1/0".to_string());
+    let numbers: Vec<usize> = asked.split('/').map(|n| n.parse().unwrap()).collect();
+    let &[shard, shards, from] = numbers.as_slice() else {
+        panic!("CANDLE_BLOCKS_ROWS={asked}: expected SHARD/SHARDS/FIRST");
+    };
+    let stacks = all::all()
+        .into_iter()
+        .map(|stack| Box::new(move || Subject::from(stack)) as Open);
+    let wholes = whole::wholes().into_iter();
+    let wholes = wholes.map(|whole| Box::new(move || Subject::from(whole)) as Open);
+    let of_shard = stacks
+        .chain(wholes)
+        .enumerate()
+        .filter(|(index, _)| index % shards == shard);
+    for (index, open) in of_shard {
+        // At most four types.
+        let first = 4 * index;
+        if first + 3 < from {
+            continue;
+        }
+        let subject = open();
+        for (at, dtype) in (first..).zip(types_of(&subject)) {
+            if at < from {
+                continue;
+            }
+            let label = format!("{}\t{}\t{}", subject.name, subject.stack, dtype.as_str());
+            println!("AT\t{at}\t{label}");
+            match std::panic::catch_unwind(AssertUnwindSafe(|| row(&subject, dtype))) {
+                Ok(row) => {
+                    println!("ROW\t{}", row.cells().join("\t"));
+                    row.verdict
+                        .map_or_else(|report| println!("{report}"), |_| ());
+                }
+                Err(cause) => {
+                    let text = cause
+                        .downcast::<String>()
+                        .map_or_else(|_| String::new(), |text| *text);
+                    println!("PANIC\t{label}\t{}", text.replace('\n', " | "));
+                }
+            }
+            // After some errors nothing runs in this process any more.
+            device().synchronize().unwrap();
+        }
+    }
+    println!("END");
+}
+
+type Open = Box<dyn FnOnce() -> Subject>;
+
 #[test]
 fn the_run_passes_as_on_cuda_and_on_metal() {
     rehearsal::rehearse(&["cuda", "metal"].map(|backend| (backend, &[][..])));
@@ -150,17 +234,19 @@ impl From<Whole> for Subject {
     }
 }
 
-/// A checkpoint in every type that its fixture can judge: a fixture in half precision, only its own.
+/// A checkpoint in every type that its fixture can judge.
 fn rows(subject: Subject) -> Vec<Row> {
-    let native = subject.fixture.dtype();
-    let types = match native {
+    let types = types_of(&subject).into_iter();
+    types.map(|dtype| row(&subject, dtype)).collect()
+}
+
+/// Returns the types that a fixture can judge: a fixture in half precision, only its own.
+fn types_of(subject: &Subject) -> Vec<DType> {
+    let types = match subject.fixture.dtype() {
         DType::F32 => vec![DType::F32, DType::F64, DType::BF16, DType::F16],
         half => vec![half],
     };
     computable(types, &subject.name)
-        .into_iter()
-        .map(|dtype| row(&subject, dtype))
-        .collect()
 }
 
 fn row(subject: &Subject, dtype: DType) -> Row {
@@ -280,26 +366,39 @@ fn table(rows: &[Row]) -> String {
     line(&HEADER);
     line(&["---"; HEADER.len()]);
     for row in rows {
-        let [name, part, dtype, n_stages, n_gradients] = &row.fixed;
-        let numbers = |worst: Option<&Worst>| match worst {
-            Some(Worst { ratio, share }) => {
-                [format!("{ratio:.2}"), format!("{:.0} %", 100.0 * share)]
-            }
-            None => ["-".to_string(), "-".to_string()],
+        let cells = row.cells();
+        let share = |cell: &String| match cell.parse::<f64>() {
+            Ok(share) => format!("{:.0} %", 100.0 * share),
+            Err(_) => cell.clone(),
         };
-        let [stage_ratio, stage_share] = numbers(Some(&row.stages));
-        let [gradient_ratio, gradient_share] = numbers(row.gradients.as_ref());
+        let (stages, gradients) = (share(&cells[5]), share(&cells[8]));
+        let of: Vec<&str> = cells.iter().map(String::as_str).collect();
+        let [
+            name,
+            part,
+            dtype,
+            n_stages,
+            ratio,
+            _,
+            n_gradients,
+            of_gradients,
+            _,
+            verdict,
+        ] = of[..]
+        else {
+            unreachable!("a row has ten cells");
+        };
         line(&[
             name,
             part,
             dtype,
             n_stages,
-            &stage_ratio,
-            &stage_share,
+            ratio,
+            &stages,
             n_gradients,
-            &gradient_ratio,
-            &gradient_share,
-            row.verdict.as_ref().unwrap_or(&"FAIL"),
+            of_gradients,
+            &gradients,
+            verdict,
         ]);
     }
     text

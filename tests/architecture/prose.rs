@@ -14,7 +14,7 @@ const HELD: &[&str] = &[
     "docs",
     "weights/README.md",
     "benches/README.md",
-    "benches/device.rs",
+    "benches/gpu/layers.rs",
     "benches/parallel.rs",
     "benches/peers/candle/src",
     "benches/peers/ours.rs",

@@ -1,4 +1,4 @@
-"""Runs one of `device.py`'s cases in PyTorch: `device_pytorch.py eager|compiled CASE`. `about` prints the version."""
+"""Runs one of `times.py`'s cases in PyTorch: `pytorch.py eager|compiled CASE`. `about` prints the version."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
 
 
 def main(mode: str, case: dict):

@@ -1,4 +1,4 @@
-//! Runs one case for `device.py` on a device: compares the results with the CPU's, counts transfers, measures times.
+//! Runs one case for `times.py` on a device: compares the results with the CPU's, counts transfers, measures times.
 //! Prints a line of JSON.
 
 use std::{collections::HashMap, env, hint::black_box, time::Instant};
@@ -68,7 +68,7 @@ const SEED: u64 = 1;
 fn main() -> Result<()> {
     let Some(case) = env::args().nth(1).filter(|case| case.starts_with('{')) else {
         // `cargo bench` runs every bench.
-        eprintln!("one case of a report on a device; run benches/device.py");
+        eprintln!("one case of a report on a device; run benches/gpu/run.py");
         return Ok(());
     };
     let case: Case = serde_json::from_str(&case)?;
