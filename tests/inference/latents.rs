@@ -7,9 +7,14 @@ use candle_blocks::{
 };
 
 use crate::{
+    cpu_only::cpu_only,
+    device::device,
     kinds::{self, LATENT},
     numbers::bits,
+    same::assert_same,
     small::{self, WIDTH, numbers, stack},
+    small_on_device,
+    types::computable,
 };
 
 const BATCH: usize = 2;
@@ -26,11 +31,13 @@ fn a_position_takes_the_latent_and_the_shared_key_of_each_layer() {
     let mut config = kinds::latent();
     config.blocks[1].attention.window = None;
     let n_layers = config.blocks.len();
-    for dtype in [DType::F32, DType::F64, DType::BF16] {
-        let layers = Stack::new(&config, VarBuilder::zeros(dtype, &Device::Cpu)).unwrap();
+    let dtypes = [DType::F32, DType::F64, DType::BF16];
+    for dtype in computable(dtypes, "a cache of latents in f64") {
+        let layers = Stack::new(&config, VarBuilder::zeros(dtype, &device())).unwrap();
         let mut cache = layers.new_cache();
         for (n, seen) in [(5, 5), (1, 6), (1, 7), (9, 16)] {
-            let x = numbers(&[BATCH, n, WIDTH], n).to_dtype(dtype).unwrap();
+            let x = small_on_device::numbers(&[BATCH, n, WIDTH], n);
+            let x = x.to_dtype(dtype).unwrap();
             layers.forward_cached(&x, &plain(), &mut cache).unwrap();
             let expected = BATCH * seen * KEPT * dtype.size_in_bytes() * n_layers;
             assert_eq!(cache.bytes(), expected, "{dtype:?} behind {seen}");
@@ -58,12 +65,13 @@ fn a_position_takes_the_latent_and_the_shared_key_of_each_layer() {
 fn other_attentions_keep_keys_and_values_of_every_head() {
     let mut config = small::decoder();
     config.blocks[1].attention.window = None;
-    let layers = stack(&config);
-    let packed = layers.clone().pack(Precision::F32).unwrap();
+    let layers = small_on_device::stack(&config);
+    let packed = stack(&config).pack(Precision::F32).unwrap();
     let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
     let x = numbers(&[BATCH, 5, WIDTH], 1);
-    layers.forward_cached(&x, &plain(), &mut cache).unwrap();
     packed.forward_cached(&x, &plain(), &mut of_packed).unwrap();
+    let x = x.to_device(&device()).unwrap();
+    layers.forward_cached(&x, &plain(), &mut cache).unwrap();
     // Two key/value heads of six.
     assert_eq!(cache.bytes(), BATCH * 5 * 2 * (2 * 6) * 4 * 2);
     assert_eq!(of_packed.bytes(), cache.bytes());
@@ -74,8 +82,8 @@ fn other_attentions_keep_keys_and_values_of_every_head() {
 struct OfStack(Stack, KvCache);
 
 impl OfStack {
-    fn step(&mut self, x: &Tensor) -> Vec<u64> {
-        bits(&self.0.forward_cached(x, &plain(), &mut self.1).unwrap())
+    fn step(&mut self, x: &Tensor) -> Tensor {
+        self.0.forward_cached(x, &plain(), &mut self.1).unwrap()
     }
 
     fn keep(&mut self, sequences: &[usize]) -> Result<()> {
@@ -87,35 +95,38 @@ impl OfStack {
     }
 }
 
-fn serves_fewer_sequences_and_begins_again(mut cache: OfStack) {
-    let x = |seed| numbers(&[3, 2, WIDTH], seed);
+fn serves_fewer_sequences_and_begins_again(mut cache: OfStack, device: &Device) {
+    let x = |seed| numbers(&[3, 2, WIDTH], seed).to_device(device).unwrap();
     let one = |seed: usize, of: usize| x(seed).narrow(0, of, 1).unwrap();
     let mut alone = cache.clone();
     alone.step(&one(1, 1));
     let expected = [alone.step(&one(2, 1)), alone.step(&one(3, 1))];
     cache.step(&x(1));
     cache.keep(&[1]).unwrap();
-    let found = [cache.step(&one(2, 1)), cache.step(&one(3, 1))];
-    assert_eq!(found, expected);
+    for (seed, expected) in [2, 3].into_iter().zip(&expected) {
+        assert_same(&cache.step(&one(seed, 1)), expected, seed);
+    }
     cache.forget();
     alone.forget();
-    assert_eq!(cache.step(&x(4))[..], alone.step(&x(4))[..]);
+    assert_same(&cache.step(&x(4)), &alone.step(&x(4)), "begun again");
 }
 
 #[test]
 fn a_cache_of_latents_serves_fewer_sequences_and_begins_again() {
+    let layers = small_on_device::stack(&kinds::latent());
+    let cache = layers.new_cache();
+    serves_fewer_sequences_and_begins_again(OfStack(layers, cache), &device());
     let layers = stack(&kinds::latent());
     for precision in [Precision::F32, Precision::Bf16] {
         let packed = layers.pack(precision).unwrap();
         let cache = packed.new_cache();
-        serves_fewer_sequences_and_begins_again(OfStack(packed, cache));
+        serves_fewer_sequences_and_begins_again(OfStack(packed, cache), &Device::Cpu);
     }
-    let cache = layers.new_cache();
-    serves_fewer_sequences_and_begins_again(OfStack(layers, cache));
 }
 
 #[test]
 fn latents_are_taken_back_to_any_position() {
+    cpu_only("packed weights");
     let packed = stack(&kinds::latent()).pack(Precision::F32).unwrap();
     let step = |cache: &mut KvCache, seed| {
         let x = numbers(&[BATCH, 2, WIDTH], seed);
@@ -134,6 +145,7 @@ fn latents_are_taken_back_to_any_position() {
 /// A head that is as wide as a latent with its shared key.
 #[test]
 fn a_cache_of_latents_is_refused_by_an_attention_of_heads() {
+    cpu_only("packed weights");
     let latents = stack(&kinds::latent()).pack(Precision::F32).unwrap();
     let mut config = kinds::latent();
     for block in &mut config.blocks {

@@ -2,16 +2,19 @@
 
 use candle_blocks::{
     AttentionMask, ForwardContext, KvCache, Precision, Stack,
-    candle_core::{DType, Device, Tensor, Var},
+    candle_core::{DType, Tensor, Var},
     candle_nn::VarBuilder,
 };
 
 use crate::{
+    device::device,
+    double::has_f64,
     kinds::{self, MEMORY},
-    memory::with_memory,
-    numbers::bits,
+    memory::with_memory_on_device as with_memory,
     refused::refusal,
-    small::{self, WIDTH, numbers, stack},
+    same::assert_same,
+    small::{self, WIDTH},
+    small_on_device::{numbers, stack},
 };
 
 /// Returns a cache after two sequences with five positions.
@@ -23,16 +26,19 @@ fn after_five(stack: &Stack, context: &ForwardContext) -> KvCache {
 }
 
 /// Returns the next two positions' output.
-fn next(stack: &Stack, context: &ForwardContext, cache: &mut KvCache) -> Vec<u64> {
+fn next(stack: &Stack, context: &ForwardContext, cache: &mut KvCache) -> Tensor {
     let x = numbers(&[2, 2, WIDTH], 2);
-    bits(&stack.forward_cached(&x, context, cache).unwrap())
+    stack.forward_cached(&x, context, cache).unwrap()
 }
 
 #[test]
 fn a_cache_of_another_type_is_refused_and_stays_as_it_was() {
+    if !has_f64("a stack in f64") {
+        return;
+    }
     let config = small::decoder();
     let layers = stack(&config);
-    let vb = VarBuilder::zeros(DType::F64, &Device::Cpu);
+    let vb = VarBuilder::zeros(DType::F64, &device());
     let others = Stack::new(&config, vb).unwrap();
     let plain = ForwardContext::evaluation();
     let begun = || after_five(&layers, &plain);
@@ -46,7 +52,7 @@ fn a_cache_of_another_type_is_refused_and_stays_as_it_was() {
         "{message}"
     );
     assert_eq!(cache.seen(), 5);
-    assert_eq!(next(&mut cache), next(&mut begun()));
+    assert_same(&next(&mut cache), &next(&mut begun()), "after the refusal");
 }
 
 /// Token by token through every length, of which each has a clone that goes on with other tokens, and a refused call.
@@ -55,9 +61,8 @@ fn clones_go_on_differently_and_each_as_if_alone() {
     let layers = stack(&small::decoder());
     let plain = ForwardContext::evaluation();
     let token = |seed: usize| numbers(&[2, 1, WIDTH], seed);
-    let step = |cache: &mut KvCache, seed| {
-        bits(&layers.forward_cached(&token(seed), &plain, cache).unwrap())
-    };
+    let step =
+        |cache: &mut KvCache, seed| layers.forward_cached(&token(seed), &plain, cache).unwrap();
     let alone = |seeds: &[usize]| {
         let mut cache = layers.new_cache();
         let last = seeds.iter().map(|&seed| step(&mut cache, seed)).last();
@@ -72,9 +77,9 @@ fn clones_go_on_differently_and_each_as_if_alone() {
         let wide = numbers(&[2, 1, WIDTH + 1], 1);
         assert!(layers.forward_cached(&wide, &plain, &mut cache).is_err());
         let after = |seed: &[usize]| alone(&[&seeds[..], seed].concat());
-        assert_eq!(ours, after(&[n]), "{n}");
-        assert_eq!(theirs[0], after(&[90]), "{n}");
-        assert_eq!(theirs[2], after(&[90, 91, 92]), "{n}");
+        assert_same(&ours, &after(&[n]), n);
+        assert_same(&theirs[0], &after(&[90]), n);
+        assert_same(&theirs[2], &after(&[90, 91, 92]), n);
     }
 }
 
@@ -97,13 +102,15 @@ fn outputs_with_a_cache_have_no_graph() {
 #[test]
 fn an_encoder_of_distances_has_no_cache() {
     let layers = stack(&kinds::disentangled());
-    let packed = layers.pack(Precision::F32).unwrap();
+    let packed = small::stack(&kinds::disentangled());
+    let packed = packed.pack(Precision::F32).unwrap();
     let (x, plain) = (numbers(&[2, 1, WIDTH], 1), ForwardContext::evaluation());
+    let on_cpu = small::numbers(&[2, 1, WIDTH], 1);
     let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
     for message in [
         refusal("layers", || layers.forward_cached(&x, &plain, &mut cache)),
         refusal("packed", || {
-            packed.forward_cached(&x, &plain, &mut of_packed)
+            packed.forward_cached(&on_cpu, &plain, &mut of_packed)
         }),
     ] {
         assert!(message.contains("causal"), "{message}");
@@ -143,7 +150,7 @@ fn a_refused_call_leaves_the_cache_as_it_was() {
     };
     let plain = with_memory(&[2, 4, MEMORY]);
     let positions = plain.clone().with_position_ids(&ids(&[2, 3])).unwrap();
-    let ones = Tensor::ones((2, 1), DType::U8, &Device::Cpu).unwrap();
+    let ones = Tensor::ones((2, 1), DType::U8, &device()).unwrap();
     let marked = |context: &ForwardContext| {
         let mask = AttentionMask::padding(&ones).unwrap();
         context.clone().with_mask(mask)
@@ -168,7 +175,7 @@ fn a_refused_call_leaves_the_cache_as_it_was() {
             if layers.forward_cached(&x, context, &mut cache).is_err() {
                 n_refused += 1;
                 assert_eq!(cache.seen(), 5, "{shape:?} {context:?}");
-                assert_eq!(next(&mut cache), expected, "{shape:?} {context:?}");
+                assert_same(&next(&mut cache), &expected, (shape, context));
             }
         }
         assert!(n_refused >= 3, "{n_refused}");

@@ -1,9 +1,13 @@
 //! Packed layers are the layers that they were made from, and caches give what whole sequences give.
 
+#[path = "../shared/absent.rs"]
+mod absent;
 #[path = "../shared/all.rs"]
 mod all;
 #[path = "../shared/committed.rs"]
 mod committed;
+#[path = "../shared/cpu_only.rs"]
+mod cpu_only;
 #[path = "../shared/device.rs"]
 mod device;
 #[path = "../shared/double.rs"]
@@ -20,8 +24,14 @@ mod patches;
 mod refused;
 #[path = "../shared/rehearsal.rs"]
 mod rehearsal;
+#[path = "../shared/same.rs"]
+mod same;
 #[path = "../shared/small.rs"]
 mod small;
+#[path = "../shared/small_on_device.rs"]
+mod small_on_device;
+#[path = "../shared/types.rs"]
+mod types;
 #[path = "../shared/weights.rs"]
 mod weights;
 
@@ -38,3 +48,4 @@ mod random_blocks;
 mod rehearsal_of_all;
 mod same_bits;
 mod serving;
+mod without_a_device;

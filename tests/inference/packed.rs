@@ -8,7 +8,10 @@ use candle_blocks::{
     verify::verify,
 };
 
-use crate::{all::all, committed::Committed, judged, patches::in_one_row, weights::is_present};
+use crate::{
+    all::all, committed::Committed, cpu_only::cpu_only, judged, patches::in_one_row,
+    weights::is_present,
+};
 
 /// Every committed stack.
 fn stacks() -> Vec<Committed> {
@@ -47,6 +50,7 @@ fn with_memory(context: ForwardContext, checkpoint: &Checkpoint, batch: usize) -
 
 #[test]
 fn every_committed_checkpoint_packed_in_f32_is_within_the_ratio_rule() {
+    cpu_only("packed weights");
     let mut failures = Vec::new();
     for stack in stacks() {
         let fixture = stack.fixture();
@@ -71,6 +75,7 @@ fn every_committed_checkpoint_packed_in_f32_is_within_the_ratio_rule() {
 /// rounded in addition.
 #[test]
 fn every_committed_checkpoint_packed_in_bf16_is_within_the_rule_for_half_precision() {
+    cpu_only("packed weights");
     // f16's rule asks for more digits than bf16 has.
     assert_within_the_rule(DType::BF16, Precision::Bf16, DType::F16);
 }
@@ -78,6 +83,7 @@ fn every_committed_checkpoint_packed_in_bf16_is_within_the_rule_for_half_precisi
 /// f16's rule for half precision is eight times as strict as bf16's.
 #[test]
 fn every_committed_checkpoint_packed_in_f16_is_within_the_rule_for_f16() {
+    cpu_only("packed weights");
     // PyTorch's error in bf16 does not measure f16's.
     assert_within_the_rule(DType::F16, Precision::F16, DType::BF16);
 }
@@ -123,6 +129,7 @@ fn relative_error(found: &Tensor, exact: &Tensor) -> f64 {
 /// values is about 2.7 standard deviations; rounding to 1/127 of that errs by 1/√12 of a step, in the row and in the weight.
 #[test]
 fn each_precision_errs_as_its_digits_say() {
+    cpu_only("packed weights");
     use candle_blocks::{Linear, candle_core::Module};
     let normal = |shape: &[usize], seed| {
         use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -182,6 +189,7 @@ fn each_precision_errs_as_its_digits_say() {
 /// in int8.
 #[test]
 fn a_trained_block_errs_by_one_and_a_half_percent_in_int8_at_most_and_by_a_tenth_in_int4() {
+    cpu_only("packed weights");
     const OUTPUT: &str = "layers.0.output";
     if !is_present("minilm-block0") {
         return;
@@ -239,6 +247,7 @@ fn packed_stacks() -> impl Iterator<Item = (String, Checkpoint, Stack)> {
 
 #[test]
 fn to_be_watched_changes_no_bit() {
+    cpu_only("packed weights");
     for (label, checkpoint, packed) in packed_stacks() {
         let x = input(2, 7, width(&packed));
         let context = with_memory(ForwardContext::evaluation(), &checkpoint, 2);
@@ -256,6 +265,7 @@ fn to_be_watched_changes_no_bit() {
 
 #[test]
 fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_after_it() {
+    cpu_only("packed weights");
     for (label, checkpoint, packed) in packed_stacks() {
         let (seq, padding) = (5, 4);
         let x = input(3, seq, width(&packed));
@@ -285,6 +295,7 @@ fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_after_it() {
 
 #[test]
 fn padding_on_either_side_is_left_out_and_gaps_are_not() {
+    cpu_only("packed weights");
     for (label, checkpoint, packed) in packed_stacks() {
         let (batch, seq) = (3, 8);
         let x = input(batch, seq, width(&packed));
@@ -345,6 +356,7 @@ fn depends_on_length(checkpoint: &Checkpoint) -> bool {
 
 #[test]
 fn a_decoder_fed_in_chunks_gives_the_bits_of_the_full_forward() {
+    cpu_only("packed weights");
     let mut decoders = 0;
     for (label, checkpoint, packed) in packed_stacks() {
         let first = &checkpoint.config().blocks[0].attention;
@@ -375,6 +387,7 @@ fn a_decoder_fed_in_chunks_gives_the_bits_of_the_full_forward() {
 
 #[test]
 fn unsupported_options_of_packed_layers_are_errors() {
+    cpu_only("packed weights");
     let checkpoint = stacks()[0].open();
     let packed = checkpoint.packed_stack(Precision::F32).unwrap();
     let x = input(1, 3, width(&packed));
@@ -399,6 +412,7 @@ fn unsupported_options_of_packed_layers_are_errors() {
 
 #[test]
 fn weights_in_half_precision_give_in_f16_the_bits_that_they_give_in_f32() {
+    cpu_only("packed weights");
     let stacks = stacks();
     let stored = stacks.iter().find(|stack| stack.name == "tiny-gpt2-f16");
     let checkpoint = stored.expect("it is among the committed stacks").open();

@@ -6,10 +6,14 @@ use candle_blocks::{
 };
 
 use crate::{
+    cpu_only::cpu_only,
+    device::device,
     kinds::{self, MEMORY},
     memory::with_memory,
     numbers::bits,
+    same::assert_same,
     small::{self, WIDTH, numbers, stack},
+    small_on_device,
 };
 
 fn packed(config: &StackConfig) -> Stack {
@@ -32,6 +36,7 @@ fn next(stack: &Stack, context: &ForwardContext, cache: &mut KvCache) -> Vec<u64
 
 #[test]
 fn a_refused_call_leaves_the_cache_as_it_was() {
+    cpu_only("packed weights");
     let ids = |shape: &[usize]| Tensor::zeros(shape, DType::I64, &Device::Cpu).unwrap();
     let marks = |shape: &[usize]| AttentionMask::padding(&ids(shape)).unwrap();
     let plain = with_memory(&[2, 4, MEMORY]);
@@ -92,6 +97,7 @@ fn a_refused_call_leaves_the_cache_as_it_was() {
 
 #[test]
 fn a_refused_first_call_leaves_the_cache_free_for_any_batch() {
+    cpu_only("packed weights");
     let stack = packed(&kinds::cross_decoder());
     let plain = with_memory(&[2, 4, MEMORY]);
     let expected = next(&stack, &plain, &mut stack.new_cache());
@@ -110,6 +116,7 @@ fn a_refused_first_call_leaves_the_cache_free_for_any_batch() {
 /// Several continuations of one prompt, as in beam search.
 #[test]
 fn a_copy_of_a_cache_goes_on_by_itself() {
+    cpu_only("packed weights");
     let windowed = small::decoder().with_each(|_, block| block.attention.window = Some(3));
     for (config, plain) in [
         (kinds::cross_decoder(), with_memory(&[2, 4, MEMORY])),
@@ -144,6 +151,7 @@ fn a_copy_of_a_cache_goes_on_by_itself() {
 
 #[test]
 fn a_cache_of_a_stack_with_other_heads_is_refused() {
+    cpu_only("packed weights");
     let plain = ForwardContext::evaluation();
     let ours = packed(&small::decoder());
     let mut config = small::decoder();
@@ -163,6 +171,7 @@ fn a_cache_of_a_stack_with_other_heads_is_refused() {
 
 #[test]
 fn a_cache_of_another_precision_is_refused() {
+    cpu_only("packed weights");
     let plain = ForwardContext::evaluation();
     let ours = packed(&small::decoder());
     let theirs = stack(&small::decoder()).pack(Precision::Bf16).unwrap();
@@ -182,6 +191,7 @@ fn a_cache_of_another_precision_is_refused() {
 
 #[test]
 fn to_go_back_too_far_changes_no_layer() {
+    cpu_only("packed weights");
     // Its second block has a window of 3, the first has none.
     let stack = packed(&small::decoder());
     let plain = ForwardContext::evaluation();
@@ -201,6 +211,7 @@ fn to_go_back_too_far_changes_no_layer() {
 /// A refused call may have dropped in one layer what only its own queries would not have seen.
 #[test]
 fn after_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
+    cpu_only("packed weights");
     let config = kinds::cross_decoder().with_each(|_, block| block.attention.window = Some(3));
     let stack = packed(&config);
     let plain = with_memory(&[2, 4, MEMORY]);
@@ -230,8 +241,8 @@ fn after_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
 
 #[test]
 fn positions_before_the_first_mask_and_after_the_last_are_all_kept() {
-    let layers = stack(&small::decoder());
-    let packed = layers.clone().pack(Precision::F32).unwrap();
+    let layers = small_on_device::stack(&small::decoder());
+    let packed = packed(&small::decoder());
     let masked = |rows: &[[u8; 2]; 2]| {
         let mask = Tensor::new(rows, &Device::Cpu).unwrap();
         ForwardContext::evaluation().with_mask(AttentionMask::padding(&mask).unwrap())
@@ -243,19 +254,25 @@ fn positions_before_the_first_mask_and_after_the_last_are_all_kept() {
         let mut last = Vec::new();
         for (seed, context) in contexts.into_iter().enumerate() {
             let x = numbers(&[2, 2, WIDTH], seed);
-            let ours = layers.forward_cached(&x, context, &mut cache).unwrap();
             let theirs = packed.forward_cached(&x, context, &mut of_packed).unwrap();
-            last = vec![bits(&ours), bits(&theirs)];
+            let x = x.to_device(&device()).unwrap();
+            let ours = layers.forward_cached(&x, context, &mut cache).unwrap();
+            last = vec![ours, theirs];
         }
         last
     };
     let expected = run([&all, &some, &all]);
-    assert_eq!(run([&plain, &some, &plain]), expected);
-    assert_ne!(run([&plain; 3]), expected);
+    let found = run([&plain, &some, &plain]);
+    let unmasked = run([&plain; 3]);
+    for (i, expected) in expected.iter().enumerate() {
+        assert_same(&found[i], expected, i);
+        assert_ne!(bits(&unmasked[i]), bits(expected), "{i}");
+    }
 }
 
 #[test]
 fn a_call_without_positions_or_sequences_changes_nothing() {
+    cpu_only("packed weights");
     for config in [
         small::decoder(),
         kinds::falcon(),
@@ -278,6 +295,7 @@ fn a_call_without_positions_or_sequences_changes_nothing() {
 
 #[test]
 fn a_cache_that_goes_back_to_its_start_may_attend_to_another_output() {
+    cpu_only("packed weights");
     let stack = packed(&kinds::cross_decoder());
     let first = with_memory(&[2, 4, MEMORY]);
     let other = ForwardContext::evaluation()

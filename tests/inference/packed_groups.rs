@@ -6,6 +6,7 @@ use candle_blocks::{
 };
 
 use crate::{
+    cpu_only::cpu_only,
     kinds::{self, MEMORY},
     numbers::bits,
     small::{self, WIDTH, numbers, stack},
@@ -23,6 +24,7 @@ fn marks(rule: impl Fn(usize, usize) -> bool) -> Tensor {
 
 #[test]
 fn a_sequence_of_a_large_batch_has_the_bits_that_it_has_alone() {
+    cpu_only("packed weights");
     let everything = marks(|_, _| true);
     let unequal = marks(|b, i| i < SEQ - 7 * (b % 5) && i >= b % 3);
     let holes = marks(|b, i| (i + b) % 5 != 1);

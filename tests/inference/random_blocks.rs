@@ -1,8 +1,11 @@
 //! Blocks with random configurations, also outside the families: `drawn/properties.rs` holds for each.
 
-use crate::drawn::{
-    Draws,
-    properties::{self, Property},
+use crate::{
+    cpu_only::cpu_only,
+    drawn::{
+        Draws,
+        properties::{self, Property},
+    },
 };
 
 const CASES: u64 = 600;
@@ -10,6 +13,7 @@ const CASES: u64 = 600;
 /// Asserts that the property holds for every case, and applies to at least `least`.
 #[track_caller]
 fn assert_holds(property: Property, least: u64) {
+    cpu_only("packed blocks, and their layers in f64");
     let (mut n, mut failures) = (0, Vec::new());
     for seed in 0..CASES {
         let (config, request) = Draws::new(seed).case();

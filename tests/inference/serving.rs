@@ -8,6 +8,7 @@ use std::{
 
 use candle_blocks::{ForwardContext, Precision, candle_core::Result};
 
+use crate::cpu_only::cpu_only;
 use crate::small::{self, WIDTH, numbers, stack};
 
 /// A time limit far above this test's duration, even on a busy machine.
@@ -15,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn observers_of_several_callers_may_wait_for_the_thread_pool() {
+    cpu_only("packed weights");
     let packed = stack(&small::encoder()).pack(Precision::F32).unwrap();
     let x = numbers(&[8, 64, WIDTH], 1);
     let expected = packed.forward(&x).unwrap();

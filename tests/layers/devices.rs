@@ -20,6 +20,7 @@ use candle_blocks::{
 };
 
 use crate::{
+    cpu_only::cpu_only,
     device::{DEVICE_VARIABLE, device},
     differentiated::value_and_gradients,
     numbers::{bits, numbers},
@@ -43,6 +44,7 @@ fn run_on(name: &str, test: &str) -> (bool, String) {
 
 #[test]
 fn a_device_that_the_build_lacks_is_a_failure_and_not_the_cpu() {
+    cpu_only("other processes open a device");
     for (name, is_built) in [
         ("cuda", cfg!(feature = "cuda")),
         ("metal", cfg!(feature = "metal")),
@@ -63,6 +65,7 @@ fn a_device_that_the_build_lacks_is_a_failure_and_not_the_cpu() {
 
 #[test]
 fn an_unknown_device_is_a_failure_that_lists_the_known_ones() {
+    cpu_only("other processes open a device");
     let (passed, text) = run_on("gpu", "every_layer_answers_on_the_device_of_its_input");
     assert!(!passed, "{text}");
     assert!(text.contains("expected cpu, cuda or metal"), "{text}");

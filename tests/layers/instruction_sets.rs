@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 use candle_blocks::ops;
 use candle_core::{Device, Tensor};
 
+use crate::cpu_only::cpu_only;
 use crate::levels::LEVELS;
 
 /// Runs the ignored test below with the variable set.
@@ -35,6 +36,7 @@ fn a_product_in_a_process_of_its_own() {
 
 #[test]
 fn every_level_can_be_forced_or_says_that_the_cpu_lacks_it() {
+    cpu_only("instruction sets of a CPU");
     for name in LEVELS {
         let output = String::from_utf8(with_level(name).stdout).unwrap();
         let forced = output.contains(&format!("by {name}:"));
@@ -48,6 +50,7 @@ fn every_level_can_be_forced_or_says_that_the_cpu_lacks_it() {
 
 #[test]
 fn an_unknown_level_is_refused_with_the_known_ones() {
+    cpu_only("instruction sets of a CPU");
     for name in ["", "sse9", "AVX2"] {
         let output = String::from_utf8(with_level(name).stdout).unwrap();
         for part in [

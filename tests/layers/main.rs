@@ -2,6 +2,8 @@
 //!
 //! On the device under test: `devices.rs` says how it is chosen.
 
+#[path = "../shared/absent.rs"]
+mod absent;
 #[path = "../shared/all.rs"]
 mod all;
 #[path = "../shared/allowance.rs"]
@@ -10,6 +12,8 @@ mod allowance;
 mod committed;
 #[path = "../shared/composed.rs"]
 mod composed;
+#[path = "../shared/cpu_only.rs"]
+mod cpu_only;
 #[path = "../shared/device.rs"]
 mod device;
 #[path = "../shared/differentiated.rs"]
@@ -61,3 +65,4 @@ mod properties_in_training;
 mod public_types;
 mod rehearsal_of_all;
 mod subject;
+mod without_a_device;

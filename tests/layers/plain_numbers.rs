@@ -202,12 +202,13 @@ fn a_gate_in_a_plain_file_is_that_of_the_feed_forward() {
         safetensors::save(&map, &path).unwrap();
         let file = PlainFile::open(path).unwrap();
         let file = file.with_orientation(Orientation::OutIn);
-        let layer = file.feed_forward(Activation::Silu, DType::F32, &Device::Cpu);
-        let y = layer.unwrap().forward(&x).unwrap();
+        let layer = file.feed_forward(Activation::Silu, DType::F32, &device());
+        let y = layer.unwrap().forward(&x.to_device(&device()).unwrap());
+        let y = y.unwrap().to_device(&Device::Cpu).unwrap();
         let difference = (y - &expected).unwrap().abs().unwrap();
         let difference = difference.max_all().unwrap().to_scalar::<f32>().unwrap();
         assert!(difference < 1e-5, "{names:?}: {difference}");
-        let refused = file.linears(DType::F32, &Device::Cpu).unwrap_err();
+        let refused = file.linears(DType::F32, &device()).unwrap_err();
         assert!(refused.to_string().contains("is a gate"), "{refused}");
     }
 }

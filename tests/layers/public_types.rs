@@ -11,12 +11,15 @@ use candle_blocks::{
     *,
 };
 
+use crate::cpu_only::cpu_only;
+
 fn shared<T: Send + Sync + Debug>() {}
 fn cloned<T: Clone + Send + Sync + Debug>() {}
 
 // Each line is a promise that the compiler checks.
 #[test]
 fn layers_and_configurations_are_clone_send_sync_and_debug() {
+    cpu_only("the compiler checks types");
     cloned::<Activation>();
     cloned::<Attention>();
     cloned::<AttentionConfig>();
@@ -60,6 +63,7 @@ fn layers_and_configurations_are_clone_send_sync_and_debug() {
 
 #[test]
 fn checkpoints_and_optimisers_are_send_sync_and_debug() {
+    cpu_only("the compiler checks types");
     shared::<Checkpoint>();
     shared::<Loader>();
     shared::<PlainFile>();

@@ -2,12 +2,13 @@
 
 use std::{collections::HashMap, fs, path::PathBuf};
 
-use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::candle_core::{DType, Tensor};
 use candle_blocks::trace::{self, TraceInput};
 use candle_blocks::verify::{Fixture, verify};
 use candle_blocks::{CheckpointOptions, Result};
 use serde_json::{Map, Value};
 
+use crate::device::device;
 use crate::weights::{is_present, weights};
 
 /// transformers' results for a committed checkpoint with one changed key in config.json.
@@ -44,7 +45,7 @@ impl Change {
         fs::write(&path, Value::from(config).to_string()).unwrap();
         let checkpoint = CheckpointOptions::default().config(path).whole();
         let input = TraceInput::new(|name| self.fixture.tensor(name).cloned())?;
-        let stages = trace::run(&checkpoint.open(folder)?, &input, DType::F32, &Device::Cpu)?;
+        let stages = trace::run(&checkpoint.open(folder)?, &input, DType::F32, &device())?;
         Ok(stages.into_iter().collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use candle_blocks::candle_core::{D, DType, Device, Tensor};
+use candle_blocks::candle_core::{D, DType, Tensor};
 use candle_blocks::checkpoint::scheme::StackPart;
 use candle_blocks::model::{ModelInput, Seq2Seq};
 use candle_blocks::trace::{self, TraceInput};
@@ -11,6 +11,7 @@ use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
 use crate::device::device;
 use crate::double::has_f64;
 use crate::message::message;
+use crate::same::assert_same;
 use crate::weights::{is_present, weights};
 use crate::whole::{Whole, wholes};
 
@@ -31,6 +32,18 @@ fn generators() -> Vec<(Whole, TraceInput, Tensor)> {
     let found: Vec<_> = wholes().into_iter().filter_map(generator).collect();
     assert!(!is_present("heads") || found.len() >= 5);
     found
+}
+
+/// Returns an input whose audio features are in a model's type and on its device.
+fn of_model(input: &ModelInput, model: &Seq2Seq, dtype: DType) -> ModelInput {
+    let moved = |features: &Tensor| {
+        let features = features.to_dtype(dtype).unwrap();
+        features.to_device(model.encoder().device()).unwrap()
+    };
+    ModelInput {
+        input_features: input.input_features.as_ref().map(moved),
+        ..input.clone()
+    }
 }
 
 /// Returns the tokens from greedy search after the prompts, one at a time with a cache.
@@ -58,6 +71,7 @@ fn anew(model: &Seq2Seq, input: &ModelInput, n_new: usize) -> Vec<Vec<u32>> {
         let (_, seq, _) = logits.dims3().unwrap();
         let last = logits.narrow(1, seq - 1, 1).unwrap().squeeze(1).unwrap();
         let next = last.argmax_keepdim(D::Minus1).unwrap();
+        let next = next.to_device(ids.device()).unwrap();
         ids = Tensor::cat(&[&ids, &next], 1).unwrap();
     }
     let prompt = start.dims()[1];
@@ -70,10 +84,11 @@ fn greedy_tokens_are_transformers_with_a_cache_and_without() {
         let expected: Vec<Vec<u32>> = tokens.to_vec2().unwrap();
         let (input, n_new) = (input.model, expected[0].len());
         let checkpoint = whole.open();
-        let plain = checkpoint.seq2seq(DType::F32, &Device::Cpu).unwrap();
+        let plain = checkpoint.seq2seq(DType::F32, &device()).unwrap();
         let packed = checkpoint.packed_seq2seq(Precision::F32).unwrap();
         for (how, model) in [("plain", plain), ("packed", packed)] {
             let label = format!("{} {how}", whole.name);
+            let input = of_model(&input, &model, DType::F32);
             assert_eq!(cached(&model, &input, n_new), expected, "{label}, cached");
             assert_eq!(anew(&model, &input, n_new), expected, "{label}, anew");
         }
@@ -86,14 +101,8 @@ fn logits_with_a_cache_are_those_of_the_whole_sequence() {
         return;
     }
     for (whole, input, _) in generators() {
-        let input = input.model;
-        let in_double =
-            |tensor: &Option<Tensor>| tensor.as_ref().map(|t| t.to_dtype(DType::F64).unwrap());
-        let input = ModelInput {
-            input_features: in_double(&input.input_features),
-            ..input
-        };
         let model = whole.open().seq2seq(DType::F64, &device()).unwrap();
+        let input = of_model(&input.model, &model, DType::F64);
         let ids = input.decoder_input_ids.clone().unwrap();
         let full = model.forward(&input).unwrap().decoder.logits.unwrap();
         let encoded = model.encode(&input).unwrap();
@@ -119,18 +128,17 @@ fn logits_with_a_cache_are_those_of_the_whole_sequence() {
 #[test]
 fn a_stack_alone_gives_what_it_gives_in_the_whole() {
     for (whole, input, _) in generators() {
-        let (checkpoint, cpu) = (whole.open(), Device::Cpu);
-        let stages = trace::run(&checkpoint, &input, DType::F32, &cpu).unwrap();
+        let (checkpoint, device) = (whole.open(), device());
+        let stages = trace::run(&checkpoint, &input, DType::F32, &device).unwrap();
         let stages: HashMap<String, Tensor> = stages.into_iter().collect();
         let alone = |part, input: &TraceInput| -> HashMap<String, Tensor> {
             let options = CheckpointOptions::default().part(part);
             let checkpoint = options.open(weights(&whole.name)).unwrap();
-            let stages = trace::run(&checkpoint, input, DType::F32, &cpu).unwrap();
+            let stages = trace::run(&checkpoint, input, DType::F32, &device).unwrap();
             stages.into_iter().collect()
         };
         let same = |ours: &Tensor, name: &str| {
-            let bits = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            assert_eq!(bits(ours), bits(&stages[name]), "{} {name}", whole.name);
+            assert_same(ours, &stages[name], (&whole.name, name));
         };
 
         let encoder = alone(StackPart::Encoder, &of_encoder(&input));
@@ -162,7 +170,7 @@ fn a_table_that_both_stacks_share_is_one_parameter_and_is_saved() {
     }
     for (name, on_disk) in [("bart", "model.shared.weight"), ("t5", "shared.weight")] {
         let checkpoint = whole(&format!("families/{name}"));
-        let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+        let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
         let model = loader.seq2seq().unwrap();
         let parameters = loader.parameters();
         let of_words = |(role, _): &&(String, _)| role.ends_with("embeddings.word.weight");
@@ -180,14 +188,12 @@ fn a_table_that_both_stacks_share_is_one_parameter_and_is_saved() {
         let half: Vec<f32> = old.iter().map(|value| value * 0.5).collect();
         assert_eq!(new, half, "{name}");
 
-        let ids = Tensor::new(&[[4u32, 9, 3]], &Device::Cpu).unwrap();
+        let ids = Tensor::new(&[[4u32, 9, 3]], &device()).unwrap();
         let input = ModelInput::tokens(&ids).with_decoder(&ids);
-        let reopened = reopened.seq2seq(DType::F32, &Device::Cpu).unwrap();
-        let logits = [&model, &reopened].map(|model| {
-            let logits = model.forward(&input).unwrap().decoder.logits.unwrap();
-            logits.flatten_all().unwrap().to_vec1::<f32>().unwrap()
-        });
-        assert_eq!(logits[0], logits[1], "{name}");
+        let reopened = reopened.seq2seq(DType::F32, &device()).unwrap();
+        let logits =
+            [&model, &reopened].map(|model| model.forward(&input).unwrap().decoder.logits.unwrap());
+        assert_same(&logits[0], &logits[1], name);
     }
 }
 
@@ -196,9 +202,9 @@ fn a_missing_part_of_a_model_with_two_stacks_is_reported_with_the_cure() {
     if !is_present("families/bart") {
         return;
     }
-    let cpu = Device::Cpu;
-    let bart = whole("families/bart").seq2seq(DType::F32, &cpu).unwrap();
-    let ids = Tensor::new(&[[4u32, 9, 3]], &cpu).unwrap();
+    let device = device();
+    let bart = whole("families/bart").seq2seq(DType::F32, &device).unwrap();
+    let ids = Tensor::new(&[[4u32, 9, 3]], &device).unwrap();
     let said = message(bart.forward(&ModelInput::tokens(&ids)));
     assert!(said.contains("decoder_input_ids"), "{said}");
     let said = message(bart.forward(&ModelInput::default().with_decoder(&ids)));
@@ -206,36 +212,39 @@ fn a_missing_part_of_a_model_with_two_stacks_is_reported_with_the_cure() {
 
     let one = CheckpointOptions::default().part(StackPart::Decoder);
     let one = one.open(weights("families/bart")).unwrap();
-    let said = message(one.seq2seq(DType::F32, &cpu));
+    let said = message(one.seq2seq(DType::F32, &device));
     assert!(said.contains("CheckpointOptions::whole"), "{said}");
-    let said = message(whole("families/bart").two_towers(DType::F32, &cpu));
+    let said = message(whole("families/bart").two_towers(DType::F32, &device));
     assert!(said.contains("a text and a vision tower"), "{said}");
 
     // Blocks alone are of one stack.
-    let hidden_states = Tensor::zeros((1, 3, 12), DType::F32, &cpu).unwrap();
+    let hidden_states = Tensor::zeros((1, 3, 12), DType::F32, &device).unwrap();
     let input = TraceInput::new(|name| (name == "hidden_states").then(|| hidden_states.clone()));
     let said = message(trace::run(
         &whole("families/bart"),
         &input.unwrap(),
         DType::F32,
-        &cpu,
+        &device,
     ));
     assert!(said.contains("select encoder or decoder"), "{said}");
 
     // A classifier reads the end of the encoder's text among the decoder's positions.
     let bart = whole("heads/bart-sequence_classification")
-        .seq2seq(DType::F32, &cpu)
+        .seq2seq(DType::F32, &device)
         .unwrap();
-    let text = Tensor::new(&[[4u32, 9, 2]], &cpu).unwrap();
+    let text = Tensor::new(&[[4u32, 9, 2]], &device).unwrap();
     bart.forward(&ModelInput::tokens(&text)).unwrap();
-    let short = ModelInput::tokens(&text).with_decoder(&Tensor::new(&[[1u32, 4]], &cpu).unwrap());
+    let short =
+        ModelInput::tokens(&text).with_decoder(&Tensor::new(&[[1u32, 4]], &device).unwrap());
     let said = message(bart.forward(&short));
     assert!(said.contains("[1, 3]") && said.contains("[1, 2]"), "{said}");
     let said = message(bart.forward(&ModelInput::tokens(&ids)));
     assert!(said.contains("must hold the token 2"), "{said}");
 
-    let whisper = whole("families/whisper").seq2seq(DType::F32, &cpu).unwrap();
-    let short = Tensor::zeros((1, 5, 13), DType::F32, &cpu).unwrap();
+    let whisper = whole("families/whisper")
+        .seq2seq(DType::F32, &device)
+        .unwrap();
+    let short = Tensor::zeros((1, 5, 13), DType::F32, &device).unwrap();
     let said = message(whisper.encode(&ModelInput::spectrum(&short)));
     assert!(
         said.contains("[batch, 5, 14]") && said.contains("pad or cut"),

@@ -1,10 +1,10 @@
 //! A new model with two stacks, initialized and saved without any weights, can be read by transformers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use candle_blocks::{
     Architecture, Checkpoint, CheckpointOptions, Parameters,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     checkpoint::SecondStack,
     config::{EmbeddingsConfig, TwoStackKind},
     model::{ModelInput, Seq2Seq, TwoTowers},
@@ -12,9 +12,12 @@ use candle_blocks::{
 };
 
 use crate::{
+    contents::contents,
+    device::device,
     message::message,
     numbers::bits,
     said::assert_says,
+    same::assert_same,
     weights::{is_present, weights},
     whole::{Whole, wholes},
 };
@@ -38,21 +41,11 @@ fn second(architecture: &Architecture) -> &SecondStack {
     architecture.second_stack().unwrap().unwrap()
 }
 
-/// Returns a checkpoint's tensors by name: shape and bits.
-fn contents(checkpoint: &Checkpoint) -> BTreeMap<String, (Vec<usize>, Vec<u64>)> {
-    let files = checkpoint.files();
-    let read = |name: &str| {
-        let tensor = files.read(name).unwrap();
-        (name.to_string(), (tensor.dims().to_vec(), bits(&tensor)))
-    };
-    files.names().map(read).collect()
-}
-
 #[test]
 fn both_stacks_are_written_as_transformers_wrote_them() {
     let mut failures = Vec::new();
     for (whole, checkpoint) in of_two_stacks() {
-        let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+        let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
         match checkpoint.second_stack().unwrap().unwrap().kind {
             TwoStackKind::EncoderDecoder { .. } => drop(loader.seq2seq().unwrap()),
             _ => drop(loader.two_towers().unwrap()),
@@ -95,14 +88,13 @@ fn both_stacks_are_written_as_transformers_wrote_them() {
 }
 
 fn tokens() -> Tensor {
-    Tensor::new(&[[4u32, 5, 2], [7, 6, 2]], &Device::Cpu).unwrap()
+    Tensor::new(&[[4u32, 5, 2], [7, 6, 2]], &device()).unwrap()
 }
 
 /// Returns the input for both stacks.
 fn input(architecture: &Architecture) -> ModelInput {
-    let ones = |shape: (usize, usize, usize, usize)| {
-        Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap()
-    };
+    let ones =
+        |shape: (usize, usize, usize, usize)| Tensor::ones(shape, DType::F32, &device()).unwrap();
     match &second(architecture).config.embeddings {
         EmbeddingsConfig::Patches(patches) => {
             let [height, width] = patches.image_size;
@@ -120,28 +112,25 @@ fn input(architecture: &Architecture) -> ModelInput {
     }
 }
 
-fn of_memory(model: &Seq2Seq, input: &ModelInput) -> Vec<u64> {
+fn of_memory(model: &Seq2Seq, input: &ModelInput) -> Vec<Tensor> {
     let output = model.forward(input).unwrap().decoder;
-    bits(&output.logits.unwrap_or(output.last_hidden_state))
+    vec![output.logits.unwrap_or(output.last_hidden_state)]
 }
 
 /// Returns each tower's results separately: some have vectors with different widths, which cannot be compared.
-fn of_towers(model: &TwoTowers, input: &ModelInput) -> Vec<u64> {
+fn of_towers(model: &TwoTowers, input: &ModelInput) -> Vec<Tensor> {
     let pixels = ModelInput::pixels(input.pixel_values.as_ref().unwrap());
     let outputs = [model.text().forward(input), model.vision().forward(&pixels)];
     let vectors = outputs
         .map(|output| output.unwrap())
         .map(|o| o.logits.or(o.pooler_output));
-    vectors
-        .iter()
-        .flat_map(|v| bits(v.as_ref().unwrap()))
-        .collect()
+    vectors.into_iter().flatten().collect()
 }
 
 /// Initializes a model from a `config.json`; returns its parameters and its results for the input.
-fn drawn(architecture: &Architecture) -> (Parameters, Vec<u64>) {
+fn drawn(architecture: &Architecture) -> (Parameters, Vec<Tensor>) {
     let initialization = architecture.initialization.clone();
-    let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);
+    let fresh = Fresh::new(initialization, 1, DType::F32, &device());
     let (first, second) = (architecture.model_config().unwrap(), second(architecture));
     let (input, vb) = (input(architecture), fresh.var_builder());
     let result = match second.kind {
@@ -166,12 +155,16 @@ fn a_fresh_model_of_two_stacks_saved_and_opened_gives_the_same_bits() {
         assert_eq!(found.used, expected.used, "{}", whole.name);
         assert!(found.missing.is_empty(), "{}", whole.name);
         let input = input(&architecture);
-        let loader = reopened.loader(DType::F32, &Device::Cpu).unwrap();
+        let loader = reopened.loader(DType::F32, &device()).unwrap();
         let theirs = match second(&architecture).kind {
             TwoStackKind::EncoderDecoder { .. } => of_memory(&loader.seq2seq().unwrap(), &input),
             _ => of_towers(&loader.two_towers().unwrap(), &input),
         };
-        assert_eq!(ours, theirs, "{}", whole.name);
+        assert_eq!(ours.len(), theirs.len(), "{}", whole.name);
+        assert!(!ours.is_empty(), "{}", whole.name);
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert_same(ours, theirs, &whole.name);
+        }
     }
 }
 
@@ -185,7 +178,7 @@ fn a_part_below_another_name_shares_what_both_stacks_read() {
     };
     let architecture = architecture(&whole);
     let initialization = architecture.initialization.clone();
-    let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);
+    let fresh = Fresh::new(initialization, 1, DType::F32, &device());
     let vb = fresh.var_builder().pp("outer");
     Seq2Seq::new(
         architecture.model_config().unwrap(),
@@ -222,7 +215,7 @@ fn stacks_with_tables_of_their_own_share_nothing() {
             .shared
             .is_empty()
     );
-    let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+    let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
     loader.seq2seq().unwrap();
     let parameters = loader.parameters();
     for (role, name) in [
@@ -263,7 +256,7 @@ fn half_of_two_stacks_is_refused() {
         architecture.initialization.clone(),
         1,
         DType::F32,
-        &Device::Cpu,
+        &device(),
     )
     .var_builder();
     let towers = TwoTowers::new(

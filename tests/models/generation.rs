@@ -7,6 +7,9 @@ use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sam
 use candle_blocks::model::{Encoded, Model, ModelInput};
 use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Result};
 
+use crate::cpu_only::cpu_only;
+use crate::device::device;
+use crate::same::assert_same;
 use crate::weights::{is_present, weights};
 use crate::whole::wholes;
 
@@ -61,7 +64,7 @@ impl Judged {
     fn check(&self) -> Vec<String> {
         let checkpoint = self.open();
         let forms = [
-            ("cached", checkpoint.model(DType::F32, &Device::Cpu)),
+            ("cached", checkpoint.model(DType::F32, &device())),
             ("packed", checkpoint.packed_model(Precision::F32)),
         ];
         let wrong = forms.into_iter().filter_map(|(form, model)| {
@@ -78,7 +81,13 @@ impl Judged {
         let generator = Generator::new(model, self.options(checkpoint)).unwrap();
         let ours = match &self.encoded {
             None => generator.generate(&self.prompts, Sampler::greedy()),
-            Some(encoded) => self.behind(&generator, encoded),
+            Some(encoded) => self.behind(
+                &generator,
+                Encoded {
+                    hidden_states: encoded.hidden_states.to_device(model.device()).unwrap(),
+                    ..encoded.clone()
+                },
+            ),
         };
         let ours = match ours {
             Ok(ours) => ours,
@@ -98,8 +107,8 @@ impl Judged {
 }
 
 impl Judged {
-    fn behind(&self, generator: &Generator, encoded: &Encoded) -> Result<Vec<Vec<u32>>> {
-        let begun = generator.start_with_encoder(encoded.clone(), &self.prompts, Sampler::greedy());
+    fn behind(&self, generator: &Generator, encoded: Encoded) -> Result<Vec<Vec<u32>>> {
+        let begun = generator.start_with_encoder(encoded, &self.prompts, Sampler::greedy());
         let mut generation = begun?;
         for step in &mut generation {
             step?;
@@ -109,7 +118,7 @@ impl Judged {
 }
 
 fn plain(checkpoint: &Checkpoint) -> Model {
-    checkpoint.model(DType::F32, &Device::Cpu).unwrap()
+    checkpoint.model(DType::F32, &device()).unwrap()
 }
 
 /// Returns cases with 200 tokens, or as many as there are positions, after prompts with different lengths.
@@ -178,22 +187,25 @@ fn check_seq2seq(name: &str, tensors: &HashMap<String, Tensor>) -> Vec<String> {
     let checkpoint = checkpoint.open(weights(name)).unwrap();
     let tokens = prompts(&tensors["tokens"], None).unwrap();
     let said = prompts(&tensors["decoder_input_ids"], None).unwrap();
-    let input = ModelInput {
-        input_ids: tensors.get("input_ids").cloned(),
-        attention_mask: tensors.get("attention_mask").cloned(),
-        input_features: tensors.get("input_features").cloned(),
-        ..ModelInput::default()
+    let input = |device: &Device| {
+        let features = tensors.get("input_features");
+        ModelInput {
+            input_ids: tensors.get("input_ids").cloned(),
+            attention_mask: tensors.get("attention_mask").cloned(),
+            input_features: features.map(|features| features.to_device(device).unwrap()),
+            ..ModelInput::default()
+        }
     };
     let n = tokens[0].len();
     let options = GenerationOptions::default().with_max_new_tokens(n);
     let forms = [
-        ("cached", checkpoint.seq2seq(DType::F32, &Device::Cpu)),
+        ("cached", checkpoint.seq2seq(DType::F32, &device())),
         ("packed", checkpoint.packed_seq2seq(Precision::F32)),
     ];
     let wrong = forms.into_iter().filter_map(|(form, model)| {
         let model = model.unwrap();
         let generator = Generator::new(model.decoder(), options.clone()).unwrap();
-        let encoded = model.encode(&input).unwrap();
+        let encoded = model.encode(&input(model.encoder().device())).unwrap();
         let generation = generator.start_with_encoder(encoded, &said, Sampler::greedy());
         let mut generation = generation.unwrap();
         generation.by_ref().for_each(|step| drop(step.unwrap()));
@@ -220,10 +232,7 @@ fn greedy_tokens_of_every_encoder_and_decoder_are_those_of_transformers() {
 
 /// Returns the most likely token except one after a text, computed from the whole text.
 fn likeliest(model: &Model, text: &[u32], except: u32) -> u32 {
-    let ids = Tensor::new(text, &Device::Cpu)
-        .unwrap()
-        .unsqueeze(0)
-        .unwrap();
+    let ids = Tensor::new(text, &device()).unwrap().unsqueeze(0).unwrap();
     let logits = model
         .forward(&ModelInput::tokens(&ids))
         .unwrap()
@@ -257,21 +266,19 @@ fn without_a_cache_the_growing_text_gives_the_same_tokens() {
     }
 }
 
-fn text_model() -> Option<(Checkpoint, Model)> {
-    if !is_present("tiny-gpt-text") {
-        return None;
+/// Hands a decoder of text to a check: its layers on the device under test, and packed. Does nothing if the package leaves
+/// it out.
+fn of_text(check: impl Fn(&Model)) {
+    if is_present("tiny-gpt-text") {
+        let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
+        check(&plain(&checkpoint));
+        check(&checkpoint.packed_model(Precision::F32).unwrap());
     }
-    let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
-    Some((checkpoint, model))
 }
 
 /// Rows that end early leave the batch, and the others go on as they do alone.
 #[test]
 fn each_prompt_has_the_tokens_that_it_has_alone_when_others_end() {
-    let Some((checkpoint, packed)) = text_model() else {
-        return;
-    };
     let texts = [
         "Sir Walter ",
         "An",
@@ -286,7 +293,7 @@ fn each_prompt_has_the_tokens_that_it_has_alone_when_others_end() {
     let options = GenerationOptions::default()
         .with_max_new_tokens(60)
         .with_stop_tokens(space);
-    for model in [&packed, &plain(&checkpoint)] {
+    of_text(|model| {
         let generator = Generator::new(model, options.clone()).unwrap();
         let together = generator.generate(&prompts, Sampler::greedy()).unwrap();
         let lengths: Vec<usize> = together.iter().map(Vec::len).collect();
@@ -297,16 +304,13 @@ fn each_prompt_has_the_tokens_that_it_has_alone_when_others_end() {
                 .unwrap();
             assert_eq!(&alone[0], together);
         }
-    }
+    });
 }
 
 #[test]
 fn sequences_that_are_not_in_a_cache_are_not_kept_and_nothing_is_lost() {
-    let Some((checkpoint, packed)) = text_model() else {
-        return;
-    };
-    for model in [&packed, &plain(&checkpoint)] {
-        let ids = Tensor::new(&[[65u32, 66], [67, 68]], &Device::Cpu).unwrap();
+    of_text(|model| {
+        let ids = Tensor::new(&[[65u32, 66], [67, 68]], &device()).unwrap();
         let mut cache = model.new_cache();
         let input = ModelInput::tokens(&ids);
         model.next_logits(&input, &mut cache).unwrap();
@@ -318,52 +322,52 @@ fn sequences_that_are_not_in_a_cache_are_not_kept_and_nothing_is_lost() {
         cache.keep_sequences(&[1]).unwrap();
         let second = ModelInput::tokens(&ids.narrow(0, 1, 1).unwrap());
         let alone = model.next_logits(&second, &mut cache).unwrap();
-        let of = |logits: &Tensor, row| logits.get(row).unwrap().to_vec1::<f32>().unwrap();
-        assert_eq!(of(&alone, 0), of(&both, 1));
-    }
+        let second = both.narrow(0, 1, 1).unwrap();
+        assert_same(&alone, &second, "the second sequence");
+    });
 }
 
 #[test]
 fn generation_says_why_it_ended_and_what_came_until_then() {
-    let Some((_, model)) = text_model() else {
-        return;
-    };
-    let options = GenerationOptions::default()
-        .with_max_new_tokens(20)
-        .with_stop_tokens(vec![u32::from(b' ')])
-        .with_pad_token(0);
-    let generator = Generator::new(&model, options).unwrap();
-    let long: Vec<u32> = b"a".repeat(126).into_iter().map(u32::from).collect();
-    let prompts = [vec![u32::from(b'W')], long.clone(), vec![u32::from(b'Q')]];
-    let mut generation = generator.start(&prompts, Sampler::greedy()).unwrap();
-    let mut streamed = vec![Vec::new(); 3];
-    while let Some(step) = generation.next() {
-        for (to, token) in streamed.iter_mut().zip(step.unwrap()) {
-            to.extend(token);
+    of_text(|model| {
+        let options = GenerationOptions::default()
+            .with_max_new_tokens(20)
+            .with_stop_tokens(vec![u32::from(b' ')])
+            .with_pad_token(0);
+        let generator = Generator::new(model, options).unwrap();
+        let long: Vec<u32> = b"a".repeat(126).into_iter().map(u32::from).collect();
+        let prompts = [vec![u32::from(b'W')], long.clone(), vec![u32::from(b'Q')]];
+        let mut generation = generator.start(&prompts, Sampler::greedy()).unwrap();
+        let mut streamed = vec![Vec::new(); 3];
+        while let Some(step) = generation.next() {
+            for (to, token) in streamed.iter_mut().zip(step.unwrap()) {
+                to.extend(token);
+            }
+            if generation.tokens(2).len() == 1 {
+                generation.stop(2);
+            }
         }
-        if generation.tokens(2).len() == 1 {
-            generation.stop(2);
+        assert_eq!(generation.finish(0), Some(Finish::StopToken));
+        assert_eq!(generation.finish(2), Some(Finish::Stopped));
+        let last = streamed[1].last().copied();
+        let expected = match last == Some(u32::from(b' ')) {
+            true => Finish::StopToken,
+            false => Finish::Positions,
+        };
+        assert_eq!(generation.finish(1), Some(expected));
+        assert!(streamed[1].len() <= 3);
+        let padded = generation.padded().unwrap().to_vec2::<u32>().unwrap();
+        for (i, row) in padded.iter().enumerate() {
+            assert_eq!(row[..streamed[i].len()], streamed[i]);
+            assert!(row[streamed[i].len()..].iter().all(|&token| token == 0));
         }
-    }
-    assert_eq!(generation.finish(0), Some(Finish::StopToken));
-    assert_eq!(generation.finish(2), Some(Finish::Stopped));
-    let last = streamed[1].last().copied();
-    let expected = match last == Some(u32::from(b' ')) {
-        true => Finish::StopToken,
-        false => Finish::Positions,
-    };
-    assert_eq!(generation.finish(1), Some(expected));
-    assert!(streamed[1].len() <= 3);
-    let padded = generation.padded().unwrap().to_vec2::<u32>().unwrap();
-    for (i, row) in padded.iter().enumerate() {
-        assert_eq!(row[..streamed[i].len()], streamed[i]);
-        assert!(row[streamed[i].len()..].iter().all(|&token| token == 0));
-    }
-    assert_eq!(generation.into_tokens(), streamed);
+        assert_eq!(generation.into_tokens(), streamed);
+    });
 }
 
 #[test]
 fn options_are_those_of_generation_config_json_or_else_of_config_json() {
+    cpu_only("generation_config.json is read");
     if !is_present("tiny-gpt-text") {
         return;
     }
@@ -411,34 +415,33 @@ fn options_are_those_of_generation_config_json_or_else_of_config_json() {
 /// The effects of transformers' processors for them.
 #[test]
 fn tokens_that_may_not_or_must_be_chosen_are_not_or_are() {
-    let Some((_, model)) = text_model() else {
-        return;
-    };
-    let chosen = |options: GenerationOptions| {
-        let generator = Generator::new(&model, options.with_max_new_tokens(6)).unwrap();
-        generator
-            .generate(&[vec![65]], Sampler::greedy())
-            .unwrap()
-            .remove(0)
-    };
-    let free = chosen(GenerationOptions::default());
-    let with = |change: &dyn Fn(&mut GenerationOptions)| {
-        let mut options = GenerationOptions::default();
-        change(&mut options);
-        chosen(options)
-    };
-    assert!(
-        !with(&|o| o.suppressed = free.clone())
-            .iter()
-            .any(|t| free.contains(t))
-    );
-    assert_ne!(with(&|o| o.suppressed_first = vec![free[0]])[0], free[0]);
-    assert_eq!(with(&|o| o.forced_first = Some(90))[0], 90);
-    assert_eq!(with(&|o| o.forced_last = vec![90])[..5], free[..5]);
-    assert_eq!(with(&|o| o.forced_last = vec![90])[5], 90);
-    assert_eq!(with(&|o| o.stop_tokens = vec![free[0]]), free[..1]);
-    let later = with(&|o| (o.stop_tokens, o.min_new_tokens) = (vec![free[0]], Some(3)));
-    assert!(later.len() >= 3 && later[0] != free[0], "{later:?}");
+    of_text(|model| {
+        let chosen = |options: GenerationOptions| {
+            let generator = Generator::new(model, options.with_max_new_tokens(6)).unwrap();
+            generator
+                .generate(&[vec![65]], Sampler::greedy())
+                .unwrap()
+                .remove(0)
+        };
+        let free = chosen(GenerationOptions::default());
+        let with = |change: &dyn Fn(&mut GenerationOptions)| {
+            let mut options = GenerationOptions::default();
+            change(&mut options);
+            chosen(options)
+        };
+        assert!(
+            !with(&|o| o.suppressed = free.clone())
+                .iter()
+                .any(|t| free.contains(t))
+        );
+        assert_ne!(with(&|o| o.suppressed_first = vec![free[0]])[0], free[0]);
+        assert_eq!(with(&|o| o.forced_first = Some(90))[0], 90);
+        assert_eq!(with(&|o| o.forced_last = vec![90])[..5], free[..5]);
+        assert_eq!(with(&|o| o.forced_last = vec![90])[5], 90);
+        assert_eq!(with(&|o| o.stop_tokens = vec![free[0]]), free[..1]);
+        let later = with(&|o| (o.stop_tokens, o.min_new_tokens) = (vec![free[0]], Some(3)));
+        assert!(later.len() >= 3 && later[0] != free[0], "{later:?}");
+    });
 }
 
 fn message<T>(result: candle_blocks::Result<T>) -> String {
@@ -447,28 +450,28 @@ fn message<T>(result: candle_blocks::Result<T>) -> String {
 
 #[test]
 fn prompts_that_do_not_fit_are_refused_with_the_limit() {
-    let Some((_, model)) = text_model() else {
-        return;
-    };
-    let generator = Generator::new(&model, GenerationOptions::default()).unwrap();
-    let refused = |prompts: &[Vec<u32>]| message(generator.generate(prompts, Sampler::greedy()));
-    let long = refused(&[vec![1], vec![65; 129]]);
-    for word in ["prompt", "129 tokens", "128 positions", "shorten"] {
-        assert!(long.contains(word), "{long}");
-    }
-    assert!(refused(&[vec![]]).contains("empty"));
-    assert!(refused(&[]).contains("none"));
-    let token = refused(&[vec![65, 256]]);
-    assert!(
-        token.contains("256") && token.contains("0 to 255"),
-        "{token}"
-    );
+    of_text(|model| {
+        let generator = Generator::new(model, GenerationOptions::default()).unwrap();
+        let refused =
+            |prompts: &[Vec<u32>]| message(generator.generate(prompts, Sampler::greedy()));
+        let long = refused(&[vec![1], vec![65; 129]]);
+        for word in ["prompt", "129 tokens", "128 positions", "shorten"] {
+            assert!(long.contains(word), "{long}");
+        }
+        assert!(refused(&[vec![]]).contains("empty"));
+        assert!(refused(&[]).contains("none"));
+        let token = refused(&[vec![65, 256]]);
+        assert!(
+            token.contains("256") && token.contains("0 to 255"),
+            "{token}"
+        );
+    });
 }
 
 #[test]
 fn a_model_without_a_head_for_tokens_is_refused() {
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = plain(&checkpoint);
     let refused = message(Generator::new(&model, GenerationOptions::default()));
     assert!(
         refused.contains("no language modeling head") && refused.contains("ForCausalLM"),
@@ -478,19 +481,18 @@ fn a_model_without_a_head_for_tokens_is_refused() {
 
 #[test]
 fn any_closure_from_logits_to_tokens_chooses() {
-    let Some((_, model)) = text_model() else {
-        return;
-    };
-    let options = GenerationOptions::default().with_max_new_tokens(5);
-    let generator = Generator::new(&model, options).unwrap();
-    let prompts = [vec![72, 101], vec![84]];
-    let argmax = |logits: &Tensor| logits.argmax(1)?.to_vec1();
-    let ours = generator.generate(&prompts, Sampler::greedy()).unwrap();
-    assert_eq!(generator.generate(&prompts, argmax).unwrap(), ours);
-    let one = |_: &Tensor| Ok(vec![1]);
-    let refused = message(generator.generate(&prompts, one));
-    assert!(
-        refused.contains("1 tokens were selected for 2"),
-        "{refused}"
-    );
+    of_text(|model| {
+        let options = GenerationOptions::default().with_max_new_tokens(5);
+        let generator = Generator::new(model, options).unwrap();
+        let prompts = [vec![72, 101], vec![84]];
+        let argmax = |logits: &Tensor| logits.argmax(1)?.to_vec1();
+        let ours = generator.generate(&prompts, Sampler::greedy()).unwrap();
+        assert_eq!(generator.generate(&prompts, argmax).unwrap(), ours);
+        let one = |_: &Tensor| Ok(vec![1]);
+        let refused = message(generator.generate(&prompts, one));
+        assert!(
+            refused.contains("1 tokens were selected for 2"),
+            "{refused}"
+        );
+    });
 }

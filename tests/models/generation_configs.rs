@@ -12,6 +12,8 @@ use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::cpu_only::cpu_only;
+use crate::device::device;
 use crate::weights::{is_present, weights};
 
 /// Returns transformers' results: the tensors, and the configuration for each `<model>/<case>`.
@@ -58,7 +60,7 @@ fn generated(folder: &Path, input: &ModelInput, packed: bool) -> Result<(Vec<Vec
         options = GenerationOptions::of(&checkpoint)?;
         let model: Seq2Seq = match packed {
             true => checkpoint.packed_seq2seq(Precision::F32)?,
-            false => checkpoint.seq2seq(DType::F32, &Device::Cpu)?,
+            false => checkpoint.seq2seq(DType::F32, &device())?,
         };
         let start = vec![vec![options.decoder_start.unwrap()]; ids.dim(0)?];
         let generator = Generator::new(model.decoder(), options)?;
@@ -75,7 +77,7 @@ fn generated(folder: &Path, input: &ModelInput, packed: bool) -> Result<(Vec<Vec
     };
     let model = match packed {
         true => checkpoint.packed_model(Precision::F32)?,
-        false => checkpoint.model(DType::F32, &Device::Cpu)?,
+        false => checkpoint.model(DType::F32, &device())?,
     };
     let generator = Generator::new(&model, options)?;
     let prompts = prompts(ids, input.attention_mask.as_ref())?;
@@ -139,6 +141,7 @@ fn options(config: Value) -> Result<GenerationOptions> {
 
 #[test]
 fn ways_of_generation_that_are_not_there_are_refused_by_their_key() {
+    cpu_only("generation_config.json is read");
     if !is_present("tiny-gpt-text") {
         return;
     }
@@ -195,7 +198,7 @@ fn beam_search_is_read_and_refuses_what_draws_tokens() {
     let read = read.unwrap();
     assert_eq!(read.beams.early_stopping, EarlyStopping::Never);
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint.model(DType::F32, &device()).unwrap();
     let generator = Generator::new(&model, read).unwrap();
     let drawing = Sampler::new(Sampling::at(1.0)).unwrap();
     let refused = generator
@@ -220,7 +223,7 @@ fn scores_beside_which_all_beams_are_equal_are_refused_by_the_keys_that_raise_th
         return;
     }
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint.model(DType::F32, &device()).unwrap();
     let generate = |changed: Value| {
         let mut config = json!({
             "num_beams": 3, "min_new_tokens": 5, "max_new_tokens": 8, "eos_token_id": [32, 101], "remove_invalid_values": true,
@@ -254,7 +257,7 @@ fn prompts_as_long_as_max_length_are_refused_and_max_new_tokens_comes_first() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint.model(DType::F32, &device()).unwrap();
     let read = options(json!({"max_length": 4})).unwrap();
     let new = |options: &GenerationOptions, n: usize| {
         let generator = Generator::new(&model, options.clone()).unwrap();

@@ -3,12 +3,14 @@
 use std::{fs, path::Path};
 
 use candle_blocks::{
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     model::ImageScaling,
 };
 use serde_json::{Value, json};
 
-use crate::{images::images, message::message, numbers::bits, said::assert_says};
+use crate::{
+    cpu_only::cpu_only, images::images, message::message, numbers::bits, said::assert_says,
+};
 
 fn opened(folder: &Path, settings: &str) -> candle_blocks::Result<ImageScaling> {
     fs::write(folder.join("preprocessor_config.json"), settings).unwrap();
@@ -17,6 +19,7 @@ fn opened(folder: &Path, settings: &str) -> candle_blocks::Result<ImageScaling> 
 
 #[test]
 fn images_are_scaled_as_by_transformers() {
+    cpu_only("bytes of images are scaled");
     let folder = tempfile::tempdir().unwrap();
     let (tensors, said) = images();
     let cases: Vec<_> = said.keys().filter(|k| tensors.contains_key(*k)).collect();
@@ -31,12 +34,13 @@ fn images_are_scaled_as_by_transformers() {
 
 #[test]
 fn settings_and_images_that_do_not_fit_are_refused() {
+    let cpu = cpu_only("bytes of images are scaled");
     let folder = tempfile::tempdir().unwrap();
     let missing = message(ImageScaling::open(folder.path()));
     assert_says(missing, &["preprocessor_config.json"]);
     let mut settings = json!({"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]});
     let scaling = opened(folder.path(), &settings.to_string()).unwrap();
-    let image = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &Device::Cpu).unwrap();
+    let image = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &cpu).unwrap();
     for (shape, dtype) in [
         (&[1, 3, 4, 4][..], DType::U8),
         (&[4, 4, 3], DType::U8),

@@ -7,6 +7,7 @@ use candle_blocks::{
     model::{Model, ModelInput},
 };
 
+use crate::cpu_only::cpu_only;
 use crate::memory::with_memory;
 use crate::numbers::bits;
 use crate::weights::is_present;
@@ -51,6 +52,7 @@ fn has_alibi(model: &Model) -> bool {
 
 #[test]
 fn the_logits_after_a_prompt_have_the_bits_of_the_whole_pass() {
+    cpu_only("packed weights");
     let ids = tokens(&[[5, 3, 7, 4, 6, 2], [2, 2, 5, 3, 4, 7]]);
     let mask = tokens(&[[1; 6], [0, 0, 1, 1, 1, 1]]);
     let mut n = 0;

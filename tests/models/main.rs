@@ -1,9 +1,13 @@
 //! Whole models, from what they read to their logits.
 
+#[path = "../shared/absent.rs"]
+mod absent;
 #[path = "../shared/composed.rs"]
 mod composed;
 #[path = "../shared/contents.rs"]
 mod contents;
+#[path = "../shared/cpu_only.rs"]
+mod cpu_only;
 #[path = "../shared/device.rs"]
 mod device;
 #[path = "../shared/double.rs"]
@@ -18,6 +22,8 @@ mod numbers;
 mod rehearsal;
 #[path = "../shared/said.rs"]
 mod said;
+#[path = "../shared/same.rs"]
+mod same;
 #[path = "../shared/weights.rs"]
 mod weights;
 #[path = "../shared/whole.rs"]
@@ -44,3 +50,4 @@ mod turns;
 mod two_towers;
 mod variants;
 mod vision;
+mod without_a_device;

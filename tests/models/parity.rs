@@ -4,12 +4,13 @@ use std::fs;
 
 use candle_blocks::{
     Checkpoint, Precision,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     trace::{self, TraceInput},
     verify::{Comparison, verify},
 };
 
 use crate::{
+    cpu_only::cpu_only,
     device::device,
     double::has_f64,
     weights::{is_present, weights},
@@ -63,6 +64,7 @@ fn every_model_gives_transformers_logits_and_gradients() {
 
 #[test]
 fn every_model_packed_in_f32_gives_transformers_logits() {
+    cpu_only("packed weights");
     judge_all(
         wholes(),
         |whole| trace::run_packed(&whole.open(), &input(whole), DType::F32, Precision::F32),
@@ -85,6 +87,7 @@ fn every_model_in_bf16_is_within_the_rule_for_half_precision() {
 
 #[test]
 fn every_model_packed_in_bf16_is_within_the_rule_for_half_precision() {
+    cpu_only("packed weights");
     judge_all(
         wholes(),
         |whole| trace::run_packed(&whole.open(), &input(whole), DType::BF16, Precision::Bf16),
@@ -125,7 +128,7 @@ fn nothing_of_a_model_in_f64_is_rounded_to_f32() {
     }
     judge_all(
         wholes(),
-        |whole| trace::run_backward(&whole.open(), &input(whole), DType::F64, &Device::Cpu),
+        |whole| trace::run_backward(&whole.open(), &input(whole), DType::F64, &device()),
         |whole, c| {
             // BLOOM writes √(2/π) with eight digits: 1e-9, which f32 does not see.
             let is_bloom = whole.name.starts_with("families/bloom");

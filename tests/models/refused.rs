@@ -9,6 +9,8 @@ use candle_blocks::{
 };
 
 use crate::{
+    cpu_only::cpu_only,
+    device::device,
     message::message,
     said::assert_says,
     weights::{is_present, weights},
@@ -17,16 +19,13 @@ use crate::{
 fn opened(name: &str) -> [Model; 2] {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
     [
-        checkpoint.model(DType::F32, &Device::Cpu).unwrap(),
+        checkpoint.model(DType::F32, &device()).unwrap(),
         checkpoint.packed_model(Precision::F32).unwrap(),
     ]
 }
 
 fn ids(ids: &[i64]) -> Tensor {
-    Tensor::new(ids, &Device::Cpu)
-        .unwrap()
-        .unsqueeze(0)
-        .unwrap()
+    Tensor::new(ids, &device()).unwrap().unsqueeze(0).unwrap()
 }
 
 #[test]
@@ -74,7 +73,7 @@ fn unread_keys_are_named() {
     for model in opened("tiny-bert") {
         let refused = message(model.forward(&ModelInput::default()));
         assert_says(refused, &["input_ids", "missing"]);
-        let numbers = Tensor::zeros((1, 3), DType::F32, &Device::Cpu).unwrap();
+        let numbers = Tensor::zeros((1, 3), DType::F32, &device()).unwrap();
         let refused = message(model.forward(&ModelInput::tokens(&numbers)));
         assert_says(refused, &["input_ids", "F32", "expected integers"]);
         let mask = ids(&[1, 1]);
@@ -89,8 +88,8 @@ fn a_family_without_embeddings_has_no_whole_model_but_its_blocks() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/torch_encoder")).unwrap();
-    checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
-    let refused = checkpoint.model(DType::F32, &Device::Cpu);
+    checkpoint.stack(DType::F32, &device()).unwrap();
+    let refused = checkpoint.model(DType::F32, &device());
     assert!(matches!(refused, Err(Error::InvalidConfig(_))));
     assert_says(
         message(refused),
@@ -100,6 +99,7 @@ fn a_family_without_embeddings_has_no_whole_model_but_its_blocks() {
 
 #[test]
 fn labels_of_tokens_by_a_decoder_of_t5_are_refused() {
+    cpu_only("config.json is read");
     if !is_present("heads") {
         return;
     }
@@ -128,7 +128,7 @@ fn a_label_of_a_text_whose_last_token_is_not_known_is_refused() {
     let weights = "model.safetensors";
     fs::copy(folder.join(weights), copy.path().join(weights)).unwrap();
     let checkpoint = Checkpoint::open(copy.path()).unwrap();
-    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let model = checkpoint.model(DType::F32, &device()).unwrap();
     let input = |marks: &[i64]| ModelInput::tokens(&ids(&[4, 5, 6])).with_mask(&ids(marks));
     model.forward(&input(&[0, 1, 1])).unwrap();
     let refused = message(model.forward(&input(&[1, 1, 0])));
@@ -153,7 +153,7 @@ fn half_a_head_is_refused_with_the_missing_tensor() {
     let path = copy.path().join("model.safetensors");
     candle_blocks::checkpoint::write::write_safetensors(path, &tensors, None).unwrap();
     let checkpoint = Checkpoint::open(copy.path()).unwrap();
-    let refused = message(checkpoint.model(DType::F32, &Device::Cpu));
+    let refused = message(checkpoint.model(DType::F32, &device()));
     assert_says(
         refused,
         &[
@@ -165,6 +165,7 @@ fn half_a_head_is_refused_with_the_missing_tensor() {
 
 #[test]
 fn a_checkpoint_without_a_head_for_labels_has_none() {
+    cpu_only("config.json is read");
     let mut cases = vec![("tiny-bert", "no head")];
     if is_present("families/gptj") {
         cases.push(("families/gptj", "causal_lm"));

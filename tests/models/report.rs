@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use candle_blocks::config::HeadTask;
 
-use crate::whole::wholes;
+use crate::{cpu_only::cpu_only, whole::wholes};
 
 /// Parts of a head that is not the model's: what is there beside one that was trained together with it.
 const OF_OTHER_HEADS: [&str; 8] = [
@@ -27,6 +27,7 @@ const IMAGES: [&str; 3] = ["vision_tower.", "multi_modal_projector.", "visual."]
 
 #[test]
 fn every_tensor_is_used_or_ignored_or_of_another_head() {
+    cpu_only("names of tensors are read");
     for whole in wholes() {
         let checkpoint = whole.open();
         let report = checkpoint.report();
@@ -60,6 +61,7 @@ fn every_tensor_is_used_or_ignored_or_of_another_head() {
 
 #[test]
 fn every_model_has_the_head_that_its_class_names() {
+    cpu_only("config.json is read");
     for whole in wholes() {
         let checkpoint = whole.open();
         let head = &checkpoint.model_config().unwrap().head;

@@ -9,6 +9,8 @@ use candle_blocks::generate::{
 use candle_blocks::model::ModelInput;
 use serde_json::Value;
 
+use crate::cpu_only::cpu_only;
+use crate::device::device;
 use crate::weights::weights;
 
 const DRAWS: usize = 20_000;
@@ -56,7 +58,7 @@ impl Decoder for Fixed {
 fn drawn(sampling: Sampling, logits: &[f32], tokens: &[u32]) -> Vec<u32> {
     let sequences = (0..DRAWS).map(|index| Sequence { index, tokens });
     let sequences: Vec<Sequence> = sequences.collect();
-    let logits = Tensor::new(logits, &Device::Cpu).unwrap();
+    let logits = Tensor::new(logits, &device()).unwrap();
     let logits = logits.unsqueeze(0).unwrap();
     let logits = logits.broadcast_as((DRAWS, logits.dims()[1])).unwrap();
     let mut sampler = Sampler::new(sampling).unwrap();
@@ -81,7 +83,7 @@ fn tokens_are_sampled_with_the_probabilities_of_transformers() {
         let mut counts = vec![0usize; logits.len()];
         let (sampling, options) = settings(name);
         let generation = Generation::new(
-            Fixed(Tensor::new(&logits[..], &Device::Cpu).unwrap()),
+            Fixed(Tensor::new(&logits[..], &device()).unwrap()),
             &vec![occurring.clone(); DRAWS],
             Sampler::new(sampling.with_seed(3)).unwrap(),
             options,
@@ -168,6 +170,7 @@ fn a_temperature_near_0_draws_the_likeliest() {
 
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
+    cpu_only("settings are checked without a tensor");
     let refused = |sampling| Sampler::new(sampling).unwrap_err().to_string();
     let one = Sampling::at(1.0);
     assert!(refused(Sampling::at(-1.0)).contains("temperature"));
@@ -184,7 +187,7 @@ fn settings_out_of_range_are_refused_by_name() {
 fn nan_logits_select_no_token() {
     for bad in [f32::NAN, f32::NEG_INFINITY] {
         for sampling in [Sampling::greedy(), Sampling::at(1.0)] {
-            let logits = Tensor::new(&[[bad, bad]], &Device::Cpu).unwrap();
+            let logits = Tensor::new(&[[bad, bad]], &device()).unwrap();
             let sequence = Sequence {
                 index: 0,
                 tokens: &[1],

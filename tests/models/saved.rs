@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::Path};
 
 use candle_blocks::{
     Architecture, Checkpoint, CheckpointOptions, Parameters,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     config::EmbeddingsConfig,
     model::{Model, ModelInput, ModelOutput},
     train::Fresh,
@@ -12,17 +12,19 @@ use candle_blocks::{
 
 use crate::{
     contents::contents,
+    device::device,
     memory::with_memory,
     message::message,
     numbers::{bits, numbers},
     one_stack::of_one_stack,
     said::assert_says,
+    same::assert_same,
     weights::weights,
 };
 
 /// Returns the whole model's parameters, as for training.
 fn trained(checkpoint: &Checkpoint) -> Parameters {
-    let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+    let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
     loader.model().unwrap();
     loader.parameters()
 }
@@ -34,7 +36,7 @@ fn changed_embeddings_and_heads_of_every_model_arrive() {
         let given = trained(&checkpoint);
         for (_, variable) in &given {
             // Values that are exact in bf16 and f16.
-            let changed = Tensor::full(0.25f32, variable.dims(), &Device::Cpu).unwrap();
+            let changed = Tensor::full(0.25f32, variable.dims(), &device()).unwrap();
             variable.set(&changed).unwrap();
         }
         let folder = tempfile::tempdir().unwrap();
@@ -108,7 +110,7 @@ fn every_head_is_written_as_transformers_wrote_it() {
 fn drawn(folder: &Path) -> (Architecture, Fresh, Model) {
     let architecture = architecture(folder);
     let initialization = architecture.initialization.clone();
-    let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);
+    let fresh = Fresh::new(initialization, 1, DType::F32, &device());
     let model = Model::new(architecture.model_config().unwrap(), fresh.var_builder()).unwrap();
     (architecture, fresh, model)
 }
@@ -125,20 +127,18 @@ fn a_fresh_model_of_every_family_saved_and_opened_gives_the_same_bits() {
             EmbeddingsConfig::Patches(patches) => {
                 let [height, width] = patches.image_size;
                 let shape = (2, patches.n_channels, height, width);
-                ModelInput::pixels(&Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap())
+                ModelInput::pixels(&Tensor::ones(shape, DType::F32, &device()).unwrap())
             }
-            _ => {
-                ModelInput::tokens(&Tensor::new(&[[4u32, 5, 6], [7, 8, 9]], &Device::Cpu).unwrap())
-            }
+            _ => ModelInput::tokens(&Tensor::new(&[[4u32, 5, 6], [7, 8, 9]], &device()).unwrap()),
         };
         let input = with_memory(input, &model);
         let ours = model.forward(&input).unwrap();
         let reopened = opened(folder.path());
-        let reopened = reopened.model(DType::F32, &Device::Cpu).unwrap();
+        let reopened = reopened.model(DType::F32, &device()).unwrap();
         assert_eq!(reopened.config(), model.config(), "{}", whole.name);
         let theirs = reopened.forward(&input).unwrap();
         let result = |output: ModelOutput| output.logits.unwrap_or(output.last_hidden_state);
-        assert_eq!(bits(&result(ours)), bits(&result(theirs)), "{}", whole.name);
+        assert_same(&result(ours), &result(theirs), &whole.name);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Token embeddings that are tied to the head are stored once in a packed model, and read from the packed weight.
 
-use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::candle_core::{DType, Tensor};
 use candle_blocks::layers::Embeddings;
 use candle_blocks::{Precision, config::OutputWeight, model::Model, model::ModelInput};
 
-use crate::{one_stack::of_one_stack, weights::is_present, whole::wholes};
+use crate::{device::device, one_stack::of_one_stack, weights::is_present, whole::wholes};
 
 fn shares_words(model: &Model) -> bool {
     let head = model.config().head.as_ref();
@@ -20,7 +20,7 @@ fn has_own_table(model: &Model) -> Option<bool> {
 }
 
 fn embedded(model: &Model) -> Vec<f32> {
-    let tokens = Tensor::new(&[[3u32, 0, 5], [2, 4, 3]], &Device::Cpu).unwrap();
+    let tokens = Tensor::new(&[[3u32, 0, 5], [2, 4, 3]], model.device()).unwrap();
     let output = model.forward(&ModelInput::tokens(&tokens)).unwrap();
     output.embeddings.flatten_all().unwrap().to_vec1().unwrap()
 }
@@ -33,12 +33,17 @@ fn error(found: &[f32], expected: &[f32]) -> f64 {
     (pairs.map(|(f, e)| square(f - e)).sum::<f64>() / of).sqrt()
 }
 
+/// Returns the largest error of packed f32 embeddings: their bits are those of the CPU's layers.
+fn of_f32() -> f64 {
+    if device().is_cpu() { 0.0 } else { 1e-6 }
+}
+
 #[test]
 fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
     let mut n_shared = 0;
     for whole in of_one_stack() {
         let checkpoint = whole.open();
-        let plain = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+        let plain = checkpoint.model(DType::F32, &device()).unwrap();
         if has_own_table(&plain).is_none()
             || plain.config().stack.blocks[0].cross_attention.is_some()
         {
@@ -48,7 +53,7 @@ fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
         let expected = embedded(&plain);
         // Random embeddings, with values of typical size.
         for (precision, most) in [
-            (Precision::F32, 0.0),
+            (Precision::F32, of_f32()),
             (Precision::F16, 5e-4),
             (Precision::Bf16, 4e-3),
             (Precision::Int8, 2e-2),
@@ -67,10 +72,11 @@ fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
 
 #[test]
 fn an_encoder_reads_the_words_out_of_its_decoders_head() {
+    let of_f32 = of_f32();
     let mut n_shared = 0;
     for whole in wholes() {
         let checkpoint = whole.open();
-        let Ok(plain) = checkpoint.seq2seq(DType::F32, &Device::Cpu) else {
+        let Ok(plain) = checkpoint.seq2seq(DType::F32, &device()) else {
             continue;
         };
         let packed = checkpoint.packed_seq2seq(Precision::F32).unwrap();
@@ -86,8 +92,8 @@ fn an_encoder_reads_the_words_out_of_its_decoders_head() {
         ] {
             assert_eq!(has_own_table(model), Some(!shares), "{}", whole.name);
         }
-        let found = embedded(packed.encoder());
-        assert_eq!(found, embedded(plain.encoder()), "{}", whole.name);
+        let [found, expected] = [&packed, &plain].map(|model| embedded(model.encoder()));
+        assert!(error(&found, &expected) <= of_f32, "{}", whole.name);
         n_shared += usize::from(is_shared);
     }
     assert!(n_shared >= 1 || !is_present("families"), "{n_shared}");

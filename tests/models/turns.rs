@@ -7,6 +7,7 @@ use candle_blocks::generate::{
 use candle_blocks::model::{Model, ModelInput};
 use candle_blocks::{Checkpoint, Precision};
 
+use crate::device::device;
 use crate::numbers::bits;
 use crate::weights::{is_present, weights};
 use crate::whole::wholes;
@@ -67,10 +68,16 @@ fn continued(decoder: CausalDecoder, prompt: &[u32]) -> (CausalDecoder, usize, V
     (decoder, computed, tokens, seen)
 }
 
+/// Returns whether logits differ by rounding alone: by the CPU's kernels, or by a GPU's, which sum in another order for
+/// another number of rows.
 fn near(ours: &[u64], theirs: &[u64]) -> bool {
+    let most = if device().is_cpu() { 1e-6 } else { 1e-5 };
     let pairs = ours.iter().zip(theirs);
-    let differ = |(&a, &b): (&u64, &u64)| (f64::from_bits(a) - f64::from_bits(b)).abs() > 1e-6;
-    !pairs.into_iter().any(differ)
+    let is_near = |(&a, &b): (&u64, &u64)| {
+        let (a, b) = (f64::from_bits(a), f64::from_bits(b));
+        (a - b).abs() <= most * b.abs().max(1.0)
+    };
+    ours.len() == theirs.len() && pairs.into_iter().all(is_near)
 }
 
 /// Compares the turns of a conversation with generations that start anew; returns whether a turn kept a prefix.
@@ -99,7 +106,8 @@ fn keeps(name: &str, model: &Model, first: &[u32]) -> bool {
         assert_eq!(ours, tokens, "{name}: {prompt:?}");
         // Position biases count from the last key. If their slopes are no powers of two, as MPT's and those of three heads,
         // rounding depends on the number of keys.
-        match name.contains("mpt") || name.contains("alibi") {
+        let is_rounded = name.contains("mpt") || name.contains("alibi");
+        match is_rounded || !device().is_cpu() {
             true => assert!(near(&seen, &expected), "{name}: {prompt:?}"),
             false => assert_eq!(seen, expected, "{name}: {prompt:?}"),
         }
@@ -129,7 +137,7 @@ fn turns_have_the_bits_of_generations_that_start_anew() {
             continue;
         };
         let checkpoint = Checkpoint::open(weights(&whole.name)).unwrap();
-        let plain = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+        let plain = checkpoint.model(DType::F32, &device()).unwrap();
         let packed = checkpoint.packed_model(Precision::F32).unwrap();
         let prompt = prompts.iter().max_by_key(|prompt| prompt.len()).unwrap();
         let has_kept = keeps(&whole.name, &plain, prompt);
@@ -156,7 +164,7 @@ fn a_generator_continues_its_own_generations_only() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint.model(DType::F32, &device()).unwrap();
     let options = || GenerationOptions::default().with_max_new_tokens(3);
     let generator = Generator::new(&model, options()).unwrap();
     let prompt = vec![3u32, 1, 4, 1, 5];

@@ -1,15 +1,17 @@
 //! Texts and images that are compared.
 
-use candle_blocks::candle_core::{D, DType, Device, Tensor};
-use candle_blocks::{CheckpointOptions, Precision, model::ModelInput};
+use candle_blocks::candle_core::{D, DType, Tensor};
+use candle_blocks::{CheckpointOptions, model::ModelInput};
 
+use crate::device::device;
 use crate::message::message;
+use crate::same::assert_same;
 use crate::weights::{is_present, weights};
 
 fn input() -> ModelInput {
-    let ids = Tensor::new(&[[4u32, 5, 9], [3, 10, 6], [1, 2, 5]], &Device::Cpu).unwrap();
+    let ids = Tensor::new(&[[4u32, 5, 9], [3, 10, 6], [1, 2, 5]], &device()).unwrap();
     ModelInput {
-        pixel_values: Some(Tensor::randn(0f32, 1.0, (2, 3, 6, 6), &Device::Cpu).unwrap()),
+        pixel_values: Some(Tensor::randn(0f32, 1.0, (2, 3, 6, 6), &device()).unwrap()),
         ..ModelInput::tokens(&ids)
     }
 }
@@ -28,7 +30,7 @@ fn three_texts_are_compared_with_two_images() {
             .whole()
             .open(weights(name))
             .unwrap();
-        let towers = checkpoint.two_towers(DType::F32, &Device::Cpu).unwrap();
+        let towers = checkpoint.two_towers(DType::F32, &device()).unwrap();
         let output = towers.forward(&input()).unwrap();
         assert_eq!(output.logits_per_image.dims(), [2, 3], "{name}");
         let number = |of: &str| {
@@ -75,7 +77,7 @@ fn towers_of_two_widths_are_refused_with_both() {
     }
     let checkpoint = CheckpointOptions::default().whole();
     let checkpoint = checkpoint.open(weights("families/siglip")).unwrap();
-    let towers = checkpoint.packed_two_towers(Precision::F32).unwrap();
+    let towers = checkpoint.two_towers(DType::F32, &device()).unwrap();
     let said = message(towers.forward(&input()));
     assert!(said.contains("[12]") && said.contains("[16]"), "{said}");
 }
@@ -104,16 +106,16 @@ fn a_tower_that_config_json_names_is_opened_alone() {
         let one = one.unwrap_or_else(|error| panic!("{model_type}: {error}"));
         assert!(one.second_stack().unwrap().is_none(), "{model_type}");
         let input = input();
-        let model = one.model(DType::F32, &Device::Cpu).unwrap();
+        let model = one.model(DType::F32, &device()).unwrap();
         let ours = model.forward(&input).unwrap().logits.unwrap();
         let two = CheckpointOptions::default().whole();
         let two = two.open(weights("families/clip")).unwrap();
-        let two = two.two_towers(DType::F32, &Device::Cpu).unwrap();
+        let two = two.two_towers(DType::F32, &device()).unwrap();
         let tower = match section {
             "text_config" => two.text(),
             _ => two.vision(),
         };
         let expected = tower.forward(&input).unwrap().logits.unwrap();
-        assert_eq!(numbers(&ours), numbers(&expected), "{model_type}");
+        assert_same(&ours, &expected, model_type);
     }
 }

@@ -8,6 +8,7 @@ use candle_blocks::trace::{self, TraceInput};
 use candle_blocks::verify::{Comparer, Fixture, Scope};
 use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
 
+use crate::cpu_only::cpu_only;
 use crate::device::device;
 use crate::weights::{is_present, weights};
 use crate::whole::of_whole;
@@ -98,6 +99,7 @@ fn towers_alone_and_images_of_every_size_give_transformers_results_and_gradients
 
 #[test]
 fn packed_they_give_transformers_results() {
+    cpu_only("packed weights");
     for variant in variants() {
         let (checkpoint, input) = (variant.open(), variant.input());
         let stages = trace::run_packed(&checkpoint, &input, DType::F32, Precision::F32);

@@ -12,11 +12,13 @@ use candle_blocks::{
     Checkpoint, CheckpointOptions, ForwardContext, model::ModelInput, train::Fresh,
 };
 
+use crate::cpu_only::cpu_only;
+use crate::device::device;
 use crate::weights::{is_present, weights};
 use crate::{message::message, said::assert_says};
 
 fn images(shape: &[usize]) -> Tensor {
-    Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
+    Tensor::randn(0f32, 1.0, shape, &device()).unwrap()
 }
 
 #[test]
@@ -25,7 +27,7 @@ fn an_image_of_a_size_that_no_patch_divides_is_refused_with_the_cure() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/vit")).unwrap();
-    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let model = checkpoint.model(DType::F32, &device()).unwrap();
     let said = |shape: &[usize]| message(model.forward(&ModelInput::pixels(&images(shape))));
     let odd = said(&[1, 3, 7, 8]);
     assert!(odd.contains("images of 7 by 8"), "{odd}");
@@ -46,7 +48,7 @@ fn an_image_of_a_size_that_no_patch_divides_is_refused_with_the_cure() {
         bytes.contains("pixel_values") && bytes.contains("U8"),
         "{bytes}"
     );
-    let tokens = Tensor::new(&[[1u32]], &Device::Cpu).unwrap();
+    let tokens = Tensor::new(&[[1u32]], &device()).unwrap();
     let tokens = message(model.forward(&ModelInput::tokens(&tokens)));
     assert!(tokens.contains("the model reads images"), "{tokens}");
 }
@@ -63,7 +65,7 @@ fn pixels_that_fill_no_patch_are_left_out_as_by_a_convolution() {
     ]
     .map(|(name, shape)| (name.to_string(), images(shape)))
     .into();
-    let vb = VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu);
+    let vb = VarBuilder::from_tensors(tensors.clone(), DType::F32, &device());
     let pixels = images(&[2, 3, 8, 8]);
     let ours = PatchEmbeddings::new(&config, vb).unwrap();
     let ours = ours.forward_t(&pixels, false).unwrap();
@@ -72,14 +74,15 @@ fn pixels_that_fill_no_patch_are_left_out_as_by_a_convolution() {
         stride: 3,
         ..Conv2dConfig::default()
     };
-    let (weight, bias) = (
-        tensors["patch.weight"].clone(),
-        tensors["patch.bias"].clone(),
-    );
+    // Computed on the CPU.
+    let on_cpu = |tensor: &Tensor| tensor.to_device(&Device::Cpu).unwrap();
+    let [weight, bias, table] = ["patch.weight", "patch.bias", "position.weight"];
+    let [weight, bias, table] = [weight, bias, table].map(|name| on_cpu(&tensors[name]));
     let convolution = candle_nn::Conv2d::new(weight, Some(bias), stride);
-    let patches = convolution.forward(&pixels).unwrap(); // [batch, d, down, across]
+    let patches = convolution.forward(&on_cpu(&pixels)).unwrap(); // [batch, d, down, across]
     let patches = patches.flatten_from(2).unwrap().transpose(1, 2).unwrap();
-    let expected = patches.broadcast_add(&tensors["position.weight"]).unwrap();
+    let expected = patches.broadcast_add(&table).unwrap();
+    let ours = on_cpu(&ours);
     let difference = (ours - expected).unwrap().abs().unwrap().max_all().unwrap();
     assert!(difference.to_scalar::<f32>().unwrap() < 1e-5);
 }
@@ -90,7 +93,7 @@ fn an_image_that_windows_do_not_fill_is_refused_with_the_cure() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/qwen2_vl_vision")).unwrap();
-    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let model = checkpoint.model(DType::F32, &device()).unwrap();
     let output = model.forward(&ModelInput::pixels(&images(&[2, 2, 4, 12])));
     let output = output.unwrap();
     assert_eq!(output.last_hidden_state.dims(), [2, 12, 8]);
@@ -113,7 +116,7 @@ fn the_tower_inside_a_file_of_qwen2_vl_opens_by_its_table() {
     let checkpoint = options.open(weights("families/qwen2_vl")).unwrap();
     let report = checkpoint.report();
     assert_eq!((report.missing, report.unused), (vec![], vec![]));
-    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let model = checkpoint.model(DType::F32, &device()).unwrap();
     let output = model.forward(&ModelInput::pixels(&images(&[1, 3, 4, 6])));
     // Windows of a single patch, as wide as the words.
     let rows = output.unwrap().pooler_output.unwrap();
@@ -122,6 +125,7 @@ fn the_tower_inside_a_file_of_qwen2_vl_opens_by_its_table() {
 
 #[test]
 fn a_new_tower_of_windows_has_the_layer_that_makes_their_vectors() {
+    cpu_only("config.json is read");
     if !is_present("families/qwen2_vl_vision") {
         return;
     }
@@ -135,6 +139,7 @@ fn a_new_tower_of_windows_has_the_layer_that_makes_their_vectors() {
 
 #[test]
 fn a_table_of_positions_that_is_no_square_is_refused() {
+    cpu_only("config.json is read");
     if !is_present("families/siglip2_vision_model") {
         return;
     }
@@ -155,7 +160,7 @@ fn hidden_states_of_other_patches_than_given_are_refused_with_the_cure() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/dinov3_vit")).unwrap();
-    let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let stack = checkpoint.stack(DType::F32, &device()).unwrap();
     let x = images(&[1, 3 + 2 * 4, 8]); // a class token and two registers
     let context = ForwardContext::evaluation();
     assert_says(
@@ -185,7 +190,7 @@ fn coordinates_that_transformers_draws_in_training_are_refused_there_alone() {
     let config = serde_json::to_vec(&config).unwrap();
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     let model = Checkpoint::open(folder.path()).unwrap();
-    let model = model.model(DType::F32, &Device::Cpu).unwrap();
+    let model = model.model(DType::F32, &device()).unwrap();
     let input = ModelInput::pixels(&images(&[1, 3, 6, 6]));
     model.forward(&input).unwrap();
     let said = message(model.forward(&input.with_train(true)));
@@ -199,7 +204,7 @@ fn the_positions_of_a_new_vit_mae_are_those_of_transformers() {
     }
     let architecture = CheckpointOptions::default().architecture(weights("families/vit_mae"));
     let initialization = architecture.unwrap().initialization;
-    let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);
+    let fresh = Fresh::new(initialization, 1, DType::F32, &device());
     let vb = fresh.var_builder().pp("embeddings.position");
     let ours = vb.get((10, 12), "weight").unwrap();
     let (tensors, _) = crate::images::images();

@@ -7,12 +7,22 @@ use candle_blocks::candle_core::Device;
 /// Names the device under test.
 pub const DEVICE_VARIABLE: &str = "CANDLE_BLOCKS_TEST_DEVICE";
 
+/// The message with which a test fails on the device `absent`; `absent.rs` expects it of every test.
+pub const ABSENT: &str = "the device under test is absent";
+
+/// Returns the name of the device under test, or fails if that is `absent`.
+pub fn name() -> String {
+    let name = std::env::var(DEVICE_VARIABLE).unwrap_or_else(|_| "cpu".to_string());
+    assert!(name != "absent", "{DEVICE_VARIABLE}={name}: {ABSENT}");
+    name
+}
+
 /// The device that `CANDLE_BLOCKS_TEST_DEVICE` names: `cpu` (default), `cuda` or `metal`.
 pub fn device() -> Device {
     // One for all: candle takes two handles of one GPU for two devices.
     static DEVICE: OnceLock<Device> = OnceLock::new();
     let open = || {
-        let name = std::env::var(DEVICE_VARIABLE).unwrap_or_else(|_| "cpu".to_string());
+        let name = name();
         let device = match name.as_str() {
             "cpu" => Ok(Device::Cpu),
             "cuda" => Device::new_cuda(0),

@@ -10,8 +10,12 @@ use candle_blocks::{
 };
 
 use crate::{
+    cpu_only::cpu_only,
+    device::device,
     kinds::{self, MEMORY},
-    small::{self, WIDTH, block, made, numbers, stack},
+    same::assert_same,
+    small::{self, WIDTH, block},
+    small_on_device::{made, numbers, stack},
 };
 
 const P: f64 = 0.5;
@@ -109,12 +113,13 @@ fn each_place_drops_by_itself() {
 const ADAPTED: [&str; 2] = ["blocks.0.attention.value", "blocks.1.feed_forward.up"];
 
 /// Returns a stack whose only dropout is in one linear layer's adapter, and the adapter's parameters.
-fn adapted(adapted: &str) -> (Stack, Parameters) {
-    let mut stack = stack(&small::encoder());
+fn adapted(adapted: &str, mut stack: Stack) -> (Stack, Parameters) {
     let config = LoraConfig::new(2, 1.4, &[adapted]).with_dropout(P);
     let lora = Lora::attach(&mut stack, config, 0).unwrap();
     for (_, parameter) in &lora.parameters() {
-        parameter.set(&numbers(parameter.dims(), 4)).unwrap();
+        let value = small::numbers(parameter.dims(), 4);
+        let value = value.to_device(parameter.device()).unwrap();
+        parameter.set(&value).unwrap();
     }
     (stack, lora.parameters())
 }
@@ -122,8 +127,9 @@ fn adapted(adapted: &str) -> (Stack, Parameters) {
 #[test]
 fn adapters_drop_and_are_recomputed_with_the_same_masks() {
     for role in ADAPTED {
-        drops_in_training_only(role, adapted(role).0);
-        let (mut stack, parameters) = adapted(role);
+        let fresh = || adapted(role, stack(&small::encoder()));
+        drops_in_training_only(role, fresh().0);
+        let (mut stack, parameters) = fresh();
         let x = numbers(&[4, 5, WIDTH], 1);
         let context = ForwardContext::training();
         let loss = |y: &Tensor| (y.sqr()? * numbers(&[4, 5, WIDTH], 6))?.sum_all();
@@ -133,17 +139,18 @@ fn adapters_drop_and_are_recomputed_with_the_same_masks() {
         stack.set_dropout_source(&DropoutSource::seeded(3));
         let again = backward_recomputing(&stack, &x, &context, &parameters, loss).unwrap();
         for (name, _) in &parameters {
-            let gradient = |all: &Gradients| rows(&all.get(name).unwrap().unwrap());
-            assert_eq!(gradient(&direct), gradient(&again.gradients), "{name}");
+            let gradient = |all: &Gradients| all.get(name).unwrap().unwrap();
+            assert_same(&gradient(&direct), &gradient(&again.gradients), name);
         }
     }
 }
 
 #[test]
 fn an_adapter_is_packed_with_its_layer() {
+    cpu_only("packed weights");
     for role in ADAPTED {
-        let (stack, _) = adapted(role);
-        let x = numbers(&[4, 5, WIDTH], 1);
+        let (stack, _) = adapted(role, small::stack(&small::encoder()));
+        let x = small::numbers(&[4, 5, WIDTH], 1);
         let layers = rows(&stack.forward(&x).unwrap());
         let packed = rows(&stack.pack(Precision::F32).unwrap().forward(&x).unwrap());
         for (ours, theirs) in packed.iter().zip(layers) {
@@ -204,7 +211,7 @@ fn a_fresh_layer_scale_changes_nothing() {
     let vb = candle_blocks::candle_nn::VarBuilder::from_varmap(
         &parameters,
         candle_blocks::candle_core::DType::F32,
-        &candle_blocks::candle_core::Device::Cpu,
+        &device(),
     );
     TransformerBlock::new(&config, vb).unwrap();
     let parameters = parameters.data().lock().unwrap();

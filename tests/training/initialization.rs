@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use candle_blocks::{
     Checkpoint, CheckpointOptions, FeedForward, FeedForwardConfig, Linear, LinearConfig,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     candle_nn::{
         Init,
         init::{FanInOut, NonLinearity, NormalOrUniform},
@@ -15,6 +15,8 @@ use candle_blocks::{
 
 use crate::{
     all::all,
+    device::device,
+    double::has_f64,
     message::message,
     numbers::{bits, numbers},
     reference::Reference,
@@ -47,7 +49,7 @@ fn every_family_draws_what_transformers_draws() {
                 architecture.initialization.clone(),
                 seed,
                 DType::F32,
-                &Device::Cpu,
+                &device(),
             );
             fresh.stack(&architecture.config).unwrap();
             let by_role: HashMap<String, Tensor> = fresh
@@ -85,7 +87,7 @@ fn every_family_draws_what_transformers_draws() {
 fn linear_layers_and_feed_forwards_draw_what_torch_draws() {
     let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for seed in 0..N_MODELS {
-        let draw = |initialization| Fresh::new(initialization, seed, DType::F32, &Device::Cpu);
+        let draw = |initialization| Fresh::new(initialization, seed, DType::F32, &device());
         let torch = draw(Initialization::torch());
         Linear::new(&LinearConfig::new(24, 40), torch.var_builder().pp("linear")).unwrap();
         let layers = draw(Initialization::layers());
@@ -119,7 +121,7 @@ fn a_seed_fixes_every_parameter_and_another_changes_it() {
         config.blocks.truncate(n_blocks);
         config.layers.truncate(n_blocks);
         let initialization = architecture.initialization.clone();
-        let fresh = Fresh::new(initialization, seed, DType::F32, &Device::Cpu);
+        let fresh = Fresh::new(initialization, seed, DType::F32, &device());
         fresh.stack(&config).unwrap();
         let parameters = fresh.parameters().into_iter();
         parameters
@@ -143,7 +145,10 @@ fn a_seed_fixes_every_parameter_and_another_changes_it() {
 /// A custom layer may request any distribution from candle's `VarBuilder`.
 #[test]
 fn hints_of_any_mean_are_followed() {
-    let fresh = Fresh::new(Initialization::layers(), 5, DType::F64, &Device::Cpu);
+    if !has_f64("fresh parameters in f64") {
+        return;
+    }
+    let fresh = Fresh::new(Initialization::layers(), 5, DType::F64, &device());
     let vb = fresh.var_builder();
     let n = 40_000;
     // candle's default for a linear layer, and its uniform twin: √2 / √(columns), for `[rows, columns]`.
@@ -210,7 +215,7 @@ fn hints_of_any_mean_are_followed() {
 #[test]
 fn a_linear_layer_without_inputs_has_a_bias_of_zeros() {
     for initialization in [Initialization::layers(), Initialization::torch()] {
-        let fresh = Fresh::new(initialization, 5, DType::F32, &Device::Cpu);
+        let fresh = Fresh::new(initialization, 5, DType::F32, &device());
         let linear = Linear::new(&LinearConfig::new(0, 3), fresh.var_builder()).unwrap();
         assert_eq!(numbers(linear.bias().unwrap()), [0.0; 3]);
     }
@@ -219,7 +224,7 @@ fn a_linear_layer_without_inputs_has_a_bias_of_zeros() {
 /// A converted copy would not follow the variable in training.
 #[test]
 fn a_parameter_is_not_made_in_two_types() {
-    let fresh = Fresh::new(Initialization::layers(), 5, DType::F32, &Device::Cpu);
+    let fresh = Fresh::new(Initialization::layers(), 5, DType::F32, &device());
     let vb = fresh.var_builder();
     vb.get(3, "shared").unwrap();
     let again = vb.get(3, "shared").unwrap();
@@ -228,7 +233,7 @@ fn a_parameter_is_not_made_in_two_types() {
     assert_says(refused, &["shared", "F32", "F16"]);
 
     let opened = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let loader = opened.trainable(DType::F32, &Device::Cpu).unwrap();
+    let loader = opened.trainable(DType::F32, &device()).unwrap();
     let role = "blocks.0.attention.query.bias";
     let vb = loader.var_builder();
     vb.get(20, role).unwrap();
@@ -257,7 +262,7 @@ fn a_parameter_that_cannot_be_initialized_is_named() {
         (Distribution::TorchLinear, "scale"),
     ] {
         let initialization = Initialization::layers().with("*", draw);
-        let fresh = Fresh::new(initialization, 0, DType::F32, &Device::Cpu);
+        let fresh = Fresh::new(initialization, 0, DType::F32, &device());
         let message = fresh.var_builder().get(3, culprit).unwrap_err().to_string();
         assert!(message.contains(culprit), "{message}");
     }

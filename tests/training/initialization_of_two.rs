@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use candle_blocks::{
     Architecture, CheckpointOptions,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     config::TwoStackKind,
     model::{Model, Seq2Seq, TwoTowers},
     train::Fresh,
 };
 
 use crate::{
+    device::device,
     numbers::numbers,
     reference::Reference,
     statistics::{N_MODELS, check},
@@ -45,7 +46,7 @@ fn every_model_of_two_stacks_is_initialized_as_in_transformers() {
         let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for seed in 0..N_MODELS {
             let initialization = architecture.initialization.clone();
-            let fresh = Fresh::new(initialization, seed, DType::F32, &Device::Cpu);
+            let fresh = Fresh::new(initialization, seed, DType::F32, &device());
             let vb = fresh.var_builder();
             match second.map(|second| (second, second.kind)) {
                 None => drop(Model::new(first, vb).unwrap()),
@@ -87,7 +88,7 @@ fn the_padding_embedding_is_initialized_to_zeros() {
         architecture.initialization.clone(),
         3,
         DType::F32,
-        &Device::Cpu,
+        &device(),
     );
     Model::new(model, fresh.var_builder()).unwrap();
     let parameters = fresh.parameters();

@@ -14,6 +14,7 @@ use crate::{
     numbers::{bits, numbers},
     patches::in_one_row,
     reference::{Reference, assert_passed},
+    same::assert_same,
     weights::{is_present, weights},
 };
 
@@ -102,12 +103,7 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
             "{}",
             committed.label()
         );
-        assert_eq!(
-            bits(&output(&stack)),
-            bits(&before),
-            "{}",
-            committed.label()
-        );
+        assert_same(&output(&stack), &before, committed.label());
         trained(&lora);
         let beside = numbers(&output(&stack));
         let moved = beside

@@ -1,9 +1,13 @@
 //! Training: optimizer, adapters, dropout, recomputation, and trainings that go on where they stopped.
 
+#[path = "../shared/absent.rs"]
+mod absent;
 #[path = "../shared/all.rs"]
 mod all;
 #[path = "../shared/committed.rs"]
 mod committed;
+#[path = "../shared/cpu_only.rs"]
+mod cpu_only;
 #[path = "../shared/device.rs"]
 mod device;
 #[path = "../shared/differentiated.rs"]
@@ -26,8 +30,12 @@ mod reference;
 mod rehearsal;
 #[path = "../shared/said.rs"]
 mod said;
+#[path = "../shared/same.rs"]
+mod same;
 #[path = "../shared/small.rs"]
 mod small;
+#[path = "../shared/small_on_device.rs"]
+mod small_on_device;
 #[path = "../shared/trained.rs"]
 mod trained;
 #[path = "../shared/weights.rs"]
@@ -53,4 +61,5 @@ mod statistics;
 mod tied_training;
 mod training_in_parts;
 mod training_mode;
+mod without_a_device;
 mod zero_factors;

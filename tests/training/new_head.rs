@@ -4,14 +4,17 @@ use std::{fs, path::Path};
 
 use candle_blocks::{
     Architecture, Checkpoint,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     model::{Model, ModelInput},
     ops,
     train::{AdamW, AdamWConfig, Fresh, Lora, LoraConfig, ParameterGroup},
 };
 use serde_json::{Value, json};
 
-use crate::{message::message, numbers::bits, said::assert_says, weights::weights};
+use crate::{
+    device::device, message::message, numbers::bits, said::assert_says, same::assert_same,
+    weights::weights,
+};
 
 /// Writes the configuration of tiny-bert as a classifier with three labels.
 fn write_classifier(folder: &Path) {
@@ -23,8 +26,8 @@ fn write_classifier(folder: &Path) {
 }
 
 fn input() -> ModelInput {
-    let ids = Tensor::new(&[[1u32, 5, 7, 2], [3, 4, 2, 0]], &Device::Cpu).unwrap();
-    let mask = Tensor::new(&[[1u8, 1, 1, 1], [1, 1, 1, 0]], &Device::Cpu).unwrap();
+    let ids = Tensor::new(&[[1u32, 5, 7, 2], [3, 4, 2, 0]], &device()).unwrap();
+    let mask = Tensor::new(&[[1u8, 1, 1, 1], [1, 1, 1, 0]], &device()).unwrap();
     ModelInput::tokens(&ids).with_mask(&mask)
 }
 
@@ -37,7 +40,7 @@ fn a_new_head_starts_fresh_on_the_values_of_the_checkpoint_and_is_saved_with_the
     let folder = tempfile::tempdir().unwrap();
     write_classifier(folder.path());
     let architecture = Architecture::open(folder.path()).unwrap();
-    let (dtype, device) = (DType::F32, Device::Cpu);
+    let (dtype, device) = (DType::F32, device());
     let fresh = Fresh::new(architecture.initialization.clone(), 42, dtype, &device);
     let pretrained = Checkpoint::open(weights("tiny-bert")).unwrap();
     let loader = pretrained.loader(dtype, &device).unwrap();
@@ -63,13 +66,15 @@ fn a_new_head_starts_fresh_on_the_values_of_the_checkpoint_and_is_saved_with_the
     // `parity.rs` compares this model with PyTorch.
     let of_checkpoint = loader.model().unwrap().forward(&input()).unwrap();
     let copied = model.forward(&input()).unwrap();
-    assert_eq!(
-        bits(&copied.last_hidden_state),
-        bits(&of_checkpoint.last_hidden_state)
+    assert_same(
+        &copied.last_hidden_state,
+        &of_checkpoint.last_hidden_state,
+        "blocks",
     );
-    assert_eq!(
-        bits(&copied.pooler_output.unwrap()),
-        bits(&of_checkpoint.pooler_output.unwrap())
+    assert_same(
+        &copied.pooler_output.unwrap(),
+        &of_checkpoint.pooler_output.unwrap(),
+        "pooler",
     );
     assert_ne!(bits(&logits(&model)), bits(&before));
 
@@ -88,7 +93,7 @@ fn a_new_head_starts_fresh_on_the_values_of_the_checkpoint_and_is_saved_with_the
         .unwrap()
         .model(dtype, &device)
         .unwrap();
-    assert_eq!(bits(&logits(&opened)), bits(&logits(&model)));
+    assert_same(&logits(&opened), &logits(&model), "saved and opened");
 }
 
 #[test]
@@ -98,11 +103,11 @@ fn values_of_another_model_are_not_copied() {
         architecture.initialization.clone(),
         42,
         DType::F32,
-        &Device::Cpu,
+        &device(),
     );
     fresh.stack(&architecture.config).unwrap();
     let other = Checkpoint::open(weights("tiny-gpt2")).unwrap();
-    let loader = other.loader(DType::F32, &Device::Cpu).unwrap();
+    let loader = other.loader(DType::F32, &device()).unwrap();
     assert_says(
         message(fresh.copy_from(&loader)),
         &[
@@ -121,13 +126,13 @@ fn adapters_on_the_blocks_of_a_model_train_under_its_head() {
         architecture.initialization.clone(),
         42,
         DType::F32,
-        &Device::Cpu,
+        &device(),
     );
     let mut model = Model::new(architecture.model_config().unwrap(), fresh.var_builder()).unwrap();
     let plain = logits(&model);
     let config = LoraConfig::new(4, 8.0, &["attention.query", "feed_forward.down"]);
     let lora = Lora::attach(model.stack_mut(), config, 1).unwrap();
-    assert_eq!(bits(&logits(&model)), bits(&plain));
+    assert_same(&logits(&model), &plain, "with fresh adapters");
     for (_, variable) in lora.parameters().iter() {
         let ones = variable.ones_like().unwrap();
         variable.set(&(ones * 0.1).unwrap()).unwrap();
