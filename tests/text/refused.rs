@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
 use candle_blocks::text::{TextClassifier, TextEmbedder, Tokenizer};
 use serde_json::{Value, json};
 
@@ -96,6 +97,32 @@ fn an_unknown_pooling_module_or_activation_is_refused() {
         });
     });
     assert_refused(&folder, &["2_Dense", "Softsign", "Tanh"]);
+}
+
+/// sentence-transformers loads a module's file strictly.
+#[test]
+fn a_tensor_that_a_module_does_not_have_is_refused() {
+    for (module, stray, known) in [
+        (
+            "2_Dense",
+            "norm.weight",
+            "only linear.weight and linear.bias",
+        ),
+        (
+            "3_LayerNorm",
+            "residual.weight",
+            "only norm.weight and norm.bias",
+        ),
+    ] {
+        let folder = joined(|folder| {
+            let path = folder.join(module).join("model.safetensors");
+            let mut tensors = safetensors::load(&path, &Device::Cpu).unwrap();
+            let vector = Tensor::ones(3, DType::F32, &Device::Cpu).unwrap();
+            tensors.insert(stray.to_string(), vector);
+            safetensors::save(&tensors, &path).unwrap();
+        });
+        assert_refused(&folder, &[module, stray, known]);
+    }
 }
 
 /// `pooling_mode_*` as older versions wrote them, in their own order.

@@ -42,6 +42,9 @@ pub(super) fn open(folder: &Path, json: &ConfigJson) -> Result<ModuleStep> {
             return Err(json.error(&[key], reason));
         }
     }
+    let residual = has_residual && d_in != d_out;
+    let known = ["linear.weight", "linear.bias", "residual.weight"];
+    check_known(&files, &known[..if residual { 3 } else { 2 }])?;
     let stage = VectorMap::Dense {
         linear: linear("linear", has_bias)?,
         activation: activation.unwrap_or(Activation::Tanh),
@@ -62,6 +65,7 @@ pub(super) fn layer_norm(folder: &Path, json: &ConfigJson) -> Result<VectorMap> 
     let width = json.size(&["dimension"])?;
     finished(json, &[])?;
     let files = TensorFiles::open(folder)?;
+    check_known(&files, &["norm.weight", "norm.bias"])?;
     let parameter = |name| parameter(&files, name, &[width]);
     let (weight, bias) = (parameter("norm.weight")?, parameter("norm.bias")?);
     let config = NormConfig::layer_norm(width, NORM_EPS);
@@ -101,6 +105,19 @@ fn step(json: &ConfigJson, stage: VectorMap) -> Result<ModuleStep> {
     let to = feature("module_output_name")?.unwrap_or(from);
     finished(json, &[])?;
     Ok(ModuleStep { stage, from, to })
+}
+
+/// # Errors
+/// If the files contain a tensor that is not known.
+pub(super) fn check_known(files: &TensorFiles, known: &[&str]) -> Result<()> {
+    match files.names().find(|name| !known.contains(name)) {
+        None => Ok(()),
+        Some(other) => Err(Error::InvalidConfig(format!(
+            "{}: {other:?} is not supported, only {}",
+            files.path().display(),
+            known.join(" and ")
+        ))),
+    }
 }
 
 /// Reads a parameter with this shape, in f32.

@@ -33,14 +33,7 @@ pub(in crate::text) fn open(directory: &Path, pooling: Pooling) -> Result<Poolin
         )));
     }
     let files = TensorFiles::open(&path)?;
-    let known = ["weight", "bias"];
-    if let Some(other) = files.names().find(|name| !known.contains(name)) {
-        let reason = format!(
-            "{}: {other:?} is not supported, only weight and bias",
-            path.display()
-        );
-        return Err(Error::InvalidConfig(reason));
-    }
+    dense::check_known(&files, &["weight", "bias"])?;
     let shape = files.info("weight").map(|weight| weight.shape.clone());
     let d_in = shape
         .as_ref()
