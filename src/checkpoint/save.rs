@@ -261,7 +261,7 @@ impl<'c> SavedTensors<'c> {
 }
 
 /// Converts a parameter to its file's dtype.
-fn rounded(role: &str, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(super) fn rounded(role: &str, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     let tensor = tensor.to_device(&Device::Cpu)?;
     let rounded = tensor.to_dtype(dtype)?;
     if !is_finite(&rounded)? && is_finite(&tensor)? {

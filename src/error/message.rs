@@ -172,7 +172,8 @@ impl fmt::Display for PlainMessage<'_> {
             } => write!(
                 f,
                 "{}: the layout of weight {tensor} {shape:?} cannot be told from its shape; say \
-                 `Orientation::OutIn` (PyTorch, y = x·Wᵀ) or `Orientation::InOut` (NumPy, y = x·W)",
+                 `Orientation::OutIn` (PyTorch, y = x·Wᵀ) or `Orientation::InOut` (NumPy, y = x·W) \
+                 with `PlainFile::with_orientation`",
                 path.display()
             ),
             Error::UnusedTensors {

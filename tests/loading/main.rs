@@ -47,6 +47,7 @@ mod native_files;
 mod odd_rotary;
 mod opened;
 mod plain_files;
+mod plain_norms;
 mod published_names;
 mod quantization_config;
 mod quantized;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::scheme::Orientation;
 use crate::error::{Error, Result, abbreviated};
 
 /// Words for a weight.
@@ -15,9 +16,9 @@ const BIASES: [&str; 3] = ["bias", "biases", "b"];
 /// Words for a norm's weight and bias, also without a word for the norm itself.
 const NORM_PARAMETERS: [[&str; 2]; 2] = [["gamma", "beta"], ["scale", "shift"]];
 /// Words for a norm; `layer_norm` ends with one.
-const NORMS: [&str; 3] = ["norm", "layernorm", "ln"];
-/// Words before a norm's word that mean another norm than LayerNorm.
-const OTHER_NORMS: [&str; 4] = ["batch", "group", "instance", "rms"];
+const NORMS: [&str; 4] = ["norm", "layernorm", "ln", "rmsnorm"];
+/// Words before a norm's word that mean a norm that no layer computes.
+const OTHER_NORMS: [&str; 3] = ["batch", "group", "instance"];
 /// Names for the gate, the up projection and the down projection. All others are numbered.
 const ROLES: [[&str; 3]; 10] = [
     ["gate", "up", "down"],
@@ -31,6 +32,9 @@ const ROLES: [[&str; 3]; 10] = [
     ["", "wi", "wo"],
     ["wi_0", "wi_1", "wo"],
 ];
+
+/// The word before the number in Llama's own names for gate, down and up: `w1`, `w2`, `w3`.
+const LLAMA_WORD: &str = "w";
 
 /// Names on disk for the weight and the bias of a linear layer or a norm.
 #[derive(Clone, Debug)]
@@ -46,7 +50,21 @@ pub(super) struct Contents {
     pub layers: Vec<WeightAndBias>,
     /// The gate of a gated feed-forward, beside two layers.
     pub gate: Option<WeightAndBias>,
-    pub norm: Option<WeightAndBias>,
+    pub norm: Option<FoundNorm>,
+    /// The orientation in the library whose names the gated feed-forward has.
+    pub named_orientation: Option<Orientation>,
+}
+
+/// A norm, and the properties that its name has.
+#[derive(Debug)]
+pub(super) struct FoundNorm {
+    pub parameters: WeightAndBias,
+    /// The number of linear layers before it, if they are numbered together, as in nn.Sequential.
+    pub place: Option<usize>,
+    /// The name says that it is an RMSNorm.
+    pub is_rms: bool,
+    /// A number is its only name.
+    pub is_nameless: bool,
 }
 
 /// A word in a name, in lower case, and the index of its component; dots separate components.
@@ -62,6 +80,7 @@ struct Word {
 enum LayerKind {
     Layer,
     Norm,
+    RmsNorm,
 }
 
 /// The words in a layer's or norm's name, and its parameters' names on disk.
@@ -77,10 +96,8 @@ pub(super) fn find(
 ) -> Result<Contents> {
     let renamed = files.names().filter_map(|name| Some((rename(name)?, name)));
     let all: Vec<(String, &str)> = renamed.collect();
-    let contents = sorted(&all, |name| {
-        let shape = files.info(name).map(|info| info.shape.len());
-        shape == Some(1)
-    });
+    let shape = |name: &str| files.info(name).map_or(&[][..], |info| &info.shape[..]);
+    let contents = sorted(&all, shape);
     contents.map_err(|reason| {
         let names: Vec<String> = all.into_iter().map(|(name, _)| name).collect();
         let reason = format!(
@@ -102,7 +119,7 @@ fn known() -> String {
     let norms = NORM_PARAMETERS.map(|[weight, bias]| format!("{weight}/{bias}"));
     format!(
         "layers as W1/b1, fc1.weight/fc1.bias and so on with any word before the number, 0.weight/0.bias with any numbers, {} (each \
-         with weight/bias or w/b); a norm as {} (each with weight/bias or {norms}), or {norms} alone",
+         with weight/bias or w/b), w1, w2 and w3 of Llama; a norm as {} (each with weight/bias or {norms}), or {norms} alone",
         roles.join(", "),
         NORMS.join(", "),
         norms = norms.join(" or ")
@@ -110,9 +127,9 @@ fn known() -> String {
 }
 
 /// Sorts named tensors into layers and the norm; each pair has a name and the name on disk.
-fn sorted(
+fn sorted<'f>(
     names: &[(String, &str)],
-    is_vector: impl Fn(&str) -> bool,
+    shape: impl Fn(&str) -> &'f [usize],
 ) -> std::result::Result<Contents, String> {
     let mut found = FoundLayers::new();
     for (name, on_disk) in names {
@@ -124,7 +141,7 @@ fn sorted(
         }
     }
     let mut layers: Vec<(Vec<Word>, WeightAndBias)> = Vec::new();
-    let mut norms: Vec<(Vec<Word>, WeightAndBias)> = Vec::new();
+    let mut norms: Vec<(Vec<Word>, FoundNorm)> = Vec::new();
     for ((kind, stem), parameters) in found {
         let pair = match parameters {
             [Some(weight), bias] => WeightAndBias { weight, bias },
@@ -134,29 +151,82 @@ fn sorted(
             }
         };
         // In nn.Sequential, a norm has a number like the layers.
-        let is_norm = kind == LayerKind::Norm || is_apart(&stem) && is_vector(&pair.weight);
-        let one = if is_norm { &mut norms } else { &mut layers };
-        one.push((stem, pair));
+        let is_nameless = kind == LayerKind::Layer && is_apart(&stem);
+        match (kind, shape(&pair.weight)) {
+            (LayerKind::Layer, [1]) if is_nameless && pair.bias.is_none() => {
+                let slope = pair.weight;
+                return Err(format!(
+                    "{slope} has one element, as a PReLU's slope has, and no layer here computes a PReLU; leave \
+                     {slope} out, and apply candle_nn::PReLU between the layers of `linears`"
+                ));
+            }
+            (LayerKind::Layer, [_]) if is_nameless => {}
+            (LayerKind::Layer, _) => {
+                layers.push((stem, pair));
+                continue;
+            }
+            (LayerKind::Norm | LayerKind::RmsNorm, _) => {}
+        }
+        let norm = FoundNorm {
+            parameters: pair,
+            place: None,
+            is_rms: kind == LayerKind::RmsNorm,
+            is_nameless,
+        };
+        norms.push((stem, norm));
     }
     if let [(_, first), (_, second), ..] = &norms[..] {
-        let (first, second) = (&first.weight, &second.weight);
+        let (first, second) = (&first.parameters.weight, &second.parameters.weight);
         return Err(format!(
             "{first} and {second} belong to two norms, expected one"
         ));
     }
-    let norm = norms.pop();
-    if let Some((stem, norm)) = &norm
-        && let Some((_, layer)) = layers.iter().find(|(of_layer, _)| of_layer == stem)
-    {
-        let (norm, layer) = (&norm.weight, &layer.weight);
-        return Err(format!(
-            "{norm} is beside {layer}, where norms have other names"
-        ));
+    let mut norm = norms.pop();
+    if let Some((stem, norm)) = &mut norm {
+        if let Some((_, layer)) = layers.iter().find(|(of_layer, _)| of_layer == stem) {
+            let (norm, layer) = (&norm.parameters.weight, &layer.weight);
+            return Err(format!(
+                "{norm} is beside {layer}, where norms have other names"
+            ));
+        }
+        norm.place = place_among(stem, &layers);
     }
-    let mut contents = chain(layers)?;
+    let mut contents = chain(layers, shape)?;
     contents.norm = norm.map(|(_, norm)| norm);
     check_biases(&contents)?;
+    let own_names = names.iter().all(|(name, on_disk)| name == on_disk);
+    contents.named_orientation = orientation(&contents).filter(|_| own_names);
     Ok(contents)
+}
+
+/// Returns the count of layers before a norm, if the norm and the layers are numbered in the same module.
+fn place_among(norm: &[Word], layers: &[(Vec<Word>, WeightAndBias)]) -> Option<usize> {
+    let split = |stem: &[Word]| {
+        let (last, module) = stem.split_last()?;
+        is_apart(stem).then(|| Some((module.to_vec(), number(last)?)))?
+    };
+    let (module, at) = split(norm)?;
+    let numbers = layers.iter().map(|(stem, _)| {
+        let (other, number) = split(stem)?;
+        (other == module).then_some(number)
+    });
+    let numbers = numbers.collect::<Option<Vec<u32>>>()?;
+    Some(numbers.into_iter().filter(|number| *number < at).count())
+}
+
+/// Returns the orientation of a gated feed-forward's weights, from the word that PyTorch (`weight`) or Flax (`kernel`) has
+/// for them.
+fn orientation(contents: &Contents) -> Option<Orientation> {
+    contents.gate.as_ref()?;
+    let all = || contents.layers.iter().chain(&contents.gate);
+    let ends_with =
+        |word: &str| all().all(|layer| layer.weight.rsplit(['.', '/']).next() == Some(word));
+    let of_library = [
+        ("weight", Orientation::OutIn),
+        ("kernel", Orientation::InOut),
+    ];
+    let found = of_library.into_iter().find(|(word, _)| ends_with(word));
+    found.map(|(_, orientation)| orientation)
 }
 
 /// Splits a tensor's name into its layer's name and the parameter's index in a pair.
@@ -183,18 +253,15 @@ fn parameter(name: &str) -> Option<((LayerKind, Vec<Word>), usize)> {
     }
     words.remove(at);
     let mut named = words.iter().rev().skip_while(|word| is_number(word));
-    let is_norm = named
-        .next()
-        .is_some_and(|word| NORMS.contains(&word.text.as_str()));
-    let is_other = named
-        .next()
-        .is_some_and(|word| OTHER_NORMS.contains(&word.text.as_str()));
-    if is_norm && is_other {
-        return None;
-    }
-    let kind = match is_norm || of_norm {
-        true => LayerKind::Norm,
-        false => LayerKind::Layer,
+    let kind = match named.next().map(|word| word.text.as_str()) {
+        Some("rmsnorm") => LayerKind::RmsNorm,
+        Some(word) if NORMS.contains(&word) => match named.next() {
+            Some(before) if before.text == "rms" => LayerKind::RmsNorm,
+            Some(before) if OTHER_NORMS.contains(&before.text.as_str()) => return None,
+            _ => LayerKind::Norm,
+        },
+        _ if of_norm => LayerKind::Norm,
+        _ => LayerKind::Layer,
     };
     Some(((kind, words), place))
 }
@@ -233,7 +300,10 @@ fn is_apart(stem: &[Word]) -> bool {
 }
 
 /// Returns the layers in order.
-fn chain(mut layers: Vec<(Vec<Word>, WeightAndBias)>) -> std::result::Result<Contents, String> {
+fn chain<'f>(
+    mut layers: Vec<(Vec<Word>, WeightAndBias)>,
+    shape: impl Fn(&str) -> &'f [usize],
+) -> std::result::Result<Contents, String> {
     if let Some(contents) = ROLES.iter().find_map(|role| by_role(&layers, role)) {
         return Ok(contents);
     }
@@ -271,10 +341,37 @@ fn chain(mut layers: Vec<(Vec<Word>, WeightAndBias)>) -> std::result::Result<Con
             return Err(format!("a layer is missing before {}", pair.weight));
         }
     }
+    let is_llama = is_llama(&layers, shape);
+    let mut layers: Vec<WeightAndBias> = layers.into_iter().map(|(_, pair)| pair).collect();
+    let gate = is_llama.then(|| layers.remove(0)); // w1; w2 is down, w3 is up
+    if is_llama {
+        layers.reverse();
+    }
     Ok(Contents {
-        layers: layers.into_iter().map(|(_, pair)| pair).collect(),
+        layers,
+        gate,
         ..Contents::default()
     })
+}
+
+/// Returns whether three layers in order are Llama's `w1`, `w2` and `w3`: without biases, and with the shape of `w2` the
+/// reverse of the others'.
+fn is_llama<'f>(
+    layers: &[(Vec<Word>, WeightAndBias)],
+    shape: impl Fn(&str) -> &'f [usize],
+) -> bool {
+    let is_named = |(at, (stem, pair)): (usize, &(Vec<Word>, WeightAndBias))| match &stem[..] {
+        [.., word, last] => {
+            word.text == LLAMA_WORD && number(last) == Some(at as u32) && pair.bias.is_none()
+        }
+        _ => false,
+    };
+    let [(_, gate), (_, down), (_, up)] = layers else {
+        return false;
+    };
+    let [gate, down, up] = [gate, down, up].map(|pair| shape(&pair.weight));
+    let fits = matches!((gate, down), ([f, d], [e, g]) if f == g && d == e && f != d);
+    (1..).zip(layers).all(is_named) && gate == up && fits
 }
 
 /// Returns the layers, if this row names all of them, below one prefix.
@@ -311,7 +408,7 @@ fn by_role(layers: &[(Vec<Word>, WeightAndBias)], role: &[&str; 3]) -> Option<Co
         [gate, Some(up), Some(down)] => Some(Contents {
             layers: vec![up, down],
             gate,
-            norm: None,
+            ..Contents::default()
         }),
         _ => None,
     }
