@@ -47,6 +47,7 @@ mod tensor_parallel;
 mod tied;
 mod two_stacks;
 mod unfinished;
+mod unread;
 pub mod write;
 
 use std::collections::HashMap;

@@ -17,6 +17,7 @@ use crate::checkpoint::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
 use crate::checkpoint::source::{Item, StoredParameter};
+use crate::checkpoint::unread::Readers;
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed};
 use crate::layers::Stack;
@@ -52,6 +53,8 @@ pub(crate) struct Plan {
     pub missing: Vec<Missing>,
     pub ignored: Vec<String>,
     pub outside: Vec<String>,
+    /// Tensors outside the blocks that no part of the whole model reads.
+    pub unread: Vec<String>,
     pub unused: Vec<String>,
     /// Keys in `config.json` that nothing reads and that are not known to change nothing.
     pub unread_keys: Vec<String>,
@@ -128,15 +131,20 @@ impl Plan {
             })
         };
         let is_used = |name: &str| of_blocks.contains(name) || of_ends.contains(name);
+        let model = self.model.as_ref();
+        let readers = model.map(|m| Readers::new(family, prefix, m, [&of_blocks, &of_ends]));
+        let is_elsewhere = |name: &str| readers.as_ref().is_none_or(|r| r.is_elsewhere(name));
         for name in files.names().filter(|name| !of_blocks.contains(*name)) {
             let names = if of_ends.contains(name) {
                 &mut self.outside
             } else if is_listed(&family.ignored, name) || harmless.has(name) {
                 &mut self.ignored
-            } else if is_listed(&family.outside, name) {
+            } else if is_listed(&family.outside, name) && is_elsewhere(name) {
                 &mut self.outside
             } else if is_bias_of_zeros(name, files, is_used)? {
                 &mut self.ignored
+            } else if is_listed(&family.outside, name) {
+                &mut self.unread
             } else {
                 &mut self.unused
             };

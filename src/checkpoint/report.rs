@@ -58,12 +58,15 @@ pub struct LoadReport {
     pub used: Vec<UsedTensor>,
     /// Tensors that are not parameters (position ids, causal masks).
     pub ignored: Vec<String>,
-    /// Parameters outside the blocks (embeddings, heads).
+    /// Parameters outside the blocks (embeddings, heads), also heads that are not loaded.
     pub outside: Vec<String>,
     /// Tensors outside the blocks that the whole model uses, for its embeddings, pooler and head.
     pub ends: Vec<UsedTensor>,
-    /// Tensors that no rule of the family covers.
+    /// Tensors that no rule of the family covers. [`Strictness`](crate::Strictness) refuses them.
     pub unused: Vec<String>,
+    /// Tensors outside the blocks that no part of the whole model reads, such as a further embedding. transformers reports them as
+    /// unexpected.
+    pub unread: Vec<String>,
     /// Roles of parameters for which there is no tensor.
     pub missing: Vec<String>,
     /// Paths of keys in `config.json` that nothing reads and that are not known to change nothing. transformers keeps such a
@@ -90,6 +93,7 @@ impl LoadReport {
             ignored: plan.ignored.clone(),
             outside: plan.outside.clone(),
             unused: plan.unused.clone(),
+            unread: plan.unread.clone(),
             missing: plan.missing.iter().map(|m| m.role.clone()).collect(),
             unread_keys: plan.unread_keys.clone(),
             unrounded: plan.unrounded.clone(),
@@ -138,7 +142,7 @@ impl fmt::Display for LoadReport {
             self.converted().count(),
             self.outside.len(),
             self.ignored.len(),
-            self.unused.len(),
+            self.unused.len() + self.unread.len(),
             self.missing.len()
         )?;
         for adapter in &self.adapters {
@@ -151,6 +155,7 @@ impl fmt::Display for LoadReport {
         }
         for (what, names) in [
             ("unused", &self.unused),
+            ("unused", &self.unread),
             ("missing", &self.missing),
             ("key of config.json that is not read", &self.unread_keys),
             ("activations are not rounded by", &self.unrounded),

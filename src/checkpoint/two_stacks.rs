@@ -177,6 +177,10 @@ impl Checkpoint {
             self.plan.missing.extend(missing);
             self.plan.unite_tied();
         }
+        if self.other.is_none() {
+            let unread = std::mem::take(&mut self.plan.unread); // there is no whole model
+            self.plan.outside.extend(unread);
+        }
         if let Some(other) = &mut self.other {
             other.shared = self.plan.tied.clone().into_iter().collect();
         }
@@ -216,6 +220,8 @@ impl Plan {
         let is_used = |name: &String| of_blocks.contains(name) || of_ends.contains(name);
         let unknown: BTreeSet<String> = self.unused.drain(..).chain(other.unused).collect();
         self.unused = unknown.into_iter().filter(|name| !is_used(name)).collect();
+        let unread: BTreeSet<String> = self.unread.drain(..).chain(other.unread).collect();
+        self.unread = unread.into_iter().filter(|name| !is_used(name)).collect();
         let outside: BTreeSet<String> = self.outside.drain(..).chain(other.outside).collect();
         self.unread_keys = of_both(&self.unread_keys, &other.unread_keys);
         self.unrounded = of_both(&self.unrounded, &other.unrounded);
@@ -223,7 +229,8 @@ impl Plan {
         self.ignored.sort();
         self.ignored.dedup();
         let is_outside = |name: &String| {
-            !of_blocks.contains(name) && !self.ignored.contains(name) && !self.unused.contains(name)
+            let others = [&self.ignored, &self.unused, &self.unread];
+            !of_blocks.contains(name) && !others.iter().any(|names| names.contains(name))
         };
         self.outside = outside.into_iter().filter(is_outside).collect();
     }

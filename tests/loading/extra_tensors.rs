@@ -17,10 +17,10 @@ use crate::said::assert_says;
 use crate::weights::{is_present, weights};
 
 /// An f32 tensor: its name, shape and the value of all its elements.
-type Extra<'n> = (&'n str, &'n [usize], f32);
+pub type Extra<'n> = (&'n str, &'n [usize], f32);
 
 /// Returns a copy of a checkpoint with these additional tensors and keys.
-fn with(folder: &Path, extra: &[Extra], change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
+pub fn with(folder: &Path, extra: &[Extra], change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     let text = fs::read(folder.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_slice(&text).unwrap();

@@ -55,3 +55,4 @@ mod report;
 mod roles;
 mod texts_alone;
 mod unread_keys;
+mod unread_tensors;

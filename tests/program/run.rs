@@ -42,6 +42,31 @@ fn a_family_file_that_the_run_reads_is_not_replaced() {
     answer.assert_refused(&["--output", "a file that the run reads"]);
 }
 
+/// A table of ages, which code of one's own adds to BERT's three. transformers reports it as unexpected.
+#[test]
+fn an_embedding_that_no_part_of_the_model_reads_is_named_in_a_note() {
+    let scratch = Scratch::of("tiny-bert");
+    let before = scratch.run(&[]);
+    before.assert_status(0);
+    assert!(!before.stderr.contains("reads"), "{}", before.stderr);
+    let expected = load(&scratch.output());
+    scratch.change_weights(|tensors| {
+        let table = Tensor::ones((4, 3), DType::F32, &candle_blocks::candle_core::Device::Cpu);
+        tensors.insert(
+            "embeddings.age_embeddings.weight".to_string(),
+            table.unwrap(),
+        );
+    });
+    let answer = scratch.run(&[]);
+    answer.assert_status(0);
+    let note = "note: 1 tensor(s) that no part of the model reads are left out: embeddings.age_embeddings.weight";
+    assert_says(&answer.stderr, &[note]);
+    let found = load(&scratch.output());
+    for (name, expected) in &expected {
+        assert_eq!(numbers(&found[name]), numbers(expected), "{name}");
+    }
+}
+
 #[test]
 fn tensors_that_the_model_does_not_know_are_left_out_if_the_option_says_so() {
     let scratch = Scratch::of("tiny-bert");

@@ -66,7 +66,7 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
     if let Some(truncation) = &args.truncation {
         options = options.truncation(truncation.parse()?);
     }
-    args.model.note_unread_keys(&path);
+    args.model.note_unread(&path);
     let classifier = options.classifier(&path)?;
     note_adapters(classifier.adapters());
     output::notes(classifier.notes());

@@ -69,7 +69,7 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     if let Some(normalize) = args.normalize {
         options = options.normalize(normalize);
     }
-    args.model.note_unread_keys(&path);
+    args.model.note_unread(&path);
     let embedder = options.embedder(path)?;
     note_adapters(embedder.adapters());
     output::notes(embedder.notes());

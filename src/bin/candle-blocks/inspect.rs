@@ -117,7 +117,7 @@ fn count(checkpoint: &Checkpoint) -> ParameterCounts {
     let mut counts = ParameterCounts {
         outside: sizes(&report.outside),
         ignored: sizes(&report.ignored),
-        unused: sizes(&report.unused),
+        unused: sizes(&report.unused) + sizes(&report.unread),
         ..ParameterCounts::default()
     };
     for tensor in &report.used {

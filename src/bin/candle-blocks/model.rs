@@ -37,10 +37,10 @@ impl ModelArgs {
         Ok(checkpoint)
     }
 
-    /// Prints a note about unread keys in the config.json of the checkpoint at `path`, which `TextOptions` opens itself.
-    pub fn note_unread_keys(&self, path: &Path) {
+    /// Prints notes about unread keys and tensors of the checkpoint at `path`, which `TextOptions` opens itself.
+    pub fn note_unread(&self, path: &Path) {
         if let Ok(checkpoint) = self.options().whole().open(path) {
-            note_unread_keys(&checkpoint);
+            note_unread(&checkpoint);
         }
     }
 
@@ -112,8 +112,8 @@ pub struct SourceArgs {
     adapter: Vec<PathBuf>,
 }
 
-/// Prints notes about unread keys in config.json, and about a rounding that is not followed.
-fn note_unread_keys(checkpoint: &Checkpoint) {
+/// Prints notes about unread keys in config.json, about unread tensors, and about a rounding that is not followed.
+fn note_unread(checkpoint: &Checkpoint) {
     let quoted = |key: &String| format!("{key:?}");
     let report = checkpoint.report();
     let unread = report.unread_keys.iter();
@@ -128,6 +128,13 @@ fn note_unread_keys(checkpoint: &Checkpoint) {
         output::warn(format_args!(
             "note: config.json has keys that are not read: {}",
             Escaped(&keys.join(", "))
+        ));
+    }
+    if !report.unread.is_empty() {
+        output::warn(format_args!(
+            "note: {} tensor(s) that no part of the model reads are left out: {}",
+            report.unread.len(),
+            Escaped(&report.unread.join(", "))
         ));
     }
     if !report.unrounded.is_empty() {
@@ -199,7 +206,7 @@ impl SourceArgs {
 
     /// Prints notes about tensors that are left out, and about unread keys.
     fn note_unused(&self, checkpoint: &Checkpoint) {
-        note_unread_keys(checkpoint);
+        note_unread(checkpoint);
         let unused = checkpoint.report().unused;
         if self.allow_unused && !unused.is_empty() {
             output::warn(format_args!(

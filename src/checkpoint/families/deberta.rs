@@ -59,6 +59,7 @@ pub(super) fn encoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
             true => new_bias(json),
             false => Ok(&["lm_predictions.*"]),
         })
+        .ignored(&["embeddings.position_embeddings.weight"]) // with `position_biased_input` false
         .outside(&[
             "lm_predictions.*",
             "mask_predictions.*",

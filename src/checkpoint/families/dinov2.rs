@@ -36,6 +36,7 @@ pub(super) fn family() -> Family {
             let reads = TokenSelection::FirstAndMean { skipped };
             Ok(ReadoutConfig::new(reads).with_output(labels(json)?))
         })
+        .ignored(&["*embeddings.mask_token"]) // for pretraining alone
         .outside(&["embeddings.*", "classifier.*"])
         .initialization(initialization)
         .new_names(|json| {

@@ -37,6 +37,7 @@ pub(super) fn family() -> Family {
         })
         .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::First)))
         .ignored(&["embeddings.register_tokens"]) // without register tokens
+        .ignored(&["*embeddings.mask_token"]) // for pretraining alone
         .outside(&["embeddings.*"])
         .initialization(initialization)
 }

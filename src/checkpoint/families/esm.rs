@@ -33,6 +33,7 @@ pub(super) fn family() -> Family {
         })
         .new_names(|_| Ok(&["lm_head.bias", "*embeddings.layer_norm.*"]))
         .outside(&["contact_head.*"])
+        .ignored(&["embeddings.position_embeddings.weight"]) // of ESM-2, which has rotary embeddings
 }
 
 fn is_rotary(json: &ConfigJson) -> Result<bool> {

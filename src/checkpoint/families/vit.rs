@@ -89,6 +89,7 @@ pub(super) fn blocks(name: &str, prefixes: &[&str]) -> Family {
         ])
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
         .end_rules(patches::rules())
+        .ignored(&["*embeddings.mask_token"]) // for pretraining alone
         .outside(&["embeddings.*", "pooler.*", "*classifier.*", "decoder.*"])
 }
 
