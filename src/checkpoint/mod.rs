@@ -66,7 +66,7 @@ use crate::config::{HeadTask, ModelConfig, Precision, StackConfig, setters};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 
-pub(crate) use adapters::{AssumedOrientation, ExpertMatrix, ExpertPart};
+pub(crate) use adapters::{AssumedOrientation, ExpertMatrix, ExpertPart, PeftBase};
 pub use architecture::Architecture;
 pub use as_stored::{InsteadOfStored, NotAsStored};
 pub use as_tensor::AsTensor;

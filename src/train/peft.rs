@@ -12,7 +12,7 @@ use serde_json::{Map, json};
 
 use super::peft_experts::stacked;
 use crate::checkpoint::write::{write_safetensors, write_whole};
-use crate::checkpoint::{Checkpoint, Conversion, UsedTensor};
+use crate::checkpoint::{Checkpoint, Conversion, PeftBase, UsedTensor};
 use crate::error::{Error, Result};
 use crate::train::Lora;
 
@@ -20,8 +20,12 @@ use crate::train::Lora;
 const PREFIX: &str = "base_model.model.";
 
 impl Lora {
-    /// Writes `adapter_model.safetensors` and `adapter_config.json` to a directory, from which PEFT's
-    /// `PeftModel.from_pretrained` adds them to the model that `checkpoint` was opened from.
+    /// Writes `adapter_model.safetensors` and `adapter_config.json` to a directory, which PEFT's `AutoPeftModel` classes,
+    /// `PeftModel.from_pretrained` and [`Checkpoint::open`] read together with the base model.
+    ///
+    /// The files name the base model: the repository, if `checkpoint` was opened from the Hub's cache, or otherwise the absolute path
+    /// of its directory. [`Self::save_peft_on`] names another one. They also name the task of a language model, and the class of any
+    /// other model.
     ///
     /// Modules are named as in the class that `architectures` in `config.json` names, which PEFT uses; without it, as in the
     /// base model, or as in a model with a head if the files have one.
@@ -32,9 +36,41 @@ impl Lora {
     /// dropout there, and continues with `lora_dropout` 0.
     ///
     /// # Errors
-    /// If an adapted layer's weight is neither a matrix in this checkpoint nor a part of one, or a file cannot be written.
+    /// If an adapted layer's weight is neither a matrix in this checkpoint nor a part of one, or a file cannot be written; also if
+    /// PEFT cannot open the base model from the checkpoint's files: they are a GGUF file, or the checkpoint was opened with another
+    /// adapter, which they do not contain.
     pub fn save_peft(&self, checkpoint: &Checkpoint, directory: impl AsRef<Path>) -> Result<()> {
-        let directory = directory.as_ref();
+        let base = checkpoint.as_peft_base(None)?;
+        self.write_peft(checkpoint, directory.as_ref(), &base)
+    }
+
+    /// Like [`Self::save_peft`], for the base model in the directory or repository `base`. Its weights must be the ones of
+    /// `checkpoint`: for a checkpoint that was opened with an adapter, a folder that [`Checkpoint::save`] wrote.
+    ///
+    /// ```no_run
+    /// # use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, train::{Lora, LoraConfig}};
+    /// let first = CheckpointOptions::default().adapter("first").open("llama-3.2-1b")?;
+    /// let mut stack = first.stack(DType::F32, &Device::Cpu)?;
+    /// let second = Lora::attach(&mut stack, LoraConfig::new(8, 16.0, &["attention.*"]), 1)?;
+    /// // .. train ..
+    /// first.save("with-first", candle_blocks::Parameters::default())?; // the base with the first adapter
+    /// second.save_peft_on(&first, "second", "with-first")?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Self::save_peft`]; also if `base` is the directory of a checkpoint that was opened with an adapter.
+    pub fn save_peft_on(
+        &self,
+        checkpoint: &Checkpoint,
+        directory: impl AsRef<Path>,
+        base: &str,
+    ) -> Result<()> {
+        let base = checkpoint.as_peft_base(Some(base))?;
+        self.write_peft(checkpoint, directory.as_ref(), &base)
+    }
+
+    fn write_peft(&self, checkpoint: &Checkpoint, directory: &Path, base: &PeftBase) -> Result<()> {
         let config = self.config();
         let mut adapters = self.adapters();
         let (mut tensors, mut targets, mut parameters) = (Vec::new(), Vec::new(), Vec::new());
@@ -117,8 +153,9 @@ impl Lora {
         };
         let mut config = json!({
             "peft_type": "LORA",
-            "task_type": null,
-            "base_model_name_or_path": null,
+            "task_type": base.task,
+            "auto_mapping": base.class,
+            "base_model_name_or_path": base.name,
             "inference_mode": true,
             "r": config.rank,
             "lora_alpha": config.alpha,

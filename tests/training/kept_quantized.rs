@@ -276,7 +276,7 @@ fn a_training_ends_in_the_same_files_as_on_the_dequantized_model() {
             let folder = tempfile::tempdir().unwrap();
             lora.save(folder.path().join("adapters.safetensors"))
                 .unwrap();
-            lora.save_peft(&checkpoint, folder.path().join("peft"))
+            lora.save_peft_on(&checkpoint, folder.path().join("peft"), "org/base")
                 .unwrap();
             let files = ["adapters.safetensors", "peft/adapter_model.safetensors"];
             files.map(|file| fs::read(folder.path().join(file)).unwrap())

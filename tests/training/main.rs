@@ -55,6 +55,7 @@ mod new_head;
 mod on_devices;
 mod optimization;
 mod peft;
+mod peft_base;
 mod plain_files;
 mod recompute;
 mod rehearsal_of_all;

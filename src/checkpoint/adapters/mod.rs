@@ -5,6 +5,7 @@
 //! Families and layers do not know about it.
 
 mod apply;
+mod base;
 mod class;
 mod config;
 mod experts;
@@ -20,6 +21,7 @@ mod tensors;
 use std::path::{Path, PathBuf};
 
 pub(super) use self::apply::{Base, Brought, apply};
+pub(crate) use self::base::PeftBase;
 use self::config::AdapterConfig;
 pub(crate) use self::experts::{AssumedOrientation, ExpertMatrix, ExpertPart};
 pub(super) use self::tasks::{Task, apply as apply_task};
