@@ -120,7 +120,8 @@ def threads(program: Path, log: Path, seconds: float, variables: dict[str, str])
     begin = time.monotonic()
     skipped = [word for part in REHEARSALS for word in ("--skip", part)]
     status, text = output([program, *skipped], begin + seconds, variables)
-    log.write_text(text)
+    with log.open("a") as file:
+        file.write(text)
     counts = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed", text, re.MULTILINE)
     passed, failed = map(int, counts[-1]) if counts else (0, 0)
     failures = dict.fromkeys(re.findall(r"^test (\S+) \.\.\. FAILED", text, re.MULTILINE), "")

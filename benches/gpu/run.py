@@ -7,6 +7,7 @@ issue. README.md beside this file explains the parts.
 import argparse
 import contextlib
 import glob
+import itertools
 import os
 import platform
 import re
@@ -91,10 +92,13 @@ def main():
         elif part == "times":
             times.measure(record, options, kit / "bin" / "device", variables, end, step)
         elif part == "threads":
-            for name in ("layers", "training"):
-                found = each.threads(kit / "bin" / name, options.out / f"{name}-threads.txt", max(10, left()), variables)
-                record["tests"].append(found)
-                step(report.tests_line(found))
+            # candle's `Device::new_cuda` has a stream for each host thread, `new_cuda_with_stream` one for all.
+            devices = ["cuda", "cuda-one-stream"] if options.device == "cuda" else [options.device]
+            for device, name in itertools.product(devices, ("layers", "training")):
+                own = variables | {"CANDLE_BLOCKS_TEST_DEVICE": device}
+                found = each.threads(kit / "bin" / name, options.out / "threads.txt", min(60, max(10, left())), own)
+                record["tests"].append(found | {"program": f"{name} in threads, {device}"})
+                step(report.tests_line(record["tests"][-1]))
         elif part == "sanitizer":
             record["sanitizer"] = sanitized(kit, options.out / "sanitizer.txt", max(10, left()), variables)
             step(record["sanitizer"])

@@ -17,7 +17,7 @@ pub fn name() -> String {
     name
 }
 
-/// The device that `CANDLE_BLOCKS_TEST_DEVICE` names: `cpu` (default), `cuda` or `metal`.
+/// The device that `CANDLE_BLOCKS_TEST_DEVICE` names: `cpu` (default), `cuda`, `cuda-one-stream` or `metal`.
 pub fn device() -> Device {
     // One for all: candle takes two handles of one GPU for two devices.
     static DEVICE: OnceLock<Device> = OnceLock::new();
@@ -26,6 +26,8 @@ pub fn device() -> Device {
         let device = match name.as_str() {
             "cpu" => Ok(Device::Cpu),
             "cuda" => Device::new_cuda(0),
+            // `new_cuda` gives each host thread a stream of its own.
+            "cuda-one-stream" => Device::new_cuda_with_stream(0),
             "metal" => Device::new_metal(0),
             _ => panic!("{DEVICE_VARIABLE}={name}: expected cpu, cuda or metal"),
         };
