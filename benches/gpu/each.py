@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 # They compute on the CPU, whatever the device.
-REHEARSALS = ["rehearsal_of_all::", "as_on_cuda", "instruction_sets"]
+REHEARSALS = ["rehearsal_of_all::", "without_a_device::", "as_on_cuda", "instruction_sets"]
 # A test that has not ended after this many seconds is taken to hang, is looked at, and runs once more.
 PATIENCE = 25
 # `tests/shared/device.rs` prints this for a test that is the CPU's by its nature.
