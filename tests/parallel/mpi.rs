@@ -83,6 +83,22 @@ fn rank_of_which_one_gives_up() {
     mpi.all_reduce_sum(&mut [1.0]).unwrap();
 }
 
+#[test]
+#[ignore = "one of the processes that the other tests start"]
+fn rank_of_which_one_panics() {
+    let ranks: Arc<dyn Communicator> = Arc::new(Mpi::new().unwrap());
+    let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
+    let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+    let parallel = TensorParallel::new(loader, ranks.clone()).unwrap();
+    let stack = parallel.stack().unwrap();
+    let d_model = checkpoint.config().blocks[0].d_model();
+    let x = Tensor::ones((1, 4, d_model), DType::F32, &Device::Cpu).unwrap();
+    for batch in 0..3 {
+        assert!(ranks.rank() == 0 || batch < 1, "a bad batch");
+        stack.forward(&x).unwrap();
+    }
+}
+
 /// Runs a test above in two processes.
 fn mpirun(test: &str) -> Output {
     let mut command = Command::new("mpirun");
@@ -120,9 +136,17 @@ fn the_example_runs_on_two_processes() {
 }
 
 #[test]
-fn a_process_that_gives_up_ends_the_others() {
-    let start = Instant::now();
-    let output = mpirun("mpi::rank_of_which_one_gives_up");
-    assert!(!output.status.success());
-    assert!(start.elapsed() < Duration::from_secs(60), "they waited");
+fn a_process_that_gives_up_or_panics_ends_the_others() {
+    for (test, said) in [
+        ("mpi::rank_of_which_one_gives_up", ""),
+        ("mpi::rank_of_which_one_panics", "a bad batch"),
+    ] {
+        let start = Instant::now();
+        let output = mpirun(test);
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains(said), "{text}");
+        assert!(start.elapsed() < Duration::from_secs(60), "they waited");
+    }
 }

@@ -12,13 +12,16 @@ use mpi::traits::CommunicatorCollectives as _;
 
 use super::Communicator;
 
+/// The exit status of a Rust process that panicked.
+const PANIC: i32 = 101;
 /// The maximum value count in one message: MPI counts in 32 bits.
 const MOST: usize = 1 << 24;
 
 /// A rank that is a process in an MPI job, as started by `mpirun -n 2 program`.
 ///
-/// Sums use `MPI_Allreduce`, whose order the library defines. An MPI error ends all processes in the job. So does
-/// [`std::process::exit`] with a nonzero status. A process that drops its communicator instead waits for the others.
+/// Sums use `MPI_Allreduce`, whose order the library defines. An MPI error ends all processes in the job. So do
+/// [`std::process::exit`] with a nonzero status, and a panic that drops the communicator. A process that drops its
+/// communicator otherwise, for example because `main` returns an error, waits for the others.
 pub struct Mpi {
     rank: usize,
     size: usize,
@@ -50,6 +53,16 @@ impl Mpi {
     fn with_world<R>(&self, call: impl FnOnce(SimpleCommunicator) -> R) -> R {
         let universe = self.universe.lock().unwrap_or_else(PoisonError::into_inner);
         call(universe.world())
+    }
+}
+
+impl Drop for Mpi {
+    /// Ends all processes in the job if this one panics. The others wait for it, and `MPI_Finalize`, which the universe calls
+    /// when dropped, would wait for them.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.with_world::<()>(|world| world.abort(PANIC));
+        }
     }
 }
 
