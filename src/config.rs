@@ -32,6 +32,7 @@ mod stack;
 mod temperature;
 
 pub use activation::Activation;
+pub(crate) use attention::HeadsOfRank;
 pub use attention::{
     AttentionBias, AttentionConfig, OutputGate, OutputGateSpan, QueryKeyNorm, QueryKeyNormSpan,
     Visibility,

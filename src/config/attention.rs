@@ -189,6 +189,20 @@ pub struct AttentionConfig {
     pub bias: AttentionBias,
     /// The dropout probability for attention weights.
     pub dropout: f64,
+    /// The place of the heads among those of the whole layer, if this is a rank's part of it.
+    #[serde(skip)]
+    pub(crate) heads_of_rank: Option<HeadsOfRank>,
+}
+
+/// The query heads of one rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct HeadsOfRank {
+    /// The index of the first one.
+    pub first: usize,
+    /// Their number.
+    pub own: usize,
+    /// The number of all ranks' heads.
+    pub all: usize,
 }
 
 impl AttentionConfig {
@@ -233,6 +247,7 @@ impl AttentionConfig {
             clip: None,
             bias: AttentionBias::ALL,
             dropout: 0.0,
+            heads_of_rank: None,
         }
     }
 

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    AttentionConfig, BlockConfig, FeedForwardConfig, Position, QueryKeyNormSpan, StackConfig,
+    AttentionConfig, BlockConfig, FeedForwardConfig, HeadsOfRank, Position, QueryKeyNormSpan,
+    StackConfig,
 };
 use crate::error::{Error, Result};
 
@@ -60,23 +61,27 @@ impl AttentionConfig {
         if self.sub_norm.is_some() {
             return refused("a norm before the output projection");
         }
-        let n_kv_heads = self.n_kv_heads;
+        let (all, n_kv_heads) = (self.n_heads, self.n_kv_heads);
         let range = rank_range(n_kv_heads, rank, size);
-        if n_kv_heads >= size {
+        let first = if n_kv_heads >= size {
             // Query heads with their common key head.
-            self.n_heads = self.n_heads / n_kv_heads * range.len();
+            self.n_heads = all / n_kv_heads * range.len();
             self.n_kv_heads = range.len();
-        } else if size.is_multiple_of(n_kv_heads) && self.n_heads.is_multiple_of(size) {
+            all / n_kv_heads * range.start
+        } else if size.is_multiple_of(n_kv_heads) && all.is_multiple_of(size) {
             // Several ranks compute the same key head.
             self.n_heads /= size;
             self.n_kv_heads = 1;
+            self.n_heads * rank
         } else {
             return Err(format!(
                 "it has {} query heads and {n_kv_heads} key heads; choose at most as many ranks as key heads, or a multiple \
                  of them that divides the query heads",
                 self.n_heads
             ));
-        }
+        };
+        let own = self.n_heads;
+        self.heads_of_rank = (size > 1).then_some(HeadsOfRank { first, own, all });
         self.bias.output &= rank == 0; // it is added once
         Ok(())
     }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::padding_mask::PaddingMask;
-use crate::config::getters;
+use crate::config::{HeadsOfRank, getters};
 use crate::{Error, Result};
 
 /// An attention mask: a key-padding mask, an additive mask, both, or neither.
@@ -63,7 +63,8 @@ impl AttentionMask {
     }
 
     /// Also adds `mask` to the scores before the softmax; `-inf` hides a key. The tensor must broadcast to `[batch,
-    /// n_heads, queries, keys]` and have a float dtype. It receives a gradient if it is a variable or depends on one.
+    /// n_heads, queries, keys]` and have a float dtype. A rank of a [`TensorParallel`](crate::checkpoint::TensorParallel)
+    /// stack takes the elements of its heads. The tensor receives a gradient if it is a variable or depends on one.
     /// The forward pass checks shape and dtype.
     pub fn with_additive(mut self, mask: Tensor) -> Self {
         self.additive = Some(mask);
@@ -121,6 +122,36 @@ impl KeySource {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the part of an additive mask for a rank's heads, or all of it, if it has no elements for each head or only those of
+/// the rank's heads. `lengths` are the sequences, queries and keys.
+///
+/// # Errors
+/// If the mask does not broadcast to the scores of the model's heads.
+pub(crate) fn mask_of_heads(
+    mask: &Tensor,
+    HeadsOfRank { first, own, all }: HeadsOfRank,
+    [batch, queries, keys]: [usize; 3],
+) -> Result<Tensor> {
+    let whole = [batch, all, queries, keys];
+    let fits = |to: [usize; 4]| {
+        let mut pairs = mask.dims().iter().rev().zip(to.into_iter().rev());
+        mask.rank() <= to.len() && pairs.all(|(&dim, n)| dim == 1 || dim == n)
+    };
+    if fits([batch, own, queries, keys]) {
+        return Ok(mask.clone());
+    }
+    if fits(whole) {
+        return Ok(mask.narrow(mask.rank() - 3, first, own)?);
+    }
+    let reason = format!(
+        "has shape {:?}, expected a shape that broadcasts to [batch, n_heads, queries, keys] = {whole:?} of the model, of whose \
+         heads this rank computes {first} to {}",
+        mask.dims(),
+        first + own - 1
+    );
+    Err(Error::input("additive mask", reason))
 }
 
 /// Checks that a mask can be added to scores. Zeros and ones of an integer type are a key mask, and would be added as

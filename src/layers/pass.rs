@@ -2,17 +2,18 @@
 
 use std::cell::RefCell;
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, TensorId, bail};
 
 use crate::config::{
-    AlibiConfig, DisentangledConfig, PositionTemperature, Precision, RotaryAxes, RotaryConfig,
-    TemperatureBy,
+    AlibiConfig, AttentionConfig, DisentangledConfig, HeadsOfRank, PositionTemperature, Precision,
+    RotaryAxes, RotaryConfig, TemperatureBy,
 };
+use crate::layers::mask::{KeySource, mask_of_heads};
 use crate::layers::packed::{PassTables, UnpaddedRows, check_evaluation};
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias, alibi_on_both_sides,
 };
-use crate::layers::{ForwardContext, mask::KeySource, padding_mask::PaddingMask};
+use crate::layers::{ForwardContext, padding_mask::PaddingMask};
 use crate::ops::{BiasTensor, Constants, Value, uploaded};
 
 mod layer;
@@ -51,6 +52,7 @@ pub(crate) struct Pass<'c> {
     alibi: Memo<(AlibiKey, DType), BiasTensor>,
     chunks: Memo<(usize, DType), Option<Tensor>>,
     distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
+    masks_of_heads: Memo<(TensorId, HeadsOfRank), Tensor>,
 }
 
 /// A temperature by position, and half the head width.
@@ -67,7 +69,7 @@ pub(crate) struct PassEncoderOutput<'c> {
     /// `[batch, keys]`, 1 = keep.
     pub keep: Option<&'c PaddingMask>,
     /// Added to the scores of every block.
-    pub additive: Option<&'c Tensor>,
+    pub additive: Option<Tensor>,
 }
 
 impl<'c> Pass<'c> {
@@ -107,6 +109,7 @@ impl<'c> Pass<'c> {
             alibi: Memo::default(),
             chunks: Memo::default(),
             distances: Memo::default(),
+            masks_of_heads: Memo::default(),
         }
     }
 
@@ -168,11 +171,30 @@ impl<'c> Pass<'c> {
         self.relative_bias.borrow().clone()
     }
 
-    /// Returns the additive mask and the relative position bias for the current block.
-    pub fn added(&self) -> Vec<BiasTensor> {
-        let mask = self.context.mask().additive().cloned();
+    /// Returns the additive mask and the relative position bias for the current block's attention.
+    ///
+    /// # Errors
+    /// Same as [`mask_of_heads`].
+    pub fn added(&self, attention: &AttentionConfig) -> Result<Vec<BiasTensor>> {
+        let mask = self.context.mask().additive();
+        let mask = self.of_heads(mask, attention, self.seen + self.seq)?;
         let mask = mask.map(BiasTensor::by_score);
-        mask.into_iter().chain(self.relative_bias()).collect()
+        Ok(mask.into_iter().chain(self.relative_bias()).collect())
+    }
+
+    /// Returns the part of an additive mask for this rank's heads.
+    fn of_heads(
+        &self,
+        mask: Option<&Tensor>,
+        attention: &AttentionConfig,
+        keys: usize,
+    ) -> Result<Option<Tensor>> {
+        let (Some(mask), Some(heads)) = (mask, attention.heads_of_rank) else {
+            return Ok(mask.cloned());
+        };
+        let lengths = [self.batch, self.seq, keys];
+        let part = || Ok(mask_of_heads(mask, heads, lengths)?);
+        self.masks_of_heads.get(&(mask.id(), heads), part).map(Some)
     }
 
     /// Sets the embeddings of relative distances, if there are any.
@@ -358,11 +380,11 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// Returns the encoder output for cross-attention.
+    /// Returns the encoder output for a cross-attention.
     ///
     /// # Errors
-    /// If the context has no encoder output, its batch differs, or its mask does not cover it.
-    pub fn encoder_output(&self) -> Result<PassEncoderOutput<'c>> {
+    /// If the context has no encoder output, its batch differs, or its mask does not cover it or has other heads.
+    pub fn encoder_output(&self, attention: &AttentionConfig) -> Result<PassEncoderOutput<'c>> {
         let Some(encoder) = self.context.encoder_output() else {
             bail!(
                 "cross-attention: no encoder_hidden_states given; set them in the input, or with ForwardContext::with_encoder_output"
@@ -380,7 +402,7 @@ impl<'c> Pass<'c> {
             hidden_states: &encoder.hidden_states,
             keys,
             keep: encoder.mask.padding_mask(),
-            additive: encoder.mask.additive(),
+            additive: self.of_heads(encoder.mask.additive(), attention, keys)?,
         })
     }
 }

@@ -5,11 +5,15 @@
 mod committed;
 #[path = "../shared/device.rs"]
 mod device;
+#[path = "../shared/even_llama.rs"]
+mod even_llama;
 #[cfg(feature = "mpi")]
 #[path = "../../examples/tensor_parallel.rs"]
 mod example;
 #[path = "../shared/judged.rs"]
 mod judged;
+#[path = "../shared/message.rs"]
+mod message;
 #[path = "../shared/numbers.rs"]
 mod numbers;
 #[path = "../shared/ranks.rs"]
@@ -22,6 +26,7 @@ mod said;
 mod weights;
 
 mod families;
+mod masks;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod packed;

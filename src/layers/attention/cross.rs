@@ -22,7 +22,7 @@ impl Attention {
             return packed.apply(x, pass, cache, residual);
         }
         let train = pass.context.train();
-        let encoder = pass.encoder_output()?;
+        let encoder = pass.encoder_output(&self.config)?;
         let QueryKeyValue::Separate { query, key, value } = &self.projections else {
             bail!("cross-attention needs separate projections of query, key and value")
         };
@@ -51,11 +51,8 @@ impl Attention {
                 (query.beside(&known.0)?, query.beside(&known.1)?)
             }
         };
-        let added = encoder
-            .additive
-            .into_iter()
-            .cloned()
-            .map(BiasTensor::by_score);
+        let has_mask = encoder.additive.is_some();
+        let added = encoder.additive.into_iter().map(BiasTensor::by_score);
         let attended = Attended {
             key,
             value,
@@ -67,7 +64,7 @@ impl Attention {
             },
             positions: None,
             added: added.collect(),
-            has_mask: encoder.additive.is_some(),
+            has_mask,
         };
         self.attend(&query, &attended, pass, x, residual)
     }

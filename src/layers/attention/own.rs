@@ -65,7 +65,7 @@ impl Attention {
     ) -> Result<Value> {
         let keep = pass.keep_of_last(keys)?;
         let all = pass.seen + pass.seq;
-        let added = pass.added().into_iter();
+        let added = pass.added(&self.config)?.into_iter();
         let added = added.map(|bias| bias.last_keys(all, keys));
         let attended = Attended {
             key,

@@ -6,7 +6,7 @@ use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, TensorId};
 
 use super::{additive::Additive, unpadded_rows::UnpaddedRows};
-use crate::config::{DisentangledConfig, RotaryConfig, getters};
+use crate::config::{AttentionConfig, DisentangledConfig, RotaryConfig, getters};
 use crate::layers::{AlibiKey, DistanceRows, Memo, Pass, RotaryTables, TemperatureKey};
 use crate::ops::BiasTensor;
 
@@ -56,12 +56,12 @@ impl<'p> PackedPass<'p> {
         Some(&self.0.kept.as_ref()?.rows)
     }
 
-    /// Returns the additive mask and the relative position bias for the current block.
+    /// Returns the additive mask and the relative position bias for the current block's attention.
     ///
     /// # Errors
-    /// Same as [`Additive::new`].
-    pub fn added(self) -> Result<Vec<Arc<Additive>>> {
-        let added = self.0.added().into_iter().map(|bias| {
+    /// Same as [`Pass::added`] and [`Additive::new`].
+    pub fn added(self, attention: &AttentionConfig) -> Result<Vec<Arc<Additive>>> {
+        let added = self.0.added(attention)?.into_iter().map(|bias| {
             let known = &self.0.packed.additive;
             known.get(&bias.tensor.id(), || {
                 Additive::new(bias.clone()).map(Arc::new)
@@ -107,13 +107,14 @@ impl<'p> PackedPass<'p> {
     ///
     /// # Errors
     /// Same as [`Pass::encoder_output`] and [`Additive::new`].
-    pub fn encoder_output(self) -> Result<&'p PackedEncoderOutput> {
+    pub fn encoder_output(self, attention: &AttentionConfig) -> Result<&'p PackedEncoderOutput> {
         if let Some(known) = self.0.packed.encoder.get() {
             return Ok(known);
         }
-        let encoder = self.0.encoder_output()?;
-        let additive = encoder.additive.cloned();
-        let additive = additive.map(|mask| Additive::new(BiasTensor::by_score(mask)));
+        let encoder = self.0.encoder_output(attention)?;
+        let additive = encoder
+            .additive
+            .map(|mask| Additive::new(BiasTensor::by_score(mask)));
         let made = PackedEncoderOutput {
             hidden_states: encoder.hidden_states.clone(),
             keys: encoder.keys,

@@ -23,7 +23,7 @@ impl PackedAttention {
         call: AttentionCall,
     ) -> Result<()> {
         let pass = call.pass;
-        let encoder = pass.encoder_output()?;
+        let encoder = pass.encoder_output(&self.config)?;
         let (dims, d_encoder) = (encoder.hidden_states.dims(), self.config.d_encoder);
         if dims.last() != Some(&d_encoder) {
             bail!("encoder_hidden_states: has shape {dims:?}, expected [.., {d_encoder}]");

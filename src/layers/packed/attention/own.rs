@@ -86,7 +86,7 @@ impl PackedAttention {
         let alibi = self.alibi(requested, (KeySource::Input, keys), pass.keep())?;
         let chunks = self.config.chunk.map(|chunk| requested.chunks(chunk));
         let chunks = chunks.transpose()?.flatten();
-        let added = requested.added()?;
+        let added = requested.added(&self.config)?;
         let scored = Scored {
             keys,
             keep: pass.mask_bytes()?,
