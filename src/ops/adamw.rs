@@ -12,7 +12,7 @@ use candle_core::{
 
 use super::array::{Array, wide};
 use super::cpu::{Route, cpu, route};
-use super::{composed, constants::uploaded, kernels::Data, tape::check_float};
+use super::{composed, constants::uploaded, kernels::Data, tape::check_float, versions};
 
 pub(crate) use candle_blocks_kernels::rows::adamw::Update;
 
@@ -116,6 +116,7 @@ pub(crate) struct ParameterStep<'a> {
 
 /// Updates parameters and their moments by one step.
 pub(crate) fn adamw(steps: Vec<ParameterStep>) -> Result<()> {
+    versions::changes(steps.iter().map(|step| step.parameter.as_tensor()))?;
     let mut together = Vec::new();
     for step in steps {
         let (parameter, gradient) = (step.parameter, step.gradient);

@@ -11,7 +11,7 @@ use super::constants::Constants;
 use super::dropout::{Mask, with_marks};
 use super::kernels::{Data, Reading};
 use super::relative_scores::{Relative, RelativeTerms, Term};
-use super::tape::{Engine, Slot, Taped};
+use super::tape::{Engine, Reads, Slot, Taped};
 use super::value::{Value, on_either};
 use super::visible::{Reach, Visible, check_keep};
 use super::{backward::BackwardPass, numbers::Numbers};
@@ -178,11 +178,12 @@ impl Taped<Cpu> {
             let elements = bias.tensor.to_dtype(self.dtype())?;
             Ok(StepBias {
                 data: Cpu::data(&elements)?,
-                place: self.place(&elements),
+                place: self.place(&elements, Reads::Both),
                 layout: bias.layout(mixing.queries, mixing.keys),
             })
         };
-        let sinks = mixing.sinks.map(|sinks| self.parameter(sinks));
+        let sinks = mixing.sinks;
+        let sinks = sinks.map(|sinks| self.parameter(sinks, Reads::Both));
         let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
         let step = AttentionStep {
             batch: mixing.batch,

@@ -4,17 +4,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Result, Tensor, bail};
 
-use super::gradients::is_collecting;
+use super::gradients::{is_collecting, stopped_by};
 use super::graph::Backward;
 use super::ranks::Ranks;
-use super::tape::{Engine, Made, Slot};
+use super::tape::{Engine, Input, Made, Slot};
+use super::versions::CHANGED;
 
 /// A finished tape.
 pub(super) struct Finished<E: Engine> {
     /// The place of the tape's output, the last place.
     pub output: usize,
-    /// Tensors that require gradients, and their places.
-    pub inputs: Vec<(usize, Tensor)>,
+    /// Tensors that require gradients.
+    pub inputs: Vec<Input>,
     pub steps: Mutex<Option<Vec<Made<E>>>>,
     /// The ranks that computed the steps together, if any.
     pub ranks: Option<Arc<Ranks>>,
@@ -25,6 +26,9 @@ impl<E: Engine> Finished<E> {
     /// freed when it is done.
     fn steps(&self) -> Result<Vec<Made<E>>> {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        if steps.is_some() {
+            self.check_versions()?;
+        }
         let steps = match is_collecting() {
             true => steps.take(),
             false => steps.clone(),
@@ -35,6 +39,21 @@ impl<E: Engine> Finished<E> {
             )
         };
         Ok(steps)
+    }
+
+    /// # Errors
+    /// If a tensor that the steps read has changed since the forward pass.
+    fn check_versions(&self) -> Result<()> {
+        let is_changed = |input: &&Input| {
+            let version = input.version.as_ref();
+            version.is_some_and(|version| !version.is_current(&input.tensor))
+        };
+        let Some(Input { tensor, .. }) = self.inputs.iter().find(is_changed) else {
+            return Ok(());
+        };
+        stopped_by(tensor);
+        let (dtype, dims) = (tensor.dtype(), tensor.dims());
+        bail!("a variable of {dtype:?} {dims:?}: {CHANGED}")
     }
 }
 
@@ -66,7 +85,7 @@ impl<E: Engine> Backward for Finished<E> {
             }
             Ok::<(), candle_core::Error>(())
         })?;
-        let gradient = |(place, tensor): &(usize, Tensor)| {
+        let gradient = |Input { place, tensor, .. }: &Input| {
             let Some(sum) = pass.gradients[*place].take() else {
                 return Ok(None);
             };

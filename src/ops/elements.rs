@@ -7,7 +7,7 @@ use super::array::wide;
 use super::kernels::{owned, same_types};
 use super::ledger::asked;
 use super::numbers::{Number, Numbers};
-use super::tape::Taped;
+use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
 
 impl Value {
@@ -150,7 +150,7 @@ impl Taped<Cpu> {
 
     fn multiply_rows(&self, vector: &Tensor) -> Result<Self> {
         let x = self.whole()?;
-        let (vector, of_vector) = x.parameter(vector)?;
+        let (vector, of_vector) = x.parameter(vector, Reads::Both)?;
         let mut y = x.copy();
         elements::multiply_rows(x.engine(), y.slice_mut(), vector.read().slice());
         // Only the vector's gradient reads the rows.
@@ -170,7 +170,7 @@ impl Taped<Cpu> {
 
     fn add_to_rows(&self, vector: &Tensor) -> Result<Self> {
         let x = self.whole()?;
-        let (vector, of_vector) = x.parameter(vector)?;
+        let (vector, of_vector) = x.parameter(vector, Reads::Forward)?;
         let mut y = x.copy();
         elements::add_to_rows(x.engine(), y.slice_mut(), vector.read().slice());
         let slot = x.slot.clone();

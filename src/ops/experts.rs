@@ -9,7 +9,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::array::Array;
 use super::kernels::{Data, same_type, same_types};
 use super::numbers::{Number, Numbers, widened};
-use super::tape::{Engine, Slot, Taped};
+use super::tape::{Engine, Reads, Slot, Taped};
 use super::value::{Value, on_either};
 use crate::config::Activation;
 
@@ -267,7 +267,7 @@ impl<E: Engine> Taped<E> {
     fn beside_idle(&self, parameters: &[&Tensor]) -> Result<Self> {
         let idle = parameters
             .iter()
-            .filter_map(|of| Some((self.place(of)?, of.dims().to_vec())));
+            .filter_map(|of| Some((self.place(of, Reads::Forward)?, of.dims().to_vec())));
         let idle: Vec<(usize, Vec<usize>)> = idle.collect();
         let x = self.whole()?;
         if idle.is_empty() {

@@ -84,13 +84,29 @@ impl InplaceOp1 for GiveBack {
 }
 
 thread_local! {
-    static COLLECTED: RefCell<Option<HashMap<TensorId, Collected>>> = const { RefCell::new(None) };
+    static COLLECTED: RefCell<Option<Collection>> = const { RefCell::new(None) };
+}
+
+/// The results of a backward pass beside candle's store.
+#[derive(Default)]
+struct Collection {
+    gradients: HashMap<TensorId, Collected>,
+    /// The tensor that changed since the forward pass, if that stopped the pass.
+    changed: Option<Tensor>,
+}
+
+/// An error in a backward pass.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    pub error: candle_core::Error,
+    /// The tensor that changed since the forward pass, if that is the reason.
+    pub changed: Option<Tensor>,
 }
 
 /// Runs a backward pass. Returns its result, and the variables' gradients that bypassed candle's store.
 pub(crate) fn collecting<R>(
     backward: impl FnOnce() -> Result<R>,
-) -> Result<(R, HashMap<TensorId, Collected>)> {
+) -> std::result::Result<(R, HashMap<TensorId, Collected>), Stopped> {
     /// Ends the collection, also in a panic.
     struct CollectionGuard;
     impl Drop for CollectionGuard {
@@ -98,12 +114,24 @@ pub(crate) fn collecting<R>(
             COLLECTED.take();
         }
     }
-    COLLECTED.set(Some(HashMap::new()));
+    COLLECTED.set(Some(Collection::default()));
     let ending = CollectionGuard;
-    let result = backward()?;
-    let found = COLLECTED.take().unwrap_or_default();
+    let result = backward();
+    let Collection { gradients, changed } = COLLECTED.take().unwrap_or_default();
     drop(ending);
-    Ok((result, found))
+    match result {
+        Ok(result) => Ok((result, gradients)),
+        Err(error) => Err(Stopped { error, changed }),
+    }
+}
+
+/// Notes the tensor whose change stops the backward pass, for its caller, which may know a name for it.
+pub fn stopped_by(changed: &Tensor) {
+    COLLECTED.with_borrow_mut(|collection| {
+        if let Some(collection) = collection {
+            collection.changed = Some(changed.clone());
+        }
+    });
 }
 
 /// Like [`handed_over`], for a tensor on a device.
@@ -135,12 +163,14 @@ fn is_collected(of: &Tensor) -> bool {
 
 fn collect(found: Collected, of: &Tensor) -> Result<Option<Tensor>> {
     COLLECTED.with_borrow_mut(|all| {
-        let Some(all) = all else { return Ok(()) };
-        let sum = match all.get(&of.id()) {
+        let Some(Collection { gradients, .. }) = all else {
+            return Ok(());
+        };
+        let sum = match gradients.get(&of.id()) {
             Some(known) => known.plus(found.tensor())?,
             None => found,
         };
-        all.insert(of.id(), sum);
+        gradients.insert(of.id(), sum);
         Ok::<(), candle_core::Error>(())
     })?;
     Ok(None)

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Layout, Result, Storage, Tensor, bail};
 use super::backward::BackwardPass;
 use super::cpu::{cpu, with_team};
 use super::graph::NodeResult;
-use super::tape::{Engine, Slot, Taped};
+use super::tape::{Engine, Reads, Slot, Taped};
 use super::{gradients::handed_over, numbers::Numbers, value::Value};
 
 /// Values that a step reads.
@@ -189,12 +189,12 @@ fn own(numbers: Arc<Numbers>) -> Numbers {
 
 impl Taped<Cpu> {
     /// Returns a step's parameter on this value's tape: its values, and its gradient's place.
-    pub fn parameter(&self, tensor: &Tensor) -> Result<(Data, Option<usize>)> {
+    pub fn parameter(&self, tensor: &Tensor, reads: Reads) -> Result<(Data, Option<usize>)> {
         let values = match tensor.rank() {
             2 => tensor.clone(),
             _ => tensor.detach().contiguous()?,
         };
-        Ok((readable(values)?, self.place(tensor)))
+        Ok((readable(values)?, self.place(tensor, reads)))
     }
 }
 

@@ -5,7 +5,7 @@ use candle_blocks_kernels::products::{Added, Matrix, multiply, multiply_rounded}
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::numbers::Numbers;
-use super::tape::{Taped, check_float};
+use super::tape::{Engine, Reads, Taped, check_float};
 use super::value::{Value, on_either};
 use super::weight::Weight;
 use crate::config::Precision;
@@ -64,8 +64,9 @@ impl Taped<Cpu> {
         }
         let (d_out, d_in) = weight.dims2()?;
         let x = self.whole()?;
-        let of_weight = weight.dense().and_then(|weight| x.place(weight));
-        let bias = bias.map(|bias| x.parameter(bias)).transpose()?;
+        let of_weight = x.place_of_weight(&weight);
+        let bias = bias.map(|bias| x.parameter(bias, Reads::Forward));
+        let bias = bias.transpose()?;
         let residual = residual.map(Self::whole).transpose()?;
         let mut dims = x.dims().to_vec();
         if let Some(last) = dims.last_mut() {
@@ -137,6 +138,18 @@ impl Taped<Cpu> {
                 None => Ok(()),
             }
         }))
+    }
+}
+
+impl<E: Engine> Taped<E> {
+    /// Returns the place for the gradient of a weight that multiplies this value. Only the value's own gradient reads
+    /// the weight.
+    pub(super) fn place_of_weight(&self, weight: &Weight) -> Option<usize> {
+        let reads = match self.slot.place {
+            Some(_) => Reads::Both,
+            None => Reads::Forward,
+        };
+        self.place(weight.dense()?, reads)
     }
 }
 

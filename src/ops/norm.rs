@@ -5,7 +5,7 @@ use candle_blocks_kernels::rows::norm::{Gain, Norm, Statistic};
 use candle_core::{Result, Tensor, bail};
 
 use super::numbers::Numbers;
-use super::tape::{Taped, check_float};
+use super::tape::{Reads, Taped, check_float};
 use super::value::{Value, on_either};
 use crate::config::{NormConfig, NormKind, NormWeight};
 
@@ -54,8 +54,9 @@ impl Taped<Cpu> {
     fn norm(&self, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<Self> {
         let x = self.whole()?;
         let norm = norm_kernel(config);
-        let (weight, of_weight) = x.parameter(weight)?;
-        let bias = bias.map(|bias| x.parameter(bias)).transpose()?;
+        let (weight, of_weight) = x.parameter(weight, Reads::Both)?;
+        let bias = bias.map(|bias| x.parameter(bias, Reads::Forward));
+        let bias = bias.transpose()?;
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         {
             let (x_data, w_data) = (x.data.read(), weight.read());

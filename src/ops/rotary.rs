@@ -4,7 +4,7 @@ use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::rows::rotary::{Direction, Pairing, Rotation};
 use candle_core::{Result, Tensor, bail};
 
-use super::tape::{Taped, check_float};
+use super::tape::{Reads, Taped, check_float};
 use super::value::{Value, on_either};
 use super::{array::wide, kernels::Data, numbers::Numbers};
 use crate::config::RotaryPairing;
@@ -71,8 +71,8 @@ impl Taped<Cpu> {
         };
         let (tables, _, pairs) = cos.dims3()?;
         let step = RotaryStep {
-            cos: x.parameter(&cos.detach())?.0,
-            sin: x.parameter(&sin.detach())?.0,
+            cos: x.parameter(&cos.detach(), Reads::Both)?.0,
+            sin: x.parameter(&sin.detach(), Reads::Both)?.0,
             tables,
             sizes: [seq, heads, head_dim, pairs],
             pairing: pairing.into(),

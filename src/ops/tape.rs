@@ -23,6 +23,7 @@ use super::backward::{BackwardPass, Finished};
 use super::graph::{self, NodeResult};
 use super::ranks::Ranks;
 use super::value::Value;
+use super::versions::Version;
 use crate::config::Precision;
 
 /// Computes a tape's steps.
@@ -127,11 +128,29 @@ struct Tape<E: Engine> {
 
 struct Record<E: Engine> {
     n_places: usize,
-    /// Tensors that require a gradient, with their places.
-    inputs: Vec<(usize, Tensor)>,
+    /// Tensors that require a gradient.
+    inputs: Vec<Input>,
     steps: Vec<Made<E>>,
     /// The ranks that compute the steps together, if any.
     ranks: Option<Arc<Ranks>>,
+}
+
+/// A tensor that requires a gradient.
+#[derive(Clone)]
+pub(super) struct Input {
+    pub place: usize,
+    pub tensor: Tensor,
+    /// The memory as the forward pass found it, if the backward pass reads it again.
+    pub version: Option<Version>,
+}
+
+/// When a tape reads a tensor.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Reads {
+    /// In the forward pass alone, like a bias.
+    Forward,
+    /// In the backward pass too, like a weight.
+    Both,
 }
 
 impl<E: Engine> Record<E> {
@@ -143,17 +162,25 @@ impl<E: Engine> Record<E> {
 
 impl<E: Engine> Tape<E> {
     /// Returns the place for a tensor's gradient, or `None` if it requires none.
-    fn place(&self, tensor: &Tensor) -> Option<usize> {
+    fn place(&self, tensor: &Tensor, reads: Reads) -> Option<usize> {
         if !tensor.track_op() {
             return None;
         }
         let mut record = self.record.borrow_mut();
         let id: TensorId = tensor.id();
-        if let Some((place, _)) = record.inputs.iter().find(|(_, known)| known.id() == id) {
-            return Some(*place);
+        let version = || (reads == Reads::Both).then(|| Version::of(tensor));
+        let mut inputs = record.inputs.iter_mut();
+        if let Some(known) = inputs.find(|known| known.tensor.id() == id) {
+            known.version = known.version.or_else(version);
+            return Some(known.place);
         }
         let place = record.new_place();
-        record.inputs.push((place, tensor.clone()));
+        let (tensor, version) = (tensor.clone(), version());
+        record.inputs.push(Input {
+            place,
+            tensor,
+            version,
+        });
         Some(place)
     }
 }
@@ -195,7 +222,7 @@ impl<E: Engine> Taped<E> {
         let width = tensor.dims().last().copied().unwrap_or(1);
         Ok(Self {
             tape: tape.clone(),
-            slot: Slot::whole(tape.place(tensor), width),
+            slot: Slot::whole(tape.place(tensor, Reads::Both), width),
             dims: tensor.dims().to_vec(),
             data: E::data(tensor)?,
         })
@@ -215,8 +242,8 @@ impl<E: Engine> Taped<E> {
     }
 
     /// Returns the place for a parameter's gradient.
-    pub fn place(&self, parameter: &Tensor) -> Option<usize> {
-        self.tape.place(parameter)
+    pub fn place(&self, parameter: &Tensor, reads: Reads) -> Option<usize> {
+        self.tape.place(parameter, reads)
     }
 
     pub fn engine(&self) -> E {
@@ -336,10 +363,10 @@ impl<E: Engine> Taped<E> {
             return E::tensor(data, &dims);
         };
         let record = tape.record.borrow();
-        if let Some((_, input)) = record.inputs.iter().find(|(at, _)| *at == place) {
-            return input.reshape(dims);
+        if let Some(input) = record.inputs.iter().find(|input| input.place == place) {
+            return input.tensor.reshape(dims);
         }
-        let inputs = record.inputs.iter().filter(|(at, _)| *at < place);
+        let inputs = record.inputs.iter().filter(|input| input.place < place);
         let steps = record.steps.iter().filter(|(at, ..)| *at <= place);
         let finished = Finished::<E> {
             output: place,
@@ -347,7 +374,8 @@ impl<E: Engine> Taped<E> {
             steps: Mutex::new(Some(steps.cloned().collect())),
             ranks: record.ranks.clone(),
         };
-        let inputs: Vec<Tensor> = finished.inputs.iter().map(|(_, t)| t.clone()).collect();
+        let inputs = finished.inputs.iter().map(|input| input.tensor.clone());
+        let inputs: Vec<Tensor> = inputs.collect();
         graph::recorded(&inputs, E::result(data, &dims)?, finished)
     }
 }

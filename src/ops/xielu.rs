@@ -5,7 +5,7 @@ use candle_blocks_kernels::rows::{ActivationFunction, Xielu, elements};
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::numbers::{Numbers, widened};
-use super::tape::Taped;
+use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
 
 /// xIELU's parameters, each a tensor with one element. The first two have gradients.
@@ -30,7 +30,8 @@ impl Value {
 impl Taped<Cpu> {
     fn xielu(&self, numbers: XieluNumbers) -> Result<Self> {
         let x = self.whole()?;
-        let asks = [numbers.positive, numbers.negative].map(|number| x.place(number));
+        let asks = [numbers.positive, numbers.negative];
+        let asks = asks.map(|number| x.place(number, Reads::Both));
         // The derivative of softplus is the sigmoid.
         let sigmoids = [scalar(numbers.positive)?, scalar(numbers.negative)?].map(sigmoid);
         let function = xielu_kernel(numbers)?;

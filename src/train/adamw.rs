@@ -176,6 +176,9 @@ impl AdamW {
 
     /// Updates every parameter that has a gradient by one step, with `factor` times the learning rate.
     ///
+    /// The parameters change in place. A backward pass that reads them, of a loss that was computed before, is then refused,
+    /// as in PyTorch: see [`Gradients::backward`].
+    ///
     /// # Errors
     /// If a gradient contains NaN or infinity, there are no gradients, one belongs to a parameter that this optimizer
     /// does not train or has another shape or dtype, or the learning rate is negative, NaN or infinite. In each case no

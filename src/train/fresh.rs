@@ -14,6 +14,7 @@ use crate::config::{Distribution, Initialization, StackConfig};
 use crate::device::{check_dtype, is_one};
 use crate::error::Error;
 use crate::layers::{Stack, torch_bound};
+use crate::ops::store;
 
 /// The longest wavelength in a sinusoidal table, divided by 2π.
 const MAX_TIMESCALE: f64 = 10_000.0;
@@ -124,7 +125,7 @@ impl Fresh {
             )));
         }
         for (variable, stored) in &copied {
-            variable.set(stored)?;
+            store(variable, stored)?;
         }
         Ok(lacking)
     }

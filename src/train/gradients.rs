@@ -68,9 +68,26 @@ impl Gradients {
     /// Activations are freed as the pass uses them, as in PyTorch, so `loss` has no second backward pass.
     ///
     /// # Errors
-    /// If the backward pass fails, or it is the second for this loss.
+    /// If the backward pass fails, or it is the second for this loss. As in PyTorch, also if a variable that the pass reads
+    /// was modified in place after the forward pass, by an optimizer's update or `Var::set`; the message names it. Variables
+    /// that candle's own operations read are known to have changed only if this crate changed them after `loss` was
+    /// computed.
     pub fn backward(parameters: &[(String, Var)], loss: &Tensor) -> Result<Self> {
-        let (store, collected) = ops::collecting(|| loss.backward())?;
+        let changed = |tensor: &Tensor| {
+            let mut named = parameters.iter();
+            let named = named.find(|(_, variable)| ops::share_memory(variable, tensor));
+            let name = named.map_or("a variable", |(role, _)| role);
+            Error::input(name, ops::CHANGED)
+        };
+        let passed = ops::collecting(|| loss.backward());
+        let (store, collected) = passed.map_err(|stopped| match &stopped.changed {
+            Some(tensor) => changed(tensor),
+            None => stopped.error.into(),
+        })?;
+        let is_candles = |variable: &Tensor| store.get(variable).is_some();
+        if let Some(tensor) = ops::changed_after(loss, is_candles) {
+            return Err(changed(&tensor));
+        }
         let mut by_role = ByRole::default();
         for (role, variable) in parameters {
             // A variable may be used by our operations and by candle's own.

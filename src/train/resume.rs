@@ -8,7 +8,7 @@ use candle_core::{Tensor, Var};
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::write::write_safetensors;
 use crate::error::{Error, Result};
-use crate::ops::{Moments, moment_dtype};
+use crate::ops::{self, Moments, moment_dtype};
 use crate::train::AdamW;
 
 /// The metadata key that distinguishes these files from other safetensors files.
@@ -80,7 +80,7 @@ impl AdamW {
         }
         let own = self.parameters.iter().zip(&mut self.states);
         for (((_, variable), state), (value, moments, step)) in own.zip(restored) {
-            variable.set(&value)?;
+            ops::store(variable, &value)?;
             (state.moments, state.step) = (moments, step);
         }
         self.n_updates = n_updates;

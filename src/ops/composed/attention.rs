@@ -6,7 +6,7 @@ use crate::ops::attention::{Mixing, four};
 use crate::ops::constants::Hidden;
 use crate::ops::relative_scores::Term;
 use crate::ops::softmax::SoftmaxInput;
-use crate::ops::tape::Slot;
+use crate::ops::tape::{Reads, Slot};
 
 use super::elements::dropped;
 use super::softmax::{slope, softmax};
@@ -45,11 +45,12 @@ impl Taped<Composed> {
         let biases = mixing.biases.iter();
         let biases = biases.map(|bias| {
             let bias = bias.of_scores(queries, keys)?;
-            Ok((Array::of(&bias), self.place(&bias)))
+            Ok((Array::of(&bias), self.place(&bias, Reads::Both)))
         });
         let biases: Vec<_> = relative.into_iter().chain(biases).collect::<Result<_>>()?;
         let places = biases.iter().map(|(_, place)| *place);
-        let of_sinks = mixing.sinks.and_then(|sinks| self.place(sinks));
+        let of_sinks = mixing.sinks;
+        let of_sinks = of_sinks.and_then(|sinks| self.place(sinks, Reads::Both));
         let asks: Vec<Option<usize>> = asks.chain(places).chain([of_sinks]).collect();
         if operands.iter().any(|(of, ..)| of.elem_count() == 0) {
             let slots = operands.map(|(of, ..)| (of.slot.clone(), of.dims().to_vec()));

@@ -3,6 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::{Array, Composed, Taped};
+use crate::ops::tape::Reads;
 
 impl Taped<Composed> {
     pub(in crate::ops) fn add(&self, other: &Self) -> Result<Self> {
@@ -26,7 +27,7 @@ impl Taped<Composed> {
     }
 
     pub(in crate::ops) fn multiply_rows(&self, vector: &Tensor) -> Result<Self> {
-        let of_vector = self.place(vector);
+        let of_vector = self.place(vector, Reads::Both);
         let (vector, slot, x) = (Array::of(vector), self.slot.clone(), self.view()?);
         let y = x.mul(&vector)?;
         Ok(self.mapped(y, &[slot.place, of_vector], move |pass, dy| {
@@ -40,7 +41,7 @@ impl Taped<Composed> {
     }
 
     pub(in crate::ops) fn add_to_rows(&self, vector: &Tensor) -> Result<Self> {
-        let (of_vector, slot) = (self.place(vector), self.slot.clone());
+        let (of_vector, slot) = (self.place(vector, Reads::Forward), self.slot.clone());
         let y = self.view()?.add(&Array::of(vector))?;
         Ok(self.mapped(y, &[slot.place, of_vector], move |pass, dy| {
             pass.add_column_sums(of_vector, || Ok(dy.clone()), dy.dtype())?;

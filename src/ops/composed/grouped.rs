@@ -6,7 +6,8 @@ use super::{Array, Composed, Taped, blocks::Blocks};
 use crate::config::Precision;
 use crate::ops::constants::Constants;
 use crate::ops::cpu::{Backend, Route, backend, route};
-use crate::ops::{experts::ExpertColumns, tape::Slot, value::Value};
+use crate::ops::tape::{Reads, Slot};
+use crate::ops::{experts::ExpertColumns, value::Value};
 
 /// Returns whether candle has a kernel that multiplies rows in this type by their experts' weights `[experts, d_out,
 /// d_in]`. candle 0.11's kernel for f16 stores the bits of each result as if they were a number: `from_float(half&, float)`
@@ -241,10 +242,12 @@ impl Taped<Composed> {
         }
         let dims = vec![n_rows, d_out];
         let y = y.reshape(&dims)?;
-        let place = |of: Option<&Tensor>| of.and_then(|of| self.place(of));
-        let of_weights = layers.iter().map(|(weight, _)| place(Some(weight)));
+        let place = |of: Option<&Tensor>, reads| of.and_then(|of| self.place(of, reads));
+        let of_weights = layers.iter();
+        let of_weights = of_weights.map(|(weight, _)| place(Some(weight), Reads::Both));
         let of_weights: Vec<_> = of_weights.collect();
-        let of_biases: Vec<_> = layers.iter().map(|(_, bias)| place(*bias)).collect();
+        let of_biases = layers.iter().map(|(_, bias)| place(*bias, Reads::Forward));
+        let of_biases: Vec<_> = of_biases.collect();
         let asked = |places: &[Option<usize>]| places.iter().flatten().next().copied();
         let (ask_weights, ask_biases) = (asked(&of_weights), asked(&of_biases));
         // Only the weights' gradients read the input.

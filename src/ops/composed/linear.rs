@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::{Array, Composed, Taped};
 use crate::config::Precision;
-use crate::ops::weight::Weight;
+use crate::ops::{tape::Reads, weight::Weight};
 
 impl Taped<Composed> {
     pub(in crate::ops) fn linear(
@@ -13,8 +13,8 @@ impl Taped<Composed> {
         bias: Option<&Tensor>,
         residual: Option<&Self>,
     ) -> Result<Self> {
-        let of_weight = weight.dense().and_then(|weight| self.place(weight));
-        let of_bias = bias.and_then(|bias| self.place(bias));
+        let of_weight = self.place_of_weight(&weight);
+        let of_bias = bias.and_then(|bias| self.place(bias, Reads::Forward));
         let mut dims = self.dims().to_vec();
         if let Some(last) = dims.last_mut() {
             *last = weight.dims2()?.0;

@@ -5,6 +5,7 @@ use candle_core::{DType, Result, Tensor};
 use crate::config::{NormConfig, NormKind, NormWeight};
 
 use super::{Array, Composed, Taped};
+use crate::ops::tape::Reads;
 
 impl Taped<Composed> {
     pub(in crate::ops) fn norm(
@@ -13,7 +14,8 @@ impl Taped<Composed> {
         bias: Option<&Tensor>,
         config: &NormConfig,
     ) -> Result<Self> {
-        let (of_weight, of_bias) = (self.place(weight), bias.and_then(|bias| self.place(bias)));
+        let of_weight = self.place(weight, Reads::Both);
+        let of_bias = bias.and_then(|bias| self.place(bias, Reads::Forward));
         let norm = ComposedNorm {
             config: *config,
             dtype: self.dtype(),

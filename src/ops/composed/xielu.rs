@@ -2,13 +2,14 @@
 
 use candle_core::Result;
 
-use crate::ops::xielu::XieluNumbers;
+use crate::ops::{tape::Reads, xielu::XieluNumbers};
 
 use super::{Array, Composed, Taped, column_sums};
 
 impl Taped<Composed> {
     pub(in crate::ops) fn xielu(&self, numbers: XieluNumbers) -> Result<Self> {
-        let asks = [numbers.positive, numbers.negative].map(|number| self.place(number));
+        let asks = [numbers.positive, numbers.negative];
+        let asks = asks.map(|number| self.place(number, Reads::Both));
         let one = |tensor| Array::of(tensor).widened()?.reshape(&[1]);
         let learned = [one(numbers.positive)?, one(numbers.negative)?];
         let (slope, knee) = (one(numbers.slope)?, one(numbers.knee)?);
