@@ -26,7 +26,7 @@ use crate::checkpoint::files::{INDEX, SINGLE};
 use crate::checkpoint::plan::unknown_role;
 use crate::checkpoint::quantized::config_of_dense_weights;
 use crate::checkpoint::source::StoredParameter;
-use crate::checkpoint::write::{Sink, TensorRecord, write_streamed, write_tensor};
+use crate::checkpoint::write::{Overwrite, Sink, TensorRecord, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Checkpoint};
 use crate::config::setters;
 use crate::error::{Error, Result};
@@ -138,7 +138,8 @@ impl SaveOptions {
                 index.add(record, &file);
             }
             let metadata = Some(metadata.clone());
-            write_streamed(&directory.join(file), records, metadata, &content)?;
+            let path = directory.join(file);
+            write_streamed((&path, Overwrite::Allowed), records, metadata, &content)?;
         }
         if n_shards == 1 {
             return Ok(());

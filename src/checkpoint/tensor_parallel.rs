@@ -9,7 +9,8 @@ use crate::checkpoint::source::{Cut, StoredParameter};
 use crate::checkpoint::{Loader, Parameters, SaveOptions};
 use crate::config::{Precision, StackConfig};
 use crate::error::{Error, Result};
-use crate::layers::{Communicator, DropoutSource, Partial, Ranks, Stack, visit::Visit};
+use crate::layers::{Communicator, DropoutSource, Partial, RankOf, Ranks, Stack};
+use crate::layers::{mark_parts, visit::Visit};
 
 /// Loads one rank's part of a checkpoint's blocks for tensor parallelism (Shoeybi et al. 2019,
 /// <https://arxiv.org/abs/1909.08053>). Each rank has some heads of every attention and some hidden columns of every
@@ -93,7 +94,7 @@ impl<'c> TensorParallel<'c> {
     /// Loads this rank's part of all blocks, and the final norm.
     ///
     /// It is trained like any other stack, but without dropout, for which ranks would need the same masks. Each rank
-    /// computes the gradients of its rows, and `Gradients::norm_among` the norm over all. An encoder's output and an
+    /// computes the gradients of its rows, and `Gradients::norm_among` the norm over all, without which clipping is refused. An encoder's output and an
     /// additive mask get no gradients.
     ///
     /// # Errors
@@ -102,6 +103,7 @@ impl<'c> TensorParallel<'c> {
         let mut stack = self.loader.build(|vb| Stack::new(&self.config, vb))?;
         if self.communicator.size() > 1 {
             stack.divide(&self.ranks());
+            self.mark_parts();
             stack.set_dropout_source(&DropoutSource::refused(
                 "tensor parallel blocks have no dropout; set its probabilities to 0",
             ));
@@ -146,6 +148,17 @@ impl<'c> TensorParallel<'c> {
             })
         });
         Ranks::new(self.communicator.clone(), partial.collect())
+    }
+
+    /// Marks the variables of which other ranks have other parts, for their gradients and their optimizer's state.
+    fn mark_parts(&self) {
+        let parameters = self.parameters();
+        let n_ranks = self.communicator.size();
+        let divided = parameters
+            .iter()
+            .filter(|(role, variable)| self.n_holders(role, variable) != n_ranks);
+        let rank = RankOf::of(self.communicator.as_ref());
+        mark_parts(divided.map(|(_, variable)| variable), rank);
     }
 
     /// Returns a rank's part of a parameter, given the dimensions of this rank's part, and the parameter's location; `None`

@@ -77,6 +77,12 @@ impl TemporaryFile {
         let persisted = self.file.persist(path).map(drop);
         persisted.map_err(|error: PersistError| error.error)
     }
+
+    /// Renames the file to its final name, which no other file may have.
+    pub fn persist_new(self, path: &Path) -> io::Result<()> {
+        let persisted = self.file.persist_noclobber(path).map(drop);
+        persisted.map_err(|error: PersistError| error.error)
+    }
 }
 
 /// A directory that is removed with its contents, unless it is renamed and kept.

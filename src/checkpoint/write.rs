@@ -24,6 +24,13 @@ const ALIGNMENT: usize = 8;
 /// The key in the header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
+/// The permission to replace a file.
+#[derive(Clone, Copy)]
+pub(crate) enum Overwrite {
+    Allowed,
+    Refused,
+}
+
 /// Writes named tensors to a safetensors file, replacing an existing one.
 ///
 /// The tensors may be on any device and in any layout; they are copied one at a time, and only if necessary. Equal tensors
@@ -36,6 +43,18 @@ const METADATA: &str = "__metadata__";
 /// a pipe. The contents at the path are then unchanged, and no temporary file is left.
 pub fn write_safetensors(
     path: impl AsRef<Path>,
+    tensors: &[(String, Tensor)],
+    metadata: Option<HashMap<String, String>>,
+) -> Result<()> {
+    write_tensors((path.as_ref(), Overwrite::Allowed), tensors, metadata)
+}
+
+/// Writes a file like [`write_safetensors`].
+///
+/// # Errors
+/// The errors of [`write_safetensors`], and an existing file that must not be overwritten.
+pub(crate) fn write_tensors(
+    to: (&Path, Overwrite),
     tensors: &[(String, Tensor)],
     metadata: Option<HashMap<String, String>>,
 ) -> Result<()> {
@@ -53,7 +72,7 @@ pub fn write_safetensors(
         })
     };
     let records = tensors.iter().map(record).collect::<Result<_>>()?;
-    write_streamed(path.as_ref(), records, metadata, |name, write| {
+    write_streamed(to, records, metadata, |name, write| {
         write_tensor(name, by_name[name], write)
     })
 }
@@ -78,7 +97,7 @@ pub(crate) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 /// Writes tensors with distinct names that `content` computes one at a time, so that only one needs to be in memory.
 /// Otherwise like [`write_safetensors`].
 pub(crate) fn write_streamed(
-    path: &Path,
+    (path, overwrite): (&Path, Overwrite),
     mut records: Vec<TensorRecord>,
     metadata: Option<HashMap<String, String>>,
     mut content: impl FnMut(&str, &mut Sink) -> Result<()>,
@@ -92,7 +111,7 @@ pub(crate) fn write_streamed(
     records.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let header = header(&records, metadata)?;
 
-    write_whole(path, |out| {
+    write_file((path, overwrite), |out| {
         out.write_all(&header).map_err(failed)?;
         for record in &records {
             let mut n_written = 0;
@@ -115,6 +134,13 @@ pub(crate) fn write_streamed(
 /// # Errors
 /// [`Error::Io`] if it cannot be written, and errors from `content`; the contents at the path are then unchanged.
 pub fn write_whole(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    write_file((path, Overwrite::Allowed), content)
+}
+
+fn write_file(
+    (path, overwrite): (&Path, Overwrite),
+    content: impl FnOnce(&mut dyn Write) -> Result<()>,
+) -> Result<()> {
     let failed = |source| Error::io(path, "write", source);
     let (destination, replaced) = destination(path)?;
     let file = TemporaryFile::create(directory(&destination)).map_err(failed)?;
@@ -128,7 +154,11 @@ pub fn write_whole(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<(
     out.flush().map_err(failed)?;
     drop(out);
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(&destination).map_err(failed)
+    let persisted = match overwrite {
+        Overwrite::Allowed => file.persist(&destination),
+        Overwrite::Refused => file.persist_new(&destination),
+    };
+    persisted.map_err(failed)
 }
 
 /// Passes the bytes of a tensor on any device and in any layout to `write`.

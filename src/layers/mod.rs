@@ -73,7 +73,9 @@ mod sublayer;
 pub(crate) mod visit;
 
 pub(crate) use crate::ops::parallel::Communicator;
-pub(crate) use crate::ops::{Packed, Partial, Ranks, Stored, StoredMatrix, Weight};
+pub(crate) use crate::ops::{
+    Packed, Partial, RankOf, Ranks, Stored, StoredMatrix, Weight, mark_parts,
+};
 pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use attention_pool::AttentionPool;

@@ -89,7 +89,7 @@ pub use norm::norm;
 pub(crate) use norm::norm_kernel;
 pub use peak::peak_flops;
 pub(crate) use peak::weight_format;
-pub(crate) use ranks::{Partial, Ranks};
+pub(crate) use ranks::{Partial, RankOf, Ranks, mark_parts, part_of};
 pub(crate) use relative_scores::Relative;
 pub use rotary::rotate;
 pub(crate) use softmax::SoftmaxInput;

@@ -8,10 +8,12 @@
 //! round: *f* and *g* in Megatron-LM (Shoeybi et al. 2019, <https://arxiv.org/abs/1909.08053>, section 3). If
 //! several ranks have the same rows of a parameter, its gradients are summed where the tape ends.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use candle_core::{Result, TensorId};
+use candle_core::{Result, TensorId, Var};
 
 use super::parallel::Communicator;
 use super::tape::{Engine, Taped};
@@ -32,6 +34,47 @@ pub(crate) struct Partial {
     pub n_whole: usize,
     /// This rank's elements.
     pub own: Range<usize>,
+}
+
+/// A rank, of which other ranks have other parts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RankOf {
+    pub rank: usize,
+    pub size: usize,
+}
+
+impl RankOf {
+    pub fn of(communicator: &dyn Communicator) -> Self {
+        Self {
+            rank: communicator.rank(),
+            size: communicator.size(),
+        }
+    }
+}
+
+impl fmt::Display for RankOf {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "rank {} of {}", self.rank, self.size)
+    }
+}
+
+/// The variables that are one rank's part of a parameter. candle's variables cannot carry a mark. A mark stays after its
+/// variable, because nothing tells when candle frees one; candle never uses an id again.
+static PARTS: LazyLock<RwLock<HashMap<TensorId, RankOf>>> = LazyLock::new(RwLock::default);
+
+/// Marks variables as a rank's parts.
+pub(crate) fn mark_parts<'v>(variables: impl Iterator<Item = &'v Var>, rank: RankOf) {
+    let mut parts = PARTS.write().unwrap_or_else(PoisonError::into_inner);
+    parts.extend(variables.map(|variable| (variable.id(), rank)));
+}
+
+/// Returns the rank of the first variable that is a rank's part, or `None` if all are whole parameters.
+pub(crate) fn part_of<'v>(mut variables: impl Iterator<Item = &'v Var>) -> Option<RankOf> {
+    let parts = PARTS.read().unwrap_or_else(PoisonError::into_inner);
+    match parts.is_empty() {
+        true => None,
+        false => variables.find_map(|variable| parts.get(&variable.id()).copied()),
+    }
 }
 
 impl Ranks {

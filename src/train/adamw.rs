@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::Parameters,
     error::{Error, Result},
-    ops::{self, MemoryKeeper, Moments, ParameterStep, Update},
+    ops::{self, MemoryKeeper, Moments, ParameterStep, RankOf, Update},
     train::{Gradients, ParameterGroup, parameters::NONE_TO_TRAIN},
 };
 
@@ -74,6 +74,8 @@ pub struct AdamW {
     pub(super) states: Vec<ParameterState>,
     config: AdamWConfig,
     pub(super) n_updates: u64,
+    /// The rank whose parts of parameters these are. `None` if no parameter is divided.
+    pub(super) rank: Option<RankOf>,
     /// Keeps the memory that each training step reuses.
     _keeper: MemoryKeeper,
 }
@@ -136,11 +138,13 @@ impl AdamW {
         if parameters.is_empty() {
             return Err(Error::input("parameters", NONE_TO_TRAIN));
         }
+        let rank = ops::part_of(parameters.iter().map(|(_, variable)| variable));
         Ok(Self {
             parameters,
             states,
             config,
             n_updates: 0,
+            rank,
             _keeper: MemoryKeeper::default(),
         })
     }
@@ -181,7 +185,7 @@ impl AdamW {
     ///
     /// # Errors
     /// If a gradient contains NaN or infinity, there are no gradients, one belongs to a parameter that this optimizer
-    /// does not train or has another shape or dtype, or the learning rate is negative, NaN or infinite. In each case no
+    /// does not train, to another rank's part of it, or has another shape or dtype, or the learning rate is negative, NaN or infinite. In each case no
     /// parameter has changed.
     pub fn update(&mut self, gradients: &Gradients, factor: f64) -> Result<()> {
         ops::with_team(|| self.update_all(gradients, factor))
@@ -196,7 +200,15 @@ impl AdamW {
             );
             return Err(Error::input("learning rate", reason));
         }
-        gradients.norm()?; // NaN and infinity are found before anything moves
+        if let (Some(rank), Some(own)) = (gradients.rank(), self.rank)
+            && rank != own
+        {
+            let reason = format!(
+                "they are those of {rank}, but the parameters are those of {own}; give each rank's optimizer its own"
+            );
+            return Err(Error::input("gradients", reason));
+        }
+        gradients.checked_norm()?; // NaN and infinity are found before anything moves
         let (by_role, gradient_scale) = gradients.unscaled();
         if by_role.is_empty() {
             let reason = "no trained parameter has one; does the loss depend on the layers, and was nothing detached?";

@@ -7,7 +7,7 @@ use candle_core::{Tensor, Var, backprop::GradStore};
 use crate::checkpoint::{ByRole, TensorParallel};
 use crate::error::{Error, Result};
 use crate::ops;
-use crate::ops::Collected;
+use crate::ops::{Collected, RankOf, parallel::sum_in_f64};
 
 /// Gradients for named parameters, in the parameters' order.
 ///
@@ -34,10 +34,22 @@ pub struct Gradients {
     by_role: ByRole<Collected>,
     /// A factor for every gradient, which the optimizer applies.
     scale: f64,
-    /// The norm before `scale`, once known.
+    /// The norm before `scale`, once known. With a `rank`, the norm over all ranks.
     norm: OnceLock<f64>,
-    /// The number of targets in the mean, from [`Self::accumulate_mean`].
-    n_targets: usize,
+    mean: MeanOver,
+    /// The rank whose parts of parameters have these gradients. `None` if no parameter is divided.
+    rank: Option<RankOf>,
+}
+
+/// The number of targets over which gradients are a mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum MeanOver {
+    /// There are no gradients yet.
+    Nothing,
+    /// Nobody gave the number for a backward pass, or the gradients are a sum.
+    Unknown,
+    /// All targets of [`Gradients::accumulate_mean`].
+    Targets(usize),
 }
 
 /// The value that torch's `clip_grad_norm_` adds to the norm before it divides.
@@ -50,7 +62,8 @@ impl Default for Gradients {
             by_role: ByRole::default(),
             scale: 1.0,
             norm: Default::default(),
-            n_targets: 0,
+            mean: MeanOver::Nothing,
+            rank: None,
         }
     }
 }
@@ -99,10 +112,7 @@ impl Gradients {
             };
             by_role.push(role.clone(), gradient);
         }
-        Ok(Self {
-            by_role,
-            ..Self::default()
-        })
+        Ok(Self::of_pass(parameters, by_role))
     }
 
     /// Collects the given parameters' gradients that `find` returns.
@@ -114,8 +124,15 @@ impl Gradients {
             // Without its graph, which may hold the activations.
             Some((role.clone(), Collected::plain(find(variable)?.detach())))
         };
+        Self::of_pass(parameters, parameters.iter().filter_map(gradient).collect())
+    }
+
+    /// Wraps the gradients of one backward pass.
+    fn of_pass(parameters: &[(String, Var)], by_role: ByRole<Collected>) -> Self {
         Self {
-            by_role: parameters.iter().filter_map(gradient).collect(),
+            by_role,
+            mean: MeanOver::Unknown,
+            rank: ops::part_of(parameters.iter().map(|(_, variable)| variable)),
             ..Self::default()
         }
     }
@@ -157,26 +174,93 @@ impl Gradients {
     /// # }
     /// ```
     ///
+    /// Means of several workers are joined in the same way: `n_targets` is then the number of a worker's mean.
+    ///
     /// # Errors
-    /// The errors of [`Self::accumulate`].
+    /// If gradients were added in another way before, so that nobody knows their number of targets; if `other` is a mean
+    /// over another number of targets; also the errors of [`Self::accumulate`]. In each case nothing has changed.
     pub fn accumulate_mean(&mut self, mut other: Self, n_targets: usize) -> Result<()> {
+        if let MeanOver::Targets(known) = other.mean
+            && known != n_targets
+        {
+            let reason = format!(
+                "those to add are a mean over {known} targets, but {n_targets} are given; give {known}"
+            );
+            return Err(Error::input("gradients", reason));
+        }
         if n_targets == 0 {
             return Ok(());
         }
-        let all = self.n_targets + n_targets;
-        self.scale(self.n_targets as f64 / all as f64);
-        other.scale(n_targets as f64 / all as f64);
-        self.n_targets = all;
-        self.accumulate(other)
+        let before = match self.mean {
+            MeanOver::Nothing => 0,
+            MeanOver::Targets(before) => before,
+            MeanOver::Unknown => {
+                let reason = "the number of targets of the first ones is unknown, because they come from backward or \
+                 accumulate; begin with Gradients::default(), and add every micro-batch by accumulate_mean";
+                return Err(Error::input("gradients", reason));
+            }
+        };
+        self.check_addition(&other)?;
+        let all = before as f64 + n_targets as f64;
+        self.scale(before as f64 / all);
+        other.scale(n_targets as f64 / all);
+        self.add(other)?;
+        self.mean = MeanOver::Targets(before.saturating_add(n_targets));
+        Ok(())
     }
 
     /// Adds the gradients from another backward pass. The sum over `n` micro-batches, scaled by `1 / n`, equals the gradient
     /// for one large batch only if all have the same number of targets; otherwise use [`Self::accumulate_mean`].
     ///
     /// # Errors
-    /// If a role has gradients of different shapes or dtypes.
+    /// If a role has gradients of different shapes or dtypes, or the gradients are those of two ranks, which have different
+    /// parts of each parameter. In each case nothing has changed.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        self.check_addition(&other)?;
+        let mean = match (self.mean, other.mean) {
+            (MeanOver::Nothing, mean) | (mean, MeanOver::Nothing) => mean,
+            _ => MeanOver::Unknown,
+        };
+        self.add(other)?;
+        self.mean = mean;
+        Ok(())
+    }
+
+    /// # Errors
+    /// If other gradients cannot be added to these.
+    fn check_addition(&self, other: &Self) -> Result<()> {
+        if let (Some(own), Some(rank)) = (self.rank, other.rank)
+            && own != rank
+        {
+            let reason = format!(
+                "they are those of {own} and of {rank}, which have different parts of each parameter; add up each rank's \
+                 own gradients"
+            );
+            return Err(Error::input("gradients", reason));
+        }
+        for (role, gradient) in &other.by_role {
+            let Some(own) = self.by_role.find(role) else {
+                continue;
+            };
+            let (own, gradient) = (own.tensor(), gradient.tensor());
+            if own.dims() != gradient.dims() || own.dtype() != gradient.dtype() {
+                let reason = format!(
+                    "its gradients to add up are {:?} {:?} and {:?} {:?}; take them from one model",
+                    own.dtype(),
+                    own.dims(),
+                    gradient.dtype(),
+                    gradient.dims()
+                );
+                return Err(Error::input(role, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds gradients that [`Self::check_addition`] has checked.
+    fn add(&mut self, other: Self) -> Result<()> {
         self.norm.take();
+        self.rank = self.rank.or(other.rank);
         if self.scale == 0.0 {
             // What is there counts for nothing, and nothing can be divided by the factor.
             self.by_role = std::mem::take(&mut self.by_role)
@@ -211,8 +295,25 @@ impl Gradients {
     /// f32, with one transfer.
     ///
     /// # Errors
-    /// If a gradient contains NaN or infinity, where the message names the first such parameter, or the scale does.
+    /// If a gradient contains NaN or infinity, where the message names the first such parameter, or the scale does. If the
+    /// gradients are one rank's part of a [`TensorParallel`] model, call [`Self::norm_among`] first.
     pub fn norm(&self) -> Result<f64> {
+        if let (Some(rank), None) = (self.rank, self.norm.get()) {
+            let reason = format!(
+                "they are those of {rank} alone, and each rank would find and clip to another norm; call \
+                 Gradients::norm_among(&parallel) on every rank first"
+            );
+            return Err(Error::input("gradients", reason));
+        }
+        let norm = self.checked_norm()?;
+        Ok(self.norm.get_or_init(|| norm) * self.scale.abs())
+    }
+
+    /// Returns the norm before the common factor, which is that of one rank's gradients before [`Self::norm_among`].
+    ///
+    /// # Errors
+    /// If a gradient or the scale contains NaN or infinity.
+    pub(super) fn checked_norm(&self) -> Result<f64> {
         if !self.scale.is_finite() {
             let reason = format!(
                 "they are scaled by {}, expected a finite number",
@@ -221,7 +322,7 @@ impl Gradients {
             return Err(Error::input("gradients", reason));
         }
         if let Some(known) = self.norm.get() {
-            return Ok(known * self.scale.abs());
+            return Ok(*known);
         }
         let all: Vec<&Tensor> = self.by_role.iter().map(|(_, g)| g.tensor()).collect();
         let squares = ops::sum_of_squares(&all)?;
@@ -234,11 +335,11 @@ impl Gradients {
                 }
             }
         }
-        Ok(self.norm.get_or_init(|| squares.sqrt()) * self.scale.abs())
+        Ok(squares.sqrt())
     }
 
     /// Returns the norm over all ranks' gradients, which [`Self::norm`] and [`Self::clip_norm`] then also use. Call it after
-    /// the last accumulation, and before clipping and the optimizer's update.
+    /// the last accumulation, and before clipping and the optimizer's update. The ranks' sums are added in f64.
     ///
     /// # Errors
     /// The errors of [`Self::norm`], on every rank; also if the ranks cannot be reached.
@@ -248,14 +349,13 @@ impl Gradients {
             let n_owners = parallel.n_holders(role, gradient.tensor());
             squares += ops::sum_of_squares(&[gradient.tensor()])? / n_owners as f64;
         }
-        let mut sum = [squares as f32];
-        parallel.communicator().all_reduce_sum(&mut sum)?;
-        if !sum[0].is_finite() {
+        let sum = sum_in_f64(parallel.communicator().as_ref(), squares)?;
+        if !sum.is_finite() {
             let reason = "a gradient on some rank contains NaN or infinity; lower the learning \
              rate, clip, or skip this batch";
             return Err(Error::input("gradients", reason));
         }
-        self.norm = OnceLock::from(f64::from(sum[0]).sqrt());
+        self.norm = OnceLock::from(sum.sqrt());
         self.norm()
     }
 
@@ -272,6 +372,11 @@ impl Gradients {
         let norm = self.norm()?;
         self.scale(f64::min(max_norm / (norm + CLIP_EPS), 1.0));
         Ok(norm)
+    }
+
+    /// Returns the rank whose parts of parameters have these gradients, if any parameter is divided.
+    pub(super) fn rank(&self) -> Option<RankOf> {
+        self.rank
     }
 
     /// Returns every gradient before the common factor, and the factor.

@@ -6,15 +6,17 @@ use std::path::Path;
 use candle_core::{Tensor, Var};
 
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::write::write_safetensors;
+use crate::checkpoint::write::{Overwrite, write_tensors};
 use crate::error::{Error, Result};
-use crate::ops::{self, Moments, moment_dtype};
+use crate::ops::{self, Moments, RankOf, moment_dtype};
 use crate::train::AdamW;
 
 /// The metadata key that distinguishes these files from other safetensors files.
 const FORMAT: (&str, &str) = ("training_state", "1");
 /// The key for the number of updates.
 const N_UPDATES: &str = "n_updates";
+/// The keys for the rank whose parts of parameters are in the file, and for the number of ranks.
+const RANK: [&str; 2] = ["rank", "n_ranks"];
 /// The prefix for the caller's keys.
 const NOTE: &str = "note.";
 
@@ -22,11 +24,17 @@ const PARTS: [&str; 3] = ["value", "first_moment", "second_moment"];
 
 impl AdamW {
     /// Writes the parameters, moments and step counts to a safetensors file, atomically, together with your own `notes` (the
-    /// epoch, [`DropoutSource::position`](crate::DropoutSource::position) ...).
+    /// epoch, [`DropoutSource::position`](crate::DropoutSource::position) ...). The hyperparameters and groups are not in
+    /// the file: restore it to an optimizer that was made with the same.
+    ///
+    /// An optimizer on one rank of a [`TensorParallel`](crate::checkpoint::TensorParallel) model writes the rank, too, and
+    /// replaces only a file that the same rank wrote: each rank needs a path of its own.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file cannot be written, or is not this rank's.
     pub fn save(&self, path: impl AsRef<Path>, notes: &BTreeMap<String, String>) -> Result<()> {
+        let path = path.as_ref();
+        let overwrite = self.overwrite(path)?;
         let mut tensors = Vec::new();
         let mut metadata = HashMap::new();
         for ((role, variable), state) in self.parameters.iter().zip(&self.states) {
@@ -41,15 +49,47 @@ impl AdamW {
         metadata.insert(N_UPDATES.to_string(), self.n_updates().to_string());
         let notes = notes.iter();
         metadata.extend(notes.map(|(key, value)| (format!("{NOTE}{key}"), value.clone())));
-        write_safetensors(path, &tensors, Some(metadata))
+        if let Some(RankOf { rank, size }) = self.rank {
+            for (key, value) in RANK.into_iter().zip([rank, size]) {
+                metadata.insert(key.to_string(), value.to_string());
+            }
+        }
+        let written = write_tensors((path, overwrite), &tensors, Some(metadata));
+        // Another rank may have written to the same path meanwhile.
+        written.map_err(|error| self.overwrite(path).err().unwrap_or(error))
+    }
+
+    /// Returns whether the state may replace a file at the path. A rank's state may only replace that of the same rank.
+    ///
+    /// # Errors
+    /// If this is a rank's optimizer, and the path has a file that this rank did not write.
+    fn overwrite(&self, path: &Path) -> Result<Overwrite> {
+        let Some(own) = self.rank else {
+            return Ok(Overwrite::Allowed);
+        };
+        if !path.is_file() {
+            return Ok(Overwrite::Refused);
+        }
+        let opened = TensorFiles::open(path).and_then(|files| StateFile { files, path }.rank());
+        let found = match opened {
+            Ok(Some(rank)) if rank == own => return Ok(Overwrite::Allowed),
+            Ok(Some(rank)) => format!("the state of {rank}"),
+            Ok(None) | Err(_) => "no state of a rank".to_string(),
+        };
+        let reason = format!(
+            "it holds {found}, and {own} would replace it; give each rank a path of its own, such as state-{}.safetensors, or \
+             remove the file",
+            own.rank
+        );
+        Err(Error::input(path.display().to_string(), reason))
     }
 
     /// Restores the parameters, moments and step counts from a file that [`Self::save`] wrote, and returns its notes.
     /// The training then continues with the same bits as if it had never stopped.
     ///
     /// # Errors
-    /// If the file is of another kind, or has other parameters, shapes or dtypes than this optimizer; the message names the
-    /// first. In each case nothing has changed.
+    /// If the file is of another kind, another rank wrote it, or it has other parameters, shapes or dtypes than this
+    /// optimizer; the message names the first. In each case nothing has changed.
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<BTreeMap<String, String>> {
         let path = path.as_ref();
         let file = StateFile {
@@ -60,6 +100,16 @@ impl AdamW {
             return Err(file.error(
                 "it is not a training state that this version can read; give a file that AdamW::save wrote",
             ));
+        }
+        let rank = file.rank()?;
+        if rank != self.rank {
+            let [found, expected] = [rank, self.rank].map(|rank| match rank {
+                Some(rank) => format!("the state of {rank}"),
+                None => "the state of whole parameters".to_string(),
+            });
+            return Err(file.error(format!(
+                "it holds {found}, expected {expected}; restore each rank from the file that it saved"
+            )));
         }
         let n_updates = file.count(N_UPDATES)?;
         let mut restored = Vec::with_capacity(self.parameters.len());
@@ -111,6 +161,19 @@ impl StateFile<'_> {
                 "its metadata has no count under {key}; give a file as AdamW::save wrote it"
             ))
         })
+    }
+
+    /// Returns the rank whose parts of parameters the file holds, or `None` for whole parameters.
+    fn rank(&self) -> Result<Option<RankOf>> {
+        if !RANK
+            .iter()
+            .any(|key| self.files.metadata().contains_key(*key))
+        {
+            return Ok(None);
+        }
+        let [rank, size] = RANK.map(|key| self.count(key));
+        let (rank, size) = (rank? as usize, size? as usize);
+        Ok(Some(RankOf { rank, size }))
     }
 
     /// Reads one parameter's value, moments and count.

@@ -34,4 +34,5 @@ mod reading;
 mod refusals;
 mod rehearsal_of_all;
 mod same_bits;
+mod scopes;
 mod training;

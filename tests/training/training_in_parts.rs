@@ -89,6 +89,110 @@ fn accumulated_micro_batches_are_one_big_batch() {
     assert!((sum.norm().unwrap() / whole.norm().unwrap() - 1.0).abs() < 1e-12);
 }
 
+/// A variable `w = [3, 4]`, and the gradients of `factor · w² / 2`, which are `factor` times `w`.
+fn of_square() -> (Parameters, impl Fn(f64) -> Gradients) {
+    let w = Var::new(&[3f32, 4.], &device()).unwrap();
+    let parameters: Parameters = vec![("w".to_string(), w.clone())].into();
+    let named = parameters.clone();
+    let backward = move |factor: f64| {
+        let loss = (w.sqr().unwrap().sum_all().unwrap() * (0.5 * factor)).unwrap();
+        Gradients::backward(&named, &loss).unwrap()
+    };
+    (parameters, backward)
+}
+
+fn of_w(gradients: &Gradients) -> Vec<f64> {
+    numbers(&gradients.get("w").unwrap().unwrap())
+}
+
+#[test]
+fn a_first_micro_batch_without_a_number_of_targets_is_refused_instead_of_forgotten() {
+    let (_, backward) = of_square();
+    let mut summed = Gradients::default();
+    summed.accumulate(backward(1.0)).unwrap();
+    let mut both = Gradients::default();
+    both.accumulate_mean(backward(1.0), 1).unwrap();
+    both.accumulate(backward(1.0)).unwrap();
+    for (mut first, before) in [
+        (backward(1.0), [3.0, 4.0]),
+        (summed, [3.0, 4.0]),
+        (both, [6.0, 8.0]),
+    ] {
+        let refused = message(first.accumulate_mean(backward(5.0), 1));
+        assert_says(
+            refused,
+            &[
+                "gradients",
+                "number of targets",
+                "Gradients::default()",
+                "accumulate_mean",
+            ],
+        );
+        assert_eq!(of_w(&first), before);
+    }
+    // What the message advises.
+    let mut mean = Gradients::default();
+    for factor in [1.0, 5.0] {
+        mean.accumulate_mean(backward(factor), 1).unwrap();
+    }
+    assert_eq!(of_w(&mean), [9.0, 12.0]);
+}
+
+/// Two workers, with 3 targets (the mean of factors 1, 1, 4) and 1 target (8): all four have the mean 3.5.
+#[test]
+fn the_means_of_workers_are_joined_by_their_numbers_of_targets() {
+    let (_, backward) = of_square();
+    let worker = |factors: &[(f64, usize)]| {
+        let mut mean = Gradients::default();
+        for &(factor, n_targets) in factors {
+            mean.accumulate_mean(backward(factor), n_targets).unwrap();
+        }
+        mean
+    };
+    let (three, one) = (worker(&[(1.0, 2), (4.0, 1)]), worker(&[(8.0, 1)]));
+    let mut all = Gradients::default();
+    all.accumulate(three.clone()).unwrap(); // into nothing: still a mean over 3
+    for wrong in [0, 2] {
+        let refused = message(all.accumulate_mean(one.clone(), wrong));
+        assert_says(
+            refused,
+            &["mean over 1 targets", &format!("but {wrong} are given")],
+        );
+    }
+    all.accumulate_mean(one, 1).unwrap();
+    for (found, w) in of_w(&all).into_iter().zip([3.0, 4.0]) {
+        assert!((found - 3.5 * w).abs() < 1e-5, "{found}");
+    }
+}
+
+#[test]
+fn gradients_that_cannot_be_added_are_refused_by_name_and_nothing_changes() {
+    let (_, backward) = of_square();
+    let longer = vec![(
+        "w".to_string(),
+        Var::new(&[1f32, 2., 3.], &device()).unwrap(),
+    )];
+    let of_longer = || {
+        let loss = longer[0].1.sum_all().unwrap();
+        Gradients::backward(&longer, &loss).unwrap()
+    };
+    let mut mean = Gradients::default();
+    mean.accumulate_mean(backward(1.0), 2).unwrap();
+    for refused in [
+        mean.accumulate_mean(of_longer(), 2),
+        mean.accumulate(of_longer()),
+    ] {
+        let refused = message(refused);
+        assert!(refused.starts_with("w: "), "{refused}");
+        assert_says(refused, &["F32 [2]", "F32 [3]"]);
+    }
+    assert_eq!(of_w(&mean), [3.0, 4.0]);
+    mean.accumulate_mean(backward(4.0), 1).unwrap();
+    for (found, w) in of_w(&mean).into_iter().zip([3.0, 4.0]) {
+        assert!((found - 2.0 * w).abs() < 1e-5, "{found}");
+    }
+}
+
 /// Returns parameters and moments after `steps`, with dropout, and some of them after a restart from a file.
 fn train(interruption: Option<u64>) -> Vec<Vec<u64>> {
     let folder = tempfile::tempdir().unwrap();

@@ -47,6 +47,24 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     }
 }
 
+/// Returns the sum of all ranks' values, in f64. All ranks get the same bits.
+///
+/// # Errors
+/// Same as for [`Communicator::all_gather`].
+pub(crate) fn sum_in_f64(ranks: &dyn Communicator, value: f64) -> Result<f64> {
+    // An f32 has room for 16 of the 64 bits, as an integer, which every communicator leaves as it is.
+    let bits = value.to_bits();
+    let part = [48, 32, 16, 0].map(|shift| f32::from((bits >> shift) as u16));
+    let mut all = vec![0.0; part.len() * ranks.size()];
+    ranks.all_gather(&part, &mut all)?;
+    let joined = |part: &[f32]| {
+        part.iter()
+            .fold(0, |bits, &piece| bits << 16 | piece as u64)
+    };
+    let values = all.chunks_exact(part.len());
+    Ok(values.map(|part| f64::from_bits(joined(part))).sum())
+}
+
 fn sum_by_host(ranks: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Tensor> {
     if tensor.dtype() != DType::F32 {
         let found = tensor.dtype();
