@@ -1,11 +1,11 @@
 //! The linear layer, `y = x·Wᵀ + b`.
 
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, Var, bail};
 use candle_nn::Init;
 
 use crate::config::{LinearConfig, LinearInit, getters};
 use crate::layers::{Dropout, DropoutSource, LowRank, ParameterSource};
-use crate::ops::{Packed, Value, Weight};
+use crate::ops::{Packed, Value, Weight, store};
 
 /// Returns candle's initialization hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {
@@ -46,6 +46,8 @@ pub struct Linear {
     weight: Weight, // [d_out, d_in]
     bias: Option<Tensor>,
     adapter: Option<LowRank>,
+    /// The weight and the bias before they were frozen under the adapter.
+    unfrozen: Option<Box<(Weight, Option<Tensor>)>>,
 }
 
 impl Linear {
@@ -89,6 +91,21 @@ impl Linear {
             weight,
             bias,
             adapter: None,
+            unfrozen: None,
+        })
+    }
+
+    /// Returns a copy of the layer that trains this adapter alone. [`Self::after_merge`] ends that.
+    ///
+    /// # Errors
+    /// Same as for [`Self::with_adapter`].
+    pub(crate) fn frozen_under(&self, adapter: LowRank) -> Result<Self> {
+        let bias = self.bias.as_ref();
+        let frozen = Self::from_weight(self.weight.detached(), bias.map(Tensor::detach))?;
+        let unfrozen = Box::new((self.weight.clone(), self.bias.clone()));
+        Ok(Self {
+            unfrozen: Some(unfrozen),
+            ..frozen.with_adapter(adapter)?
         })
     }
 
@@ -155,20 +172,46 @@ impl Linear {
             weight: Weight::Joined(d_out, d_in),
             bias: self.bias.clone(),
             adapter: None,
+            unfrozen: None,
         }
     }
 
     /// Returns a copy of the layer with the adapter folded into the weight. In evaluation it is the same function,
-    /// without the adapter's cost.
+    /// without the adapter's cost. Variables stay as they are, and get their gradients through the copy.
+    ///
+    /// # Errors
+    /// If [`Lora::merge`](crate::train::Lora::merge) has added the adapter to the weight's variable.
     pub fn merged(&self) -> Result<Self> {
-        let weight = match &self.adapter {
-            Some(adapter) => {
-                let product = adapter.product()?.to_dtype(self.weight.dtype())?;
-                Weight::Dense((self.weight()? + product)?)
-            }
-            None => self.weight.clone(),
+        let Some(adapter) = &self.adapter else {
+            return Ok(self.clone());
         };
-        Self::from_weight(weight, self.bias.clone())
+        let product = adapter.product()?.to_dtype(self.weight.dtype())?;
+        let sum = (self.weight()? + product)?;
+        Self::from_parts(sum, self.bias.clone())
+    }
+
+    /// Returns the dense weight before it was frozen under the adapter, or as it is.
+    pub(crate) fn unfrozen_weight(&self) -> Option<&Tensor> {
+        let unfrozen = self.unfrozen.as_ref();
+        unfrozen.map_or(&self.weight, |of| &of.0).dense()
+    }
+
+    /// Returns the layer without its adapter, with the weight `sum`. A variable from which the layer was made is set to
+    /// it, and the layer reads that variable again.
+    pub(crate) fn after_merge(&self, role: &str, sum: &Tensor) -> Result<Self> {
+        let bias = match &self.unfrozen {
+            Some(of) => of.1.clone(),
+            None => self.bias.clone(),
+        };
+        let weight = match self.unfrozen_weight() {
+            Some(variable) if variable.is_variable() => {
+                store(&Var::from_tensor(variable)?, sum)?;
+                self.adapter.iter().for_each(|of| of.set_merged(role));
+                variable
+            }
+            _ => sum,
+        };
+        Self::from_parts(weight.clone(), bias)
     }
 
     /// Makes the adapter draw its dropout masks from `source`.

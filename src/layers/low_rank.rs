@@ -1,5 +1,7 @@
 //! A low-rank adapter beside the weight of a linear layer.
 
+use std::sync::{Arc, OnceLock};
+
 use candle_core::{DType, ModuleT, Result, Tensor, bail};
 
 use crate::config::getters;
@@ -17,6 +19,8 @@ pub struct LowRank {
     b: Tensor, // [d_out, rank]
     scale: f64,
     pub(super) dropout: Dropout,
+    /// The role of the variable to which the adapter was added, which all copies of the adapter share.
+    merged: Arc<OnceLock<String>>,
 }
 
 impl LowRank {
@@ -38,6 +42,7 @@ impl LowRank {
             b,
             scale,
             dropout: Dropout::none(),
+            merged: Arc::default(),
         })
     }
 
@@ -68,14 +73,36 @@ impl LowRank {
         Ok(())
     }
 
+    /// Notes that the adapter was added to a variable, so that no copy of the layer adds it again.
+    pub(super) fn set_merged(&self, role: &str) {
+        let _ = self.merged.set(role.to_string());
+    }
+
+    /// # Errors
+    /// If the adapter is already part of the variable beside it.
+    fn check_unmerged(&self) -> Result<()> {
+        match self.merged.get() {
+            None => Ok(()),
+            Some(role) => bail!(
+                "{role}: its adapter was merged into this variable, and would be added to it once more; use the stack that was \
+                 merged, or attach adapters to a stack of plain tensors (Checkpoint::stack), which merging leaves as they are"
+            ),
+        }
+    }
+
     /// Returns the adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.
+    ///
+    /// # Errors
+    /// If [`Lora::merge`](crate::train::Lora::merge) has added it to a variable.
     pub fn product(&self) -> Result<Tensor> {
+        self.check_unmerged()?;
         let product = Value::of(&self.b)?.linear(&self.a.t()?, None, None)?;
         product.scale(self.scale)?.tensor()
     }
 
     /// Computes the output, in the factors' dtype.
     pub(super) fn apply(&self, x: &Value, train: bool) -> Result<Value> {
+        self.check_unmerged()?;
         let x = x.to_dtype(self.a.dtype())?;
         let narrow = self.dropout.apply(&x, train)?.linear(&self.a, None, None)?;
         narrow.linear(&self.b, None, None)?.scale(self.scale)

@@ -11,7 +11,7 @@ use crate::{
     config::{Distribution, Initialization, each_matches, matches},
     error::{Error, Result},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack, visit::Visit},
-    ops::wide,
+    ops::{share_memory, store, wide},
     train::Fresh,
 };
 
@@ -151,9 +151,15 @@ impl Lora {
     /// Removes the adapters from the stack and adds their products to its weights. Returns the new weights with their
     /// roles, for [`Checkpoint::save`](crate::Checkpoint::save).
     ///
+    /// If the stack's layers were made from variables ([`Checkpoint::trainable`](crate::Checkpoint::trainable), a `VarMap`),
+    /// the variables are set to the new weights, and the layers read them again: save or train the variables as before the
+    /// adapters. A copy of the stack that still has these adapters then returns errors, since it reads the same variables.
+    ///
     /// # Errors
-    /// If these adapters are not in the stack, or a weight is quantized.
+    /// If these adapters are not in the stack, a weight is quantized, is a view of a variable or computed from one, or two layers
+    /// share it. In each case nothing has changed.
     pub fn merge(&self, stack: &mut Stack) -> Result<Vec<(String, Tensor)>> {
+        check_variables(stack, &self.config)?;
         let mut merged = Vec::new();
         for (role, linear) in stack
             .linears_mut()
@@ -173,16 +179,15 @@ impl Lora {
                  keep_quantized, and merge them there";
                 return Err(Error::input(role, reason));
             }
-            merged.push((role, linear.merged()?));
+            merged.push((role, linear.merged()?.weight()?.detach()));
         }
-        let mut weights = Vec::with_capacity(merged.len());
         for (role, linear) in stack.linears_mut() {
-            if let Some((_, whole)) = merged.iter().find(|(known, _)| *known == role) {
-                *linear = whole.clone();
-                weights.push((format!("{role}.weight"), whole.weight()?.detach()));
+            if let Some((_, sum)) = merged.iter().find(|(known, _)| *known == role) {
+                *linear = linear.after_merge(&format!("{role}.weight"), sum)?;
             }
         }
-        Ok(weights)
+        let named = |(role, sum)| (format!("{role}.weight"), sum);
+        Ok(merged.into_iter().map(named).collect())
     }
 
     /// Writes only the adapters, with their configuration, to a safetensors file.
@@ -220,7 +225,7 @@ impl Lora {
         let fill = || -> Result<()> {
             for (role, variable) in &lora.parameters {
                 let tensor = files.read(role)?.to_dtype(variable.dtype())?;
-                variable.set(&tensor.to_device(variable.device())?)?;
+                store(variable, &tensor.to_device(variable.device())?)?;
             }
             Ok(())
         };
@@ -232,6 +237,40 @@ impl Lora {
             }
         }
     }
+}
+
+/// Checks that the variables below the adapters can be set to the merged weights.
+///
+/// # Errors
+/// If a weight is not the whole variable, or another layer reads it too.
+fn check_variables(stack: &Stack, config: &LoraConfig) -> Result<()> {
+    let weight =
+        |(role, linear): (String, &Linear)| Some((role, linear.unfrozen_weight()?.clone()));
+    let tracked = |(_, weight): &(String, Tensor)| weight.track_op();
+    let weights: Vec<_> = stack.linears().filter_map(weight).filter(tracked).collect();
+    for (i, (role, weight)) in weights
+        .iter()
+        .enumerate()
+        .filter(|(_, (role, _))| config.picks(role))
+    {
+        let refused = |reason: String| {
+            let cure = "save the adapters (Lora::save), and merge them into a stack of plain tensors (Checkpoint::stack)";
+            Err(Error::input(
+                format!("{role}.weight"),
+                format!("{reason}; {cure}"),
+            ))
+        };
+        if !weight.is_variable() {
+            let reason = "it is a view of a variable or computed from one, which cannot hold the merged weight";
+            return refused(reason.to_string());
+        }
+        let mut others = weights.iter().enumerate().filter(|(other, _)| *other != i);
+        if let Some((_, (other, _))) = others.find(|(_, (_, of))| share_memory(of, weight)) {
+            let reason = format!("{other} reads the same variable, and would change with it");
+            return refused(reason);
+        }
+    }
+    Ok(())
 }
 
 /// Checks that a file has exactly the adapters that the configuration gives the stack, before memory is allocated for them,
@@ -284,7 +323,6 @@ fn adapt(
     let b = vb.pp("lora_b").get((d_out, config.rank), "weight")?;
     let dropout = Dropout::new(config.dropout, DropoutSource::default())?;
     let adapter = LowRank::from_parts(a, b, config.alpha / config.rank as f64)?;
-    let frozen = Linear::from_weight(weight.detached(), linear.bias().map(Tensor::detach))?;
-    let adapted = frozen.with_adapter(adapter.with_dropout(dropout))?;
+    let adapted = linear.frozen_under(adapter.with_dropout(dropout))?;
     Ok((adapted, fresh.parameters()))
 }

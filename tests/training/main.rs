@@ -51,6 +51,7 @@ mod kept_quantized;
 mod lora;
 mod lora_start;
 mod loss_curve;
+mod merged_variables;
 mod modified_in_place;
 mod new_head;
 mod on_devices;
