@@ -10,7 +10,7 @@ use crate::checkpoint::files::floating;
 use crate::checkpoint::plain::PlainFile;
 use crate::checkpoint::save::rounded;
 use crate::checkpoint::scheme::Orientation;
-use crate::checkpoint::write::{TensorRecord, write_streamed, write_tensor};
+use crate::checkpoint::write::{Overwrite, TensorRecord, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Parameters};
 use crate::device::check_dtype;
 use crate::error::{Error, Result, listed};
@@ -85,7 +85,8 @@ impl PlainFile {
         metadata
             .entry("format".to_string())
             .or_insert_with(|| "pt".to_string());
-        write_streamed(path, records, Some(metadata), |name, write| {
+        let to = (path, Overwrite::Allowed);
+        write_streamed(to, records, Some(metadata), |name, write| {
             match saved.get(name) {
                 Some(tensor) => write_tensor(name, tensor, write),
                 None => self.files.copy(name, write),
