@@ -3,7 +3,8 @@
     cargo run --release --example lora -- DIR OUT
     python weights/check_adapters.py DIR OUT
 
-Needs `pip install peft`. Fails if PEFT leaves an adapter out, if the two differ by more than rounding, or if the adapters change nothing.
+Needs `pip install peft`. Fails if PEFT leaves an adapter out, cannot open the adapter's folder alone, if the two differ by more than
+rounding, or if the adapters change nothing.
 """
 
 import argparse
@@ -16,11 +17,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 import transformers
-from peft import PeftModel
+import peft
+from peft import PeftConfig, PeftModel
 from safetensors import safe_open
 
 # Of the largest value: sums over adapters and weights are rounded in another order.
 TOLERANCE = 1e-5
+
+# PEFT's class that opens an adapter's folder alone, by the task that the folder names.
+AUTO = {None: "AutoPeftModel", "CAUSAL_LM": "AutoPeftModelForCausalLM", "SEQ_2_SEQ_LM": "AutoPeftModelForSeq2SeqLM"}
 
 
 def load(directory: Path) -> torch.nn.Module:
@@ -59,10 +64,13 @@ def main() -> None:
             warnings.simplefilter("error", UserWarning)  # PEFT only warns of tensors that it found no place for
             adapted = PeftModel.from_pretrained(original, args.out / "adapters").eval()
         beside = hidden_states(adapted, x)
+        config = PeftConfig.from_pretrained(args.out / "adapters")
+        opened = getattr(peft, AUTO[config.task_type]).from_pretrained(str(args.out / "adapters"), experts_implementation="eager")
+        alone = hidden_states(opened.eval(), x)
     with safe_open(args.out / "adapters" / "adapter_model.safetensors", "pt") as file:
         saved = len(list(file.keys()))
     loaded = sum("lora_" in name for name, _ in adapted.named_parameters())
-    off = ((beside - merged).abs().max() / merged.abs().max()).item()
+    off = max(((each - merged).abs().max() / merged.abs().max()).item() for each in (beside, alone))
     moved = ((beside - before).abs().max() / before.abs().max()).item()
     print(f"{loaded} of {saved} adapter tensors; PEFT and merged differ by {off:.1e}; adapters move the output by {moved:.1e}")
     if loaded != saved or off > TOLERANCE or moved < 1e-2:

@@ -119,6 +119,27 @@ fn a_table_that_the_configuration_turns_off_is_named() {
     }
 }
 
+/// A head that is not loaded has tensors under known names. Any other tensor beside them is nobody's.
+#[test]
+fn a_stray_tensor_in_a_head_that_is_not_loaded_is_named() {
+    for (name, stray, class) in present(
+        [
+            ("tiny-bert", "cls.stray.weight", "BertModel"),
+            ("tiny-bert", "classifier.temperature", "BertForMaskedLM"),
+            ("families/llama", "score.temperature", "LlamaForCausalLM"),
+            (
+                "families/roberta",
+                "classifier.stray.weight",
+                "RobertaForMaskedLM",
+            ),
+        ],
+        |case| case.0,
+    ) {
+        let copy = with(&weights(name), &[stray], &json!({"architectures": [class]}));
+        assert_eq!(unread(copy.path()), [stray], "{name}");
+    }
+}
+
 /// Published files hold these. transformers' classes leave them out too, without a word or with a warning.
 #[test]
 fn tensors_of_other_parts_and_known_leftovers_are_not_named() {
@@ -155,6 +176,11 @@ fn tensors_of_other_parts_and_known_leftovers_are_not_named() {
                 json!({"position_biased_input": false}),
             ),
             ("families/dinov2", &["embeddings.mask_token"], json!({})),
+            (
+                "families/t5",
+                &["classification_head.dense.weight"],
+                json!({"architectures": ["T5ForConditionalGeneration"]}),
+            ),
         ],
         |case| case.0,
     ) {

@@ -44,7 +44,8 @@ pub(super) fn families() -> Vec<Family> {
             .embeddings(embeddings)
             .ignored(&["*EncDecAttention.relative_attention_bias.*"]) // in older files, never used
             .outside(&["*shared.*", "*embed_tokens.*", other])
-            .outside(&["lm_head.*", "classif*", "qa_outputs.*"])
+            .outside(&["lm_head.*", "classifier.*", "classification_head.*"])
+            .outside(&["qa_outputs.*"])
     };
     vec![
         stack(StackPart::Encoder, 1, encoder, "*decoder.*")
