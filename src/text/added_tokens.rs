@@ -125,6 +125,13 @@ pub(super) fn added_tokens(
         token.lstrip |= is_mask;
         token.normalized |= is_mask && class.mask_is_normalized();
         token.special |= class.has_only_special_tokens();
+        let is_text = |name: &&str| {
+            value(&keys, name).as_ref().and_then(Value::as_str) == Some(&token.content)
+        };
+        if class.tokens_take_spaces() && ["pad_token", "eos_token", "unk_token"].iter().any(is_text)
+        {
+            (token.lstrip, token.rstrip) = (true, true);
+        }
     }
     let is_known = |content: &str| !replaces && known.contains_key(content);
     let mut all: Vec<AddedToken> = Vec::new();

@@ -1,6 +1,7 @@
 //! The text of single tokens, as they appear within a text.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 use tokenizers::Decoder;
@@ -28,17 +29,30 @@ impl Tokenizer {
     /// # Errors
     /// If the tokenizer fails.
     pub fn stop_strings(&self, strings: &[String]) -> crate::Result<StopStrings> {
-        let inner = self.inner().clone();
-        let bytes = bytes_of(&inner);
+        Arc::new(self.clone()).ending_at(strings)
+    }
+
+    /// Returns strings like [`Self::stop_strings`], without a copy of the vocabulary.
+    pub(super) fn ending_at(self: Arc<Self>, strings: &[String]) -> crate::Result<StopStrings> {
+        if self.is_of_words() {
+            let reason = "the text of its tokens depends on the next one, so stop_strings is not supported; remove it";
+            return Err(self.fail(reason));
+        }
+        let inner = self.inner();
+        let bytes = bytes_of(inner);
         let front = inner.encode_fast(IN_FRONT, false);
         let front = front.map_err(|error| self.fail(error.to_string()))?;
         let front = front.get_ids().iter();
         let front: Vec<String> = front.filter_map(|&id| inner.id_to_token(id)).collect();
         Ok(StopStrings::new(strings, move |id| {
+            let inner = self.inner();
+            if let Some(bytes) = self.bytes_of(id) {
+                return bytes;
+            }
             let Some(token) = inner.id_to_token(id) else {
                 return Vec::new();
             };
-            named(&token, &bytes).unwrap_or_else(|| decoded(&inner, &front, token))
+            named(&token, &bytes).unwrap_or_else(|| decoded(inner, &front, token))
         }))
     }
 }

@@ -9,6 +9,7 @@ mod byte_pairs;
 mod ends;
 mod files;
 mod parts;
+mod python;
 mod sentence_piece;
 mod vocabulary;
 
@@ -18,10 +19,12 @@ use std::sync::LazyLock;
 
 use minijinja::value::Value as Described;
 use serde_json::{Map, Value};
-use tokenizers::ModelWrapper;
+use tokenizers::{ModelWrapper, PaddingDirection};
 
 pub(super) use self::parts::Origin;
+pub(super) use self::python::PythonTokens;
 use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::files::is_named;
 use crate::error::Result;
 
 static CLASSES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
@@ -37,9 +40,12 @@ const AS_WRITTEN: [&str; 5] = [
     "PythonBackend",
     "ConvBertTokenizer",
 ];
-/// Entries in the list that are not classes: model types and Python classes.
+/// Entries in the list that are not classes: model types, classes in Python, and classes without a model type.
 const MISTAKEN: &str = "mistaken";
 const IN_PYTHON: &str = "in Python";
+const WITHOUT_A_TYPE: &str = "without a type";
+/// A mark of the parts for a class in Python, which reads no `tokenizer.json`.
+const PYTHON: &str = "python";
 /// A mark of the parts for files that have added tokens of their own.
 const KEEPS_TOKENS: &str = "keeps_tokens";
 /// Names for which transformers has no class, so it follows `tokenizer.json`.
@@ -77,8 +83,7 @@ impl TokenizerClass {
         }
         let found = kind_of(inner.get_model());
         let Some(parts) = parts_of(&name) else {
-            let has_class = lines().any(|(class, _)| class == name);
-            let note = has_class.then(|| {
+            let note = is_of_transformers(&name).then(|| {
                 format!(
                     "tokenizer.json is followed unchanged; transformers uses its class {name}, \
                      which may produce other tokens"
@@ -86,6 +91,14 @@ impl TokenizerClass {
             });
             return Ok(Self::Unknown { note });
         };
+        if parts.contains_key(PYTHON) {
+            let files = files::names(&parts).join(" and ");
+            let note = format!(
+                "tokenizer.json is followed unchanged; transformers uses its class {name}, which reads \
+                 {files} instead and may produce other tokens"
+            );
+            return Ok(Self::Unknown { note: Some(note) });
+        }
         let kind = parts.get("model").and_then(|model| model["type"].as_str());
         if kind != Some(found) {
             let kind = kind.unwrap_or_default();
@@ -131,6 +144,12 @@ impl TokenizerClass {
             };
             keys.insert(key.clone(), said.unwrap_or_else(|| default.clone()));
         }
+        let refused = parts.get("refused").and_then(Value::as_object);
+        for (key, reason) in refused.into_iter().flatten() {
+            if let (Some(Value::Bool(true)), Some(config)) = (keys.get(key), config) {
+                return Err(config.error(&[key], reason.as_str().unwrap_or_default()));
+            }
+        }
         Ok(Self::Built {
             parts,
             keys,
@@ -138,12 +157,52 @@ impl TokenizerClass {
         })
     }
 
-    /// Returns the class for the files in a directory without `tokenizer.json`, if it is a transformers class that does not
-    /// write one.
-    pub fn in_python(directory: &Path) -> Option<String> {
-        let config = ConfigJson::open_named(&directory.join("tokenizer_config.json")).ok()?;
-        let name = name_of(directory, config.as_ref(), || false).ok()?;
-        types_of(IN_PYTHON).any(|one| one == name).then_some(name)
+    /// Returns whether transformers makes the tokenizer in a directory in Python, from the class's own files, and reads no
+    /// `tokenizer.json` beside them.
+    ///
+    /// # Errors
+    /// If `tokenizer_class` is not a string.
+    pub fn passes_over_json(directory: &Path, config: Option<&ConfigJson>) -> Result<bool> {
+        let name = name_of(directory, config, || false)?;
+        let parts = parts_of(&name).filter(|parts| parts.contains_key(PYTHON));
+        Ok(parts.is_some_and(|parts| files::are_there(directory, &parts)))
+    }
+
+    /// Returns why a directory without `tokenizer.json` has no tokenizer, and the cure.
+    ///
+    /// # Errors
+    /// If `tokenizer_class` is not a string.
+    pub fn missing(directory: &Path, config: Option<&ConfigJson>) -> Result<String> {
+        let name = name_of(directory, config, || false)?;
+        let parts = parts_of(&name).unwrap_or_default();
+        let files = files::names(&parts).into_iter();
+        let absent: Vec<&str> = { files }
+            .filter(|file| !is_named(&directory.join(file)))
+            .collect();
+        if !absent.is_empty() {
+            return Ok(format!(
+                "missing, and {name} has no {}, from which it can be made; copy one of them from the model's repository",
+                absent.join(" and no ")
+            ));
+        }
+        if types_of(IN_PYTHON).any(|one| one == name) {
+            return Ok(format!(
+                "missing, and transformers' {name}, which is written in Python, writes none and is not read here; tokenize \
+                 the texts with it, and give the model token ids: `candle-blocks run --input FILE`, or ModelInput::tokens"
+            ));
+        }
+        let class = match is_of_transformers(&name) && !AS_WRITTEN.contains(&name.as_str()) {
+            true => format!("missing, and the files of {name} are not read here"),
+            false => format!(
+                "missing, and there are no other files of its class that are read ({})",
+                Self::known_files()
+            ),
+        };
+        Ok(format!(
+            "{class}; copy it from the model's repository, or write it with `python -c 'import transformers as t, sys; \
+             t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {}`",
+            directory.display()
+        ))
     }
 
     /// Returns the special tokens that a class defines if the files do not: first those with names that all classes know,
@@ -195,6 +254,19 @@ impl TokenizerClass {
     /// Returns whether the class builds the tokenizer from vocabulary and merges alone, without the added tokens beside them.
     pub fn builds(&self) -> bool {
         matches!(self, Self::Built { .. }) && !self.says(KEEPS_TOKENS)
+    }
+
+    /// Returns the side on which the class pads, if the files name none.
+    pub fn padding_side(&self) -> PaddingDirection {
+        match self.says("pads_left") {
+            true => PaddingDirection::Left,
+            false => PaddingDirection::Right,
+        }
+    }
+
+    /// Returns whether the first special tokens take the spaces around them, where a file gives their texts alone.
+    pub fn tokens_take_spaces(&self) -> bool {
+        self.says("tokens_take_spaces")
     }
 
     /// Returns whether the mask takes the spaces before it, where a file gives its text alone.
@@ -342,9 +414,19 @@ fn types_of(class: &str) -> impl Iterator<Item = &'static str> {
         .flat_map(|(_, types)| types.split(' '))
 }
 
+/// Returns whether transformers has a class with this name.
+fn is_of_transformers(name: &str) -> bool {
+    let further = types_of(IN_PYTHON).chain(types_of(WITHOUT_A_TYPE));
+    lines()
+        .map(|(class, _)| class)
+        .chain(further)
+        .any(|one| one == name)
+}
+
 /// Returns the class that transformers registers for a model type.
 fn registered(model_type: &str) -> Option<&'static str> {
-    let mut classes = lines().filter(|(name, _)| ![MISTAKEN, IN_PYTHON].contains(name));
+    let mut classes =
+        lines().filter(|(name, _)| ![MISTAKEN, IN_PYTHON, WITHOUT_A_TYPE].contains(name));
     let found = classes.find(|(_, types)| types.split(' ').any(|one| one == model_type));
     found.map(|(name, _)| name)
 }

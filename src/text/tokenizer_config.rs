@@ -2,6 +2,7 @@
 
 use super::tokenizer_class::TokenizerClass;
 use crate::checkpoint::config_json::ConfigJson;
+use crate::error::Result;
 
 /// Keys that are read here or elsewhere, or that change neither the tokens nor the texts of a `tokenizer.json`.
 const KNOWN: [&str; 40] = [
@@ -32,7 +33,7 @@ const KNOWN: [&str; 40] = [
     "never_split",
     "pad_to_multiple_of",
     "pad_token_type_id",
-    "padding_side",
+    "padding_side", // which lengthens the queries of ColBERT
     "processor_class",
     "sp_model_kwargs",
     "spaces_between_special_tokens",
@@ -93,6 +94,22 @@ pub(super) fn unread(config: &ConfigJson, class: &TokenizerClass) -> Vec<String>
         .entries()
         .filter(|(key, value)| !value.is_null() && !is_known(key));
     entries.map(|(key, _)| key.clone()).collect()
+}
+
+/// Returns whether a key names the left side; `None` if the file does not have it.
+///
+/// # Errors
+/// If it names another side than left or right.
+pub(super) fn is_left(json: &ConfigJson, key: &str) -> Result<Option<bool>> {
+    match json.text(&[key])?.as_deref() {
+        None => Ok(None),
+        Some("left") => Ok(Some(true)),
+        Some("right") => Ok(Some(false)),
+        Some(other) => {
+            let reason = format!("found {other:?}, expected \"left\" or \"right\"");
+            Err(json.error(&[key], reason))
+        }
+    }
 }
 
 /// Returns a text after transformers' `clean_up_tokenization`: without spaces before punctuation and English endings.

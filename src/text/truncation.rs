@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tokenizers::{
-    EncodeInput, Encoding, InputSequence, PostProcessor, TruncationDirection, TruncationParams,
-    truncate_encodings,
+    EncodeInput, Encoding, TruncationDirection, TruncationParams, truncate_encodings,
 };
 
 use crate::error::{Error, Result};
@@ -76,36 +75,62 @@ pub(super) struct TokenLimit {
     pub strategy: TruncationStrategy,
 }
 
+/// The rule by which both texts of a pair are shortened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TruncationRule {
+    /// The rule of the tokenizers library.
+    Library,
+    /// The rule of transformers' tokenizers in Python, where the other text has the odd token.
+    Python,
+}
+
+/// Returns the lengths of a pair's texts after transformers' `truncate_sequences`.
+fn python_lengths((n, m): (usize, usize), max_length: usize) -> (usize, usize) {
+    let removed = (n + m).saturating_sub(max_length);
+    let of_longer = n.abs_diff(m).min(removed);
+    let both = removed - of_longer;
+    let (from_first, from_second) = match n > m {
+        true => (of_longer + both / 2, both - both / 2),
+        false => (both / 2, of_longer + both - both / 2),
+    };
+    (n.saturating_sub(from_first), m.saturating_sub(from_second))
+}
+
 impl TokenLimit {
-    /// Encodes a text or a pair like transformers, with a tokenizer that does not truncate.
+    /// Truncates a text or a pair like transformers. `n_special` tokens are added to it later.
     ///
     /// # Errors
-    /// If the tokenizer fails, or the strategy cannot truncate the text.
-    pub fn encode(
+    /// If the strategy cannot truncate the text, or the special tokens alone are more than the limit.
+    pub fn truncated(
         &self,
-        tokenizer: &tokenizers::Tokenizer,
-        input: EncodeInput,
-    ) -> std::result::Result<Encoding, String> {
-        let fail = |error: tokenizers::Error| error.to_string();
-        let (first, second) = match input {
-            EncodeInput::Single(text) => (text, None),
-            EncodeInput::Dual(first, second) => (first, Some(second)),
+        (mut first, mut second): (Encoding, Option<Encoding>),
+        n_special: usize,
+        rule: TruncationRule,
+    ) -> std::result::Result<(Encoding, Option<Encoding>), String> {
+        let Some(max_length) = self.max_length.checked_sub(n_special) else {
+            return Err(format!(
+                "a pair has {n_special} special tokens, but may have only {}; set a larger max_length",
+                self.max_length
+            ));
         };
-        let encode = |text: InputSequence| tokenizer.encode_fast(text, false).map_err(fail);
-        let first = encode(first)?;
-        let second = second.map(encode).transpose()?;
-        let processor = tokenizer.get_post_processor();
-        let n_special = processor.map_or(0, |processor| processor.added_tokens(second.is_some()));
+        let lengths = (first.len(), second.as_ref().map(Encoding::len));
+        if let (TruncationRule::Python, TruncationStrategy::LongestFirst, (n, Some(m))) =
+            (rule, self.strategy, lengths)
+        {
+            let (n, m) = python_lengths((n, m), max_length);
+            first.truncate(n, 0, self.direction);
+            if let Some(second) = &mut second {
+                second.truncate(m, 0, self.direction);
+            }
+            return Ok((first, second));
+        }
         let params = TruncationParams {
-            max_length: self.max_length.saturating_sub(n_special),
+            max_length,
             direction: self.direction,
             strategy: self.strategy.of_library(),
             stride: 0,
         };
-        let lengths = (first.len(), second.as_ref().map(Encoding::len));
-        let (first, second) =
-            truncate_encodings(first, second, &params).map_err(|_| self.refused(lengths))?;
-        tokenizer.post_process(first, second, true).map_err(fail)
+        truncate_encodings(first, second, &params).map_err(|_| self.refused(lengths))
     }
 
     /// Returns why a text or pair with these lengths cannot be truncated.

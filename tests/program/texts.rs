@@ -310,7 +310,7 @@ fn bad_texts_outputs_and_models_are_refused_in_one_line() {
     refused(
         b"boats",
         "v.jsonl",
-        &["--max-length", "2"],
+        &["--max-length", "1"],
         &["special tokens"],
     );
     refused(

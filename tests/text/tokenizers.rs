@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::weights::weights;
 
 /// Returns a reference file's metadata, each entry parsed.
-fn reference(path: &Path) -> Vec<(String, Value)> {
+pub fn reference(path: &Path) -> Vec<(String, Value)> {
     let bytes = fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
@@ -30,14 +30,14 @@ pub fn kinds() -> Value {
     found.unwrap().1
 }
 
-fn numbers(value: &Value) -> Vec<u32> {
+pub fn numbers(value: &Value) -> Vec<u32> {
     let numbers = value.as_array().unwrap().iter();
     numbers
         .map(|number| number.as_u64().unwrap() as u32)
         .collect()
 }
 
-fn write(folder: &Path, name: &str, value: &Value) {
+pub fn write(folder: &Path, name: &str, value: &Value) {
     fs::write(folder.join(name), value.to_string()).unwrap();
 }
 
@@ -63,7 +63,7 @@ fn a_folder_without_tokenizer_json_is_read_from_the_files_of_its_class() {
 }
 
 /// Writes the vocabulary of a kind under these names: the tensors of bytes in a reference file.
-fn write_vocabulary(folder: &Path, names: &[Value], kind: &str, reference: &Path) {
+pub fn write_vocabulary(folder: &Path, names: &[Value], kind: &str, reference: &Path) {
     let bytes = fs::read(reference).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     for (index, name) in names.iter().enumerate() {
@@ -73,7 +73,7 @@ fn write_vocabulary(folder: &Path, names: &[Value], kind: &str, reference: &Path
 }
 
 /// Compares with the cases of a file, and returns how many there are.
-fn tokens_and_texts(path: &Path) -> usize {
+pub fn tokens_and_texts(path: &Path) -> usize {
     let reference = reference(path);
     let entry = |name: &str| {
         let found = reference.iter().find(|(key, _)| key == name);
@@ -212,25 +212,6 @@ fn a_text_that_is_to_be_filled_in_is_refused_by_name() {
                 Err(error) => assert!(is_refused && error.to_string().contains("<FILL_ME>")),
             }
         }
-    }
-}
-
-/// transformers' class for this model type writes no `tokenizer.json`.
-#[test]
-fn a_missing_tokenizer_is_refused_with_a_cure_that_its_class_has() {
-    for (model_type, words) in [
-        ("marian", ["MarianTokenizer", "does not write one"]),
-        ("esm", ["EsmTokenizer", "does not write one"]),
-        ("bert", ["save_pretrained", "missing"]),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        write(
-            folder.path(),
-            "config.json",
-            &json!({"model_type": model_type}),
-        );
-        let error = Tokenizer::open(folder.path()).unwrap_err().to_string();
-        assert!(words.iter().all(|word| error.contains(word)), "{error}");
     }
 }
 

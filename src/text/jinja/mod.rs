@@ -24,6 +24,7 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 pub(in crate::text) use dict::python_value;
+pub(in crate::text) use strings::is_space;
 
 /// The step limit: a template that loops for ever ends with an error after a second. Real templates take some hundred steps
 /// for each message.

@@ -16,7 +16,7 @@ use super::super::added_tokens::AddedTokens;
 use super::byte_pairs::{BytePairs, MOST};
 use super::parts::{each, filled, further_tokens};
 use super::sentence_piece::{Piece, SentencePiece};
-use super::{NONE, TokenizerClass, name_of, parts_of};
+use super::{NONE, PYTHON, PythonTokens, TokenizerClass, name_of, parts_of};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{is_named, read_limited};
 use crate::error::{Error, Result};
@@ -50,6 +50,12 @@ pub(in crate::text) struct VocabularyFile {
 
 enum Content {
     Words,
+    /// A token in each line (ESM).
+    Lines,
+    /// Words and their counts, with the path to the merges (PhoBERT).
+    Counts(PathBuf),
+    /// Every byte; there is no file (ByT5).
+    Bytes,
     /// The path of the merges.
     Pairs(PathBuf),
     Pieces(SentencePiece),
@@ -106,31 +112,36 @@ impl TokenizerClass {
                 _ => Ok(None),
             };
         };
-        let files = parts.get("files").and_then(Value::as_array);
-        let names: Vec<&str> = files
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
-        let has_another = of_any.iter().any(|name| !names.contains(name));
-        if has_another || !names.iter().all(is_there) {
+        if !are_there(directory, &parts) {
             return Ok(None);
         }
-        let file = match names[..] {
-            [words, merges] => {
+        let names = names(&parts);
+        let python = parts.get(PYTHON).and_then(Value::as_str);
+        let file = match (python, &names[..]) {
+            (python, [words, merges]) => {
                 let (path, merges) = (directory.join(words), directory.join(merges));
                 read(&path)?;
                 read(&merges)?;
-                let content = Content::Pairs(merges);
+                let content = match python {
+                    Some(_) => Content::Counts(merges),
+                    None => Content::Pairs(merges),
+                };
                 VocabularyFile { path, content }
             }
-            ["vocab.txt"] => {
+            (python, ["vocab.txt"]) => {
                 let path = directory.join("vocab.txt");
                 read(&path)?;
-                let content = Content::Words;
+                let content = match python {
+                    Some(_) => Content::Lines,
+                    None => Content::Words,
+                };
                 VocabularyFile { path, content }
             }
-            [pieces] => VocabularyFile::pieces(directory.join(pieces))?,
+            (_, [pieces]) => VocabularyFile::pieces(directory.join(pieces))?,
+            (Some("bytes"), []) => VocabularyFile {
+                path: directory.join("tokenizer_config.json"),
+                content: Content::Bytes,
+            },
             _ => return Ok(None),
         };
         Ok(Some((Self::built(parts, config)?, file)))
@@ -183,7 +194,11 @@ impl TokenizerClass {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if a file is malformed.
-    pub fn read_files(&mut self, file: &VocabularyFile, tokens: &AddedTokens) -> Result<Tokenizer> {
+    pub fn read_files(
+        &mut self,
+        file: &VocabularyFile,
+        tokens: &AddedTokens,
+    ) -> Result<(Tokenizer, Option<PythonTokens>)> {
         let path = &file.path;
         let fail = |error: tokenizers::Error| failed(path, error);
         let Self::Built {
@@ -194,7 +209,21 @@ impl TokenizerClass {
         else {
             return Err(failed(path, "no class has these files"));
         };
-        Ok(match &file.content {
+        let inner = match &file.content {
+            Content::Bytes => {
+                let (inner, python) = PythonTokens::bytes(tokens).map_err(fail)?;
+                return Ok((inner, Some(python)));
+            }
+            Content::Counts(merges) => {
+                let (words, merges) = (characters(path)?, characters(merges)?);
+                let made = PythonTokens::words(&words, &merges, tokens);
+                let (inner, python) = made.map_err(fail)?;
+                return Ok((inner, Some(python)));
+            }
+            Content::Lines => {
+                let made = super::python::of_lines(&characters(path)?, tokens);
+                return Ok((made.map_err(fail)?, Some(PythonTokens::Lines)));
+            }
             Content::Words => {
                 let vocabulary = WordPiece::read_file(&text_of(path)).map_err(fail)?;
                 let model = WordPiece::builder().vocab(vocabulary);
@@ -241,8 +270,29 @@ impl TokenizerClass {
                 }
                 tokenizer
             }
-        })
+        };
+        Ok((inner, None))
     }
+}
+
+/// Returns the file names that a class reads.
+pub(super) fn names(parts: &Map<String, Value>) -> Vec<&str> {
+    let files = parts.get("files").and_then(Value::as_array);
+    let files = files.into_iter().flatten();
+    files.filter_map(Value::as_str).collect()
+}
+
+/// Returns whether a directory has a class's own files, and no other vocabulary.
+pub(super) fn are_there(directory: &Path, parts: &Map<String, Value>) -> bool {
+    let names = names(parts);
+    let is_there = |name: &&str| is_named(&directory.join(name));
+    let mut others = OF_ANY_CLASS.iter().filter(|name| !names.contains(name));
+    names.iter().all(is_there) && !others.any(is_there)
+}
+
+/// Reads a file's characters.
+fn characters(path: &Path) -> Result<String> {
+    String::from_utf8(read(path)?).map_err(|error| failed(path, error))
 }
 
 /// Returns the special tokens that transformers adds to a tiktoken file of `n` tokens: those listed by ids, with others for

@@ -70,7 +70,10 @@ impl TokenizerClass {
         };
         inner.with_pre_tokenizer(split);
         let decoder = filled(&parts["decoder"], &keys);
-        inner.with_decoder(Some(read::<DecoderWrapper>(decoder, config)?));
+        inner.with_decoder(match decoder.is_null() {
+            true => None, // tokens with spaces between them
+            false => Some(read::<DecoderWrapper>(decoder, config)?),
+        });
         Ok(())
     }
 
@@ -182,6 +185,10 @@ fn own_template(
         for piece in pieces_of(side, keys) {
             let (name, kind) = piece.split_once(':').unwrap_or((&piece, "0"));
             let kind: u32 = kind.parse().unwrap_or(0);
+            let (name, own_id) = match name.split_once('#') {
+                Some((name, id)) => (name, id.parse().ok()),
+                None => (name, None),
+            };
             if let Some(side) = name.strip_prefix('$') {
                 pieces.push(json!({"Sequence": {"id": side, "type_id": kind}}));
                 continue;
@@ -196,7 +203,7 @@ fn own_template(
                 _ => return Ok(None),
             };
             let unknown = || inner.token_to_id(named.get("unk_token")?);
-            let Some(id) = inner.token_to_id(token).or_else(unknown) else {
+            let Some(id) = own_id.or_else(|| inner.token_to_id(token).or_else(unknown)) else {
                 return Ok(None);
             };
             let entry = json!({"id": token, "ids": [id], "tokens": [token]});
