@@ -50,7 +50,7 @@ pub struct TokenEmbeddingsConfig {
     /// The scaling of word embeddings when some tokens are masked (ESM).
     #[serde(default)]
     pub token_dropout: Option<TokenDropout>,
-    /// Sets the sum to 0 at positions that the attention mask drops (ESM).
+    /// Sets the sum to 0 at positions that the attention mask drops (ESM, DeBERTa).
     #[serde(default)]
     pub blank_padding: bool,
     /// The norm over the sum.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Module, Result, Tensor, bail};
+use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
@@ -90,26 +90,30 @@ impl Model {
         self.run(input, None, Some(&mut observer))
     }
 
-    /// Runs the whole model, and adds values to the scores of every block, broadcast to `[batch, n_heads, queries, keys]`.
-    /// Unlike padding, keys that they hide are computed.
+    /// Runs the whole model on tokens to some of which it does not attend. Unlike padding, they are computed. `attended`,
+    /// `[batch, seq]` of `u8` with 1 for the other tokens, is transformers' `attention_mask`.
     #[cfg(feature = "text")]
-    pub(crate) fn forward_adding(
+    pub(crate) fn forward_attending(
         &self,
         input: &ModelInput,
-        added: Option<&Tensor>,
+        attended: Option<&Tensor>,
     ) -> Result<ModelOutput> {
-        self.run(input, added, None)
+        self.run(input, attended, None)
     }
 
     fn run(
         &self,
         input: &ModelInput,
-        added: Option<&Tensor>,
+        attended: Option<&Tensor>,
         observer: Option<&mut Observer>,
     ) -> Result<ModelOutput> {
-        let embeddings = self.embed(input)?;
+        let embeddings = match attended {
+            Some(mask) => self.embed(&input.clone().with_mask(mask))?,
+            None => self.embed(input)?,
+        };
         let mut context = input.context(&self.device)?;
-        if let Some(added) = added {
+        if let Some(attended) = attended {
+            let added = self.hiding(attended, embeddings.dtype())?;
             let added = added
                 .to_device(&self.device)?
                 .to_dtype(embeddings.dtype())?;
@@ -137,6 +141,46 @@ impl Model {
             pooler_output,
             logits,
         })
+    }
+
+    /// Returns the values to add to scores, `[batch, 1, 1 or seq, seq]`, that hide the tokens to which the model does not
+    /// attend. In DeBERTa, such a token attends to all tokens equally.
+    fn hiding(&self, attended: &Tensor, dtype: DType) -> Result<Tensor> {
+        /// A score next to which other scores vanish, so that the softmax of equal ones is uniform.
+        const LEAST: f32 = -1e30;
+        let marks = attended.to_vec2::<u8>()?;
+        let (batch, seq) = attended.dims2()?;
+        let blocks = &self.config.stack.blocks;
+        let is_disentangled =
+            |block: &BlockConfig| matches!(block.attention.position, Position::Disentangled(_));
+        let hidden = match blocks.iter().any(is_disentangled) {
+            true => LEAST,
+            false => f32::NEG_INFINITY,
+        };
+        if hidden == LEAST && dtype == DType::F16 {
+            bail!(
+                "query_expansion with \"attend\": false needs scores that f16 does not have in DeBERTa; use f32 or bf16"
+            );
+        }
+        let keys = |row: &[u8]| -> Vec<f32> {
+            let score = |&mark: &u8| if mark > 0 { 0.0 } else { hidden };
+            row.iter().map(score).collect()
+        };
+        if hidden == f32::NEG_INFINITY {
+            let scores: Vec<f32> = marks.iter().flat_map(|row| keys(row)).collect();
+            return Tensor::from_vec(scores, (batch, 1, 1, seq), &Device::Cpu);
+        }
+        let query = |row: &[u8], mark: u8| {
+            if mark > 0 {
+                keys(row)
+            } else {
+                vec![LEAST; seq]
+            }
+        };
+        let queries =
+            |row: &Vec<u8>| -> Vec<f32> { row.iter().flat_map(|&mark| query(row, mark)).collect() };
+        let scores: Vec<f32> = marks.iter().flat_map(queries).collect();
+        Tensor::from_vec(scores, (batch, 1, seq, seq), &Device::Cpu)
     }
 
     /// Creates an empty cache for [`Self::next_logits`].

@@ -1,26 +1,53 @@
 //! Lengthens the queries of a model with a vector for each token, as ColBERT does.
 
 use candle_core::{Device, Tensor};
+use tokenizers::PaddingDirection;
 
 use super::reading::QueryExpansion;
 use super::{TokenizedText, Tokenizer};
 use crate::error::{Error, Result};
 
-/// The tokens that follow a short query.
+/// Model types whose blocks use the attention mask after attention too.
+const SET_TO_ZERO: [&str; 2] = ["flaubert", "xlm"];
+/// Decoders whose attention transformers computes without SDPA, which gives zeros for a query without keys.
+const WITHOUT_KEYS: [&str; 16] = [
+    "bloom",
+    "codegen",
+    "ctrl",
+    "falcon",
+    "gemma2",
+    "gpt_neox_japanese",
+    "gpt_oss",
+    "gptj",
+    "granite_swa",
+    "granitemoe_swa",
+    "llama4",
+    "llama4_text",
+    "mpt",
+    "openai-gpt",
+    "vaultgemma",
+    "xglm",
+];
+
+/// The tokens that lengthen a short query.
 #[derive(Clone, Debug)]
 pub(super) struct Expansion {
     length: usize,
     attends: bool,
     token: u32,
+    /// The side of the text on which they are.
+    side: PaddingDirection,
 }
 
 impl Expansion {
-    /// Finds the token in the vocabulary.
+    /// Finds the token in the vocabulary, and the side on which sentence-transformers adds it. `padding_side` is that of the
+    /// tokenizer's call, if the model's files name one.
     ///
     /// # Errors
-    /// If it is not there, or the model has fewer positions.
+    /// If the token is not there, the model has fewer positions, or the tokenizer's padding side is unknown.
     pub fn new(
         settings: &QueryExpansion,
+        padding_side: Option<PaddingDirection>,
         tokenizer: &Tokenizer,
         n_positions: Option<usize>,
     ) -> Result<Self> {
@@ -42,43 +69,69 @@ impl Expansion {
         })?;
         let token = tokenizer.inner().token_to_id(name);
         let missing = || tokenizer.fail(format!("does not have {name:?}, which {KEY} names"));
+        // The strategy "fixed" replaces the tokenizer's padding. The strategy "min" adds tokens on the right.
+        let side = match (settings.truncates, padding_side) {
+            (false, _) => PaddingDirection::Right,
+            (true, Some(side)) => side,
+            (true, None) => tokenizer.padding_side()?,
+        };
         Ok(Self {
             length,
             attends: settings.attends,
             token: token.ok_or_else(missing)?,
+            side,
         })
+    }
+
+    /// Returns why tokens to which the model does not attend are not supported for this model type, if they are not.
+    pub fn unsupported(&self, model_type: &str) -> Option<String> {
+        let has = |types: &[&str]| !self.attends && types.contains(&model_type);
+        let (what, why) = match self.side {
+            _ if has(&SET_TO_ZERO) => (
+                "is",
+                "the model sets their vectors to zero after every block",
+            ),
+            PaddingDirection::Left if has(&WITHOUT_KEYS) => (
+                "with a padding_side of left is",
+                "tokens before the text have no key to attend to, and transformers gives them the mean of all values",
+            ),
+            _ => return None,
+        };
+        Some(format!(
+            "query_expansion: \"attend\": false {what} not supported for {model_type}: {why}; set \"attend\" to true in \
+             sentence_bert_config.json, if the model was trained so"
+        ))
     }
 
     /// Adds the tokens to a text that has fewer.
     pub fn lengthen(&self, text: &mut TokenizedText) {
-        let n_added = self.length.saturating_sub(text.ids.len());
-        text.ids.extend(vec![self.token; n_added]);
-        text.types.resize(text.ids.len(), 0);
-        text.n_unattended = if self.attends { 0 } else { n_added };
+        let n_own = text.ids.len();
+        let n_added = self.length.saturating_sub(n_own);
+        let (at, begin) = match self.side {
+            PaddingDirection::Left => (0, n_added),
+            PaddingDirection::Right => (n_own, 0),
+        };
+        text.ids.splice(at..at, vec![self.token; n_added]);
+        text.types.splice(at..at, vec![0; n_added]);
+        text.attended = (!self.attends && n_added > 0).then(|| begin..begin + n_own);
     }
 }
 
-/// Returns the values to add to scores, `[batch, 1, 1, seq]`, that hide tokens to which the model does not attend, if there
-/// are any.
+/// Returns the attention mask `[batch, seq]` of texts with tokens to which the model does not attend: 1 for the others. Returns
+/// `None` if it attends to all.
 ///
 /// # Errors
 /// If the tensor cannot be made.
-pub(super) fn unattended(texts: &[&TokenizedText]) -> Result<Option<Tensor>> {
-    if texts.iter().all(|text| text.n_unattended == 0) {
+pub(super) fn attended(texts: &[&TokenizedText]) -> Result<Option<Tensor>> {
+    if texts.iter().all(|text| text.attended.is_none()) {
         return Ok(None);
     }
     let seq = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0);
     let row = |text: &&TokenizedText| {
-        let n_attended = text.ids.len() - text.n_unattended;
-        (0..seq).map(move |i| {
-            if i < n_attended {
-                0.0
-            } else {
-                f32::NEG_INFINITY
-            }
-        })
+        let own = text.attended.clone().unwrap_or(0..text.ids.len());
+        (0..seq).map(move |i| u8::from(own.contains(&i)))
     };
-    let scores: Vec<f32> = texts.iter().flat_map(row).collect();
-    let shape = (texts.len(), 1, 1, seq);
-    Ok(Some(Tensor::from_vec(scores, shape, &Device::Cpu)?))
+    let marks: Vec<u8> = texts.iter().flat_map(row).collect();
+    let shape = (texts.len(), seq);
+    Ok(Some(Tensor::from_vec(marks, shape, &Device::Cpu)?))
 }

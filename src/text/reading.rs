@@ -1,6 +1,7 @@
 //! Settings for tokenizing texts, from a model's files.
 
 use serde_json::{Map, Value};
+use tokenizers::PaddingDirection;
 
 use super::TruncationStrategy;
 
@@ -18,11 +19,13 @@ pub(super) struct TextReading {
     pub types: Option<bool>,
     /// Set if texts go through the chat template.
     pub chat: Option<ChatReading>,
+    /// The side on which the tokenizer pads; `None` for the tokenizer's own.
+    pub padding_side: Option<PaddingDirection>,
     /// Set if short texts are lengthened: the queries of a model with a vector for each token.
     pub expansion: Option<QueryExpansion>,
 }
 
-/// Tokens that follow a short query.
+/// Tokens that lengthen a short query.
 #[derive(Clone, Debug)]
 pub(super) struct QueryExpansion {
     /// The number of tokens with them.
@@ -43,6 +46,8 @@ pub(super) enum LengthLimit {
     OfFiles,
     /// This number, including special tokens, but at most the model's positions.
     Tokens(usize),
+    /// This number by the caller: a smaller number of positions has a note.
+    Asked(usize),
     /// The model's number of positions.
     Positions,
 }

@@ -1,6 +1,7 @@
 //! Results that PyTorch or NumPy computed, and the comparison with ours.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use candle_blocks::{
     candle_core::{Device, Tensor, safetensors},
@@ -17,7 +18,11 @@ pub struct Reference {
 impl Reference {
     /// Opens `weights/reference/<name>.safetensors`.
     pub fn open(name: &str) -> Self {
-        let path = weights(&format!("reference/{name}.safetensors"));
+        Self::at(&weights(&format!("reference/{name}.safetensors")))
+    }
+
+    /// The values in a file elsewhere.
+    pub fn at(path: &Path) -> Self {
         Self {
             tensors: safetensors::load(path, &Device::Cpu).unwrap(),
         }

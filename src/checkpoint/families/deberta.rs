@@ -99,6 +99,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
     json.only("embedding_size", &[json!(stack.blocks[0].d_model())])?; // else projected before the norm
     let mut embeddings = padded_words(json, stack)?
         .with_norm(stack.blocks[0].norm)
+        .with_blank_padding(true)
         .with_dropout(hidden_dropout(json)?);
     if json.flag(&["position_biased_input"], true)? {
         embeddings = embeddings.with_positions(json.size_or(&["max_position_embeddings"], 512)?);

@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use serde_json::Value;
+use tokenizers::PaddingDirection;
 
 use super::{Kind, each_token, finished, optional};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 use crate::text::TruncationStrategy;
 use crate::text::reading::{ChatReading, CutEnd, LengthLimit, MessageContent, TextReading};
+use crate::text::tokenizer_config::is_left;
 
 /// Possible names of the file: the newest model's first, then older ones.
 pub(super) const FILES: [&str; 7] = [
@@ -33,7 +35,6 @@ const OF_ROLES: &[&str] = &["query_length", "document_length", "query_expansion"
 const CALLS: [&str; 2] = ["processing_kwargs.text", "processing_kwargs.common"];
 const HARMLESS_IN_CALLS: &[&str] = &[
     "logits_to_keep",
-    "padding_side",
     "return_length",
     "return_tensors",
     "verbose",
@@ -56,7 +57,6 @@ const HARMLESS_IN_LOADING: &[&str] = &[
     "low_cpu_mem_usage",
     "output_attentions",
     "output_hidden_states",
-    "padding_side",
     "revision",
     "token",
     "torch_dtype",
@@ -137,6 +137,9 @@ impl Transformer {
                 {
                     reading.limit =
                         limit(&section, "model_max_length")?.unwrap_or(LengthLimit::Positions);
+                }
+                if let Some(section) = json.section(&[key])? {
+                    reading.padding_side = padding_side(&section)?.or(reading.padding_side);
                 }
             }
         }
@@ -306,6 +309,7 @@ fn processing(kwargs: &ConfigJson, reading: &mut TextReading) -> Result<()> {
         None => reading.limit = LengthLimit::Positions,
     }
     for section in of_call.iter().flatten() {
+        reading.padding_side = padding_side(section)?.or(reading.padding_side);
         let adds = section.flag(&["add_special_tokens"], !reading.without_special_tokens)?;
         reading.without_special_tokens = !adds;
         section.only("return_attention_mask", &[true.into()])?;
@@ -327,6 +331,15 @@ fn processing(kwargs: &ConfigJson, reading: &mut TextReading) -> Result<()> {
         chat_template(&section, chat)?;
     }
     Ok(())
+}
+
+/// Returns the side on which the section's tokenizer pads, if the section names one.
+fn padding_side(section: &ConfigJson) -> Result<Option<PaddingDirection>> {
+    let side = is_left(section, "padding_side")?;
+    Ok(side.map(|is_left| match is_left {
+        true => PaddingDirection::Left,
+        false => PaddingDirection::Right,
+    }))
 }
 
 /// Returns how texts are truncated, or that they are not, if the section says so.
