@@ -12,6 +12,7 @@ mod attribute_names;
 mod beside;
 mod by_role;
 pub mod config_json;
+mod context_length;
 mod disk;
 mod ends;
 mod families;

@@ -96,7 +96,7 @@ impl TextClassifier {
         prompts: Prompts,
         mut notes: Vec<String>,
     ) -> Self {
-        notes.extend(head.encoder().tokenizer.notes());
+        notes.extend(head.encoder().notes());
         Self {
             head,
             labels,

@@ -49,7 +49,7 @@ impl TextEmbedder {
 
     /// Makes an embedder from its parts.
     pub(super) fn new(sentences: Sentences, prompts: Prompts, mut notes: Vec<String>) -> Self {
-        notes.extend(sentences.encoder.tokenizer.notes());
+        notes.extend(sentences.encoder.notes());
         Self {
             sentences,
             queries: None,

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use tokenizers::EncodeInput;
 
 use super::batches::{BatchLengths, batches};
-use super::expansion::{Expansion, unattended};
+use super::expansion::{Expansion, attended};
 use super::messages::Messages;
 use super::reading::{LengthLimit, TextReading};
 use super::sentence_files::TokenFeatures;
@@ -33,6 +33,8 @@ pub(super) struct Encoder {
     /// The model has token types, which tell the two texts of a pair apart.
     has_types: bool,
     expansion: Option<Expansion>,
+    /// A note on a limit that the model does not have, or that does not shorten texts.
+    limit_note: Option<String>,
     /// The adapters in its weights.
     pub adapters: Vec<AppliedAdapter>,
 }
@@ -107,14 +109,24 @@ impl Encoder {
         };
         let length = match reading.limit {
             LengthLimit::OfFiles => trained()?,
-            LengthLimit::Tokens(length) => Some(length),
+            LengthLimit::Tokens(length) | LengthLimit::Asked(length) => Some(length),
             LengthLimit::Positions => None,
         };
         let positions = words.positions.map(|table| table.n_positions());
         let max_length = least([length, positions]);
         let expansion = reading.expansion.as_ref();
-        let expansion = expansion.map(|added| Expansion::new(added, &tokenizer, positions));
+        let side = reading.padding_side;
+        let expansion = expansion.map(|added| Expansion::new(added, side, &tokenizer, positions));
         let expansion = expansion.transpose()?;
+        let model_type = match &json {
+            Some(json) => json.text(&["model_type"])?,
+            None => None,
+        };
+        if let (Some(added), Some(name)) = (&expansion, &model_type)
+            && let Some(reason) = added.unsupported(name)
+        {
+            return Err(Error::InvalidConfig(reason));
+        }
         if expansion.is_some() && reading.chat.is_some() {
             return Err(Error::InvalidConfig(
                 "query_expansion lengthens texts, which a chat template does not allow; leave one out".into(),
@@ -137,6 +149,16 @@ impl Encoder {
             Some(takes) => takes,
             None => token_types::are_given(&tokenizer, json.as_ref())?,
         };
+        let context = checkpoint.context_length()?.filter(|_| positions.is_none());
+        let limit_note = match (reading.limit, positions, context) {
+            (LengthLimit::Asked(length), Some(n), _) if length > n => Some(format!(
+                "max_length is {length}, but the model has {n} positions, to which longer texts are shortened"
+            )),
+            (_, _, Some(n)) if max_length.is_none_or(|length| length > n) => Some(format!(
+                "texts with more tokens than the model's context length, {n}, are not shortened to it; max_length shortens them"
+            )),
+            _ => None,
+        };
         let last = whole.as_ref().map_or(&model, |whole| whole.decoder());
         let reads = last.config().head.as_ref().map(|head| &head.readout.reads);
         let (reads_alike, padding) = match reads {
@@ -153,6 +175,7 @@ impl Encoder {
         };
         Ok(Self {
             adapters: checkpoint.report().adapters,
+            limit_note,
             has_types: takes_types && words.n_types.is_some(),
             expansion,
             model,
@@ -163,6 +186,13 @@ impl Encoder {
             lengths,
             padding,
         })
+    }
+
+    /// Returns the tokenizer's notes, and one on long texts.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.tokenizer.notes();
+        notes.extend(self.limit_note.clone());
+        notes
     }
 
     /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
@@ -265,8 +295,8 @@ impl Encoder {
                 Some(whole) => whole.forward(&input)?.decoder,
                 None => {
                     let texts = batch.iter().map(|&text| &texts[text]);
-                    let hidden = unattended(&texts.collect::<Vec<_>>())?;
-                    self.model.forward_adding(&input, hidden.as_ref())?
+                    let attended = attended(&texts.collect::<Vec<_>>())?;
+                    self.model.forward_attending(&input, attended.as_ref())?
                 }
             };
             each(batch, output)

@@ -94,6 +94,18 @@ impl<'p> Folder<'p> {
         ))
     }
 
+    /// Returns a note on a classifier beside an embedder, which scikit-learn wrote: SetFit's.
+    pub fn unread_head(&self) -> Option<String> {
+        let head = self.directory.join("model_head.pkl");
+        head.exists().then(|| {
+            format!(
+                "{} is not read: the result is the vectors on which SetFit's classifier was trained, not its labels; apply it to \
+                 them with scikit-learn",
+                head.display()
+            )
+        })
+    }
+
     /// Refuses a checkpoint without a text classification head.
     ///
     /// # Errors

@@ -78,7 +78,7 @@ impl TextOptions {
         checkpoint(options: CheckpointOptions) => checkpoint = options;
         /// Packs the weights for the CPU in this precision.
         precision(precision: Precision) => form = WeightForm::Packed(precision);
-        /// Truncates texts to this number of tokens, including special ones.
+        /// Truncates texts to this number of tokens, including special ones. A table of positions limits it, with a note.
         max_length(max_length: usize) => max_length = Some(max_length);
         /// Sets which text of a pair is truncated, overriding the files.
         truncation(truncation: TruncationStrategy) => truncation = Some(truncation);
@@ -115,6 +115,7 @@ impl TextOptions {
             None => folder.without_files(),
         };
         self.shorten(&mut files.reading);
+        files.notes.extend(folder.unread_head());
         let options = self.checkpoint.clone().encoder_of(ENCODERS);
         let checkpoint = options.open(folder.model(path, &files.model))?;
         files.notes.extend(self.notes(&checkpoint));
@@ -326,7 +327,7 @@ impl TextOptions {
 
     /// Overrides the files' limit on tokens, and how texts are truncated.
     fn shorten(&self, reading: &mut TextReading) {
-        reading.limit = self.max_length.map_or(reading.limit, LengthLimit::Tokens);
+        reading.limit = self.max_length.map_or(reading.limit, LengthLimit::Asked);
         reading.truncation = self.truncation.unwrap_or(reading.truncation);
     }
 

@@ -109,6 +109,11 @@ fn texts_are_shortened_as_the_files_say() {
     let options = TextOptions::default().max_length(300);
     let embedder = options.embedder(weights("text/joined")).unwrap();
     assert_eq!(embedder.max_length(), Some(20)); // more positions there are not
+    let said = embedder.notes().join("\n");
+    assert!(
+        said.contains("max_length is 300") && said.contains("20 positions"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::fs;
 
-use candle_blocks::Error;
 use candle_blocks::candle_core::{Device, safetensors};
-use candle_blocks::text::{TextOptions, Tokenizer, TruncationStrategy};
+use candle_blocks::text::{TextEmbedder, TextOptions, Tokenizer, TruncationStrategy};
+use candle_blocks::{Checkpoint, Error};
 use serde_json::json;
 
+use crate::folder::changed;
 use crate::tokenizers::kinds;
 use crate::weights::{is_present, weights};
 
@@ -142,4 +143,76 @@ fn a_classifier_shortens_the_text_of_a_pair_that_is_chosen() {
     )
     .unwrap();
     assert!(both.is_finite() && first.is_finite() && both != first);
+}
+
+/// A text has fewer special tokens than a pair. transformers leaves the special tokens alone then.
+#[test]
+fn a_limit_of_the_special_tokens_alone_is_that_of_the_text_or_of_the_pair() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = kinds()["wordpiece"].to_string();
+    fs::write(folder.path().join("tokenizer.json"), file).unwrap();
+    let limited = |limit: usize| {
+        let mut tokenizer = Tokenizer::open(folder.path()).unwrap();
+        tokenizer.truncate(limit).map(|()| tokenizer)
+    };
+    let said = limited(1).unwrap_err().to_string();
+    assert!(
+        said.contains("2 special tokens") && said.contains("only 1"),
+        "{said}"
+    );
+    let tokenizer = limited(2).unwrap();
+    assert_eq!(tokenizer.encode("hello world").unwrap().ids, [2, 3]);
+    let pair = ("hello world", "it is");
+    let said = tokenizer.encode_all([pair]).unwrap_err().to_string();
+    assert!(
+        said.contains("3 special tokens") && said.contains("max_length"),
+        "{said}"
+    );
+    let ids = limited(3)
+        .unwrap()
+        .encode_all([pair])
+        .unwrap()
+        .remove(0)
+        .ids;
+    assert_eq!(ids, [2, 3, 3]);
+}
+
+/// A rotary model reads longer texts than those for which it was made, as in sentence-transformers.
+#[test]
+fn texts_beyond_the_context_length_have_a_note_where_nothing_shortens_them() {
+    let opened = |limit: usize| {
+        let options = TextOptions::default().max_length(limit);
+        options.embedder(weights("text/last")).unwrap()
+    };
+    let length = Checkpoint::open(weights("text/last")).unwrap();
+    let length = length.context_length().unwrap().unwrap();
+    let notes = |limit: usize| opened(limit).notes().join("\n");
+    assert!(
+        !notes(length).contains("context length"),
+        "{}",
+        notes(length)
+    );
+    let said = notes(length + 1);
+    assert!(
+        said.contains(&format!("context length, {length}")) && said.contains("max_length"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_classifier_of_setfit_beside_a_body_is_not_passed_over() {
+    let folder = changed("joined", |_| {});
+    let notes = || {
+        TextEmbedder::open(folder.path())
+            .unwrap()
+            .notes()
+            .join("\n")
+    };
+    assert!(!notes().contains("SetFit"));
+    fs::write(folder.path().join("model_head.pkl"), "").unwrap();
+    assert!(
+        notes().contains("model_head.pkl") && notes().contains("SetFit"),
+        "{}",
+        notes()
+    );
 }
