@@ -104,6 +104,13 @@ const OF_CONFIG: &[&str] = &[
 
 /// Returns the options in a checkpoint's files.
 pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
+    Ok(GenerationOptions {
+        context_length: checkpoint.context_length()?,
+        ..options_of_files(checkpoint)?
+    })
+}
+
+fn options_of_files(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
     if let Some(json) = checkpoint.own_generation_config()? {
         let mut options = read(&json)?;
         note_unread(&mut options, &json, checkpoint.files().path(), &[]);

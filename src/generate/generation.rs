@@ -207,6 +207,20 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         self.sequences[index].finish
     }
 
+    /// Returns a note with length and limit if a sequence has more tokens, with its prompt, than
+    /// [`GenerationOptions::context_length`]. transformers prints a reminder then, and goes on too.
+    pub fn beyond_context(&self) -> Option<String> {
+        let limit = self.options.context_length?;
+        let length = |of: &Continued| of.tokens.len() - self.prompts[of.prompt].n_padding;
+        let longest = self.sequences.iter().map(length).max()?;
+        (longest > limit).then(|| {
+            format!(
+                "prompt and new text have {longest} tokens, but the model's context length is {limit}, beyond which texts often \
+                 make no sense; shorten the prompt, or generate fewer tokens"
+            )
+        })
+    }
+
     /// Returns the sequence's score in beam search, transformers' `sequences_scores`; `None` without beam search, or before
     /// its end.
     ///

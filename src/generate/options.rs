@@ -74,6 +74,9 @@ pub struct GenerationOptions {
     pub recommended: Option<Sampling>,
     /// The model's `max_position_embeddings`, which limits the length if no other option does.
     pub positions: Option<usize>,
+    /// The context length: the number of tokens, the prompt's included, for which the model was made, by its files. Generation
+    /// does not end there ([`Generation::beyond_context`](super::Generation::beyond_context)).
+    pub context_length: Option<usize>,
     /// Notes on keys in the checkpoint's file that generation does not follow.
     pub notes: Vec<String>,
 }
@@ -109,6 +112,7 @@ impl Default for GenerationOptions {
             sampling: Sampling::at(1.0).with_top_k(50),
             recommended: None,
             positions: None,
+            context_length: None,
             notes: Vec::new(),
         }
     }

@@ -1,5 +1,7 @@
 //! Selects the next token: the most likely one, or a random one.
 
+use std::hash::{BuildHasher, RandomState};
+
 use candle_core::{DType, Device, Result, Storage, Tensor, bail};
 use chacha20::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
@@ -31,8 +33,8 @@ pub struct Sampling {
     /// Samples among tokens with at least this probability, or a smaller one if the entropy is large.
     pub eta_cutoff: Option<f64>,
     /// The random seed. The sampled token depends on the seed, the sequence's index in its batch and its length, and on
-    /// nothing else.
-    pub seed: u64,
+    /// nothing else. Without a seed, [`Sampler::new`](crate::generate::Sampler::new) draws one.
+    pub seed: Option<u64>,
 }
 
 impl Sampling {
@@ -52,7 +54,7 @@ impl Sampling {
             typical_p: None,
             epsilon_cutoff: None,
             eta_cutoff: None,
-            seed: 0,
+            seed: None,
         }
     }
 
@@ -64,7 +66,7 @@ impl Sampling {
         /// Sets the minimum probability, as a share of the largest one.
         with_min_p(p: f64) => min_p = Some(p);
         /// Sets the random seed.
-        with_seed(seed: u64) => seed = seed;
+        with_seed(seed: u64) => seed = Some(seed);
     }
 
     fn validate(&self) -> crate::Result<()> {
@@ -116,17 +118,22 @@ impl Sampler {
         }
     }
 
-    /// Makes a sampler with these settings.
+    /// Makes a sampler with these settings. Without a seed, it draws one below 2³², which [`Self::sampling`] has: with that
+    /// seed, another sampler selects the same tokens.
     ///
     /// # Errors
     /// If a setting is out of range.
-    pub fn new(sampling: Sampling) -> crate::Result<Self> {
+    pub fn new(mut sampling: Sampling) -> crate::Result<Self> {
         sampling.validate()?;
+        let made = Self { sampling };
+        if made.draws() {
+            sampling.seed.get_or_insert_with(drawn_seed);
+        }
         Ok(Self { sampling })
     }
 
     getters! {
-        /// Returns the settings.
+        /// Returns the settings, with the seed that is used.
         sampling(&self) -> &Sampling => &self.sampling;
     }
 
@@ -138,7 +145,7 @@ impl Sampler {
             return likeliest(logits);
         }
         let sampling = self.sampling;
-        Candidates::new(logits, &sampling).drawn(chance(sampling.seed, sequence))
+        Candidates::new(logits, &sampling).drawn(chance(sampling.seed.unwrap_or(0), sequence))
     }
 }
 
@@ -170,6 +177,12 @@ pub(super) fn not_a_number(token: usize) -> candle_core::Error {
         "the logit of token {token} is NaN; check the weights for values that are not finite, and \
          the settings that raise logits (exponential_decay_length_penalty, sequence_bias)"
     ))
+}
+
+/// Returns a seed by the random keys that the standard library gives its hash maps.
+fn drawn_seed() -> u64 {
+    let drawn = RandomState::new().hash_one("seed");
+    drawn & u64::from(u32::MAX)
 }
 
 /// Returns a random number from 0 to 1, which only depends on the seed and the sequence's index and length.

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use super::pieces::TextPieces;
-use super::stop_strings::StopText;
 use super::{ChatTemplate, Conversation, Tokenizer};
 use crate::checkpoint::Checkpoint;
 use crate::config::{getters, setters};
@@ -34,7 +33,8 @@ pub struct TextGenerator {
     tokenizer: Arc<Tokenizer>,
     /// The chat template, once a conversation has used it.
     template: OnceLock<Arc<ChatTemplate>>,
-    stop_strings: Vec<String>,
+    /// The caller's stop strings, which replace those of the options.
+    stop_strings: Option<Vec<String>>,
     /// `prefix` in `config.json`, which transformers' `TextGenerationPipeline` puts before a text.
     prefix: String,
     notes: Vec<String>,
@@ -79,7 +79,7 @@ impl TextGenerator {
             notes: tokenizer.notes(),
             tokenizer: Arc::new(tokenizer),
             template: OnceLock::new(),
-            stop_strings: Vec::new(),
+            stop_strings: None,
             prefix: prefix.unwrap_or_default(),
         })
     }
@@ -95,9 +95,12 @@ impl TextGenerator {
         with_options(options: GenerationOptions) => generator.options = options;
     }
 
-    /// Sets stop strings: a text ends before the first one that occurs.
+    /// Sets stop strings, which replace [`GenerationOptions::stop_strings`]: transformers' `stop_strings`. A text ends with the
+    /// token that completes one of them. The string stays in the text, with what that token has after it. Special tokens count,
+    /// though they are not in the text, and a string may begin in the prompt.
     pub fn with_stop_strings(mut self, strings: &[&str]) -> Self {
-        self.stop_strings = strings.iter().map(|string| string.to_string()).collect();
+        let strings = strings.iter().map(|string| string.to_string());
+        self.stop_strings = Some(strings.collect());
         self
     }
 
@@ -186,9 +189,12 @@ impl TextGenerator {
         choose: C,
     ) -> Result<TextGeneration<C>> {
         let mut generator = self.generator.clone();
-        let strings = &self.options().stop_strings;
-        if !strings.is_empty() {
-            let stop = self.tokenizer.stop_strings(strings)?;
+        if let Some(strings) = &self.stop_strings {
+            generator.options.stop_strings.clone_from(strings);
+        }
+        if !generator.options.stop_strings.is_empty() {
+            let tokenizer = self.tokenizer.clone();
+            let stop = tokenizer.ending_at(&generator.options.stop_strings)?;
             generator = generator.with_stop_strings(stop);
         }
         Ok(TextGeneration {
@@ -199,7 +205,6 @@ impl TextGenerator {
                 choose,
             )?,
             pieces: TextPieces::behind(&self.tokenizer, &prompt.ids)?,
-            stop: StopText::new(&self.stop_strings),
             n_read: 0,
             is_done: false,
         })
@@ -215,14 +220,13 @@ impl TextGenerator {
 }
 
 /// Text generation in progress: an iterator with a piece of text for each token. A piece is empty if the token completes no
-/// character, or may begin a stop string. With beam search, all text comes at the end. You can stop at any piece.
+/// character. With beam search, all text comes at the end. You can stop at any piece.
 /// [`TextGenerator::start`](crate::text::TextGenerator::start) returns it.
 #[derive(Debug)]
 pub struct TextGeneration<C> {
     tokenizer: Arc<Tokenizer>,
     generation: Generation<CausalDecoder, C>,
     pieces: TextPieces,
-    stop: StopText,
     /// The number of tokens that were converted to text.
     n_read: usize,
     is_done: bool,
@@ -258,13 +262,6 @@ impl<C: Choose> TextGeneration<C> {
         if is_over {
             self.is_done = true;
             text += &self.pieces.finish(&self.tokenizer)?;
-            let text = self.stop.push(&text);
-            return Ok(Some(text + &self.stop.finish()));
-        }
-        let text = self.stop.push(&text);
-        if self.stop.has_stopped() {
-            self.generation.stop(0);
-            self.is_done = true;
         }
         Ok(Some(text))
     }

@@ -27,7 +27,6 @@ mod scoring;
 mod sentence_files;
 mod sentences;
 mod stages;
-mod stop_strings;
 mod token_text;
 mod token_types;
 mod tokenizer;

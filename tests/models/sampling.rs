@@ -133,6 +133,29 @@ fn a_seed_repeats_and_another_does_not() {
     assert_ne!(with(1), next);
 }
 
+#[test]
+fn without_a_seed_a_sampler_draws_one_that_repeats_its_tokens() {
+    let logits: Vec<f32> = (0..50).map(|i| (i as f32 * 0.7).sin()).collect();
+    let drawn_seeds = |sampling| -> Vec<Option<u64>> {
+        let sampler = || Sampler::new(sampling).unwrap();
+        (0..8).map(|_| sampler().sampling().seed).collect()
+    };
+    let mut seeds = drawn_seeds(Sampling::at(1.0));
+    let first = seeds[0].unwrap();
+    seeds.sort();
+    seeds.dedup();
+    assert_eq!(seeds.len(), 8, "{seeds:?}");
+    assert!(first <= u64::from(u32::MAX));
+    let sampler = Sampler::new(Sampling::at(1.0)).unwrap();
+    let again = Sampling::at(1.0).with_seed(sampler.sampling().seed.unwrap());
+    assert_eq!(
+        drawn(*sampler.sampling(), &logits, &[1, 2]),
+        drawn(again, &logits, &[1, 2])
+    );
+    assert_eq!(drawn_seeds(Sampling::greedy()), [None; 8]);
+    assert_eq!(drawn_seeds(Sampling::at(1.0).with_seed(3)), [Some(3); 8]);
+}
+
 /// Draws by the whole distribution, sorted at once.
 #[test]
 fn top_p_of_many_tokens_keeps_the_fewest_that_suffice() {

@@ -236,8 +236,84 @@ fn a_seed_repeats_and_a_stop_string_ends_the_text() {
     let greedy = text(&[]);
     assert_eq!(greedy, text(&["--temperature", "0"]));
     let stop = &greedy[10..13];
-    let expected = &greedy[..greedy.find(stop).unwrap()];
+    let expected = &greedy[..greedy.find(stop).unwrap() + stop.len()];
     assert_eq!(text(&["--stop", stop]), format!("{expected}\n"));
+}
+
+#[test]
+fn a_drawn_seed_is_in_the_last_line_and_repeats_the_text() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let prompt = [
+        "--prompt",
+        "She ",
+        "--max-new-tokens",
+        "40",
+        "--temperature",
+        "0.9",
+    ];
+    let drawn = [generate(&prompt), generate(&prompt)];
+    let seeds = drawn.each_ref().map(|said| {
+        said.assert_status(0);
+        let last = said.stderr.lines().last().unwrap();
+        let seed = last.split_once("--seed ").unwrap().1;
+        seed.split(' ').next().unwrap().to_string()
+    });
+    assert_ne!(seeds[0], seeds[1]);
+    assert_ne!(drawn[0].stdout, drawn[1].stdout);
+    let again = generate(&[&prompt[..], &["--seed", &seeds[0]]].concat());
+    assert_eq!(again.stdout, drawn[0].stdout);
+    assert!(!again.stderr.contains("--seed"), "{again:#?}");
+    let greedy = generate(&["--prompt", "She ", "--max-new-tokens", "4"]);
+    assert!(!greedy.stderr.contains("--seed"), "{greedy:#?}");
+}
+
+#[test]
+fn tokens_beyond_the_context_length_have_a_note_from_safetensors_and_gguf() {
+    let Some(folder) = Folder::new() else { return };
+    let ids = folder.ids(&[&[1, 2, 3, 4, 5, 6]], None);
+    let model = folder.path("model");
+    fs::create_dir(&model).unwrap();
+    let from = weights("families/llama");
+    fs::copy(
+        from.join("model.safetensors"),
+        model.join("model.safetensors"),
+    )
+    .unwrap();
+    let config = fs::read(from.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["max_position_embeddings"] = 8.into();
+    fs::write(model.join("config.json"), config.to_string()).unwrap();
+    let output = folder.path("out.safetensors");
+    let file = weights("gguf-architectures/nemotron/model.gguf");
+    for (model, limit) in [(model.clone(), 8), (file, 64)] {
+        for (n, is_beyond) in [(limit - 6, false), (limit - 5, true)] {
+            let n = n.to_string();
+            let said = generate_with(&model, &["--input-ids", &ids, "--max-new-tokens", &n]);
+            said.assert_status(0);
+            let note = format!(
+                "have {} tokens, but the model's context length is {limit}",
+                limit + 1
+            );
+            assert_eq!(said.stderr.contains(&note), is_beyond, "{said:#?}");
+            assert_eq!(said.stderr.contains("context"), is_beyond, "{said:#?}");
+        }
+    }
+    let run = |rows: &[u32]| {
+        let ids = folder.ids(&[rows], None);
+        let run = [
+            "run",
+            "--input",
+            &ids,
+            "--output",
+            output.to_str().unwrap(),
+            "--model",
+        ];
+        answer(program().args(run).arg(&model))
+    };
+    assert!(!run(&[1; 8]).stderr.contains("context"));
+    assert!(run(&[1; 9]).stderr.contains("context length is 8"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Texts are continued in whole characters, and end before stop strings.
+//! Texts are continued in whole characters, and end with stop strings.
 
 use std::fs;
 use std::sync::Arc;
@@ -103,26 +103,133 @@ fn the_prefix_of_a_configuration_comes_before_a_text() {
     assert_ne!(generated(&plain, "not"), expected);
 }
 
+/// Returns the text, the number of tokens and the end of a generation.
+fn ended(generator: &TextGenerator, prompt: &str) -> (String, usize, Option<Finish>) {
+    let prompt = generator.prompt(prompt).unwrap();
+    let mut generation = generator.start(&prompt, Sampler::greedy()).unwrap();
+    let text: String = generation.by_ref().map(Result::unwrap).collect();
+    (text, generation.tokens().len(), generation.finish())
+}
+
+/// transformers' `stop_strings`: the token that completes one is the last, and may have begun in the prompt.
 #[test]
-fn a_text_ends_before_a_stop_string() {
+fn a_text_ends_with_a_stop_string_of_the_caller_or_of_the_options() {
     let Some(checkpoint) = checkpoint() else {
         return;
     };
     let model = checkpoint.packed_model(Precision::F32).unwrap();
-    let generator = TextGenerator::new(&checkpoint, &model).unwrap();
-    let generator = generator.with_options(GenerationOptions::default().with_max_new_tokens(60));
-    let whole = generator
-        .generate("Sir Walter ", Sampler::greedy())
-        .unwrap();
+    let options = GenerationOptions::default().with_max_new_tokens(60);
+    let with = |strings: &[&str]| {
+        let generator = TextGenerator::new(&checkpoint, &model).unwrap();
+        let own = strings.iter().map(|string| string.to_string()).collect();
+        let of_options = GenerationOptions {
+            stop_strings: own,
+            ..options.clone()
+        };
+        let said = ended(&generator.clone().with_options(of_options), "Sir Walter ");
+        // The caller's replace those of the options, in any order of the calls.
+        let other = GenerationOptions {
+            stop_strings: vec!["e".to_string()],
+            ..options.clone()
+        };
+        let generator = generator.with_stop_strings(strings).with_options(other);
+        assert_eq!(ended(&generator, "Sir Walter "), said);
+        said
+    };
+    let (whole, n, finish) = with(&[]);
+    assert_eq!((n, finish), (60, Some(Finish::MaxNewTokens)));
     let stop: String = whole.chars().skip(20).take(4).collect();
-    let expected = &whole[..whole.find(&stop).unwrap()];
-    let generator = generator.with_stop_strings(&["never this", &stop]);
-    let prompt = generator.prompt("Sir Walter ").unwrap();
-    let mut generation = generator.start(&prompt, Sampler::greedy()).unwrap();
-    let text: String = generation.by_ref().map(Result::unwrap).collect();
-    assert_eq!(text, expected);
-    assert_eq!(generation.finish(), Some(Finish::Stopped));
-    assert_eq!(generation.tokens().len(), expected.len() + stop.len());
+    let expected = &whole[..whole.find(&stop).unwrap() + stop.len()];
+    let end = Some(Finish::StopString);
+    assert_eq!(
+        with(&["never this", &stop]),
+        (expected.to_string(), expected.len(), end)
+    );
+    let first = whole.chars().next().unwrap().to_string();
+    assert_eq!(with(&[&format!("ter {first}")]), (first, 1, end));
+}
+
+/// A text has no special tokens, but its stop strings do.
+#[test]
+fn a_stop_string_that_is_a_special_token_ends_the_text() {
+    let Some(checkpoint) = checkpoint() else {
+        return;
+    };
+    let greedy = |checkpoint: &Checkpoint, strings: &[&str]| {
+        let model = checkpoint.packed_model(Precision::F32).unwrap();
+        let options = GenerationOptions::default().with_max_new_tokens(30);
+        let generator = TextGenerator::new(checkpoint, &model).unwrap();
+        let generator = generator.with_options(options).with_stop_strings(strings);
+        let prompt = generator.prompt("Sir Walter ").unwrap();
+        let mut generation = generator.start(&prompt, Sampler::greedy()).unwrap();
+        let text: String = generation.by_ref().map(Result::unwrap).collect();
+        (generation.tokens().to_vec(), text)
+    };
+    let (tokens, _) = greedy(&checkpoint, &[]);
+    let special = tokens[9];
+    let n = tokens.iter().position(|&token| token == special).unwrap() + 1;
+    let file = fs::read(weights("tiny-gpt-text").join("tokenizer.json")).unwrap();
+    let mut file: Value = serde_json::from_slice(&file).unwrap();
+    let words = file["model"]["vocab"].as_object_mut().unwrap();
+    words.retain(|_, id| *id != special);
+    words.insert("<|user|>".to_string(), special.into());
+    file["added_tokens"] = json!([{"id": special, "content": "<|user|>", "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false, "special": true}]);
+    let folder = model_with(&file, 256);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let (ended, text) = greedy(&checkpoint, &["<|user|>"]);
+    assert_eq!(ended, tokens[..n]);
+    assert!(!text.contains("user"), "{text}");
+    assert_eq!(greedy(&checkpoint, &[]).0, tokens);
+}
+
+/// A rotary model computes on, as in transformers, which prints a reminder.
+#[test]
+fn a_sequence_beyond_the_context_length_has_a_note_with_both_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = weights("families/llama");
+    let config = fs::read(from.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    fs::copy(
+        from.join("model.safetensors"),
+        folder.path().join("model.safetensors"),
+    )
+    .unwrap();
+    for key_of_length in ["max_position_embeddings", "max_seq_len"] {
+        let entries = config.as_object_mut().unwrap();
+        for key in ["max_position_embeddings", "max_seq_len"] {
+            entries.remove(key);
+        }
+        entries.insert(key_of_length.to_string(), 8.into());
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        assert_eq!(checkpoint.context_length().unwrap(), Some(8));
+        let options = GenerationOptions::of(&checkpoint).unwrap();
+        let model = checkpoint.packed_model(Precision::F32).unwrap();
+        for (n, words) in [(4, None), (5, Some("9 tokens"))] {
+            let options = GenerationOptions {
+                stop_tokens: Vec::new(),
+                ..options.clone().with_max_new_tokens(n)
+            };
+            let generator = Generator::new(&model, options).unwrap();
+            // Padding does not count.
+            let mut generation = generator
+                .start(&[vec![1, 2, 3, 4], vec![5]], Sampler::greedy())
+                .unwrap();
+            generation.by_ref().for_each(|step| drop(step.unwrap()));
+            let note = generation.beyond_context();
+            match words {
+                None => assert_eq!(note, None),
+                Some(words) => {
+                    let note = note.unwrap();
+                    assert!(
+                        note.contains(words) && note.contains("context length is 8"),
+                        "{note}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 /// Returns a folder with the byte-level model and another tokenizer with this number of tokens.

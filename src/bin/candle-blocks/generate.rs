@@ -40,8 +40,9 @@ pub struct Args {
     /// [batch, n] to continue.
     #[arg(long, visible_alias = "input", value_name = "FILE")]
     input_ids: Option<PathBuf>,
-    /// A stop string, before which the new text ends; may be given several times.
-    #[arg(long, value_name = "TEXT", conflicts_with = "input_ids")]
+    /// A stop string: the token that completes it is the last, also where it is a special token or begins in the prompt, as with
+    /// transformers' stop_strings. Several options are several strings. They replace those of generation_config.json.
+    #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     #[command(flatten)]
     settings: SettingArgs,
@@ -76,7 +77,11 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
         bail!("--stop is empty; give at least one character");
     }
     let options = GenerationOptions::of(&checkpoint)?;
-    let (options, sampler) = args.settings.over(options)?;
+    let (mut options, sampler) = args.settings.over(options)?;
+    if !args.stop.is_empty() {
+        options.stop_strings.clone_from(&args.stop);
+    }
+    let drawn_seed = args.settings.drawn_seed(&sampler);
     let mut clock = Clock::start();
     let form = args.compute.form(false)?;
     let file = args.input_ids.as_ref().map(Fixture::open_input);
@@ -141,7 +146,7 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
             output::print(&(row.join(" ") + "\n"))?;
         }
     }
-    clock.report();
+    clock.report(drawn_seed);
     Ok(match is_interrupted {
         true => CommandOutcome::Interrupted,
         false => CommandOutcome::Done,
@@ -303,8 +308,6 @@ fn continue_text(
     sampler: Sampler,
     clock: &mut Clock,
 ) -> Result<Generated> {
-    let stop: Vec<&str> = args.stop.iter().map(String::as_str).collect();
-    let generator = generator.with_stop_strings(&stop);
     let text = args.prompt.as_deref().unwrap_or_default();
     let prompt = match conversation {
         Some(conversation) => generator.chat_with(conversation)?,
@@ -338,6 +341,9 @@ fn note_end(
     options: &GenerationOptions,
 ) {
     let mut ends = (0..generation.n_sequences()).filter_map(|index| generation.finish(index));
+    if let Some(note) = generation.beyond_context() {
+        output::warn(format_args!("note: {note}"));
+    }
     if interrupt::was_pressed() {
         return;
     }
@@ -385,7 +391,8 @@ impl Clock {
         self.n_tokens = n_tokens;
     }
 
-    fn report(&self) {
+    /// Prints the speed, and the seed that was drawn for sampling.
+    fn report(&self, drawn_seed: Option<u64>) {
         let Some(first) = self.first else { return };
         let (all, first) = (self.begin.elapsed().as_secs_f64(), first.as_secs_f64());
         let rest = match self.n_tokens - self.n_first {
@@ -393,8 +400,10 @@ impl Clock {
             n => format!(", then {:.1} tokens/s", n as f64 / (all - first)),
         };
         let n = self.n_tokens;
+        let seed = drawn_seed.map(|seed| format!("; --seed {seed} samples them again"));
         output::warn(format_args!(
-            "{n} tokens in {all:.2} s: the first after {first:.2} s{rest}"
+            "{n} tokens in {all:.2} s: the first after {first:.2} s{rest}{}",
+            seed.unwrap_or_default()
         ));
     }
 }

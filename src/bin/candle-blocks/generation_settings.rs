@@ -48,7 +48,8 @@ pub struct SettingArgs {
     /// Sample from tokens that are at least P times as likely as the most likely one.
     #[arg(long, value_name = "P")]
     min_p: Option<f64>,
-    /// The seed for sampling: the same seed gives the same tokens again.
+    /// The seed for sampling: the same seed gives the same tokens again. Without it, a seed is drawn; the last line on standard
+    /// error names it.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 }
@@ -97,6 +98,12 @@ impl SettingArgs {
         Ok((options, sampler))
     }
 
+    /// Returns the seed that was drawn because none is given, if the sampler needs one.
+    pub fn drawn_seed(&self, sampler: &Sampler) -> Option<u64> {
+        let seed = sampler.sampling().seed;
+        seed.filter(|_| self.seed.is_none() && sampler.draws())
+    }
+
     fn sampler(&self, options: &GenerationOptions) -> Result<Sampler> {
         let numbers = [self.temperature, self.top_p, self.min_p];
         let is_set = numbers.iter().any(Option::is_some) || self.top_k.is_some();
@@ -116,7 +123,7 @@ impl SettingArgs {
         }
         sampling.top_p = self.top_p.or(sampling.top_p);
         sampling.min_p = self.min_p.or(sampling.min_p);
-        sampling.seed = self.seed.unwrap_or(sampling.seed);
+        sampling.seed = self.seed.or(sampling.seed);
         Ok(Sampler::new(sampling)?)
     }
 }

@@ -45,6 +45,7 @@ pub fn run(args: &Args) -> Result<CommandOutcome> {
     let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.input)?;
     write_safetensors(&args.output, &stages, None)?;
     note_unread(&checkpoint, &fixture, &input)?;
+    note_context(&checkpoint, &fixture)?;
     if input.hidden_states.is_none()
         && let Some(task) = checkpoint.missing_head()?
     {
@@ -54,6 +55,21 @@ pub fn run(args: &Args) -> Result<CommandOutcome> {
     }
     note_non_finite(&checkpoint, &input, &stages)?;
     Ok(CommandOutcome::Done)
+}
+
+/// Prints a note if the sequences are longer than the model's context length.
+fn note_context(checkpoint: &Checkpoint, fixture: &Fixture) -> Result<()> {
+    let ids = fixture.tensor("input_ids");
+    let length = ids.and_then(|ids| ids.dims().last().copied());
+    if let (Some(length), Some(limit)) = (length, checkpoint.context_length()?)
+        && length > limit
+    {
+        output::warn(format_args!(
+            "note: {}: sequences have {length} tokens, but the model's context length is {limit}",
+            fixture.path().display()
+        ));
+    }
+    Ok(())
 }
 
 /// Prints a note with the input's tensors that the model does not read.
