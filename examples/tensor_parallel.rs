@@ -9,7 +9,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use candle_blocks::candle_core::{DType, Device, Module, Tensor};
+use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::TensorParallel;
 use candle_blocks::ops::parallel::{Communicator, Mpi};
 use candle_blocks::{Checkpoint, Precision, Result};

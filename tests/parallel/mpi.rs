@@ -9,7 +9,7 @@ use std::{
 
 use candle_blocks::{
     Checkpoint, Precision, Result,
-    candle_core::{DType, Device, Module, Tensor, Var},
+    candle_core::{DType, Device, Tensor, Var},
     checkpoint::TensorParallel,
     ops::parallel::{Communicator, Mpi},
 };
