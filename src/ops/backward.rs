@@ -7,15 +7,17 @@ use candle_core::{Result, Tensor, bail};
 use super::gradients::{is_collecting, stopped_by};
 use super::graph::Backward;
 use super::ranks::Ranks;
-use super::tape::{Engine, Input, Made, Slot};
-use super::versions::CHANGED;
+use super::tape::{Engine, Made, Slot};
+use super::versions::{CHANGED, Version};
 
 /// A finished tape.
 pub(super) struct Finished<E: Engine> {
     /// The place of the tape's output, the last place.
     pub output: usize,
-    /// Tensors that require gradients.
-    pub inputs: Vec<Input>,
+    /// Tensors that require gradients, and their places.
+    pub inputs: Vec<(usize, Tensor)>,
+    /// Tensors that the steps read again, as the forward pass found them.
+    pub reads: Vec<(Tensor, Version)>,
     pub steps: Mutex<Option<Vec<Made<E>>>>,
     /// The ranks that computed the steps together, if any.
     pub ranks: Option<Arc<Ranks>>,
@@ -44,11 +46,8 @@ impl<E: Engine> Finished<E> {
     /// # Errors
     /// If a tensor that the steps read has changed since the forward pass.
     fn check_versions(&self) -> Result<()> {
-        let is_changed = |input: &&Input| {
-            let version = input.version.as_ref();
-            version.is_some_and(|version| !version.is_current(&input.tensor))
-        };
-        let Some(Input { tensor, .. }) = self.inputs.iter().find(is_changed) else {
+        let mut reads = self.reads.iter();
+        let Some((tensor, _)) = reads.find(|(tensor, version)| !version.is_current(tensor)) else {
             return Ok(());
         };
         stopped_by(tensor);
@@ -85,7 +84,7 @@ impl<E: Engine> Backward for Finished<E> {
             }
             Ok::<(), candle_core::Error>(())
         })?;
-        let gradient = |Input { place, tensor, .. }: &Input| {
+        let gradient = |(place, tensor): &(usize, Tensor)| {
             let Some(sum) = pass.gradients[*place].take() else {
                 return Ok(None);
             };

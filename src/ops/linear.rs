@@ -142,8 +142,8 @@ impl Taped<Cpu> {
 }
 
 impl<E: Engine> Taped<E> {
-    /// Returns the place for the gradient of a weight that multiplies this value. Only the value's own gradient reads
-    /// the weight.
+    /// Returns the place for the gradient of a weight that multiplies this value. In the backward pass, only the value's
+    /// own gradient reads the weight.
     pub(super) fn place_of_weight(&self, weight: &Weight) -> Option<usize> {
         let reads = match self.slot.place {
             Some(_) => Reads::Both,

@@ -71,8 +71,9 @@ impl Taped<Cpu> {
         };
         let (tables, _, pairs) = cos.dims3()?;
         let step = RotaryStep {
-            cos: x.parameter(&cos.detach(), Reads::Both)?.0,
-            sin: x.parameter(&sin.detach(), Reads::Both)?.0,
+            // Nothing writes to the tables.
+            cos: x.parameter(&cos.detach(), Reads::Forward)?.0,
+            sin: x.parameter(&sin.detach(), Reads::Forward)?.0,
             tables,
             sizes: [seq, heads, head_dim, pairs],
             pairing: pairing.into(),

@@ -128,20 +128,13 @@ struct Tape<E: Engine> {
 
 struct Record<E: Engine> {
     n_places: usize,
-    /// Tensors that require a gradient.
-    inputs: Vec<Input>,
+    /// Tensors that require a gradient, with their places.
+    inputs: Vec<(usize, Tensor)>,
+    /// Tensors that the backward pass reads again, as the forward pass found them.
+    reads: Vec<(Tensor, Version)>,
     steps: Vec<Made<E>>,
     /// The ranks that compute the steps together, if any.
     ranks: Option<Arc<Ranks>>,
-}
-
-/// A tensor that requires a gradient.
-#[derive(Clone)]
-pub(super) struct Input {
-    pub place: usize,
-    pub tensor: Tensor,
-    /// The memory as the forward pass found it, if the backward pass reads it again.
-    pub version: Option<Version>,
 }
 
 /// When a tape reads a tensor.
@@ -162,26 +155,25 @@ impl<E: Engine> Record<E> {
 
 impl<E: Engine> Tape<E> {
     /// Returns the place for a tensor's gradient, or `None` if it requires none.
-    fn place(&self, tensor: &Tensor, reads: Reads) -> Option<usize> {
+    fn place(&self, tensor: &Tensor) -> Option<usize> {
         if !tensor.track_op() {
             return None;
         }
         let mut record = self.record.borrow_mut();
         let id: TensorId = tensor.id();
-        let version = || (reads == Reads::Both).then(|| Version::of(tensor));
-        let mut inputs = record.inputs.iter_mut();
-        if let Some(known) = inputs.find(|known| known.tensor.id() == id) {
-            known.version = known.version.or_else(version);
-            return Some(known.place);
+        if let Some((place, _)) = record.inputs.iter().find(|(_, known)| known.id() == id) {
+            return Some(*place);
         }
         let place = record.new_place();
-        let (tensor, version) = (tensor.clone(), version());
-        record.inputs.push(Input {
-            place,
-            tensor,
-            version,
-        });
+        record.inputs.push((place, tensor.clone()));
         Some(place)
+    }
+
+    /// Notes that the backward pass reads a tensor again.
+    fn reads(&self, tensor: &Tensor) {
+        let version = Version::of(tensor);
+        let mut record = self.record.borrow_mut();
+        record.reads.push((tensor.clone(), version));
     }
 }
 
@@ -206,6 +198,7 @@ impl<E: Engine> Taped<E> {
         let record = Record {
             n_places: 0,
             inputs: Vec::new(),
+            reads: Vec::new(),
             steps: Vec::new(),
             ranks: None,
         };
@@ -220,9 +213,13 @@ impl<E: Engine> Taped<E> {
     fn value(tape: &Rc<Tape<E>>, tensor: &Tensor) -> Result<Self> {
         check_float("input", tensor)?;
         let width = tensor.dims().last().copied().unwrap_or(1);
+        let place = tape.place(tensor);
+        if place.is_some() {
+            tape.reads(tensor);
+        }
         Ok(Self {
             tape: tape.clone(),
-            slot: Slot::whole(tape.place(tensor, Reads::Both), width),
+            slot: Slot::whole(place, width),
             dims: tensor.dims().to_vec(),
             data: E::data(tensor)?,
         })
@@ -241,9 +238,14 @@ impl<E: Engine> Taped<E> {
         }
     }
 
-    /// Returns the place for a parameter's gradient.
+    /// Returns the place for the gradient of a parameter that a step reads with this value.
     pub fn place(&self, parameter: &Tensor, reads: Reads) -> Option<usize> {
-        self.tape.place(parameter, reads)
+        let place = self.tape.place(parameter);
+        // A frozen parameter may be a variable's memory.
+        if reads == Reads::Both && (place.is_some() || self.slot.place.is_some()) {
+            self.tape.reads(parameter);
+        }
+        place
     }
 
     pub fn engine(&self) -> E {
@@ -363,19 +365,19 @@ impl<E: Engine> Taped<E> {
             return E::tensor(data, &dims);
         };
         let record = tape.record.borrow();
-        if let Some(input) = record.inputs.iter().find(|input| input.place == place) {
-            return input.tensor.reshape(dims);
+        if let Some((_, input)) = record.inputs.iter().find(|(at, _)| *at == place) {
+            return input.reshape(dims);
         }
-        let inputs = record.inputs.iter().filter(|input| input.place < place);
+        let inputs = record.inputs.iter().filter(|(at, _)| *at < place);
         let steps = record.steps.iter().filter(|(at, ..)| *at <= place);
         let finished = Finished::<E> {
             output: place,
             inputs: inputs.cloned().collect(),
+            reads: record.reads.clone(),
             steps: Mutex::new(Some(steps.cloned().collect())),
             ranks: record.ranks.clone(),
         };
-        let inputs = finished.inputs.iter().map(|input| input.tensor.clone());
-        let inputs: Vec<Tensor> = inputs.collect();
+        let inputs: Vec<Tensor> = finished.inputs.iter().map(|(_, t)| t.clone()).collect();
         graph::recorded(&inputs, E::result(data, &dims)?, finished)
     }
 }

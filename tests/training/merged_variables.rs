@@ -197,6 +197,23 @@ fn the_adapters_optimizer_says_at_once_that_there_is_nothing_left_to_train() {
     }
 }
 
+#[test]
+fn a_loss_from_before_the_merge_has_no_backward_pass() {
+    let checkpoint = open();
+    let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
+    let mut stack = loader.stack().unwrap();
+    let lora = attach(&mut stack);
+    train(&stack, lora.parameters(), 1);
+    let loss = output(&stack).sqr().unwrap().mean_all().unwrap();
+    lora.merge(&mut stack).unwrap();
+    let refused = message(optimizer(loader.parameters()).backward(&loss));
+    assert!(refused.contains(".weight: "), "{refused}");
+    assert_says(
+        refused,
+        &["modified by an in-place operation", "Lora::merge"],
+    );
+}
+
 /// A copy reads the same variables, and would add the adapters to them once more.
 #[test]
 fn a_copy_that_still_has_the_adapters_is_refused_where_it_reads_the_variables() {

@@ -248,6 +248,34 @@ fn a_view_of_a_variable_is_its_memory() {
     assert_says(refused, &REFUSED);
 }
 
+/// A detached tensor shares its variable's memory, and in PyTorch its version, too.
+#[test]
+fn a_frozen_layer_that_shares_a_variables_memory_is_found() {
+    let (layer, parameters) = layer();
+    let before = Var::from_tensor(&x().matmul(&x().t().unwrap()).unwrap()).unwrap(); // [2, 2]
+    let frozen = parameters.find("up.weight").unwrap().as_detached_tensor();
+    let frozen = Linear::from_parts(frozen, None).unwrap();
+    let pass = || {
+        let hidden = before.matmul(&x()).unwrap();
+        frozen
+            .forward(&hidden)
+            .unwrap()
+            .sqr()
+            .unwrap()
+            .sum_all()
+            .unwrap()
+    };
+    let (pending, inputs) = (pass(), vec![("before".to_string(), before.clone())]);
+    let mut optimizer = optimizer(parameters.clone());
+    let gradients = optimizer.backward(&loss(&layer, 0.0)).unwrap();
+    optimizer.update(&gradients, 1.0).unwrap();
+    let named: Vec<_> = inputs.iter().chain(&parameters).cloned().collect();
+    let refused = message(Gradients::backward(&named, &pending));
+    assert!(refused.starts_with("up.weight: "), "{refused}");
+    assert_says(refused, &REFUSED);
+    assert!(!Gradients::backward(&inputs, &pass()).unwrap().is_empty());
+}
+
 /// The head's graph is candle's own, which reads the head in its backward pass, too.
 #[test]
 fn a_variable_that_candles_operations_read_is_found_as_well() {
