@@ -4,7 +4,7 @@
 //! - A [`Checkpoint`] loads from safetensors or GGUF files by their `config.json`, and reports the use of every tensor.
 //! - Results equal PyTorch's within a tested bound, from token ids to logits; [`verify`] compares them with fixtures from PyTorch.
 //! - On the CPU, layers run this crate's own kernels, and can be packed for inference in f32, f16, bf16, int8 or int4
-//!   ([`layers`](layers#packing)). On CUDA and Metal, layers are composed of candle's operations; no GPU has run them yet.
+//!   ([`layers`](layers#packing)). On CUDA and Metal, layers are composed of candle's operations, for results and not for speed.
 //! - Every parameter gets its gradient ([`ops`]), and transformers loads the saved files ([`Checkpoint::save`]).
 //!
 //! The guides in the repository's `docs/` folder show embeddings, generation, fine-tuning, your own blocks and new model

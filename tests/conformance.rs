@@ -55,7 +55,7 @@ struct Row {
 }
 
 impl Row {
-    /// Returns the cells of the table, with shares as numbers.
+    /// Returns the cells of the table, with shares as decimal fractions.
     fn cells(&self) -> [String; HEADER.len()] {
         let [name, part, dtype, n_stages, n_gradients] = self.fixed.clone();
         let numbers = |worst: Option<&Worst>| match worst {
@@ -357,6 +357,8 @@ kernels), which may use twice their bound: PyTorch's error is small by luck ther
 implementation exceeds the rule as often. If PyTorch ran in f32 and our run is in half precision, stages may use twice their
 bound and gradients four times, because our weights and inputs are rounded and PyTorch's were not. `tiny-bert-bf16` and `tiny-gpt2-f16` are compared with PyTorch's own runs in half precision. In f64 there is no more exact
 result to compare with; the test shows that nothing was rounded to f32 (an error of 2²⁹; the test's limit is 2⁹).
+
+*Devices*. An H200 computed all rows once: four in f32 are beyond their bounds there ([record](../benches/record/2026-11-27-h200.md)).
 
 ";
 

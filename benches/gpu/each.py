@@ -1,5 +1,5 @@
-"""Runs a program's tests, each in a process of its own: after an error of the device that ends a process, and beside a test that
-hangs, the others still answer."""
+"""Runs a program's tests in threads of one process, as `cargo test` does, and each test that did not pass there once more in a process
+of its own: after an error of the device that ends a process, and beside a test that hangs, the others still answer."""
 
 import os
 import queue
@@ -13,8 +13,10 @@ from pathlib import Path
 
 # They compute on the CPU, whatever the device.
 REHEARSALS = ["rehearsal_of_all::", "without_a_device::", "as_on_cuda", "instruction_sets"]
-# A test that has not ended after this many seconds is taken to hang, is looked at, and runs once more.
-PATIENCE = 25
+# A test alone that has not ended after this many seconds is taken to hang.
+PATIENCE = 40
+# The share of the time that the tests in one process may take.
+TOGETHER = 0.6
 # `tests/shared/device.rs` prints this for a test that is the CPU's by its nature.
 HOSTS = "ON THE CPU: "
 
@@ -72,66 +74,53 @@ def tests(program: Path, log: Path, seconds: float, processes: int, variables: d
     begin = time.monotonic()
     end = begin + seconds
     names = names_of(program, end, variables)
-    waiting, found, lock = queue.SimpleQueue(), {}, threading.Lock()
     wanted = [name for name in names if not any(part in name for part in REHEARSALS) and (not only or any(part in name for part in only))]
-    for name in wanted:
-        waiting.put((name, 1))
     file = log.open("w")
+    # Standard error has the lines of `cpu_only`, and each name of a test in the list must be given whole.
+    status, text = output([program, "--exact", *wanted], begin + TOGETHER * seconds, variables)
+    file.write(text)
+    verdicts = dict(re.findall(r"^test (\S+) \.\.\. (ok|FAILED)$", text, re.MULTILINE))
+    found = {name: "passed" for name in wanted if verdicts.get(name) == "ok"}
+    failures, alone, waiting, lock = {}, [], queue.SimpleQueue(), threading.Lock()
+    for name in wanted:
+        if name not in found:
+            waiting.put(name)
 
     def worker(_):
         while time.monotonic() < end:
             try:
-                name, attempt = waiting.get_nowait()
+                name = waiting.get_nowait()
             except queue.Empty:
                 return
-            started = time.monotonic()
             command = [program, "--exact", name, "--nocapture", "--test-threads=1"]
-            status, text = output(command, min(end, started + PATIENCE), variables)
-            if status is None and attempt == 1 and time.monotonic() < end:
-                waiting.put((name, 2))
-            passed = status == 0 and re.search(r"^test result: ok\. 1 passed", text, re.MULTILINE)
-            verdict = "passed" if passed else "hung" if status is None else "failed"
+            code, said = output(command, min(end, time.monotonic() + PATIENCE), variables)
+            passed = code == 0 and re.search(r"^test result: ok\. 1 passed", said, re.MULTILINE)
             with lock:
-                found[name] = {"verdict": verdict, "attempt": attempt, "text": text, "on_cpu": HOSTS in text}
-                file.write(f"{verdict} {name} {time.monotonic() - started:.1f} s{' (second attempt)' if attempt > 1 else ''}\n")
-                if verdict != "passed":
-                    file.write(f"{text}\n")
+                found[name] = "passed" if passed else "hung" if code is None else "failed"
+                file.write(f"\n{found[name]} in a process of its own: {name}\n{said}\n")
                 file.flush()
+                if not passed:
+                    failures[name] = cause(said)
+                elif verdicts.get(name) == "FAILED":
+                    failures[f"{name}, among threads only"] = "passes in a process of its own"
+                else:
+                    alone.append(name)
 
     at_once(processes, worker)
     file.close()
-    count = {verdict: sum(test["verdict"] == verdict for test in found.values()) for verdict in ("passed", "failed", "hung")}
-    failures = {name: cause(test["text"]) for name, test in sorted(found.items()) if test["verdict"] != "passed"}
+    whole = log.read_text(errors="replace")
+    count = {verdict: list(found.values()).count(verdict) for verdict in ("passed", "failed", "hung")}
     return count | {
         "program": program.name,
-        "on_cpu": sum(test["on_cpu"] and test["verdict"] == "passed" for test in found.values()),
+        "together": "all" if status is not None else f"{len(verdicts)} before the end of their time",
+        "on_cpu": whole.count(HOSTS),
         "not_begun": len(wanted) - len(found),
-        "again": sorted(name for name, test in found.items() if test["attempt"] > 1),
-        "failures": failures,
-        "left_out": sorted({said for test in found.values() for said in re.findall(r"LEFT OUT: (.+)", test["text"])}),
+        "again": sorted(alone),
+        "failures": dict(sorted(failures.items())),
+        "left_out": sorted(set(re.findall(r"LEFT OUT: (.+)", whole))),
         "seconds": time.monotonic() - begin,
         "log": log.name,
     }
-
-
-def threads(program: Path, log: Path, seconds: float, variables: dict[str, str]) -> dict:
-    """Runs a program as `cargo test` does, in threads of one process. candle gives each host thread a stream of its own, and all
-    threads one handle of cuBLAS."""
-    begin = time.monotonic()
-    skipped = [word for part in REHEARSALS for word in ("--skip", part)]
-    status, text = output([program, *skipped], begin + seconds, variables)
-    with log.open("a") as file:
-        file.write(text)
-    counts = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed", text, re.MULTILINE)
-    passed, failed = map(int, counts[-1]) if counts else (0, 0)
-    failures = dict.fromkeys(re.findall(r"^test (\S+) \.\.\. FAILED", text, re.MULTILINE), "")
-    if not counts:
-        failures["the process"] = f"no result ({status}): {cause(text)}"
-    return {
-        "program": f"{program.name} in threads",
-        "passed": passed, "failed": failed, "hung": 0, "on_cpu": text.count(HOSTS), "not_begun": 0,
-        "again": [], "failures": failures, "left_out": [], "seconds": time.monotonic() - begin, "log": log.name,
-    }  # fmt: skip
 
 
 def conformance(program: Path, log: Path, seconds: float, processes: int, variables: dict[str, str]) -> dict:

@@ -107,9 +107,9 @@ def markdown(record: dict) -> str:
         parts += [f"{name}:\n\n```text\n{text}\n```" for name, text in shown.items()]
     parts += ["## Machine", "\n".join(f"- {name}: {fact}" for name, fact in record["machine"].items())]
     if record["tests"]:
-        heads = ["tests", "passed", "of them the CPU's", "failed", "hung", "not begun", "second attempt", "s", "log"]
+        heads = ["tests", "passed", "of them the CPU's", "failed", "hung", "not begun", "in one process", "passed alone only", "s", "log"]
         kinds = ("program", "passed", "on_cpu", "failed", "hung", "not_begun")
-        rows = [[*(t[kind] for kind in kinds), ", ".join(t["again"]) or "–", f"{t['seconds']:.0f}", f"`{t['log']}`"] for t in record["tests"]]
+        rows = [[*(t[kind] for kind in kinds), t["together"], ", ".join(t["again"]) or "–", f"{t['seconds']:.0f}", f"`{t['log']}`"] for t in record["tests"]]
         parts += ["## Tests", table(heads, rows)]
     if found := record.get("conformance"):
         parts += ["## Conformance", *conformance(found)]

@@ -7,7 +7,6 @@ issue. README.md beside this file explains the parts.
 import argparse
 import contextlib
 import glob
-import itertools
 import os
 import platform
 import re
@@ -27,7 +26,7 @@ if sys.version_info < (3, 10):
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(HERE.parent / "peers"))
+sys.path.append(str(HERE.parent / "peers"))  # after this folder, which has a `report` of its own
 
 import each
 import judge
@@ -37,7 +36,7 @@ import times
 
 # Test programs, and the seconds that each may take. A short limit for all leaves time for the parts behind.
 PROGRAMS = {"layers": 120, "training": 90, "inference": 60, "models": 60}
-PARTS = ["tests", "conformance", "judge", "times", "threads", "sanitizer"]
+PARTS = ["tests", "conformance", "times", "judge", "sanitizer"]
 # Environment variables that change results or times.
 VARIABLES = re.compile(r"CANDLE_|CUDA_|CUBLAS_|NVIDIA_TF32|NVCC_|PYTORCH_|TORCH|RAYON_|OMP_NUM|MKL_NUM|RUSTFLAGS|CARGO_PROFILE|METAL_|MTL_")
 LIBRARIES = ("libcublas.so.13", "libcublasLt.so.13", "libcudart.so.13", "libcurand.so.10")
@@ -49,9 +48,10 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     kit = unpacked()
     built = dict(line.split(" ", 1) for line in (kit / "BUILT").read_text().splitlines())
+    variables = environment(options.device)
+    options.device = options.device.removesuffix("-one-stream")
     if built["device"] != options.device:
         sys.exit(f"{kit} was built for {built['device']}: give --device {built['device']}, or run build.sh {options.device}")
-    variables = environment(options.device)
     record = {
         "date": date.today().isoformat(),
         "options": " ".join(sys.argv[1:]),
@@ -91,14 +91,6 @@ def main():
             step(report.judge_line(record["judge"]))
         elif part == "times":
             times.measure(record, options, kit / "bin" / "device", variables, end, step)
-        elif part == "threads":
-            # candle's `Device::new_cuda` has a stream for each host thread, `new_cuda_with_stream` one for all.
-            devices = ["cuda", "cuda-one-stream"] if options.device == "cuda" else [options.device]
-            for device, name in itertools.product(devices, ("layers", "training")):
-                own = variables | {"CANDLE_BLOCKS_TEST_DEVICE": device}
-                found = each.threads(kit / "bin" / name, options.out / "threads.txt", min(60, max(10, left())), own)
-                record["tests"].append(found | {"program": f"{name} in threads, {device}"})
-                step(report.tests_line(record["tests"][-1]))
         elif part == "sanitizer":
             record["sanitizer"] = sanitized(kit, options.out / "sanitizer.txt", max(10, left()), variables)
             step(record["sanitizer"])
@@ -108,16 +100,16 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; without any, the first four")
-    parser.add_argument("--device", choices=["cuda", "metal", "cpu"], default="cuda")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; without any, the first three")
+    parser.add_argument("--device", choices=["cuda", "cuda-one-stream", "metal", "cpu"], default="cuda", help="cuda-one-stream: one stream for all host threads, where candle's default is one for each")
     parser.add_argument("--seconds", type=float, default=520, help="for everything; what is left out is said")
-    parser.add_argument("--processes", type=int, default=min(12, os.cpu_count() or 1), help="tests at a time")
+    parser.add_argument("--processes", type=int, default=min(12, os.cpu_count() or 1), help="tests at a time, of those that run in a process of their own")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="only tests whose names contain this")
     parser.add_argument("--smoke", action="store_true", help="small sizes and few calls: the times mean nothing")
     parser.add_argument("--compile", default="default", metavar="MODE", help="of torch.compile")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "gpu-report")), help="a folder for the report and the logs")
     options = parser.parse_args()
-    options.parts = options.parts or PARTS[:4]
+    options.parts = options.parts or PARTS[:3]
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
     return options
@@ -141,7 +133,7 @@ def environment(device: str) -> dict[str, str]:
     # Without this order the first of several GPUs would be the fastest, which may not be nvidia-smi's first.
     found = {name: value for name, value in os.environ.items() if name != "CANDLE_BLOCKS_REHEARSE"}
     found |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CANDLE_BLOCKS_TEST_DEVICE": device, "CARGO_MANIFEST_DIR": str(ROOT), "RUST_BACKTRACE": "0"}
-    if device == "cuda":
+    if device.startswith("cuda"):
         # The driver keeps the kernels that it compiled, for the programs that follow.
         found |= {"CUDA_CACHE_MAXSIZE": str(4 << 30), "LD_LIBRARY_PATH": libraries()}
     return found

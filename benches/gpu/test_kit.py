@@ -17,12 +17,13 @@ import times
 # Stands in for a test program: lists its tests, and runs one.
 PROGRAM = """#!/bin/sh
 case "$*" in
-  --list*) printf 'ops::rows: test\\nops::sums: test\\nhost::words: test\\nhangs: test\\ninstruction_sets::all: test\\n' ;;
-  *ops::rows*) echo 'test result: ok. 1 passed; 0 failed' ;;
-  *host::words*) echo 'ON THE CPU: words'; echo 'LEFT OUT: layers in f64: the device has no f64'; echo 'test result: ok. 1 passed; 0 failed' ;;
+  --list*) printf 'ops::rows: test\\nops::sums: test\\nops::race: test\\nhost::words: test\\nhangs: test\\nslow: test\\ninstruction_sets::all: test\\n' ;;
+  *ops::rows*hangs*)
+    echo 'ON THE CPU: words'; echo 'LEFT OUT: layers in f64: the device has no f64'
+    printf 'test ops::rows ... ok\\ntest host::words ... ok\\ntest ops::sums ... FAILED\\ntest ops::race ... FAILED\\n'; sleep 60 ;;
+  *ops::rows*|*ops::race*|*slow*) echo 'test result: ok. 1 passed; 0 failed' ;;
   *ops::sums*) echo "thread 'ops::sums' panicked at tests/layers/ops.rs:7:5:"; echo 'the sum is 3, not 4'; exit 101 ;;
   *hangs*) sleep 60 ;;
-  --skip*) printf 'test ops::rows ... ok\\ntest ops::sums ... FAILED\\ntest result: FAILED. 3 passed; 1 failed; 0 ignored\\n'; exit 101 ;;
   *rows_one_by_one*)
     case $CANDLE_BLOCKS_ROWS in
       0/1/0) printf 'AT\\t0\\tbert\\t-\\tf32\\nROW\\tbert\\t-\\tf32\\t7\\t1.2\\t0.40\\t9\\t1.1\\t0.30\\twithin the rule\\nAT\\t1\\tbert\\t-\\tf16\\n'; kill -9 $$ ;;
@@ -50,7 +51,7 @@ def record(**changes):
 
 
 def tested(program: str, **changes) -> dict:
-    counts = {"passed": 5, "failed": 0, "hung": 0, "on_cpu": 2, "not_begun": 1, "again": [], "failures": {}}
+    counts = {"passed": 5, "failed": 0, "hung": 0, "on_cpu": 2, "not_begun": 1, "again": [], "failures": {}, "together": "all"}
     return {"program": program, "seconds": 61.4, "log": f"{program}.txt", "left_out": ["layers in f64: the device has no f64"]} | counts | changes
 
 
@@ -63,12 +64,13 @@ class Tests(unittest.TestCase):
         self.program.write_text(PROGRAM)
         self.program.chmod(0o755)
 
-    def test_each_test_has_a_verdict_and_one_that_hangs_runs_twice(self):
+    def test_what_does_not_pass_among_threads_runs_alone(self):
         with mock.patch.object(each, "PATIENCE", 0.5):
-            found = each.tests(self.program, self.log, 20, 3, dict(os.environ), [])
-        self.assertEqual((found["passed"], found["failed"], found["hung"], found["not_begun"], found["on_cpu"]), (2, 1, 1, 0, 1))
+            found = each.tests(self.program, self.log, 4, 3, dict(os.environ), [])
+        self.assertEqual((found["passed"], found["failed"], found["hung"], found["not_begun"], found["on_cpu"]), (4, 1, 1, 0, 1))
         self.assertEqual(found["failures"]["ops::sums"], "tests/layers/ops.rs:7:5: the sum is 3, not 4")
-        self.assertEqual(found["again"], ["hangs"])
+        self.assertEqual(found["failures"]["ops::race, among threads only"], "passes in a process of its own")
+        self.assertEqual((found["again"], found["together"]), (["slow"], "4 before the end of their time"))
         self.assertEqual(found["left_out"], ["layers in f64: the device has no f64"])
         self.assertNotIn("instruction_sets", self.log.read_text())
         if sys.platform == "linux":
@@ -77,10 +79,6 @@ class Tests(unittest.TestCase):
     def test_only_the_named_tests_run(self):
         found = each.tests(self.program, self.log, 20, 1, dict(os.environ), ["rows"])
         self.assertEqual((found["passed"], found["failures"]), (1, {}))
-
-    def test_threads_are_counted_from_one_process(self):
-        found = each.threads(self.program, self.log, 20, dict(os.environ))
-        self.assertEqual((found["passed"], found["failed"], list(found["failures"])), (3, 1, ["ops::sums"]))
 
     def test_conformance_goes_on_after_a_row_that_ends_the_process(self):
         found = each.conformance(self.program, self.log, 20, 1, dict(os.environ))

@@ -243,27 +243,33 @@ fn after_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
 fn positions_before_the_first_mask_and_after_the_last_are_all_kept() {
     let layers = small_on_device::stack(&small::decoder());
     let packed = packed(&small::decoder());
-    let masked = |rows: &[[u8; 2]; 2]| {
-        let mask = Tensor::new(rows, &Device::Cpu).unwrap();
-        ForwardContext::evaluation().with_mask(AttentionMask::padding(&mask).unwrap())
-    };
-    let (all, some) = (masked(&[[1; 2]; 2]), masked(&[[1, 1], [1, 0]]));
     let plain = ForwardContext::evaluation();
-    let run = |contexts: [&ForwardContext; 3]| {
+    let masked = |rows: Option<[[u8; 2]; 2]>, device: &Device| match rows {
+        None => plain.clone(),
+        Some(rows) => {
+            let mask = Tensor::new(&rows, device).unwrap();
+            plain
+                .clone()
+                .with_mask(AttentionMask::padding(&mask).unwrap())
+        }
+    };
+    let (all, some) = (Some([[1; 2]; 2]), Some([[1, 1], [1, 0]]));
+    let run = |masks: [Option<[[u8; 2]; 2]>; 3]| {
         let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
         let mut last = Vec::new();
-        for (seed, context) in contexts.into_iter().enumerate() {
+        for (seed, rows) in masks.into_iter().enumerate() {
             let x = numbers(&[2, 2, WIDTH], seed);
-            let theirs = packed.forward_cached(&x, context, &mut of_packed).unwrap();
-            let x = x.to_device(&device()).unwrap();
-            let ours = layers.forward_cached(&x, context, &mut cache).unwrap();
-            last = vec![ours, theirs];
+            let context = masked(rows, x.device());
+            let theirs = packed.forward_cached(&x, &context, &mut of_packed);
+            let (x, context) = (x.to_device(&device()).unwrap(), masked(rows, &device()));
+            let ours = layers.forward_cached(&x, &context, &mut cache).unwrap();
+            last = vec![ours, theirs.unwrap()];
         }
         last
     };
-    let expected = run([&all, &some, &all]);
-    let found = run([&plain, &some, &plain]);
-    let unmasked = run([&plain; 3]);
+    let expected = run([all, some, all]);
+    let found = run([None, some, None]);
+    let unmasked = run([None; 3]);
     for (i, expected) in expected.iter().enumerate() {
         assert_same(&found[i], expected, i);
         assert_ne!(bits(&unmasked[i]), bits(expected), "{i}");

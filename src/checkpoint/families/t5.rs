@@ -4,9 +4,8 @@
 
 use super::bart::OF_STACKS;
 use super::encoder_decoder::{end_of_text, head_rules, start_token};
-use super::new_names;
-use super::prelude::*;
 use super::t5_feed_forward::feed_forward;
+use super::{new_names, prelude::*};
 
 pub(super) fn families() -> Vec<Family> {
     let stack = |part, feed_forward: usize, config, other| {
