@@ -43,6 +43,7 @@ mod save;
 mod save_new;
 pub mod scheme;
 mod source;
+mod stacked_experts;
 mod stored;
 mod tensor_parallel;
 mod tied;
@@ -224,7 +225,8 @@ impl CheckpointOptions {
         let (mut applied, mut brought) = (Vec::new(), Vec::new());
         let mut left_out = quantized::LeftOut::default();
         if let Some(json) = &mut json {
-            left_out = quantized::dequantize(json, &mut files)?;
+            let stacks = stacked_experts::split(&mut files, &family, &config)?;
+            left_out = quantized::dequantize(json, &mut files, &stacks)?;
             gguf::translate(json.value(), &mut files)?;
             files.describes_itself = config_path == files.path();
             if !adapters.is_empty() {

@@ -11,7 +11,8 @@ use super::quantized::{Judged, judged};
 use crate::weights::{is_present, weights};
 
 /// Tensors that are not a scale times an integer plus an offset, and words in the error.
-const REFUSED: [(&str, &str); 9] = [
+const REFUSED: [(&str, &str); 10] = [
+    ("mlx-experts", "FP8"),
     ("mlx-mixed", "groups have 16 columns"),
     ("packed-4", "groups have 16 columns"),
     ("bnb-fp4", "nf4 or fp4"),

@@ -53,6 +53,7 @@ mod quantization_config;
 mod quantized;
 mod report;
 mod roles;
+mod stacked_experts;
 mod texts_alone;
 mod unread_keys;
 mod unread_tensors;

@@ -175,12 +175,17 @@ fn bits_of_an_mlx_module_that_do_not_fit_its_tensors_are_named() {
     assert_refused(
         "quantized/mlx",
         json!({"mode": "mxfp4"}),
-        &["mode", "mxfp4", "affine"],
+        &["biases", "affine", "mode in quantization.model.layers.0"],
     );
     assert_refused(
         "quantized/mlx",
         json!({"mode": "nvfp4"}),
-        &["mode", "nvfp4"],
+        &["group_size", "only 16"],
+    );
+    assert_refused(
+        "quantized/mlx",
+        json!({"mode": "mxfp5"}),
+        &["mode", "mxfp5", "nvfp4"],
     );
     assert_refused("quantized/mlx", json!({"bits": 1}), &["bits", "found 1"]);
     assert_same(

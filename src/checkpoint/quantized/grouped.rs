@@ -108,11 +108,18 @@ impl Grouped {
                 let bytes: Vec<u8> = files.part_span(&self.codes, span(self.columns))?;
                 bytes.into_iter().map(|byte| byte ^ 128).collect()
             }
-            CodePacking::E4m3 => files.part_span(&self.codes, span(self.columns))?,
-            CodePacking::E2m1 => {
-                nibbles(&files.part_span::<u8>(&self.codes, span(self.columns / 2))?).collect()
-            }
+            CodePacking::E4m3 => self.bytes(files, span(self.columns))?,
+            CodePacking::E2m1 => nibbles(&self.bytes(files, span(self.columns / 2))?).collect(),
         })
+    }
+
+    /// Returns bytes of the quantized values, which may be stored in words, the first in the lowest bits.
+    fn bytes(&self, files: &TensorFiles, span: Range<usize>) -> Result<Vec<u8>> {
+        if self.codes.info.dtype != Dtype::U32 {
+            return files.part_span(&self.codes, span);
+        }
+        let words: Vec<u32> = files.part_span(&self.codes, span.start / 4..span.end / 4)?;
+        Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
     }
 
     fn row_zeros(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Zeros> {

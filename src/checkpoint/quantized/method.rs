@@ -1,6 +1,10 @@
 //! Reads the method that a `quantization_config` names, and its settings.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    path::Path,
+};
 
 use serde_json::Value;
 
@@ -53,18 +57,22 @@ pub(super) enum Method {
 }
 
 impl Method {
-    /// Returns a checkpoint's method, and the file that names it.
+    /// Returns a checkpoint's method, and the file that names it. `stacks` has the modules of experts that were stacked.
     ///
     /// # Errors
     /// If the method is not supported, or its configuration has invalid settings.
-    pub fn of(json: &ConfigJson, directory: &Path) -> Result<Option<(ConfigJson, Self)>> {
+    pub fn of(
+        json: &ConfigJson,
+        directory: &Path,
+        stacks: &HashMap<String, String>,
+    ) -> Result<Option<(ConfigJson, Self)>> {
         for (name, method) in BESIDE {
             let path = directory.join(name);
             if json.section(&KEYS)?.is_none()
                 && let Some(found) = ConfigJson::open_named(&path)?
             {
                 let found = found.with_default("quant_method", method);
-                return Self::named(&found).map(|method| Some((found, method)));
+                return Self::named(&found, stacks).map(|method| Some((found, method)));
             }
         }
         match quantization(json)? {
@@ -77,19 +85,19 @@ impl Method {
             {
                 Ok(None)
             }
-            Some(found) => Self::named(&found).map(|method| Some((found, method))),
+            Some(found) => Self::named(&found, stacks).map(|method| Some((found, method))),
             None => Ok(None),
         }
     }
 
-    fn named(found: &ConfigJson) -> Result<Self> {
+    fn named(found: &ConfigJson, stacks: &HashMap<String, String>) -> Result<Self> {
         let name = method_name(found)?;
-        let method = Self::of_name(found, &name)?;
+        let method = Self::of_name(found, &name, stacks)?;
         keys::check(found, &name)?;
         Ok(method)
     }
 
-    fn of_name(found: &ConfigJson, name: &str) -> Result<Self> {
+    fn of_name(found: &ConfigJson, name: &str, stacks: &HashMap<String, String>) -> Result<Self> {
         Ok(match name {
             "gptq" => Self::gptq(found)?,
             "awq" => {
@@ -119,7 +127,7 @@ impl Method {
             }
             "bitsandbytes" => Self::BitsAndBytes,
             "mxfp4" => Self::Mxfp4,
-            "mlx" => Self::Mlx(Mlx::new(found)?),
+            "mlx" => Self::Mlx(Mlx::new(found, stacks)?),
             "bitnet" => Self::BitNet(BitNet::new(found)?),
             _ => return Err(refusal(found)?),
         })

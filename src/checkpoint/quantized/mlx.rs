@@ -1,5 +1,7 @@
-//! MLX: quantized values along each row, with a scale and an offset for every group. Modules may have their own bits and
-//! group sizes.
+//! MLX: quantized values along each row, with a scale for every group, and an offset if the values are integers. Modules may
+//! have their own bits, group sizes and modes.
+//!
+//! `mlx.core.quantize`: <https://github.com/ml-explore/mlx/blob/v0.32.4/python/src/ops.cpp>
 
 use std::collections::HashMap;
 
@@ -11,12 +13,52 @@ use super::{DequantizedMatrix, QuantizedModule};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
-/// The bits of a quantized value, and the columns in a group.
+/// The type of quantized values and scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Integers, with scales and offsets.
+    Affine,
+    /// E2M1, with powers of two.
+    Mxfp4,
+    /// E4M3, with powers of two.
+    Mxfp8,
+    /// E2M1, with scales in E4M3.
+    Nvfp4,
+}
+
+impl Mode {
+    const ALL: [(&str, Self); 4] = [
+        ("affine", Self::Affine),
+        ("mxfp4", Self::Mxfp4),
+        ("mxfp8", Self::Mxfp8),
+        ("nvfp4", Self::Nvfp4),
+    ];
+
+    /// Returns the bits and the group size that the mode fixes.
+    fn fixed(self) -> Option<(usize, usize)> {
+        match self {
+            Self::Affine => None,
+            Self::Mxfp4 => Some((4, 32)),
+            Self::Mxfp8 => Some((8, 32)),
+            Self::Nvfp4 => Some((4, 16)),
+        }
+    }
+}
+
+/// The type and the bits of a quantized value, and the columns in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Setting {
+    mode: Mode,
     bits: usize,
     group_size: usize,
 }
+
+/// MLX's defaults, which apply beside a mode that fixes bits and group size.
+const OF_MLX: Setting = Setting {
+    mode: Mode::Affine,
+    bits: 4,
+    group_size: 64,
+};
 
 /// A checkpoint's settings.
 #[derive(Clone, Debug)]
@@ -27,11 +69,12 @@ pub(super) struct Mlx {
 }
 
 impl Mlx {
-    /// Reads `quantization`, in which objects and booleans are entries for modules.
+    /// Reads `quantization`, in which objects and booleans are entries for modules. `stacks` has the modules of experts that
+    /// were stacked, each with the stack's module, whose entry applies to it.
     ///
     /// # Errors
-    /// If a mode is not `affine`, or a key has another type than expected.
-    pub fn new(found: &ConfigJson) -> Result<Self> {
+    /// If a mode is unknown, or a key has another type than expected.
+    pub fn new(found: &ConfigJson, stacks: &HashMap<String, String>) -> Result<Self> {
         let default = setting(found, None)?;
         let mut modules = HashMap::new();
         let names: Vec<String> = found.keys().map(String::from).collect();
@@ -43,28 +86,40 @@ impl Mlx {
                 modules.insert(name, setting(&own, Some(default))?);
             }
         }
+        for (expert, stack) in stacks {
+            if let Some(own) = modules.get(stack) {
+                modules.insert(expert.clone(), *own);
+            }
+        }
         Ok(Self { default, modules })
     }
 
     /// Returns a module's matrix; `None` if it is not quantized.
     pub fn matrix(&self, module: &mut QuantizedModule) -> Result<Option<DequantizedMatrix>> {
-        if !(module.has("scales") && module.has("biases")) {
+        let name = module.prefix.trim_end_matches('.').to_string();
+        let own = self.modules.get(&name);
+        let setting = own.copied().unwrap_or(self.default);
+        let has_offsets = module.has("biases");
+        // Only integers have offsets, whatever the settings of other modules.
+        if !module.has("scales") || (setting.mode == Mode::Affine && !has_offsets) {
             return Ok(None);
         }
-        let name = module.prefix.trim_end_matches('.').to_string();
-        let (codes, scales, offsets) = (
-            module.needs("weight")?,
-            module.needs("scales")?,
-            module.needs("biases")?,
-        );
+        let (codes, mut scales) = (module.needs("weight")?, module.needs("scales")?);
         codes.check_dtype(&[Dtype::U32])?;
         let (n_rows, n_words) = codes.dims2()?;
-        let own = self.modules.get(&name);
-        let Setting { bits, group_size } = own.copied().unwrap_or(self.default);
+        let Setting {
+            mode,
+            bits,
+            group_size,
+        } = setting;
+        let offsets = match has_offsets {
+            true => Some(module.needs("biases")?),
+            false => None,
+        };
         let columns = n_words.saturating_mul(32) / bits;
         let n_groups = columns.div_ceil(group_size);
         let is_whole = n_words.saturating_mul(32) == columns * bits;
-        for part in [&scales, &offsets] {
+        for part in [&scales].into_iter().chain(&offsets) {
             if !is_whole || part.info.shape != [n_rows, n_groups] {
                 let found = &part.info.shape;
                 let key = match own {
@@ -79,22 +134,64 @@ impl Mlx {
                 )));
             }
         }
+        let packing = match (&offsets, mode) {
+            (None, Mode::Affine) => return Ok(None),
+            (None, _) => {
+                scales.check_dtype(&[Dtype::U8])?;
+                match mode {
+                    Mode::Mxfp8 => CodePacking::E4m3,
+                    _ => CodePacking::E2m1,
+                }
+            }
+            (Some(_), Mode::Affine) => CodePacking::Words { bits },
+            (Some(offsets), _) => {
+                return Err(offsets.error(format!(
+                    "only weights of the mode \"affine\" have offsets, but config.json gives {name} another mode; set its \
+                     mode in quantization.{name}"
+                )));
+            }
+        };
+        if mode == Mode::Nvfp4 {
+            scales.info.dtype = Dtype::F8_E4M3; // stored as bytes
+        }
         let scales = Scales {
             part: scales,
             n_groups,
             rows: 1,
             columns: group_size,
         };
-        let packing = CodePacking::Words { bits };
         let stored = Grouped::new(codes, packing, (n_rows, columns), scales);
-        let stored = stored.with_zeros(ZeroSource::Behind(offsets));
-        stored.matrix().map(Some)
+        match offsets {
+            Some(offsets) => stored.with_zeros(ZeroSource::Behind(offsets)).matrix(),
+            None => stored.matrix(),
+        }
+        .map(Some)
     }
 }
 
-/// Reads bits and group size, with those of `default` as defaults.
+/// Reads mode, bits and group size, with those of `default` as defaults. Without a mode of its own, a module is affine, as
+/// in MLX.
 fn setting(found: &ConfigJson, default: Option<Setting>) -> Result<Setting> {
-    found.only("mode", &["affine".into()])?;
+    let names = Mode::ALL.map(|(name, _)| Value::from(name));
+    found.only("mode", &names)?;
+    let named = found.text(&["mode"])?;
+    let mode = Mode::ALL
+        .iter()
+        .find(|(name, _)| named.as_deref() == Some(*name));
+    let mode = mode.map_or(Mode::Affine, |(_, mode)| *mode);
+    if let Some((bits, group_size)) = mode.fixed() {
+        found.only("bits", &[bits.into()])?;
+        found.only("group_size", &[group_size.into()])?;
+        return Ok(Setting {
+            mode,
+            bits,
+            group_size,
+        });
+    }
+    let default = default.map(|default| match default.mode {
+        Mode::Affine => default,
+        _ => OF_MLX,
+    });
     let size = |key: &str, default: Option<usize>| match (found.optional_size(&[key])?, default) {
         (Some(size), _) | (None, Some(size)) => Ok(size),
         (None, None) => found.size(&[key]),
@@ -107,5 +204,9 @@ fn setting(found: &ConfigJson, default: Option<Setting>) -> Result<Setting> {
     if group_size == 0 {
         return Err(found.error(&["group_size"], "found 0, expected a number of columns"));
     }
-    Ok(Setting { bits, group_size })
+    Ok(Setting {
+        mode,
+        bits,
+        group_size,
+    })
 }

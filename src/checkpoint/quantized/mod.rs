@@ -20,6 +20,7 @@ pub(super) mod numbers;
 mod pack;
 mod rows;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,10 +45,16 @@ pub(super) struct LeftOut {
 
 /// Replaces quantized tensors by dequantized weights, and takes tensors that change no weight from the files.
 ///
+/// `stacks` has the modules of experts that were stacked, with the module of their stack.
+///
 /// # Errors
 /// If the method is not supported, if its tensors do not fit each other or the configuration, or if there are none.
-pub(super) fn dequantize(json: &ConfigJson, files: &mut TensorFiles) -> Result<LeftOut> {
-    let Some((config, method)) = Method::of(json, files.directory())? else {
+pub(super) fn dequantize(
+    json: &ConfigJson,
+    files: &mut TensorFiles,
+    stacks: &HashMap<String, String>,
+) -> Result<LeftOut> {
+    let Some((config, method)) = Method::of(json, files.directory(), stacks)? else {
         return Ok(LeftOut::default());
     };
     let tensors = method.left_out(files);
