@@ -206,7 +206,10 @@ impl CheckpointOptions {
     }
 
     fn open_stack(mut self, path: &Path) -> Result<Checkpoint> {
-        let mut files = TensorFiles::open(path)?;
+        let mut files = TensorFiles::open(path).map_err(|error| {
+            // Files of a method that is not supported may have another layout and the unquantized model's index.
+            quantized::refused(path).unwrap_or(error)
+        })?;
         if self.family.is_none() {
             files::refuse_native(&files)?;
         }

@@ -126,7 +126,13 @@ fn unsupported_quantized_weights_are_refused_by_their_method() {
     let methods: [(Value, &[&str]); 4] = [
         (
             json!({"quant_method": "hqq", "bits": 4, "group_size": 64}),
-            &["hqq", "bits 4", "group_size 64", "dequantize()"],
+            &[
+                "hqq",
+                "bits 4",
+                "group_size 64",
+                "examples/dequantize.py",
+                "transformers 4.57",
+            ],
         ),
         (
             json!({"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "gemv"}),
@@ -168,6 +174,87 @@ fn unsupported_quantized_weights_are_refused_by_their_method() {
         let folder = changed("tiny-gpt2", json!({"quantization_config": absent}));
         Checkpoint::open(folder.path()).unwrap();
     }
+}
+
+/// The names of methods in transformers 5.23, in text-generation-inference and in vLLM that are not read here.
+#[test]
+fn a_method_that_is_not_read_asks_for_the_unquantized_checkpoint() {
+    for method in [
+        "aqlm",
+        "bitblas",
+        "deepspeedfp",
+        "eetq",
+        "exl2",
+        "exl3",
+        "fp_quant",
+        "gptq_marlin",
+        "higgs",
+        "hqq",
+        "ipex",
+        "marlin",
+        "modelopt_fp4",
+        "nvfp4",
+        "qqq",
+        "quanto",
+        "quark",
+        "sinq",
+        "spqr",
+        "squeezellm",
+        "torchao",
+        "tpu_int8",
+        "vptq",
+    ] {
+        let folder = changed(
+            "tiny-gpt2",
+            json!({"quantization_config": {"quant_method": method}}),
+        );
+        let text = message(Checkpoint::open(folder.path()));
+        let words = "use the unquantized checkpoint that they were made from";
+        assert_says(&text, &[method, words]);
+        assert!(
+            !text.contains("()") && !text.contains("base_model"),
+            "{text}"
+        );
+        let is_computed = ["hqq", "torchao"].contains(&method);
+        assert_eq!(text.contains("dequantize.py"), is_computed, "{text}");
+        for (card, base) in [
+            (
+                "---\nlicense: mit\nbase_model: owner/name\n---\n# Card",
+                "owner/name",
+            ),
+            (
+                "---\nbase_model:\n- owner/first\n- owner/second\n---\n",
+                "owner/first",
+            ),
+        ] {
+            fs::write(folder.path().join("README.md"), card).unwrap();
+            let text = message(Checkpoint::open(folder.path()));
+            assert_says(&text, &[&format!("made from, {base} (`base_model`")]);
+        }
+        fs::write(folder.path().join("README.md"), "# base_model: none").unwrap();
+        let text = message(Checkpoint::open(folder.path()));
+        assert!(!text.contains("base_model"), "{text}");
+    }
+}
+
+/// EXL2's files are beside the index of the unquantized model.
+#[test]
+fn a_method_that_is_not_read_is_named_before_an_index_without_shards() {
+    let keys = json!({"quantization_config": {"quant_method": "exl2", "bits": 4.0}});
+    let folder = changed("tiny-gpt2", keys);
+    let weights = folder.path().join("model.safetensors");
+    fs::rename(weights, folder.path().join("output.safetensors")).unwrap();
+    let index = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#;
+    fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+    let text = message(Checkpoint::open(folder.path()));
+    assert_says(&text, &["exl2", "unquantized"]);
+    // The index of a model that is read is still checked.
+    fs::write(
+        folder.path().join("config.json"),
+        r#"{"model_type": "gpt2"}"#,
+    )
+    .unwrap();
+    assert_says(message(Checkpoint::open(folder.path())), &["shards"]);
 }
 
 /// The families that are offered for a `model_type`, nearest first.

@@ -15,7 +15,7 @@ use super::{
     companions, keys, mlx::Mlx,
 };
 use crate::checkpoint::config_json::{ConfigJson, abbreviated};
-use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::files::{TensorFiles, read_limited};
 use crate::checkpoint::gguf;
 use crate::error::{Error, Result};
 
@@ -43,6 +43,15 @@ const VARIANT: [&str; 11] = [
     "bnb_4bit_quant_type",
     "weight_block_size",
 ];
+
+/// Methods that are not supported, and the packages with which `examples/dequantize.py` writes their weights on a CPU. Each was
+/// tried; newer versions of transformers read no hqq.
+const COMPUTED: [(&str, &str); 2] = [
+    ("hqq", "transformers 4.57 and hqq"),
+    ("torchao", "transformers 5 and torchao"),
+];
+/// The size limit for a model card.
+const MAX_CARD_BYTES: u64 = 10_000_000;
 
 /// A supported method, with its settings.
 pub(super) enum Method {
@@ -338,17 +347,48 @@ fn refusal(found: &ConfigJson) -> Result<Error> {
         Value::Null => None,
         value => Some(format!("{key} {}", shown(value))),
     };
-    let variant: Vec<String> = LOADED_IN
-        .iter()
-        .chain(&VARIANT)
-        .filter_map(setting)
-        .collect();
+    let name = method_name(found)?;
+    let settings = LOADED_IN.iter().chain(&VARIANT).filter_map(setting);
+    let settings: Vec<String> = settings.collect();
+    let settings = match settings.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", abbreviated(settings.join(", "))),
+    };
+    let base = match base_model(found.path()) {
+        Some(base) => format!(", {base} (`base_model` in README.md)"),
+        None => String::new(),
+    };
+    let script = COMPUTED.iter().find(|(method, _)| *method == name);
+    let script = script.map_or_else(String::new, |(_, packages)| {
+        format!(
+            ", or write the weights unquantized with `python examples/dequantize.py FOLDER NEW` in candle-blocks' \
+             repository, which needs {packages}"
+        )
+    });
     let reason = format!(
-        "the weights are quantized by {} ({}), which is not supported; open the checkpoint that \
-         they were made from, or have transformers write one: \
-         `AutoModel.from_pretrained(directory).dequantize()`, then `save_pretrained`",
-        method_name(found)?,
-        abbreviated(variant.join(", "))
+        "the weights are quantized by {name}{settings}, which is not supported; use the unquantized checkpoint that they \
+         were made from{base}{script}"
     );
     Ok(found.error(&KEYS[..1], reason))
+}
+
+/// Returns the model that the card beside a `config.json` names as its base.
+fn base_model(config: &Path) -> Option<String> {
+    let card = read_limited(
+        &config.with_file_name("README.md"),
+        MAX_CARD_BYTES,
+        "README.md",
+    );
+    let card = String::from_utf8(card.ok()?).ok()?;
+    let (front, _) = card.strip_prefix("---\n")?.split_once("\n---")?;
+    let mut lines = front
+        .lines()
+        .skip_while(|line| !line.starts_with("base_model:"));
+    let first = lines.next()?.trim_start_matches("base_model:");
+    let name = match first.trim().is_empty() {
+        true => lines.next()?.trim_start().strip_prefix("- ")?,
+        false => first,
+    };
+    let name = name.trim().trim_matches(['"', '\'']);
+    (!name.is_empty() && !name.contains([':', ' '])).then(|| abbreviated(name.to_string()))
 }

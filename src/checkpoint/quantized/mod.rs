@@ -32,7 +32,7 @@ pub(super) use self::pack::IntegerPacking;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{Compute, StoredTensor, TensorFiles};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The parts of a quantized file that its weights do not need.
 #[derive(Default)]
@@ -104,6 +104,12 @@ pub(super) fn dequantize(
     Ok(left_out)
 }
 
+/// Returns the error for weights in a directory whose quantization method is not supported, if that is so.
+pub(super) fn refused(directory: &Path) -> Option<Error> {
+    let json = ConfigJson::open_named(&directory.join("config.json"));
+    Method::of(&json.ok()??, directory, &HashMap::new()).err()
+}
+
 /// Returns whether `config.json`, or a file beside it, declares quantization.
 ///
 /// # Errors
@@ -162,6 +168,6 @@ impl QuantizedModule<'_> {
     fn needs(&mut self, name: &str) -> Result<StoredTensor> {
         self.files.find(&format!("{}{name}", self.prefix))?;
         let part = self.take(name);
-        part.ok_or_else(|| crate::Error::input(name, "it was there before, but is missing now"))
+        part.ok_or_else(|| Error::input(name, "it was there before, but is missing now"))
     }
 }
