@@ -1,4 +1,5 @@
-//! Jina Embeddings v3: BERT's blocks with rotary embeddings, as in GTE.
+//! Jina Embeddings v3: BERT's blocks with rotary embeddings, as in GTE. In the authors' own code, Jina Reranker v2 has the same
+//! names, and XLM-RoBERTa's table of positions instead.
 //!
 //! transformers' `JinaEmbeddingsV3Layer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/jina_embeddings_v3/modeling_jina_embeddings_v3.py>
@@ -32,6 +33,10 @@ pub(super) fn family() -> Family {
         .default_of("layer_norm_eps", 1e-5)
         .default_of("type_vocab_size", 1)
         .embeddings(|json, stack| {
+            if !rotates(json)? {
+                let padding = json.size_or(&["pad_token_id"], 1)?;
+                return bert::embeddings(json, stack, positions_except(padding));
+            }
             let width = stack.blocks[0].d_model();
             Ok(bert::typed_words(json, stack, width)?.into())
         })
@@ -55,15 +60,23 @@ pub(super) fn family() -> Family {
 pub(in crate::checkpoint) fn type_of_code(json: &ConfigJson) -> Result<Option<&'static str>> {
     let class = json.value_at("auto_map.AutoConfig").and_then(Value::as_str);
     let is_own = class.is_some_and(|class| class.ends_with("XLMRobertaFlashConfig"));
-    if !is_own {
-        return Ok(None);
+    Ok(is_own.then_some("jina_embeddings_v3"))
+}
+
+/// Returns whether queries and keys are rotated; otherwise there is a table of positions.
+fn rotates(json: &ConfigJson) -> Result<bool> {
+    let key = "position_embedding_type";
+    if type_of_code(json)?.is_none() {
+        return Ok(true); // transformers' class
     }
-    let rotates = json.text(&["position_embedding_type"])?;
-    let rotates = rotates.is_none_or(|kind| kind == "rotary");
-    Ok(rotates.then_some("jina_embeddings_v3"))
+    json.only(key, &[json!("rotary"), json!("absolute")])?;
+    Ok(json.text(&[key])?.is_none_or(|kind| kind == "rotary"))
 }
 
 fn block(json: &ConfigJson) -> Result<BlockConfig> {
+    if !rotates(json)? {
+        return bert::block(json);
+    }
     let of_code = match type_of_code(json)? {
         Some(_) => Some(json.number(&["rotary_emb_base"], 10000.0)?),
         None => None,
