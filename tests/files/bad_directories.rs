@@ -46,13 +46,68 @@ fn a_directory_with_weights_of_another_format_says_how_to_convert_them() {
     let folder = Folder::new();
     folder.write("tf_model.h5", b"\x89HDF\r\n\x1a\n\0");
     let error = TensorFiles::open(folder.root()).unwrap_err();
-    assert_says(&error, &["only tf_model.h5", "convert it"]);
+    let words = ["only tf_model.h5", "transformers 4", "from_tf=True"];
+    assert_says(&error, &words);
+    let folder = Folder::new();
+    folder.write("flax_model.msgpack", b"\x81\xa4bert\x80");
+    let error = TensorFiles::open(folder.root()).unwrap_err();
+    let words = [
+        "only flax_model.msgpack",
+        "transformers 4",
+        "from_flax=True",
+    ];
+    assert_says(&error, &words);
     // A trainer's files are not a model, whatever they contain.
     let folder = Folder::new();
     folder.write("training_args.bin", b"PK\x03\x04");
     folder.write("optimizer.pt", b"PK\x03\x04");
     let error = TensorFiles::open(folder.root()).unwrap_err();
     assert!(matches!(error, Error::NoWeights { .. }), "{error:?}");
+    assert!(!error.to_string().contains("training_args"), "{error}");
+}
+
+/// Repositories for transformers.js and OpenVINO have their weights in folders; optimum-intel writes them beside config.json.
+#[test]
+fn weights_for_other_programs_are_named_in_folders_too() {
+    let graph = b"<?xml version=\"1.0\"?>\n<net name=\"model\" version=\"11\">";
+    let cases: [(&str, &[(&str, &[u8])], &[&str]); 3] = [
+        (
+            "onnx",
+            &[("onnx/model.onnx", b"\x08\x07\x12\x07pytorch")],
+            &["onnx", "model.onnx", "an ONNX file", "converted from"],
+        ),
+        (
+            "openvino",
+            &[
+                ("openvino/openvino_model.bin", b"\0\0\0\0"),
+                ("openvino/openvino_model.xml", graph),
+            ],
+            &["openvino", "an OpenVINO model", "converted from"],
+        ),
+        (
+            ".",
+            &[
+                ("openvino_model.bin", b"\0\0\0\0"),
+                ("openvino_model.xml", graph),
+            ],
+            &["only openvino_model", "an OpenVINO model"],
+        ),
+    ];
+    for (below, files, words) in cases {
+        let folder = Folder::new();
+        if below != "." {
+            fs::create_dir(folder.path(below)).unwrap();
+        }
+        folder.write("config.json", b"{}");
+        for (name, bytes) in files {
+            folder.write(name, bytes);
+        }
+        let error = TensorFiles::open(folder.root()).unwrap_err();
+        assert_says(&error, words);
+        // Weights that can be read go before.
+        folder.write("model.safetensors", &valid());
+        assert!(TensorFiles::open(folder.root()).is_ok());
+    }
 }
 
 #[test]

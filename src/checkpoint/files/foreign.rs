@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// A format, and how to convert it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct ForeignFormat(&'static str, &'static str);
 
 /// The number of bytes that determine a file's format.
@@ -16,9 +16,26 @@ const LEGACY: ForeignFormat = ForeignFormat(
     "a PyTorch file in the format before PyTorch 1.6",
     "save it again in Python, with `torch.save(torch.load(file, weights_only=True), file)`",
 );
-const PICKLE: ForeignFormat = ForeignFormat("a Python pickle, which can run code", BY_TRANSFORMERS);
-const HDF5: ForeignFormat = ForeignFormat("an HDF5 file", BY_TRANSFORMERS);
-const FLAX: ForeignFormat = ForeignFormat("a Flax msgpack file", BY_TRANSFORMERS);
+const PICKLE: ForeignFormat = ForeignFormat(
+    "a Python pickle, which can run code",
+    "load it in Python with the library that wrote it, and save its tensors with `safetensors.torch.save_file`",
+);
+const HDF5: ForeignFormat = ForeignFormat(
+    "an HDF5 file",
+    "use a revision of the model with safetensors; TensorFlow weights in a file tf_model.h5 are converted by transformers 4 \
+     (transformers 5 cannot read them), in an environment of its own: `pip install transformers==4.46.3 torch tf-keras`, then \
+     `python -c 'import sys, transformers as t; old, new = sys.argv[1:]; name = t.AutoConfig.from_pretrained(old).architectures[0]; \
+     getattr(t, name).from_pretrained(old, from_tf=True).save_pretrained(new)' FOLDER NEW`",
+);
+const FLAX: ForeignFormat = ForeignFormat(
+    "a Flax msgpack file",
+    "use a revision of the model with safetensors; weights in a file flax_model.msgpack are converted by transformers 4 \
+     (transformers 5 cannot read them), in an environment of its own: `pip install transformers==4.46.3 torch flax==0.10.2 \
+     jax==0.4.35`, then `python -c 'import sys, transformers as t; old, new = sys.argv[1:]; name = \
+     t.AutoConfig.from_pretrained(old).architectures[0]; getattr(t, name).from_pretrained(old, from_flax=True).save_pretrained(new)' \
+     FOLDER NEW`",
+);
+const OPENVINO: ForeignFormat = ForeignFormat("an OpenVINO model", ORIGINAL);
 const ONNX: ForeignFormat = ForeignFormat("an ONNX file", ORIGINAL);
 const CTRANSLATE2: ForeignFormat = ForeignFormat("a CTranslate2 model", ORIGINAL);
 const GGML: ForeignFormat = ForeignFormat(
@@ -40,8 +57,6 @@ const UNKNOWN: ForeignFormat = ForeignFormat(
     ORIGINAL,
 );
 
-const BY_TRANSFORMERS: &str = "convert it in Python, with `model.save_pretrained(directory)` of transformers \
-                               or `safetensors.torch.save_file`";
 const ORIGINAL: &str = "use the checkpoint that it was converted from, in safetensors";
 
 /// Formats by their first bytes.
@@ -73,7 +88,8 @@ const MAGICS: [(&[u8], ForeignFormat); 23] = [
 
 /// Returns the file's format and how to convert it, if its first bytes or its name determine the format.
 pub(super) fn explain(path: &Path, start: &[u8]) -> Option<String> {
-    let ForeignFormat(name, cure) = by_content(start).or(by_extension(path))?;
+    let of_graph = is_openvino(path).then_some(OPENVINO);
+    let ForeignFormat(name, cure) = of_graph.or(by_content(start)).or(by_extension(path))?;
     Some(format!("it is {name}; {cure}"))
 }
 
@@ -89,13 +105,16 @@ pub(super) fn explain_file(path: &Path) -> Option<String> {
     explain(path, &start)
 }
 
-/// Returns whether a file's name is usual for another weight format.
+/// Returns whether a file's name is usual for weights that another program reads.
 pub(super) fn is_named_so(path: &Path) -> bool {
-    by_extension(path).is_some()
+    by_extension(path).is_some_and(|format| format != UNKNOWN)
 }
 
 /// Returns the format for a file name's extension, if it is a known one other than safetensors.
 fn by_extension(path: &Path) -> Option<ForeignFormat> {
+    if is_openvino(path) {
+        return Some(OPENVINO);
+    }
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
         "bin" | "pt" | "pth" | "ckpt" | "pkl" | "npz" | "npy" => UNKNOWN,
@@ -105,6 +124,19 @@ fn by_extension(path: &Path) -> Option<ForeignFormat> {
         "tflite" | "pb" => TENSORFLOW,
         _ => return None,
     })
+}
+
+/// Returns whether a file is one of the two of an OpenVINO model, the graph or its weights, which have one stem.
+pub(super) fn is_openvino(path: &Path) -> bool {
+    let is = |end: &str| path.extension().is_some_and(|found| found == end);
+    let is_graph = |path: &Path| {
+        let mut start = Vec::new();
+        let file = File::open(path).map(|file| file.take(START_BYTES as u64));
+        let read = file.and_then(|mut file| file.read_to_end(&mut start));
+        read.is_ok() && start.windows(4).any(|found| found == b"<net")
+    };
+    let graph = path.with_extension("xml");
+    (is("xml") || is("bin")) && graph.is_file() && is_graph(&graph)
 }
 
 fn by_content(start: &[u8]) -> Option<ForeignFormat> {

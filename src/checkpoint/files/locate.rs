@@ -97,9 +97,10 @@ fn in_directory(directory: &Path) -> Result<Located> {
         if weights.is_empty() {
             weights = of_extension(extension);
             weights.retain(|path| {
-                !NO_MODELS
+                let is_no_model = NO_MODELS
                     .iter()
-                    .any(|start| file_name(path).starts_with(start))
+                    .any(|start| file_name(path).starts_with(start));
+                !is_no_model && !foreign::is_openvino(path)
             });
         }
     }
@@ -109,31 +110,7 @@ fn in_directory(directory: &Path) -> Result<Located> {
     }
     let reason = match weights[..] {
         [path] => return Ok(Located::File(path.clone())),
-        [] => match paths.iter().find(|path| foreign::is_named_so(path)) {
-            Some(path) => {
-                let explanation = foreign::explain_file(path)
-                    .unwrap_or_else(|| "it contains no model weights".into());
-                format!(
-                    "there is no safetensors file, only {}: {explanation}",
-                    file_name(path)
-                )
-            }
-            None => match snapshots(directory) {
-                Some(snapshots) => format!(
-                    "it is a repository's folder in the cache of the Hugging Face Hub; give the directory of a snapshot, \
-                     such as {snapshots}"
-                ),
-                None => {
-                    let such_as = match below(directory) {
-                        Some(folder) => format!(", such as {}", folder.display()),
-                        None => String::new(),
-                    };
-                    format!(
-                        "there is no safetensors file; give the directory that contains {SINGLE}{such_as}"
-                    )
-                }
-            },
-        },
+        [] => no_weights(directory, &paths),
         ref several => {
             let is = |extension: &str| has_extension(several[0], extension);
             let names = several.iter().map(|path| file_name(path));
@@ -163,6 +140,33 @@ fn in_directory(directory: &Path) -> Result<Located> {
         path: directory.to_path_buf(),
         reason,
     })
+}
+
+/// Returns why a directory without weights cannot be opened, from what it contains.
+fn no_weights(directory: &Path, paths: &[PathBuf]) -> String {
+    if let Some(snapshots) = snapshots(directory) {
+        return format!(
+            "it is a repository's folder in the cache of the Hugging Face Hub; give the directory of a snapshot, such as \
+             {snapshots}"
+        );
+    }
+    let other = |paths: &[PathBuf]| {
+        let mut paths = paths.iter();
+        paths.find(|path| foreign::is_named_so(path)).cloned()
+    };
+    let in_folders = || paths.iter().find_map(|path| other(&list(path).ok()?));
+    let such_as = match (other(paths), below(directory)) {
+        (None, Some(folder)) => format!(", such as {}", folder.display()),
+        (found, _) => match found.or_else(in_folders) {
+            Some(path) => {
+                let name = path.strip_prefix(directory).unwrap_or(&path).display();
+                let explanation = foreign::explain_file(&path).unwrap_or_default();
+                return format!("there is no safetensors file, only {name}: {explanation}");
+            }
+            None => String::new(),
+        },
+    };
+    format!("there is no safetensors file; give the directory that contains {SINGLE}{such_as}")
 }
 
 /// The key of `config.json` that names the weights; transformers then reads no others.
