@@ -1,5 +1,7 @@
 //! The label names of a classifier.
 
+use serde_json::Value;
+
 use crate::checkpoint::Checkpoint;
 use crate::config::HeadTask;
 use crate::error::{Error, Result};
@@ -37,15 +39,31 @@ impl Checkpoint {
         let Some((json, names)) = named else {
             return Ok((0..output.n_out).map(|i| format!("LABEL_{i}")).collect());
         };
-        let name = |i: usize| match names.get(i.to_string()).and_then(|name| name.as_str()) {
-            Some(name) => Ok(name.to_string()),
-            None => {
-                let n_labels = output.n_out;
-                let reason =
-                    format!("has no label \"{i}\"; the head has {n_labels}, from \"0\" on");
-                Err(json.error(&["id2label"], reason))
-            }
+        let name = |i: usize| {
+            let reason = match names.get(i.to_string()) {
+                None => format!(
+                    "has no label \"{i}\"; the head has {}, from \"0\" on",
+                    output.n_out
+                ),
+                Some(name) => match printed(name) {
+                    Some(name) => return Ok(name),
+                    None => format!("gives label \"{i}\" the name {name}, expected a string"),
+                },
+            };
+            Err(json.error(&["id2label"], reason))
         };
         (0..output.n_out).map(name).collect()
     }
+}
+
+/// Returns a label's name as Python prints it; `None` for lists and objects. transformers takes names of any type.
+fn printed(name: &Value) -> Option<String> {
+    Some(match name {
+        Value::String(name) => name.clone(),
+        Value::Number(name) => name.to_string(),
+        Value::Bool(true) => "True".to_string(),
+        Value::Bool(false) => "False".to_string(),
+        Value::Null => "None".to_string(),
+        Value::Array(_) | Value::Object(_) => return None,
+    })
 }

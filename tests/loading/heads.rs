@@ -2,13 +2,24 @@
 //!
 //! Names are those that transformers 5.23's classes for the task write.
 
+use std::fs;
+
 use candle_blocks::{
     Checkpoint,
     candle_core::{DType, Device, Tensor},
     checkpoint::write::write_safetensors,
 };
 
-use crate::{committed, numbers::bits, trained::trained, weights::weights};
+use serde_json::json;
+
+use crate::{
+    committed,
+    message::message,
+    numbers::bits,
+    said::assert_says,
+    trained::trained,
+    weights::{is_present, weights},
+};
 
 /// A committed checkpoint, the prefix in it, the prefix that a head's class writes, and the head's tensors.
 const HEADS: &[(&str, &str, &str, &[&str])] = &[
@@ -83,4 +94,35 @@ fn blocks_are_found_below_every_head() {
         };
         assert_eq!(read(&headed), read(&original), "{name}");
     }
+}
+
+/// transformers 5.23 takes names of any type, and prints them as Python does.
+#[test]
+fn labels_may_be_other_values_than_strings() {
+    if !is_present("heads") {
+        return;
+    }
+    let source = weights("heads/bert-sequence_classification");
+    let folder = tempfile::tempdir().unwrap();
+    let to = |name: &str| folder.path().join(name);
+    fs::copy(source.join("model.safetensors"), to("model.safetensors")).unwrap();
+    let text = fs::read_to_string(source.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut labels = |names: serde_json::Value| {
+        config["id2label"] = names;
+        fs::write(to("config.json"), config.to_string()).unwrap();
+        Checkpoint::open(folder.path()).unwrap().labels()
+    };
+    for (names, expected) in [
+        (json!({"0": 0, "1": 1, "2": -1}), ["0", "1", "-1"]),
+        (
+            json!({"0": true, "1": 1.5, "2": null}),
+            ["True", "1.5", "None"],
+        ),
+        (json!({"0": "a", "1": "", "2": 7}), ["a", "", "7"]),
+    ] {
+        assert_eq!(labels(names).unwrap(), expected);
+    }
+    let said = message(labels(json!({"0": ["a"], "1": "b", "2": "c"})));
+    assert_says(said, &["id2label", "label \"0\"", "expected a string"]);
 }
