@@ -1,5 +1,6 @@
 //! A whole model: embeddings, blocks, pooler, head.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
@@ -107,6 +108,7 @@ impl Model {
         attended: Option<&Tensor>,
         observer: Option<&mut Observer>,
     ) -> Result<ModelOutput> {
+        let input = &*self.own_input(input);
         let embeddings = match attended {
             Some(mask) => self.embed(&input.clone().with_mask(mask))?,
             None => self.embed(input)?,
@@ -234,6 +236,19 @@ impl Model {
             _ => false,
         };
         has_table || self.config.stack.blocks.iter().any(turns)
+    }
+
+    /// Returns the input without the mask and positions of `input_ids`, if the model reads images or audio instead.
+    fn own_input<'i>(&self, input: &'i ModelInput) -> Cow<'i, ModelInput> {
+        let reads_tokens = matches!(self.embeddings, Embeddings::Tokens(_));
+        match reads_tokens || input.input_ids.is_none() {
+            true => Cow::Borrowed(input),
+            false => Cow::Owned(ModelInput {
+                attention_mask: None,
+                position_ids: None,
+                ..input.clone()
+            }),
+        }
     }
 
     /// Computes the first block's input.

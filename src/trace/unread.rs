@@ -32,7 +32,15 @@ impl TraceInput {
         let unread = given
             .map(|(name, _)| name)
             .filter(|name| !reads.contains(name));
-        Ok(unread.collect())
+        let mut unread: Vec<_> = unread.collect();
+        // The mask of tokens that are not read is not that of the images or the audio.
+        if unread.contains(&"input_ids")
+            && input.attention_mask.is_some()
+            && self.hidden_states.is_none()
+        {
+            unread.push("attention_mask");
+        }
+        Ok(unread)
     }
 }
 

@@ -5,12 +5,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use candle_blocks::Checkpoint;
+use anyhow::{Result, anyhow};
 use candle_blocks::candle_core::{DType, Tensor};
+use candle_blocks::checkpoint::files::TensorFiles;
 use candle_blocks::checkpoint::write::write_safetensors;
+use candle_blocks::config::EmbeddingsConfig;
 use candle_blocks::trace::TraceInput;
 use candle_blocks::verify::Fixture;
+use candle_blocks::{Checkpoint, Error};
 
 use crate::model::{ComputeArgs, ModelArgs};
 use crate::{CommandOutcome, output};
@@ -39,7 +41,8 @@ pub fn run(args: &Args) -> Result<CommandOutcome> {
     let checkpoint = args.model.open()?;
     let read = args.model.files().chain([args.input.as_path()]);
     output::check_file(&args.output, &checkpoint, read)?;
-    let fixture = Fixture::open_input(&args.input)?;
+    let fixture = Fixture::open_input(&args.input);
+    let fixture = fixture.map_err(|error| without_input(error, &checkpoint))?;
     let input = trace_input(&fixture)?;
     let compute = &args.compute;
     let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.input)?;
@@ -70,6 +73,39 @@ fn note_context(checkpoint: &Checkpoint, fixture: &Fixture) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Returns the error for a file without any input, with the inputs that the checkpoint reads.
+fn without_input(error: Error, checkpoint: &Checkpoint) -> anyhow::Error {
+    let Error::MissingTensor { path, .. } = &error else {
+        return error.into();
+    };
+    let Ok(files) = TensorFiles::open(path) else {
+        return error.into();
+    };
+    let names: Vec<&str> = files.names().collect();
+    let held = match names.is_empty() {
+        true => "no tensor".to_string(),
+        false => names.join(", "),
+    };
+    let family = checkpoint.family();
+    let path = path.display();
+    match checkpoint.model_config().map(|model| &model.embeddings) {
+        Ok(embeddings) => {
+            let name = match embeddings {
+                EmbeddingsConfig::Patches(_) => "pixel_values",
+                EmbeddingsConfig::Spectrum(_) => "input_features",
+                _ => "input_ids",
+            };
+            anyhow!(
+                "{path}: it holds {held}, but {family} reads {name}, or hidden_states for its blocks alone"
+            )
+        }
+        Err(_) => anyhow!(
+            "{path}: it holds {held}, but only the blocks of {family} load here, which read hidden_states [batch, seq, \
+             d_model]: the first of the `hidden_states` that transformers' model returns with `output_hidden_states=True`"
+        ),
+    }
 }
 
 /// Prints a note with the input's tensors that the model does not read.

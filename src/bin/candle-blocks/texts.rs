@@ -16,6 +16,24 @@ use crate::{CommandOutcome, interrupt, output};
 /// The number of texts computed between two checks for Ctrl-C.
 const AT_ONCE: usize = 256;
 
+/// Kinds of files that hold no text: the place and value of the bytes that tell, and the kind.
+const NO_TEXTS: [(usize, &[u8], &str); 14] = [
+    (0, b"\x89PNG", "a PNG image"),
+    (0, b"\xff\xd8\xff", "a JPEG image"),
+    (0, b"GIF8", "a GIF image"),
+    (0, b"II*\0", "a TIFF image"),
+    (0, b"MM\0*", "a TIFF image"),
+    (8, b"WEBP", "a WebP image"),
+    (8, b"WAVE", "WAV audio"),
+    (0, b"fLaC", "FLAC audio"),
+    (0, b"OggS", "Ogg audio"),
+    (0, b"ID3", "MP3 audio"),
+    (0, b"\xff\xfb", "MP3 audio"),
+    (4, b"ftyp", "MPEG-4 audio or video"),
+    (0, b"%PDF-", "a PDF document"),
+    (0, b"PK\x03\x04", "a zip archive or an office document"),
+];
+
 /// The source of the texts.
 #[derive(clap::Args)]
 pub struct TextArgs {
@@ -40,6 +58,15 @@ impl TextArgs {
         };
         let bytes = bytes.with_context(|| format!("{name}: cannot read"))?;
         let text = String::from_utf8(bytes).map_err(|error| {
+            let is_at = |(at, magic, _): &&(usize, &[u8], &str)| {
+                error.as_bytes()[(*at).min(error.as_bytes().len())..].starts_with(magic)
+            };
+            if let Some((_, _, kind)) = NO_TEXTS.iter().find(is_at) {
+                return anyhow::anyhow!(
+                    "{name}: it is {kind}, expected a file with one text per line; for a model of images or audio, \
+                     `candle-blocks run` takes a file with pixel_values or input_features"
+                );
+            }
             let at = error.utf8_error().valid_up_to();
             let before = &error.as_bytes()[..at];
             let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
