@@ -51,9 +51,16 @@ impl TemplateValue {
     pub fn from_json(text: &str) -> Result<Self> {
         let value = serde_json::from_str(text.trim_start_matches('\u{feff}'));
         value.map(Self).map_err(|error| {
+            let half = match error.to_string().contains("hex escape") {
+                true => {
+                    "; a string has half of a surrogate pair, which is no character: write both halves, as in \\ud83d\\ude00, \
+                     or the character itself"
+                }
+                false => "",
+            };
             Error::input(
                 "a value for the chat template",
-                format!("is not JSON: {error}"),
+                format!("is not JSON: {error}{half}"),
             )
         })
     }

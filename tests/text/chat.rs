@@ -286,6 +286,12 @@ fn a_conversation_of_nothing_or_of_other_values_is_refused() {
         let error = template.text(&Conversation::new(&messages)).unwrap_err();
         assert!(error.to_string().starts_with("messages: "), "{error}");
     }
+    // Python's json module takes half of a pair, and fails when the text is encoded.
+    let half = TemplateValue::from_json(r#"[{"role": "user", "content": "\ud83e"}]"#);
+    let said = half.map(drop).unwrap_err().to_string();
+    assert!(said.contains("half of a surrogate pair"), "{said}");
+    let whole = r#"[{"role": "user", "content": "\ud83e\udd14"}]"#;
+    assert!(TemplateValue::from_json(whole).is_ok());
     assert!(
         TemplateValue::from_json("{")
             .unwrap_err()
