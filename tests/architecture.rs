@@ -4,6 +4,8 @@
 mod package;
 #[path = "architecture/prose.rs"]
 mod prose;
+#[path = "architecture/said.rs"]
+mod said;
 
 use std::{
     collections::HashMap,

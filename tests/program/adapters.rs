@@ -69,7 +69,8 @@ fn an_adapter_beside_the_model_is_applied_and_reported() {
     fs::write(&config, text.replacen('{', "{\"use_dreams\": true,", 1)).unwrap();
     let answer = scratch.run(&[]);
     answer.assert_status(0);
-    assert!(answer.stderr.contains("use_dreams"), "{}", answer.stderr);
+    let words = "has unknown keys, which are not followed: use_dreams";
+    assert!(answer.stderr.contains(words), "{}", answer.stderr);
     assert_output(&scratch, "classifier/expected.safetensors");
 }
 

@@ -26,12 +26,14 @@ mod conversation;
 mod family_file;
 mod generate;
 mod gguf;
+mod inputs;
 mod inspect;
 #[cfg(unix)]
 mod interrupted;
 mod like;
 mod memory_limits;
 #[cfg(unix)]
+mod notes;
 mod odd_files;
 mod packed;
 mod quantize;

@@ -75,6 +75,9 @@ fn note_context(checkpoint: &Checkpoint, fixture: &Fixture) -> Result<()> {
     Ok(())
 }
 
+/// The largest number of tensors in a file that a message names.
+const MAX_NAMES: usize = 8;
+
 /// Returns the error for a file without any input, with the inputs that the checkpoint reads.
 fn without_input(error: Error, checkpoint: &Checkpoint) -> anyhow::Error {
     let Error::MissingTensor { path, .. } = &error else {
@@ -84,9 +87,11 @@ fn without_input(error: Error, checkpoint: &Checkpoint) -> anyhow::Error {
         return error.into();
     };
     let names: Vec<&str> = files.names().collect();
-    let held = match names.is_empty() {
-        true => "no tensor".to_string(),
-        false => names.join(", "),
+    let some = names[..names.len().min(MAX_NAMES)].join(", ");
+    let held = match names.len() {
+        0 => "no tensor".to_string(),
+        n if n > MAX_NAMES => format!("{some} and {} more", n - MAX_NAMES),
+        _ => some,
     };
     let family = checkpoint.family();
     let path = path.display();

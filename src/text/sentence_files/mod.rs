@@ -176,7 +176,7 @@ impl SentenceFiles {
         let unread = [settings::FILE, transformer::FILES[0]]
             .into_iter()
             .filter(is_there);
-        let why = match directory.join(MODULES).exists() {
+        let note = match directory.join(MODULES).exists() {
             true => {
                 "is not used: its \"model_type\", by default SentenceTransformer, is not CrossEncoder"
             }
@@ -184,7 +184,7 @@ impl SentenceFiles {
                 "is not used: there is no modules.json beside it, without which sentence-transformers does not read it"
             }
         };
-        let notes = unread.map(|name| format!("{}: {why}", directory.join(name).display()));
+        let notes = unread.map(|name| format!("{}: {note}", directory.join(name).display()));
         Self {
             model: directory.to_path_buf(),
             reading: TextReading::default(),
