@@ -7,10 +7,11 @@ at a time, and runs transformers and `PROGRAM run` on the same ids. One line of 
 
     same            both compute the same (with `changed`: something else than before the change)
     refused         the program refuses, and names the key
-    noted           the class has a head that the crate does not know, as a note says
+    noted           the class has a head that the crate does not know, or the numbers differ, as a note says
     fails           transformers does not read it, or cannot run it (with `ours`: what the program does)
-    SILENT          the numbers differ: a fault
+    SILENT          the numbers differ from those of the attention that transformers chooses: a fault
     UNNAMED         the program refuses without the key's name: a fault
+    BLIND           transformers reads or runs none of the values that were tried: nothing is known about the key
 """
 
 import start  # first: it lets the others be found
@@ -24,7 +25,7 @@ import transformers
 
 from fixtures.families import FAMILIES, Drive
 from fixtures.torch_stack import STACKS
-from sweep.keys import changed, changes, default, is_strange
+from sweep.keys import ABSENT, changed, changes, default, is_strange, without
 from sweep.subject import Failed, Judge, Subject, differ, same, scratch
 
 HEADS = (
@@ -52,17 +53,17 @@ def sweep(subject: Subject, names: str, pattern: str, most: int):
         folder = Path(directory)
         base = subject.judged(folder, described, None)
         ours, said = subject.ours(folder, base.inputs)
-        if ours is None or not (same(ours, base.composed) or same(ours, base.fused)):
+        if ours is None or not same(ours, base.usual):
             is_noted = "\"architectures\"" in said
             yield {"path": "architectures", "verdict": "noted" if is_noted else "SILENT" if ours else "UNNAMED", "said": said[:300]}
             return
         config = transformers.AutoConfig.for_model(subject.model_type, **FAMILIES[subject.model_type].sizes)
         tried, single, together = {}, [], {}
-        for path, value in changes(config, described):
+        for path, value in [*without(described), *changes(config, described)]:
             if not fnmatch.fnmatch(path, pattern) or tried.get(path, 0) >= most:
                 continue
             tried[path] = tried.get(path, 0) + 1
-            if is_strange(config, path):
+            if value != ABSENT and is_strange(config, path):
                 together.setdefault(path, value)
             else:
                 single.append((path, fitted(value, config)))
@@ -73,8 +74,13 @@ def sweep(subject: Subject, names: str, pattern: str, most: int):
                 yield from ({"path": path, "value": value, **record} for path, value in together.items())
             else:
                 single += together.items()
+        failed = {}
         for path, value in single:
-            yield {"path": path, "value": value, **verdict(subject, folder, changed(described, path, value), path, base)}
+            record = verdict(subject, folder, changed(described, path, value), path, base, value)
+            if value != ABSENT:
+                failed[path] = failed.get(path, True) and record["verdict"] == "fails"
+            yield {"path": path, "value": value, **record}
+        yield from ({"path": path, "verdict": "BLIND"} for path, is_blind in failed.items() if is_blind)
 
 
 def fitted(value, config):
@@ -88,28 +94,32 @@ def fitted(value, config):
     return {key: lists.get(one, one) if isinstance(one, str) else one for key, one in value.items()}
 
 
-def verdict(subject: Subject, folder: Path, described: dict, path: str, base: Judge) -> dict:
-    """What comes of one change."""
+def verdict(subject: Subject, folder: Path, described: dict, path: str, base: Judge, value=None) -> dict:
+    """What comes of one change. Without a key, the sizes of the class are too large: only those are run that leave all shapes."""
     try:
-        judge = subject.judged(folder, described, base.inputs)
-    except Failed as failed:
+        judge = subject.judged(folder, described, base.inputs, value == ABSENT)
+        judge.usual
+    except (Failed, ValueError) as failed:  # it has no such attention
         ours, said = subject.ours(folder, base.inputs)
         return {"verdict": "fails", "why": str(failed), "ours": "runs" if ours else said.split("\n")[0][:200]}
     ours, said = subject.ours(folder, judge.inputs)
-    if not all(tensor.isfinite().all() for tensor in judge.composed.values()):
+    if not all(tensor.isfinite().all() for tensor in judge.usual.values()):
         return {"verdict": "fails", "why": "its results are not finite", "ours": "runs" if ours else said.split("\n")[0][:200]}
-    record = {"changed": not same(judge.composed, base.composed)} | ({"notes": said[:300]} if said and ours else {})
+    record = {"changed": not same(judge.usual, base.usual)} | ({"notes": said[:300]} if said and ours else {})
     if ours is None:
         key = path.split(".")[-1]
         # By a key that it contradicts, by its value, or a text too long for the positions.
         of_file = "config.json: " in said and ("invalid configuration" in said or 'key "' in said) or "positions that the model has" in said or "positions; shorten the text" in said
         is_named = of_file or key.removeprefix("add_").replace("_", "") in said.replace("_", "").replace("-", "") or any(part in said for part in ("rope_type", "\"type\"") if "rope" in path)
         return record | {"verdict": "refused" if is_named else "UNNAMED", "said": said.split("\n")[0][-300:]}
-    if same(ours, judge.composed) or same(ours, judge.fused):
-        return record | {"verdict": "same"}
-    if not same(judge.composed, judge.fused):
+    # Where transformers' two attentions differ, the program follows one of them, and says so.
+    if not same(judge.composed, judge.usual):
         record["attentions"] = "differ"
-    return record | {"verdict": "SILENT", "apart": differ(ours, judge.fused), "lacks": sorted(judge.fused.keys() - ours.keys())}
+    elif same(ours, judge.usual):
+        return record | {"verdict": "same"}
+    if path.split(".")[-1] in said:
+        return record | {"verdict": "noted"}
+    return record | {"verdict": "SILENT", "apart": differ(ours, judge.usual), "lacks": sorted(judge.usual.keys() - ours.keys())}
 
 
 def main() -> None:

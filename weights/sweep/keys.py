@@ -122,6 +122,8 @@ ROTATIONS = (
 )
 SECTIONS = ("text_config", "vision_config", "encoder", "decoder")
 ROTARY = ("rope_parameters", "rope_scaling")
+# The value of a key that is left out.
+ABSENT = "ABSENT"
 # What names the file or its class, and nothing of its numbers.
 # And the share of patches that ViT-MAE hides at random: here all are read.
 SKIPPED = {"mask_ratio", "model_type", "architectures", "transformers_version", "base_config_key", "_name_or_path", "label2id"}
@@ -190,9 +192,9 @@ def other_values(key: str, value, kind: str) -> list:
     elif isinstance(value, str):
         found += ACTIVATIONS if value in ACT2FN else ("other",)
     elif isinstance(value, list) and value and all(type(one) in (int, float, bool) for one in value):
-        found += [value[::-1], value[:-1], [one + 1 for one in value], [], None]
+        found += [*rearranged(value), [one + 1 for one in value], value[:-1], [], None]
     elif isinstance(value, list) and value and all(isinstance(one, str) for one in value):
-        found += [value[::-1], value[:-1], *kinds_of_layers(key, value), None]
+        found += [*rearranged(value), *kinds_of_layers(key, value), value[:-1], None]
     elif key == "layer_types" or "list" in kind:
         found += [[]]
     unlike = []
@@ -202,6 +204,12 @@ def other_values(key: str, value, kind: str) -> list:
         if type(one) is not type(value) or one != value:
             unlike += [] if any(type(one) is type(old) and one == old for old in unlike) else [one]
     return unlike[:MAX_VALUES]
+
+
+def rearranged(value: list) -> list:
+    """Lists of the same length with the same items: many of a list's readers take no other length. The reverse of `[a, b, a]` is itself."""
+    distinct = list(dict.fromkeys(value))
+    return [value[1:] + value[:1], *([one] * len(value) for one in distinct[:2] if len(distinct) > 1)]
 
 
 def kinds_of_layers(key: str, value: list) -> list:
@@ -232,8 +240,19 @@ def rotations(config, described: dict, prefix: str) -> Iterator[tuple[str, objec
             yield f"{prefix}rope_scaling", rotation
 
 
+def without(described: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Each key that is left out, for which transformers then takes its class's default."""
+    for key, value in described.items():
+        if key in SECTIONS and isinstance(value, dict):
+            yield from without(value, f"{prefix}{key}.")
+        elif key not in SKIPPED:
+            yield f"{prefix}{key}", ABSENT
+
+
 def changed(described: dict, path: str, value) -> dict:
-    """The contents with another value at a path."""
+    """The contents with another value at a path, or without it."""
     outer, _, inner = path.partition(".")
     below = described.get(outer)
+    if value == ABSENT and not inner:
+        return {key: old for key, old in described.items() if key != outer}
     return {**described, outer: changed(below if isinstance(below, dict) else {}, inner, value) if inner else value}

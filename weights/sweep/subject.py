@@ -1,6 +1,5 @@
 """A small model that transformers and the program both run."""
 
-import copy
 import functools
 import json
 import subprocess
@@ -48,28 +47,38 @@ class Subject:
         described = hub_config.describe(model.config, family, names)
         return {**described, "architectures": [type(model).__name__]}
 
-    def judged(self, folder: Path, described: dict, inputs: dict | None) -> "Judge":
-        """Writes the checkpoint to `folder`; what transformers makes of it, and the inputs."""
+    def judged(self, folder: Path, described: dict, inputs: dict | None, keeps_shapes: bool = False) -> "Judge":
+        """Writes the checkpoint to `folder`; what transformers makes of these files, and the inputs. With `keeps_shapes`, no weights are
+        written."""
         (folder / "config.json").write_text(json.dumps(described))
         try:
             config = hub_config.read(folder)
             config._attn_implementation = config._experts_implementation = "eager"
             (name,) = described["architectures"]
+            if keeps_shapes:
+                with torch.device("meta"):
+                    shapes = {name: tensor.shape for name, tensor in getattr(transformers, name)(config).state_dict().items()}
+                if shapes != {name: shape for name, (shape, _) in self.written.items()}:
+                    raise Failed("other shapes")
             model = getattr(transformers, name)(config).eval()
             checkpoint.randomise(model, SEED)
-            shapes = {name: (tensor.shape, tensor.sum().item()) for name, tensor in model.named_parameters()}
+            # Of buffers the shapes alone: those of a file count, also where its configuration would give others.
+            trained = dict(model.named_parameters(remove_duplicate=False))
+            shapes = {name: (tensor.shape, tensor.sum().item() if name in trained else None) for name, tensor in model.state_dict().items()}
             if shapes != self.written:
                 checkpoint.write_weights(folder, checkpoint.disk_tensors(model, checkpoint.Layout()), 1)
                 self.written = shapes
+            load = functools.partial(loaded, type(model), folder)
+            model = load("eager")
             part = whole.part_of(model)
             if part.drive is Drive.ROWS:
-                return BlocksJudge(model, part)
+                return BlocksJudge(model, part, None, load)
             if inputs is not None:
                 try:
-                    return Judge(model, part, inputs)
+                    return Judge(model, part, inputs, load)
                 except Exception:  # other words or places: with inputs that fit
                     pass
-            return Judge(model, part, inputs_of(model, part))
+            return Judge(model, part, inputs_of(model, part), load)
         except (Exception, SystemExit) as error:
             raise Failed(f"{type(error).__name__}: {error}".split("\n")[0][:200]) from None
 
@@ -86,57 +95,61 @@ class Subject:
         return {name: rows(tensor, kept) for name, tensor in seen.items() if name in COMPARED}, done.stderr.strip()
 
 
-class Judge:
-    """What transformers computes, by attention composed of single operations and, where it is asked, by the fused one."""
+def loaded(kind: type, folder: Path, attention: str | None) -> torch.nn.Module:
+    """The model of the files, as a user loads it: buffers that a file holds count, whatever its configuration says. Without the name of
+    an attention, with the one that transformers chooses."""
+    options = {"attn_implementation": attention} if attention else {}
+    model, info = kind.from_pretrained(
+        folder, config=hub_config.read(folder), dtype=torch.float32, experts_implementation="eager", local_files_only=True, output_loading_info=True, **options
+    )
+    lacks = sorted(info["missing_keys"]) + sorted(info["mismatched_keys"])
+    if lacks:
+        raise Failed(f"the files lack {lacks}"[:200])
+    return model.eval()
 
-    def __init__(self, model: torch.nn.Module, part, inputs: dict):
-        self.model, self.part, self.inputs = model, part, inputs
-        self.composed = self.seen()
+
+class Judge:
+    """What transformers computes, by attention composed of single operations (eager), and by the attention that it chooses."""
+
+    def __init__(self, model: torch.nn.Module, part, inputs: dict | None, load):
+        self.part, self.inputs, self.load = part, inputs, load
+        self.composed = self.seen(model)
 
     @torch.no_grad()
-    def seen(self) -> dict:
+    def seen(self, model: torch.nn.Module) -> dict:
         kept = self.inputs.get("attention_mask")
-        seen = whole.outputs_of(self.model, self.part, self.inputs)
+        seen = whole.outputs_of(model, self.part, self.inputs)
         return {name: rows(tensor, kept) for name, tensor in seen.items() if name in COMPARED}
 
     @functools.cached_property
-    def fused(self) -> dict:
-        config = copy.deepcopy(self.model.config)
-        try:
-            config._attn_implementation = "sdpa"
-            self.model = type(self.model)(config).eval()
-            checkpoint.randomise(self.model, SEED)
-            return self.seen()
-        except Exception:  # the class has none
-            return self.composed
+    def usual(self) -> dict:
+        model = self.load(None)
+        return self.composed if model.config._attn_implementation == "eager" else self.seen(model)
 
 
 class BlocksJudge(Judge):
     """The same of the blocks alone: what enters the first is the input."""
 
-    def __init__(self, model: torch.nn.Module, part):
-        self.runs = model.get_submodule(part.model)
-        self.given = rows_of(self.runs)
-        super().__init__(model, part, {})
-
     @torch.no_grad()
-    def seen(self) -> dict:
+    def seen(self, model: torch.nn.Module) -> dict:
+        runs = model.get_submodule(self.part.model)
+        given = rows_of(runs)
         entered = []
 
         def keep(_, args, kwargs):
             entered.append(args[0] if args else kwargs["hidden_states"])
 
         left = []
-        first, *_, last_block = [*blocks_of(self.model, self.part).values()] * 2
+        first, *_, last_block = [*blocks_of(model, self.part).values()] * 2
         handles = [first.register_forward_pre_hook(keep, with_kwargs=True), last_block.register_forward_hook(lambda _, __, result: left.append(result))]
-        last = self.runs(**self.given).last_hidden_state
+        last = runs(**given).last_hidden_state
         for handle in handles:
             handle.remove()
-        if hasattr(self.model, "avg_pooler"):  # behind the blocks, before the norm
+        if hasattr(model, "avg_pooler"):  # behind the blocks, before the norm
             last = left[0] if torch.is_tensor(left[0]) else left[0][0]
         self.inputs = {"hidden_states": entered[0].detach().clone()}
-        if "input_ids" in self.given and "pixel_values" not in self.given:
-            self.inputs["attention_mask"] = self.given["attention_mask"]
+        if "input_ids" in given and "pixel_values" not in given:
+            self.inputs["attention_mask"] = given["attention_mask"]
         return {"last_hidden_state": rows(last, self.inputs.get("attention_mask"))}
 
 

@@ -41,8 +41,8 @@ def read(paths: list[str]) -> list[dict]:
             at = (record["model_type"], record["class"], record["names"], record.get("path"), json.dumps(record.get("value")))
             if record["verdict"] == "UNNAMED" and 'key "' in record["said"]:
                 record["verdict"] = "refused"  # by a key that it contradicts
-            if record["verdict"] == "NO BASE":
-                continue  # nothing was changed
+            if record["verdict"] in ("NO BASE", "BLIND"):
+                continue  # nothing was changed, or nothing came of it
             last[at] = record
     return list(last.values())
 
