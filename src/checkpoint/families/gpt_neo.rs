@@ -52,16 +52,35 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["resid_dropout"], 0.0)?);
     let n_blocks = json.n_blocks(&["num_layers", "num_hidden_layers"])?;
     let window = json.size_or(&["window_size"], 256)?;
-    let kinds = json.repeated_texts("attention_types")?; // [[["global", "local"], 12]]
-    let usual = || ["global", "local"].iter().cycle().take(24);
-    let kinds = kinds.unwrap_or_else(|| usual().map(|kind| kind.to_string()).collect());
-    if kinds.len() != n_blocks {
-        let reason = format!("lists {} layers, expected {n_blocks}", kinds.len());
-        return Err(json.error(&["attention_types"], reason));
-    }
+    let kinds = kinds(json, n_blocks)?;
     Ok(
         StackConfig::uniform(block, n_blocks, Some(norm)).with_each(|i, block| {
             block.attention.window = (kinds[i] == "local").then_some(window);
         }),
     )
+}
+
+/// Returns each layer's kind of attention, `global` or `local`. transformers expands `attention_types`, and then takes
+/// `attention_layers` in its place if the file has it.
+fn kinds(json: &ConfigJson, n_blocks: usize) -> Result<Vec<String>> {
+    let (key, listed) = match json.texts(&["attention_layers"])? {
+        Some(listed) => ("attention_layers", Some(listed)),
+        None => ("attention_types", json.repeated_texts("attention_types")?), // [[["global", "local"], 12]]
+    };
+    let usual = || ["global", "local"].iter().cycle().take(24);
+    let kinds = listed.unwrap_or_else(|| usual().map(|kind| kind.to_string()).collect());
+    if kinds.len() != n_blocks {
+        let reason = format!("lists {} layers, expected {n_blocks}", kinds.len());
+        return Err(json.error(&[key], reason));
+    }
+    match kinds
+        .iter()
+        .find(|kind| !["global", "local"].contains(&kind.as_str()))
+    {
+        None => Ok(kinds),
+        Some(other) => {
+            let reason = format!("lists {other:?}, expected \"global\" or \"local\"");
+            Err(json.error(&[key], reason))
+        }
+    }
 }
