@@ -45,6 +45,7 @@ pub mod scheme;
 mod source;
 mod stacked_experts;
 mod stored;
+mod stored_frequencies;
 mod tensor_parallel;
 mod tied;
 mod two_stacks;
@@ -224,6 +225,7 @@ impl CheckpointOptions {
         let task = adapters::Task::taken(&mut self.adapters, json.as_ref())?;
         let adapters = self.adapters_beside(&files)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
+        let config = stored_frequencies::with_stored(&family, config, &files)?;
         let of_task = adapters::apply_task(task.as_ref(), &mut files)?;
         let (mut applied, mut brought) = (Vec::new(), Vec::new());
         let mut left_out = quantized::LeftOut::default();
