@@ -14,6 +14,7 @@ mod by_role;
 pub mod config_json;
 mod context_length;
 mod disk;
+mod disputed_keys;
 mod ends;
 mod families;
 mod family_file;
@@ -260,6 +261,7 @@ impl CheckpointOptions {
             && files.gguf().is_none()
         {
             plan.unread_keys = harmless_keys::unknown(json);
+            plan.disputed_keys = disputed_keys::of(&family, json);
             if ends::lacks_head(&family, json)? {
                 plan.unread_keys.push("architectures".to_string());
             }

@@ -58,6 +58,8 @@ pub(crate) struct Plan {
     pub unused: Vec<String>,
     /// Keys in `config.json` that nothing reads and that are not known to change nothing.
     pub unread_keys: Vec<String>,
+    /// Keys in `config.json` that transformers' attention implementations follow differently.
+    pub disputed_keys: Vec<String>,
     /// Settings and tensors by which activations or caches would be rounded.
     pub unrounded: Vec<String>,
 }

@@ -72,6 +72,10 @@ pub struct LoadReport {
     /// Paths of keys in `config.json` that nothing reads and that are not known to change nothing. transformers keeps such a
     /// key, and code on the Hub may read it. `architectures` is one of them if it names a class with an unknown head.
     pub unread_keys: Vec<String>,
+    /// Keys in `config.json` for which eager attention in transformers gives other results than its default attention, each with the
+    /// `attn_implementation` that is followed here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disputed_keys: Vec<String>,
     /// Settings in `quantization_config` and tensors by which the file's method rounds activations or caches to fewer bits. They are
     /// not rounded here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -96,6 +100,7 @@ impl LoadReport {
             unread: plan.unread.clone(),
             missing: plan.missing.iter().map(|m| m.role.clone()).collect(),
             unread_keys: plan.unread_keys.clone(),
+            disputed_keys: plan.disputed_keys.clone(),
             unrounded: plan.unrounded.clone(),
             adapters: adapters.to_vec(),
             not_as_stored: not_as_stored(plan, files),
@@ -158,6 +163,10 @@ impl fmt::Display for LoadReport {
             ("unused", &self.unread),
             ("missing", &self.missing),
             ("key of config.json that is not read", &self.unread_keys),
+            (
+                "key that transformers' attentions follow differently",
+                &self.disputed_keys,
+            ),
             ("activations are not rounded by", &self.unrounded),
         ] {
             for name in names {

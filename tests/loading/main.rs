@@ -27,6 +27,7 @@ mod adapters;
 mod as_stored;
 mod bitnet;
 mod companions;
+mod config_beside_others;
 mod config_defaults;
 mod config_keys;
 mod config_text;

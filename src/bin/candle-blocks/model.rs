@@ -112,7 +112,8 @@ pub struct SourceArgs {
     adapter: Vec<PathBuf>,
 }
 
-/// Prints notes about unread keys in config.json, about unread tensors, and about a rounding that is not followed.
+/// Prints notes about unread keys in config.json, about keys that transformers' attentions follow differently, about unread
+/// tensors, and about a rounding that is not followed.
 fn note_unread(checkpoint: &Checkpoint) {
     let quoted = |key: &String| format!("{key:?}");
     let report = checkpoint.report();
@@ -128,6 +129,12 @@ fn note_unread(checkpoint: &Checkpoint) {
         output::warn(format_args!(
             "note: config.json has keys that are not read: {}",
             Escaped(&keys.join(", "))
+        ));
+    }
+    if !report.disputed_keys.is_empty() {
+        output::warn(format_args!(
+            "note: config.json has keys for which transformers' results depend on attn_implementation: {}",
+            Escaped(&report.disputed_keys.join(", "))
         ));
     }
     if !report.unread.is_empty() {
