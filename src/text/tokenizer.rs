@@ -59,7 +59,7 @@ pub struct Tokenizer {
     fill_token: Option<String>,
     unread_keys: Vec<String>,
     named_tokens: BTreeMap<String, String>,
-    class_note: Option<String>,
+    note: Option<String>,
 }
 
 /// The part of a `tokenizer.json` that a class in Python reads.
@@ -209,7 +209,7 @@ impl Tokenizer {
             decoding: Decoding::of(&inner, config.as_ref(), class.word_end())?,
             fill_token: class.fill_token(config.as_ref())?,
             unread_keys: unread_keys.unwrap_or_default(),
-            class_note: class.note().map(str::to_string),
+            note: class.note().map(str::to_string),
             named_tokens: tokens.named,
             sides: Sides {
                 truncation: TruncationDirection::Right,
@@ -248,7 +248,7 @@ impl Tokenizer {
             decoding: Decoding::of(&inner, None, None)?,
             fill_token: None,
             unread_keys: Vec::new(),
-            class_note: None,
+            note: super::gguf::note(&words),
             sides: Sides {
                 truncation: TruncationDirection::Right,
                 padding: PaddingDirection::Right,
@@ -278,12 +278,13 @@ impl Tokenizer {
         &self.unread_keys
     }
 
-    /// Returns notes on [`Self::unread_keys`], and on a class in transformers that may produce other tokens.
+    /// Returns notes on [`Self::unread_keys`], on a class in transformers that may produce other tokens, and on a GGUF file that does not
+    /// name its pre-tokenizer.
     pub fn notes(&self) -> Vec<String> {
         let keys = self.unread_keys.join(", ");
         let keys = (!keys.is_empty())
             .then(|| format!("tokenizer_config.json has keys that nothing reads here: {keys}"));
-        self.class_note.iter().cloned().chain(keys).collect()
+        self.note.iter().cloned().chain(keys).collect()
     }
 
     /// Returns the folder with files beside `tokenizer.json`; `None` if there is none.

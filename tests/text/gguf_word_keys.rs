@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use candle_blocks::Checkpoint;
+use candle_blocks::checkpoint::Beside;
 use candle_blocks::generate::GenerationOptions;
 use candle_blocks::text::Tokenizer;
+use candle_blocks::{Checkpoint, CheckpointOptions};
 use tempfile::TempDir;
 
 use crate::gguf_file::{flag, number, text, whole, with_keys, without_key};
@@ -126,4 +127,53 @@ fn a_text_for_bert_begins_with_the_token_that_llama_cpp_reads() {
     let ids = Tokenizer::open(&path).unwrap().encode("ab").unwrap().ids;
     // The file's bos_token_id.
     assert_eq!(ids[0], 2);
+}
+
+/// llama.cpp prints a warning for such a file: "GENERATION QUALITY WILL BE DEGRADED".
+#[test]
+fn a_byte_level_file_without_the_name_of_its_pre_tokenizer_is_noted() {
+    if !is_present("gguf-words") || !is_present("gguf-chat") {
+        return;
+    }
+    const KEY: &str = "tokenizer.ggml.pre";
+    let source = weights("gguf-words/pairs");
+    let bytes = fs::read(source.join("words.gguf")).unwrap();
+    let notes = |bytes: Vec<u8>| {
+        let (_folder, path) = written(bytes);
+        Tokenizer::open(&path).unwrap().notes()
+    };
+    assert_eq!(notes(bytes.clone()), Vec::<String>::new());
+    for without in [
+        without_key(bytes.clone(), KEY),
+        with_keys(bytes, &[(KEY, text(""))]),
+    ] {
+        let [note] = &notes(without)[..] else {
+            panic!("expected one note");
+        };
+        assert!(
+            note.contains(KEY) && note.contains("--files-beside"),
+            "{note}"
+        );
+    }
+    // Other kinds have no such key.
+    for kind in ["pieces", "scores", "unigram"] {
+        let bytes = fs::read(weights(&format!("gguf-words/{kind}/words.gguf"))).unwrap();
+        assert_eq!(
+            notes(without_key(with_keys(bytes, &[(KEY, text("x"))]), KEY)),
+            Vec::<String>::new()
+        );
+    }
+    // What the note advises.
+    let model = fs::read(weights("gguf-chat/model.gguf")).unwrap();
+    let (folder, path) = written(without_key(model, KEY));
+    let json = "tokenizer.json";
+    fs::copy(source.join(json), folder.path().join(json)).unwrap();
+    let own = Tokenizer::open(source).unwrap();
+    let checkpoint = CheckpointOptions::default()
+        .beside(Beside::First)
+        .open(path);
+    let beside = Tokenizer::of(&checkpoint.unwrap()).unwrap();
+    assert_eq!(beside.notes(), Vec::<String>::new());
+    let said = "it's 12345\n\n678";
+    assert_eq!(beside.encode(said).unwrap(), own.encode(said).unwrap());
 }

@@ -64,6 +64,16 @@ pub(super) fn tokenizer(words: &GgufTokenizer) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
+/// Returns a note on a byte-level file that does not name its pre-tokenizer, as files from before May 2024. llama.cpp prints a warning.
+pub(super) fn note(words: &GgufTokenizer) -> Option<String> {
+    (words.model == "gpt2" && words.pre.is_none()).then(|| {
+        "tokenizer.ggml.pre is missing, so texts are split as for \"default\", which is not how most models split them: \
+         digits, contractions and line breaks may become other tokens than the model's. Put the model's tokenizer.json \
+         beside the file, and use it with --files-beside (`CheckpointOptions::beside`)"
+            .to_string()
+    })
+}
+
 /// Makes a component from its description in the form of `tokenizer.json`.
 fn part<T: serde::de::DeserializeOwned>(words: &GgufTokenizer, described: Value) -> Result<T> {
     serde_json::from_value(described).map_err(|error| failed(words, error))
