@@ -243,8 +243,16 @@ impl CheckpointOptions {
             }
         }
         applied.extend(of_task);
-        let plan = Plan::new(&family, &config, json.as_ref(), &files);
-        let mut plan = plan.map_err(|error| located(error, &config_path))?;
+        let planned = |files: &TensorFiles| {
+            let plan = Plan::new(&family, &config, json.as_ref(), files);
+            plan.map_err(|error| located(error, &config_path))
+        };
+        let mut plan = planned(&files)?;
+        if let Some(json) = &json
+            && gguf::add_absent(json.value(), &mut files, &plan)?
+        {
+            plan = planned(&files)?;
+        }
         plan.ignored.extend(left_out.tensors);
         plan.unrounded = left_out.unrounded;
         // With two stacks, the other one may have the embeddings.

@@ -38,6 +38,7 @@ mod gemma3n_keys;
 mod gemma4_keys;
 mod gguf_architectures;
 mod gguf_keys;
+mod gguf_tensors;
 mod gguf_types;
 mod heads;
 #[cfg(feature = "hub")]

@@ -73,14 +73,20 @@ impl GgufFile {
     }
 
     pub fn write(&self, path: &Path) {
+        let keys = self.keys.iter();
+        let keys = keys.flat_map(|(key, value)| [&string(key)[..], value].concat());
+        let keys: Vec<u8> = keys.collect();
+        fs::write(path, self.bytes(&keys, self.keys.len())).unwrap();
+    }
+
+    /// Returns the file's bytes with these keys.
+    fn bytes(&self, keys: &[u8], n_keys: usize) -> Vec<u8> {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(3u32.to_le_bytes());
-        for n in [self.tensors.len(), self.keys.len()] {
+        for n in [self.tensors.len(), n_keys] {
             bytes.extend((n as u64).to_le_bytes());
         }
-        for (key, value) in &self.keys {
-            bytes.extend([&string(key)[..], value].concat());
-        }
+        bytes.extend(keys);
         let mut offset = 0u64;
         for (name, dims, kind, data) in &self.tensors {
             bytes.extend(string(name));
@@ -95,7 +101,7 @@ impl GgufFile {
             bytes.extend(data);
         }
         bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), 0);
-        fs::write(path, bytes).unwrap();
+        bytes
     }
 }
 
@@ -135,4 +141,106 @@ pub fn with_keys(mut bytes: Vec<u8>, keys: &[(&str, Vec<u8>)]) -> Vec<u8> {
     bytes[16..HEAD].copy_from_slice(&n.to_le_bytes());
     bytes.splice(HEAD..HEAD, added);
     bytes
+}
+
+/// A tensor in a file.
+#[derive(Clone)]
+pub struct StoredTensor {
+    pub name: String,
+    /// Outermost dimension first.
+    pub shape: Vec<usize>,
+    /// F32 or F16, by ggml's id.
+    pub kind: u32,
+    pub bytes: Vec<u8>,
+}
+
+impl StoredTensor {
+    /// Returns the tensor's bytes in a range of its rows.
+    pub fn rows(&self, rows: std::ops::Range<usize>) -> Vec<u8> {
+        let row = self.bytes.len() / self.shape[0];
+        self.bytes[rows.start * row..rows.end * row].to_vec()
+    }
+}
+
+/// Returns a file's bytes with changed tensors, which are all F32 or F16.
+pub fn with_tensors(bytes: &[u8], change: impl FnOnce(&mut Vec<StoredTensor>)) -> Vec<u8> {
+    let mut reader = Reader { bytes, at: 8 };
+    let (n_tensors, n_keys) = (reader.size(), reader.size());
+    let keys = reader.at;
+    for _ in 0..n_keys {
+        let _ = reader.text();
+        let kind = reader.id();
+        reader.skip(kind);
+    }
+    let keys = &bytes[keys..reader.at];
+    let stored: Vec<_> = (0..n_tensors)
+        .map(|_| {
+            let name = reader.text();
+            let n_dimensions = reader.id();
+            let mut shape: Vec<usize> = (0..n_dimensions).map(|_| reader.size()).collect();
+            shape.reverse();
+            (name, shape, reader.id(), reader.size())
+        })
+        .collect();
+    let data = reader.at.next_multiple_of(ALIGNMENT as usize);
+    let tensor = |(name, shape, kind, offset): (String, Vec<usize>, u32, usize)| {
+        let width = [4, 2][kind as usize];
+        let start = data + offset;
+        let n: usize = shape.iter().product();
+        let bytes = bytes[start..start + n * width].to_vec();
+        StoredTensor {
+            name,
+            shape,
+            kind,
+            bytes,
+        }
+    };
+    let mut tensors: Vec<_> = stored.into_iter().map(tensor).collect();
+    change(&mut tensors);
+    let mut file = GgufFile {
+        keys: vec![],
+        tensors: vec![],
+    };
+    for tensor in tensors {
+        file = file.tensor(&tensor.name, &tensor.shape, tensor.kind, tensor.bytes);
+    }
+    file.bytes(keys, n_keys)
+}
+
+struct Reader<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn taken(&mut self, n: usize) -> &[u8] {
+        self.at += n;
+        &self.bytes[self.at - n..self.at]
+    }
+
+    fn id(&mut self) -> u32 {
+        u32::from_le_bytes(self.taken(4).try_into().unwrap())
+    }
+
+    fn size(&mut self) -> usize {
+        u64::from_le_bytes(self.taken(8).try_into().unwrap()) as usize
+    }
+
+    fn text(&mut self) -> String {
+        let n = self.size();
+        String::from_utf8(self.taken(n).to_vec()).unwrap()
+    }
+
+    fn skip(&mut self, kind: u32) {
+        match kind {
+            8 => drop(self.text()),
+            9 => {
+                let kind = self.id();
+                for _ in 0..self.size() {
+                    self.skip(kind);
+                }
+            }
+            kind => self.at += [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8][kind as usize],
+        }
+    }
 }

@@ -16,7 +16,8 @@
 //! block MODULE NAME                a module in a block; `{e}` numbers the parts in a stack; a name with `!` has no `.weight` or `.bias`
 //! end MODULE NAME                  a module outside the blocks
 //! step MODULE STEP                 what is undone as a tensor is read: see `Step`
-//! omit JSON                        leaves out a line from an entry before: `key`, `set` and so on, or `same`
+//! omit JSON                        leaves out a line from an entry before: `key`, `set` and so on, `same`, or `block`
+//! biased MODULES                   modules whose bias must be in the file; any other bias that is missing is 0, as in llama.cpp
 //! limit KEY SIZE                   files with a larger size are refused
 //! least KEY SIZE                   files with a smaller size are refused
 //! bare                             names without transformers' prefix `model.`
@@ -53,6 +54,8 @@ pub(super) struct Architecture {
     /// Keys that must be there.
     pub required: Vec<&'static str>,
     pub dropped: Vec<&'static str>,
+    /// Modules whose bias must be in the file: patterns with `*`.
+    pub biased: Vec<&'static str>,
     /// The largest size under a key.
     pub limits: Vec<(&'static str, u64)>,
     /// The smallest size under a key, if the file has it.
@@ -249,8 +252,10 @@ impl Architecture {
             "omit" => {
                 self.forget(first);
                 self.neutral.retain(|(pattern, _)| *pattern != first);
+                self.modules.retain(|(module, _)| *module != first);
                 self.required.retain(|key| *key != first);
             }
+            "biased" => self.biased.extend(rest.split(' ')),
             "limit" => self.limits.push((first, second.parse().ok()?)),
             "least" => self.least.push((first, second.parse().ok()?)),
             "bare" => self.is_bare = true,

@@ -11,7 +11,7 @@ type Compute = fn(&Keys, &str) -> Result<Value>;
 /// The functions, by name.
 const ALL: &[(&str, Compute)] = &[
     ("head-dim", |keys, _| Ok(keys.head_dim()?.into())),
-    ("rope-scaling", |keys, _| keys.rope_scaling()),
+    ("rope-scaling", |keys, _| Ok(or_none(keys.rope_scaling()?))),
     ("rope-of-layers", |keys, local| keys.rope_of_layers(local)),
     ("part-of-head", |keys, default| keys.part_of_head(default)),
     ("windows", |keys, period| keys.windows(period)),
@@ -58,10 +58,7 @@ const ALL: &[(&str, Compute)] = &[
         .into())
     }),
     ("rope-scaling-untruncated", |keys, _| {
-        let mut scaling = keys.rope_scaling()?;
-        if scaling.is_null() {
-            return Ok(json!({"rope_type": "default"}));
-        }
+        let mut scaling = or_none(keys.rope_scaling()?);
         if scaling["rope_type"] == "yarn" {
             scaling["truncate"] = false.into();
         }
@@ -75,6 +72,9 @@ const ALL: &[(&str, Compute)] = &[
     ("dense-and-output", |keys, _| keys.check_classifier()),
     ("classifier-pooling", |keys, _| keys.classifier_pooling()),
     ("rows-of", |keys, tensor| Ok(keys.rows(tensor).into())),
+    ("rows-or-one", |keys, tensor| {
+        Ok(keys.rows(tensor).unwrap_or(1).into())
+    }),
     ("shares-below", |keys, key| keys.shares_below(key)),
     ("narrowest-feed-forward", |keys, _| {
         Ok(keys.feed_forwards()?.0.into())
@@ -91,6 +91,14 @@ const ALL: &[(&str, Compute)] = &[
     }),
     ("half", |keys, name| Ok((keys.size(name)? / 2).into())),
 ];
+
+/// Returns a scaling, which is none where the file says nothing: the default of a class in transformers may be another.
+fn or_none(scaling: Value) -> Value {
+    match scaling {
+        Value::Null => json!({"rope_type": "default"}),
+        scaling => scaling,
+    }
+}
 
 #[cfg(test)]
 pub(super) fn is_known(name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Values that a file has under keys and transformers in tensors: for Apertus' activation.
+//! Tensors that transformers' classes have and a file does not: values for Apertus' activation, which are keys, and zeros.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,7 +6,10 @@ use std::sync::Arc;
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use serde_json::Value;
 
+use super::ConversionStep;
 use crate::checkpoint::files::{Coding, Compute, StoredForm, TensorFiles};
+use crate::checkpoint::plan::Plan;
+use crate::checkpoint::scheme::matches;
 use crate::error::{Error, Result};
 
 /// Keys with a number for each layer, and transformers' names for them.
@@ -18,7 +21,77 @@ const KEYS: [(&str, &str, &[usize]); 4] = [
 ];
 
 #[derive(Debug)]
-struct Constant(f32);
+struct Constant {
+    number: f32,
+    /// A row's width.
+    width: usize,
+}
+
+/// Adds zeros for parameters that the file does not have and that llama.cpp then leaves out: biases, corrections of experts' scores, and
+/// embeddings of token types. Returns whether there are any.
+///
+/// # Errors
+/// If the file's keys cannot be read.
+pub(in crate::checkpoint) fn add_absent(
+    config: &Value,
+    files: &mut TensorFiles,
+    plan: &Plan,
+) -> Result<bool> {
+    let Some(gguf) = files.gguf().filter(|_| !plan.missing.is_empty()) else {
+        return Ok(false);
+    };
+    let model_type = config.get("model_type").and_then(Value::as_str);
+    let Some(entry) = super::entry(files, gguf, model_type.unwrap_or_default())? else {
+        return Ok(false);
+    };
+    let mut absent = Vec::new();
+    for missing in &plan.missing {
+        let named = missing.tried.iter().find_map(|name| {
+            let is_correction = missing.role.ends_with(".correction.weight");
+            let correction = is_correction.then(|| "blk.exp_probs_b.bias".to_string());
+            let stored = correction.or_else(|| Some(entry.original(name)?.0))?;
+            Some((name, stored))
+        });
+        let Some((name, stored)) = named else {
+            continue;
+        };
+        let of_role = |role: &str| plan.sources.iter().find(|source| source.role == role);
+        let module = stored.rsplit('.').nth(1).unwrap_or_default();
+        let is_needed = entry.biased.iter().any(|pattern| matches(pattern, module));
+        let role = &missing.role;
+        let weight = match (
+            role.strip_suffix(".bias"),
+            role.strip_suffix(".correction.weight"),
+        ) {
+            (Some(module), _) | (_, Some(module)) => of_role(&format!("{module}.weight")),
+            _ if role == "embeddings.type.weight" => of_role("embeddings.word.weight"),
+            _ => None,
+        };
+        let Some(weight) = weight.filter(|_| !is_needed) else {
+            continue;
+        };
+        let shape = match weight.shape[..] {
+            [_, width] if module == "token_types" => {
+                let n_types = config.get("type_vocab_size").and_then(Value::as_u64);
+                vec![n_types.unwrap_or(1) as usize, width]
+            }
+            [n, _] if entry.step(config, &stored) == ConversionStep::OneRow => vec![1, n],
+            [n, ..] => vec![n],
+            [] => continue,
+        };
+        let Some(part) = files.as_part(&weight.name) else {
+            continue;
+        };
+        absent.push((name.clone(), shape, part));
+    }
+    let is_any = !absent.is_empty();
+    for (name, shape, part) in absent {
+        let width = shape.iter().skip(1).product();
+        let zeros = Constant { number: 0.0, width };
+        files.add_computed(name, shape, &[&part], Arc::new(zeros));
+    }
+    Ok(is_any)
+}
 
 /// Adds a tensor for each number.
 ///
@@ -49,7 +122,8 @@ pub(super) fn add(files: &mut TensorFiles, n_layers: usize) -> Result<()> {
                 return Ok(());
             };
             let name = format!("model.layers.{i}.{name}");
-            files.add_computed(name, shape.to_vec(), &[&part], Arc::new(Constant(number)));
+            let constant = Constant { number, width: 1 };
+            files.add_computed(name, shape.to_vec(), &[&part], Arc::new(constant));
         }
     }
     Ok(())
@@ -57,7 +131,7 @@ pub(super) fn add(files: &mut TensorFiles, n_layers: usize) -> Result<()> {
 
 impl Compute for Constant {
     fn rows(&self, _: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
-        Ok(vec![self.0; rows.len()])
+        Ok(vec![self.number; rows.len() * self.width])
     }
 
     fn coding(&self, _: &TensorFiles) -> Result<Coding> {

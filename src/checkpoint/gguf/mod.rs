@@ -16,6 +16,7 @@ mod grids;
 mod keys;
 mod latent;
 mod names;
+mod projections;
 mod rank;
 mod rope;
 mod save;
@@ -44,6 +45,7 @@ use serde_json::Value;
 
 use self::architecture::{Architecture, Source, all};
 use self::config::{Described, Keys};
+pub(super) use self::constants::add_absent;
 pub(super) use self::save::{Dense, save};
 pub(super) use self::sizes::with_keys;
 pub(crate) use self::words::GgufTokenizer;
@@ -180,7 +182,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
             factors.remove(&tensor.name);
             continue;
         }
-        if latent::add(files, &tensor)? {
+        if latent::add(files, &tensor)? || projections::add(entry, config, files, &tensor)? {
             continue;
         }
         let (name, step) = match entry.translated(&tensor.name) {
@@ -199,11 +201,14 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
                 .copied()
                 .unwrap_or(1.0)
         };
-        let blocks = BlockTensor {
+        let mut blocks = BlockTensor {
             factor: factor(0),
             ..BlockTensor::new(&tensor, part, step)
         };
-        match tensor.shape[..] {
+        if step != ConversionStep::OneRow && !name.contains("{e}") {
+            blocks = blocks.flattened();
+        }
+        match blocks.shape.clone()[..] {
             [n_parts, ref of_part @ ..] if name.contains("{e}") => {
                 let rows = match of_part {
                     [rows, _] => *rows,
@@ -321,6 +326,17 @@ impl BlockTensor {
         }
     }
 
+    /// Leaves out leading dimensions of 1 in a bias and a norm's weight. llama.cpp does not tell them from none.
+    fn flattened(mut self) -> Self {
+        let is_vector = [".bias", "norm.weight"]
+            .iter()
+            .any(|end| self.part.name.ends_with(end));
+        while is_vector && self.shape.len() > 1 && self.shape[0] == 1 {
+            self.shape.remove(0);
+        }
+        self
+    }
+
     fn add(self, name: String, files: &mut TensorFiles) -> Result<()> {
         if files.contains(&name) {
             return Err(self.part.error(format!("another tensor is also {name}")));
@@ -405,11 +421,24 @@ impl Compute for BlockTensor {
         rows: Range<usize>,
         _: QuantizedFormat,
     ) -> Result<QuantizedWeightRows> {
+        let mut coded = QuantizedWeightRows::default();
+        self.append_codes(files, rows, &mut coded)?;
+        Ok(coded)
+    }
+}
+
+impl BlockTensor {
+    /// Appends quantized rows.
+    fn append_codes(
+        &self,
+        files: &TensorFiles,
+        rows: Range<usize>,
+        coded: &mut QuantizedWeightRows,
+    ) -> Result<()> {
         let of = |rows: Range<usize>| {
             let first = (self.first_row + rows.start) * self.columns;
             self.stored(files, first..first + rows.len() * self.columns)
         };
-        let mut coded = QuantizedWeightRows::default();
         match self.step {
             ConversionStep::Unpermute(n_heads, n_turned) => {
                 let head = self.rows_of_head(n_heads)?;
@@ -419,20 +448,14 @@ impl Compute for BlockTensor {
                 let row_bytes = self.columns / size * bytes;
                 for row in rows {
                     let from = in_pairs(row, head, n_turned) - first;
-                    codes::append(
-                        self.kind,
-                        &pairs[from * row_bytes..][..row_bytes],
-                        &mut coded,
-                    );
+                    codes::append(self.kind, &pairs[from * row_bytes..][..row_bytes], coded);
                 }
             }
-            _ => codes::append(self.kind, &of(rows)?, &mut coded),
+            _ => codes::append(self.kind, &of(rows)?, coded),
         }
-        Ok(coded)
+        Ok(())
     }
-}
 
-impl BlockTensor {
     /// Returns the format in which the blocks are packed, if they have one.
     fn format(&self) -> Option<QuantizedFormat> {
         match (self.step, &self.shape[..]) {
