@@ -286,4 +286,6 @@ CASES = {
     "jina-bert-v2": Case("jina_bert", ENCODER | {"type_vocab_size": 2}, is_encoder=True),
     "jina-bert-v2-code": Case("jina_code", ENCODER | {"type_vocab_size": 2}, is_encoder=True, other="it activates the half that the model's code does not"),
     "nomic-bert-moe": Case("nomic_bert_moe", ENCODER | {"num_hidden_layers": 4}, is_encoder=True, zero="mlp.experts.bias", remote=named("", n_positions=2048, max_trained_positions=2048, model_type="nomic_bert_of_the_hub")),
+    # The class has a scaling by default, which this file does not.
+    "apertus-plain": Case("apertus", SPLIT | {"rope_parameters": PLAIN}),
 }

@@ -288,13 +288,11 @@ class Sweep:
         return int(self.reader.fields[f"{self.arch}.embedding_length"].contents())
 
     def found(self, change: dict, is_asked: bool = True):
-        """The judge's values and the program's. Where the program names a key in its refusal, nobody else is asked."""
+        """The judge's values and the program's."""
         self.stored.write(self.path, {full(self.arch, key): None if value == "absent" else value for key, value in change.items()})
         ours = Ours(self.program, self.path, self.prompts, self.is_encoder)
         if not is_asked:
             return self.judge, ours
-        if ours.values is None and any(key in ours.said for key in change):
-            return "not asked", ours
         judge = self.worker.ask(gguf_judge.run, self.path, self.ids.tolist(), 0 if self.is_encoder else None)
         return judge if isinstance(judge, str) else np.stack(judge) / self.divisor, ours
 
@@ -317,7 +315,8 @@ class Sweep:
     def verdict(self, change: dict, judge, ours: Ours) -> str:
         names = [key for key in change if key in ours.said]
         if ours.values is None and names:
-            return "refused"
+            has_numbers = not isinstance(judge, str) and np.isfinite(judge).all()
+            return "refused, without effect in llama.cpp" if has_numbers and self.same(judge, self.judge) else "refused"
         is_ours_changed = ours.values is not None and not self.same(ours.values, self.ours.values)
         if isinstance(judge, str):
             return "llama.cpp refuses; " + ("refused" if ours.values is None else "read" if is_ours_changed else "changes nothing")
@@ -353,6 +352,12 @@ class Sweep:
                 self.try_change({key: value}, key in types)
         for change in TOGETHER:
             self.try_change(change)
+        # All at once that llama.cpp does not need: it has defaults for these, and a class of transformers may have others.
+        optional = {}
+        for key in names:
+            if full(self.arch, key) in self.stored.keys and not isinstance(self.found(optional | {key: "absent"})[0], str):
+                optional[key] = "absent"
+        self.try_change(optional)
 
 
 def written_otherwise(path: Path, name: str) -> None:
@@ -405,7 +410,7 @@ def tabulate(records: list[Path]) -> str:
     lines += [f"| all | {' | '.join(map(str, totals))} |", ""]
     special = collections.defaultdict(set)
     for (name, change), verdict in verdicts.items():
-        if is_wrong(verdict) or verdict.startswith("as transformers"):
+        if is_wrong(verdict) or verdict.startswith(("as transformers", "refused, but")):
             special[verdict, " + ".join(json.loads(change))].add(name)
     lines += ["| verdict | keys | cases |", "|---|---|---|"]
     lines += [f"| {verdict} | `{keys}` | {', '.join(sorted(cases))} |" for (verdict, keys), cases in sorted(special.items())]
