@@ -82,9 +82,9 @@ impl Gradients {
     ///
     /// # Errors
     /// If the backward pass fails, or it is the second for this loss. As in PyTorch, also if a variable that the pass reads
-    /// was modified in place after the forward pass, by an optimizer's update or `Var::set`; the message names it. Variables
-    /// that candle's own operations read are known to have changed only if this crate changed them after `loss` was
-    /// computed.
+    /// was modified in place after the forward pass, by an optimizer's update or `Var::set`; the message names it. Two
+    /// changes are not found: by candle (`Var::set`, its optimizers) of a variable on a device, and by candle of a variable
+    /// that only candle's own operations read.
     pub fn backward(parameters: &[(String, Var)], loss: &Tensor) -> Result<Self> {
         let changed = |tensor: &Tensor| {
             let mut named = parameters.iter();
