@@ -12,7 +12,9 @@ from pathlib import Path
 from fixtures import expansions
 
 ROOT = Path(__file__).resolve().parents[1]
-FAMILIES = sorted(path.parent.name for path in ROOT.glob("families/*/model.safetensors"))
+# transformers finds no weights for the encoders of these models alone, and initializes them at random.
+RANDOM = {"bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "mvp", "pegasus", "plbart"}
+FAMILIES = sorted({path.parent.name for path in ROOT.glob("families/*/model.safetensors")} - RANDOM)
 CASES = [case for family in FAMILIES for case in expansions.of_family(family)]
 for name, why in expansions.write(ROOT, Path(sys.argv[1]), CASES).items():
     print(f"{name}: {why}")
