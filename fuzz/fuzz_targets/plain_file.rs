@@ -15,6 +15,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         return;
     };
     let (gelu, dtype, cpu) = (Activation::Gelu, DType::F32, Device::Cpu);
+    said(file.rms_norm(1e-5, dtype, &cpu).map(drop));
     said(file.mlp(gelu, dtype, &cpu).map(drop));
     said(file.feed_forward(gelu, dtype, &cpu).map(drop));
     said(

@@ -202,7 +202,8 @@ fn a_norm_between_layers_is_loaded_first_and_applied_by_hand() {
     let parts = Parts::new();
     let [weight, bias] = &parts.norms[&WIDTHS[1]];
     type OfRows = fn(&Parts, &Tensor) -> Tensor;
-    let cases: [(&[(&str, &Tensor)], bool, OfRows); 2] = [
+    type Named<'t> = &'t [(&'t str, &'t Tensor)];
+    let cases: [(Named, bool, OfRows); 2] = [
         (
             &[("1.weight", weight), ("1.bias", bias)],
             false,

@@ -192,6 +192,24 @@ fn a_second_adapter_is_saved_over_the_merged_model_alone() {
     }
 }
 
+/// A snapshot in the Hub's cache has another path on every machine.
+#[test]
+fn a_base_model_in_the_hubs_cache_is_named_by_its_repository() {
+    let folder = tempfile::tempdir().unwrap();
+    let snapshot = folder.path().join("models--org--my--bert/snapshots/4fa1c3");
+    fs::create_dir_all(&snapshot).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(weights("tiny-bert").join(file), snapshot.join(file)).unwrap();
+    }
+    let checkpoint = Checkpoint::open(&snapshot).unwrap();
+    let out = folder.path().join("adapter");
+    attached(&checkpoint, 1)
+        .1
+        .save_peft(&checkpoint, &out)
+        .unwrap();
+    assert_eq!(config_of(&out)["base_model_name_or_path"], "org/my--bert");
+}
+
 /// PEFT opens no GGUF file as a base model, and no file without a configuration.
 #[test]
 fn a_base_model_that_peft_cannot_open_is_asked_for() {

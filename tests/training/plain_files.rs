@@ -122,6 +122,32 @@ fn a_trained_plain_file_is_saved_as_it_was_stored() {
     );
 }
 
+/// The norm's width tells an orientation that PyTorch's names would not.
+#[test]
+fn a_plain_file_is_saved_in_the_orientation_of_its_norm() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, saved] =
+        ["mlp", "saved"].map(|name| folder.path().join(format!("{name}.safetensors")));
+    let stored = HashMap::from([
+        ("gate_proj.weight", drawn(&[4, 6], 1)),
+        ("up_proj.weight", drawn(&[4, 6], 2)),
+        ("down_proj.weight", drawn(&[6, 4], 3)),
+        ("norm.weight", drawn(&[4], 4)),
+        ("norm.bias", drawn(&[4], 5)),
+    ]);
+    safetensors::save(&stored, &path).unwrap();
+    let file = PlainFile::open(&path).unwrap().trainable();
+    let placement = NormPlacement::Pre;
+    let layer = file.sublayer(Activation::Silu, placement, 1e-5, DType::F32, &Device::Cpu);
+    assert_eq!(layer.unwrap().inner().up().shape(), (6, 4));
+    file.save(&saved, file.parameters()).unwrap();
+    let saved = safetensors::load(&saved, &Device::Cpu).unwrap();
+    for (name, tensor) in &stored {
+        assert_eq!(saved[*name].dims(), tensor.dims(), "{name}");
+        assert_eq!(bits(&saved[*name]), bits(tensor), "{name}");
+    }
+}
+
 #[test]
 fn a_plain_file_refuses_to_save_other_parameters() {
     let folder = tempfile::tempdir().unwrap();

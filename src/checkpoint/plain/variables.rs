@@ -126,22 +126,14 @@ impl PlainFile {
             true => tensor.t()?.contiguous()?,
             false => tensor.reshape(info.shape.as_slice())?,
         };
-        rounded(
-            name,
-            &tensor,
-            DType::try_from(info.dtype).map_err(candle_core::Error::from)?,
-        )
+        rounded(name, &tensor, DType::try_from(info.dtype)?)
     }
 
-    /// Returns whether the file has the weight transposed. The norm's width may have told the orientation, but only if the
-    /// weight is not square.
+    /// Returns whether the file has the weight transposed. Only a square weight has the same shape in both orientations.
     fn is_turned(&self, name: &str, tensor: &Tensor) -> Result<bool> {
-        match self.orientation() {
-            Ok(orientation) => Ok(orientation == Orientation::InOut),
-            Err(error) => match &self.files.find(name)?.shape[..] {
-                [rows, columns] if rows != columns => Ok(tensor.dims() == [*columns, *rows]),
-                _ => Err(error),
-            },
+        match &self.files.find(name)?.shape[..] {
+            [rows, columns] if rows != columns => Ok(tensor.dims() == [*columns, *rows]),
+            _ => Ok(self.orientation()? == Orientation::InOut),
         }
     }
 
