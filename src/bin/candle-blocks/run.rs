@@ -80,11 +80,12 @@ const MAX_NAMES: usize = 8;
 
 /// Returns the error for a file without any input, with the inputs that the checkpoint reads.
 fn without_input(error: Error, checkpoint: &Checkpoint) -> anyhow::Error {
-    let Error::MissingTensor { path, .. } = &error else {
+    let Error::MissingTensor { path, similar, .. } = &error else {
         return error.into();
     };
-    let Ok(files) = TensorFiles::open(path) else {
-        return error.into();
+    let files = match TensorFiles::open(path) {
+        Ok(files) if similar.is_empty() => files,
+        _ => return error.into(), // which names what may be meant
     };
     let names: Vec<&str> = files.names().collect();
     let some = names[..names.len().min(MAX_NAMES)].join(", ");
