@@ -70,7 +70,9 @@ fn a_directory_with_weights_of_another_format_says_how_to_convert_them() {
 #[test]
 fn weights_for_other_programs_are_named_in_folders_too() {
     let graph = b"<?xml version=\"1.0\"?>\n<net name=\"model\" version=\"11\">";
-    let cases: [(&str, &[(&str, &[u8])], &[&str]); 3] = [
+    // The folder, its files, and words of the error.
+    type Case<'c> = (&'c str, &'c [(&'c str, &'c [u8])], &'c [&'c str]);
+    let cases: [Case; 3] = [
         (
             "onnx",
             &[("onnx/model.onnx", b"\x08\x07\x12\x07pytorch")],
