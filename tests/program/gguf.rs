@@ -136,7 +136,7 @@ fn files_beside_take_precedence_only_if_requested() {
         "note:",
         "tokenizer.json",
         "generation_config.json",
-        "--files-beside",
+        "are not read; --files-beside reads these instead",
     ] {
         assert!(said.stderr.contains(words), "{}", said.stderr);
     }
