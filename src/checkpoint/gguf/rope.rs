@@ -67,11 +67,18 @@ impl Keys<'_> {
                 ),
             };
         }
-        if let (Some(long), Some(short)) = (
-            of("rope_factors_long.weight")?,
-            of("rope_factors_short.weight")?,
-        ) {
-            return Ok(by_tables(&short, &long, attention));
+        let names = ["rope_factors_long.weight", "rope_factors_short.weight"];
+        match (of(names[0])?, of(names[1])?) {
+            (Some(long), Some(short)) => return Ok(by_tables(&short, &long, attention)),
+            (None, None) => {}
+            (long, _) => {
+                let [found, lacking] = match long {
+                    Some(_) => names,
+                    None => [names[1], names[0]],
+                };
+                let reason = format!("cannot be read: the file has {found}, and no {lacking}");
+                return Err(self.error("rope.scaling.type", reason));
+            }
         }
         // Without tables its factor is for all frequencies.
         let kind = if kind == "longrope" { "linear" } else { kind };
