@@ -328,9 +328,12 @@ impl BlockTensor {
 
     /// Leaves out leading dimensions of 1 in a bias and a norm's weight. llama.cpp does not tell them from none.
     fn flattened(mut self) -> Self {
-        let is_vector = [".bias", "norm.weight"]
-            .iter()
-            .any(|end| self.part.name.ends_with(end));
+        let name = &self.part.name;
+        let module = name
+            .strip_suffix(".weight")
+            .and_then(|m| m.rsplit('.').next());
+        let is_vector =
+            name.ends_with(".bias") || module.is_some_and(|module| module.contains("norm"));
         while is_vector && self.shape.len() > 1 && self.shape[0] == 1 {
             self.shape.remove(0);
         }
