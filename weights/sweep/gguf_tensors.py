@@ -87,8 +87,9 @@ def others_read(file: File, path: Path, worker) -> dict[str, list[int]]:
         shape = [int(size) for size in at[2].split(",")]
         while len(shape) > 1 and shape[-1] == 1:
             shape.pop()
-        found[at[1]] = shape
         tried.pop(at[1])
+        if all(shape):  # an empty one is of something that this model lacks
+            found[at[1]] = shape
     return found
 
 
@@ -167,6 +168,8 @@ class Tensors(Sweep):
         # llama.cpp loads such a scale, and leaves it out of some products; a file of NVFP4 means that it multiplies.
         if change.endswith(".scale") and not is_changed:
             return "multiplied, which llama.cpp leaves out"
+        if "left out" in ours.said:
+            return "left out, as a note says"
         off = float(np.abs(ours.values - judge).max()) if ours.values.shape == judge.shape else float("inf")
         return f"DIFFERS by {off:.2g}: said {ours.said!r}"
 
