@@ -114,7 +114,7 @@ def loaded(folder: Path, name: str):
 
 def results(model, inputs):
     part = whole.part_of(model)
-    return Judge(model, part, inputs if inputs is not None else inputs_of(model, part))
+    return Judge(model, part, inputs if inputs is not None else inputs_of(model, part), lambda _: model)  # loaded as eager
 
 
 def settings(case: dict) -> dict:
