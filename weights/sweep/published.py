@@ -29,7 +29,7 @@ def verdict(program: Path, config: dict) -> tuple[str, str]:
         ours, said = subject.ours(folder, judge.inputs)
         if ours is None:
             return "REFUSED", said
-        return "same" if same(ours, judge.composed) or same(ours, judge.fused) else "DIFFERS", said
+        return "same" if same(ours, judge.composed) or same(ours, judge.usual) else "DIFFERS", said
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def judged(name: str, case: dict, program: Path, kept: Path | None = None) -> st
         subject = Subject(described["model_type"], run, program)
         ours, said = subject.ours(theirs, truth.inputs)
         # Which has the weights of the class alone, in f32.
-        judges = [truth.composed] if "both" in case else [truth.composed, truth.fused]
+        judges = [truth.composed] if "both" in case else [truth.composed, truth.usual]
         is_same = ours is not None and any(same(ours, judge) for judge in judges)
         verdict = "REFUSED" if ours is None else "same" if is_same else "DIFFERS"
         if ours is not None and "logits" in truth.composed and "logits" not in ours:
