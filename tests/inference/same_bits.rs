@@ -5,20 +5,17 @@ use candle_blocks::{
     candle_core::{DType, Tensor},
 };
 
-use crate::{device::device, numbers::bits, weights::weights};
+use crate::{cpu_only::cpu_only, numbers::bits, weights::weights};
 
 #[test]
 fn a_row_has_the_same_bits_alone_in_a_batch_and_before_padding() {
-    if !device().is_cpu() {
-        println!("LEFT OUT: other devices promise no bits");
-        return;
-    }
+    let cpu = cpu_only("bits that no other row changes");
     for name in ["tiny-bert", "tiny-gpt2"] {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
         let width = checkpoint.config().blocks[0].d_model();
         for dtype in [DType::F32, DType::F64, DType::BF16] {
-            let stack = checkpoint.stack(dtype, &device()).unwrap();
-            let x = Tensor::randn(0f32, 1., (9, 40, width), &device()).unwrap();
+            let stack = checkpoint.stack(dtype, &cpu).unwrap();
+            let x = Tensor::randn(0f32, 1., (9, 40, width), &cpu).unwrap();
             let x = x.to_dtype(dtype).unwrap();
             let whole = stack.forward(&x).unwrap();
             for row in [0, 4, 8] {
@@ -30,10 +27,10 @@ fn a_row_has_the_same_bits_alone_in_a_batch_and_before_padding() {
                     "{name} {dtype:?}"
                 );
                 // The same tokens with seven padding tokens after them.
-                let padding = Tensor::ones((1, 7, width), dtype, &device()).unwrap();
+                let padding = Tensor::ones((1, 7, width), dtype, &cpu).unwrap();
                 let padded = Tensor::cat(&[&alone, &padding], 1).unwrap();
                 let keep: Vec<u8> = (0..47).map(|at| u8::from(at < 40)).collect();
-                let mask = Tensor::from_vec(keep, (1, 47), &device()).unwrap();
+                let mask = Tensor::from_vec(keep, (1, 47), &cpu).unwrap();
                 let mask = AttentionMask::padding(&mask).unwrap();
                 let context = ForwardContext::evaluation().with_mask(mask);
                 let kept = stack.forward_with(&padded, &context).unwrap();

@@ -21,15 +21,20 @@ use candle_blocks::{
 
 pub use request::Request;
 
-use crate::small::made_of;
+use crate::small::made_on;
 
-/// A layer made by `make` in a type from parameters by rule, the same in every type but for rounding.
-pub fn made<L>(dtype: DType, make: impl FnOnce(VarBuilder) -> candle_core::Result<L>) -> L {
-    made_with_parameters(dtype, make).0
+/// A layer made by `make` on a device in a type, from parameters by rule, the same in every type but for rounding.
+pub fn made<L>(
+    device: &Device,
+    dtype: DType,
+    make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
+) -> L {
+    made_with_parameters(device, dtype, make).0
 }
 
 /// Like [`made`], with the parameters by name.
 pub fn made_with_parameters<L>(
+    device: &Device,
     dtype: DType,
     make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
 ) -> (L, Vec<(String, Var)>) {
@@ -40,7 +45,7 @@ pub fn made_with_parameters<L>(
         let value = value.to_dtype(DType::F32).unwrap();
         value.to_dtype(dtype).unwrap()
     };
-    let (layer, parameters) = made_of(dtype, make, value);
+    let (layer, parameters) = made_on(device, dtype, make, value);
     (layer, parameters.into_iter().collect())
 }
 

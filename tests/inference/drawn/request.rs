@@ -218,6 +218,27 @@ impl Request {
         self.x.clone()
     }
 
+    /// Returns the same input on a device.
+    pub fn on(&self, device: &Device) -> Self {
+        let on = |tensor: &Tensor| tensor.to_device(device).unwrap();
+        let memory = self.memory.as_ref();
+        Self {
+            batch: self.batch,
+            seq: self.seq,
+            x: on(&self.x),
+            keep: self.keep.clone(),
+            additive: self.additive.as_ref().map(on),
+            positions: self.positions.clone(),
+            memory: memory.map(|(states, keep)| (on(states), keep.clone())),
+            cuts: self.cuts.clone(),
+            words: self.words.as_ref().map(on),
+        }
+    }
+
+    pub fn device(&self) -> &Device {
+        self.x.device()
+    }
+
     pub fn context(&self, dtype: DType) -> ForwardContext {
         self.part(0, self.seq, dtype)
     }
@@ -231,7 +252,7 @@ impl Request {
                 let keep = keep.unwrap().narrow(1, at, n).unwrap();
                 let least = keep.flatten_all().unwrap().min(0).unwrap();
                 match least.to_scalar::<u8>().unwrap() {
-                    0 => AttentionMask::padding(&keep).unwrap(),
+                    0 => AttentionMask::padding(&keep.to_device(self.device()).unwrap()).unwrap(),
                     _ => AttentionMask::none(), // the cache supplies the mask for such chunks
                 }
             }
