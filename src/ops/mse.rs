@@ -109,6 +109,7 @@ mod tests {
             numbers.push(loss.to_scalar().unwrap());
             numbers
         });
+        assert_eq!(numbers[0].len(), 2 * 2 * 7 * 5 + 1);
         for (kernel, composed) in numbers[0].iter().zip(&numbers[1]) {
             assert!((kernel - composed).abs() < 1e-13, "{kernel} {composed}");
         }

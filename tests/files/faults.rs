@@ -22,7 +22,10 @@ use candle_blocks::{
 };
 use tempfile::TempDir;
 
-use crate::{trained::trained, weights::weights};
+use crate::{
+    trained::trained,
+    weights::{left_out, weights},
+};
 
 /// Operations on a file or directory `target`, which exists already for all but the first.
 pub const OPERATIONS: [&str; 7] = [
@@ -314,7 +317,7 @@ fn faults(name: &str) -> (usize, Vec<String>) {
 #[test]
 fn a_write_that_meets_any_fault_leaves_the_old_or_the_new_whole() {
     if !TRACER.1 {
-        println!("left out: there is no C compiler");
+        left_out("faults while files are written: there is no C compiler");
         return;
     }
     let found = thread::scope(|scope| {
@@ -335,7 +338,7 @@ fn a_write_that_meets_any_fault_leaves_the_old_or_the_new_whole() {
 #[test]
 fn a_read_that_meets_any_fault_is_whole_or_an_error() {
     if !TRACER.1 {
-        println!("left out: there is no C compiler");
+        left_out("faults while files are read: there is no C compiler");
         return;
     }
     let target = weights("tiny-gpt2");

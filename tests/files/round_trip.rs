@@ -240,6 +240,7 @@ fn many_threads_can_read_at_once() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
+                assert!(!tensors.is_empty());
                 for (name, tensor) in tensors.iter().cycle().take(20 * tensors.len()) {
                     assert_same(name, &files.read(name).unwrap(), tensor);
                 }

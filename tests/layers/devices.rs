@@ -177,6 +177,7 @@ fn a_checkpoint_loads_onto_the_device() {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
         let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
         loader.stack().unwrap();
+        assert!(!loader.parameters().is_empty(), "{name}");
         for (role, variable) in loader.parameters() {
             assert!(variable.device().same_device(&device()), "{name}: {role}");
         }

@@ -56,13 +56,16 @@ fn every_committed_checkpoint_gives_pytorchs_outputs_and_gradients() {
 #[test]
 fn every_f32_checkpoint_passes_in_f64_and_in_half_precision() {
     let dtypes = computable([DType::F64, DType::BF16, DType::F16], "checkpoints in f64");
+    let mut n = 0;
     for (name, native) in present(CHECKPOINTS, |c| c.0) {
         if native == DType::F32 {
+            n += 1;
             for &dtype in &dtypes {
                 check(&weights(name), name, dtype);
             }
         }
     }
+    assert!(n >= 2, "only {n} checkpoints in f32");
 }
 
 /// The committed tensors under other names, in a folder with the same config.json.

@@ -99,6 +99,7 @@ fn a_causal_block_cannot_see_the_future() {
 fn the_order_of_heads_does_not_matter() {
     for s in subjects() {
         let loader = s.checkpoint.loader(s.dtype, &device()).unwrap();
+        assert!(!s.stack.blocks().is_empty());
         for (i, block) in s.stack.blocks().iter().enumerate() {
             let attention = block.attention().inner();
             let (n_heads, head_dim) = (attention.config().n_heads, attention.config().head_dim);

@@ -138,7 +138,9 @@ fn some_rows_are_those_of_the_whole() {
     } in judged()
     {
         let files = checkpoint.files();
-        for used in checkpoint.report().used {
+        let report = checkpoint.report();
+        assert!(!report.used.is_empty(), "{name}");
+        for used in &report.used {
             let whole = files.read(&used.name).unwrap();
             let n = whole.dims()[0];
             let rows = [n / 3..n / 3 + n / 2, 0..1, n..n];

@@ -149,6 +149,7 @@ fn every_role_that_a_family_has_a_rule_for_is_listed() {
         let config: Value = serde_json::from_str(&config).unwrap();
         let model_type = config["model_type"].as_str().unwrap();
         let family = Family::known(model_type, stack.part).unwrap();
+        assert!(!family.block_rules.is_empty(), "{model_type}");
         for rule in family.block_rules.iter().chain(&family.stack_rules) {
             assert!(
                 documented.contains_key(&rule.role),

@@ -257,6 +257,7 @@ fn without_a_cache_the_growing_text_gives_the_same_tokens() {
         .find(|judged| judged.folder == "tiny-gpt-text")
         .unwrap();
     for (prompt, tokens) in judged.prompts.iter().zip(&judged.tokens) {
+        assert!(!tokens.is_empty());
         let mut text = prompt.clone();
         for &token in tokens {
             // A line feed ends a text, and may not.

@@ -129,6 +129,12 @@ fn ranks_train_as_one_process_does() {
         let (checkpoint, _config) = open(family);
         let expected = alone(&checkpoint);
         for found in of_ranks(2, |rank| together(&checkpoint, rank)) {
+            assert_eq!(found.seen.len(), expected.seen.len(), "{family}");
+            assert_eq!(found.saved.len(), expected.saved.len(), "{family}");
+            assert!(
+                !found.seen.is_empty() && !found.saved.is_empty(),
+                "{family}"
+            );
             for (found, expected) in found.seen.iter().zip(&expected.seen) {
                 let error = (found / expected - 1.0).abs();
                 assert!(error < 2e-5, "{family}: {found}, expected {expected}");

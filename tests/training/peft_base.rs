@@ -5,22 +5,24 @@ use std::path::Path;
 
 use candle_blocks::{
     Checkpoint, CheckpointOptions, Parameters, Stack,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{DType, Tensor},
     checkpoint::scheme::StackPart,
     train::{Lora, LoraConfig},
 };
 use serde_json::{Value, json};
 
-use crate::{committed::present, numbers::numbers, said::assert_says, weights::weights};
+use crate::{
+    committed::present, device::device, numbers::numbers, said::assert_says, weights::weights,
+};
 
 fn attached(checkpoint: &Checkpoint, seed: u64) -> (Stack, Lora) {
-    let mut stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
     let config = LoraConfig::new(2, 4.0, &["attention.query", "feed_forward.*"]);
     let lora = Lora::attach(&mut stack, config, seed).unwrap();
     // `B` starts at 0.
     for (i, (_, variable)) in lora.parameters().into_iter().enumerate() {
         let value = |j: usize| ((j * 31 + i * 17 + seed as usize) % 47) as f32 / 470.0 - 0.05;
-        let values = Tensor::from_iter((0..variable.elem_count()).map(value), &Device::Cpu);
+        let values = Tensor::from_iter((0..variable.elem_count()).map(value), &device());
         let values = values.unwrap().reshape(variable.shape()).unwrap();
         variable.set(&values).unwrap();
     }
@@ -29,7 +31,7 @@ fn attached(checkpoint: &Checkpoint, seed: u64) -> (Stack, Lora) {
 
 fn outputs(stack: &Stack, checkpoint: &Checkpoint) -> Vec<f64> {
     let width = checkpoint.config().blocks[0].d_model();
-    let x = Tensor::arange(0f32, (10 * width) as f32, &Device::Cpu).unwrap();
+    let x = Tensor::arange(0f32, (10 * width) as f32, &device()).unwrap();
     let x = x.sin().unwrap().reshape((2, 5, width)).unwrap();
     numbers(&stack.forward(&x).unwrap())
 }
@@ -110,7 +112,7 @@ fn an_adapter_names_its_base_model_and_its_task() {
             _ => CheckpointOptions::default(),
         };
         let checkpoint = options.clone().open(&base).unwrap();
-        let mut stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
         let config = LoraConfig::new(2, 4.0, &["blocks.0.attention.query"]);
         let lora = Lora::attach(&mut stack, config, 1).unwrap();
         let adapter = folder.path().join("adapter");
@@ -146,7 +148,7 @@ fn the_folder_of_an_adapter_is_opened_alone() {
         let folder = tempfile::tempdir().unwrap();
         lora.save_peft(&checkpoint, folder.path()).unwrap();
         let alone = Checkpoint::open(folder.path()).unwrap();
-        let found = outputs(&alone.stack(DType::F32, &Device::Cpu).unwrap(), &alone);
+        let found = outputs(&alone.stack(DType::F32, &device()).unwrap(), &alone);
         assert_close(&found, &outputs(&stack, &checkpoint), name);
     }
 }
@@ -180,7 +182,7 @@ fn a_second_adapter_is_saved_over_the_merged_model_alone() {
             .unwrap();
         let expected = outputs(&stack, &with_first);
         let alone = Checkpoint::open(&second).unwrap();
-        let found = outputs(&alone.stack(DType::F32, &Device::Cpu).unwrap(), &alone);
+        let found = outputs(&alone.stack(DType::F32, &device()).unwrap(), &alone);
         assert_close(&found, &expected, name);
         // Or the merged model first, and the second adapter over that.
         let merged = Checkpoint::open(&merged).unwrap();

@@ -21,6 +21,7 @@ fn gradients(config: &BlockConfig) -> Vec<(String, bool)> {
     let loss = block.forward(&x).unwrap().sqr().unwrap().sum_all().unwrap();
     let gradients = loss.backward().unwrap();
     let data = parameters.data().lock().unwrap();
+    assert!(data.len() > 10, "only {}", data.len());
     let is_zero = |(role, variable): (&String, _)| {
         let gradient = gradients.get(variable);
         let gradient = gradient.unwrap_or_else(|| panic!("{role} got no gradient"));

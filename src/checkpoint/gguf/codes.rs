@@ -185,6 +185,7 @@ mod tests {
             let packed =
                 PackedWeight::from_quantized(cpu, format, shape, &pages, read, |_, reason| reason);
             let packed = packed.unwrap();
+            assert_eq!(expected.len(), N_BLOCKS * length);
             for (row, expected) in expected.chunks_exact(length).enumerate() {
                 let mut found = vec![9.0; length];
                 packed.unpack_row(row, &mut found);

@@ -155,6 +155,7 @@ mod tests {
                     panic!("columns of the host");
                 };
                 let found = found.tensor().to_vec2::<u32>().unwrap();
+                assert_eq!(found.len(), rows);
                 for (found, scores) in found.into_iter().zip(scores.chunks(n)) {
                     let expected = expected(scores, &correction, &config);
                     assert_eq!(found, expected, "{n} {top_k} {groups:?} {levels}");

@@ -77,6 +77,7 @@ fn callers_at_once_and_within_rayon_get_the_same_bits() {
         .collect();
     let alone: Vec<_> = cases.iter().map(|case| case.compute(way, 1)).collect();
     let found: Vec<_> = cases.par_iter().map(|case| case.compute(way, 4)).collect();
+    assert_eq!(found.len(), alone.len());
     for (found, alone) in found.iter().zip(&alone) {
         assert_same(found, alone, "within rayon");
     }

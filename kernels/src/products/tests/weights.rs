@@ -89,6 +89,7 @@ fn an_unpacked_row_has_the_weights_rounded_to_the_format() {
         {
             let matrix = Matrix::of_rows(Slice::F32(&weight), d_in);
             let packed = PackedWeight::new(on(isa, 2), format, matrix, &pages);
+            assert!(!weight.is_empty());
             for (i, row) in weight.chunks(d_in).enumerate() {
                 let mut found = vec![9.0; d_in];
                 packed.unpack_row(i, &mut found);

@@ -80,6 +80,13 @@ fn arguments() -> Vec<f32> {
         .collect()
 }
 
+/// Returns the arguments that a comparison keeps, which are most of them.
+fn arguments_with(keep: impl Fn(f32) -> bool) -> Vec<f32> {
+    let kept: Vec<f32> = arguments().into_iter().filter(|&x| keep(x)).collect();
+    assert!(kept.len() > 8000, "only {}", kept.len());
+    kept
+}
+
 impl Case {
     fn allowed(&self, x: f64, unit: f64) -> f64 {
         let sensitivity = (self.exact)(x).abs() + (x * (self.f64[1])(x)).abs();
@@ -143,11 +150,9 @@ fn fused_values_are_within_the_same_units() {
 #[test]
 fn f64_values_are_exact_to_f64() {
     for case in cases() {
-        for &x in &arguments() {
-            // PyTorch cuts softplus off at 20, and so does this crate.
-            if case.name.ends_with("softplus") && x > 20.0 {
-                continue;
-            }
+        // PyTorch cuts softplus off at 20, and so does this crate.
+        let is_cut = |x| case.name.ends_with("softplus") && x > 20.0;
+        for x in arguments_with(|x| !is_cut(x)) {
             let x = x as f64;
             let error = ((case.f64[0])(x) - (case.exact)(x)).abs();
             // Both sides use libm, with an error up to one unit each.
@@ -166,11 +171,9 @@ fn f64_values_are_exact_to_f64() {
 fn slopes_are_the_derivatives() {
     let step = libm::exp2(-13.0);
     for case in cases() {
-        for &x in &arguments() {
+        let is_near = |x: f64| case.kinks.iter().any(|kink| (x - kink).abs() <= 2.0 * step);
+        for x in arguments_with(|x| !is_near(x as f64)) {
             let x = x as f64;
-            if case.kinks.iter().any(|kink| (x - kink).abs() <= 2.0 * step) {
-                continue;
-            }
             let value = case.f64[0];
             // Five points: the truncation error is step⁴/30 · f⁗′, whose largest value is near 400.
             let rise = 8.0 * (value(x + step) - value(x - step))
@@ -193,10 +196,7 @@ fn slopes_are_the_derivatives() {
 fn f32_slopes_agree_with_f64_slopes() {
     for case in cases() {
         let mut worst: f64 = 0.0;
-        for &x in &arguments() {
-            if case.kinks.contains(&(x as f64)) {
-                continue;
-            }
+        for x in arguments_with(|x| !case.kinks.contains(&(x as f64))) {
             let exact = (case.f64[1])(x as f64);
             let error =
                 ((case.f32[1])(x) as f64 - exact).abs() / (4.0 * f32::STORE * exact.abs().max(1.0));

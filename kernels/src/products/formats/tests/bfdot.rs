@@ -111,6 +111,7 @@ fn the_instructions_for_bfloat16_have_the_written_out_bits_in_the_whole_range() 
         let b = View::row_major(&w, n, k).transposed();
         for rows in [1, 3] {
             let y = product::<bf16>((isa, ()), View::row_major(&a, 3, k), b, rows);
+            assert!(!y.is_empty());
             for (at, &found) in y.iter().enumerate() {
                 let (i, j) = (at / n, at % n);
                 let expected = bf16::element(isa, (), &a[i * k..][..k], &w[j * k..][..k]);
