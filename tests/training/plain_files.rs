@@ -138,7 +138,7 @@ fn a_plain_file_is_saved_in_the_orientation_of_its_norm() {
     safetensors::save(&stored, &path).unwrap();
     let file = PlainFile::open(&path).unwrap().trainable();
     let placement = NormPlacement::Pre;
-    let layer = file.sublayer(Activation::Silu, placement, 1e-5, DType::F32, &Device::Cpu);
+    let layer = file.sublayer(Activation::Silu, placement, 1e-5, DType::F32, &device());
     assert_eq!(layer.unwrap().inner().up().shape(), (6, 4));
     file.save(&saved, file.parameters()).unwrap();
     let saved = safetensors::load(&saved, &Device::Cpu).unwrap();
