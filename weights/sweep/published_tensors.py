@@ -103,18 +103,19 @@ def beside(folder: Path, names: list[str]) -> None:
             path.write_bytes(b"of another program")
 
 
-def loaded(folder: Path, name: str):
-    """transformers' model of a folder, and what it missed."""
+def loaded(folder: Path, name: str, attention: str | None = "eager"):
+    """transformers' model of a folder, and what it missed. Without the name of an attention, with the one that transformers chooses."""
+    options = {"attn_implementation": attention} if attention else {}
     model, info = remote.class_named(name).from_pretrained(
-        folder, config=hub_config.read(folder), dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
-        output_loading_info=True, local_files_only=True,
+        folder, config=hub_config.read(folder), dtype=torch.float32, experts_implementation="eager",
+        output_loading_info=True, local_files_only=True, **options,
     )
     return model.eval(), info
 
 
-def results(model, inputs):
+def results(model, inputs, folder: Path, name: str):
     part = whole.part_of(model)
-    return Judge(model, part, inputs if inputs is not None else inputs_of(model, part), lambda _: model)  # loaded as eager
+    return Judge(model, part, inputs if inputs is not None else inputs_of(model, part), lambda attention: loaded(folder, name, attention)[0])
 
 
 def settings(case: dict) -> dict:
@@ -153,12 +154,12 @@ def judged(name: str, case: dict, program: Path, kept: Path | None = None) -> st
         if kept:
             shutil.copytree(theirs, kept / name, dirs_exist_ok=True)
         model, _ = loaded(own, run)
-        truth = results(model, None)
+        truth = results(model, None, own, run)
         missing, unexpected = [], []
         try:
             model, info = loaded(theirs, run)
             missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
-            judge = results(model, truth.inputs)
+            judge = results(model, truth.inputs, theirs, run)
             their = "same" if same(judge.composed, truth.composed) else "differs"
         except Exception as error:
             their = f"fails {type(error).__name__} {error}"[:160].replace("\n", " ")
