@@ -51,7 +51,7 @@ impl Tokenizer {
     /// Returns the text of tokens, without special ones.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::Tokenizer`](crate::Error::Tokenizer) if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         let decoded = match &self.python {
             Some(python) => python.decoded(&self.inner, ids),
