@@ -39,6 +39,7 @@ pub(crate) mod python_json;
 mod quantized;
 mod read_keys;
 mod report;
+mod reserved;
 mod rotary_json;
 mod save;
 mod save_new;

@@ -322,8 +322,10 @@ pub(super) fn by_role(
 /// Writes a small file.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || {
-        fs::write(path, bytes)?;
-        fs::File::open(path)?.sync_all()
+        // Windows flushes a file only for its writer.
+        let mut file = fs::File::create(path)?;
+        std::io::Write::write_all(&mut file, bytes)?;
+        file.sync_all()
     };
     write().map_err(|source| Error::io(path, "write", source))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tempfile::{NamedTempFile, PersistError, TempDir};
+use tempfile::{NamedTempFile, TempDir};
 
 static ALL: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
@@ -61,8 +61,8 @@ impl TemporaryFile {
     /// Creates a file with the permissions of an ordinary one, after the umask, instead of a private one.
     pub fn create(directory: &Path) -> io::Result<Self> {
         let mut options = tempfile::Builder::new();
-        #[cfg(unix)]
-        options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        ordinary(&mut options, 0o666);
+        let directory = of_any_length(directory)?;
         let create = || options.tempfile_in(directory);
         let (file, _listed) = Listed::create(create, NamedTempFile::path)?;
         Ok(Self { file, _listed })
@@ -74,14 +74,50 @@ impl TemporaryFile {
 
     /// Renames the file to its final name, replacing another.
     pub fn persist(self, path: &Path) -> io::Result<()> {
-        let persisted = self.file.persist(path).map(drop);
-        persisted.map_err(|error: PersistError| error.error)
+        let (_, written) = self.file.keep().map_err(|error| error.error)?;
+        // Not `NamedTempFile::persist`: on Windows it refuses long paths, and a final file that another program reads.
+        fs::rename(&written, path).map_err(|error| {
+            let _ = fs::remove_file(&written);
+            in_use(error)
+        })
     }
 
     /// Renames the file to its final name, which no other file may have.
     pub fn persist_new(self, path: &Path) -> io::Result<()> {
         let persisted = self.file.persist_noclobber(path).map(drop);
-        persisted.map_err(|error: PersistError| error.error)
+        persisted.map_err(|error| error.error)
+    }
+}
+
+/// Adds the likely cause to an error in renaming on Windows.
+pub(super) fn in_use(error: io::Error) -> io::Error {
+    let kind = error.kind();
+    match cfg!(windows) && kind == io::ErrorKind::PermissionDenied {
+        true => io::Error::new(
+            kind,
+            format!(
+                "{error}; Windows replaces no file that is open, and renames no directory with an open file, such as the \
+                 weights of an open checkpoint: close it, or write to another place"
+            ),
+        ),
+        false => error,
+    }
+}
+
+/// Sets the mode of files or directories, from which the umask is taken. Windows has none.
+#[cfg_attr(not(unix), allow(unused_variables))]
+fn ordinary(options: &mut tempfile::Builder, mode: u32) {
+    #[cfg(unix)]
+    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
+}
+
+/// Returns a directory's path in a form to which a file's name can be added.
+fn of_any_length(directory: &Path) -> io::Result<PathBuf> {
+    /// Windows takes 260 characters from a program that, like `tempfile`, does not ask for the verbatim form (`\\?\`).
+    const LONG: usize = 200;
+    match cfg!(windows) && std::path::absolute(directory)?.as_os_str().len() > LONG {
+        true => fs::canonicalize(directory),
+        false => Ok(directory.to_path_buf()),
     }
 }
 
@@ -96,8 +132,7 @@ impl TemporaryDirectory {
     pub fn create(parent: &Path, prefix: &str) -> io::Result<Self> {
         let mut options = tempfile::Builder::new();
         options.prefix(prefix);
-        #[cfg(unix)]
-        options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+        ordinary(&mut options, 0o777);
         let create = || options.tempdir_in(parent);
         let (directory, _listed) = Listed::create(create, TempDir::path)?;
         Ok(Self { directory, _listed })

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::files::MAX_HEADER_BYTES;
+use crate::checkpoint::reserved;
 use crate::checkpoint::unfinished::TemporaryFile;
 use crate::error::{Error, Result};
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
@@ -87,7 +88,8 @@ pub(crate) struct TensorRecord {
 impl TensorRecord {
     /// Returns its size in bytes.
     pub fn n_bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+        let n = self.shape.iter().product::<usize>() as u64;
+        (n * self.dtype.bitsize() as u64 / 8) as usize
     }
 }
 
@@ -145,9 +147,10 @@ fn write_file(
     let (destination, replaced) = destination(path)?;
     let file = TemporaryFile::create(directory(&destination)).map_err(failed)?;
     if let Some(permissions) = replaced {
-        file.as_file()
-            .set_permissions(permissions)
-            .map_err(failed)?;
+        match file.as_file().set_permissions(permissions) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {} // WASI has none
+            set => set.map_err(failed)?,
+        }
     }
     let mut out = BufWriter::new(file.as_file());
     content(&mut out)?;
@@ -264,6 +267,7 @@ fn unsupported(name: &str, dtype: DType) -> Error {
 /// Returns the final file for `path`, following a link, and the permissions of the existing file.
 fn destination(path: &Path) -> Result<(PathBuf, Option<Permissions>)> {
     let failed = |source| Error::io(path, "write", source);
+    reserved::check(path).map_err(failed)?;
     match fs::metadata(path) {
         Err(_) => Ok((path.to_path_buf(), None)), // nothing exists there, or creating the temporary file will fail
         Ok(found) if found.is_file() => {

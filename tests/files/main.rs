@@ -10,6 +10,8 @@ mod committed;
 mod contents;
 #[path = "../shared/device.rs"]
 mod device;
+#[path = "../shared/folder.rs"]
+mod folder;
 #[path = "../shared/hostile.rs"]
 mod hostile;
 #[path = "../shared/judged_by_safetensors.rs"]
@@ -42,3 +44,4 @@ mod saving;
 mod saving_new;
 mod saving_refused;
 mod stored;
+mod systems;

@@ -3,6 +3,8 @@
 
 #[path = "../../error/escape.rs"]
 mod escape;
+#[path = "../../checkpoint/reserved.rs"]
+mod reserved;
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -80,6 +82,9 @@ pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Resu
             return fail("lies in a folder that does not exist; create it first");
         }
         _ => {}
+    }
+    if let Err(reason) = reserved::check(output) {
+        anyhow::bail!("{}: {reason}", output.display());
     }
     if output.is_dir() {
         return fail("is a folder; give the name of a file in it");

@@ -6,7 +6,8 @@ use std::{fs, io};
 use super::companions::{is_companion, keep};
 use super::{CONFIG, Existing};
 use crate::checkpoint::files::INDEX;
-use crate::checkpoint::unfinished::TemporaryDirectory;
+use crate::checkpoint::reserved;
+use crate::checkpoint::unfinished::{TemporaryDirectory, in_use};
 use crate::checkpoint::write::directory as parent_of;
 use crate::error::{Error, Result};
 
@@ -22,6 +23,7 @@ pub(in crate::checkpoint) struct SaveTarget {
 impl SaveTarget {
     pub fn new(directory: &Path, existing: Existing) -> Result<Self> {
         let failed = |source| Error::io(directory, "create", source);
+        reserved::check(directory).map_err(failed)?;
         let (directory, replaces) = match fs::canonicalize(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(parent_of(directory)).map_err(failed)?;
@@ -64,7 +66,8 @@ impl SaveTarget {
             existing,
             mut replaces,
         } = self;
-        let failed = |source| Error::io(&directory, "write", source);
+        let failed = |source| Error::io(&directory, "write", in_use(source));
+        let is_full_error = |error: &_| is_full_error(error, &directory);
         let _lock = lock(&directory);
         for _ in 0..MOST_RACES {
             if replaces {
@@ -77,6 +80,10 @@ impl SaveTarget {
                 }
             }
             if !replaces {
+                if cfg!(windows) {
+                    // Elsewhere, a rename replaces an empty directory.
+                    let _ = fs::remove_dir(&directory);
+                }
                 match fs::rename(staging.path(), &directory) {
                     Ok(()) => {
                         let _ = staging.keep(); // it has its new name: there is nothing to remove
@@ -140,12 +147,13 @@ const TEMPORARY: &str = ".saving-";
 /// The number of times that another process may interfere before this is an error.
 const MOST_RACES: usize = 1000;
 
-/// Returns whether a rename failed because a directory with that name is not empty.
-fn is_full_error(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists
-    )
+/// Returns whether a rename failed because a directory with that name is not empty. Windows refuses the access then.
+fn is_full_error(error: &io::Error, directory: &Path) -> bool {
+    match error.kind() {
+        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => true,
+        io::ErrorKind::PermissionDenied => cfg!(windows) && directory.is_dir(),
+        _ => false,
+    }
 }
 
 /// Waits until no other thread or process that saves reads or changes a directory's entries. Returns the lock, which lasts
