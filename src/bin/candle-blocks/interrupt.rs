@@ -1,9 +1,11 @@
-//! Handles Ctrl-C, SIGTERM and SIGHUP: no temporary file is left. Work that watches for signals ends at the next safe point
+//! Handles Ctrl-C, and on Unix SIGTERM and SIGHUP: no temporary file is left. Work that watches for signals ends at the next safe point
 //! after the first one; a second signal ends the program.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::SIGINT;
+#[cfg(unix)]
+use signal_hook::consts::SIGTERM;
 
 /// Set while the work in progress watches for signals.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
@@ -20,10 +22,25 @@ pub fn watch() {
     std::thread::spawn(move || signals.forever().for_each(receive));
 }
 
+/// Begins to watch for Ctrl-C. The C runtime reports it in a thread of its own, where a handler may only set a flag.
 #[cfg(not(unix))]
-pub fn watch() {}
+pub fn watch() {
+    use std::{sync::Arc, thread, time::Duration};
+    let has_come = Arc::new(AtomicBool::new(false));
+    // Without it Ctrl-C ends the program as it ends others.
+    if signal_hook::flag::register(SIGINT, has_come.clone()).is_err() {
+        return;
+    }
+    thread::spawn(move || {
+        loop {
+            thread::sleep(Duration::from_millis(50));
+            if has_come.swap(false, Ordering::SeqCst) {
+                receive(SIGINT);
+            }
+        }
+    });
+}
 
-#[cfg(unix)]
 fn receive(signal: i32) {
     use candle_blocks::checkpoint::write::remove_unfinished;
     LAST.store(signal, Ordering::SeqCst);
@@ -32,6 +49,7 @@ fn receive(signal: i32) {
         return;
     }
     remove_unfinished();
+    #[cfg(unix)]
     if !is_second {
         // As if the program did not watch: a shell then sees by which signal it ended.
         let _ = signal_hook::low_level::emulate_default_handler(signal);
@@ -67,4 +85,23 @@ pub fn was_pressed() -> bool {
 /// Returns the exit status after a signal: 128 plus the signal's number, as in shells.
 pub fn exit_status() -> u8 {
     128 + LAST.load(Ordering::SeqCst) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The other tests of signals send them from outside, which only Unix has a command for.
+    #[test]
+    fn a_signal_is_seen_by_work_that_watches_for_it() {
+        assert!(!was_pressed());
+        watch();
+        signal_hook::low_level::raise(SIGINT).unwrap();
+        let begin = std::time::Instant::now();
+        while !was_pressed() && begin.elapsed().as_secs() < 60 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(was_pressed());
+        assert_eq!(exit_status(), 130);
+    }
 }
