@@ -104,7 +104,8 @@ impl Cache {
         file.persist(&blob).map_err(|error| io(&error))
     }
 
-    /// Makes a blob the content of a commit's file: by a link, or without links by a copy, as Python's client does.
+    /// Makes a blob the content of a commit's file: by a symbolic link, as Python's client does. On Windows, which has these
+    /// for developers alone, by a second name for the same bytes, or by a copy where the file system has no such names.
     pub(super) fn link(&self, commit: &str, file: &str, etag: &str) -> std::io::Result<()> {
         let path = self.snapshot(commit).join(file);
         if let Some(parent) = path.parent() {
@@ -120,10 +121,19 @@ impl Cache {
             std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), &path)
         }
         #[cfg(not(unix))]
-        std::fs::copy(self.blob(etag), &path).map(drop)
+        {
+            let blob = self.blob(etag);
+            std::fs::hard_link(&blob, &path).or_else(|_| std::fs::copy(&blob, &path).map(drop))
+        }
     }
 
-    /// Removes a file and its blob.
+    /// Removes a file and the blob with its content.
+    pub(super) fn discard_blob(&self, file: &Path, etag: &str) -> crate::error::Result<()> {
+        remove(&self.blob(etag))?;
+        remove(file)
+    }
+
+    /// Removes a file, and the blob that it links to.
     pub(super) fn discard(&self, file: &Path) -> crate::error::Result<()> {
         if let Ok(blob) = file.canonicalize()
             && let Ok(blobs) = self.folder.join("blobs").canonicalize()

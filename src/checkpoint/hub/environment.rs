@@ -5,6 +5,9 @@
 
 use std::path::PathBuf;
 
+/// The variable with the user's own directory.
+const HOME: &str = if cfg!(windows) { "USERPROFILE" } else { "HOME" };
+
 /// A function that looks up environment variables, so that tests can have their own.
 pub(super) struct Environment<F>(pub F);
 
@@ -52,7 +55,8 @@ impl<F: Fn(&str) -> Option<String>> Environment<F> {
 
     /// Returns `os.path.expandvars(os.path.expanduser(path))`, except that `~somebody` stays as it is.
     fn expanded(&self, path: &str) -> PathBuf {
-        let expanded = shellexpand::full_with_context_no_errors(path, || self.0("HOME"), &self.0);
+        let home = || self.0(HOME);
+        let expanded = shellexpand::full_with_context_no_errors(path, home, &self.0);
         PathBuf::from(&*expanded)
     }
 }
@@ -99,7 +103,10 @@ mod tests {
             (&[("XDG_CACHE_HOME", "/c")], "/c/huggingface/hub"),
             (&[("XDG_CACHE_HOME", "/c"), ("HF_HOME", "/h")], "/h/hub"),
             (&[("HF_HOME", "~/models")], "/home/me/models/hub"),
-            (&[("HF_HOME", "$HOME/models")], "/home/me/models/hub"),
+            (
+                &[("HF_HOME", "$ME/models"), ("ME", "/home/me")],
+                "/home/me/models/hub",
+            ),
             (&[("HF_HUB_CACHE", "${DATA}/hub"), ("DATA", "/d")], "/d/hub"),
             (&[("HF_HUB_CACHE", "/x/$UNSET/y")], "/x/$UNSET/y"),
             (&[("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
@@ -109,7 +116,7 @@ mod tests {
             ),
         ];
         for (variables, expected) in cases {
-            let all = [variables, &[("HOME", "/home/me")]].concat();
+            let all = [variables, &[(HOME, "/home/me")]].concat();
             assert_eq!(with(&all).cache_dir(), Path::new(expected), "{variables:?}");
         }
     }

@@ -152,7 +152,7 @@ impl<'a> Remote<'a> {
                 Ok(()) => return Ok(expected),
                 Err(found) => damage = found,
             }
-            self.cache.discard(&expected)?;
+            self.cache.discard_blob(&expected, &etag)?;
         }
         Err(self.hub.error(format!(
             "{file} as served by {} {damage}; nothing was kept; try again",
