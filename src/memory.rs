@@ -66,7 +66,6 @@ pub(crate) fn check_all(path: &Path, needed: u64) -> Result<()> {
 
 /// A limit on the number of bytes.
 #[derive(Debug, PartialEq)]
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))] // elsewhere none is known
 struct Limit {
     name: &'static str,
     most: u64,
@@ -78,9 +77,18 @@ struct Limit {
     fixed: u64,
 }
 
+/// Returns the limit of a 32-bit process. Others are known on Linux only.
 #[cfg(not(target_os = "linux"))]
 fn limits() -> Vec<Limit> {
-    Vec::new()
+    let most = u64::try_from(usize::MAX).unwrap_or(u64::MAX);
+    let addresses = Limit {
+        name: "a 32-bit program",
+        most,
+        is_of_process: true,
+        held: 0,
+        fixed: 0,
+    };
+    (most < u64::MAX).then_some(addresses).into_iter().collect()
 }
 
 #[cfg(target_os = "linux")]

@@ -103,7 +103,7 @@ fn change(bytes: &mut [u8], draw: &mut Unstructured) -> Result<()> {
 fn dimension(draw: &mut Unstructured) -> Result<usize> {
     Ok(match draw.int_in_range(0..=9)? {
         0 => usize::MAX,
-        1 => 1 << 33,
+        1 => usize::try_from(1u64 << 33).unwrap_or(usize::MAX),
         _ => draw.int_in_range(0..=3)?,
     })
 }

@@ -147,7 +147,10 @@ fn n_bytes(info: &RawInfo) -> std::result::Result<usize, String> {
     // A zero counts as one here, so that no partial product (a stride) can overflow later.
     let bits = shape
         .iter()
-        .try_fold(info.dtype.bitsize(), |n, &dim| n.checked_mul(dim.max(1)))
+        .try_fold(info.dtype.bitsize() as u64, |n, &dim| {
+            n.checked_mul(dim.max(1) as u64)
+        })
+        .filter(|&bits| usize::try_from(bits / 8).is_ok())
         .ok_or_else(|| format!("its size overflows: {:?} of shape {shape:?}", info.dtype))?;
     if shape.contains(&0) {
         return Ok(0);
@@ -158,7 +161,7 @@ fn n_bytes(info: &RawInfo) -> std::result::Result<usize, String> {
             "{dtype:?} of shape {shape:?} does not fill whole bytes"
         ));
     }
-    Ok(bits / 8)
+    Ok((bits / 8) as usize)
 }
 
 /// Reads `n` bytes; the caller has checked that the file is long enough.

@@ -26,6 +26,7 @@ impl PositionedFile {
         }
         let file = File::open(&path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
+        check_addressable(len).map_err(failed)?;
         Ok(Self {
             file: Handle::from(file),
             path,
@@ -60,6 +61,23 @@ impl PositionedFile {
             read_exact_at(&self.file, bytes, position)?;
         }
         Ok(())
+    }
+}
+
+/// # Errors
+/// If this process cannot address that many bytes: a 32-bit one, such as WebAssembly, addresses 4 GiB. Every smaller size and
+/// offset fits in a `usize`, so readers may convert them.
+fn check_addressable(len: u64) -> io::Result<()> {
+    match usize::try_from(len) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!(
+                "it has {len} bytes, and a 32-bit program addresses {}; use a 64-bit program, or a checkpoint in shards or \
+                 of a smaller type",
+                1u64 << 32
+            ),
+        )),
     }
 }
 
