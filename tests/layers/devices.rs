@@ -43,6 +43,7 @@ fn run_on(name: &str, test: &str) -> (bool, String) {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no processes")]
 fn a_device_that_the_build_lacks_is_a_failure_and_not_the_cpu() {
     cpu_only("other processes open a device");
     for (name, is_built) in [
@@ -64,6 +65,7 @@ fn a_device_that_the_build_lacks_is_a_failure_and_not_the_cpu() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no processes")]
 fn an_unknown_device_is_a_failure_that_lists_the_known_ones() {
     cpu_only("other processes open a device");
     let (passed, text) = run_on("gpu", "every_layer_answers_on_the_device_of_its_input");

@@ -35,6 +35,7 @@ fn a_product_in_a_process_of_its_own() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no processes")]
 fn every_level_can_be_forced_or_says_that_the_cpu_lacks_it() {
     cpu_only("instruction sets of a CPU");
     for name in LEVELS {
@@ -49,6 +50,7 @@ fn every_level_can_be_forced_or_says_that_the_cpu_lacks_it() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no processes")]
 fn an_unknown_level_is_refused_with_the_known_ones() {
     cpu_only("instruction sets of a CPU");
     for name in ["", "sse9", "AVX2"] {

@@ -20,6 +20,8 @@ mod device;
 mod differentiated;
 #[path = "../shared/double.rs"]
 mod double;
+#[path = "../shared/folder.rs"]
+mod folder;
 #[path = "../shared/judged.rs"]
 mod judged;
 #[path = "../shared/levels.rs"]

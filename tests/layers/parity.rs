@@ -74,7 +74,7 @@ fn variant(
     rename: impl Fn(&str) -> String,
     dtype: DType,
 ) -> (tempfile::TempDir, HashMap<String, Tensor>) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folder::folder();
     let source = weights(name);
     fs::copy(
         source.join("config.json"),

@@ -44,7 +44,7 @@ fn parameters(d_ff: usize) -> [Tensor; 6] {
 }
 
 fn save(names: Names, parameters: [Tensor; 6]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folder::folder();
     let map: std::collections::HashMap<_, _> = names.into_iter().zip(parameters).collect();
     safetensors::save(&map, folder.path().join("sublayer.safetensors")).unwrap();
     folder
@@ -195,7 +195,7 @@ fn a_gate_in_a_plain_file_is_that_of_the_feed_forward() {
         ["mlp.W_gate", "mlp.W_up", "mlp.W_down"],
         ["wi_0.weight", "wi_1.weight", "wo.weight"],
     ] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::folder::folder();
         let path = folder.path().join("gated.safetensors");
         let tensors = [gate.clone(), up.clone(), down.clone()];
         let map: std::collections::HashMap<_, _> = names.into_iter().zip(tensors).collect();
@@ -243,7 +243,7 @@ fn numpy_file(reference: &Reference, case: &str, n_layers: usize) -> tempfile::T
             );
         }
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folder::folder();
     safetensors::save(&map, folder.path().join("mlp.safetensors")).unwrap();
     folder
 }
@@ -312,7 +312,7 @@ fn a_square_mlp_asks_for_its_layout_and_gives_both() {
 
 #[test]
 fn layer_norm_by_scale_and_shift_gives_the_expected_digits() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folder::folder();
     let path = folder.path().join("norm.safetensors");
     let map = std::collections::HashMap::from([
         (

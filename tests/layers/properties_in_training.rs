@@ -66,7 +66,7 @@ fn training_repeats_with_its_seed_and_changes_with_another() {
 
 #[test]
 fn dropout_of_probability_zero_is_evaluation() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folder::folder();
     for s in subjects() {
         let directory = s.checkpoint.files().directory();
         let text = fs::read_to_string(directory.join("config.json")).unwrap();

@@ -3,6 +3,7 @@
 use crate::rehearsal::rehearse;
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no processes")]
 fn layers_compute_the_same_as_on_cuda_and_on_metal() {
     let levels = "instruction_sets";
     // Tests that compute in f64, which Metal does not have.

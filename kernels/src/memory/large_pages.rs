@@ -181,6 +181,10 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(
+        target_family = "wasm",
+        ignore = "WebAssembly maps no memory: `take` returns `None`"
+    )]
     fn pieces_are_zeroed_disjoint_and_outlive_their_allocator() {
         let pages = LargePages::default();
         let sizes = [
@@ -209,7 +213,8 @@ mod tests {
     #[test]
     fn sizes_that_no_system_has_are_unavailable() {
         assert!(is_there(0) && is_there(1 << 20));
-        assert!(!is_there(usize::MAX) && !is_there(1 << 60));
+        let is_small = usize::BITS < 64; // a system may have all that such a process addresses
+        assert!(!is_there(usize::MAX) && (is_small || !is_there(usize::MAX >> 4)));
     }
 
     #[test]

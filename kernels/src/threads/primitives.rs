@@ -21,8 +21,13 @@ pub use rayon::spawn;
 /// Returns whether there is a pool to spawn in. Rayon panics, or waits forever, if the system refuses threads.
 #[cfg(not(shuttle))]
 pub fn has_pool() -> bool {
-    use std::{error::Error, sync::LazyLock};
+    use std::{error::Error, sync::LazyLock, thread::available_parallelism};
     static HAS_GLOBAL: LazyLock<bool> = LazyLock::new(|| {
+        // Without threads, such as in WebAssembly, rayon makes a pool of the calling thread when candle first asks for one, but
+        // not after this request.
+        if available_parallelism().is_err() {
+            return false;
+        }
         let built = rayon::ThreadPoolBuilder::new().build_global();
         // An error without a cause means that a pool exists already.
         built.err().is_none_or(|error| error.source().is_none())

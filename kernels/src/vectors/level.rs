@@ -268,6 +268,7 @@ impl<F: FnOnce()> LevelTask for Loop<F> {
 }
 
 /// Declares an instruction token. `new` detects the same features that `enter` enables.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! token {
     ($(#[$doc:meta])* $name:ident: $is_detected:ident $($feature:tt)*) => {
         $(#[$doc])*
@@ -297,4 +298,5 @@ macro_rules! token {
         }
     };
 }
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) use token;

@@ -69,6 +69,7 @@ fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no threads")]
 fn callers_at_once_and_within_rayon_get_the_same_bits() {
     let way = best();
     let (queries, keys) = SIZES[0];

@@ -346,6 +346,7 @@ macro_rules! short_quantized_dots {
         }
     };
 }
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) use short_quantized_dots;
 
 /// Returns a tile's rows, given the rows for 4-bit values: longer values take more registers when widened.

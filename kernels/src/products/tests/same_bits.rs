@@ -74,6 +74,7 @@ fn the_thread_count_does_not_change_a_bit() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no threads")]
 fn concurrent_and_nested_callers_get_the_same_bits() {
     use rayon::prelude::*;
     for (m, n, k) in sizes_for_threads() {

@@ -42,6 +42,7 @@ fn a_nested_step_runs_on_the_thread_that_starts_it() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no threads")]
 fn teams_of_many_threads_at_once_do_not_wait_for_each_other() {
     thread::scope(|scope| {
         for _ in 0..6 {
@@ -59,6 +60,7 @@ fn teams_of_many_threads_at_once_do_not_wait_for_each_other() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no threads")]
 fn a_pass_ends_although_the_pool_is_busy() {
     let release = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -76,6 +78,10 @@ fn a_pass_ends_although_the_pool_is_busy() {
 }
 
 #[test]
+#[cfg_attr(
+    target_family = "wasm",
+    ignore = "a panic ends the program in WebAssembly"
+)]
 fn a_panic_in_a_step_reaches_the_leader_and_ends_the_team() {
     for panicking in [0, 7, 19] {
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -90,6 +96,10 @@ fn a_panic_in_a_step_reaches_the_leader_and_ends_the_team() {
 }
 
 #[test]
+#[cfg_attr(
+    target_family = "wasm",
+    ignore = "a panic ends the program in WebAssembly"
+)]
 fn simultaneous_panics_in_leader_and_helper_do_not_affect_a_later_step() {
     with_team(2, || {
         for _ in 0..20 {
@@ -112,6 +122,7 @@ fn simultaneous_panics_in_leader_and_helper_do_not_affect_a_later_step() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "WASI starts no threads")]
 fn a_leader_that_waits_for_another_pool_does_not_become_a_helper() {
     let pool = |threads| {
         let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
