@@ -1,9 +1,10 @@
 //! A list of files and directories with temporary names, so that a process can remove them before it ends.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf, Prefix};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{NamedTempFile, TempDir};
@@ -91,8 +92,11 @@ impl TemporaryFile {
 
 /// Adds the likely cause to an error in renaming on Windows.
 pub(super) fn in_use(error: io::Error) -> io::Error {
+    /// The system's error for a sharing violation.
+    const SHARED: i32 = 32;
     let kind = error.kind();
-    match cfg!(windows) && kind == io::ErrorKind::PermissionDenied {
+    let is_denied = kind == io::ErrorKind::PermissionDenied || error.raw_os_error() == Some(SHARED);
+    match cfg!(windows) && is_denied {
         true => io::Error::new(
             kind,
             format!(
@@ -111,13 +115,24 @@ fn ordinary(options: &mut tempfile::Builder, mode: u32) {
     options.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
 }
 
-/// Returns a directory's path in a form to which a file's name can be added.
+/// Returns a directory's path in a form to which a file's name can be added. Windows takes 260 characters from a program
+/// that, like `tempfile`, does not use the verbatim form (`\\?\`).
 fn of_any_length(directory: &Path) -> io::Result<PathBuf> {
-    /// Windows takes 260 characters from a program that, like `tempfile`, does not ask for the verbatim form (`\\?\`).
     const LONG: usize = 200;
-    match cfg!(windows) && std::path::absolute(directory)?.as_os_str().len() > LONG {
-        true => fs::canonicalize(directory),
-        false => Ok(directory.to_path_buf()),
+    let given = || Ok(directory.to_path_buf());
+    if !cfg!(windows) {
+        return given();
+    }
+    let full = std::path::absolute(directory)?;
+    match full.components().next() {
+        Some(Component::Prefix(prefix))
+            if matches!(prefix.kind(), Prefix::Disk(_)) && full.as_os_str().len() > LONG =>
+        {
+            let mut verbatim = OsString::from(r"\\?\");
+            verbatim.push(full);
+            Ok(verbatim.into())
+        }
+        _ => given(),
     }
 }
 

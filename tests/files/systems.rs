@@ -76,7 +76,7 @@ fn names_that_windows_has_no_files_for_are_refused_there() {
         "Lpt1.tar.gz",
         "model.",
         "model ",
-        "m:x",
+        "model:x",
     ] {
         let folder = folder();
         let path = folder.path().join(name);
@@ -132,7 +132,11 @@ fn what_is_open_is_replaced_or_stays_whole() {
     let replaced = options.save(&open, &directory, &changed);
     assert_eq!(stored(&directory) == before, replaced.is_err());
     allowed("saved", replaced);
-    assert_eq!(names(folder.path()), ["m.safetensors", "saved"]);
+    let mut left = names(folder.path());
+    if cfg!(windows) {
+        left.retain(|name| !name.starts_with(".saving-")); // the old directory, while a file in it is open
+    }
+    assert_eq!(left, ["m.safetensors", "saved"]);
 }
 
 /// Only Windows may refuse, and says what to do.

@@ -49,7 +49,7 @@ fn results_err_by_no_more_than_rounding_the_rows_makes() {
         expected,
     } in judged()
     {
-        let format = name.rsplit('/').next().unwrap();
+        let format = name.rsplit(['/', '\\']).next().unwrap();
         let refused = REFUSED
             .iter()
             .find(|(of, _)| *of == format && name.contains("quantized"));

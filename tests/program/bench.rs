@@ -2,8 +2,6 @@
 //!
 //! Times on a busy machine vary; the tests only check facts that hold on every machine.
 
-use std::{process::Command, time::Instant};
-
 use serde_json::Value;
 
 use crate::{
@@ -220,7 +218,7 @@ fn the_requested_number_of_threads_overrides_the_environment() {
 #[cfg(unix)]
 #[test]
 fn one_thread_takes_no_more_processor_time_than_passes() {
-    let mut shell = Command::new("sh");
+    let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "\"$@\" >/dev/null || exit 1; times", "sh"]);
     shell.arg(program().get_program());
     shell.args([
@@ -234,7 +232,7 @@ fn one_thread_takes_no_more_processor_time_than_passes() {
         "--heads",
         "4",
     ]);
-    let start = Instant::now();
+    let start = std::time::Instant::now();
     let answer = answer(shell.args(["--threads", "1", "--seconds", "1"]));
     let passed = start.elapsed().as_secs_f64();
     answer.assert_status(0);

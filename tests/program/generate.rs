@@ -1,6 +1,6 @@
 //! `candle-blocks generate` writes what the library generates, and refuses what cannot be continued.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf};
 
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
@@ -342,7 +342,7 @@ fn an_interrupted_generation_keeps_its_tokens_and_says_so() {
         .arg(weights("tiny-gpt-text"));
     command.args(["--input-ids", &ids, "--output", output.to_str().unwrap()]);
     let kept = "tokens.safetensors.partial";
-    crate::interrupted::interrupted(&mut command, Duration::from_millis(1500), kept);
+    crate::interrupted::interrupted(&mut command, std::time::Duration::from_millis(1500), kept);
     assert!(!output.exists());
     let kept = &load(&folder.path(kept))["tokens"];
     assert_eq!(kept.dim(0).unwrap(), rows.len());

@@ -34,6 +34,7 @@ mod like;
 mod memory_limits;
 #[cfg(unix)]
 mod notes;
+#[cfg(unix)]
 mod odd_files;
 mod packed;
 mod quantize;

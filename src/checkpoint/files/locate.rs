@@ -309,7 +309,10 @@ impl Index {
         let shards = self.names();
         let is_missing = |shard: &&&str| {
             let found = fs::metadata(self.place(shard));
-            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            found.is_err_and(|error| {
+                use io::ErrorKind::{InvalidFilename, NotFound};
+                matches!(error.kind(), NotFound | InvalidFilename)
+            })
         };
         let missing: Vec<&str> = shards.iter().filter(is_missing).copied().collect();
         if !missing.is_empty() {

@@ -259,11 +259,19 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        windows,
+        ignore = "Windows cannot lock a directory, so that writers interfere"
+    )]
     fn writers_that_exchange_leave_the_whole_directory_of_the_last() {
         race(exchange);
     }
 
     #[test]
+    #[cfg_attr(
+        windows,
+        ignore = "Windows cannot lock a directory, so that writers interfere"
+    )]
     fn writers_that_cannot_exchange_leave_the_whole_directory_of_the_last() {
         race(|_, _| Ok(false));
     }

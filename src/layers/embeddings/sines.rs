@@ -62,6 +62,10 @@ mod tests {
     const FAR: i32 = if usize::BITS < 64 { 29 } else { 39 };
 
     #[test]
+    #[cfg_attr(
+        windows,
+        ignore = "the C library's sine of a large value has 7 digits there"
+    )]
     fn positions_far_apart_take_no_memory_for_what_lies_between() -> Result<()> {
         let table = PositionTableConfig {
             n_rows: 2 << FAR,

@@ -143,7 +143,7 @@ pub fn contents(snapshot: &Path) -> Result<Files> {
         .into_iter()
         .map(|path| {
             let name = path.strip_prefix(snapshot)?.to_string_lossy().into_owned();
-            Ok((name, std::fs::read(&path)?))
+            Ok((name.replace('\\', "/"), std::fs::read(&path)?))
         })
         .collect()
 }
