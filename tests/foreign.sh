@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests for Windows, under Wine, or for WebAssembly with WASI, under wasmtime, on Debian. By hand, as it takes minutes.
 #
-#   apt-get install gcc-mingw-w64-x86-64 wine    # for windows
+#   apt-get install gcc-mingw-w64-x86-64 wine    # for windows; Wine before 9 lacks the bcryptprimitives.dll of Rust programs
 #   pip install wasmtime                         # for wasi
 #   tests/foreign.sh windows|wasi [arguments of cargo test]
 #

@@ -32,7 +32,6 @@ mod inspect;
 mod interrupted;
 mod like;
 mod memory_limits;
-#[cfg(unix)]
 mod notes;
 #[cfg(unix)]
 mod odd_files;
