@@ -20,6 +20,7 @@ const IN_PLACE: &[(&str, &str)] = &[
     ("`TextEmbedder`", "`candle-blocks embed`"),
     ("`Existing::Replace`", "`--replace`"),
     ("`Beside::First`", "`--files-beside`"),
+    (" (`CheckpointOptions::beside`)", ""),
     (
         "`--adapter` or `CheckpointOptions::adapter`",
         "`--adapter DIR`",
