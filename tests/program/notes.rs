@@ -65,6 +65,9 @@ fn run(model: &Path) -> String {
 
 #[test]
 fn usual_models_get_no_note() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
     let scratch = Scratch::of("tiny-bert");
     let usual = scratch.run(&[]).stderr;
     assert!(!usual.contains("note: "), "{usual}");
@@ -96,6 +99,9 @@ fn continued(model: &Path, arguments: &[&str]) -> String {
 
 #[test]
 fn a_length_that_ends_a_text_is_noted() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
     let [none, limit] = ["no length is given", "ends at the model's limit"];
     let folder = copy("tiny-gpt-text");
     // A byte that never comes.
@@ -112,6 +118,9 @@ fn a_length_that_ends_a_text_is_noted() {
 
 #[test]
 fn keys_of_generation_that_are_not_followed_are_noted() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
     let folder = copy("tiny-gpt-text");
     let [unread, several] = [
         "generation does not follow",
