@@ -266,9 +266,7 @@ class Sweep:
         self.reader, self.stored = gguf.GGUFReader(begin), Stored(begin)
         n = next(tensor for tensor in self.reader.tensors if tensor.name == "token_embd.weight").shape[1]
         self.prompts = folder / "prompts.safetensors"
-        is_tied = all(tensor.name != "output.weight" for tensor in self.reader.tensors)
-        # transformers divides the logits of T5 where the words are tied, and llama.cpp does not.
-        self.divisor = self.stored_width() ** 0.5 if self.arch == "t5" and is_tied else 1.0
+        self.divisor = self.divisor_of(tensor.name for tensor in self.reader.tensors)
         self.tolerance, self.verdicts, self.seen = 0.0, [], {}
         # Other tokens where two experts are as likely as each other for these.
         for seed in range(1, 5):
@@ -286,6 +284,10 @@ class Sweep:
 
     def stored_width(self) -> int:
         return int(self.reader.fields[f"{self.arch}.embedding_length"].contents())
+
+    def divisor_of(self, tensors) -> float:
+        """What the program's logits are divided by: as in transformers, those of T5 where the words are tied. llama.cpp divides none."""
+        return self.stored_width() ** 0.5 if self.arch == "t5" and "output.weight" not in tensors else 1.0
 
     def found(self, change: dict, is_asked: bool = True):
         """The judge's values and the program's."""

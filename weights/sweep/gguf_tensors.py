@@ -147,7 +147,7 @@ class Tensors(Sweep):
         self.file.write(self.path, tensors)
         ours = Ours(self.program, self.path, self.prompts, self.is_encoder)
         judge = self.worker.ask(gguf_judge.run, self.path, self.ids.tolist(), 0 if self.is_encoder else None)
-        judge = judge if isinstance(judge, str) else np.stack(judge) / self.divisor
+        judge = judge if isinstance(judge, str) else np.stack(judge) / self.divisor_of(tensors)
         verdict = self.of_tensors(change, judge, ours)
         self.verdicts.append(({change: ""}, verdict))
         if is_wrong(verdict) or verdict.startswith("refused, but") or "--all" in sys.argv:
