@@ -258,6 +258,8 @@ def is_wrong(verdict: str) -> bool:
 class Sweep:
     """The verdicts on one file."""
 
+    READ = "keys read by llama.cpp"
+
     def __init__(self, program: str, name: str, source: Path, folder: Path, is_encoder: bool, worker):
         self.program, self.name, self.path, self.is_encoder, self.worker = program, name, folder / "changed.gguf", is_encoder, worker
         self.arch = gguf.GGUFReader(source).fields["general.architecture"].contents()
@@ -295,8 +297,16 @@ class Sweep:
         ours = Ours(self.program, self.path, self.prompts, self.is_encoder)
         if not is_asked:
             return self.judge, ours
+        return self.asked(self.divisor), ours
+
+    def asked(self, divisor: float):
+        """llama.cpp's values for the file that was written last, or its error."""
         judge = self.worker.ask(gguf_judge.run, self.path, self.ids.tolist(), 0 if self.is_encoder else None)
-        return judge if isinstance(judge, str) else np.stack(judge) / self.divisor, ours
+        return judge if isinstance(judge, str) else np.stack(judge) / divisor
+
+    def is_judged(self) -> bool:
+        """Whether the program and llama.cpp agree on the file before any change, closely enough to see one."""
+        return bool(self.tolerance) and self.tolerance <= max(0.05, 0.05 * float(np.abs(self.judge).max()))
 
     def same(self, one: np.ndarray, other: np.ndarray) -> bool:
         return one.shape == other.shape and bool(np.abs(one - other).max() <= self.tolerance)  # NaN is not
@@ -419,22 +429,21 @@ def tabulate(records: list[Path]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def sweep_files(sweep_of: type[Sweep], parser: argparse.ArgumentParser, names: list[str]) -> None:
+    """Sweeps the files that the command line names, and exits with 1 if anything is wrong. `parser` knows `--cases`."""
     if sys.argv[1:2] == ["--tabulate"]:
         print(tabulate([Path(record) for record in sys.argv[2:]]))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
-    parser.add_argument("--cases", type=Path)
     parser.add_argument("--files", nargs="+")
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    names, worker = keys(), gguf_judge.Worker()
+    worker = gguf_judge.Worker()
     counts, wrong, architectures = collections.Counter(), [], set()
     with tempfile.TemporaryDirectory() as folder:
         for name, source, is_encoder in files(Path(folder), arguments.cases, arguments.files):
-            sweep = Sweep(arguments.program, name, source, Path(folder), is_encoder, worker)
-            if not sweep.tolerance or sweep.tolerance > max(0.05, 0.05 * float(np.abs(sweep.judge).max())):
+            sweep = sweep_of(arguments.program, name, source, Path(folder), is_encoder, worker)
+            if not sweep.is_judged():
                 wrong.append(f"LEFT OUT: {name}: llama.cpp {sweep.judge if isinstance(sweep.judge, str) else 'runs it'}; the program: {sweep.ours.said or sweep.tolerance}")
                 print(wrong[-1], flush=True)
                 continue
@@ -446,14 +455,20 @@ def main() -> None:
                 counts[verdict] += 1
                 if is_wrong(verdict):
                     wrong.append(f"{name}: {change}: {verdict}{more}")
-            print(f"{name}: {sweep.n_read} keys read by llama.cpp, {len(sweep.verdicts)} changes, tolerance {sweep.tolerance:.2g}", flush=True)
+            print(f"{name}: {sweep.n_read} {sweep.READ}, {len(sweep.verdicts)} changes, tolerance {sweep.tolerance:.2g}", flush=True)
             if arguments.record:
                 with arguments.record.open("a") as record:
                     record.writelines(json.dumps([name, change, verdict]) + "\n" for change, verdict in sweep.verdicts)
     print("\n".join(wrong))
-    counted = f"{len(names)} keys, {len(architectures)} architectures, {sum(counts.values())} changes: {dict(counts)}; {len(wrong)} wrong"
-    print(counted)
+    counted = f"{len(architectures)} architectures, {sum(counts.values())} changes: {dict(counts)}; {len(wrong)} wrong"
+    print(f"{len(names)} keys, {counted}" if names else counted)
     sys.exit(bool(wrong))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=Path)
+    sweep_files(Sweep, parser, keys())
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ Where llama.cpp opens the file, the program's numbers must be llama.cpp's, or it
 
 import argparse
 import collections
-import json
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 import gguf
@@ -24,7 +22,7 @@ import llama_cpp
 import numpy as np
 
 from fixtures import gguf_judge
-from sweep.gguf_keys import Ours, Sweep, Stored, files, is_wrong, tabulate
+from sweep.gguf_keys import Ours, Sweep, Stored, is_wrong, sweep_files
 
 SEED = 7
 # Wrong for every tensor of a small model.
@@ -137,18 +135,21 @@ def parted(tensors: dict, key_width: int, of: str = "weight|bias") -> dict | Non
 class Tensors(Sweep):
     """The verdicts on one file."""
 
+    READ = "tensors read by llama.cpp beside the file's"
+
     def __init__(self, program: str, name: str, source: Path, folder: Path, is_encoder: bool, worker):
         super().__init__(program, name, source, folder, is_encoder, worker)
         self.file = File(folder / "begin.gguf")
+
+    def is_judged(self) -> bool:
+        return bool(self.tolerance)
 
     def try_tensors(self, change: str, tensors: dict | None) -> None:
         if tensors is None:
             return
         self.file.write(self.path, tensors)
         ours = Ours(self.program, self.path, self.prompts, self.is_encoder)
-        judge = self.worker.ask(gguf_judge.run, self.path, self.ids.tolist(), 0 if self.is_encoder else None)
-        judge = judge if isinstance(judge, str) else np.stack(judge) / self.divisor_of(tensors)
-        verdict = self.of_tensors(change, judge, ours)
+        verdict = self.of_tensors(change, self.asked(self.divisor_of(tensors)), ours)
         self.verdicts.append(({change: ""}, verdict))
         if is_wrong(verdict) or verdict.startswith("refused, but") or "--all" in sys.argv:
             print(f"{self.name}: {change}: {verdict}", flush=True)
@@ -210,40 +211,10 @@ class Tensors(Sweep):
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--tabulate"]:
-        print(tabulate([Path(record) for record in sys.argv[2:]]))
-        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
     parser.add_argument("--cases", type=Path, required=True)
-    parser.add_argument("--files", nargs="+")
-    parser.add_argument("--record", type=Path)
     parser.add_argument("--all", action="store_true")
-    arguments = parser.parse_args()
-    worker = gguf_judge.Worker()
-    counts, wrong, architectures = collections.Counter(), [], set()
-    with tempfile.TemporaryDirectory() as folder:
-        for name, source, is_encoder in files(Path(folder), arguments.cases, arguments.files):
-            sweep = Tensors(arguments.program, name, source, Path(folder), is_encoder, worker)
-            if not sweep.tolerance:
-                wrong.append(f"LEFT OUT: {name}: llama.cpp {sweep.judge if isinstance(sweep.judge, str) else 'runs it'}; the program: {sweep.ours.said}")
-                print(wrong[-1], flush=True)
-                continue
-            sweep.run([])
-            architectures.add(sweep.arch)
-            for change, verdict in sweep.verdicts:
-                verdict, _, more = verdict.partition(":")
-                verdict = "DIFFERS" if verdict.startswith("DIFFERS") else verdict
-                counts[verdict] += 1
-                if is_wrong(verdict):
-                    wrong.append(f"{name}: {change}: {verdict}{more}")
-            print(f"{name}: {sweep.n_read} tensors read by llama.cpp beside the file's, {len(sweep.verdicts)} changes, tolerance {sweep.tolerance:.2g}", flush=True)
-            if arguments.record:
-                with arguments.record.open("a") as record:
-                    record.writelines(json.dumps([name, change, verdict]) + "\n" for change, verdict in sweep.verdicts)
-    print("\n".join(wrong))
-    print(f"{len(architectures)} architectures, {sum(counts.values())} changes: {dict(counts)}; {len(wrong)} wrong")
-    sys.exit(bool(wrong))
+    sweep_files(Tensors, parser, [])
 
 
 if __name__ == "__main__":
