@@ -65,8 +65,8 @@ def main(device: str, *names: str):
 
 
 def judged(torch, capture, directory: Path, part, device: str) -> dict:
-    """Returns a stack's largest errors in proportion to those of PyTorch's CPU run in the fixture."""
-    from fixtures import tensor_file
+    """Returns a stack's largest errors as shares of the bounds, which come from PyTorch's CPU run in the fixture."""
+    from fixtures import self_test, tensor_file
     from fixtures.drive import Inputs
 
     file = directory / (f"fixture.{part.name}.safetensors" if part.name else "fixture.safetensors")
@@ -79,25 +79,14 @@ def judged(torch, capture, directory: Path, part, device: str) -> dict:
         model = capture.load(directory, torch.float32, tensor_file.metadata(file)["attn_implementation"])
     model = model.to(device)
     stages = capture.run(model, part, inputs, gradients)
-    worst = {"stages": (0.0, 0.0, ""), "gradients": (0.0, 0.0, "")}
     with torch.device("cpu"):
         stages.outputs = {name: value.cpu() for name, value in stages.outputs.items()}
         stages.gradients = {name: value.cpu() for name, value in stages.gradients.items()}
         results = capture.results(model.cpu(), part, stages, directory)
-        keep = expected.get("attention_mask")
-        for name, value in results.items():
-            if f"{name}.f64" not in expected:
-                continue
-            exact = expected[f"{name}.f64"].double()
-            rows = keep.cpu().bool() if keep is not None and exact.dim() == 3 and exact.shape[:2] == keep.shape else ...
-            ours, theirs = ((of.double() - exact)[rows].abs().max().item() for of in (value, expected[name]))
-            largest = exact[rows].abs().max().item()
-            bound = 2 * theirs + 4 * 2**-23 * largest
-            kind = "gradients" if name.startswith("grads.") else "stages"
-            share = ours / bound if bound else 0.0
-            if share > worst[kind][0]:
-                worst[kind] = (share, ours / theirs if theirs else 0.0, name)
-    return {"name": f"{directory.name} {part.name or ''}".strip(), **worst}
+        of_gradients = {name: value for name, value in results.items() if name.startswith("grads.")}
+        of_stages = {name: value for name, value in results.items() if name not in of_gradients}
+        shares = {"stages": self_test.worst(of_stages, expected), "gradients": self_test.worst(of_gradients, expected)}
+    return {"name": f"{directory.name} {part.name or ''}".strip(), **shares}
 
 
 if __name__ == "__main__":

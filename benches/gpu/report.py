@@ -139,9 +139,9 @@ def judge(found: dict) -> list[str]:
     """Returns how many stacks PyTorch itself computes outside the bounds, and the largest of them."""
     rows = []
     for kind in ("stages", "gradients"):
-        of = sorted(found["stacks"], key=lambda stack: -stack[kind][0])
-        beyond = sum(stack[kind][0] > 1 for stack in of)
-        named = "; ".join(f"{stack['name']} {stack[kind][0]:.2f}" for stack in of[:8])
+        of = sorted(found["stacks"], key=lambda stack: -stack[kind])
+        beyond = sum(stack[kind] > 1 for stack in of)
+        named = "; ".join(f"{stack['name']} {stack[kind]:.2f}" for stack in of[:8])
         rows.append([kind, len(of), beyond, named])
     return [table(["f32", "stacks", "beyond the bound", "largest shares"], rows)]
 
