@@ -189,7 +189,7 @@ pub struct AttentionConfig {
     pub bias: AttentionBias,
     /// The dropout probability for attention weights.
     pub dropout: f64,
-    /// The place of the heads among those of the whole layer, if this is a rank's part of it.
+    /// The range of the whole layer's heads that a rank computes, if this is a rank's part of the layer.
     #[serde(skip)]
     pub(crate) heads_of_rank: Option<HeadsOfRank>,
 }

@@ -310,8 +310,8 @@ impl Tokenizer {
         Ok(length.filter(|&n| n < 1e9).map(|n| n as usize))
     }
 
-    /// Returns the side on which transformers pads texts: that of `tokenizer_config.json`, or else of `tokenizer.json` or of the
-    /// class.
+    /// Returns the side on which transformers pads texts. `tokenizer_config.json` names it, or else `tokenizer.json`, or else the
+    /// tokenizer class has a default.
     ///
     /// # Errors
     /// If the file names another side.
