@@ -191,7 +191,7 @@ fn arrows_point_one_way() {
 
 #[test]
 fn kernels_know_no_candle() {
-    let Ok(manifest) = fs::read_to_string(package("kernels/Cargo.toml")) else {
+    let Ok(manifest) = fs::read_to_string(package("crates/kernels/Cargo.toml")) else {
         // In the published package they are a dependency.
         return assert!(package("Cargo.toml.orig").exists());
     };
@@ -227,7 +227,7 @@ fn no_operation_cuts_the_graph() {
 
 /// Every page, wherever a reader may begin.
 fn pages() -> Vec<PathBuf> {
-    let folders = ["", "docs", "benches", "weights", "kernels"];
+    let folders = ["", "docs", "benches", "weights", "crates/kernels"];
     let files = folders
         .iter()
         .filter_map(|folder| fs::read_dir(package(folder)).ok())
@@ -297,7 +297,7 @@ fn links_of_documents_lead_to_files() {
     let is_package = package("Cargo.toml.orig").exists();
     let left_out = |link: &str| {
         is_package
-            && ["benches/record", "kernels/"]
+            && ["benches/record", "crates/"]
                 .iter()
                 .any(|out| link.contains(out))
     };

@@ -23,7 +23,7 @@ const HELD: &[&str] = &[
     "fuzz/fuzz_targets",
     "fuzz/src",
     "examples",
-    "kernels",
+    "crates",
     "src",
     "tests",
 ];
