@@ -19,7 +19,7 @@ mod model;
 mod norm;
 mod own;
 mod patches;
-mod pattern;
+
 mod position;
 mod position_table;
 mod precision;
@@ -27,7 +27,7 @@ mod rank_part;
 mod readout;
 mod relative_bias;
 mod rotary_axes;
-mod setters;
+
 mod stack;
 mod temperature;
 
@@ -70,13 +70,8 @@ pub use rotary_axes::{AxesOrder, PatchAxes, PatchCoordinates, RotaryAxes, TokenA
 pub use stack::StackConfig;
 pub use temperature::{PositionTemperature, TemperatureBy};
 
-pub(crate) use pattern::{each_matches, matches};
+pub(crate) use candle_blocks_base::{MAX_SIZE, each_matches, getters, matches, setters};
 pub(crate) use rank_part::rank_range;
-pub(crate) use setters::{getters, setters};
-
-/// The largest size: products over two sizes, and three such products together, do not overflow. The widest
-/// published layers have a few hundred thousand features.
-pub(crate) const MAX_SIZE: usize = 1 << 30;
 
 /// Refuses 0, and sizes above [`MAX_SIZE`].
 fn size(name: &str, value: usize) -> Result<()> {

@@ -178,10 +178,10 @@ pub mod compat;
 pub mod config;
 pub mod device;
 
-mod error;
+use candle_blocks_base as error;
+use candle_blocks_base::memory;
 pub mod generate;
 pub mod layers;
-mod memory;
 pub mod model;
 pub mod ops;
 #[cfg(feature = "text")]

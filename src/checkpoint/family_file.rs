@@ -10,11 +10,11 @@ use crate::checkpoint::config_json::{ConfigJson, MAX_BLOCKS};
 use crate::checkpoint::families;
 use crate::checkpoint::files::SIMILAR;
 use crate::checkpoint::known::{Unknown, known};
-use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{BlockChange, ConfigKeys, Family, Rule, StackPart, StackSource};
 use crate::config::{
     BlockConfig, NormConfig, RelativeBiasConfig, RelativeEmbeddingsConfig, StackConfig,
 };
+use crate::error::nearest;
 use crate::error::{Result, listed};
 
 /// All keys of a table.

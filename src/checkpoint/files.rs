@@ -18,7 +18,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor, WithDType};
 use safetensors::Dtype;
 
-use crate::checkpoint::nearest::nearest;
+use crate::error::nearest;
 use crate::error::{Error, Result};
 use crate::memory::refused;
 

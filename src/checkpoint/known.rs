@@ -2,8 +2,8 @@
 
 use crate::checkpoint::families;
 use crate::checkpoint::lacking::lacking;
-use crate::checkpoint::nearest::near;
 use crate::checkpoint::scheme::{Family, StackPart};
+use crate::error::near;
 use crate::error::{Error, Result, listed};
 
 /// The reason why there is no such family.

@@ -31,7 +31,6 @@ mod lacking;
 mod least_memory;
 mod loader;
 mod masking;
-mod nearest;
 mod new_names;
 mod plain;
 mod plan;

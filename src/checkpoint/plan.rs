@@ -14,11 +14,11 @@ use crate::checkpoint::ends::Ends;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::gguf::with_keys;
 use crate::checkpoint::harmless::{Harmless, is_bias_of_zeros};
-use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
 use crate::checkpoint::source::{Item, StoredParameter};
 use crate::checkpoint::unread::Readers;
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
+use crate::error::nearest;
 use crate::error::{Error, Result, listed};
 use crate::layers::Stack;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::pattern::matches;
+use super::matches;
 
 /// The distribution for a new parameter. Pass it to [`Initialization::with`](crate::config::Initialization::with).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

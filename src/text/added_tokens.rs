@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-use minijinja::value::{Serde, Value, ValueKind};
+use candle_blocks_templates::minijinja::value::{Serde, Value, ValueKind};
 use tokenizers::AddedToken;
 
 use super::tokenizer_class::TokenizerClass;

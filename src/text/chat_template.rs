@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use minijinja::Environment;
-use minijinja::value::{Serde, Value};
+use candle_blocks_templates::minijinja::value::{Serde, Value};
+use candle_blocks_templates::minijinja::{self, Environment};
 use serde::Serialize;
 
 use super::Tokenizer;

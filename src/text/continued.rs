@@ -1,6 +1,6 @@
 //! A conversation whose last message the model continues: transformers' `continue_final_message`.
 
-use minijinja::value::{Value, ValueKind};
+use candle_blocks_templates::minijinja::value::{Value, ValueKind};
 
 use super::chat_template::entries;
 

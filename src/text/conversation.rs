@@ -1,6 +1,6 @@
 //! A conversation as data: messages, and other variables for a chat template.
 
-use minijinja::value::{Serde, Value, ValueKind};
+use candle_blocks_templates::minijinja::value::{Serde, Value, ValueKind};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::{Error, Result};

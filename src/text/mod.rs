@@ -16,7 +16,7 @@ mod expansion;
 mod folder;
 mod generator;
 mod gguf;
-mod jinja;
+use candle_blocks_templates as jinja;
 mod messages;
 mod options;
 mod pieces;

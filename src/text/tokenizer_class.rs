@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use minijinja::value::Value as Described;
+use candle_blocks_templates::minijinja::value::Value as Described;
 use serde_json::{Map, Value};
 use tokenizers::{ModelWrapper, PaddingDirection};
 

@@ -1,8 +1,6 @@
 //! Output: a closed pipe (`| head`) ends it quietly, text from files cannot control the terminal, and input files are never
 //! replaced.
 
-#[path = "../../error/escape.rs"]
-mod escape;
 #[path = "../../checkpoint/reserved.rs"]
 mod reserved;
 
@@ -13,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use candle_blocks::Checkpoint;
 
-pub(crate) use escape::Escaped;
-use escape::is_hidden;
+pub(crate) use candle_blocks_base::Escaped;
+use candle_blocks_base::escape::is_hidden;
 
 /// Prints `text`; a closed pipe is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {

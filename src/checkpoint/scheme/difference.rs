@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::attribute_names::spelled_as_own;
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::nearest::nearest;
 use crate::config::StackConfig;
+use crate::error::nearest;
 use crate::error::{Error, Result, listed};
 
 /// Differences between a family's `config.json` and the keys that its reader requests.

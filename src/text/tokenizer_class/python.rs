@@ -10,7 +10,7 @@ use tokenizers::{AddedToken, Encoding, Token, Tokenizer, TruncationDirection};
 use tokenizers::{OffsetReferential, OffsetType};
 
 use crate::text::added_tokens::AddedTokens;
-use crate::text::jinja::is_space;
+use candle_blocks_templates::is_space;
 
 /// The suffix that a token has if the next one continues it.
 const GOES_ON: &str = "@@";

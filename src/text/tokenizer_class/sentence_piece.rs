@@ -3,7 +3,7 @@
 //! The file is a Protocol Buffers message:
 //! <https://github.com/google/sentencepiece/blob/v0.2.1/src/sentencepiece_model.proto>
 
-use minijinja::value::Value;
+use candle_blocks_templates::minijinja::value::Value;
 
 /// A piece, its score and its kind.
 pub(super) struct Piece {
@@ -97,7 +97,7 @@ impl SentencePiece {
             .iter()
             .filter(|piece| [CONTROL, USER_DEFINED].contains(&piece.kind));
         let described = added.map(|piece| {
-            minijinja::context! { content => piece.text.clone(), special => piece.kind == CONTROL, normalized => false }
+            candle_blocks_templates::minijinja::context! { content => piece.text.clone(), special => piece.kind == CONTROL, normalized => false }
         });
         described.collect()
     }

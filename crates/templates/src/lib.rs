@@ -1,7 +1,21 @@
-//! Jinja2 as transformers sets it up for chat templates, on minijinja.
+//! Chat templates: Jinja2 as transformers sets it up, on [minijinja].
 //!
-//! minijinja reads almost all of Jinja2. This module adds transformers' extensions, and replaces the parts that Python
-//! computes differently.
+//! minijinja reads almost all of Jinja2. This package adds transformers' extensions (`raise_exception`, `strftime_now`, the blocks
+//! `generation`), and replaces the parts that Python computes differently: the text of values, integers of any size, methods of
+//! strings, lists and dictionaries.
+//!
+//! ```
+//! use candle_blocks_templates::environment;
+//! use candle_blocks_templates::minijinja::context;
+//!
+//! let source = "{% for m in messages %}<{{ m.role }}>{{ m.content.strip() }}</s>{% endfor %}";
+//! let chat = environment("chat", source)?;
+//! let messages = vec![context! { role => "user", content => " Hi! " }];
+//! let text = chat.get_template("chat")?.render(context! { messages })?;
+//! assert_eq!(text, "<user>Hi!</s>");
+//! # Ok::<(), candle_blocks_templates::minijinja::Error>(())
+//! ```
+#![deny(missing_docs)]
 
 mod arguments;
 mod clock;
@@ -23,8 +37,9 @@ mod strings;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-pub(in crate::text) use dict::python_value;
-pub(in crate::text) use strings::is_space;
+pub use dict::python_value;
+pub use minijinja;
+pub use strings::is_space;
 
 /// The step limit: a template that loops for ever ends with an error after a second. Real templates take some hundred steps
 /// for each message.
@@ -34,10 +49,7 @@ const MOST_STEPS: u64 = 10_000_000;
 ///
 /// # Errors
 /// If the source is not valid Jinja.
-pub(in crate::text) fn environment(
-    name: &'static str,
-    source: &str,
-) -> Result<Environment<'static>, Error> {
+pub fn environment(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(rewrite::syntax()?);
     environment.set_fuel(Some(MOST_STEPS));

@@ -16,7 +16,7 @@ pub(super) const METHODS: [&str; 5] = ["get", "items", "keys", "values", "copy"]
 const HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
 /// Returns the value with every mapping in it as a [`Dict`].
-pub(in crate::text) fn python_value(value: Value) -> Value {
+pub fn python_value(value: Value) -> Value {
     let items = |value: &Value| value.try_iter().into_iter().flatten().collect::<Vec<_>>();
     match value.kind() {
         ValueKind::Map => {

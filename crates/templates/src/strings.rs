@@ -14,7 +14,7 @@ use super::{failed, unsupported};
 const MOST_CHARACTERS: usize = 1_000_000;
 
 /// Returns Python's `str.isspace`.
-pub(in crate::text) fn is_space(c: char) -> bool {
+pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 

@@ -6,7 +6,7 @@ const MAX_CHARACTERS: usize = 1000;
 
 /// Returns at most three `known` names that `name` continues, abbreviates or contains as a word, or that differ from `name`
 /// by a typing error. No other names are suggested, because among many short names one is always similar.
-pub(crate) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<String> {
     let slips = (name.chars().count() / 4).max(1);
     let is_near = |known: &&str| {
         known.starts_with(name)
@@ -21,7 +21,7 @@ pub(crate) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<
 
 /// Returns at most `max` of the `candidates` that are most similar to `name`, nearest first, each with a normalized
 /// Levenshtein similarity of at least `least`.
-pub(crate) fn nearest<'a>(
+pub fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = &'a str>,
     least: f64,

@@ -7,10 +7,10 @@
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 
-pub(crate) mod escape;
+pub mod escape;
 mod message;
 
-pub(crate) use message::{abbreviated, listed};
+pub use message::{abbreviated, listed};
 
 /// A `Result` with this crate's [`enum@Error`].
 ///
@@ -253,11 +253,7 @@ pub enum Error {
 
 impl Error {
     /// Wraps an I/O error with the path it belongs to.
-    pub(crate) fn io(
-        path: impl Into<PathBuf>,
-        action: &'static str,
-        source: std::io::Error,
-    ) -> Self {
+    pub fn io(path: impl Into<PathBuf>, action: &'static str, source: std::io::Error) -> Self {
         Self::Io {
             path: path.into(),
             action,
@@ -266,7 +262,7 @@ impl Error {
     }
 
     /// Makes the error for a path that is a directory, a device or a pipe instead of a safetensors file.
-    pub(crate) fn irregular(path: impl Into<PathBuf>) -> Self {
+    pub fn irregular(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         if path.is_dir() {
             return Self::io(path, "read", std::io::ErrorKind::IsADirectory.into());
@@ -278,7 +274,7 @@ impl Error {
     }
 
     /// Makes an [`Error::NotSafetensors`] for a damaged file.
-    pub(crate) fn damaged(path: impl Into<PathBuf>, reason: impl Display) -> Self {
+    pub fn damaged(path: impl Into<PathBuf>, reason: impl Display) -> Self {
         Self::NotSafetensors {
             path: path.into(),
             reason: format!("{reason}; download or export it again"),
@@ -286,7 +282,7 @@ impl Error {
     }
 
     /// Makes an [`Error::InvalidInput`] for the named input.
-    pub(crate) fn input(input: impl Into<String>, reason: impl Into<String>) -> Self {
+    pub fn input(input: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::InvalidInput {
             input: input.into(),
             reason: reason.into(),

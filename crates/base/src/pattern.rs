@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 
 /// Refuses patterns if one matches none of the `roles`, since it would silently have no effect.
-pub(crate) fn each_matches<'r>(
+pub fn each_matches<'r>(
     patterns: &[impl AsRef<str>],
     roles: impl Iterator<Item = &'r str> + Clone,
 ) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn each_matches<'r>(
 }
 
 /// Tells whether `name` matches `pattern`, where `*` stands for any text.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
         return false;

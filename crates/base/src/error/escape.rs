@@ -1,11 +1,9 @@
 //! Escapes text from a file for a terminal: characters that could hide, forge or reverse a line.
-//!
-//! The program includes this file too.
 
 use std::fmt::{self, Display, Write};
 
 /// Displays a value with `\n`, `\u{1b}` and the like in place of such characters.
-pub(crate) struct Escaped<T>(pub T);
+pub struct Escaped<T>(pub T);
 
 impl<T: Display> Display for Escaped<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -29,7 +27,7 @@ impl Write for Escaping<'_, '_> {
 
 /// Returns whether a terminal would act on a character instead of showing it: control characters, Unicode's line and
 /// paragraph separators, and its directional formatting characters.
-pub(crate) fn is_hidden(c: char) -> bool {
+pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,6 +1,7 @@
 //! Macros for builder methods and getters.
 
 /// Each line is a builder method: `with_window(window: Option<usize>) => window = window;`.
+#[macro_export]
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident($argument:ident: $type:ty) => $($field:ident).+ = $value:expr;)*) => {
         $(
@@ -14,6 +15,7 @@ macro_rules! setters {
 }
 
 /// Each line is a getter: `weight(&self) -> &Tensor => &self.weight;`.
+#[macro_export]
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident(&$this:ident) -> $type:ty => $value:expr;)*) => {
         $(
@@ -24,5 +26,3 @@ macro_rules! getters {
         )*
     };
 }
-
-pub(crate) use {getters, setters};

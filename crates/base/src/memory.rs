@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// Runs a load from a file or directory, which errors then name.
-pub(crate) fn loading<T>(path: &Path, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T> {
+pub fn loading<T>(path: &Path, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T> {
     let before = LOADED.replace(path.to_path_buf());
     let result = work();
     LOADED.set(before);
@@ -21,13 +21,13 @@ pub(crate) fn loading<T>(path: &Path, work: impl FnOnce() -> candle_core::Result
 }
 
 /// [`check_next`] for a packed weight of `n_bytes`, whose scales and padding take at most an eighth more.
-pub(crate) fn check_packing(n_bytes: usize) -> Result<()> {
+pub fn check_packing(n_bytes: usize) -> Result<()> {
     check_next(n_bytes.saturating_add(n_bytes / 8))
 }
 
 /// # Errors
 /// If the system would not give `n_bytes` more at once.
-pub(crate) fn check_next(n_bytes: usize) -> Result<()> {
+pub fn check_next(n_bytes: usize) -> Result<()> {
     match memory::is_there(n_bytes) {
         true => Ok(()),
         false => Err(refused(&LOADED.with_borrow(PathBuf::clone), n_bytes)),
@@ -35,7 +35,7 @@ pub(crate) fn check_next(n_bytes: usize) -> Result<()> {
 }
 
 /// Returns the error for an allocation that the system refused.
-pub(crate) fn refused(path: &Path, n_bytes: usize) -> Error {
+pub fn refused(path: &Path, n_bytes: usize) -> Error {
     let of_process = limits().into_iter().filter(|limit| limit.is_of_process);
     let available = of_process.map(|limit| (limit.most.saturating_sub(limit.held), limit.name));
     let available = available.min();
@@ -49,7 +49,7 @@ pub(crate) fn refused(path: &Path, n_bytes: usize) -> Error {
 
 /// # Errors
 /// If `needed` bytes exceed a limit, even if the allocator reuses all memory that the process holds.
-pub(crate) fn check_all(path: &Path, needed: u64) -> Result<()> {
+pub fn check_all(path: &Path, needed: u64) -> Result<()> {
     let available = limits()
         .into_iter()
         .map(|limit| (limit.most.saturating_sub(limit.fixed), limit.name));

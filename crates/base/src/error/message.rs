@@ -202,7 +202,7 @@ impl fmt::Display for PlainMessage<'_> {
 }
 
 /// Returns a clause that lists `names`; an empty string if there are none.
-pub(crate) fn listed(what: &str, names: &[String]) -> String {
+pub fn listed(what: &str, names: &[String]) -> String {
     match names {
         [] => String::new(),
         names => format!("; {what} {}", names.join(", ")),
@@ -247,7 +247,7 @@ fn without_backtrace(error: &candle_core::Error) -> String {
 }
 
 /// Returns the first eight names, and how many others there are.
-pub(crate) fn abbreviated(names: &[String]) -> String {
+pub fn abbreviated(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let mut text = names[..names.len().min(SHOWN)].join(", ");
     if names.len() > SHOWN {
