@@ -5,14 +5,16 @@ use std::path::Path;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::{described, task_of};
 use crate::checkpoint::families::{self, TextSide, is_of_decoder};
+use crate::checkpoint::gguf;
 use crate::checkpoint::known::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::two_stacks::SecondStack;
-use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
+use crate::checkpoint::{CheckpointOptions, FamilySource};
 use crate::config::{
     CountedTokens, EmbeddingsConfig, Initialization, ModelConfig, StackConfig, TwoStackKind,
 };
 use crate::error::{Error, Result};
+use candle_blocks_files::quantized;
 
 /// The model that a `config.json` describes and its initialization: everything needed to train from scratch. [`Self::save`]
 /// shows an example.
@@ -72,7 +74,7 @@ impl CheckpointOptions {
         };
         let is_compared = matches!(kind, TwoStackKind::TwoTowers { .. });
         let second = second.architecture_of_stack(&path, is_compared)?;
-        if let Some(task) = task_of(&ConfigJson::open(&path)?)?
+        if let Some(task) = task_of(&gguf::open_config(&path)?)?
             && !first.table.has_head(task)
             && second.table.has_head(task)
         {
@@ -87,7 +89,7 @@ impl CheckpointOptions {
 
     /// Reads the architecture of one stack, with its pooler if the model compares two stacks.
     fn architecture_of_stack(self, path: &Path, is_compared: bool) -> Result<Architecture> {
-        let json = ConfigJson::open_named(path)?;
+        let json = gguf::open_named_config(path)?;
         let (family, config) = self.blocks(path, json.as_ref())?;
         let (initialization, model, json) = match json {
             Some(json) => {

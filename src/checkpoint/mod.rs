@@ -11,19 +11,15 @@ mod as_tensor;
 mod attribute_names;
 mod beside;
 mod by_role;
-pub mod config_json;
 mod context_length;
 mod disk;
 mod disputed_keys;
 mod ends;
 mod families;
 mod family_file;
-pub mod files;
 mod gguf;
 mod harmless;
 mod harmless_keys;
-#[cfg(feature = "hub")]
-pub mod hub;
 mod initializer_range;
 mod known;
 mod labels;
@@ -34,11 +30,7 @@ mod masking;
 mod new_names;
 mod plain;
 mod plan;
-pub(crate) mod python_json;
-mod quantized;
-mod read_keys;
 mod report;
-mod reserved;
 mod rotary_json;
 mod save;
 mod save_new;
@@ -50,9 +42,14 @@ mod stored_frequencies;
 mod tensor_parallel;
 mod tied;
 mod two_stacks;
-mod unfinished;
 mod unread;
-pub mod write;
+
+#[cfg(feature = "hub")]
+#[doc(inline)]
+pub use candle_blocks_files::hub;
+use candle_blocks_files::quantized;
+#[doc(inline)]
+pub use candle_blocks_files::{config_json, tensors as files, write};
 
 use std::collections::HashMap;
 use std::fmt;
@@ -213,7 +210,7 @@ impl CheckpointOptions {
             quantized::refused(path).unwrap_or(error)
         })?;
         if self.family.is_none() {
-            files::refuse_native(&files)?;
+            candle_blocks_files::python::native::refuse(&files)?;
         }
         let config_path = match &self.config {
             Some(config) => config.clone(),
@@ -222,7 +219,7 @@ impl CheckpointOptions {
         };
         let (strictness, keeps_quantized) = (self.strictness, self.keeps_quantized);
         let beside = self.beside;
-        let mut json = ConfigJson::open_named(&config_path)?;
+        let mut json = gguf::open_named_config(&config_path)?;
         let task = adapters::Task::taken(&mut self.adapters, json.as_ref())?;
         let adapters = self.adapters_beside(&files)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
@@ -396,7 +393,7 @@ impl Checkpoint {
 
     /// Returns the `config.json`, if there is one.
     pub(crate) fn config_json(&self) -> Result<Option<ConfigJson>> {
-        let opened = || self.config_path.as_deref().map(ConfigJson::open);
+        let opened = || self.config_path.as_deref().map(gguf::open_config);
         match &self.json {
             Some(json) => Ok(Some(json.clone())),
             None => opened().transpose(),

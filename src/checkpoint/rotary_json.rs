@@ -7,12 +7,17 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::config::{RotaryConfig, RotaryScaling};
 use crate::error::Result;
 
-impl ConfigJson {
+/// Reads rotary embeddings from a [`ConfigJson`], which implements it.
+pub trait RotaryKeys {
+    /// Returns the file or section with the keys.
+    #[doc(hidden)]
+    fn json(&self) -> &ConfigJson;
+
     /// Reads rotary embeddings for whole heads with width `head_dim`, the same in all layers.
     ///
     /// # Errors
     /// If a key is malformed, or the scaling type is unknown or lacks a setting.
-    pub fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
+    fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
         self.check_head_dim(head_dim)?;
         let parameters = self.rotary_section()?;
         if let Some(parameters) = &parameters {
@@ -23,6 +28,7 @@ impl ConfigJson {
 
     /// Refuses partial rotary embeddings, which transformers only supports without scaling; otherwise it applies the share
     /// to the frequencies alone.
+    #[doc(hidden)]
     fn check_whole(&self, parameters: &ConfigJson) -> Result<()> {
         let kind = parameters.text(&["rope_type", "type"])?;
         match kind.as_deref() {
@@ -35,24 +41,26 @@ impl ConfigJson {
     ///
     /// # Errors
     /// If the share is not 1.
-    pub(crate) fn only_whole_heads(&self) -> Result<()> {
+    #[doc(hidden)]
+    fn only_whole_heads(&self) -> Result<()> {
         let key = ["partial_rotary_factor"];
         match self.rotary_number(self.rotary_section()?.as_ref(), &key, 1.0)? {
             1.0 => Ok(()),
             share => {
                 let reason = format!("{share} is not supported, only 1: whole heads are rotated");
-                Err(self.error(&key, reason))
+                Err(self.json().error(&key, reason))
             }
         }
     }
 
     /// Refuses a `head_dim` that transformers uses for the rotation, but not for the heads.
+    #[doc(hidden)]
     fn check_head_dim(&self, head_dim: usize) -> Result<()> {
         let key = ["head_dim"];
-        match self.optional_size(&key)? {
+        match self.json().optional_size(&key)? {
             Some(found) if found != head_dim => {
                 let reason = format!("found {found}, expected {head_dim}, the width of the heads");
-                Err(self.error(&key, reason))
+                Err(self.json().error(&key, reason))
             }
             _ => Ok(()),
         }
@@ -61,7 +69,7 @@ impl ConfigJson {
     /// Reads partial rotary embeddings for heads with width `head_dim`, in families that read `partial_rotary_factor`. All
     /// other families rotate whole heads, whatever the key says. An odd number of dimensions is refused later, unless the
     /// family [rounds it up](RotaryConfig::rounded_up). Errors as for [`Self::rotary`].
-    pub fn partial_rotary(
+    fn partial_rotary(
         &self,
         head_dim: usize,
         default_share: f64,
@@ -76,7 +84,8 @@ impl ConfigJson {
     }
 
     /// Like [`Self::partial_rotary`], from `parameters`.
-    pub(crate) fn partial_rotary_of(
+    #[doc(hidden)]
+    fn partial_rotary_of(
         &self,
         parameters: Option<&ConfigJson>,
         head_dim: usize,
@@ -98,14 +107,15 @@ impl ConfigJson {
     ///
     /// # Errors
     /// If it is not an object.
-    pub fn rotary_section(&self) -> Result<Option<ConfigJson>> {
-        match self.section(&["rope_scaling"])? {
+    fn rotary_section(&self) -> Result<Option<ConfigJson>> {
+        match self.json().section(&["rope_scaling"])? {
             Some(parameters) if parameters.keys().next().is_some() => Ok(Some(parameters)),
-            _ => self.section(&["rope_parameters"]),
+            _ => self.json().section(&["rope_parameters"]),
         }
     }
 
     /// Reads a number from `parameters` or, in older files, beside them.
+    #[doc(hidden)]
     fn rotary_number(
         &self,
         parameters: Option<&ConfigJson>,
@@ -115,29 +125,21 @@ impl ConfigJson {
         let own = parameters.map(|parameters| parameters.optional_number(keys));
         match own.transpose()?.flatten() {
             Some(number) => Ok(number),
-            None => self.number(keys, default),
-        }
-    }
-
-    /// Returns the number, if it is above 0.
-    pub(crate) fn positive(&self, theta: f64, keys: &[&str]) -> Result<f64> {
-        match theta > 0.0 {
-            true => Ok(theta),
-            false => Err(self.error(keys, format!("found {theta}, expected a positive number"))),
+            None => self.json().number(keys, default),
         }
     }
 
     /// Reads rotary embeddings for one layer type (`full_attention`, `sliding_attention`): its own section of
     /// `rope_parameters` if there is one, otherwise without scaling and with the base under `theta_key`. Errors as for
     /// [`Self::rotary`].
-    pub fn rotary_of_type(
+    fn rotary_of_type(
         &self,
         layer_type: &str,
         theta_key: &str,
         head_dim: usize,
         default_theta: f64,
     ) -> Result<RotaryConfig> {
-        let own = match self.section(&["rope_parameters"])? {
+        let own = match self.json().section(&["rope_parameters"])? {
             Some(parameters) => parameters.section(&[layer_type])?,
             None => None,
         };
@@ -145,8 +147,8 @@ impl ConfigJson {
             // transformers reads `truncate` beside the layer types' sections.
             Some(own) => self.rotary_of(Some(&own.without("truncate")), head_dim, default_theta),
             None => {
-                let theta = self.number(&[theta_key], default_theta)?;
-                let theta = self.positive(theta, &[theta_key])?;
+                let theta = self.json().number(&[theta_key], default_theta)?;
+                let theta = self.json().positive(theta, &[theta_key])?;
                 Ok(RotaryConfig::new(head_dim, theta))
             }
         }
@@ -154,7 +156,7 @@ impl ConfigJson {
 
     /// Reads rotary embeddings for `turning` dimensions of each head, described in `parameters`, such as
     /// [`Self::rotary_section`], or in older files beside it. Errors as for [`Self::rotary`].
-    pub fn rotary_of(
+    fn rotary_of(
         &self,
         parameters: Option<&ConfigJson>,
         turning: usize,
@@ -162,7 +164,7 @@ impl ConfigJson {
     ) -> Result<RotaryConfig> {
         let keys = ["rope_theta"];
         let theta = self.rotary_number(parameters, &keys, default_theta)?;
-        let rotary = RotaryConfig::new(turning, self.positive(theta, &keys)?);
+        let rotary = RotaryConfig::new(turning, self.json().positive(theta, &keys)?);
         match parameters {
             Some(parameters) => Ok(rotary.with_scaling(self.rotary_scaling(parameters, turning)?)),
             None => Ok(rotary),
@@ -174,7 +176,8 @@ impl ConfigJson {
     ///
     /// # Errors
     /// If these are not three counts.
-    pub(crate) fn pairs_of_axes(&self, default: [usize; 3]) -> Result<[usize; 3]> {
+    #[doc(hidden)]
+    fn pairs_of_axes(&self, default: [usize; 3]) -> Result<[usize; 3]> {
         let key = ["mrope_section"];
         let Some(parameters) = self.rotary_section()? else {
             return Ok(default);
@@ -199,7 +202,8 @@ impl ConfigJson {
     ///
     /// # Errors
     /// If a key is malformed, or `factor` is missing.
-    pub(crate) fn score_stretch(&self) -> Result<f64> {
+    #[doc(hidden)]
+    fn score_stretch(&self) -> Result<f64> {
         let Some(parameters) = self.rotary_section()? else {
             return Ok(1.0);
         };
@@ -213,16 +217,17 @@ impl ConfigJson {
         Ok(magnitude(factor.ok_or_else(missing)?, all).powi(2))
     }
 
+    #[doc(hidden)]
     fn rotary_scaling(&self, parameters: &ConfigJson, head_dim: usize) -> Result<RotaryScaling> {
         let required = |key: &str| {
             let number = parameters.optional_number(&[key])?;
             number.ok_or_else(|| parameters.error(&[key], "missing, expected a number"))
         };
-        let max_positions = || self.size(&["max_position_embeddings"]);
+        let max_positions = || self.json().size(&["max_position_embeddings"]);
         let original_positions = || {
             let keys = ["original_max_position_embeddings"];
             // transformers gives priority to the key outside.
-            match self.optional_size(&keys)? {
+            match self.json().optional_size(&keys)? {
                 Some(size) => Ok(size),
                 None => match parameters.optional_size(&keys)? {
                     Some(size) => Ok(size),
@@ -308,6 +313,12 @@ impl ConfigJson {
                 ));
             }
         })
+    }
+}
+
+impl RotaryKeys for ConfigJson {
+    fn json(&self) -> &ConfigJson {
+        self
     }
 }
 

@@ -5,6 +5,7 @@
 //! checkpoint.
 
 mod companions;
+mod integer_packing;
 mod packed;
 mod quantized;
 mod shards;
@@ -24,12 +25,12 @@ pub(super) use self::threads::in_parts;
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};
 use crate::checkpoint::plan::unknown_role;
-use crate::checkpoint::quantized::config_of_dense_weights;
 use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::write::{Overwrite, Sink, TensorRecord, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Checkpoint};
 use crate::config::setters;
 use crate::error::{Error, Result};
+use candle_blocks_files::quantized::config_of_dense_weights;
 
 pub(super) const CONFIG: &str = "config.json";
 

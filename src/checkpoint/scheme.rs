@@ -33,6 +33,7 @@ pub use self::{
     part::{FusedLayout, GateHalf, Part, Projection},
     rule::{Orientation, Rule, Stacking},
 };
+pub use crate::checkpoint::rotary_json::RotaryKeys;
 pub(crate) use crate::config::matches;
 
 fn replace(all: &mut Vec<Rule>, rules: impl IntoIterator<Item = Rule>) {

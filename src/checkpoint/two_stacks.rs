@@ -5,8 +5,8 @@ use std::path::Path;
 
 use candle_nn::VarBuilder;
 
-use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::StoredEnds;
+use crate::checkpoint::gguf;
 use crate::checkpoint::harmless_keys::of_both;
 use crate::checkpoint::known::{first_of_two, known};
 use crate::checkpoint::plan::{Plan, names, recorded};
@@ -57,7 +57,7 @@ impl CheckpointOptions {
         let (true, Some((part, read))) = (is_whole, family.joined) else {
             return Ok(None);
         };
-        let json = ConfigJson::open(config)?;
+        let json = gguf::open_config(config)?;
         // A tower may have its own `model_type`.
         let model_type = json.text(&["model_type"])?.unwrap_or_default();
         if first_of_two(&model_type).is_none() {

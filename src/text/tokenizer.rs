@@ -18,10 +18,11 @@ use super::truncation::TokenLimit;
 use crate::Checkpoint;
 use crate::checkpoint::GgufTokenizer;
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::{TensorFiles, is_gguf, is_named, read_limited};
-use crate::checkpoint::python_json;
+use crate::checkpoint::files::{TensorFiles, is_named, read_limited};
 use crate::config::getters;
 use crate::error::{Error, Result};
+use candle_blocks_files::gguf::is_gguf;
+use candle_blocks_files::python_json;
 
 /// The size limit: ten times the largest published file (Gemma's).
 const MAX_BYTES: u64 = 400_000_000;

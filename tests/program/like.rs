@@ -2,6 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
+use candle_blocks::checkpoint::scheme::RotaryKeys;
 use candle_blocks::{
     Checkpoint, CheckpointOptions, Position, Result, RotaryPairing, StackConfig,
     candle_core::{DType, Device, Tensor},

@@ -1,9 +1,6 @@
 //! Output: a closed pipe (`| head`) ends it quietly, text from files cannot control the terminal, and input files are never
 //! replaced.
 
-#[path = "../../checkpoint/reserved.rs"]
-mod reserved;
-
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -81,7 +78,7 @@ pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Resu
         }
         _ => {}
     }
-    if let Err(reason) = reserved::check(output) {
+    if let Err(reason) = candle_blocks_files::write::reserved::check(output) {
         anyhow::bail!("{}: {reason}", output.display());
     }
     if output.is_dir() {

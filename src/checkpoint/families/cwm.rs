@@ -4,6 +4,7 @@
 
 use super::llama::{block, decoder, uniform, with_mlp_bias};
 use super::prelude::*;
+use crate::checkpoint::rotary_json::RotaryKeys;
 
 pub(super) fn family() -> Family {
     decoder("cwm", cwm)

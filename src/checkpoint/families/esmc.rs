@@ -7,6 +7,7 @@
 use super::encoder::*;
 use super::llama::{biased_block, decoder, uniform};
 use super::prelude::*;
+use crate::checkpoint::rotary_json::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let ultrabert = decoder("ultrabert", ultrabert)

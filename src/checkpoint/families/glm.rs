@@ -6,6 +6,7 @@
 
 use super::llama::{block, decoder, uniform, unrotated_block, with_mlp_bias};
 use super::prelude::*;
+use crate::checkpoint::rotary_json::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let glm = |name: &str, config| {

@@ -5,6 +5,7 @@
 //! and `GPTNeoXJapaneseLayer`
 
 use super::prelude::*;
+use crate::checkpoint::rotary_json::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let gpt_neox = table("gpt_neox", config)

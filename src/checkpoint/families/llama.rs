@@ -5,6 +5,7 @@
 //! and Ministral differ in the configuration that they read.
 
 use super::prelude::*;
+use crate::checkpoint::rotary_json::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

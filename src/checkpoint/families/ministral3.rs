@@ -4,6 +4,7 @@
 
 use super::llama::{block, decoder, uniform};
 use super::prelude::*;
+use crate::checkpoint::rotary_json::RotaryKeys;
 
 pub(super) fn family() -> Family {
     decoder("ministral3", ministral3)

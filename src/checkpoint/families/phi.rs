@@ -4,6 +4,7 @@
 
 use super::llama::{uniform, unrotated_block};
 use super::prelude::*;
+use crate::checkpoint::rotary_json::RotaryKeys;
 
 pub(super) fn family() -> Family {
     Family::new("phi", &["phi"], config)

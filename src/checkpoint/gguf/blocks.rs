@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 
 use super::grids;
-use crate::checkpoint::files::BlockKind;
-use crate::checkpoint::quantized::numbers::{E2M1, e4m3};
+use candle_blocks_files::gguf::BlockKind;
+use candle_blocks_files::quantized::numbers::{E2M1, e4m3};
 
 /// Appends the dequantized values of whole blocks.
 pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {

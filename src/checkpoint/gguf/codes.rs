@@ -7,7 +7,7 @@ use candle_blocks_kernels::products::{
     GroupScales, NON_LINEAR_ZERO, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
-use crate::checkpoint::files::BlockKind;
+use candle_blocks_files::gguf::BlockKind;
 
 /// Returns the format in which blocks of a type are packed, if they have one.
 pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {

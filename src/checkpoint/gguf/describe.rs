@@ -11,10 +11,10 @@ use super::config::{Described, config};
 use super::keys::{file_type, of_stack, rotary};
 use super::write::TensorEntry;
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::BlockKind;
 use crate::checkpoint::scheme::Family;
 use crate::config::{RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};
+use candle_blocks_files::gguf::BlockKind;
 
 /// A file's keys, and small tensors that say the rest.
 pub(super) struct Description {

@@ -6,7 +6,7 @@
 use half::{bf16, f16};
 
 use super::search::{inverse, sixteens, thirty_twos};
-use crate::checkpoint::files::BlockKind;
+use candle_blocks_files::gguf::BlockKind;
 
 /// Appends the blocks for values that fill whole blocks. Appends nothing for types that are not written.
 pub(super) fn encode(kind: BlockKind, numbers: &[f32], bytes: &mut Vec<u8>) {

@@ -4,7 +4,7 @@
 use half::f16;
 
 use super::blocks::half;
-use crate::checkpoint::files::BlockKind;
+use candle_blocks_files::gguf::BlockKind;
 
 /// The rows of all grids: eight values of two bits, or four of four bits, the first in the lowest bits. Each value is an
 /// index into an array below.

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::checkpoint::files::BlockKind;
 use crate::config::{BlockConfig, Position, RotaryConfig, StackConfig};
+use candle_blocks_files::gguf::BlockKind;
 
 /// Returns the value for a key in `config.json`.
 pub(super) fn of_stack(json: &str, stack: &StackConfig) -> Value {

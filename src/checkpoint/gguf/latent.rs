@@ -7,8 +7,9 @@ use std::sync::Arc;
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
 use super::{BlockTensor, ConversionStep};
-use crate::checkpoint::files::{Coding, Compute, GgufTensor, StoredForm, TensorFiles};
+use crate::checkpoint::files::{Coding, Compute, StoredForm, TensorFiles};
 use crate::error::Result;
+use candle_blocks_files::gguf::GgufTensor;
 
 /// All heads' rows: for each, its key's and then its value's.
 #[derive(Debug)]

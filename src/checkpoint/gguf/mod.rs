@@ -51,14 +51,29 @@ pub(super) use self::sizes::with_keys;
 pub(crate) use self::words::GgufTokenizer;
 #[cfg(feature = "text")]
 pub(crate) use self::words::{SpecialToken, TokenType};
-pub(super) use crate::checkpoint::files::is_gguf;
-use crate::checkpoint::files::{
-    BlockKind, Coding, Compute, Gguf, GgufTensor, StoredForm, StoredTensor, TensorFiles,
-};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::files::is_named;
+use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 use crate::error::{Error, Result};
+pub(super) use candle_blocks_files::gguf::is_gguf;
+use candle_blocks_files::gguf::{BlockKind, Gguf, GgufTensor};
+
+/// Reads a `config.json`, or the keys of a GGUF file.
+pub(super) fn open_config(path: &Path) -> Result<ConfigJson> {
+    if !is_gguf(path) {
+        return ConfigJson::open(path);
+    }
+    let (value, spelled) = config(path)?;
+    Ok(ConfigJson::given(path, value.clone()).with_value(value, spelled))
+}
+
+/// Like [`open_config`], for an optional file.
+pub(super) fn open_named_config(path: &Path) -> Result<Option<ConfigJson>> {
+    is_named(path).then(|| open_config(path)).transpose()
+}
 
 /// Returns a GGUF file's keys as a `config.json`, and their spelling in the file: messages name what the file has.
-pub(super) fn config(path: &Path) -> Result<(Value, BTreeMap<String, String>)> {
+fn config(path: &Path) -> Result<(Value, BTreeMap<String, String>)> {
     let files = TensorFiles::open(path)?;
     let Some(gguf) = files.gguf() else {
         return Err(Error::MissingConfig {

@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use super::architecture::Architecture;
 use super::{BlockTensor, ConversionStep};
-use crate::checkpoint::files::{Coding, Compute, GgufTensor, StoredForm, TensorFiles};
+use crate::checkpoint::files::{Coding, Compute, StoredForm, TensorFiles};
 use crate::error::Result;
+use candle_blocks_files::gguf::GgufTensor;
 
 const FUSED: &str = "attn_qkv";
 const APART: [&str; 3] = ["attn_q", "attn_k", "attn_v"];

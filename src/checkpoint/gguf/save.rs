@@ -10,10 +10,10 @@ use super::describe::{Description, entry};
 use super::encode::encode;
 use super::write::{TensorEntry, write};
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::BlockKind;
 use crate::checkpoint::save::{QuantizedTensor, SquaredError, in_parts};
 use crate::config::StackConfig;
 use crate::error::{Error, Result};
+use candle_blocks_files::gguf::BlockKind;
 
 /// A checkpoint to be saved.
 pub(in crate::checkpoint) struct Dense<'c> {

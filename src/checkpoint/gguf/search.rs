@@ -8,7 +8,7 @@
 
 use half::f16;
 
-use crate::checkpoint::quantized::numbers::whole;
+use candle_blocks_files::quantized::numbers::whole;
 
 /// A group's scale and minimum: values are `scale * code - min`.
 #[derive(Clone, Copy, Default)]

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::architecture::{Architecture, Condition, all};
 use super::config::{Described, Keys};
 use crate::checkpoint::config_json::abbreviated;
-use crate::checkpoint::files::other_than_model;
 use crate::checkpoint::scheme::matches;
 use crate::error::{Error, Result};
+use candle_blocks_files::gguf::other_than_model;
 
 /// When a key changes nothing.
 enum Neutral {

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::checkpoint::files::{BlockKind, MAGIC};
 use crate::checkpoint::write::write_whole;
 use crate::error::{Error, Result};
+use candle_blocks_files::gguf::{BlockKind, MAGIC};
 
 /// Tensors begin at multiples of this many bytes, the default without `general.alignment`.
 const ALIGNMENT: usize = 32;

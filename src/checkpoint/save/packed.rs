@@ -7,12 +7,13 @@ use std::path::Path;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
+use super::integer_packing::IntegerPacking;
 use super::quantized::{Each, QuantizedTensor, SquaredError};
 use super::{CONFIG, SaveOptions, SaveTarget, SavedTensors, in_parts, write_file};
-use crate::checkpoint::quantized::{IntegerPacking, config_of_packed_weights};
 use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::write::{Sink, TensorRecord};
 use crate::error::{Error, Result};
+use candle_blocks_files::quantized::config_of_packed_weights;
 
 /// The layers that are quantized, by the last part of their role.
 const LINEAR: [&str; 7] = ["query", "key", "value", "output", "up", "gate", "down"];
@@ -56,7 +57,7 @@ impl SaveOptions {
                 None => Ok(()),
             },
         )?;
-        let config = config_of_packed_weights(&json, packing, &packed.ignored())?;
+        let config = config_of_packed_weights(&json, packing.config(&packed.ignored()))?;
         let config = tensors.checkpoint.with_true_ties(config)?;
         write_file(&target.staging().join(CONFIG), &config)?;
         tensors.checkpoint.copy_companions(target.staging())?;

@@ -5,14 +5,14 @@ use std::path::Path;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
+use super::integer_packing::IntegerPacking;
 use super::{Existing, SaveOptions, SavedTensors};
-use crate::checkpoint::files::BlockKind;
 use crate::checkpoint::gguf::{self, Dense};
-use crate::checkpoint::quantized::IntegerPacking;
 use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::write::directory;
 use crate::checkpoint::{AsTensor, Checkpoint, plan};
 use crate::error::{Error, Result};
+use candle_blocks_files::gguf::BlockKind;
 
 /// The format for the weights in a checkpoint's blocks.
 /// Pass it to [`SaveOptions::save_quantized`](crate::SaveOptions::save_quantized).

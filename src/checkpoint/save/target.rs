@@ -6,10 +6,10 @@ use std::{fs, io};
 use super::companions::{is_companion, keep};
 use super::{CONFIG, Existing};
 use crate::checkpoint::files::INDEX;
-use crate::checkpoint::reserved;
-use crate::checkpoint::unfinished::{TemporaryDirectory, in_use};
 use crate::checkpoint::write::directory as parent_of;
 use crate::error::{Error, Result};
+use candle_blocks_files::write::reserved;
+use candle_blocks_files::write::unfinished::{TemporaryDirectory, exchange, in_use};
 
 /// The final directory, and the temporary one beside it in which the files are written.
 pub(in crate::checkpoint) struct SaveTarget {
@@ -162,26 +162,6 @@ fn lock(directory: &Path) -> Option<fs::File> {
     let parent = fs::File::open(parent_of(directory)).ok()?;
     parent.lock().ok()?;
     Some(parent)
-}
-
-/// Exchanges two directories' names atomically, so that neither is missing at any time. Returns false if the file system
-/// cannot do this.
-#[cfg(any(target_os = "linux", target_os = "macos"))]
-fn exchange(new: &Path, old: &Path) -> io::Result<bool> {
-    use rustix::{
-        fs::{CWD, RenameFlags, renameat_with},
-        io::Errno,
-    };
-    match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
-        Ok(()) => Ok(true),
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "macos")))]
-fn exchange(_: &Path, _: &Path) -> io::Result<bool> {
-    Ok(false)
 }
 
 /// Returns whether a directory exists and is not empty; an error if it may not be replaced.

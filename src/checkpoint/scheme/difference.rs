@@ -230,3 +230,40 @@ fn merge(into: &mut Value, change: &Value, place: &str) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn copies_and_sections_share_the_record_of_keys_that_were_read() -> Result<()> {
+        let contents = json!({
+            "architectures": ["A"],
+            "text": {"n_wide": 3, "num_labels": 2, "own": 5, "depth": {"a": 1, "b": 2}, "forgotten": 4},
+            "dropout": 0.1, "unknown": {"x": 1}, "num_labels": 3, "own": 4
+        });
+        let file = ConfigJson::given(Path::new("config.json"), contents);
+        let keys = ConfigKeys {
+            handed_on: vec!["own".into()],
+            section: Some("text".into()),
+            renamed: [("width".to_string(), "n_wide".to_string())].into(),
+            ..ConfigKeys::default()
+        };
+        let seen = keys.seen(&file)?.with_default("other", 1);
+        // The key outside the section applies to both.
+        assert_eq!((seen.size(&["num_labels"])?, seen.size(&["own"])?), (3, 4));
+        assert_eq!(seen.size(&["width"])?, 3);
+        assert_eq!(seen.unread(&["depth"]), ["text.forgotten"]);
+        let depth = seen.section(&["depth"])?;
+        assert_eq!(depth.map(|depth| depth.size(&["a"])).transpose()?, Some(1));
+        assert_eq!(
+            file.unread(&["dropout"]),
+            ["text.depth.b", "text.forgotten", "unknown"]
+        );
+        Ok(())
+    }
+}

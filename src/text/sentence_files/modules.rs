@@ -11,11 +11,11 @@ use super::{
 };
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
-use crate::checkpoint::python_json;
 use crate::error::{Error, Result};
 use crate::text::Pooling;
 use crate::text::reading::TextReading;
 use crate::text::stages::{Feature, ModuleStep};
+use candle_blocks_files::python_json;
 
 /// The size limit; a `modules.json` has some hundred bytes.
 const MAX_BYTES: u64 = 1_000_000;

@@ -1,0 +1,40 @@
+//! The files of Meta's and Mistral's own code: `params.json`, and weights in `consolidated.safetensors` or
+//! `consolidated.00.pth`. Their tensors have other names than transformers', and their queries and keys another order of rows.
+
+use crate::tensors::TensorFiles;
+use candle_blocks_base::{Error, Result};
+
+/// The way to a checkpoint that can be read.
+pub(crate) const CURE: &str = "take the repository's files for transformers (config.json with model.safetensors or its index), or convert \
+                               these with transformers' scripts convert_llama_weights_to_hf.py and convert_mistral_weights_to_hf.py";
+
+/// Returns whether a file has the name of such weights: `consolidated.safetensors`, `consolidated.00.pth`,
+/// `consolidated-00001-of-00003.safetensors`.
+pub(crate) fn is_named_so(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    name.starts_with("consolidated") && (name.ends_with(".safetensors") || name.ends_with(".pth"))
+}
+
+/// Returns the reason to refuse files with these names.
+pub(crate) fn reason(names: &str) -> String {
+    format!(
+        "{names}: tensors as in Meta's and Mistral's own code, beside params.json, are not supported; {CURE}"
+    )
+}
+
+/// # Errors
+/// If these are such tensors.
+pub fn refuse(files: &TensorFiles) -> Result<()> {
+    let has_block = || {
+        files
+            .names()
+            .any(|name| name.starts_with("layers.0.attention."))
+    };
+    match files.contains("tok_embeddings.weight") && has_block() {
+        true => Err(Error::NoWeights {
+            path: files.path().to_path_buf(),
+            reason: reason("tok_embeddings.weight, layers.0.attention and so on"),
+        }),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,174 @@
+//! Converts quantized rows for the packed formats: the same quantized values, with the same scales and zero points or
+//! minima.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use safetensors::Dtype;
+
+use super::rows::{QuantizedMatrix, QuantizedRows, Zeros};
+use candle_blocks_kernels::products::{
+    GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
+};
+
+#[doc(hidden)]
+pub use crate::tensors::{Coding, StoredForm, TensorFiles};
+use candle_blocks_base::Result;
+
+/// The kind of a matrix's quantized values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CodeKind {
+    /// Integers with this number of bits.
+    Whole { bits: usize },
+    /// E2M1.
+    E2m1,
+    /// Other kinds, by name.
+    Other(&'static str),
+}
+
+/// Returns how a matrix can be packed directly from its quantized values.
+pub(super) fn coding(stored: &impl QuantizedMatrix, files: &TensorFiles) -> Result<Coding> {
+    let refused = |reason: String| Ok(Coding::Refused(reason));
+    let bits = match stored.kind() {
+        CodeKind::Whole { bits } => bits,
+        CodeKind::E2m1 => 4,
+        CodeKind::Other(name) => {
+            return refused(format!("{name} is not a scale times an integer"));
+        }
+    };
+    if stored.scale_dtypes()[0] == Dtype::F8_E4M3 {
+        return refused("its scales are FP8".to_string());
+    }
+    // One row shows the structure of all rows.
+    let row = stored.rows(files, 0..1)?;
+    let groups: &[usize] = match stored.kind() {
+        CodeKind::E2m1 => &[32],
+        _ => &[256, 128, 64, 32],
+    };
+    let (group_of, order) = in_runs(&row.group_of);
+    let is_whole = |group: &&usize| {
+        let mut parts = group_of.chunks(**group);
+        parts.all(|part| part.iter().all(|of| *of == part[0]))
+    };
+    let Some(&group) = groups.iter().find(is_whole) else {
+        let mut runs = group_of.chunk_by(|a, b| a == b);
+        let shortest = runs.next().map_or(0, <[u32]>::len);
+        return refused(format!(
+            "its groups have {shortest} columns, expected a multiple of {}",
+            groups[groups.len() - 1]
+        ));
+    };
+    let number = match (stored.scale_dtypes(), row.factor == 1.0) {
+        ([Dtype::F16, Dtype::F16], true) => ScaleType::F16,
+        ([Dtype::BF16, Dtype::BF16], true) => ScaleType::Bf16,
+        _ => ScaleType::F32,
+    };
+    let scales = match (&row.zeros, stored.kind()) {
+        (_, CodeKind::E2m1) => match stored.scale_dtypes()[0] {
+            Dtype::U8 | Dtype::F8_E8M0 if row.factor == 1.0 => GroupScales::Microscaled,
+            _ => return refused("its scales are not powers of two".to_string()),
+        },
+        (Zeros::All(zero), _) => GroupScales::Zero {
+            scales: number,
+            zero: *zero as u8,
+        },
+        (Zeros::Each(_, least), _) => GroupScales::Zeros {
+            scales: number,
+            least: *least,
+        },
+        (Zeros::Behind(_), _) => GroupScales::Minima(number),
+    };
+    let bits = packed_bits(bits);
+    let format = QuantizedFormat {
+        bits_by_group: (bits, group),
+        scales,
+    };
+    Ok(Coding::Codes(format, order.map(Arc::from)))
+}
+
+/// Returns the number of bits with which integers of `bits` bits are packed.
+fn packed_bits(bits: usize) -> usize {
+    match bits {
+        0..=4 => 4,
+        _ => 8,
+    }
+}
+
+/// Returns the form in which quantized values of this kind are stored.
+pub(super) fn stored_form(kind: CodeKind) -> StoredForm {
+    let bits = match kind {
+        CodeKind::Whole { bits } => bits,
+        CodeKind::E2m1 => 4,
+        CodeKind::Other(name) => return StoredForm::Refused(name.to_string()),
+    };
+    StoredForm::Values {
+        name: format!("{bits}-bit values"),
+        bits,
+        packed: packed_bits(bits),
+    }
+}
+
+/// Returns the groups of columns made contiguous, and the columns in that order if it differs from their own. Weights
+/// quantized in the order of falling activations (`desc_act`) need this.
+fn in_runs(group_of: &[u32]) -> (Vec<u32>, Option<Vec<u32>>) {
+    if group_of.is_sorted() {
+        return (group_of.to_vec(), None);
+    }
+    let mut order: Vec<u32> = (0..group_of.len() as u32).collect();
+    order.sort_by_key(|column| group_of[*column as usize]);
+    let groups = order.iter().map(|column| group_of[*column as usize]);
+    (groups.collect(), Some(order))
+}
+
+/// Returns rows of a matrix with that coding.
+pub(super) fn coded_rows(
+    stored: &impl QuantizedMatrix,
+    files: &TensorFiles,
+    rows: Range<usize>,
+    format: QuantizedFormat,
+) -> Result<QuantizedWeightRows> {
+    let QuantizedRows {
+        mut codes,
+        columns,
+        group_of,
+        n_groups,
+        scales,
+        zeros,
+        factor,
+        ..
+    } = stored.rows(files, rows)?;
+    // An E2M1 value is multiplied as twice its value.
+    let factor = match stored.kind() {
+        CodeKind::E2m1 => 0.5,
+        _ => factor,
+    };
+    let (group_of, order) = in_runs(&group_of);
+    if let Some(order) = order {
+        let rows = codes.chunks_exact(columns.max(1));
+        let ordered = rows.flat_map(|row| order.iter().map(|column| row[*column as usize]));
+        codes = ordered.collect();
+    }
+    let (_, group) = format.bits_by_group;
+    // One group in the file may be several of the packed format's.
+    let of_parts: Vec<usize> = group_of
+        .iter()
+        .step_by(group)
+        .map(|of| *of as usize)
+        .collect();
+    let spread = |numbers: Vec<f32>| -> Vec<f32> {
+        let rows = numbers.chunks_exact(n_groups.max(1));
+        rows.flat_map(|row| of_parts.iter().map(|of| row[*of]))
+            .collect()
+    };
+    debug_assert_eq!(codes.len() % columns.max(1), 0);
+    Ok(QuantizedWeightRows {
+        values: codes,
+        scales: spread(scales.into_iter().map(|scale| scale * factor).collect()),
+        offsets: match zeros {
+            Zeros::All(_) => Vec::new(),
+            Zeros::Each(zeros, _) => spread(zeros),
+            Zeros::Behind(offsets) => spread(offsets),
+        },
+        shared: Vec::new(),
+    })
+}
