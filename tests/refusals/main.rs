@@ -1,4 +1,4 @@
-//! Bad input is refused by layers, loaders, training and the program, with what was found, what was expected, and the cure.
+//! Bad input is refused by layers, loaders, and training, with what was found, what was expected, and the cure.
 //! What a file's bytes may be is in `files`.
 
 #[path = "../shared/all.rs"]
@@ -19,9 +19,6 @@ mod numbers;
 mod refused;
 #[path = "../shared/said.rs"]
 mod said;
-#[cfg(feature = "cli")]
-#[path = "../shared/scratch.rs"]
-mod scratch;
 #[path = "../shared/small.rs"]
 mod small;
 #[path = "../shared/weights.rs"]
@@ -29,13 +26,7 @@ mod weights;
 
 mod advice;
 mod config_limits;
-#[cfg(feature = "cli")]
-mod control_characters;
-#[cfg(feature = "cli")]
-mod damage;
 mod every_block_runs;
-#[cfg(feature = "cli")]
-mod inspect_mismatch;
 mod misfits;
 mod misuse;
 mod norm;
@@ -44,11 +35,7 @@ mod of_transformers;
 mod options;
 mod packed_input;
 mod packed_parts;
-#[cfg(feature = "cli")]
-mod program;
 mod shared_between_layers;
 mod streams;
 mod strictness;
 mod training_refused;
-#[cfg(feature = "cli")]
-mod whole_models;

@@ -1,7 +1,7 @@
 """Writes ColBERT's queries of every family in `weights/families` by sentence-transformers, for the Rust test that compares with them.
 
     python weights/sweep/expansions.py OUT
-    CANDLE_BLOCKS_EXPANSIONS=OUT cargo test --release --features cli --test text expansion
+    CANDLE_BLOCKS_EXPANSIONS=OUT cargo test --release --workspace --test text expansion
 """
 
 import start  # noqa: F401 - first: it lets the others be found

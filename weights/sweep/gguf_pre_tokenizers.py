@@ -1,7 +1,7 @@
 """Cuts texts with llama.cpp by every name that it knows of `tokenizer.ggml.pre`.
 
     cd weights; python -m sweep.gguf_pre_tokenizers OUT.json [--texts N]  # with llama-cpp-python; then
-    CANDLE_BLOCKS_CUTS=OUT.json cargo test --release --features cli --test text every_name_of_a_pre_tokenizer -- --nocapture
+    CANDLE_BLOCKS_CUTS=OUT.json cargo test --release --workspace --test text every_name_of_a_pre_tokenizer -- --nocapture
 
 The vocabulary has all bytes, and every pair of those in the texts as a merge, in a mixed order: wherever a name cuts, a pair is
 not merged, and the tokens are others. Some longer tokens have no merge, so that names differ which look words up first. A text's

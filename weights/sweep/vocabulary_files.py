@@ -1,7 +1,7 @@
 """Writes what transformers makes of vocabularies without `tokenizer.json` beside every key, for the Rust test that compares with it.
 
     python weights/sweep/vocabulary_files.py OUT
-    CANDLE_BLOCKS_VOCABULARIES=OUT cargo test --release --features cli --test text of_its_class
+    CANDLE_BLOCKS_VOCABULARIES=OUT cargo test --release --workspace --test text of_its_class
 """
 
 import start  # noqa: F401 - first: it lets the others be found

@@ -78,7 +78,7 @@ pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Resu
         }
         _ => {}
     }
-    if let Err(reason) = candle_blocks_files::write::reserved::check(output) {
+    if let Err(reason) = candle_blocks::checkpoint::write::reserved::check(output) {
         anyhow::bail!("{}: {reason}", output.display());
     }
     if output.is_dir() {

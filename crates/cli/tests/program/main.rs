@@ -1,0 +1,50 @@
+//! The program `candle-blocks`: the files it writes, what it prints, its exit status.
+
+#[path = "../../../../tests/shared/all.rs"]
+mod all;
+#[path = "../../../../tests/shared/committed.rs"]
+mod committed;
+#[path = "../../../../tests/shared/device.rs"]
+mod device;
+#[path = "../../../../tests/shared/levels.rs"]
+mod levels;
+#[path = "../../../../tests/shared/message.rs"]
+mod message;
+#[path = "../../../../tests/shared/numbers.rs"]
+mod numbers;
+#[path = "../../../../tests/shared/said.rs"]
+mod said;
+#[path = "../../../../tests/shared/scratch.rs"]
+mod scratch;
+#[path = "../../../../tests/shared/synthetic.rs"]
+mod synthetic;
+#[path = "../../../../tests/shared/weights.rs"]
+mod weights;
+
+mod adapters;
+mod bench;
+mod cli;
+mod control_characters;
+mod conversation;
+mod damage;
+mod family_file;
+mod generate;
+mod gguf;
+mod inputs;
+mod inspect;
+mod inspect_mismatch;
+#[cfg(unix)]
+mod interrupted;
+mod like;
+mod memory_limits;
+mod notes;
+#[cfg(unix)]
+mod odd_files;
+mod packed;
+mod quantize;
+mod refused;
+mod run;
+mod speech;
+mod texts;
+mod two_stacks;
+mod whole_models;
