@@ -175,21 +175,18 @@
 
 pub mod checkpoint;
 pub mod compat;
-pub mod config;
-pub mod device;
 
 use candle_blocks_base as error;
 use candle_blocks_base::memory;
 pub mod generate;
-pub mod layers;
 pub mod model;
-pub mod ops;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod trace;
 pub mod train;
-pub mod verify;
 
+#[doc(inline)]
+pub use candle_blocks_layers::{config, device, layers, ops, verify};
 pub use candle_core;
 pub use candle_nn;
 

@@ -16,9 +16,10 @@ use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::{Cut, StoredParameter};
 use crate::checkpoint::stored::StoredMatrices;
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
-use crate::config::{OutputWeight, Precision, each_matches, matches};
+use crate::config::{OutputWeight, Precision};
 use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
+use crate::error::{each_matches, matches};
 use crate::layers::{
     FeedForward, ParameterBackend, ParameterSource, Stack, Stored, TransformerBlock, Weight,
 };

@@ -63,7 +63,8 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, StackPart};
-use crate::config::{HeadTask, ModelConfig, Precision, StackConfig, setters};
+use crate::config::{HeadTask, ModelConfig, Precision, StackConfig};
+use crate::error::setters;
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 

@@ -28,7 +28,7 @@ use crate::checkpoint::plan::unknown_role;
 use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::write::{Overwrite, Sink, TensorRecord, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Checkpoint};
-use crate::config::setters;
+use crate::error::setters;
 use crate::error::{Error, Result};
 use candle_blocks_files::quantized::config_of_dense_weights;
 

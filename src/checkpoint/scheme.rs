@@ -22,9 +22,10 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::initializer_range;
 use crate::checkpoint::masking::masked;
 use crate::config::{
-    EmbeddingsConfig, HeadTask, Initialization, ReadoutConfig, StackConfig, TwoStackKind, setters,
+    EmbeddingsConfig, HeadTask, Initialization, ReadoutConfig, StackConfig, TwoStackKind,
 };
 use crate::error::Result;
+use crate::error::setters;
 
 use self::difference::changed;
 pub(crate) use self::part::Features;
@@ -34,7 +35,7 @@ pub use self::{
     rule::{Orientation, Rule, Stacking},
 };
 pub use crate::checkpoint::rotary_json::RotaryKeys;
-pub(crate) use crate::config::matches;
+pub(crate) use crate::error::matches;
 
 fn replace(all: &mut Vec<Rule>, rules: impl IntoIterator<Item = Rule>) {
     let rules: Vec<Rule> = rules.into_iter().collect();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{CausalDecoder, Choose, Decoder, Generation, GenerationOptions, StopStrings};
-use crate::config::{EmbeddingsConfig, HeadTask, getters};
+use crate::config::{EmbeddingsConfig, HeadTask};
+use crate::error::getters;
 use crate::error::{Error, Result};
 use crate::model::{Encoded, Model};
 

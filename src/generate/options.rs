@@ -2,8 +2,8 @@
 
 use super::{BeamOptions, Sampling, SpeechStart};
 use crate::checkpoint::Checkpoint;
-use crate::config::{getters, setters};
 use crate::error::Result;
+use crate::error::{getters, setters};
 
 /// The deterministic part of transformers' `GenerationConfig`: when generation ends, changes to the next token's logits, and
 /// beam search. Each field names its key. Pass it to [`Generator::new`](crate::generate::Generator::new).

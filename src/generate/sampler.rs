@@ -8,8 +8,8 @@ use rand::{RngExt, SeedableRng};
 
 use super::draw::Candidates;
 use super::{Choose, Sequence};
-use crate::config::{getters, setters};
 use crate::error::Error;
+use crate::error::{getters, setters};
 
 /// Settings for sampling the next token. They are applied in the order of transformers' `generate`, which is also the order
 /// of the fields. Pass them to [`Sampler::new`](crate::generate::Sampler::new).

@@ -4,7 +4,8 @@ use candle_core::{DType, Result, Tensor};
 
 use super::{Model, ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{EmbeddingsConfig, HeadTask, getters};
+use crate::config::{EmbeddingsConfig, HeadTask};
+use crate::error::getters;
 use crate::layers::{DropoutSource, of_sequences};
 
 /// An encoder and its decoder (BART, T5, Whisper), made by [`Checkpoint::seq2seq`](crate::Checkpoint::seq2seq).

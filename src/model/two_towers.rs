@@ -4,7 +4,7 @@ use candle_core::{D, Result, Tensor};
 
 use super::{Model, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::getters;
+use crate::error::getters;
 use crate::layers::{DropoutSource, Similarity};
 
 /// A text tower and a vision tower (CLIP, SigLIP), made by [`Checkpoint::two_towers`](crate::Checkpoint::two_towers).

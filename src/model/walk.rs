@@ -7,9 +7,8 @@ use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{
-    BlockConfig, HeadTask, ModelConfig, Position, RotaryAxes, RotaryConfig, getters,
-};
+use crate::config::{BlockConfig, HeadTask, ModelConfig, Position, RotaryAxes, RotaryConfig};
+use crate::error::getters;
 use crate::layers::{
     BlockStages, BlocksOutput, DropoutSource, Embeddings, ForwardContext, Linear, Readout, Stack,
     TokenEmbeddings, Tokens,

@@ -9,7 +9,7 @@ use super::prompts::Prompts;
 use super::scoring::ScoreFunction;
 use super::sentences::Sentences;
 use crate::checkpoint::AppliedAdapter;
-use crate::config::getters;
+use crate::error::getters;
 use crate::error::{Error, Result};
 use crate::model::Model;
 

@@ -11,8 +11,8 @@ use super::scoring::TokenSimilarity;
 use super::sentences::Sentences;
 use super::{Pooling, TextOptions};
 use crate::checkpoint::AppliedAdapter;
-use crate::config::getters;
 use crate::error::Result;
+use crate::error::getters;
 use crate::model::Model;
 
 /// Computes vectors for texts, as sentence-transformers does.

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use super::pieces::TextPieces;
 use super::{ChatTemplate, Conversation, Tokenizer};
 use crate::checkpoint::Checkpoint;
-use crate::config::{getters, setters};
 use crate::error::Result;
+use crate::error::{getters, setters};
 use crate::generate::{CausalDecoder, Choose, Finish, Generation, GenerationOptions, Generator};
 use crate::model::Model;
 

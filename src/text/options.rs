@@ -15,7 +15,8 @@ use super::sentence_files::{
 use super::sentences::{Sentences, VectorSource};
 use super::stages::{Feature, ModuleStep, VectorMap};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
-use crate::config::{Activation, Precision, setters};
+use crate::config::{Activation, Precision};
+use crate::error::setters;
 use crate::error::{Error, Result};
 use crate::model::{Model, Seq2Seq};
 use crate::{Checkpoint, CheckpointOptions};

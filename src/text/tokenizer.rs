@@ -19,7 +19,7 @@ use crate::Checkpoint;
 use crate::checkpoint::GgufTokenizer;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{TensorFiles, is_named, read_limited};
-use crate::config::getters;
+use crate::error::getters;
 use crate::error::{Error, Result};
 use candle_blocks_files::gguf::is_gguf;
 use candle_blocks_files::python_json;

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
-    config::{Distribution, Initialization, each_matches, matches},
+    config::{Distribution, Initialization},
     error::{Error, Result},
+    error::{each_matches, matches},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack, visit::Visit},
     ops::{share_memory, store, wide},
     train::Fresh,

@@ -224,7 +224,6 @@ fn text(inspection: &Inspection) -> Result<String> {
             EmbeddingsConfig::Spectrum(spectrum) => {
                 format!("audio features with {} bands", spectrum.n_mels)
             }
-            _ => "an input of its own kind".to_string(),
         };
         let pooler = if model.pooler.is_some() {
             "a pooler"

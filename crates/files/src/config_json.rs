@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use self::read_keys::{ReadKeys, joined};
 use crate::python_json;
-#[doc(hidden)]
-pub use crate::tensors::{is_named, read_limited};
+use crate::tensors::{is_named, read_limited};
 
 mod read_keys;
 use candle_blocks_base::MAX_SIZE;

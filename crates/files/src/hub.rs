@@ -29,8 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[doc(hidden)]
-pub use crate::tensors::{INDEX, PICKLE, PICKLE_INDEX, SINGLE as WEIGHTS};
+use crate::tensors::{INDEX, PICKLE, PICKLE_INDEX, SINGLE as WEIGHTS};
 use candle_blocks_base::setters;
 use candle_blocks_base::{Error, Result};
 
@@ -47,15 +46,13 @@ pub mod whole;
 use cache::Cache;
 use environment::{is_true, of_process};
 use explain::Failure;
-#[doc(hidden)]
-pub use names::{is_commit, is_repo_id, stays_inside};
+use names::{is_commit, is_repo_id, stays_inside};
 use remote::Remote;
 
 #[doc(hidden)]
 pub const CONFIG: &str = "config.json";
 /// Files beside the weights that change results; fetched if the repository has them.
-#[doc(hidden)]
-pub const EXTRAS: [&str; 16] = [
+const EXTRAS: [&str; 16] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -168,8 +165,7 @@ pub struct Hub {
 }
 
 /// The requested content: one file, or `None` for the checkpoint.
-#[doc(hidden)]
-pub type Wanted<'a> = Option<&'a str>;
+type Wanted<'a> = Option<&'a str>;
 
 impl Hub {
     /// Selects the branch `main` of a repository, named as on the Hub: `owner/name`, or just `name` (`gpt2`).

@@ -36,11 +36,12 @@ use crate::python::{numpy, torch, zip};
 pub use computed::{Coding, Compute, StoredForm, StoredTensor};
 use header::Header;
 pub(crate) use header::MAX_HEADER_BYTES;
+pub(crate) use locate::Index;
 use locate::Located;
 #[cfg(feature = "hub")]
 pub(crate) use locate::weights_of_config;
 #[doc(hidden)]
-pub use locate::{INDEX, Index, PICKLE, PICKLE_INDEX, SINGLE, is_named, read_limited};
+pub use locate::{INDEX, PICKLE, PICKLE_INDEX, SINGLE, is_named, read_limited};
 use memory::ReadCache;
 use pieces::TensorPieces;
 use positioned::PositionedFile;

@@ -5,8 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-#[doc(hidden)]
-pub use super::{CHECKPOINTS, CONFIG, EXTRAS, WEIGHTS, Wanted, is_commit, whole};
+use super::{CHECKPOINTS, CONFIG, EXTRAS, WEIGHTS, Wanted, is_commit, whole};
 use crate::tensors as files;
 use crate::write::unfinished::TemporaryFile;
 use candle_blocks_base::Error;

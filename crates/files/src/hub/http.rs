@@ -13,8 +13,7 @@ use serde_json::Value;
 use super::Hub;
 use super::explain::{Failure, explain_answer, explain_cache, explain_transport, not_a_hub};
 use super::limits::{Limits, TimeLimit};
-#[doc(hidden)]
-pub use super::names::{is_commit, is_file_name};
+use super::names::{is_commit, is_file_name};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 /// The most redirects, as in Python.

@@ -3,8 +3,7 @@
 use std::path::{Component, Path};
 
 /// Applies the rule of `validate_repo_id` in `huggingface_hub`. A valid id is also safe as a directory's name.
-#[doc(hidden)]
-pub fn is_repo_id(repo: &str) -> bool {
+pub(super) fn is_repo_id(repo: &str) -> bool {
     let sane = |part: &str| {
         let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
         (1..=96).contains(&part.len())
@@ -21,8 +20,7 @@ pub fn is_repo_id(repo: &str) -> bool {
 }
 
 /// Returns whether a path with `/` separators stays below the directory that it is joined to, on any system.
-#[doc(hidden)]
-pub fn stays_inside(path: &str) -> bool {
+pub(super) fn stays_inside(path: &str) -> bool {
     !path.is_empty()
         && !path.contains(['\\', ':', '\0'])
         && Path::new(path)
@@ -31,15 +29,13 @@ pub fn stays_inside(path: &str) -> bool {
 }
 
 /// Returns whether a name from a server is a single path component on any system, like the hashes that it should be.
-#[doc(hidden)]
-pub fn is_file_name(name: &str) -> bool {
+pub(super) fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+=~@".contains(c);
     (1..=128).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.')
 }
 
 /// Returns whether a revision is a full commit hash, whose files never change.
-#[doc(hidden)]
-pub fn is_commit(revision: &str) -> bool {
+pub(super) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-#[doc(hidden)]
-pub use super::{PICKLE_INDEX, stays_inside};
+use super::{PICKLE_INDEX, stays_inside};
 use crate::tensors as files;
-#[doc(hidden)]
-pub use crate::tensors::Index;
+use crate::tensors::Index;
 use candle_blocks_base::{Error, Result};
 
 /// Checks a file's size against the Hub's listing, if known, and against its own header.

@@ -9,8 +9,7 @@ use super::coded::CodeKind;
 use super::gptq::WORDS;
 use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
 use super::{DequantizedMatrix, QuantizedModule};
-#[doc(hidden)]
-pub use crate::tensors::{StoredTensor, TensorFiles};
+use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
 
 #[derive(Debug)]

@@ -12,8 +12,7 @@ use super::coded::CodeKind;
 use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::config_json::ConfigJson;
-#[doc(hidden)]
-pub use crate::tensors::{StoredTensor, TensorFiles};
+use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
 
 /// The source of the scales.

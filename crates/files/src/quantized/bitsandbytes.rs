@@ -10,8 +10,7 @@ use super::coded::CodeKind;
 use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
 use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, groups};
 use super::{DequantizedMatrix, QuantizedModule};
-#[doc(hidden)]
-pub use crate::tensors::{StoredTensor, TensorFiles};
+use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
 
 /// The states for both tables of sixteen values.

@@ -11,8 +11,7 @@ use candle_blocks_kernels::products::{
     GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
-#[doc(hidden)]
-pub use crate::tensors::{Coding, StoredForm, TensorFiles};
+use crate::tensors::{Coding, StoredForm, TensorFiles};
 use candle_blocks_base::Result;
 
 /// The kind of a matrix's quantized values.

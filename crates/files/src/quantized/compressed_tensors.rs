@@ -7,8 +7,7 @@ use super::gptq::WORDS;
 use super::grouped::{CodePacking, Global, Grouped, Scales, ZeroSource};
 use super::rows::group_size;
 use super::{DequantizedMatrix, QuantizedModule};
-#[doc(hidden)]
-pub use crate::tensors::StoredTensor;
+use crate::tensors::StoredTensor;
 use candle_blocks_base::Result;
 
 /// The groups in a `quantization_config`, each of which applies to some modules; the tensors' shapes tell which.

@@ -9,8 +9,7 @@ use super::bits::{codes, n_words};
 use super::coded::CodeKind;
 use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
 use super::{DequantizedMatrix, QuantizedModule};
-#[doc(hidden)]
-pub use crate::tensors::{StoredTensor, TensorFiles};
+use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
 
 pub(super) const WORDS: [Dtype; 2] = [Dtype::I32, Dtype::U32];

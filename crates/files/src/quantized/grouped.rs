@@ -8,8 +8,7 @@ use super::bits::{codes, n_words, nibbles};
 use super::coded::CodeKind;
 use super::numbers::{E2M1, e4m3, e8m0, table};
 use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, groups};
-#[doc(hidden)]
-pub use crate::tensors::{StoredTensor, TensorFiles};
+use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
 
 #[derive(Debug)]

@@ -12,8 +12,7 @@ use super::{
 };
 use crate::config_json::{ConfigJson, abbreviated};
 use crate::gguf;
-#[doc(hidden)]
-pub use crate::tensors::{TensorFiles, read_limited};
+use crate::tensors::{TensorFiles, read_limited};
 use candle_blocks_base::{Error, Result};
 
 /// The keys in `config.json` for quantization: transformers' and MLX's.

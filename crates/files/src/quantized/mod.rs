@@ -31,8 +31,7 @@ use self::method::{BESIDE, KEYS, Method};
 pub use self::method::{config_of_dense_weights, config_of_packed_weights};
 
 use crate::config_json::ConfigJson;
-#[doc(hidden)]
-pub use crate::tensors::{Compute, StoredTensor, TensorFiles};
+use crate::tensors::{Compute, StoredTensor, TensorFiles};
 use candle_blocks_base::{Error, Result};
 
 /// The parts of a quantized file that its weights do not need.

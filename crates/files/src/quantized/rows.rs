@@ -8,8 +8,7 @@ use safetensors::Dtype;
 use super::coded::{self, CodeKind};
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
-#[doc(hidden)]
-pub use crate::tensors::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
+use crate::tensors::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
 
 /// A quantized matrix in the files, `[d_out, d_in]`. If one tensor stacks several matrices, their rows are concatenated.

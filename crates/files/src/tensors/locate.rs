@@ -257,8 +257,7 @@ fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The index of a sharded checkpoint, which maps tensors to shards.
-#[doc(hidden)]
-pub struct Index {
+pub(crate) struct Index {
     pub(super) path: PathBuf,
     /// The shard that contains each tensor.
     weight_map: BTreeMap<String, String>,
@@ -388,8 +387,7 @@ pub fn read_limited(path: &Path, max_bytes: u64, name: &str) -> Result<Vec<u8>> 
 }
 
 /// Returns whether a shard's name stays inside the directory. Links may lead out: the Hub's cache consists of them.
-#[doc(hidden)]
-pub fn stays_inside(shard: &str) -> bool {
+fn stays_inside(shard: &str) -> bool {
     let mut components = Path::new(shard).components();
     !shard.is_empty()
         && components.all(|part| matches!(part, Component::Normal(_) | Component::CurDir))

@@ -1,0 +1,280 @@
+//! The transformer block: attention and feed-forward, each a residual sublayer.
+
+use candle_core::{ModuleT, Result, Tensor, bail};
+
+use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
+use crate::layers::{
+    Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, ParameterSource, Sublayer,
+    kv_cache::{LayerCache, LayerCaches},
+};
+use crate::layers::{own::gemma::GemmaParts, pass::Pass, sublayer::StageRecorder, visit::parts};
+use crate::ops::Value;
+
+mod parallel;
+mod stages;
+
+pub use stages::BlockStages;
+
+/// One transformer block: self-attention, optional cross-attention and a feed-forward, each a residual
+/// [`Sublayer`], either in sequence or in parallel.
+///
+/// Names in a `VarBuilder`: `attention.{query,key,value,output}`, `attention_norm`,
+/// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
+/// `layer_input_output_norm` and `output_scale.weight` `[1]`; `laurel.{down,up,norm}`;
+/// `altup.{router_norm,router,prediction,correction,input_scale}`.
+///
+/// ```
+/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
+/// use candle_blocks::{AttentionMask, ForwardContext, TransformerBlock};
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// let config = BlockConfig::new(
+///     AttentionConfig::new(8, 2)?,
+///     FeedForwardConfig::new(8),
+///     NormConfig::layer_norm(8, 1e-12),
+///     NormPlacement::Post, // BERT
+/// );
+/// let parameters = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
+/// let block = TransformerBlock::new(&config, vb)?;
+/// let x = Tensor::randn(0f32, 1., (2, 3, 8), &Device::Cpu)?; // [batch, seq, d_model]
+/// let mask = AttentionMask::padding(&Tensor::new(&[[1u8, 1, 1], [1, 1, 0]], &Device::Cpu)?)?;
+/// let y = block.forward_with(&x, &ForwardContext::evaluation().with_mask(mask))?;
+/// assert_eq!(y.dims(), [2, 3, 8]);
+/// // Every parameter gets its gradient.
+/// let gradients = y.sqr()?.sum_all()?.backward()?;
+/// assert!(parameters.all_vars().iter().all(|var| gradients.get(var).is_some()));
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TransformerBlock {
+    pub(crate) attention: Sublayer<Attention>,
+    pub(crate) cross_attention: Option<Sublayer<Attention>>,
+    pub(crate) feed_forward: Sublayer<BlockFeedForward>,
+    pub(crate) gemma: Option<Box<GemmaParts>>,
+    pub(crate) topology: Topology,
+    pub(crate) parallel_dropout: Dropout,
+}
+
+impl TransformerBlock {
+    /// Creates the block with parameters from `vb`, under the names above.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new<'p>(config: &BlockConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
+        config.validate()?;
+        let residual = &config.residual;
+        let attend = |role, attention| {
+            let inner = Attention::new(attention, vb.pp(role))?;
+            let (placement, p) = (config.attention_placement, residual.attention_dropout);
+            Sublayer::of_block(role, inner, placement, p, config, &vb)
+        };
+        let placement = match config.topology {
+            Topology::Parallel(ParallelNorm::Shared) => NormPlacement::None,
+            _ => config.feed_forward_placement,
+        };
+        let (role, p) = ("feed_forward", residual.feed_forward_dropout);
+        let inner = BlockFeedForward::new(&config.feed_forward, vb.pp(role))?;
+        let feed_forward = Sublayer::of_block(role, inner, placement, p, config, &vb)?;
+        let attention = attend("attention", &config.attention)?;
+        let cross = config.cross_attention.as_ref();
+        let cross = cross.map(|cross| attend("cross_attention", cross));
+        let cross_attention = cross.transpose()?;
+        let gemma = GemmaParts::new(config, &vb)?;
+        Ok(Self {
+            attention,
+            cross_attention,
+            feed_forward,
+            gemma,
+            topology: config.topology,
+            parallel_dropout: Dropout::new(residual.parallel_dropout, DropoutSource::default())?,
+        })
+    }
+
+    getters! {
+        /// The self-attention sublayer.
+        attention(&self) -> &Sublayer<Attention> => &self.attention;
+        /// The cross-attention sublayer.
+        cross_attention(&self) -> Option<&Sublayer<Attention>> => self.cross_attention.as_ref();
+        /// The feed-forward sublayer.
+        feed_forward(&self) -> &Sublayer<BlockFeedForward> => &self.feed_forward;
+        /// The topology: sublayers in sequence or in parallel.
+        topology(&self) -> Topology => self.topology;
+    }
+
+    /// Returns true if the block's weights are packed.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.attention.inner().is_packed()
+    }
+
+    /// # Errors
+    /// If the cache belongs to another stack: the heads or the number of sequences differ, or only one of the two is
+    /// packed.
+    pub(super) fn check_cache(&self, cache: &LayerCache, batch: usize) -> Result<()> {
+        let encoder = self.cross_attention.as_ref();
+        let packed = |of: &Sublayer<Attention>| of.inner().packed.clone();
+        let of_attention = (packed(&self.attention), encoder.and_then(packed));
+        cache.check(of_attention, batch)
+    }
+
+    /// Returns true if this rank holds one shard of the block, and other ranks hold the other shards.
+    #[doc(hidden)]
+    pub fn is_part(&self) -> bool {
+        self.attention.ranks.is_some()
+    }
+
+    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
+    }
+
+    /// Computes the output with the context's mask, positions, encoder output and mode.
+    ///
+    /// # Shapes
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single
+    /// position. A block with AltUp streams has `n_streams · d_model` columns.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, or a block with
+    /// cross-attention gets no encoder output.
+    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
+        self.run(x, &Pass::new(context, x.dims())?)
+    }
+
+    /// Computes the output without a cache.
+    #[doc(hidden)]
+    pub fn run(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let of = ("block", self.is_packed());
+        pass.through(of, x, |x| {
+            self.apply(x.clone(), pass, None, &mut StageRecorder::off())
+        })
+    }
+
+    /// Computes the output like [`Self::forward_with`], with the same errors, and returns all intermediate results.
+    pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
+        let pass = Pass::new(context, x.dims())?;
+        let mut recorder = StageRecorder::on();
+        let x = pass.value(("block", self.is_packed()), x)?;
+        let output = self.apply(x, &pass, None, &mut recorder)?;
+        self.recorded_stages(recorder, output)
+    }
+
+    /// Returns the intermediate results that `recorder` collected in the pass with this output.
+    pub(super) fn recorded_stages(
+        &self,
+        mut recorder: StageRecorder,
+        output: Value,
+    ) -> Result<BlockStages> {
+        let attention = recorder.sublayer()?;
+        let cross = self.cross_attention.is_some().then(|| recorder.sublayer());
+        let (cross, feed_forward) = (cross.transpose()?, recorder.sublayer()?);
+        let input = self.gemma.as_ref().and_then(|of| of.layer_input.as_ref());
+        let input = input.map(|_| recorder.sublayer()).transpose()?;
+        let stages = BlockStages::new(attention, cross, feed_forward, input, output.tensor()?);
+        match &self.gemma {
+            Some(gemma) => gemma.of_streams(stages),
+            None => Ok(stages),
+        }
+    }
+
+    /// Computes the output for positions after the cached ones.
+    pub(super) fn apply(
+        &self,
+        x: Value,
+        pass: &Pass,
+        cache: Option<&mut LayerCaches>,
+        recorder: &mut StageRecorder,
+    ) -> Result<Value> {
+        let branches =
+            |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, cache, recorder);
+        match &self.gemma {
+            Some(gemma) => gemma.around(x, pass, recorder, branches),
+            None => branches(x, recorder),
+        }
+    }
+
+    /// Computes attention and feed-forward, in sequence or in parallel.
+    fn apply_branches(
+        &self,
+        x: Value,
+        pass: &Pass,
+        mut cache: Option<&mut LayerCaches>,
+        recorder: &mut StageRecorder,
+    ) -> Result<Value> {
+        self.check_given(pass.context)?;
+        let train = pass.context.train();
+        if let Topology::Parallel(norm) = self.topology {
+            return self.apply_parallel(&x, pass, cache, recorder, norm);
+        }
+        let last = self.last_rows(&x, pass)?;
+        let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, pass, cache.as_deref_mut(), residual)
+        };
+        let gemma = self.gemma.as_ref();
+        let gemma = gemma.filter(|gemma| gemma.reads_attention_input());
+        let normal = gemma.map(|_| self.attention.input(last.as_ref().unwrap_or(&x)));
+        let normal = normal.transpose()?;
+        let attended = self
+            .attention
+            .apply(&x, last.as_ref(), train, recorder, attend)?;
+        // The next step reuses this memory.
+        drop((x, last));
+        let mut x = attended;
+        if let (Some(gemma), Some(normal)) = (gemma, normal) {
+            x = gemma.after_attention(&normal, x, train)?;
+        }
+        if let Some(cross) = &self.cross_attention {
+            let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
+                inner.apply_cross(x, pass.requested(), cache, residual)
+            };
+            x = cross.apply(&x, None, train, recorder, attend)?;
+        }
+        let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, residual, train)
+        };
+        self.feed_forward.apply(&x, None, train, recorder, feed)
+    }
+
+    /// Returns the rows whose output is requested, or `None` if these are all rows.
+    fn last_rows(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
+        match pass.requested().seq == pass.seq {
+            true => Ok(None),
+            false => pass.requested_rows(x.clone()).map(Some),
+        }
+    }
+
+    /// # Errors
+    /// If the block is sharded and its additive mask or encoder output tracks gradients. Each rank would find only a
+    /// part of such a gradient.
+    fn check_given(&self, context: &ForwardContext) -> Result<()> {
+        if !self.is_part() {
+            return Ok(());
+        }
+        let n_heads = self.attention.inner().config().n_heads;
+        let mask = context.mask().additive();
+        // A mask with one plane for each head on this rank belongs to this rank alone.
+        let mask = mask.filter(|mask| mask.rank() != 4 || mask.dims()[1] != n_heads);
+        let encoder = context
+            .encoder_output()
+            .map(|encoder| &encoder.hidden_states);
+        for (name, given) in [("encoder_hidden_states", encoder), ("additive mask", mask)] {
+            if given.is_some_and(Tensor::track_op) {
+                bail!(
+                    "block: {name} tracks gradients, which a tensor-parallel block does not compute; detach() it"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+parts!(TransformerBlock:
+    Self { attention, cross_attention, feed_forward, gemma, parallel_dropout, .. }
+    => [parallel_dropout, gemma] [attention, cross_attention, feed_forward]);
+
+impl ModuleT for TransformerBlock {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
+    }
+}

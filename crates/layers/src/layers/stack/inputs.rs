@@ -1,0 +1,54 @@
+//! Inputs that a stack computes for each of its layers.
+
+use candle_core::{Result, bail};
+
+use super::Stack;
+use crate::layers::{TransformerBlock, own::gemma::LayerInputs, pass::Layer, pass::Pass};
+use crate::ops::Value;
+
+impl Stack {
+    /// Computes the per-layer inputs of a pass, side by side.
+    #[doc(hidden)]
+    pub fn inputs_of_layers(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
+        let (words, train) = (pass.context.layer_inputs(), pass.context.train());
+        match (&self.shared.layer_inputs, words) {
+            (Some(inputs), words) => {
+                let gathered = match (words, &pass.kept) {
+                    (Some(words), Some(kept)) => Some(kept.gathered(words)?),
+                    _ => None,
+                };
+                inputs
+                    .apply(x, gathered.as_ref().or(words), train)
+                    .map(Some)
+            }
+            (None, None) => Ok(None),
+            (None, Some(_)) => unread_words(),
+        }
+    }
+
+    /// Begins a layer of a pass.
+    #[doc(hidden)]
+    pub fn enter(&self, layer: usize, pass: &Pass, inputs: Option<&Value>) -> Result<()> {
+        let bias = self.shared.relative_biases.own(self.layers[layer]);
+        for pass in [Some(pass), pass.last.as_deref()].into_iter().flatten() {
+            pass.enter(bias)?;
+        }
+        let of_inputs = self.shared.layer_inputs.as_ref();
+        let width = of_inputs.map_or(0, LayerInputs::width);
+        let reads = |block: &TransformerBlock| block.attention().inner().config().shared_keys;
+        let is_shared = self.blocks.iter().any(|block| reads(block) == Some(layer));
+        pass.begin(Layer {
+            shared_as: is_shared.then_some(layer),
+            only_last: layer + 1 == self.layers.len(),
+            input: inputs.map(|all| all.columns(layer * width..(layer + 1) * width)),
+        });
+        Ok(())
+    }
+}
+
+/// Refuses token rows for a stack without per-layer inputs.
+fn unread_words<T>() -> Result<T> {
+    bail!(
+        "stack: token rows for per-layer inputs are given, but the stack has no such inputs; leave out with_layer_inputs"
+    )
+}

@@ -1,0 +1,368 @@
+//! Attention, `softmax(scale · q·kᵀ + biases)·v` for every head, which keeps only its inputs for the backward pass.
+
+use candle_blocks_kernels::Cpu;
+use candle_blocks_kernels::attention::{
+    AttentionGradients, BiasLayout, Differentiable, Dropped, HeadRows, ScoreBias,
+};
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::bias_tensor::BiasTensor;
+use super::constants::Constants;
+use super::dropout::{Mask, with_marks};
+use super::kernels::{Data, Reading};
+use super::relative_scores::{Relative, RelativeTerms, Term};
+use super::tape::{Engine, Reads, Slot, Taped};
+use super::value::{Value, on_either};
+use super::visible::{Reach, Visible, check_keep};
+use super::{backward::BackwardPass, numbers::Numbers};
+
+const OP: &str = "attention";
+
+/// The parameters of an attention call.
+#[derive(Clone, Copy)]
+pub(crate) struct Mixing<'a> {
+    /// Sequence count.
+    pub batch: usize,
+    /// Queries per sequence.
+    pub queries: usize,
+    /// Keys per sequence.
+    pub keys: usize,
+    /// Query head count, a multiple of `n_kv_heads`. Heads that share a key/value head are consecutive.
+    pub n_heads: usize,
+    /// Key and value head count.
+    pub n_kv_heads: usize,
+    /// A factor on the queries.
+    pub scale: f64,
+    /// A soft cap on the scores: `soft_cap · tanh(score / soft_cap)`.
+    pub soft_cap: Option<f64>,
+    /// Biases that are added to the scores in this order.
+    pub biases: &'a [BiasTensor],
+    /// Relative position scores, which are added before the biases.
+    pub relative: Option<Relative<'a>>,
+    /// Attention sinks: for each query head one score that takes part in the softmax but has no value, `[n_heads]`,
+    /// in the queries' type.
+    pub sinks: Option<&'a Tensor>,
+    /// The keys visible to each query.
+    pub visible: &'a Visible<'a>,
+    /// True if a bias may hide keys with `-inf`.
+    pub has_mask: bool,
+    /// Device constants that all attention layers in a pass share.
+    pub constants: &'a Constants,
+    /// A dropout mask `[batch, n_heads, queries, keys]`, and the dropout probability.
+    pub dropout: Option<(&'a Tensor, f64)>,
+}
+
+impl Value {
+    /// Computes `dropout(softmax(cap(scale · q·kᵀ) + biases))·v` per head, for the queries `self`.
+    ///
+    /// # Shapes
+    /// `self`, `key` and `value` are `[.., seq, heads · head_dim]`. The result is `[.., queries, n_heads ·
+    /// head_dim]`.
+    ///
+    /// # Errors
+    /// If shapes or types do not match, or for half types: see [`Self::widened`].
+    pub(crate) fn attend(&self, key: &Value, value: &Value, mixing: &Mixing) -> Result<Value> {
+        check([self, key, value], mixing)?;
+        on_either!(self, query => {
+            let (key, value) = (query.on_tape(key)?, query.on_tape(value)?);
+            let relative = mixing.relative.map(|of| of.terms(query, &key)).transpose()?;
+            Ok(query.attend(&key, &value, relative.unwrap_or_default(), mixing)?.into())
+        })
+    }
+}
+
+/// Checks shapes and types.
+///
+/// # Errors
+/// If shapes or types do not match.
+fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
+    let Mixing {
+        batch,
+        queries,
+        keys,
+        n_heads,
+        n_kv_heads,
+        visible,
+        ..
+    } = *mixing;
+    let expected = [(queries, n_heads), (keys, n_kv_heads), (keys, n_kv_heads)];
+    let fits = |of: &Value, (seq, heads): (usize, usize)| {
+        let rows: usize = of.dims()[..of.dims().len().saturating_sub(1)]
+            .iter()
+            .product();
+        rows == batch * seq && of.width().is_multiple_of(heads) && of.dtype() == operands[0].dtype()
+    };
+    let fit = n_kv_heads > 0
+        && n_heads % n_kv_heads == 0
+        && operands
+            .iter()
+            .zip(expected)
+            .all(|(of, expected)| fits(of, expected))
+        && operands[0].width() / n_heads == operands[1].width() / n_kv_heads;
+    if !fit {
+        let [query, key, value] = operands.map(|of| format!("{:?} {:?}", of.dtype(), of.dims()));
+        bail!(
+            "{OP}: queries {query}, {queries} in {n_heads} heads, do not fit keys {key} and values {value}, {keys} in {n_kv_heads}, in a batch of {batch}; expected [batch, seq, heads · head_dim] of one type"
+        );
+    }
+    let dtype = operands[0].dtype();
+    if !matches!(dtype, DType::F32 | DType::F64) {
+        bail!("{OP}: operands of {dtype:?}, expected F32 or F64");
+    }
+    check_keep(visible, &operands[0].device(), (batch, keys))?;
+    if let Some(sinks) = mixing.sinks
+        && (sinks.dims() != [n_heads] || sinks.dtype() != dtype)
+    {
+        let (dims, of) = (sinks.dims(), sinks.dtype());
+        bail!("{OP}: sinks {of:?} {dims:?}, expected {dtype:?} [{n_heads}]");
+    }
+    let all = [batch, n_heads, queries, keys];
+    let mut relative = mixing.relative.iter();
+    relative.try_for_each(|relative| relative.check(operands[0], mixing))?;
+    let mut biases = mixing.biases.iter();
+    biases.try_for_each(|bias| bias.check(all))
+}
+
+/// Checks a bias's shape.
+///
+/// # Errors
+/// If it does not broadcast to `[batch, n_heads, queries, keys]`.
+pub(crate) fn check_broadcast(dims: &[usize], to: [usize; 4]) -> Result<()> {
+    let fits = |dims: [usize; 4]| dims.iter().zip(to).all(|(&dim, n)| dim == 1 || dim == n);
+    if !four(dims).is_some_and(fits) {
+        bail!(
+            "additive mask: has shape {dims:?}, expected a shape that broadcasts to [batch, n_heads, queries, keys] = {to:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Returns up to four dimensions, padded with leading ones.
+#[doc(hidden)]
+pub fn four(dims: &[usize]) -> Option<[usize; 4]> {
+    let mut all = [1; 4];
+    all[4usize.checked_sub(dims.len())?..].copy_from_slice(dims);
+    Some(all)
+}
+
+/// Returns a contiguous tensor's strides, with 0 along broadcast dimensions.
+pub(crate) fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
+    let mut stride = 1;
+    let mut strides = dims.map(|_| 0);
+    for (to, dim) in strides.iter_mut().zip(dims).rev() {
+        *to = if dim == 1 { 0 } else { stride };
+        stride *= dim;
+    }
+    strides
+}
+
+impl Taped<Cpu> {
+    fn attend(
+        &self,
+        key: &Self,
+        value: &Self,
+        relative: Vec<Term<Self>>,
+        mixing: &Mixing,
+    ) -> Result<Self> {
+        let operand = |of: &Self, heads: usize, seq: usize| HeadOperand {
+            data: of.data.clone(),
+            slot: of.slot.clone(),
+            heads,
+            seq,
+        };
+        let &Mixing {
+            n_heads,
+            n_kv_heads,
+            ..
+        } = mixing;
+        let bias = |bias: &BiasTensor| -> Result<StepBias> {
+            let elements = bias.tensor.to_dtype(self.dtype())?;
+            Ok(StepBias {
+                data: Cpu::data(&elements)?,
+                place: self.place(&elements, Reads::Both),
+                layout: bias.layout(mixing.queries, mixing.keys),
+            })
+        };
+        let sinks = mixing.sinks;
+        let sinks = sinks.map(|sinks| self.parameter(sinks, Reads::Both));
+        let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
+        let step = AttentionStep {
+            batch: mixing.batch,
+            query: operand(self, n_heads, mixing.queries),
+            key: operand(key, n_kv_heads, mixing.keys),
+            value: operand(value, n_kv_heads, mixing.keys),
+            scale: mixing.scale,
+            soft_cap: mixing.soft_cap,
+            relative: mixing
+                .relative
+                .map(|of| RelativeTerms::new(&relative, &of, mixing)),
+            biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
+            sinks: sinks.transpose()?,
+            keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
+            reach: Reach::of(mixing.visible),
+            dropout: dropout.transpose()?,
+        };
+        let head_dim = value.slot.columns.len() / n_kv_heads;
+        let mut dims = self.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = n_heads * head_dim;
+        }
+        let mut y = Numbers::new(self.dtype(), dims.iter().product())?;
+        let cpu = self.engine();
+        step.with(cpu, |attention| attention.forward(cpu, y.slice_mut()))?;
+        let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
+        let biases = step.biases.iter().map(|bias| bias.place);
+        let terms = relative.iter().flat_map(Term::asks);
+        let sinks = step.sinks.iter().map(|(_, place)| *place);
+        let asks = operands.into_iter().chain(biases).chain(terms);
+        let asks: Vec<Option<usize>> = asks.chain(sinks).collect();
+        Ok(self.computed((y, dims), &asks, move |pass, dy| step.backward(pass, dy)))
+    }
+}
+
+/// Query, key or value heads.
+struct HeadOperand {
+    data: Data,
+    slot: Slot,
+    heads: usize,
+    seq: usize,
+}
+
+struct StepBias {
+    data: Data,
+    place: Option<usize>,
+    layout: BiasLayout,
+}
+
+struct AttentionStep {
+    batch: usize,
+    query: HeadOperand,
+    key: HeadOperand,
+    value: HeadOperand,
+    scale: f64,
+    soft_cap: Option<f64>,
+    relative: Option<RelativeTerms>,
+    biases: Vec<StepBias>,
+    /// The sinks, and the place of their gradient.
+    sinks: Option<(Data, Option<usize>)>,
+    keep: Option<Tensor>, // [batch, keys]
+    reach: Reach,
+    dropout: Option<Mask>,
+}
+
+impl HeadOperand {
+    fn rows<'a>(&self, reading: &'a Reading) -> HeadRows<'a> {
+        HeadRows {
+            data: reading.slice(),
+            seq: self.seq,
+            heads: self.heads,
+            head_dim: self.slot.columns.len() / self.heads,
+            row_stride: self.slot.width,
+            offset: self.slot.columns.start,
+        }
+    }
+
+    fn elem_count(&self, batch: usize) -> usize {
+        batch * self.seq * self.slot.columns.len()
+    }
+}
+
+impl AttentionStep {
+    fn with<R>(&self, cpu: Cpu, work: impl FnOnce(&Differentiable) -> R) -> Result<R> {
+        let operands = [&self.query, &self.key, &self.value];
+        let readings = operands.map(|of| of.data.read());
+        let [query, key, value] = [0, 1, 2].map(|i| operands[i].rows(&readings[i]));
+        let of_biases: Vec<Reading> = self.biases.iter().map(|bias| bias.data.read()).collect();
+        let biases = self.biases.iter().zip(&of_biases);
+        let biases = biases.map(|(bias, reading)| ScoreBias {
+            data: reading.slice(),
+            layout: bias.layout,
+        });
+        let relative = self.relative.iter().map(|terms| terms.scores(cpu));
+        let relative = relative.collect::<Result<Vec<Numbers>>>()?;
+        let of_terms = self.relative.iter().zip(&relative);
+        let of_terms = of_terms.map(|(terms, scores)| ScoreBias {
+            data: scores.slice(),
+            layout: BiasLayout::strided(terms.strides()),
+        });
+        let biases: Vec<ScoreBias> = of_terms.chain(biases).collect();
+        let sinks = self.sinks.as_ref().map(|(sinks, _)| sinks.read());
+        let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
+            work(&Differentiable {
+                batch: self.batch,
+                query,
+                key,
+                value,
+                scale: self.scale,
+                soft_cap: self.soft_cap,
+                biases: &biases,
+                sinks: sinks.as_ref().map(|sinks| sinks.slice()),
+                keep,
+                reach: &|query| self.reach.range(query, self.key.seq),
+                dropped,
+            })
+        };
+        let with_keep = |keep: Option<&[u8]>| match &self.dropout {
+            None => Ok(with_dropout(keep, None)),
+            Some(mask) => mask.apply(|marks, divisor| {
+                let dropped = Dropped {
+                    keep: marks,
+                    divisor,
+                };
+                with_dropout(keep, Some(dropped))
+            }),
+        };
+        match &self.keep {
+            None => with_keep(None),
+            Some(keep) => with_marks(keep, |keep| with_keep(Some(keep)))?,
+        }
+    }
+}
+
+impl AttentionStep {
+    /// Passes all inputs' gradients to the pass.
+    fn backward(&self, pass: &mut BackwardPass<Cpu>, dy: Numbers) -> Result<()> {
+        let new = |of: &HeadOperand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
+        let (mut dq, mut dk, mut dv) = (new(&self.query)?, new(&self.key)?, new(&self.value)?);
+        let zeros = |bias: &StepBias| -> Result<Option<Numbers>> {
+            let n = bias.data.read().slice().len();
+            let wanted = bias.place.map(|_| Numbers::zeros(dy.dtype(), n));
+            wanted.transpose()
+        };
+        let mut of_biases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+        let of_sinks = self.sinks.as_ref().and_then(|(_, place)| *place);
+        let zeros = of_sinks.map(|_| Numbers::zeros(dy.dtype(), self.query.heads));
+        let mut dsinks = zeros.transpose()?;
+        let cpu = pass.engine;
+        let of_terms = self.relative.as_ref().map(RelativeTerms::zeros);
+        let mut of_terms = of_terms.transpose()?;
+        self.with(cpu, |attention| {
+            let of_terms = of_terms.iter_mut().map(|of| Some(of.slice_mut()));
+            let of_biases = of_biases.iter_mut();
+            let of_biases = of_biases.map(|of| Some(of.as_mut()?.slice_mut()));
+            let to = AttentionGradients {
+                query: dq.slice_mut(),
+                key: dk.slice_mut(),
+                value: dv.slice_mut(),
+                biases: of_terms.chain(of_biases).collect(),
+                sinks: dsinks.as_mut().map(Numbers::slice_mut),
+            };
+            attention.backward(cpu, dy.slice(), to);
+        })?;
+        drop(dy);
+        pass.add(&self.query.slot, dq)?;
+        pass.add(&self.key.slot, dk)?;
+        pass.add(&self.value.slot, dv)?;
+        if let (Some(terms), Some(dscores)) = (&self.relative, &of_terms) {
+            terms.backward(pass, dscores)?;
+        }
+        if let Some(dsinks) = dsinks {
+            pass.add_parameter(of_sinks, dsinks)?;
+        }
+        let mut of_biases = self.biases.iter().zip(of_biases);
+        of_biases.try_for_each(|(bias, gradient)| match gradient {
+            Some(gradient) => pass.add_parameter(bias.place, gradient),
+            None => Ok(()),
+        })
+    }
+}

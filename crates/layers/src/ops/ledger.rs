@@ -1,0 +1,116 @@
+//! A recorder for device operations: every candle operation that composed steps issue, while a recording runs.
+
+use std::cell::RefCell;
+
+use candle_core::{DType, Result, Tensor};
+
+use super::cpu::{Route, rehearsed, route};
+
+mod table;
+
+/// An operation that a device was asked to run.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Operation {
+    /// candle's name for it, or `upload` and `download` for a transfer.
+    pub name: &'static str,
+    /// The operands' types: `f32`, `u8:f32`; for a conversion `f32->bf16`.
+    pub types: String,
+    /// The operands' dimensions and strides, or the result's if there are no operands.
+    pub layouts: Vec<(Vec<usize>, Vec<usize>)>,
+    /// Bytes moved between host and device.
+    pub bytes: usize,
+}
+
+/// A transfer's direction.
+#[derive(Clone, Copy)]
+pub(crate) enum Transfer {
+    Up,
+    /// The host waits for it.
+    Down,
+}
+
+thread_local! {
+    static LEDGER: RefCell<Option<Vec<Operation>>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`. Returns its result, and the operations that this thread issued to devices: on CUDA and Metal, or on
+/// the CPU if the environment variable `CANDLE_BLOCKS_REHEARSE` makes it emulate them.
+pub fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Operation>) {
+    /// Ends the recording, also in a panic.
+    struct RecordingGuard;
+    impl Drop for RecordingGuard {
+        fn drop(&mut self) {
+            LEDGER.take();
+        }
+    }
+    let ending = RecordingGuard;
+    LEDGER.set(Some(Vec::new()));
+    let result = work();
+    let operations = LEDGER.take().unwrap_or_default();
+    drop(ending);
+    (result, operations)
+}
+
+/// Records an operation on these operands, and the type to which it converts them.
+///
+/// # Errors
+/// In an emulation, if the device's backend lacks the operation.
+#[doc(hidden)]
+pub fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>) -> Result<()> {
+    take_down(|| {
+        // Equal types once: `u8:f32` for a selection between two.
+        let mut types: Vec<&str> = operands.iter().map(|of| of.dtype().as_str()).collect();
+        types.dedup();
+        Operation {
+            name,
+            types: match to {
+                Some(to) => format!("{}->{}", types.join(":"), to.as_str()),
+                None => types.join(":"),
+            },
+            layouts: operands
+                .iter()
+                .map(|of| (of.dims().to_vec(), of.stride().to_vec()))
+                .collect(),
+            bytes: 0,
+        }
+    })
+}
+
+/// Records a candle operation outside [`Array`](super::array::Array), in composed layers. Errors as for [`issued`].
+pub(crate) fn asked(name: &'static str, of: &Tensor) -> Result<()> {
+    match route(of.device()) {
+        Route::Kernels => Ok(()),
+        Route::Composed => issued(name, &[of], None),
+    }
+}
+
+/// Records a transfer. Errors as for [`issued`].
+#[doc(hidden)]
+pub fn moved(direction: Transfer, tensor: &Tensor) -> Result<()> {
+    take_down(|| Operation {
+        name: match direction {
+            Transfer::Up => "upload",
+            Transfer::Down => "download",
+        },
+        types: tensor.dtype().as_str().to_string(),
+        layouts: vec![(tensor.dims().to_vec(), tensor.stride().to_vec())],
+        bytes: tensor.elem_count() * tensor.dtype().size_in_bytes(),
+    })
+}
+
+fn take_down(operation: impl FnOnce() -> Operation) -> Result<()> {
+    LEDGER.with_borrow_mut(|ledger| {
+        if ledger.is_none() && rehearsed().is_none() {
+            return Ok(());
+        }
+        let operation = operation();
+        if let Some(backend) = rehearsed() {
+            table::check(&operation, backend)?;
+        }
+        if let Some(ledger) = ledger {
+            ledger.push(operation);
+        }
+        Ok(())
+    })
+}
