@@ -363,6 +363,15 @@ fn every_fourth_layer_of_afmoe_stands_still() {
 }
 
 #[test]
+fn exaone4_has_windows_without_their_size_if_it_has_64_layers() {
+    let (windows, turns) = layers("exaone4", 64, &[]);
+    assert_eq!(windows[..4], [Some(4096), Some(4096), Some(4096), None]);
+    assert_eq!(turns[..4], [true, true, true, false]);
+    let no_window = layers("exaone4", 4, &[]);
+    assert_eq!(no_window, (vec![None; 4], vec![true; 4]));
+}
+
+#[test]
 fn a_rotation_is_scaled_as_its_keys_say() {
     if !is_present("gguf") {
         return;
