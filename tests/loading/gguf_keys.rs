@@ -67,6 +67,8 @@ fn keys_that_change_results_are_read_or_refused_by_name() {
         ("qwen2", "qwen2.rope.scaling.type", text("other")),
         ("gemma2", "gemma2.attention.head_count_kv", wholes(&[2, 4])),
         ("gemma2", "gemma2.feed_forward_length", wholes(&[64, 32])),
+        ("llama", "llama.feed_forward_length", whole(0)),
+        ("qwen3moe", "qwen3moe.expert_feed_forward_length", whole(0)),
     ];
     for (file, key, value) in refused {
         let said = opened(file, &[(key, value)]).unwrap_err().to_string();
