@@ -435,6 +435,13 @@ def tabulate(records: list[Path]) -> str:
             special[verdict, " + ".join(json.loads(change))].add(name)
     lines += ["| verdict | keys | cases |", "|---|---|---|"]
     lines += [f"| {verdict} | `{keys}` | {', '.join(sorted(cases))} |" for (verdict, keys), cases in sorted(special.items())]
+    without = collections.defaultdict(set)
+    for (name, change), verdict in verdicts.items():
+        values = list(json.loads(change).values())
+        if len(values) > 1 and set(values) == {"absent"}:
+            without[verdict].add(name)
+    lines += ["", "| without all keys that llama.cpp does not need | cases |", "|---|---|"] if without else []
+    lines += [f"| {verdict} | {', '.join(sorted(cases))} |" for verdict, cases in sorted(without.items())]
     return "\n".join(lines)
 
 
