@@ -7,7 +7,7 @@ use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::config::{Position, RotaryScaling, Visibility};
 use candle_blocks::{Checkpoint, Result};
 
-use crate::gguf_file::{flag, number, text, whole, wholes, with_keys, without_key};
+use crate::gguf_file::{GgufFile, flag, number, text, whole, wholes, with_keys, without_key};
 use crate::weights::{is_present, weights};
 
 /// Returns an architecture's committed file.
@@ -67,6 +67,8 @@ fn keys_that_change_results_are_read_or_refused_by_name() {
         ("qwen2", "qwen2.rope.scaling.type", text("other")),
         ("gemma2", "gemma2.attention.head_count_kv", wholes(&[2, 4])),
         ("gemma2", "gemma2.feed_forward_length", wholes(&[64, 32])),
+        ("llama", "llama.feed_forward_length", whole(0)),
+        ("qwen3moe", "qwen3moe.expert_feed_forward_length", whole(0)),
     ];
     for (file, key, value) in refused {
         let said = opened(file, &[(key, value)]).unwrap_err().to_string();
@@ -303,6 +305,72 @@ fn a_pattern_of_windows_counts_every_number_but_zero() {
     assert_eq!(windows(wholes(&[4, 4])), [true, true]);
     assert_eq!(windows(wholes(&[0, 2])), [false, true]);
     assert_eq!(windows(whole(2)), [true, false]);
+}
+
+/// Returns each layer's window, and whether it turns, in a file without tensors.
+#[track_caller]
+fn layers(
+    architecture: &str,
+    n_blocks: u32,
+    keys: &[(&str, Vec<u8>)],
+) -> (Vec<Option<usize>>, Vec<bool>) {
+    let sizes = [
+        ("block_count", n_blocks),
+        ("embedding_length", 8),
+        ("feed_forward_length", 12),
+        ("attention.head_count", 2),
+        ("attention.key_length", 4),
+        ("attention.value_length", 4),
+        ("vocab_size", 7),
+    ];
+    let sizes = sizes.map(|(key, size)| (key, whole(size)));
+    let epsilon = ("attention.layer_norm_rms_epsilon", number(1e-5));
+    let all = sizes.iter().chain([&epsilon]).chain(keys);
+    let file = all.fold(GgufFile::new(architecture), |file, (key, value)| {
+        file.key(&format!("{architecture}.{key}"), value.clone())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    file.write(&path);
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let blocks = checkpoint.config().blocks.iter().map(|block| {
+        let attention = &block.attention;
+        (attention.window, attention.position != Position::None)
+    });
+    blocks.unzip()
+}
+
+/// As in llama.cpp: a window does not say that a layer turns.
+#[test]
+fn every_fourth_layer_of_afmoe_stands_still() {
+    let experts = [
+        ("expert_count", whole(2)),
+        ("expert_used_count", whole(1)),
+        ("expert_feed_forward_length", whole(6)),
+        ("expert_shared_count", whole(1)),
+        ("expert_weights_norm", flag(true)),
+    ];
+    let size = ("attention.sliding_window", whole(3));
+    let pattern = ("attention.sliding_window_pattern", whole(2));
+    let [has, no] = [Some(3), None];
+    for (keys, windows) in [
+        (vec![], [no; 5]),
+        (vec![size.clone()], [has, has, has, no, has]),
+        (vec![size, pattern], [has, no, has, no, has]),
+    ] {
+        let found = layers("afmoe", 5, &[&experts[..], &keys].concat());
+        let turns = [true, true, true, false, true];
+        assert_eq!(found, (windows.to_vec(), turns.to_vec()));
+    }
+}
+
+#[test]
+fn exaone4_has_windows_without_their_size_if_it_has_64_layers() {
+    let (windows, turns) = layers("exaone4", 64, &[]);
+    assert_eq!(windows[..4], [Some(4096), Some(4096), Some(4096), None]);
+    assert_eq!(turns[..4], [true, true, true, false]);
+    let no_window = layers("exaone4", 4, &[]);
+    assert_eq!(no_window, (vec![None; 4], vec![true; 4]));
 }
 
 #[test]

@@ -176,6 +176,7 @@ SPLIT = WIDE | {"head_dim": None}
 ROUTED = {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 10, "n_shared_experts": 2, "first_k_dense_replace": 1}
 GROUPED = ROUTED | {"n_group": 2}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+EPSILON = "it takes the file's epsilon in the norms of latent attention too"
 LATENT = {
     **{"hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 36, "max_position_embeddings": 64, "head_dim": None},
     **{"q_lora_rank": 14, "kv_lora_rank": 20, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 10},
@@ -231,7 +232,7 @@ CASES = {
     "chatglm": Case("glm", WIDE | {"head_dim": 6, "rms_norm_eps": 1e-5, "rope_parameters": USUAL | {"partial_rotary_factor": 0.7}}),
     "glm4": Case("glm4", WIDE | {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}}),
     "glm4moe": Case("glm4_moe", WIDE | GROUPED),
-    "glm4moe-lite": Case("glm4_moe_lite", LATENT | ROUTED | {"mlp_layer_types": ["dense", "sparse"], "attention_bias": False}, remote=named("", scoring_func="sigmoid")),
+    "glm4moe-lite": Case("glm4_moe_lite", LATENT | ROUTED | {"mlp_layer_types": ["dense", "sparse"], "attention_bias": False}, other=EPSILON, remote=named("", scoring_func="sigmoid")),
     "exaone4": Case("exaone4", WIDE | {"head_dim": 6, "num_hidden_layers": 4, "layer_types": ["full_attention"] * 4}, no=("sliding_window",)),
     "exaone4-windows": Case("exaone4", WIDE | {"head_dim": 6, "num_hidden_layers": 64, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16}),
     "exaone-moe": Case("exaone_moe", WIDE | {"num_experts": 6, "moe_intermediate_size": 10, "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}, remote=named("", scoring_func="sigmoid")),
@@ -249,10 +250,10 @@ CASES = {
     "hunyuan-moe": Case("hunyuan_v1_moe", WIDE, remote=named("", model_type="hunyuan", moe_intermediate_size=[36, 36], moe_topk=[2, 2], num_shared_expert=[1, 1])),
     "minimax-m2": Case("minimax_m2", WIDE | {"intermediate_size": 10, "rotary_dim": 4}, remote=named("", scoring_func="sigmoid")),
     "dots1": Case("dots1", WIDE | ROUTED | {"num_key_value_heads": 4}, no=("sliding_window", "max_window_layers"), remote=named("", scoring_func="sigmoid")),
-    "deepseek2-lite": Case("deepseek_v2", LATENT | ROUTED | {"hidden_size": 32, "q_lora_rank": None, "topk_method": "greedy", "num_hidden_layers": 27}),
-    "deepseek2": Case("deepseek_v3", LATENT | GROUPED | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}, remote=named("", scoring_func="sigmoid")),
-    "minicpm3": Case("minicpm3", LATENT | {"rope_parameters": USUAL, "v_head_dim": 6, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}),
-    "youtu": Case("youtu", LATENT | {"pad_token_id": None, "rope_interleave": True, "attention_bias": False}),
+    "deepseek2-lite": Case("deepseek_v2", LATENT | ROUTED | {"hidden_size": 32, "q_lora_rank": None, "topk_method": "greedy", "num_hidden_layers": 27}, other=EPSILON),
+    "deepseek2": Case("deepseek_v3", LATENT | GROUPED | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}, other=EPSILON, remote=named("", scoring_func="sigmoid")),
+    "minicpm3": Case("minicpm3", LATENT | {"rope_parameters": USUAL, "v_head_dim": 6, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}, other=EPSILON),
+    "youtu": Case("youtu", LATENT | {"pad_token_id": None, "rope_interleave": True, "attention_bias": False}, other=EPSILON),
     "llama4": Case("llama4_text", WIDE | {"intermediate_size": 10, "intermediate_size_mlp": 36, "attention_bias": False, "num_hidden_layers": 4, "interleave_moe_layer_step": 2, "attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "num_experts_per_tok": 1}, no=("moe_layers", "no_rope_layers")),
     "gpt-oss": Case("gpt_oss", WIDE | {"intermediate_size": 20, "swiglu_limit": 7.0, "rope_parameters": YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}),
     "jais2": Case("jais2", WIDE),

@@ -48,9 +48,15 @@ fn afmoe(json: &ConfigJson) -> Result<StackConfig> {
     let period = json.size_or(&["global_attn_every_n_layers"], 4)?;
     let is_sliding =
         json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
-    let stack = stack.with_each(|i, block| match is_sliding[i] {
-        true => block.attention.window = window,
-        false => block.attention.position = Position::None,
+    // Which a GGUF file's layers follow, whatever their windows.
+    let interval = json.optional_size(&["no_rope_layer_interval"])?;
+    let stack = stack.with_each(|i, block| {
+        if is_sliding[i] {
+            block.attention.window = window;
+        }
+        if !interval.map_or(is_sliding[i], |n| !(i + 1).is_multiple_of(n)) {
+            block.attention.position = Position::None;
+        }
     });
     let first = json.size_or(&["num_dense_layers"], 1)?;
     with_experts(json, stack, true, |i| Ok(i >= first))

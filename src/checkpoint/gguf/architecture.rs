@@ -76,7 +76,7 @@ pub(super) enum Condition {
 /// The kind for a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A whole number that must be there.
+    /// A whole number that must be there; as a length it is not 0.
     Needed,
     /// A whole number.
     Size,

@@ -26,6 +26,13 @@ const ALL: &[(&str, Compute)] = &[
     ("minicpm-residual", |keys, _| {
         Ok(json!(1.4 / (keys.n_blocks()? as f64).sqrt()))
     }),
+    ("exaone-window", |keys, _| {
+        Ok(if keys.n_blocks()? == 64 {
+            json!(4096)
+        } else {
+            Value::Null
+        })
+    }),
     ("minicpm-logits", |keys, _| {
         Ok(json!(256.0 / keys.size("embedding_length")? as f64))
     }),
@@ -297,14 +304,27 @@ impl Keys<'_> {
         )
     }
 
+    /// Returns whether layers have windows in a file without the window's size: the second argument is `always`, or the number of
+    /// blocks.
+    pub(super) fn has_windows_unsaid(&self, arguments: &str) -> bool {
+        match arguments.split_once(' ') {
+            Some((_, "always")) => true,
+            Some((_, n)) => self.n_blocks().is_ok_and(|found| found.to_string() == n),
+            None => false,
+        }
+    }
+
     /// The kinds for layers by their windows: all but the last in each period have one, or as the file says. Without the
-    /// window's size there is none, unless the second argument is `always`.
+    /// window's size there is none, unless [`Self::has_windows_unsaid`].
     fn windows(&self, arguments: &str) -> Result<Value> {
         const KEY: &str = "attention.sliding_window_pattern";
         let n_blocks = self.n_blocks()?;
-        let (period, always) = arguments.split_once(' ').unwrap_or((arguments, ""));
+        let period = arguments.split(' ').next().unwrap_or_default();
         let size = self.peek("attention.sliding_window");
-        let has_windows = size.map_or(always == "always", |size| size != json!(0));
+        let has_windows = size.map_or_else(
+            || self.has_windows_unsaid(arguments),
+            |size| size != json!(0),
+        );
         let reads_causal =
             |entry: &Architecture| entry.keys.iter().any(|key| key.json == "is_causal");
         let is_causal = self.peek("attention.causal") != Some(json!(false));

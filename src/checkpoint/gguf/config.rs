@@ -135,7 +135,13 @@ impl<'g> Keys<'g> {
             };
         };
         Ok(Some(match key.kind {
-            Kind::Needed | Kind::Size => self.size(key.gguf)?.into(),
+            Kind::Needed | Kind::Size => match self.size(key.gguf)? {
+                0 if key.kind == Kind::Needed && key.gguf.ends_with("_length") => {
+                    let reason = "is 0, expected at least 1".to_string();
+                    return Err(self.error(key.gguf, reason));
+                }
+                size => size.into(),
+            },
             Kind::Switch => match self.size(key.gguf)? {
                 0 => Value::Null,
                 size => size.into(),

@@ -205,7 +205,7 @@ impl Keys<'_> {
         const KEY: &str = "attention.sliding_window";
         let is_always = |entry: &Architecture| {
             let mut sources = entry.values.iter().map(|(_, source)| source);
-            sources.any(|source| matches!(source, Source::Call("windows", arguments) if arguments.ends_with("always")))
+            sources.any(|source| matches!(source, Source::Call("windows", arguments) if self.has_windows_unsaid(arguments)))
                 || entry.neutral.iter().any(|(key, sizes)| *key == KEY && !sizes.is_empty())
         };
         let size = self.peek(KEY);
