@@ -199,7 +199,8 @@ impl TokenizerClass {
             ),
         };
         Ok(format!(
-            "{class}; copy it from the model's repository, or write it with `python -c 'import transformers as t, sys; \
+            "{class}; copy it from the model's repository, or, if all files of its class are there, without which transformers \
+             may write other tokens, write it with `python -c 'import transformers as t, sys; \
              t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {}`",
             directory.display()
         ))

@@ -108,7 +108,7 @@ fn a_part_of_another_name_or_place_is_refused() {
     fs::rename(folder.path().join(part(1)), &renamed).unwrap();
     let said = refusal(&renamed);
     assert!(
-        said.contains("part 1 of 3") && said.contains("--merge"),
+        said.contains("part 1 of 3") && said.contains("NAME-00001-of-00003.gguf"),
         "{said}"
     );
 

@@ -105,8 +105,9 @@ fn files_of_the_publisher_alone_are_refused_with_the_cure() {
         "params.json",
         "not supported",
         "model.safetensors",
-        "convert_mistral_weights_to_hf.py",
-        "convert_llama_weights_to_hf.py",
+        "transformers 4.46.3",
+        "convert_mistral_weights_to_hf --is_v3`",
+        "convert_llama_weights_to_hf`",
     ];
     assert_says(refusal(folder.path()), &words);
     assert_says(refusal(&file), &words);

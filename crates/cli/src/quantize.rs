@@ -134,8 +134,8 @@ pub fn quantize(args: &Args) -> Result<CommandOutcome> {
     }
     if matches!(quantization, Quantization::Gguf(_)) {
         output::warn(
-            "note: the file has no tokenizer: llama.cpp can only read token ids from it, until the \
-             Python package `gguf` adds the keys tokenizer.ggml.*",
+            "note: the file has no tokenizer, so llama.cpp can only read token ids from it; its convert_hf_to_gguf.py \
+             and `llama-quantize` make a file with one",
         );
     }
     Ok(CommandOutcome::Done)

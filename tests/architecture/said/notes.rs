@@ -20,18 +20,6 @@ pub const PASSED_ON: &[&str] = &[
     "{}: {note}",
 ];
 
-/// Notes without a test, each with the reason.
-pub const NOT_TESTED: &[(&str, &str)] = &[
-    (
-        "interrupted; nothing was written",
-        "the signal has to come between two tensors, while nothing is being written",
-    ),
-    (
-        "depend on attn_implementation",
-        "the program prints LoadReport::disputed_keys, which tests/loading/config_beside_others.rs expects",
-    ),
-];
-
 const fn note(words: &'static str, given: &'static str, without: &'static str) -> Note {
     Note {
         words,
@@ -89,6 +77,11 @@ pub const NOTES: &[Note] = &[
         "has unknown keys, which are not followed",
         "an_adapter_beside_the_model_is_applied_and_reported",
         USUAL,
+    ),
+    note(
+        "depend on attn_implementation",
+        "a_key_that_the_attentions_of_transformers_follow_differently_is_noted",
+        "a_key_that_the_attentions_of_transformers_follow_differently_is_noted",
     ),
     note(
         "the Hub was not reached",
@@ -219,6 +212,11 @@ pub const NOTES: &[Note] = &[
         "no tokenizer",
         "tensors_stored_in_another_type_are_noted_with_the_reason",
         USUAL,
+    ),
+    note(
+        "interrupted; nothing was written",
+        "quantizing_that_a_signal_ends_leaves_nothing",
+        "quantizing_that_a_signal_ends_leaves_nothing",
     ),
     note(
         "are not whole blocks of",

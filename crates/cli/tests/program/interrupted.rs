@@ -90,7 +90,20 @@ fn quantizing_that_a_signal_ends_leaves_nothing() {
     config["vocab_size"] = n_words.into();
     config["hidden_size"] = 32.into(); // whole groups
     fs::write(scratch.config(), config.to_string()).unwrap();
+    let note = "note: interrupted; nothing was written";
     for (to, output) in [("q8_0", "model.gguf"), ("w4a16", "folder")] {
+        let mut whole = program();
+        whole.arg("quantize").arg("--model").arg(scratch.model());
+        whole.args(["--to", to, "--group", "32", "--output"]);
+        let whole = whole
+            .arg(scratch.path("whole").join(output))
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(whole.stderr).unwrap();
+        assert!(
+            whole.status.success() && !stderr.contains(note),
+            "{to}: {stderr}"
+        );
         for (signal, number) in SIGNALS {
             let mut n_ended = 0;
             for _ in 0..5 {
@@ -98,15 +111,18 @@ fn quantizing_that_a_signal_ends_leaves_nothing() {
                 let mut command = program();
                 command.arg("quantize").arg("--model").arg(scratch.model());
                 command.args(["--to", to, "--group", "32", "--replace", "--output"]);
-                command.arg(folder.join(output)).stderr(Stdio::null());
+                command.arg(folder.join(output)).stderr(Stdio::piped());
                 let mut child = command.stdout(Stdio::null()).spawn().unwrap();
                 let ended = ended_while_writing(&mut child, signal, &folder);
+                let stderr = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
                 assert!(temporary(&folder).is_empty(), "{to} {signal}");
                 if let Some(status) = ended.filter(|status| !status.success()) {
                     assert_eq!(status.code(), Some(128 + number), "{to} {signal}");
+                    assert_says(&stderr, &[note]);
                     n_ended += 1;
                     break;
                 }
+                assert!(!stderr.contains(note), "{to} {signal}: {stderr}");
             }
             assert_eq!(
                 n_ended, 1,

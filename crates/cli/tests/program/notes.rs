@@ -86,6 +86,22 @@ fn usual_models_get_no_note() {
     assert!(!usual.contains("note: "), "{usual}");
 }
 
+#[test]
+fn a_key_that_the_attentions_of_transformers_follow_differently_is_noted() {
+    if !is_present("families") {
+        return;
+    }
+    let note = "depend on attn_implementation: alibi (as with \"sdpa\")";
+    for (name, is_noted) in [("falcon-rw", true), ("falcon", false)] {
+        let stderr = continued(&weights("families").join(name), &["--max-new-tokens", "1"]);
+        assert_eq!(stderr.contains(note), is_noted, "{name}: {stderr}");
+        assert!(
+            is_noted || !stderr.contains("depend on attn_implementation"),
+            "{stderr}"
+        );
+    }
+}
+
 /// Continues token ids.
 fn continued(model: &Path, arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();

@@ -100,8 +100,7 @@ impl Gguf {
             let found_no = key("split.no").unwrap_or(0) + 1;
             return error(format!(
                 "it is part {found_no} of {found} of a split model, but its name does not say so; \
-                 name the parts NAME-{found_no:05}-of-{found:05}.gguf and so on, in one \
-                 folder, or join them with `llama-gguf-split --merge`"
+                 name the parts NAME-{found_no:05}-of-{found:05}.gguf and so on, in one folder"
             ));
         }
         if found != count as u64 || (count > 1 && key("split.no") != Some(no as u64)) {

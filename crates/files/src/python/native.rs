@@ -6,7 +6,9 @@ use candle_blocks_base::{Error, Result};
 
 /// The way to a checkpoint that can be read.
 pub(crate) const CURE: &str = "take the repository's files for transformers (config.json with model.safetensors or its index), or convert \
-                               these with transformers' scripts convert_llama_weights_to_hf.py and convert_mistral_weights_to_hf.py";
+                               those of Llama, or of Mistral 7B v0.3, with the scripts that transformers 4.46.3 has: `python -m \
+                               transformers.models.llama.convert_llama_weights_to_hf`, or `python -m \
+                               transformers.models.mistral.convert_mistral_weights_to_hf --is_v3`; their `--help` names the options";
 
 /// Returns whether a file has the name of such weights: `consolidated.safetensors`, `consolidated.00.pth`,
 /// `consolidated-00001-of-00003.safetensors`.

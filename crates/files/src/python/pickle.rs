@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::torch::{Storage, StridedView, TorchFunction};
+use super::torch::{SAVE_TENSORS, Storage, StridedView, TorchFunction};
 
 pub(super) type Result<T> = std::result::Result<T, String>;
 
@@ -119,7 +119,8 @@ impl<'b> Pickle<'b> {
                 return match self.array()? {
                     [2] => Ok(()),
                     [protocol] => Err(format!(
-                        "its pickle has protocol {protocol}, expected 2; save it with `torch.save` without `pickle_protocol`"
+                        "its pickle has protocol {protocol}, expected 2; save it without `pickle_protocol`: if you trust the file, whose \
+                         code this runs, with `torch.save(torch.load(file, weights_only=False), file)`"
                     )),
                 };
             }
@@ -196,8 +197,7 @@ impl<'b> Pickle<'b> {
             }
             _ => {
                 return Err(format!(
-                    "its pickle has the instruction {instruction:#04x} at byte {}, which `torch.save` does not write for tensors; save \
-                     it again with `torch.save`",
+                    "its pickle has the instruction {instruction:#04x} at byte {}, which `torch.save` does not write for tensors; {SAVE_TENSORS}",
                     self.at - 1
                 ));
             }

@@ -17,7 +17,7 @@ const FORMAT: &str = "a PyTorch file";
 #[doc(hidden)]
 pub const PICKLE: &str = "/data.pkl";
 /// The cure for a file that contains more than tensors.
-const CURE: &str = "save the tensors alone, with `torch.save(model.state_dict(), file)` or `safetensors.torch.save_file`";
+pub(super) const SAVE_TENSORS: &str = "save the tensors alone, with `torch.save(model.state_dict(), file)` or `safetensors.torch.save_file`";
 /// Memory for the values in a small file's pickle.
 const SMALL_BUDGET: u64 = 1 << 20;
 
@@ -75,7 +75,7 @@ impl TorchFunction {
             _ => {
                 return Err(format!(
                     "its pickle names \"{module}.{name}\", which no tensor needs, and nothing in a \
-                     pickle is executed here; {CURE}"
+                     pickle is executed here; {SAVE_TENSORS}"
                 ));
             }
         })
@@ -205,7 +205,7 @@ impl Pickle<'_> {
         };
         let (storage, dtype, [first, shape, strides]) = found.ok_or_else(|| {
             format!(
-                "its pickle calls {function:?} with arguments that make no plain tensor; {CURE}"
+                "its pickle calls {function:?} with arguments that make no plain tensor; {SAVE_TENSORS}"
             )
         })?;
         let PickleValue::Int(first) = first else {
@@ -270,14 +270,14 @@ fn tensors(
     let entry = |name: &str| entries.get(&format!("{root}{name}")).copied();
     if entry("/constants.pkl").is_some() {
         return Err(ZipFailure::Content(format!(
-            "it is a TorchScript archive, which contains code; {CURE}"
+            "it is a TorchScript archive, which contains code; {SAVE_TENSORS}"
         )));
     }
     if let Some(order) = entry("/byteorder")
         && zip::bytes(file, order)? != b"little"
     {
         return Err(ZipFailure::Content(format!(
-            "its byteorder is not \"little\"; load it in PyTorch, and {CURE}"
+            "its byteorder is not \"little\"; load it in PyTorch, and {SAVE_TENSORS}"
         )));
     }
     let bytes = match entry(PICKLE) {
@@ -288,7 +288,7 @@ fn tensors(
     let (pickle, value) = Pickle::read(&bytes, usize::try_from(budget).unwrap_or(usize::MAX))?;
     let PickleValue::Dict(dict) = value else {
         return Err(ZipFailure::Content(format!(
-            "it contains {}, expected a dict of tensors; {CURE}",
+            "it contains {}, expected a dict of tensors; {SAVE_TENSORS}",
             value.kind()
         )));
     };
@@ -298,7 +298,7 @@ fn tensors(
         let name = pickle.text(pair[0]);
         let name = name.ok_or_else(|| {
             format!(
-                "its dict has {} as a key, expected a name; {CURE}",
+                "its dict has {} as a key, expected a name; {SAVE_TENSORS}",
                 pair[0].kind()
             )
         })?;
@@ -310,7 +310,7 @@ fn tensors(
                      not read either; save that dict alone, with \
                      `torch.save(torch.load(file)[{name:?}], file)`"
                 ),
-                _ => format!("its key {name:?} contains {kind}, expected a tensor; {CURE}"),
+                _ => format!("its key {name:?} contains {kind}, expected a tensor; {SAVE_TENSORS}"),
             }));
         };
         if !names.insert(name) {
