@@ -284,7 +284,7 @@ fn row(subject: &Subject, dtype: DType) -> Row {
 const ROUNDED_WEIGHTS: f64 = 2.0;
 /// And twice that for gradients, which pass the rounded weights on through more products.
 const HALF_GRADIENTS: f64 = 2.0;
-/// A result that was rounded to f32 on the way is off by 2²⁹; see tests/layers/families.rs.
+/// A result that was rounded to f32 on the way is off by 2²⁹; see crates/layers/tests/layers/families.rs.
 const CHANCE: f64 = 512.0;
 
 /// The strongest statement that holds, if any.

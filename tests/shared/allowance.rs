@@ -3,7 +3,7 @@
 use crate::{committed::Committed, composed::of_any};
 
 /// Returns the share of the tolerance that a stack's f32 gradients may use. In these fixtures PyTorch's error happens to be
-/// smaller than usual: on other inputs ours is 0.8 of it, as in other families (src/verify/tolerance.rs).
+/// smaller than usual: on other inputs ours is 0.8 of it, as in other families (crates/layers/src/verify/tolerance.rs).
 pub fn gradient_allowance(stack: &Committed) -> f64 {
     // The second only with the portable kernels.
     match stack.name.as_str() {

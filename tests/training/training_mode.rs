@@ -126,7 +126,7 @@ fn every_family_drops_what_transformers_drops() {
     );
     assert_eq!(n_layer_drop, 9);
     assert_passed(&outputs);
-    // In one gradient PyTorch's error is luck; in the mean over the stacks it is not (src/verify/tolerance.rs).
+    // In one gradient PyTorch's error is luck; in the mean over the stacks it is not (crates/layers/src/verify/tolerance.rs).
     let torch = |c: &Comparison| c.tolerance.unwrap().torch_error.unwrap();
     let relative = gradients.iter().map(|(c, size)| torch(c) / size);
     let mean = relative.sum::<f64>() / gradients.len() as f64;

@@ -58,7 +58,7 @@ fn every_family_gives_transformers_outputs_and_gradients() {
 }
 
 /// The rule as issue 5 writes it, each gradient for itself. Nothing but chance meets it always: PyTorch's own second
-/// attention path was beyond it in 46 of 3,192 gradients (src/verify/tolerance.rs).
+/// attention path was beyond it in 46 of 3,192 gradients (crates/layers/src/verify/tolerance.rs).
 #[test]
 #[cfg_attr(
     target_family = "wasm",

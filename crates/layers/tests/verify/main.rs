@@ -1,6 +1,6 @@
 //! The comparer, its tolerance, the fixtures it reads and the reports it writes: what every other test rests on.
 
-#[path = "../shared/cases.rs"]
+#[path = "../../../../tests/shared/cases.rs"]
 mod cases;
 
 mod comparer;
