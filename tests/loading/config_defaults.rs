@@ -2,13 +2,17 @@
 
 use std::fs;
 
+use candle_blocks::candle_core::{DType, Device};
+use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::{
-    Architecture, AttentionConfig, BlockConfig, CheckpointOptions, Position, RotaryPairing,
-    StackConfig,
+    Architecture, AttentionConfig, BlockConfig, Checkpoint, CheckpointOptions, Position,
+    RotaryPairing, StackConfig,
     checkpoint::scheme::StackPart,
     config::{Distribution, RotaryScaling},
 };
 use serde_json::{Value, json};
+
+use crate::weights::{is_present, weights};
 
 /// Returns the blocks that a `config.json` with these keys describes.
 fn stack(keys: Value) -> StackConfig {
@@ -47,6 +51,33 @@ fn a_tower_without_sizes_has_those_of_its_class() {
         assert_eq!(block.attention.n_heads, n_heads, "{family} {part}");
         assert_eq!(stack.blocks.len(), 12, "{family} {part}");
     }
+}
+
+/// Of CLAP's text model the class has one type, of BERT's two.
+#[test]
+fn absent_types_are_those_of_each_class() {
+    if !is_present("families") {
+        return;
+    }
+    let source = Checkpoint::open(weights("families/roberta")).unwrap();
+    let files = source.files();
+    let tensors: Vec<_> = files
+        .names()
+        .filter_map(|name| {
+            let own = name.strip_prefix("roberta.")?.to_string();
+            Some((own, files.read(name).unwrap()))
+        })
+        .collect();
+    let text = fs::read(weights("families/roberta/config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&text).unwrap();
+    config["model_type"] = json!("clap_text_model");
+    config["architectures"] = json!(["ClapTextModel"]);
+    config.as_object_mut().unwrap().remove("type_vocab_size");
+    let folder = tempfile::tempdir().unwrap();
+    write_safetensors(folder.path().join("model.safetensors"), &tensors, None).unwrap();
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let copy = Checkpoint::open(folder.path()).unwrap();
+    copy.model(DType::F32, &Device::Cpu).unwrap();
 }
 
 /// `int(i / (num_hidden_layers / num_hidden_groups))` in transformers' `AlbertTransformer` in Python: layer 9 is 6, not 7.

@@ -232,6 +232,24 @@ fn buffers_are_ignored_in_every_family() {
     }
 }
 
+/// Granite Docling's router chooses patches of an image, of which a text has none.
+#[test]
+fn a_router_of_patches_is_left_out_of_a_text() {
+    if !is_present("families") {
+        return;
+    }
+    let folder = weights("families/llava");
+    let extra: [Extra; 2] = [
+        ("model.density_router.fc1.weight", &[1, 8], 1.0),
+        ("model.density_router.norm.bias", &[8], 1.0),
+    ];
+    let copy = with(&folder, &extra, |_| {});
+    let both = [folder.as_path(), copy.path()].map(|path| Checkpoint::open(path).unwrap());
+    assert_eq!(both[1].report().unused, [""; 0]);
+    let [own, beside] = both.each_ref().map(logits);
+    assert_eq!(own, beside);
+}
+
 #[test]
 fn a_head_of_a_trainer_is_refused_by_name() {
     let copy = with(

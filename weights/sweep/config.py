@@ -33,6 +33,18 @@ HEADS = (
     *("ForNextSentencePrediction", "ForPreTraining", "ForImageClassification", "LMHeadModel", "ForCausalLM", "ForConditionalGeneration"),
 )
 
+# Keys that the crate takes to change nothing.
+HARMLESS = {
+    line.split("=")[0].split("/")[-1]
+    for line in (Path(__file__).resolve().parents[2] / "src/checkpoint/harmless_keys.txt").read_text().splitlines()
+    if line and line[0] not in "#="
+}
+
+
+def is_harmless(path: str) -> bool:
+    """Whether the crate takes a key, or its name alone, to change nothing."""
+    return path in HARMLESS or path.split(".")[-1] in HARMLESS
+
 
 def classes(model_type: str, which: str) -> list[str]:
     """The usual class of a model type; the `others` with a head that the crate may know, and the one without; or `all`."""
@@ -62,18 +74,16 @@ def sweep(subject: Subject, names: str, pattern: str, most: int):
         for path, value in [*without(described), *changes(config, described)]:
             if not fnmatch.fnmatch(path, pattern) or tried.get(path, 0) >= most:
                 continue
-            tried[path] = tried.get(path, 0) + 1
+            tried[path] = tried.get(path, 0) + (value != ABSENT)
             if value != ABSENT and is_strange(config, path):
                 together.setdefault(path, value)
+            elif value != ABSENT and is_harmless(path) and path not in together:
+                together[path] = value
             else:
                 single.append((path, fitted(value, config)))
-        # What the class does not know should change nothing, also all at once.
-        if together:
-            record = verdict(subject, folder, {**described, **together}, ", ".join(together), base)
-            if record["verdict"] == "same" and not record["changed"]:
-                yield from ({"path": path, "value": value, **record} for path, value in together.items())
-            else:
-                single += together.items()
+        at_once, others = unchanged(subject, folder, described, [*together.items()], base)
+        yield from at_once
+        single += others
         failed = {}
         for path, value in single:
             record = verdict(subject, folder, changed(described, path, value), path, base, value)
@@ -81,6 +91,23 @@ def sweep(subject: Subject, names: str, pattern: str, most: int):
                 failed[path] = failed.get(path, True) and record["verdict"] == "fails"
             yield {"path": path, "value": value, **record}
         yield from ({"path": path, "verdict": "BLIND"} for path, is_blind in failed.items() if is_blind)
+
+
+def unchanged(subject: Subject, folder: Path, described: dict, changes: list, base: Judge) -> tuple[list[dict], list]:
+    """Records of the changes that change nothing, tried all at once, then by halves; and the changes that must be tried alone."""
+    if len(changes) < 2:
+        return [], changes
+    contents = described
+    for path, value in changes:
+        contents = changed(contents, path, value)
+    record = verdict(subject, folder, contents, ", ".join(path for path, _ in changes), base)
+    if record["verdict"] == "same" and not record["changed"]:
+        return [{"path": path, "value": value, **record} for path, value in changes], []
+    if len(changes) < 5:
+        return [], changes
+    half = len(changes) // 2
+    (one, left), (other, also) = (unchanged(subject, folder, described, part, base) for part in (changes[:half], changes[half:]))
+    return one + other, left + also
 
 
 def fitted(value, config):
@@ -126,7 +153,7 @@ def main() -> None:
     parser = start.options(__doc__, "lines of JSON are added here")
     parser.add_argument("model_types", nargs="*")
     parser.add_argument("--classes", default="usual", choices=["usual", "others", "all"])
-    parser.add_argument("--most", type=int, default=99, help="so many values of a key")
+    parser.add_argument("--most", type=int, default=99, help="so many values of a key, beside its absence")
     args = parser.parse_args()
     runs = [name for name, family in FAMILIES.items() if name not in STACKS and all(part.drive is not Drive.WAVE for part in family.parts)]
     out = args.out.open("a") if args.out else sys.stdout

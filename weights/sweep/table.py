@@ -1,37 +1,23 @@
-"""The table of what the program refuses by the name of a key: docs/keys.md, of the lines that `config.py` wrote.
+"""The table of what the program refuses by the name of a key, in docs/keys.md, from the lines that `config.py` wrote.
 
     python weights/sweep/table.py FILE ...
 
-Of two lines for one change, the later counts.
+Of two lines for one change, the later counts. What the table has already is kept, unless the lines contradict it: a run may try
+fewer values than those before it. The counts, which the text above the table names, are printed.
 """
 
 import collections
 import json
+import re
 import sys
 from pathlib import Path
+
+ABSENT = "ABSENT"
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/keys.md"
 # So many families, and a key is said of all of them at once.
 MANY = 12
-HEAD = """# Keys of config.json
-
-This page is for readers whose `config.json` is refused, or who want to know what happens to a key. Every key is followed as transformers follows it, or refused by its name. A key that nothing reads, and that is not
-[known to change nothing](../src/checkpoint/harmless_keys.txt), is listed in `LoadReport::unread_keys` and in a note from the program.
-
-The same is true for `tokenizer_config.json`. For many tokenizer classes, transformers reads only vocabulary and merges from `tokenizer.json`, and builds the
-normalizer, pre-tokenizer, decoder and post-processor from keys in `tokenizer_config.json`, or from the defaults of the class.
-[classes.json](../src/text/tokenizer_class/classes.json) holds these parts. The class is chosen as in transformers, by
-`tokenizer_class` and the model type. For other classes, a note names the keys, and `tokenizer.json` is followed.
-
-ViT-MAE's `mask_ratio` is not followed: every patch is read, in its order, as with 0. transformers masks patches at random.
-
-The table lists the refused values. `weights/sweep/config.py` found them: it changes one key at a time on small random models, and compares the program with transformers. It changes the keys of
-transformers' configuration classes and their base classes, and keys that occur in shared code or in published files.
-{tried}
-
-"""
-
-
+SEVERAL = f"more than {MANY} model types"
 def read(paths: list[str]) -> list[dict]:
     """The last record of each change."""
     last = {}
@@ -61,19 +47,33 @@ def tried(records: list[dict]) -> str:
     )
 
 
-def table(records: list[dict]) -> str:
+def table(records: list[dict], document: str) -> str:
     """What is refused by name: the key, the values, the model types."""
-    by_key = collections.defaultdict(lambda: (set(), set()))
+    by_key = collections.defaultdict(lambda: ({}, {}))
+    for line in document.splitlines():
+        if line.startswith("| `"):
+            path, values, types = (re.findall(r"`(.*?)`(?=, `|$)", cell.strip()) or [cell.strip()] for cell in line.strip("|").split(" | "))
+            by_key[path[0].strip("`")] = (dict.fromkeys(values), dict.fromkeys(types))
+    follows = collections.defaultdict(set)
     for record in records:
-        if record["verdict"] == "refused":
-            path = record["path"].replace("text_config.", "").replace("vision_config.", "")
+        path = re.sub("(text|vision)_config\\.", "", record.get("path") or "")
+        value = json.dumps(record.get("value"))
+        value = value if len(value) < 40 else value[:36] + " .."
+        if record["verdict"] == "refused" and record["value"] != ABSENT:
             values, types = by_key[path]
-            value = json.dumps(record["value"])
-            values.add(value if len(value) < 40 else value[:36] + " ..")
-            types.add(record["model_type"])
+            values[value] = None
+            types[record["model_type"]] = None
+        elif record["verdict"] == "same":
+            follows[path, record["model_type"]].add(value)
     lines = ["| key | values | model types |", "|---|---|---|"]
+    refused = {(re.sub("(text|vision)_config\\.", "", record["path"]), record["model_type"]) for record in records if record["verdict"] == "refused"}
     for path, (values, types) in sorted(by_key.items()):
-        named = ", ".join(f"`{name}`" for name in sorted(types)) if len(types) <= MANY else f"{len(types)} model types"
+        # All that was refused is followed now.
+        types = [name for name in types if (path, name) in refused or not {*values} <= follows[path, name]]
+        if not types:
+            continue
+        is_many = len(types) > MANY or SEVERAL in types
+        named = SEVERAL if is_many else ", ".join(f"`{name}`" for name in sorted(types))
         lines.append(f"| `{path}` | {', '.join(f'`{value}`' for value in sorted(values)[:4])} | {named} |")
     return "\n".join(lines)
 
@@ -83,4 +83,7 @@ if __name__ == "__main__":
     for record in found:
         if record["verdict"] in ("SILENT", "UNNAMED", "NO BASE"):
             print(record["model_type"], record.get("path"), record.get("value"), record["verdict"])
-    DOCUMENT.write_text(HEAD.format(tried=tried(found)) + table(found) + "\n")
+    print(tried(found))
+    document = DOCUMENT.read_text()
+    prose, _, _ = document.partition("| key | values |")
+    DOCUMENT.write_text(prose + table(found, document) + "\n")

@@ -46,7 +46,7 @@ pub(super) fn families() -> Vec<Family> {
             pooler: None,
             ..text("splinter").prefixes(&["splinter.", ""])
         },
-        encoder(roberta::family("clap_text_model", "text_model.")),
+        encoder(roberta::family("clap_text_model", "text_model.")).default_of("type_vocab_size", 1),
         roberta::family("bridgetower_text_model", "text_model.").without_heads(),
         blip,
         git,

@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 /// Parts of these models beside the decoder.
-const OTHER_PARTS: [&str; 40] = [
+const OTHER_PARTS: [&str; 41] = [
     "*vision_tower.*",
     "*vision_model.*",
     "*vision_encoder.*",
@@ -16,6 +16,7 @@ const OTHER_PARTS: [&str; 40] = [
     "*audio_tower.*",
     "*projector.*",
     "*connector.*",
+    "*density_router.*",
     "*aligner.*",
     "*image_newline",
     "*vqmodel.*",
