@@ -14,7 +14,20 @@ use candle_blocks_base::{Error, Result};
 
 mod arrays;
 mod block_kind;
+#[doc(hidden)]
+pub mod codes;
+#[doc(hidden)]
+pub mod decode;
+#[doc(hidden)]
+pub mod encode;
+mod grids;
 mod parts;
+mod search;
+mod stops;
+#[doc(hidden)]
+pub mod vocabulary;
+#[doc(hidden)]
+pub mod write;
 
 use arrays::ArrayPlace;
 #[doc(hidden)]

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::architecture::{Architecture, Kind, listed, written};
 use super::config::{Described, config};
 use super::keys::{file_type, of_stack, rotary};
-use super::write::TensorEntry;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::scheme::Family;
 use crate::config::{RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};
 use candle_blocks_files::gguf::BlockKind;
+use candle_blocks_files::gguf::write::TensorEntry;
 
 /// A file's keys, and small tensors that say the rest.
 pub(super) struct Description {

@@ -4,15 +4,11 @@
 //! transformers' names, and changes made by the conversion are undone.
 
 mod architecture;
-mod blocks;
-mod codes;
 mod computed;
 mod config;
 mod constants;
 mod describe;
-mod encode;
 mod gemma;
-mod grids;
 mod keys;
 mod latent;
 mod names;
@@ -20,20 +16,8 @@ mod projections;
 mod rank;
 mod rope;
 mod save;
-mod search;
 mod sizes;
-#[cfg_attr(
-    not(feature = "text"),
-    allow(dead_code, reason = "tokenizers need the rest")
-)]
-mod stops;
 mod unread;
-#[cfg_attr(
-    not(feature = "text"),
-    allow(dead_code, reason = "tokenizers need the rest")
-)]
-mod words;
-mod write;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -48,15 +32,15 @@ use self::config::{Described, Keys};
 pub(super) use self::constants::add_absent;
 pub(super) use self::save::{Dense, save};
 pub(super) use self::sizes::with_keys;
-pub(crate) use self::words::GgufTokenizer;
-#[cfg(feature = "text")]
-pub(crate) use self::words::{SpecialToken, TokenType};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::is_named;
 use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 use crate::error::{Error, Result};
 pub(super) use candle_blocks_files::gguf::is_gguf;
-use candle_blocks_files::gguf::{BlockKind, Gguf, GgufTensor};
+pub(crate) use candle_blocks_files::gguf::vocabulary::GgufTokenizer;
+#[cfg(feature = "text")]
+pub(crate) use candle_blocks_files::gguf::vocabulary::{SpecialToken, TokenType};
+use candle_blocks_files::gguf::{BlockKind, Gguf, GgufTensor, codes, decode};
 
 /// Reads a `config.json`, or the keys of a GGUF file.
 pub(super) fn open_config(path: &Path) -> Result<ConfigJson> {
@@ -376,7 +360,7 @@ impl BlockTensor {
         let (size, bytes) = self.kind.block();
         let stored = self.stored(files, span)?;
         let mut numbers = Vec::with_capacity(stored.len() / bytes * size);
-        blocks::decode(self.kind, &stored, &mut numbers);
+        decode::decode(self.kind, &stored, &mut numbers);
         if self.factor != 1.0 {
             numbers.iter_mut().for_each(|number| *number *= self.factor);
         }

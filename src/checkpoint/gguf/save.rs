@@ -5,15 +5,15 @@ use std::path::Path;
 
 use super::ConversionStep;
 use super::architecture::Architecture;
-use super::blocks::decode;
 use super::describe::{Description, entry};
-use super::encode::encode;
-use super::write::{TensorEntry, write};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::save::{QuantizedTensor, SquaredError, in_parts};
 use crate::config::StackConfig;
 use crate::error::{Error, Result};
 use candle_blocks_files::gguf::BlockKind;
+use candle_blocks_files::gguf::decode::decode;
+use candle_blocks_files::gguf::encode::encode;
+use candle_blocks_files::gguf::write::{TensorEntry, write};
 
 /// A checkpoint to be saved.
 pub(in crate::checkpoint) struct Dense<'c> {

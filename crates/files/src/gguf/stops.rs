@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::words::{GgufTokenizer, SpecialToken, TokenType};
+use crate::gguf::vocabulary::{GgufTokenizer, SpecialToken, TokenType};
 
 /// Tokens that end a text, or a model's message in a chat.
 const ENDS: [&str; 22] = [

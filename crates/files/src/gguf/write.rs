@@ -6,16 +6,17 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::checkpoint::write::write_whole;
-use crate::error::{Error, Result};
-use candle_blocks_files::gguf::{BlockKind, MAGIC};
+use crate::gguf::{BlockKind, MAGIC};
+use crate::write::write_whole;
+use candle_blocks_base::{Error, Result};
 
 /// Tensors begin at multiples of this many bytes, the default without `general.alignment`.
 const ALIGNMENT: usize = 32;
 
 /// A tensor that a file will contain.
 #[derive(Clone)]
-pub(super) struct TensorEntry {
+#[doc(hidden)]
+pub struct TensorEntry {
     pub name: String,
     pub kind: BlockKind,
     /// Outermost dimension first.
@@ -35,7 +36,8 @@ impl TensorEntry {
 }
 
 /// Writes a file whose tensors `content` computes one at a time. The file gets its name only when it is complete.
-pub(super) fn write(
+#[doc(hidden)]
+pub fn write(
     path: &Path,
     keys: &BTreeMap<String, Value>,
     entries: &[TensorEntry],

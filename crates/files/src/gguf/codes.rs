@@ -1,16 +1,17 @@
 //! The quantized values in GGUF's blocks, with their scales and minima as stored.
 
-use super::blocks::{
+use super::decode::{
     fourth_bits, half, half_power, k_scale, non_linear_scale, pairs, threes, threes_scale,
 };
 use candle_blocks_kernels::products::{
     GroupScales, NON_LINEAR_ZERO, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
-use candle_blocks_files::gguf::BlockKind;
+use crate::gguf::BlockKind;
 
 /// Returns the format in which blocks of a type are packed, if they have one.
-pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
+#[doc(hidden)]
+pub fn format(kind: BlockKind) -> Option<QuantizedFormat> {
     let zero = |zero| GroupScales::Zero {
         scales: ScaleType::F16,
         zero,
@@ -40,7 +41,8 @@ pub(super) fn format(kind: BlockKind) -> Option<QuantizedFormat> {
 }
 
 /// Appends the quantized values of whole blocks.
-pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRows) {
+#[doc(hidden)]
+pub fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRows) {
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
         match kind {
@@ -142,7 +144,7 @@ mod tests {
     use candle_blocks_kernels::{Cpu, memory::LargePages};
 
     use super::*;
-    use crate::checkpoint::gguf::blocks;
+    use crate::gguf::decode;
 
     #[test]
     fn packed_blocks_unpack_to_the_bits_of_the_dequantized_values() {
@@ -173,7 +175,7 @@ mod tests {
             while expected.len() < N_BLOCKS * length {
                 let block: Vec<u8> = (0..size).map(|_| byte()).collect();
                 let mut numbers = Vec::new();
-                blocks::decode(kind, &block, &mut numbers);
+                decode::decode(kind, &block, &mut numbers);
                 if numbers.iter().all(|x| x.is_finite()) {
                     append(kind, &block, &mut rows);
                     expected.extend(numbers);

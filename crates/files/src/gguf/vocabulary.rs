@@ -1,15 +1,16 @@
-//! A GGUF file's tokenizer as plain data, from which [`crate::text`] builds a tokenizer.
+//! A GGUF file's tokenizer as plain data, from which a tokenizer is built.
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use crate::checkpoint::files::TensorFiles;
-use crate::error::{Error, Result};
+use crate::tensors::TensorFiles;
+use candle_blocks_base::{Error, Result};
 
 /// The keys of a file under `tokenizer.ggml`.
 #[derive(Clone, Debug)]
-pub(crate) struct GgufTokenizer {
+#[doc(hidden)]
+pub struct GgufTokenizer {
     /// The file's path.
     pub path: PathBuf,
     /// `model`: the tokenizer's type.
@@ -35,7 +36,8 @@ pub(crate) struct GgufTokenizer {
 
 /// The type of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenType {
+#[doc(hidden)]
+pub enum TokenType {
     Normal,
     Unknown,
     /// A special token, such as an end of text, that is not shown.
@@ -49,7 +51,8 @@ pub(crate) enum TokenType {
 
 /// A token with a special function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SpecialToken {
+#[doc(hidden)]
+pub enum SpecialToken {
     Bos,
     Eos,
     Eot,
@@ -249,18 +252,21 @@ impl GgufTokenizer {
     }
 
     /// Returns the id of a token that has a key of its own, such as `fim_pad_token_id`.
-    pub(super) fn numbered(&self, key: &str) -> Option<u32> {
+    #[doc(hidden)]
+    pub fn numbered(&self, key: &str) -> Option<u32> {
         u32::try_from(self.key(key)?.as_u64()?).ok()
     }
 
     /// Returns tokens that are never sampled.
-    pub(super) fn suppressed(&self) -> Value {
+    #[doc(hidden)]
+    pub fn suppressed(&self) -> Value {
         let found = self.key("suppress_tokens").cloned();
         found.unwrap_or_else(|| json!([]))
     }
 
     /// Returns the token that the decoder begins with.
-    pub(super) fn decoder_start(&self) -> Option<&Value> {
+    #[doc(hidden)]
+    pub fn decoder_start(&self) -> Option<&Value> {
         let architecture = self.metadata.get("general.architecture")?.as_str()?;
         self.metadata
             .get(&format!("{architecture}.decoder_start_token_id"))
@@ -272,12 +278,14 @@ impl GgufTokenizer {
     }
 
     /// Returns a sampling setting that the authors recommend, such as `general.sampling.temp`.
-    pub(super) fn sampling(&self, key: &str) -> Option<&Value> {
+    #[doc(hidden)]
+    pub fn sampling(&self, key: &str) -> Option<&Value> {
         self.metadata.get(&format!("general.sampling.{key}"))
     }
 
     /// Returns all sampling settings under their own names.
-    pub(super) fn all_sampling(&self) -> impl Iterator<Item = (&String, &Value)> {
+    #[doc(hidden)]
+    pub fn all_sampling(&self) -> impl Iterator<Item = (&String, &Value)> {
         let all = self.metadata.iter();
         all.filter(|(key, _)| key.starts_with("general.sampling."))
     }

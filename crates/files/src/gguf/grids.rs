@@ -3,8 +3,8 @@
 
 use half::f16;
 
-use super::blocks::half;
-use candle_blocks_files::gguf::BlockKind;
+use super::decode::half;
+use crate::gguf::BlockKind;
 
 /// The rows of all grids: eight values of two bits, or four of four bits, the first in the lowest bits. Each value is an
 /// index into an array below.
@@ -40,7 +40,7 @@ const fn rows(text: &[u8]) -> [u16; N_ROWS] {
 }
 
 /// Appends the dequantized values of a block; nothing for other types.
-pub(super) fn decode(kind: BlockKind, block: &[u8], numbers: &mut Vec<f32>) {
+pub(crate) fn decode(kind: BlockKind, block: &[u8], numbers: &mut Vec<f32>) {
     match kind {
         BlockKind::Iq2Xxs => {
             for part in block[2..].chunks_exact(8) {

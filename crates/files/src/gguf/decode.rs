@@ -3,11 +3,12 @@
 use half::{bf16, f16};
 
 use super::grids;
-use candle_blocks_files::gguf::BlockKind;
-use candle_blocks_files::quantized::numbers::{E2M1, e4m3};
+use crate::gguf::BlockKind;
+use crate::quantized::numbers::{E2M1, e4m3};
 
 /// Appends the dequantized values of whole blocks.
-pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
+#[doc(hidden)]
+pub fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
         match kind {
@@ -82,12 +83,12 @@ pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
     }
 }
 
-pub(super) fn half(block: &[u8], at: usize) -> f32 {
+pub(crate) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 /// `2^(code - 128)`.
-pub(super) fn half_power(code: u8) -> f32 {
+pub(crate) fn half_power(code: u8) -> f32 {
     match code {
         0 => f32::from_bits(1 << 21),
         1 => f32::from_bits(1 << 22),
@@ -109,7 +110,7 @@ fn array<const N: usize>(block: &[u8]) -> [u8; N] {
 }
 
 /// Returns the low nibbles of all bytes, then the high nibbles.
-pub(super) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub(crate) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let low = bytes.iter().map(|byte| byte & 15);
     low.chain(bytes.iter().map(|byte| byte >> 4))
 }
@@ -141,7 +142,7 @@ fn base_three(bytes: &[u8], n_digits: usize, d: f32, numbers: &mut Vec<f32>) {
 }
 
 /// Returns the 6-bit scale and 6-bit minimum for one of eight groups.
-pub(super) fn k_scale(s: &[u8], part: usize) -> (u8, u8) {
+pub(crate) fn k_scale(s: &[u8], part: usize) -> (u8, u8) {
     match part {
         0..4 => (s[part] & 63, s[part + 4] & 63),
         _ => (
@@ -188,7 +189,7 @@ fn k_fours(block: &[u8], high: &[u8], low: &[u8], numbers: &mut Vec<f32>) {
 }
 
 /// Returns 2-bit values. 32 bytes contain four runs of 32 values, one in each pair of bits.
-pub(super) fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub(crate) fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let halves = bytes.chunks_exact(32);
     halves.flat_map(|half| {
         (0..4).flat_map(|quarter| half.iter().map(move |byte| byte >> (2 * quarter) & 3))
@@ -206,14 +207,14 @@ fn k_twos(block: &[u8], numbers: &mut Vec<f32>) {
 }
 
 /// Returns Q3_K's values, plus 4. Their third bits are in a mask.
-pub(super) fn threes(block: &[u8]) -> impl Iterator<Item = u8> {
+pub(crate) fn threes(block: &[u8]) -> impl Iterator<Item = u8> {
     let third = |i: usize| block[i % 32] >> (i / 32) & 1;
     let codes = pairs(&block[32..96]).enumerate();
     codes.map(move |(i, code)| code | third(i) << 2)
 }
 
 /// Returns the 6-bit scale of one of Q3_K's sixteen groups.
-pub(super) fn threes_scale(block: &[u8], part: usize) -> f32 {
+pub(crate) fn threes_scale(block: &[u8], part: usize) -> f32 {
     let low = block[96 + part % 8] >> (part / 8 * 4) & 15;
     let high = block[104 + part % 4] >> (part / 4 * 2) & 3;
     f32::from((low | high << 4) as i8 - 32)
@@ -235,7 +236,7 @@ const NON_LINEAR: [i8; 16] = [
 ];
 
 /// Returns the 6-bit scale of one of IQ4_XS' eight groups.
-pub(super) fn non_linear_scale(block: &[u8], part: usize) -> f32 {
+pub(crate) fn non_linear_scale(block: &[u8], part: usize) -> f32 {
     let low = block[4 + part / 2] >> (part % 2 * 4) & 15;
     let high = (u16::from_le_bytes([block[2], block[3]]) >> (2 * part) & 3) as u8;
     f32::from((low | high << 4) as i8 - 32)
