@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::ends::{described, task_of};
 use crate::checkpoint::families::{self, TextSide, is_of_decoder};
 use crate::checkpoint::gguf;
-use crate::checkpoint::known::{Unknown, first_of_two, known};
+use crate::checkpoint::plan::ends::{described, task_of};
+use crate::checkpoint::scheme::known::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::two_stacks::SecondStack;
 use crate::checkpoint::{CheckpointOptions, FamilySource};

@@ -1,5 +1,12 @@
 //! Reads parameters as layers request them.
 
+pub(crate) mod as_stored;
+pub(crate) mod by_role;
+pub(crate) mod disk;
+pub(crate) mod stored;
+pub(crate) mod stored_frequencies;
+pub(crate) mod tensor_parallel;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
@@ -10,11 +17,11 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::checkpoint::files::floating;
 use crate::checkpoint::gguf::with_keys;
-use crate::checkpoint::least_memory::LeastMemory;
+use crate::checkpoint::loader::stored::StoredMatrices;
+use crate::checkpoint::plan::least_memory::LeastMemory;
+use crate::checkpoint::plan::source::{Cut, StoredParameter};
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
-use crate::checkpoint::source::{Cut, StoredParameter};
-use crate::checkpoint::stored::StoredMatrices;
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{OutputWeight, Precision};
 use crate::device::{check_dtype, is_one};

@@ -6,43 +6,17 @@
 
 mod adapters;
 mod architecture;
-mod as_stored;
-mod as_tensor;
-mod attribute_names;
 mod beside;
-mod by_role;
-mod context_length;
-mod disk;
-mod disputed_keys;
-mod ends;
 mod families;
-mod family_file;
 mod gguf;
-mod harmless;
-mod harmless_keys;
-mod initializer_range;
-mod known;
-mod labels;
-mod lacking;
-mod least_memory;
+mod keys;
 mod loader;
-mod masking;
-mod new_names;
 mod plain;
 mod plan;
 mod report;
-mod rotary_json;
 mod save;
-mod save_new;
 pub mod scheme;
-mod source;
-mod stacked_experts;
-mod stored;
-mod stored_frequencies;
-mod tensor_parallel;
-mod tied;
 mod two_stacks;
-mod unread;
 
 #[cfg(feature = "hub")]
 #[doc(inline)]
@@ -70,19 +44,19 @@ use crate::layers::{FeedForward, Stack, TransformerBlock};
 
 pub(crate) use adapters::{AssumedOrientation, ExpertMatrix, ExpertPart, PeftBase};
 pub use architecture::Architecture;
-pub use as_stored::{InsteadOfStored, NotAsStored};
-pub use as_tensor::AsTensor;
 pub use beside::Beside;
-pub use by_role::{ByRole, Parameters};
 #[cfg(feature = "text")]
 pub(crate) use gguf::{GgufTokenizer, SpecialToken, TokenType};
 pub(crate) use loader::LoadScope;
 pub use loader::Loader;
+pub use loader::as_stored::{InsteadOfStored, NotAsStored};
+pub use loader::by_role::{ByRole, Parameters};
+pub use loader::tensor_parallel::TensorParallel;
 pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;
 pub use report::{AppliedAdapter, Conversion, LoadReport, UsedTensor};
+pub use save::as_tensor::AsTensor;
 pub use save::{Existing, GgufType, Quantization, QuantizedTensor, SaveOptions};
-pub use tensor_parallel::TensorParallel;
 pub use two_stacks::SecondStack;
 
 /// Controls tensors that no rule of the family covers.
@@ -224,12 +198,12 @@ impl CheckpointOptions {
         let task = adapters::Task::taken(&mut self.adapters, json.as_ref())?;
         let adapters = self.adapters_beside(&files)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
-        let config = stored_frequencies::with_stored(&family, config, &files)?;
+        let config = loader::stored_frequencies::with_stored(&family, config, &files)?;
         let of_task = adapters::apply_task(task.as_ref(), &mut files)?;
         let (mut applied, mut brought) = (Vec::new(), Vec::new());
         let mut left_out = quantized::LeftOut::default();
         if let Some(json) = &mut json {
-            let stacks = stacked_experts::split(&mut files, &family, &config)?;
+            let stacks = plan::stacked_experts::split(&mut files, &family, &config)?;
             left_out = quantized::dequantize(json, &mut files, &stacks)?;
             gguf::translate(json.value(), &mut files)?;
             files.describes_itself = config_path == files.path();
@@ -266,9 +240,9 @@ impl CheckpointOptions {
         if let (Some(json), Some(_)) = (&json, &plan.model)
             && files.gguf().is_none()
         {
-            plan.unread_keys = harmless_keys::unknown(json);
-            plan.disputed_keys = disputed_keys::of(&family, json);
-            if ends::lacks_head(&family, json)? {
+            plan.unread_keys = keys::harmless::unknown(json);
+            plan.disputed_keys = keys::disputed::of(&family, json);
+            if plan::ends::lacks_head(&family, json)? {
                 plan.unread_keys.push("architectures".to_string());
             }
         }
@@ -389,7 +363,7 @@ impl Checkpoint {
             return Ok(None);
         };
         let is_missing = |task: &HeadTask| model.head.is_none() && self.family.has_head(*task);
-        Ok(ends::task_of(&json)?.filter(is_missing))
+        Ok(plan::ends::task_of(&json)?.filter(is_missing))
     }
 
     /// Returns the `config.json`, if there is one.
@@ -487,7 +461,7 @@ impl Checkpoint {
     /// If a role is not one of this checkpoint's parameters, a tensor has the wrong number of output features, some but not
     /// all roles of a fused tensor are present, or two roles share the same features.
     pub fn to_disk(&self, by_role: &HashMap<String, Tensor>) -> Result<Vec<(String, Tensor)>> {
-        disk::to_disk(&self.plan, by_role)
+        loader::disk::to_disk(&self.plan, by_role)
     }
 
     /// Saves a copy of this checkpoint, with the given parameters replaced, to a new directory;

@@ -3,6 +3,14 @@
 //! The list of parameters is not written down a second time. A plan builds the layers once with a `VarBuilder` that records
 //! every request and returns zeros that take no memory.
 
+pub(crate) mod ends;
+pub(crate) mod harmless;
+pub(crate) mod least_memory;
+pub(crate) mod source;
+pub(crate) mod stacked_experts;
+pub(crate) mod tied;
+pub(crate) mod unread;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -10,13 +18,13 @@ use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::ends::Ends;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::gguf::with_keys;
-use crate::checkpoint::harmless::{Harmless, is_bias_of_zeros};
+use crate::checkpoint::plan::ends::Ends;
+use crate::checkpoint::plan::harmless::{Harmless, is_bias_of_zeros};
+use crate::checkpoint::plan::source::{Item, StoredParameter};
+use crate::checkpoint::plan::unread::Readers;
 use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
-use crate::checkpoint::source::{Item, StoredParameter};
-use crate::checkpoint::unread::Readers;
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::nearest;
 use crate::error::{Error, Result, listed};

@@ -4,8 +4,11 @@ use std::{collections::HashMap, fmt, path::PathBuf};
 
 use serde::Serialize;
 
-use crate::checkpoint::as_stored::{NotAsStored, not_as_stored};
-use crate::checkpoint::{files::TensorFiles, plan::Plan, source::StoredParameter};
+use crate::checkpoint::loader::as_stored::{NotAsStored, not_as_stored};
+use crate::checkpoint::{
+    files::TensorFiles,
+    plan::{Plan, source::StoredParameter},
+};
 use crate::error::escape::Escaped;
 
 /// The conversion from a tensor on disk to parameters.

@@ -4,6 +4,9 @@
 //! written to a temporary directory beside the final one, and renamed when everything is on disk, so there is never half a
 //! checkpoint.
 
+pub(crate) mod as_tensor;
+pub(crate) mod new_files;
+
 mod companions;
 mod integer_packing;
 mod packed;
@@ -22,10 +25,10 @@ pub use self::quantized::{GgufType, Quantization, QuantizedTensor};
 use self::shards::{ShardIndex, shards};
 pub(super) use self::target::SaveTarget;
 pub(super) use self::threads::in_parts;
-use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};
+use crate::checkpoint::loader::disk::assemble;
+use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::plan::unknown_role;
-use crate::checkpoint::source::StoredParameter;
 use crate::checkpoint::write::{Overwrite, Sink, TensorRecord, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Checkpoint};
 use crate::error::setters;

@@ -10,6 +10,10 @@
 #![doc = include_str!("scheme/end_roles.md")]
 
 mod difference;
+pub(crate) mod family_file;
+pub(crate) mod known;
+pub(crate) mod lacking;
+pub(crate) mod new_names;
 mod part;
 mod rule;
 
@@ -19,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::initializer_range;
-use crate::checkpoint::masking::masked;
+use crate::checkpoint::keys::initializer_range;
+use crate::checkpoint::keys::masking::masked;
 use crate::config::{
     EmbeddingsConfig, HeadTask, Initialization, ReadoutConfig, StackConfig, TwoStackKind,
 };
@@ -34,7 +38,7 @@ pub use self::{
     part::{FusedLayout, GateHalf, Part, Projection},
     rule::{Orientation, Rule, Stacking},
 };
-pub use crate::checkpoint::rotary_json::RotaryKeys;
+pub use crate::checkpoint::keys::rotary::RotaryKeys;
 pub(crate) use crate::error::matches;
 
 fn replace(all: &mut Vec<Rule>, rules: impl IntoIterator<Item = Rule>) {

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use candle_nn::VarBuilder;
 
-use crate::checkpoint::ends::StoredEnds;
 use crate::checkpoint::gguf;
-use crate::checkpoint::harmless_keys::of_both;
-use crate::checkpoint::known::{first_of_two, known};
+use crate::checkpoint::keys::harmless::of_both;
+use crate::checkpoint::plan::ends::StoredEnds;
 use crate::checkpoint::plan::{Plan, names, recorded};
+use crate::checkpoint::scheme::known::{first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::checkpoint::{Architecture, Checkpoint, CheckpointOptions};
 use crate::config::{ModelConfig, TwoStackKind};

@@ -1,21 +1,26 @@
 //! A model that reads texts: its tokenizer, length limits, and batched inference.
 
+pub(crate) mod batches;
+pub(crate) mod folder;
+pub(crate) mod reading;
+
 use std::borrow::Cow;
 
 use candle_core::{DType, Device, Tensor};
 use tokenizers::EncodeInput;
 
-use super::batches::{BatchLengths, batches};
-use super::expansion::{Expansion, attended};
-use super::messages::Messages;
-use super::reading::{LengthLimit, TextReading};
 use super::sentence_files::TokenFeatures;
-use super::{TokenizedText, Tokenizer, token_types};
+use super::tokenizer::token_types;
+use super::{TokenizedText, Tokenizer};
 use crate::Checkpoint;
 use crate::checkpoint::AppliedAdapter;
 use crate::config::{EmbeddingsConfig, HeadTask, TokenEmbeddingsConfig, TokenSelection};
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq};
+use crate::text::chat::messages::Messages;
+use crate::text::encoder::batches::{BatchLengths, batches};
+use crate::text::encoder::reading::{LengthLimit, TextReading};
+use crate::text::sentences::expansion::{Expansion, attended};
 
 /// A model with its tokenizer.
 #[derive(Clone, Debug)]

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use super::pieces::TextPieces;
 use super::{ChatTemplate, Conversation, Tokenizer};
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::error::{getters, setters};
 use crate::generate::{CausalDecoder, Choose, Finish, Generation, GenerationOptions, Generator};
 use crate::model::Model;
+use crate::text::tokenizer::pieces::TextPieces;
 
 /// Continues texts with a decoder-only model. It owns its model and tokenizer, and can be shared among threads.
 ///

@@ -6,19 +6,19 @@ use candle_core::{DType, Device};
 
 use super::classifier::Head;
 use super::encoder::Encoder;
-use super::folder::Folder;
-use super::reading::{LengthLimit, TextReading};
 use super::scoring::ScoreFunction;
 use super::sentence_files::{
     EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads,
 };
 use super::sentences::{Sentences, VectorSource};
-use super::stages::{Feature, ModuleStep, VectorMap};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
 use crate::config::{Activation, Precision};
 use crate::error::setters;
 use crate::error::{Error, Result};
 use crate::model::{Model, Seq2Seq};
+use crate::text::encoder::folder::Folder;
+use crate::text::encoder::reading::{LengthLimit, TextReading};
+use crate::text::sentences::stages::{Feature, ModuleStep, VectorMap};
 use crate::{Checkpoint, CheckpointOptions};
 
 /// Model types with two stacks for which sentence-transformers only uses the encoder.

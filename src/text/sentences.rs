@@ -1,13 +1,17 @@
 //! Computes vectors for texts: a model, a pooling, and the modules after it.
 
+pub(crate) mod expansion;
+pub(crate) mod pooling;
+pub(crate) mod stages;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::encoder::{Encoder, TextInput, host, no_words};
 use super::sentence_files::{PoolingBody, TokenFeatures};
-use super::stages::{Feature, ModuleStep, VectorMap};
 use super::{Pooling, TokenizedText};
 use crate::error::{Error, Result};
 use crate::model::ModelOutput;
+use crate::text::sentences::stages::{Feature, ModuleStep, VectorMap};
 
 /// A model whose output becomes one vector for each text.
 #[derive(Clone, Debug)]

@@ -1,5 +1,12 @@
 //! A checkpoint's tokenizer.
 
+pub(crate) mod added_tokens;
+pub(crate) mod config;
+pub(crate) mod pieces;
+pub(crate) mod token_text;
+pub(crate) mod token_types;
+pub(crate) mod truncation;
+
 mod decoding;
 mod encoding;
 
@@ -11,16 +18,16 @@ use std::sync::{Arc, OnceLock};
 use tokenizers::{AddedToken, Encoding, PaddingDirection, TruncationDirection};
 
 use self::decoding::Decoding;
-use super::added_tokens::{Known, added_tokens};
 use super::tokenizer_class::{Origin, PythonTokens, TokenizerClass};
-use super::tokenizer_config::{SPECIAL_TOKENS, is_left, unread};
-use super::truncation::TokenLimit;
 use crate::Checkpoint;
 use crate::checkpoint::GgufTokenizer;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{TensorFiles, is_named, read_limited};
 use crate::error::getters;
 use crate::error::{Error, Result};
+use crate::text::tokenizer::added_tokens::{Known, added_tokens};
+use crate::text::tokenizer::config::{SPECIAL_TOKENS, is_left, unread};
+use crate::text::tokenizer::truncation::TokenLimit;
 use candle_blocks_files::gguf::is_gguf;
 use candle_blocks_files::python_json;
 

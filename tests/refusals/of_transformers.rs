@@ -47,7 +47,7 @@ fn the_document_says_of_the_model_types_of_transformers_what_comes_of_them() {
         );
         assert!(
             !row.contains("is not a known family"),
-            "{name}: {row}; say in src/checkpoint/lacking.txt what it lacks"
+            "{name}: {row}; say in src/checkpoint/scheme/lacking.txt what it lacks"
         );
     }
     for name in NOT_EVEN_THERE {

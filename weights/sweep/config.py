@@ -36,7 +36,7 @@ HEADS = (
 # Keys that the crate takes to change nothing.
 HARMLESS = {
     line.split("=")[0].split("/")[-1]
-    for line in (Path(__file__).resolve().parents[2] / "src/checkpoint/harmless_keys.txt").read_text().splitlines()
+    for line in (Path(__file__).resolve().parents[2] / "src/checkpoint/keys/harmless.txt").read_text().splitlines()
     if line and line[0] not in "#="
 }
 

@@ -198,7 +198,7 @@ def types_read(stored: Stored, arch: str, names: list[str], path: Path, worker) 
 
 def named_here() -> str:
     """The program's sources: a key whose name is not in them is not read."""
-    return "".join(path.read_text() for path in (ROOT.parent / "src/checkpoint/gguf").rglob("*") if path.is_file())
+    return "".join(path.read_text() for folder in ("src/checkpoint/gguf", "crates/files/src/gguf") for path in (ROOT.parent / folder).rglob("*") if path.is_file())
 
 
 def full(arch: str, key: str) -> str:

@@ -1,10 +1,14 @@
 //! Reads `adapter_config.json` as PEFT's `LoraConfig` does.
 
+pub(crate) mod base;
+pub(crate) mod class;
+pub(crate) mod pattern;
+pub(crate) mod tasks;
+
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::pattern;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::scheme::Family;
-use crate::checkpoint::source::StoredParameter;
 use crate::error::Result;
 
 /// An expert's matrices, in the order in which a class stores gates and ups.

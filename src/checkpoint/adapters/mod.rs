@@ -5,29 +5,25 @@
 //! Families and layers do not know about it.
 
 mod apply;
-mod base;
-mod class;
 mod config;
 mod experts;
 mod merged;
 mod modules;
 mod names;
 mod parameters;
-mod pattern;
 mod stacked;
-mod tasks;
 mod tensors;
 
 use std::path::{Path, PathBuf};
 
 pub(super) use self::apply::{Base, Brought, apply};
-pub(crate) use self::base::PeftBase;
 use self::config::AdapterConfig;
 pub(crate) use self::experts::{AssumedOrientation, ExpertMatrix, ExpertPart};
-pub(super) use self::tasks::{Task, apply as apply_task};
 use crate::checkpoint::CheckpointOptions;
 use crate::checkpoint::files::{PICKLE, PICKLE_INDEX, TensorFiles, is_named};
 use crate::error::{Error, Result};
+pub(crate) use config::base::PeftBase;
+pub(super) use config::tasks::{Task, apply as apply_task};
 
 /// The file that describes an adapter.
 pub(super) const CONFIG: &str = "adapter_config.json";

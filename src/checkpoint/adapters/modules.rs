@@ -3,8 +3,8 @@
 //! transformers 5 renames and splits tensors while it loads them (`conversion_mapping.py`). PEFT uses the resulting module
 //! names: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/conversion_mapping.py>.
 
+use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::scheme::Family;
-use crate::checkpoint::source::StoredParameter;
 
 /// Differences for some families.
 struct Modules {

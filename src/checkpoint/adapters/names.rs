@@ -6,8 +6,8 @@ use super::experts::ExpertMatrix;
 use super::modules::InClass;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
+use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::scheme::{Family, Features};
-use crate::checkpoint::source::StoredParameter;
 
 /// The location of a class's parameter.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 
 use super::llama::{block, decoder, uniform, with_mlp_bias};
 use super::prelude::*;
-use crate::checkpoint::rotary_json::RotaryKeys;
+use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     decoder("cwm", cwm)

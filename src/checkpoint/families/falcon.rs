@@ -4,7 +4,7 @@
 //! transformers' `FalconDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/falcon/modeling_falcon.py>
 
 use super::prelude::*;
-use crate::checkpoint::rotary_json::RotaryKeys;
+use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     Family::new(

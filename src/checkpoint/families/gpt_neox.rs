@@ -5,7 +5,7 @@
 //! and `GPTNeoXJapaneseLayer`
 
 use super::prelude::*;
-use crate::checkpoint::rotary_json::RotaryKeys;
+use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let gpt_neox = table("gpt_neox", config)

@@ -3,7 +3,7 @@
 //! transformers' `ModernBertEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/modernbert/modeling_modernbert.py>
 
 use super::prelude::*;
-use crate::checkpoint::rotary_json::RotaryKeys;
+use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     Family::new("modernbert", &["modernbert"], config)

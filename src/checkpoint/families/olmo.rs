@@ -9,7 +9,7 @@ use super::gemma::global_rotary;
 use super::llama::{bias, block, decoder, uniform};
 use super::mixtral::{expert_rules, with_experts};
 use super::prelude::*;
-use crate::checkpoint::rotary_json::RotaryKeys;
+use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

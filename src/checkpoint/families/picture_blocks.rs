@@ -11,7 +11,7 @@ use super::prelude::*;
 use super::tower::tower;
 use super::towers_alone::{aimv2, aimv2_images};
 use super::{llama, roberta, siglip, vit};
-use crate::checkpoint::rotary_json::RotaryKeys;
+use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let ovis2 = only(aimv2("ovis2_vision"))

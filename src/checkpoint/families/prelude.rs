@@ -5,7 +5,11 @@ pub(super) use super::width_of_heads::attention_of;
 pub(super) use serde_json::{Value, json};
 
 pub(super) use crate::{
-    checkpoint::{config_json::ConfigJson, initializer_range, masking::masked, scheme::*},
+    checkpoint::{
+        config_json::ConfigJson,
+        keys::{initializer_range, masking::masked},
+        scheme::*,
+    },
     config::*,
     error::Result,
 };

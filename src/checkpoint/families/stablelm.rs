@@ -5,7 +5,7 @@
 
 use super::llama::{decoder, uniform, unrotated_block};
 use super::prelude::*;
-use crate::checkpoint::rotary_json::RotaryKeys;
+use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     decoder("stablelm", config)

@@ -304,7 +304,9 @@ mod tests {
             });
             assert!(is_known, "{} = {}", entry.name, entry.model_type);
             let is_called = |source: &Source| match source {
-                Source::Call(function, _) => super::super::computed::is_known(function),
+                Source::Call(function, _) => {
+                    crate::checkpoint::gguf::config::computed::is_known(function)
+                }
                 _ => true,
             };
             assert!(

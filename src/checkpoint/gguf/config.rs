@@ -1,5 +1,11 @@
 //! Converts a GGUF file's keys to those of transformers' `config.json`.
 
+pub(crate) mod computed;
+pub(crate) mod gemma;
+pub(crate) mod keys;
+pub(crate) mod rank;
+pub(crate) mod rope;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::architecture::{Architecture, Kind, listed, written};
 use super::config::{Described, config};
-use super::keys::{file_type, of_stack, rotary};
 use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::gguf::config::keys::{file_type, of_stack, rotary};
 use crate::checkpoint::scheme::Family;
 use crate::config::{RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};

@@ -4,17 +4,12 @@
 //! transformers' names, and changes made by the conversion are undone.
 
 mod architecture;
-mod computed;
 mod config;
 mod constants;
 mod describe;
-mod gemma;
-mod keys;
 mod latent;
 mod names;
 mod projections;
-mod rank;
-mod rope;
 mod save;
 mod sizes;
 mod unread;

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use super::integer_packing::IntegerPacking;
 use super::quantized::{Each, QuantizedTensor, SquaredError};
 use super::{CONFIG, SaveOptions, SaveTarget, SavedTensors, in_parts, write_file};
-use crate::checkpoint::source::StoredParameter;
+use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::write::{Sink, TensorRecord};
 use crate::error::{Error, Result};
 use candle_blocks_files::quantized::config_of_packed_weights;

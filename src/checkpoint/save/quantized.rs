@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use super::integer_packing::IntegerPacking;
 use super::{Existing, SaveOptions, SavedTensors};
 use crate::checkpoint::gguf::{self, Dense};
-use crate::checkpoint::source::StoredParameter;
+use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::write::directory;
 use crate::checkpoint::{AsTensor, Checkpoint, plan};
 use crate::error::{Error, Result};

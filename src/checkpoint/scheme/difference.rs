@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::checkpoint::attribute_names::spelled_as_own;
 use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::keys::attribute_names::spelled_as_own;
 use crate::config::StackConfig;
 use crate::error::nearest;
 use crate::error::{Error, Result, listed};

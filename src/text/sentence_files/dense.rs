@@ -10,7 +10,7 @@ use crate::checkpoint::files::{TensorFiles, floating};
 use crate::config::{Activation, NormConfig};
 use crate::error::{Error, Result};
 use crate::layers::{Linear, Norm};
-use crate::text::stages::{Feature, ModuleStep, Residual, VectorMap};
+use crate::text::sentences::stages::{Feature, ModuleStep, Residual, VectorMap};
 
 /// PyTorch's default.
 const NORM_EPS: f64 = 1e-5;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{PoolingBody, finished};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
-use crate::text::reading::{QueryExpansion, TextReading};
+use crate::text::encoder::reading::{QueryExpansion, TextReading};
 
 /// The computation of a vector for each token.
 #[derive(Debug)]

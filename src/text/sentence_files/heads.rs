@@ -8,7 +8,7 @@ use crate::config::Activation;
 use crate::error::{Error, Result};
 use crate::layers::Linear;
 use crate::text::Pooling;
-use crate::text::stages::{Residual, VectorMap};
+use crate::text::sentences::stages::{Residual, VectorMap};
 
 /// Reads the head of a kind in [`Pooling::OF_HEADS`]
 /// (<https://github.com/FlagOpen/FlagEmbedding/blob/v1.3.4/FlagEmbedding/finetune/embedder/encoder_only/m3/modeling.py>).

@@ -16,12 +16,12 @@ pub(super) use each_token::EachToken;
 
 use super::Pooling;
 use super::prompts::Prompts;
-use super::reading::TextReading;
 use super::scoring::{ScoreFunction, TokenSimilarity};
-use super::stages::{ModuleStep, VectorMap};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::is_named;
 use crate::error::{Error, Result};
+use crate::text::encoder::reading::TextReading;
+use crate::text::sentences::stages::{ModuleStep, VectorMap};
 
 /// The list of a model's modules.
 const MODULES: &str = "modules.json";

@@ -13,8 +13,8 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
 use crate::error::{Error, Result};
 use crate::text::Pooling;
-use crate::text::reading::TextReading;
-use crate::text::stages::{Feature, ModuleStep};
+use crate::text::encoder::reading::TextReading;
+use crate::text::sentences::stages::{Feature, ModuleStep};
 use candle_blocks_files::python_json;
 
 /// The size limit; a `modules.json` has some hundred bytes.

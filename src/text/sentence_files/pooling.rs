@@ -6,7 +6,7 @@ use super::finished;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
 use crate::text::Pooling;
-use crate::text::stages::VectorMap;
+use crate::text::sentences::stages::VectorMap;
 
 /// The width of a token's vector, which the model itself knows.
 const HARMLESS: &[&str] = &["embedding_dimension", "word_embedding_dimension"];

@@ -7,7 +7,7 @@ use super::{COLBERT, Kind, finished, optional, torch_class};
 use crate::error::Result;
 use crate::text::prompts::Prompts;
 use crate::text::scoring::{ScoreFunction, TokenSimilarity};
-use crate::text::stages::VectorMap;
+use crate::text::sentences::stages::VectorMap;
 
 /// The name of the file.
 pub(super) const FILE: &str = "config_sentence_transformers.json";

@@ -9,8 +9,10 @@ use super::{Kind, each_token, finished, optional};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 use crate::text::TruncationStrategy;
-use crate::text::reading::{ChatReading, CutEnd, LengthLimit, MessageContent, TextReading};
-use crate::text::tokenizer_config::is_left;
+use crate::text::encoder::reading::{
+    ChatReading, CutEnd, LengthLimit, MessageContent, TextReading,
+};
+use crate::text::tokenizer::config::is_left;
 
 /// Possible names of the file: the newest model's first, then older ones.
 pub(super) const FILES: [&str; 7] = [

@@ -3,8 +3,8 @@
 use tokenizers::{DecoderWrapper, ModelWrapper};
 
 use super::super::tokenizer_class::PythonTokens;
-use super::super::tokenizer_config::cleaned;
 use super::Tokenizer;
+use super::config::cleaned;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 

@@ -6,8 +6,8 @@ use tokenizers::{
     TruncationParams,
 };
 
-use super::super::tokenizer_config::is_left;
-use super::super::truncation::{TokenLimit, TruncationRule};
+use super::config::is_left;
+use super::truncation::{TokenLimit, TruncationRule};
 use super::{TokenizedText, Tokenizer};
 use crate::error::{Error, Result};
 use crate::text::TruncationStrategy;

@@ -12,7 +12,6 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::Precompiled;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::super::added_tokens::AddedTokens;
 use super::byte_pairs::{BytePairs, MOST};
 use super::parts::{each, filled, further_tokens};
 use super::sentence_piece::{Piece, SentencePiece};
@@ -20,6 +19,7 @@ use super::{NONE, PYTHON, PythonTokens, TokenizerClass, name_of, parts_of};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{is_named, read_limited};
 use crate::error::{Error, Result};
+use crate::text::tokenizer::added_tokens::AddedTokens;
 
 /// Ten times the largest published.
 const MAX_BYTES: u64 = 100_000_000;

@@ -1,0 +1,365 @@
+//! Values in `config.json` that stand in several keys in a GGUF file, by the names that the tables call them by.
+
+use serde_json::{Value, json};
+
+use crate::checkpoint::gguf::architecture::Architecture;
+use crate::checkpoint::gguf::config::Keys;
+use crate::error::Result;
+
+type Compute = fn(&Keys, &str) -> Result<Value>;
+
+/// The functions, by name.
+const ALL: &[(&str, Compute)] = &[
+    ("head-dim", |keys, _| Ok(keys.head_dim()?.into())),
+    ("rope-scaling", |keys, _| Ok(or_none(keys.rope_scaling()?))),
+    ("rope-of-layers", |keys, local| keys.rope_of_layers(local)),
+    ("part-of-head", |keys, default| keys.part_of_head(default)),
+    ("windows", |keys, period| keys.windows(period)),
+    ("query-scalar", |keys, n_largest| {
+        keys.query_scalar(n_largest)
+    }),
+    ("minus", |keys, names| keys.minus(names)),
+    ("layers-from", |keys, kinds| keys.layers_from(kinds)),
+    ("sections", |keys, _| keys.sections()),
+    ("n-blocks", |keys, _| Ok(keys.n_blocks()?.into())),
+    // llama.cpp's for files without the keys.
+    ("minicpm-residual", |keys, _| {
+        Ok(json!(1.4 / (keys.n_blocks()? as f64).sqrt()))
+    }),
+    ("exaone-window", |keys, _| {
+        Ok(if keys.n_blocks()? == 64 {
+            json!(4096)
+        } else {
+            Value::Null
+        })
+    }),
+    ("minicpm-logits", |keys, _| {
+        Ok(json!(256.0 / keys.size("embedding_length")? as f64))
+    }),
+    ("score-scale", |keys, _| keys.score_scale()),
+    // 0 is for the usual factor.
+    ("attention-scale", |keys, _| {
+        let scale = match keys.optional("attention.scale") {
+            Some(_) => keys.number("attention.scale")?,
+            None => 0.0,
+        };
+        match scale {
+            0.0 => keys.score_scale(),
+            scale => Ok(json!(scale)),
+        }
+    }),
+    ("divided-width", |keys, _| Ok(keys.divided_width()?.into())),
+    ("fewer-than", |keys, arguments| {
+        let (key, limit) = arguments.split_once(' ').unwrap_or((arguments, ""));
+        Ok((keys.size(key)? < limit.parse().unwrap_or(0)).into())
+    }),
+    // Expert groups are chosen from only where there are several.
+    ("group-method", |keys, _| {
+        let n_groups = keys.optional("expert_group_count").and_then(|n| n.as_u64());
+        let is_grouped = n_groups.is_some_and(|n| n > 1);
+        Ok(if is_grouped {
+            "group_limited_greedy"
+        } else {
+            "greedy"
+        }
+        .into())
+    }),
+    ("rope-scaling-untruncated", |keys, _| {
+        let mut scaling = or_none(keys.rope_scaling()?);
+        if scaling["rope_type"] == "yarn" {
+            scaling["truncate"] = false.into();
+        }
+        Ok(scaling)
+    }),
+    ("yarn-of-latent", |keys, _| keys.yarn_of_latent()),
+    ("yarn-with-temperature", |keys, _| {
+        keys.yarn_with_temperature()
+    }),
+    ("label-names", |keys, tensor| Ok(keys.label_names(tensor))),
+    ("dense-and-output", |keys, _| keys.check_classifier()),
+    ("classifier-pooling", |keys, _| keys.classifier_pooling()),
+    ("rows-of", |keys, tensor| Ok(keys.rows(tensor).into())),
+    ("rows-or-one", |keys, tensor| {
+        Ok(keys.rows(tensor).unwrap_or(1).into())
+    }),
+    ("shares-below", |keys, key| keys.shares_below(key)),
+    ("narrowest-feed-forward", |keys, _| {
+        Ok(keys.feed_forwards()?.0.into())
+    }),
+    ("has-wide-feed-forward", |keys, _| {
+        Ok(keys.feed_forwards()?.1.into())
+    }),
+    ("heads-of-layers", |keys, _| keys.heads_of_layers()),
+    ("values-are-keys", |keys, _| {
+        Ok(keys.values_are_keys()?.into())
+    }),
+    ("rope-with-still-dimensions", |keys, _| {
+        keys.rope_with_still_dimensions()
+    }),
+    ("half", |keys, name| Ok((keys.size(name)? / 2).into())),
+];
+
+/// Returns a scaling, which is none where the file says nothing: the default of a class in transformers may be another.
+fn or_none(scaling: Value) -> Value {
+    match scaling {
+        Value::Null => json!({"rope_type": "default"}),
+        scaling => scaling,
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn is_known(name: &str) -> bool {
+    ALL.iter().any(|(known, _)| *known == name)
+}
+
+impl Keys<'_> {
+    /// Returns the value that a table's function makes.
+    pub(crate) fn computed(&self, name: &str, arguments: &str) -> Result<Value> {
+        let found = ALL.iter().find(|(known, _)| *known == name);
+        found.map_or(Ok(Value::Null), |(_, compute)| compute(self, arguments))
+    }
+
+    /// One over a head's root width.
+    fn score_scale(&self) -> Result<Value> {
+        Ok(json!(1.0 / (self.head_dim()? as f64).sqrt()))
+    }
+
+    fn n_blocks(&self) -> Result<usize> {
+        let unused = self
+            .optional("nextn_predict_layers")
+            .and_then(|n| n.as_u64());
+        Ok(self
+            .size("block_count")?
+            .saturating_sub(unused.unwrap_or(0) as usize))
+    }
+
+    /// The share that turns in each head; with `whole`, other heads than the width divided by their number are refused.
+    fn part_of_head(&self, condition: &str) -> Result<Value> {
+        let (head_dim, per_head) = (self.head_dim()?, self.divided_width()?);
+        if condition == "whole" && head_dim != per_head {
+            let reason =
+                format!("is {head_dim}, expected {per_head}, the width divided by the heads");
+            return Err(self.error("attention.key_length", reason));
+        }
+        self.optional("rope.dimension_count");
+        Ok(json!(self.turning()? as f64 / head_dim.max(1) as f64))
+    }
+
+    /// Returns the squared divisor for Gemma's scores: the model with `n_largest` layers divides by the width over the heads.
+    fn query_scalar(&self, n_largest: &str) -> Result<Value> {
+        let is_largest = self.size("block_count")?.to_string() == n_largest;
+        Ok(match is_largest {
+            true => self.divided_width()?.into(),
+            false => self.head_dim()?.into(),
+        })
+    }
+
+    /// One size less another.
+    fn minus(&self, names: &str) -> Result<Value> {
+        let (from, less) = names.split_once(' ').unwrap_or((names, ""));
+        let is_there = |name: &&str| self.optional(name).is_some();
+        let from = from.split('|').find(is_there).unwrap_or(from);
+        let (size, less_size) = (self.size(from)?, self.size(less)?);
+        let left = size.checked_sub(less_size).ok_or_else(|| {
+            self.error(
+                from,
+                format!("is {size}, expected at least {less}, which is {less_size}"),
+            )
+        })?;
+        Ok(left.into())
+    }
+
+    /// The kinds for layers: the first have one kind, the others another.
+    fn layers_from(&self, kinds: &str) -> Result<Value> {
+        let (first, other) = kinds.split_once(' ').unwrap_or((kinds, ""));
+        let n_first = match self.optional("leading_dense_block_count") {
+            Some(_) => self.size("leading_dense_block_count")?,
+            None => 0,
+        };
+        let kinds = (0..self.n_blocks()?).map(|i| if i < n_first { first } else { other });
+        Ok(kinds.collect())
+    }
+
+    /// The dimension pairs that turn by time, row and column.
+    fn sections(&self) -> Result<Value> {
+        const KEY: &str = "rope.dimension_sections";
+        match self.optional(KEY) {
+            Some(Value::Array(sections)) if (3..=4).contains(&sections.len()) => {
+                if sections.get(3).is_some_and(|last| *last != json!(0)) {
+                    return Err(self.error(
+                        KEY,
+                        format!("is {sections:?}, and a fourth axis is not supported"),
+                    ));
+                }
+                let theta = self.optional("rope.freq_base").unwrap_or(json!(10000.0));
+                Ok(
+                    json!({"rope_type": "default", "rope_theta": theta, "mrope_section": sections[..3]}),
+                )
+            }
+            found => {
+                let found = found.unwrap_or(Value::Null);
+                Err(self.error(
+                    KEY,
+                    format!("found {found}, expected the pairs of each axis"),
+                ))
+            }
+        }
+    }
+
+    /// YaRN's settings with a factor on scores that grows with the position.
+    fn yarn_with_temperature(&self) -> Result<Value> {
+        self.check_attention_factor()?;
+        let mut scaling = self.rope_scaling()?;
+        if scaling["rope_type"] != "yarn" {
+            let reason = "is not supported without \"rope.scaling.type\" \"yarn\"".to_string();
+            return Err(self.error("attention.temperature_scale", reason));
+        }
+        scaling["rope_theta"] = self.optional("rope.freq_base").unwrap_or(json!(10000.0));
+        if let Some(all) = self.optional("rope.scaling.yarn_log_multiplier") {
+            (scaling["mscale"], scaling["mscale_all_dim"]) = (json!(1.0), all);
+        }
+        scaling["llama_4_scaling_beta"] = json!(self.number("attention.temperature_scale")?);
+        Ok(scaling)
+    }
+
+    /// Refuses a factor on cosine and sine beside the one that YaRN's multipliers give.
+    fn check_attention_factor(&self) -> Result<()> {
+        const KEY: &str = "rope.scaling.attn_factor";
+        match self.peek(KEY).and_then(|factor| factor.as_f64()) {
+            None | Some(1.0) => Ok(()),
+            Some(factor) => {
+                let reason = format!("is {factor}, which is not supported for this architecture");
+                Err(self.error(KEY, reason))
+            }
+        }
+    }
+
+    /// YaRN's settings as latent attention has them, whose factor on scores a file holds as a tenth. llama.cpp changes the scores with
+    /// any other scaling too.
+    fn yarn_of_latent(&self) -> Result<Value> {
+        const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+        let mut scaling = self.rope_scaling()?;
+        let is_said = |key: &&str| self.peek(key).is_some();
+        let refused = |keys: &[&'static str], reason: &str| {
+            let key = keys.iter().copied().find(|key| is_said(key));
+            Err(self.error(key.unwrap_or(keys[0]), reason.to_string()))
+        };
+        self.check_attention_factor()?;
+        let multiplier = match self.optional(MULTIPLIER) {
+            Some(_) => self.number(MULTIPLIER)?,
+            None => 0.0,
+        };
+        match (scaling["rope_type"] == "yarn", multiplier == 0.0) {
+            (true, true) => {
+                let reason = format!(
+                    "is \"yarn\", which is not supported for latent attention without \"{}.{MULTIPLIER}\"",
+                    self.architecture
+                );
+                return refused(&["rope.scaling.type"], &reason);
+            }
+            (false, false) => {
+                let reason = format!("is not \"yarn\", but there is a \"{MULTIPLIER}\"");
+                return refused(&["rope.scaling.type"], &reason);
+            }
+            (false, true) if !scaling.is_null() => {
+                let reason = "is not supported for latent attention without YaRN";
+                return refused(
+                    &[
+                        "rope.scaling.factor",
+                        "rope.scale_linear",
+                        "rope.scaling.type",
+                    ],
+                    reason,
+                );
+            }
+            _ => {}
+        }
+        if multiplier != 0.0 {
+            let all = 10.0 * multiplier;
+            // What the quotient's shortest decimal is, in 32 bits.
+            let all = f64::from(all as f32).to_string().parse().unwrap_or(all);
+            (scaling["mscale"], scaling["mscale_all_dim"]) = (json!(all), json!(all));
+        }
+        Ok(scaling)
+    }
+
+    /// The rotations for layers with a window and without; the scaling is for the latter. With `alike` the base is the same.
+    fn rope_of_layers(&self, local: &str) -> Result<Value> {
+        let base = |key: &str| match self.optional(key).unwrap_or(json!(10000.0)) {
+            found if found.as_f64().is_some_and(|base| base > 0.0) => Ok(found),
+            found => Err(self.error(key, format!("found {found}, expected a positive number"))),
+        };
+        let theta = base("rope.freq_base")?;
+        let local = match local {
+            "alike" => theta.clone(),
+            _ => base("rope.freq_base_swa")?,
+        };
+        let mut full = match self.rope_scaling()? {
+            Value::Null => json!({"rope_type": "default"}),
+            scaling => scaling,
+        };
+        full["rope_theta"] = theta;
+        Ok(
+            json!({"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": local}}),
+        )
+    }
+
+    /// Returns whether layers have windows in a file without the window's size: the second argument is `always`, or the number of
+    /// blocks.
+    pub(crate) fn has_windows_unsaid(&self, arguments: &str) -> bool {
+        match arguments.split_once(' ') {
+            Some((_, "always")) => true,
+            Some((_, n)) => self.n_blocks().is_ok_and(|found| found.to_string() == n),
+            None => false,
+        }
+    }
+
+    /// The kinds for layers by their windows: all but the last in each period have one, or as the file says. Without the
+    /// window's size there is none, unless [`Self::has_windows_unsaid`].
+    fn windows(&self, arguments: &str) -> Result<Value> {
+        const KEY: &str = "attention.sliding_window_pattern";
+        let n_blocks = self.n_blocks()?;
+        let period = arguments.split(' ').next().unwrap_or_default();
+        let size = self.peek("attention.sliding_window");
+        let has_windows = size.map_or_else(
+            || self.has_windows_unsaid(arguments),
+            |size| size != json!(0),
+        );
+        let reads_causal =
+            |entry: &Architecture| entry.keys.iter().any(|key| key.json == "is_causal");
+        let is_causal = self.peek("attention.causal") != Some(json!(false));
+        if has_windows && !is_causal && self.entry().is_some_and(reads_causal) {
+            let reason = "is false, which is not supported for layers with a window".to_string();
+            return Err(self.error("attention.causal", reason));
+        }
+        let found = self.optional(KEY).and_then(|_| self.stored(KEY).cloned());
+        let layers: Vec<bool> = match found {
+            _ if !has_windows => vec![false; n_blocks],
+            Some(Value::Array(layers)) if layers.len() == n_blocks => layers
+                .iter()
+                .map(|layer| ![json!(false), json!(0)].contains(layer))
+                .collect(),
+            Some(Value::Array(layers)) => {
+                let reason = format!("has {} layers, but there are {n_blocks}", layers.len());
+                return Err(self.error(KEY, reason));
+            }
+            found => {
+                let period = match found {
+                    Some(_) => self.size(KEY)?,
+                    None => period.parse().unwrap_or(1),
+                };
+                (0..n_blocks)
+                    .map(|i| period == 0 || i % period < period - 1)
+                    .collect()
+            }
+        };
+        let kind = |has: bool| {
+            if has {
+                "sliding_attention"
+            } else {
+                "full_attention"
+            }
+        };
+        Ok(layers.into_iter().map(kind).collect())
+    }
+}

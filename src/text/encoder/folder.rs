@@ -1,0 +1,152 @@
+//! The folder with a model that reads texts.
+
+use std::path::Path;
+
+use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::write::directory;
+use crate::config::HeadTask;
+use crate::error::{Error, Result};
+use crate::text::sentence_files::{COLBERT, Kind, SentenceFiles};
+use crate::{Checkpoint, CheckpointOptions};
+
+/// A folder, and the kind of model to which its sentence-transformers files belong.
+#[derive(Debug)]
+pub(crate) struct Folder<'p> {
+    pub directory: &'p Path,
+    /// `None` if there is no `modules.json`, or the files beside the weights are not read.
+    pub kind: Option<Kind>,
+    reads_beside: bool,
+}
+
+impl<'p> Folder<'p> {
+    /// Returns the folder at `path`, or the one that contains that file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is a repository in the Hub's cache, whose models are in subfolders.
+    pub fn of(path: &'p Path, options: &CheckpointOptions) -> Result<Self> {
+        std::fs::metadata(path).map_err(|cause| Error::io(path, "read", cause))?;
+        let directory = match path.is_file() {
+            true => directory(path), // the folder with the weights
+            false => path,
+        };
+        let reads_beside = !options.leaves_out_beside(path);
+        let kind = match reads_beside {
+            true => SentenceFiles::kind(directory)?,
+            false => None,
+        };
+        if kind.is_none() && !directory.join("config.json").exists() {
+            TensorFiles::open(path)?; // returns the error if there is no model
+        }
+        Ok(Self {
+            directory,
+            kind,
+            reads_beside,
+        })
+    }
+
+    /// Returns the settings that apply if the sentence-transformers files are not read.
+    pub fn without_files(&self) -> SentenceFiles {
+        let mut files = SentenceFiles::without(self.directory);
+        if !self.reads_beside {
+            files.notes.clear(); // the checkpoint reports the keys that it ignores
+        }
+        files
+    }
+
+    /// Returns the path to open: `path` itself, which may be a file, or the folder of the transformer module.
+    pub fn model<'m>(&self, path: &'m Path, model: &'m Path) -> &'m Path {
+        match model == self.directory {
+            true => path,
+            false => model,
+        }
+    }
+
+    /// Returns the error for an embedder without a known pooling.
+    pub fn without_pooling(&self, checkpoint: &Checkpoint) -> Error {
+        let is_gguf = checkpoint.files().gguf().is_some();
+        let (path, why) = match self.kind {
+            Some(_) => (self.directory, "modules.json names no Pooling"),
+            None if is_gguf => (checkpoint.files().path(), "its pooling_type names none"),
+            None => (self.directory, "there is no modules.json"),
+        };
+        Error::InvalidConfig(format!(
+            "{}: {why}, so how the vectors of tokens become one is not known; name a pooling, which for most encoders is \
+             \"mean\" or \"cls\" (`TextOptions::pooling`)",
+            path.display()
+        ))
+    }
+
+    /// Returns the error for an embedder whose files belong to another kind of model.
+    pub fn of_another_kind(&self, kind: &Kind) -> Error {
+        let cure = match kind {
+            Kind::CrossEncoder => "which gives scores for pairs; use `TextClassifier`",
+            Kind::Other(name) if name == COLBERT => {
+                let reason = "is a ColBERT in the files of PyLate or of Stanford, which are not read; convert it with `python -c 'import sys; \
+                     from sentence_transformers import MultiVectorEncoder as M; M(sys.argv[1]).save_pretrained(sys.argv[2])' FOLDER NEW`";
+                return self.error(reason.into());
+            }
+            _ => {
+                "which is not supported; a SentenceTransformer, a SparseEncoder, a MultiVectorEncoder or a CrossEncoder is"
+            }
+        };
+        self.error(format!(
+            "config_sentence_transformers.json sets \"model_type\": \"{kind}\", {cure}"
+        ))
+    }
+
+    /// Returns a note on a classifier beside an embedder, which scikit-learn wrote: SetFit's.
+    pub fn unread_head(&self) -> Option<String> {
+        let head = self.directory.join("model_head.pkl");
+        head.exists().then(|| {
+            format!(
+                "{} is not read: the result is the vectors on which SetFit's classifier was trained, not its labels; apply it to \
+                 them with scikit-learn",
+                head.display()
+            )
+        })
+    }
+
+    /// Refuses a checkpoint without a text classification head.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn check_head(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let head = checkpoint.model_config()?.head.as_ref();
+        if head.is_some_and(|head| head.task == HeadTask::SequenceClassification) {
+            return Ok(());
+        }
+        let found = match head {
+            Some(head) => format!("its head has the task {}", head.task),
+            None => "it has no head".to_string(),
+        };
+        let path = checkpoint.files().path().display();
+        if checkpoint.missing_head()? == Some(HeadTask::SequenceClassification) {
+            return Err(Error::InvalidConfig(format!(
+                "{path} gives texts no labels: config.json names a class with a classification head, but the files lack \
+                 the head's weights; train them (`train::Fresh::copy_from`), or use a checkpoint that has them"
+            )));
+        }
+        let class = "use a checkpoint whose `architectures` in config.json names a class that ends \
+         with ForSequenceClassification";
+        let cure = match &self.kind {
+            _ if checkpoint.own_pooling().is_err() => {
+                "its pooling_type ranks pairs, which is not supported in GGUF files of this architecture: use the \
+                 model's own safetensors"
+                    .to_string()
+            }
+            None | Some(Kind::CrossEncoder) => class.to_string(),
+            Some(kind) => format!(
+                "modules.json belongs to a {kind} (\"model_type\" in \
+                 config_sentence_transformers.json): use `TextEmbedder` for vectors, or \
+                 {class}"
+            ),
+        };
+        Err(Error::InvalidConfig(format!(
+            "{path} gives texts no labels: {found}; {cure}"
+        )))
+    }
+
+    fn error(&self, reason: String) -> Error {
+        Error::InvalidConfig(format!("{}: {reason}", self.directory.display()))
+    }
+}

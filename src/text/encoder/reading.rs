@@ -1,0 +1,85 @@
+//! Settings for tokenizing texts, from a model's files.
+
+use serde_json::{Map, Value};
+use tokenizers::PaddingDirection;
+
+use crate::text::TruncationStrategy;
+
+/// Settings beyond the tokenizer's own files.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TextReading {
+    pub limit: LengthLimit,
+    /// The text of a pair that is truncated.
+    pub truncation: TruncationStrategy,
+    /// Texts are converted to lower case first.
+    pub lower_case: bool,
+    /// The tokenizer adds no special tokens.
+    pub without_special_tokens: bool,
+    /// The model gets token types, which tell the two texts of a pair apart; `None` leaves that to the tokenizer.
+    pub types: Option<bool>,
+    /// Set if texts go through the chat template.
+    pub chat: Option<ChatReading>,
+    /// The side on which the tokenizer pads; `None` for the tokenizer's own.
+    pub padding_side: Option<PaddingDirection>,
+    /// Set if short texts are lengthened: the queries of a model with a vector for each token.
+    pub expansion: Option<QueryExpansion>,
+}
+
+/// Tokens that lengthen a short query.
+#[derive(Clone, Debug)]
+pub(crate) struct QueryExpansion {
+    /// The number of tokens with them.
+    pub length: usize,
+    /// Longer queries are truncated to this length.
+    pub truncates: bool,
+    /// The model attends to them.
+    pub attends: bool,
+    /// The token; `None` for the mask token, or the end-of-sequence token if there is none.
+    pub token: Option<String>,
+}
+
+/// The number of tokens to which texts are truncated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LengthLimit {
+    /// The smaller of the tokenizer's and the model's limits.
+    #[default]
+    OfFiles,
+    /// This number, including special tokens, but at most the model's positions.
+    Tokens(usize),
+    /// This number by the caller: a smaller number of positions has a note.
+    Asked(usize),
+    /// The model's number of positions.
+    Positions,
+}
+
+/// How texts become messages in a conversation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChatReading {
+    pub content: MessageContent,
+    /// Template variables.
+    pub variables: Map<String, Value>,
+    pub add_generation_prompt: bool,
+    pub cut: CutEnd,
+}
+
+/// The form of a message's content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MessageContent {
+    /// The form that the template seems to read.
+    #[default]
+    ByTemplate,
+    /// A string.
+    Flat,
+    /// A list of objects with `type` and `text`.
+    Structured,
+}
+
+/// The treatment of the template's end if a text is truncated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CutEnd {
+    /// It replaces the last remaining tokens.
+    #[default]
+    Restored,
+    /// It is truncated too.
+    Lost,
+}
