@@ -468,7 +468,7 @@ impl Checkpoint {
     /// [`SaveOptions::save`] has options.
     ///
     /// # Errors
-    /// The errors of [`SaveOptions::save`].
+    /// Errors as for [`SaveOptions::save`].
     pub fn save(
         &self,
         directory: impl AsRef<Path>,

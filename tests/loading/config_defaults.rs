@@ -53,7 +53,7 @@ fn a_tower_without_sizes_has_those_of_its_class() {
     }
 }
 
-/// Of CLAP's text model the class has one type, of BERT's two.
+/// CLAP's text class has one type, BERT's has two.
 #[test]
 fn absent_types_are_those_of_each_class() {
     if !is_present("families") {

@@ -340,7 +340,7 @@ fn layers(
     blocks.unzip()
 }
 
-/// As in llama.cpp: a window does not say that a layer turns.
+/// A window does not say that a layer turns, as in llama.cpp.
 #[test]
 fn every_fourth_layer_of_afmoe_stands_still() {
     let experts = [

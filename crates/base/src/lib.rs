@@ -1,4 +1,4 @@
-//! What all packages of [candle-blocks](https://docs.rs/candle-blocks) share: the [`enum@Error`] type, checks of memory before it is
+//! All packages of [candle-blocks](https://docs.rs/candle-blocks) share this: the [`enum@Error`] type, checks of memory before it is
 //! taken, patterns for names, and macros for builder methods.
 //!
 //! Users of candle-blocks find [`enum@Error`] and [`Result`] there. All other items serve its packages, and may change with every

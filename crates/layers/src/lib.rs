@@ -1,4 +1,4 @@
-//! Transformer layers on [candle](https://github.com/huggingface/candle) that give PyTorch's numbers, forward and backward: from
+//! Transformer layers on [candle](https://github.com/huggingface/candle) that give PyTorch's results, forward and backward: from
 //! [`FeedForward`] (`W1`, `b1`, `W2`, `b2`, an [`Activation`]) and [`Norm`] (LayerNorm and its relatives) to [`TransformerBlock`]
 //! and [`Stack`].
 //!

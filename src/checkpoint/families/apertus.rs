@@ -5,7 +5,6 @@
 
 use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     let number = |role: &str, name: &str| {

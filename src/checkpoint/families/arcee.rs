@@ -8,7 +8,6 @@ use super::llama::{
     bias, biased_block, decoder, prefix_by_head, uniform, unrotated_block, with_mlp_bias,
 };
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let plain = |name: &str, config| decoder(name, config).default_of("hidden_act", "relu2");

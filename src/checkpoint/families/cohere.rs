@@ -6,7 +6,6 @@
 
 use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let table = |name: &str, config| {

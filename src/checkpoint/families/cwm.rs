@@ -4,7 +4,6 @@
 
 use super::llama::{block, decoder, uniform, with_mlp_bias};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     decoder("cwm", cwm)

@@ -8,7 +8,6 @@ use super::llama::uniform;
 use super::mixtral::{expert_rules, shared_rules};
 use super::prelude::*;
 use super::sigmoid_experts::{correction, with_experts};
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

@@ -8,7 +8,6 @@ use super::glm::interleaved;
 use super::llama::{block, decoder, uniform};
 use super::mixtral::{expert_rules, shared_rules};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let ernie = |name: &str, config| {

@@ -7,7 +7,6 @@
 use super::encoder::*;
 use super::llama::{biased_block, decoder, uniform};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let ultrabert = decoder("ultrabert", ultrabert)

@@ -7,7 +7,6 @@
 use super::beside::of_text_or_alone;
 use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

@@ -8,7 +8,6 @@ use super::gemma::{global_rotary, sandwich_table};
 use super::layer_inputs::{layer_inputs, with_layer_inputs};
 use super::llama::{bias, block, uniform};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let others = ["*audio_tower.*", "*embed_vision.*", "*embed_audio.*"];

@@ -6,7 +6,6 @@
 
 use super::llama::{block, decoder, uniform, unrotated_block, with_mlp_bias};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let glm = |name: &str, config| {

@@ -8,7 +8,6 @@ use super::listed_experts::sparse_layers;
 use super::llama::uniform;
 use super::prelude::*;
 use super::sigmoid_experts::with_experts;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     corrected("glm4_moe_lite", glm4_moe_lite).default_of("rms_norm_eps", 1e-5)

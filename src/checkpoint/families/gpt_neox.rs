@@ -5,7 +5,6 @@
 //! and `GPTNeoXJapaneseLayer`
 
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let gpt_neox = table("gpt_neox", config)

@@ -6,7 +6,6 @@
 use super::llama::{bias, block, decoder, uniform};
 use super::mixtral::expert_rules;
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     let expert = |part: &str, name: &str, of: Part| {

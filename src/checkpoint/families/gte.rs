@@ -7,7 +7,6 @@ use super::bert;
 use super::encoder::*;
 use super::prelude::*;
 use super::rotary_bert::{block_with, uniform};
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     vec![gte("gte", 160000.0), new()]

@@ -5,7 +5,6 @@
 use super::llama::{bias, block, decoder, uniform};
 use super::mixtral::{expert_rules, shared_rules};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let experts = table("hunyuan_v1_moe", experts)

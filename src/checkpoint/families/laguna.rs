@@ -8,7 +8,6 @@ use super::llama::{bias, decoder, uniform, unrotated_block};
 use super::mixtral::expert_rules;
 use super::prelude::*;
 use super::sigmoid_experts::with_experts;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     let shared = ["gate", "up", "down"].map(|part| {

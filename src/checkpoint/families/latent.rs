@@ -2,7 +2,6 @@
 
 use super::llama::{block, decoder};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 /// Llama's table with latent attention.
 pub(super) fn latent_decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {

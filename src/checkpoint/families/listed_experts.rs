@@ -9,7 +9,6 @@ use super::llama::{bias, biased_block, block, decoder, uniform};
 use super::mixtral::{expert_rules, shared_rules, stacked_experts, weights};
 use super::prelude::*;
 use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let ocr = decoder("deepseek_ocr2_text", deepseek_ocr2)

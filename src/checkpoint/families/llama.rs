@@ -5,7 +5,6 @@
 //! and Ministral differ in the configuration that they read.
 
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

@@ -6,7 +6,6 @@
 use super::llama::{bias, block, decoder, uniform};
 use super::mixtral::experts_in_out;
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     let projections = |role: &str, stem: &str| {

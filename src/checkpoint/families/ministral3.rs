@@ -4,7 +4,6 @@
 
 use super::llama::{block, decoder, uniform};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     decoder("ministral3", ministral3)

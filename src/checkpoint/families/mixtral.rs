@@ -6,7 +6,6 @@
 use super::llama::{bias, block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 use super::qwen::with_windows;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let qwen = |name: &str, config| {

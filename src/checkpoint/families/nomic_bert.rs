@@ -6,7 +6,6 @@
 use super::encoder::{first_through_tanh, pooled, word, word_rules};
 use super::nomic_experts::{expert_rules, gate, plain, with_experts};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     Family::new("nomic_bert", &["nomic_bert"], config)

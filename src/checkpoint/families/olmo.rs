@@ -9,7 +9,6 @@ use super::gemma::global_rotary;
 use super::llama::{bias, block, decoder, uniform};
 use super::mixtral::{expert_rules, with_experts};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

@@ -3,7 +3,6 @@
 //! transformers' `PersimmonDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/persimmon/modeling_persimmon.py>
 
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     Family::new("persimmon", &["persimmon"], config)

@@ -4,7 +4,6 @@
 
 use super::llama::{uniform, unrotated_block};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     Family::new("phi", &["phi"], config)

@@ -4,7 +4,6 @@
 
 use super::llama::{decoder, uniform, unrotated_block};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let phi =

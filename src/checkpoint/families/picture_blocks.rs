@@ -11,7 +11,6 @@ use super::prelude::*;
 use super::tower::tower;
 use super::towers_alone::{aimv2, aimv2_images};
 use super::{llama, roberta, siglip, vit};
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let ovis2 = only(aimv2("ovis2_vision"))

@@ -5,11 +5,7 @@ pub(super) use super::width_of_heads::attention_of;
 pub(super) use serde_json::{Value, json};
 
 pub(super) use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        keys::{initializer_range, masking::masked},
-        scheme::*,
-    },
+    checkpoint::{config_json::ConfigJson, keys::*, scheme::*},
     config::*,
     error::Result,
 };

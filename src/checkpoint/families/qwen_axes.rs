@@ -8,7 +8,6 @@ use super::llama::decoder;
 use super::mixtral::{expert_rules, experts_in_out, qwen3_moe, stacked_experts};
 use super::prelude::*;
 use super::qwen::{qwen2, qwen3};
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let moe = decoder("qwen3_vl_moe_text", qwen3_vl_moe)

@@ -7,7 +7,6 @@
 use super::bert;
 use super::encoder::*;
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     bert::encoder("jina_embeddings_v3", "roberta.")

@@ -8,7 +8,6 @@ use super::llama::{bias, block, decoder, uniform, unrotated_block};
 use super::mixtral::{expert_rules, mixtral_rules, shared_rules, weights};
 use super::prelude::*;
 use super::qwen::sliding_from;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 /// MiniMax M2's key with a number for each layer: 1 for softmax attention, 0 for MiniMax M1's linear attention.
 const ATTENTION_TYPES: &str = "attn_type_list";

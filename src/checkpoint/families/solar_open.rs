@@ -6,7 +6,6 @@ use super::glm::bias_of_inputs;
 use super::llama::{block, uniform};
 use super::prelude::*;
 use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     chosen_by_sigmoids("solar_open", config, "mlp.gate.e_score_correction_bias")

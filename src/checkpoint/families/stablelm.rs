@@ -5,7 +5,6 @@
 
 use super::llama::{decoder, uniform, unrotated_block};
 use super::prelude::*;
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn family() -> Family {
     decoder("stablelm", config)

@@ -11,7 +11,6 @@ use super::prelude::*;
 use super::qwen_axes::by_axes;
 use super::sigmoid_experts::{chosen_by_sigmoids, glm4_moe};
 use super::{arcee, hunyuan};
-use crate::checkpoint::keys::rotary::RotaryKeys;
 
 pub(super) fn families() -> Vec<Family> {
     let glm = |name: &str, config| {

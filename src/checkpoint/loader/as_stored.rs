@@ -17,7 +17,7 @@ pub struct NotAsStored {
     pub tensor_type: String,
     /// The form that the matrices have instead.
     pub instead: InsteadOfStored,
-    /// The names of the matrices. Each expert of a mixture is a matrix of its own.
+    /// The matrices' names. Each expert in a mixture has its own.
     pub matrices: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ pub enum InsteadOfStored {
     /// The quantized values, which have no packed form, are dequantized. The elements are packed as for [`Self::Elements`].
     Dequantized,
     /// The quantized values are dequantized to f32, which the matrix has in any precision: embeddings that no head shares, and
-    /// a router of experts.
+    /// an expert router.
     F32,
     /// The quantized values are packed with this many bits each, more than in the file.
     MoreBits(usize),
@@ -69,7 +69,7 @@ impl fmt::Display for NotAsStored {
     }
 }
 
-/// The end of the role of a mixture's router.
+/// The end of a mixture's router role.
 const ROUTER: &str = ".router.weight";
 
 /// Finds the matrices of a plan that are not packed as they are stored; none if the files have no quantized matrix.

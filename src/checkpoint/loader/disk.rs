@@ -1,4 +1,4 @@
-//! The inverse of loading: converts tensors by role to the names and layouts on disk.
+//! Inverts loading: converts tensors by role to the names and layouts on disk.
 
 use std::collections::HashMap;
 

@@ -157,7 +157,7 @@ impl StoredMatrices {
     }
 }
 
-/// The role of the table of words.
+/// The word table's role.
 pub(crate) const WORDS: &str = "embeddings.word.weight";
 
 /// Returns whether a parameter is a linear layer's weight, or the token embeddings, whose rows a packed weight can return
@@ -169,7 +169,7 @@ pub(crate) fn is_multiplied(source: &StoredParameter) -> bool {
         && (!role.contains("embeddings.") || role.ends_with(WORDS))
 }
 
-/// Returns the least number of bits for each element of a parameter when it is packed as stored.
+/// Returns the fewest bits for each element in a parameter when it is packed as stored.
 pub(crate) fn least_bits(files: &TensorFiles, source: &StoredParameter) -> f64 {
     if !is_multiplied(source) {
         return 32.0;

@@ -70,7 +70,7 @@ pub(crate) fn with_stored(
     Ok(StackConfig { blocks, ..config })
 }
 
-/// Sets the frequencies, unless they are those of the base.
+/// Sets the frequencies, unless they are the base's.
 fn set(rotary: &mut RotaryConfig, stored: &[f64]) {
     let of_base = |i: usize| rotary.theta.powf(-2.0 * i as f64 / rotary.dim as f64);
     let divisors: Vec<f64> = { stored.iter().enumerate() }

@@ -1,4 +1,4 @@
-//! Loads a rank's part of every block, and saves variables that ranks trained together.
+//! Loads a rank's part from every block, and saves variables that ranks trained together.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::layers::{mark_parts, visit::Visit};
 /// feed-forward and expert, and the ranks sum their outputs after both. Every rank gets the same input and has the same
 /// output, that of the whole model.
 ///
-/// Only a rank's part of the files is read. All ranks make the same calls in the same order: a rank that stops leaves the
+/// Only a rank's part is read from the files. All ranks make the same calls in the same order: a rank that stops leaves the
 /// others waiting, or with an error if the [`Communicator`] can detect it.
 ///
 /// ```
@@ -51,7 +51,7 @@ pub struct TensorParallel<'c> {
 }
 
 impl<'c> TensorParallel<'c> {
-    /// Loads the part of the communicator's rank through `loader`.
+    /// Loads the part for the communicator's rank through `loader`.
     ///
     /// # Errors
     /// If heads or hidden columns are not divisible by the number of ranks, a block has a part that cannot be divided (keys
@@ -81,7 +81,7 @@ impl<'c> TensorParallel<'c> {
         })
     }
 
-    /// Returns the configuration of this rank's part.
+    /// Returns this rank's configuration.
     pub fn config(&self) -> &StackConfig {
         &self.config
     }
@@ -91,14 +91,14 @@ impl<'c> TensorParallel<'c> {
         &self.communicator
     }
 
-    /// Loads this rank's part of all blocks, and the final norm.
+    /// Loads this rank's part from all blocks, and the final norm.
     ///
     /// It is trained like any other stack, but without dropout, for which ranks would need the same masks. Each rank
     /// computes the gradients of its rows, and `Gradients::norm_among` the norm over all, without which clipping is refused. An encoder's output and an
     /// additive mask get no gradients.
     ///
     /// # Errors
-    /// The errors of [`Loader::stack`].
+    /// Errors as for [`Loader::stack`].
     pub fn stack(&self) -> Result<Stack> {
         let mut stack = self.loader.build(|vb| Stack::new(&self.config, vb))?;
         if self.communicator.size() > 1 {
@@ -111,10 +111,10 @@ impl<'c> TensorParallel<'c> {
         Ok(stack)
     }
 
-    /// Loads this rank's part of all blocks, and the final norm, and packs them for inference on the CPU.
+    /// Loads this rank's part from all blocks, and the final norm, and packs them for inference on the CPU.
     ///
     /// # Errors
-    /// The errors of [`Loader::packed_stack`].
+    /// Errors as for [`Loader::packed_stack`].
     pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
         self.loader.check_frozen()?;
         let ranks = (self.communicator.size() > 1).then(|| self.ranks());
@@ -122,7 +122,7 @@ impl<'c> TensorParallel<'c> {
             .build(|vb| Stack::packed_part(&self.config, vb, precision, ranks.as_ref()))
     }
 
-    /// Returns this rank's part of the variables, by role; see [`Loader::parameters`].
+    /// Returns this rank's variables by role; see [`Loader::parameters`].
     pub fn parameters(&self) -> Parameters {
         self.loader.parameters()
     }
@@ -150,7 +150,7 @@ impl<'c> TensorParallel<'c> {
         Ranks::new(self.communicator.clone(), partial.collect())
     }
 
-    /// Marks the variables of which other ranks have other parts, for their gradients and their optimizer's state.
+    /// Marks the variables that are divided among ranks, for their gradients and their optimizer's state.
     fn mark_parts(&self) {
         let parameters = self.parameters();
         let n_ranks = self.communicator.size();
@@ -161,8 +161,8 @@ impl<'c> TensorParallel<'c> {
         mark_parts(divided.map(|(_, variable)| variable), rank);
     }
 
-    /// Returns a rank's part of a parameter, given the dimensions of this rank's part, and the parameter's location; `None`
-    /// if all ranks have all of it.
+    /// Returns a rank's part from a parameter, given that part's dimensions, and the parameter's location; `None`
+    /// if every rank has it whole.
     fn cut(&self, rank: usize, role: &str, dims: &[usize]) -> Option<(Cut, &StoredParameter)> {
         let checkpoint = self.loader.checkpoint();
         let source = checkpoint.plan.source(role)?;
@@ -170,7 +170,7 @@ impl<'c> TensorParallel<'c> {
         Some((source.cut(dims, checkpoint.config(), among)?, source))
     }
 
-    /// Returns the number of ranks that have this rank's elements of a parameter.
+    /// Returns how many ranks have this rank's elements in a parameter.
     pub(crate) fn n_holders(&self, role: &str, own: &Tensor) -> usize {
         if is_after_sum(role) {
             return 1;
@@ -185,7 +185,7 @@ impl<'c> TensorParallel<'c> {
     /// and needs memory for all of them; the others wait, and return an error if it failed.
     ///
     /// # Errors
-    /// The errors of [`SaveOptions::save`].
+    /// Errors as for [`SaveOptions::save`].
     pub fn save(&self, directory: impl AsRef<Path>) -> Result<()> {
         self.save_with(&SaveOptions::default(), directory)
     }
@@ -193,7 +193,7 @@ impl<'c> TensorParallel<'c> {
     /// Like [`Self::save`], with options.
     ///
     /// # Errors
-    /// The errors of [`SaveOptions::save`].
+    /// Errors as for [`SaveOptions::save`].
     pub fn save_with(&self, options: &SaveOptions, directory: impl AsRef<Path>) -> Result<()> {
         let whole = self.gathered()?;
         let saved = match self.communicator.rank() {

@@ -1,4 +1,4 @@
-//! Embeddings, pooler and head of a checkpoint: which of them its files contain.
+//! Embeddings, pooler and head: the parts outside the blocks that a checkpoint's files contain.
 
 use candle_nn::VarBuilder;
 
@@ -57,7 +57,7 @@ const CLASSES: &[(&str, HeadTask)] = &[
 /// Classes among them with a further head, which is not loaded.
 const BELOW: [&str; 2] = ["ForImageSegmentation", "ForObjectDetection"];
 
-/// Embeddings, pooler and head of a checkpoint, and the locations of their parameters.
+/// A checkpoint's embeddings, pooler and head, and where their parameters are.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     pub sources: Vec<StoredParameter>,
@@ -200,13 +200,13 @@ pub(crate) struct StoredEnds<'a> {
 }
 
 impl<'a> StoredEnds<'a> {
-    /// Returns the places of another table.
+    /// Returns another table's places.
     fn of(self, family: &'a Family) -> Self {
         Self { family, ..self }
     }
 
     /// Returns locations for the parameters that `build` requests and whose role begins with `part`. `attention` contains the
-    /// parameters of a pooler.
+    /// a pooler's parameters.
     pub fn of_part(
         self,
         part: &str,
@@ -260,12 +260,12 @@ impl<'a> StoredEnds<'a> {
     }
 }
 
-/// Moves locations whose names match one of the patterns to the front.
+/// Moves locations whose names match a pattern to the front.
 pub(crate) fn sort_by_names(candidates: &mut [StoredParameter], names: &[&str]) {
     candidates.sort_by_key(|source| !names.iter().any(|name| matches(name, &source.name)));
 }
 
-/// Returns the attention configuration of a pooler, if it has attention.
+/// Returns a pooler's attention configuration, if it has attention.
 pub(crate) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfig> {
     match &model.pooler.as_ref()?.reads {
         TokenSelection::Attended(pool) => Some(&pool.attention),
@@ -323,7 +323,7 @@ fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> R
     Ok(ModelConfig::new(read(json, stack)?, stack.clone()))
 }
 
-/// The role of the token embeddings.
+/// The token embeddings' role.
 const WORDS: &str = "embeddings.word.weight";
 
 /// Returns the table with further names for the token embeddings, if `config.json` ties them: a file with one copy of a tied
@@ -355,10 +355,10 @@ fn with_tied_words(family: &Family, json: &ConfigJson, stack: &StackConfig) -> R
     Ok(tied)
 }
 
-/// The role of further names for token embeddings that are tied.
+/// The role for further names that tied token embeddings have.
 const TIED_WORD: &str = "embeddings.tied_word";
 
-/// Returns role and shape of every parameter outside the blocks, in the order of the layers.
+/// Returns role and shape for every parameter outside the blocks, in the layers' order.
 pub(crate) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)>> {
     recorded(|vb| EmbeddingsAndHead::new(model, vb).map(drop))
 }
@@ -380,12 +380,12 @@ pub(crate) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
     Ok(!has_known)
 }
 
-/// Returns the task of the head in the class that `architectures` names, if that class has a head.
+/// Returns the head's task in the class that `architectures` names, if that class has a head.
 pub(crate) fn task_of(json: &ConfigJson) -> Result<Option<HeadTask>> {
     Ok(tasks(json)?.flatten())
 }
 
-/// Returns the task of the head in the class that `architectures` names. The inner `None` means a class without a head, the
+/// Returns the head's task in the class that `architectures` names. The inner `None` means a class without a head, the
 /// outer one that the file names no class.
 fn tasks(json: &ConfigJson) -> Result<Option<Option<HeadTask>>> {
     let Some(classes) = json.texts(&["architectures"])? else {

@@ -32,7 +32,7 @@ const CACHE_SCALES: [&str; 10] = [
     "*q_proj.output_scale",
 ];
 
-/// Keys in `config.json` for the number of layers after the last one that predict further tokens.
+/// Keys in `config.json` that count the layers after the last one, which predict further tokens.
 const PREDICTORS: [&str; 2] = ["num_nextn_predict_layers", "num_mtp_layers"];
 /// Modules that such a layer has beside a block's.
 const OF_PREDICTORS: [&str; 4] = ["eh_proj", "enorm", "hnorm", "shared_head"];
@@ -40,9 +40,9 @@ const OF_PREDICTORS: [&str; 4] = ["eh_proj", "enorm", "hnorm", "shared_head"];
 /// Recognizes harmless tensors by their names.
 pub(crate) struct Harmless<'n> {
     prefix: &'n str,
-    /// The prefix of block names, before the index.
+    /// The prefix before a block's index.
     block: &'n str,
-    /// The indices of layers that predict further tokens.
+    /// Indices for layers that predict further tokens.
     predictors: HashSet<usize>,
     has_quantized: bool,
 }
@@ -88,7 +88,7 @@ impl<'n> Harmless<'n> {
         Ok(harmless)
     }
 
-    /// Returns the index of the layer that contains a tensor.
+    /// Returns the index for the layer that contains a tensor.
     fn layer(&self, name: &str) -> Option<usize> {
         let local = name.strip_prefix(self.prefix).unwrap_or(name);
         let (number, _) = local.strip_prefix(self.block)?.split_once('.')?;

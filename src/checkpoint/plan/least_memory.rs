@@ -6,14 +6,14 @@ use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::scheme::ModelPlace;
 use crate::config::Precision;
 
-/// The role of the token embeddings.
+/// The token embeddings' role.
 const WORDS: &str = "embeddings.word.weight";
 
 /// The parameters to load, and the form in which they are kept.
 pub(crate) struct LeastMemory<'s> {
     pub sources: Vec<&'s StoredParameter>,
     pub files: &'s TensorFiles,
-    /// Bytes of an element that is not packed.
+    /// Bytes for an element that is not packed.
     pub number: usize,
     pub packing: Option<Precision>,
     /// The head is tied to the token embeddings. They are then packed, and embeddings are read from the packed weight.
@@ -22,7 +22,7 @@ pub(crate) struct LeastMemory<'s> {
 }
 
 impl LeastMemory<'_> {
-    /// Returns the number of bytes needed at one time. The scales of quantized weights and temporary buffers are not
+    /// Returns how many bytes are needed at one time. Scales for quantized weights and temporary buffers are not
     /// counted.
     pub fn needed(&self) -> u64 {
         let all = self.held(|_| true);
@@ -38,7 +38,7 @@ impl LeastMemory<'_> {
         (all + block).max(ends + words)
     }
 
-    /// Returns the size of the selected parameters after loading.
+    /// Returns the selected parameters' size after loading.
     fn held(&self, is_meant: impl Fn(&StoredParameter) -> bool) -> u64 {
         let meant = self.sources.iter().filter(|source| is_meant(source));
         meant
@@ -46,13 +46,13 @@ impl LeastMemory<'_> {
             .sum()
     }
 
-    /// Returns the size of the selected parameters while they are read.
+    /// Returns the selected parameters' size while they are read.
     fn read(&self, is_meant: impl Fn(&StoredParameter) -> bool) -> u64 {
         let meant = self.sources.iter().filter(|source| is_meant(source));
         meant.map(|source| count(source) * self.number as u64).sum()
     }
 
-    /// Returns the least number of bits for each element of a parameter.
+    /// Returns the fewest bits for each element in a parameter.
     fn least_bits(&self, source: &StoredParameter) -> f64 {
         let is_table = source.role.starts_with("embeddings.");
         let is_shared = source.role == WORDS && self.shares_words;

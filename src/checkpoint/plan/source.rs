@@ -27,7 +27,7 @@ pub(crate) struct StoredParameter {
     pub features: Option<Features>,
     /// The index along the tensor's first dimension, if parameters are stacked there.
     pub item: Option<Item>,
-    /// Leading dimensions of size 1.
+    /// Leading dimensions with size 1.
     pub leading_ones: usize,
     /// It is trained, because it is not a buffer in PyTorch.
     pub is_trained: bool,
@@ -37,7 +37,7 @@ pub(crate) struct StoredParameter {
     pub is_quantized: bool,
 }
 
-/// One of several parameters stacked in a tensor.
+/// A parameter that is stacked with others in a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub index: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Item {
     pub is_joined: bool,
 }
 
-/// A part of a parameter: a range of its rows (along axis 0) or columns.
+/// A part of a parameter: a range in its rows (along axis 0) or columns.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cut {
     pub axis: usize,
@@ -60,7 +60,7 @@ impl StoredParameter {
         info.map_or_else(|| files.path().to_path_buf(), |info| info.path.clone())
     }
 
-    /// Returns the names of all tensors on disk that contain the parameter.
+    /// Returns all tensors on disk that contain the parameter, by name.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let copies = self.copies.iter().map(String::as_str);
         std::iter::once(self.name.as_str()).chain(copies)
@@ -99,12 +99,12 @@ impl StoredParameter {
         self.orientation == Orientation::InOut && self.shape.len() == 2
     }
 
-    /// Returns whether some rows of the parameter can be read without the others.
+    /// Returns whether some of its rows can be read without the others.
     pub fn has_rows(&self) -> bool {
         self.item.is_none() && self.leading_ones == 0 && !self.lies_transposed()
     }
 
-    /// Returns the location of a parameter's rows in the tensor.
+    /// Returns where a parameter's rows are in the tensor.
     pub fn rows_on_disk(&self, rows: Range<usize>) -> Vec<Range<usize>> {
         let Some(features) = &self.features else {
             return vec![rows];
@@ -221,7 +221,7 @@ impl StoredParameter {
     /// Like [`Self::read`], but reads only a part.
     ///
     /// # Errors
-    /// The errors of [`Self::read`].
+    /// Errors as for [`Self::read`].
     pub fn read_part(&self, files: &TensorFiles, cut: &Cut) -> Result<Tensor> {
         self.check_shape(files)?;
         let (n_columns, is_vector) = match self.shape[..] {

@@ -16,13 +16,13 @@ const MODULES: [(&str, bool); 3] = [
     ("switch_glu", false),
     ("experts", true),
 ];
-/// The parts of a feed-forward, and mlx-lm's names for them.
+/// A feed-forward's parts, and mlx-lm's names for them.
 const PARTS: [(&str, &str); 3] = [
     ("gate_proj", "gate"),
     ("up_proj", "up"),
     ("down_proj", "down"),
 ];
-/// The tensors of a linear layer, quantized or not.
+/// A linear layer's tensors, quantized or not.
 const TENSORS: [&str; 4] = ["weight", "scales", "biases", "bias"];
 
 /// Splits stacked experts, and returns the modules of the experts with the module of their stack.

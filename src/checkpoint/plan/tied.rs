@@ -59,14 +59,14 @@ pub(crate) fn add_copies<'n>(
     Ok(found)
 }
 
-/// The result of comparing the tensors in the files for one parameter.
+/// The result when the tensors in the files for one parameter are compared.
 pub(crate) enum Copies {
     Equal,
     Differing,
 }
 
 impl Checkpoint {
-    /// Returns the bytes of a `config.json` for a copy of this checkpoint. It unties head and token embeddings if the files
+    /// Returns the `config.json` for a copy of this checkpoint, as bytes. It unties head and token embeddings if the files
     /// contain two different tensors. transformers 5 unties these anyway, but other readers would drop the head if the file
     /// tied it.
     ///

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use crate::checkpoint::scheme::{Family, Rule, matches};
 use crate::config::ModelConfig;
 
-/// The parts of a whole model, and the tensors that they and the blocks read.
+/// A whole model's parts, and the tensors that they and the blocks read.
 pub(crate) struct Readers<'p> {
     family: &'p Family,
     prefix: &'p str,

@@ -1,6 +1,6 @@
 //! Groups texts into batches.
 
-/// The number of tokens in a batch: enough to keep two threads busy, with hidden states that fit the caches.
+/// How many tokens a batch has: enough to keep two threads busy, with hidden states that fit the caches.
 const MAX_TOKENS: usize = 2048;
 
 /// The lengths that one batch may mix.
@@ -8,7 +8,7 @@ const MAX_TOKENS: usize = 2048;
 pub(crate) enum BatchLengths {
     /// Any lengths: padding is not computed.
     Any,
-    /// Equal lengths only: padding would be computed, or would change the order of sums.
+    /// Equal lengths only: padding would be computed, or would change the sums' order.
     Equal,
 }
 

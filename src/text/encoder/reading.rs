@@ -9,7 +9,7 @@ use crate::text::TruncationStrategy;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TextReading {
     pub limit: LengthLimit,
-    /// The text of a pair that is truncated.
+    /// The text in a pair that is truncated.
     pub truncation: TruncationStrategy,
     /// Texts are converted to lower case first.
     pub lower_case: bool,
@@ -28,7 +28,7 @@ pub(crate) struct TextReading {
 /// Tokens that lengthen a short query.
 #[derive(Clone, Debug)]
 pub(crate) struct QueryExpansion {
-    /// The number of tokens with them.
+    /// How many tokens there are with them.
     pub length: usize,
     /// Longer queries are truncated to this length.
     pub truncates: bool,
@@ -38,17 +38,17 @@ pub(crate) struct QueryExpansion {
     pub token: Option<String>,
 }
 
-/// The number of tokens to which texts are truncated.
+/// How many tokens a truncated text has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LengthLimit {
-    /// The smaller of the tokenizer's and the model's limits.
+    /// The smaller one between the tokenizer's and the model's limits.
     #[default]
     OfFiles,
     /// This number, including special tokens, but at most the model's positions.
     Tokens(usize),
     /// This number by the caller: a smaller number of positions has a note.
     Asked(usize),
-    /// The model's number of positions.
+    /// The model's count for positions.
     Positions,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct ChatReading {
     pub cut: CutEnd,
 }
 
-/// The form of a message's content.
+/// How a message's content is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MessageContent {
     /// The form that the template seems to read.

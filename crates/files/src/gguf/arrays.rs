@@ -6,7 +6,7 @@ use super::{Cursor, Gguf, TEXT};
 use crate::tensors::TensorFiles;
 use candle_blocks_base::Result;
 
-/// The offset of an array in the first file.
+/// An array's beginning in the first file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArrayPlace(pub u64);
 

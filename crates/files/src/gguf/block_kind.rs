@@ -86,7 +86,7 @@ impl BlockKind {
             .map(|(_, kind, ..)| *kind)
     }
 
-    /// Returns the names of all supported types, for a message.
+    /// Returns all supported types' names, for a message.
     pub(super) fn listed() -> String {
         Self::ALL.map(|(_, _, name, ..)| name).join(", ")
     }
@@ -110,7 +110,7 @@ impl BlockKind {
         self.row().map_or(0, |(number, ..)| *number)
     }
 
-    /// Returns a block's number of elements and number of bytes.
+    /// Returns how many elements and how many bytes a block has.
     pub fn block(self) -> (usize, usize) {
         self.row()
             .map_or((1, 1), |(.., numbers, bytes)| (*numbers, *bytes))

@@ -40,7 +40,7 @@ pub fn format(kind: BlockKind) -> Option<QuantizedFormat> {
     })
 }
 
-/// Appends the quantized values of whole blocks.
+/// Appends the quantized values in whole blocks.
 #[doc(hidden)]
 pub fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRows) {
     let (_, size) = kind.block();

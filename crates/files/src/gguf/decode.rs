@@ -6,7 +6,7 @@ use super::grids;
 use crate::gguf::BlockKind;
 use crate::quantized::numbers::{E2M1, e4m3};
 
-/// Appends the dequantized values of whole blocks.
+/// Appends the dequantized values in whole blocks.
 #[doc(hidden)]
 pub fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
     let (_, size) = kind.block();
@@ -109,7 +109,7 @@ fn array<const N: usize>(block: &[u8]) -> [u8; N] {
     std::array::from_fn(|i| block[i])
 }
 
-/// Returns the low nibbles of all bytes, then the high nibbles.
+/// Returns all bytes' low nibbles, then their high nibbles.
 pub(crate) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let low = bytes.iter().map(|byte| byte & 15);
     low.chain(bytes.iter().map(|byte| byte >> 4))
@@ -230,7 +230,7 @@ fn k_threes(block: &[u8], numbers: &mut Vec<f32>) {
     );
 }
 
-/// Values of the 4-bit indices in IQ4_NL and IQ4_XS.
+/// Values for the 4-bit indices in IQ4_NL and IQ4_XS.
 const NON_LINEAR: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];

@@ -39,7 +39,7 @@ const fn rows(text: &[u8]) -> [u16; N_ROWS] {
     rows
 }
 
-/// Appends the dequantized values of a block; nothing for other types.
+/// Appends a block's dequantized values; nothing for other types.
 pub(crate) fn decode(kind: BlockKind, block: &[u8], numbers: &mut Vec<f32>) {
     match kind {
         BlockKind::Iq2Xxs => {
@@ -133,7 +133,7 @@ fn even(bits: u32) -> u8 {
     bits | ((bits.count_ones() & 1) as u8) << 7
 }
 
-/// Appends the eight values of a row times a scale, negated where a bit of `signs` is 1.
+/// Appends a row's eight values times a scale, negated where a bit of `signs` is 1.
 fn signed<const N: usize>(
     scale: f32,
     row: u32,
@@ -148,7 +148,7 @@ fn signed<const N: usize>(
     }));
 }
 
-/// Appends the eight values of a row, which are -1, 0 or 1, plus or minus an eighth, times a scale.
+/// Appends a row's eight values, which are -1, 0 or 1, plus or minus an eighth, times a scale.
 fn shifted(scale: f32, row: u16, is_less: bool, numbers: &mut Vec<f32>) {
     let shift = if is_less { -1.125 } else { -0.875 };
     numbers.extend((0..8).map(|i| scale * (f32::from(row >> (2 * i) & 3) + shift)));

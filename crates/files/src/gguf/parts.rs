@@ -7,7 +7,7 @@ use candle_blocks_base::{Error, Result};
 
 /// How many missing parts a message names.
 const SHOWN: usize = 4;
-/// The end of a file's name, in small or capital letters.
+/// A file name's end, in small or capital letters.
 const EXTENSION: &str = ".gguf";
 
 /// Returns all parts of the file at a path in order. Returns only the path itself if its name is not a part's.

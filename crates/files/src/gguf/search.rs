@@ -1,4 +1,4 @@
-//! Searches the scales of Q4_K and Q6_K blocks with the least squared error.
+//! Searches scales for Q4_K and Q6_K blocks with the least squared error.
 //!
 //! A group's own scale is searched first: quantized values for each of several scales around the one that covers the largest
 //! value, then the scale with least squares for these quantized values. The block's scale maps the largest group scale to

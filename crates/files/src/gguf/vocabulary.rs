@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::tensors::TensorFiles;
 use candle_blocks_base::{Error, Result};
 
-/// The keys of a file under `tokenizer.ggml`.
+/// A file's keys under `tokenizer.ggml`.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct GgufTokenizer {
@@ -34,7 +34,7 @@ pub struct GgufTokenizer {
     metadata: Map<String, Value>,
 }
 
-/// The type of a token.
+/// A token's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum TokenType {

@@ -24,7 +24,7 @@ pub struct TensorEntry {
 }
 
 impl TensorEntry {
-    /// Returns the number of elements.
+    /// Returns how many elements there are.
     pub fn n(&self) -> usize {
         self.shape.iter().product()
     }

@@ -21,7 +21,7 @@ pub trait Compute: fmt::Debug + Send + Sync {
     /// Returns whether the quantized values can be packed without dequantizing.
     fn coding(&self, files: &TensorFiles) -> Result<Coding>;
 
-    /// Returns the form of its values in the files, from the headers alone.
+    /// Returns the form that its values have in the files, from the headers alone.
     fn stored_form(&self) -> StoredForm;
 
     /// Returns whether the tensor is a dequantized matrix. Such a matrix is `[d_out, d_in]`, whatever the family's rule
@@ -40,7 +40,7 @@ pub trait Compute: fmt::Debug + Send + Sync {
     ) -> Result<QuantizedWeightRows>;
 }
 
-/// The storage of a tensor's elements.
+/// How a tensor's elements are stored.
 #[derive(Clone, Debug, PartialEq)]
 #[doc(hidden)]
 pub enum Coding {
@@ -52,15 +52,15 @@ pub enum Coding {
     Refused(String),
 }
 
-/// The form of a tensor's values in the files.
+/// The form that a tensor's values have in the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum StoredForm {
-    /// Elements of the type with this name.
+    /// Elements whose type has this name.
     Elements(String),
-    /// Quantized values of the type with this name, for which there is no packed form.
+    /// Quantized values whose type has this name, for which there is no packed form.
     Unpackable(String),
-    /// Quantized values of the kind with this name, which `Precision::AsStored` refuses.
+    /// Quantized values whose kind has this name, which `Precision::AsStored` refuses.
     Refused(String),
     /// Quantized values that can be packed, with the name of their type, their bits, and their bits when they are packed.
     Values {
@@ -115,13 +115,13 @@ impl TensorFiles {
         self.tensors.insert(name, info);
     }
 
-    /// Returns the form of a tensor's values, if there is one with this name.
+    /// Returns a tensor's form, if there is one with this name.
     #[doc(hidden)]
     pub fn stored_form(&self, name: &str) -> Option<StoredForm> {
         self.info(name).map(TensorInfo::stored_form)
     }
 
-    /// Returns the computation of a tensor; `None` if the tensor is stored.
+    /// Returns a tensor's computation; `None` if the tensor is stored.
     #[doc(hidden)]
     pub fn computed(&self, name: &str) -> Option<&Arc<dyn Compute>> {
         match &self.info(name)?.storage {
@@ -171,13 +171,13 @@ impl TensorFiles {
         Ok(read.to_dtype(DType::F32)?.to_vec1()?)
     }
 
-    /// Returns all elements of a part whose element size is that of `T`.
+    /// Returns all elements in a part whose element size is that of `T`.
     pub(crate) fn part<T: bytemuck::Pod>(&self, part: &StoredTensor) -> Result<Vec<T>> {
         let all = 0..part.info.n_bytes / size_of::<T>();
         self.elements(&part.name, &part.info, std::slice::from_ref(&all))
     }
 
-    /// Returns a span of a part's elements.
+    /// Returns a span from a part's elements.
     #[doc(hidden)]
     pub fn part_span<T: bytemuck::Pod>(
         &self,
@@ -202,7 +202,7 @@ impl TensorFiles {
         }
     }
 
-    /// Returns all elements of a floating-point part, in f32.
+    /// Returns all elements in a floating-point part, in f32.
     ///
     /// # Errors
     /// If an element is NaN or infinite, or the dtype is not a floating-point type.
@@ -266,7 +266,7 @@ impl TensorFiles {
 }
 
 impl TensorInfo {
-    /// Returns the form of the tensor's values.
+    /// Returns the tensor's form.
     #[doc(hidden)]
     pub fn stored_form(&self) -> StoredForm {
         match &self.storage {

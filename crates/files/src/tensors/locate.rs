@@ -36,7 +36,7 @@ const NO_MODELS: [&str; 7] = [
 /// The size limit, as for a header. The index of the largest public checkpoints has a tenth of it.
 const MAX_INDEX_BYTES: u64 = MAX_HEADER_BYTES;
 
-/// The location of the weights.
+/// The weights' location.
 pub(super) enum Located {
     /// In one safetensors file.
     File(PathBuf),

@@ -10,12 +10,12 @@ use crate::checkpoint::scheme::StackPart;
 use crate::config::HeadTask;
 use crate::error::{Error, Result};
 
-/// Keys of `adapter_config.json` by which PEFT opens an adapter's base model.
+/// Keys in `adapter_config.json` by which PEFT opens an adapter's base model.
 #[derive(Debug)]
 pub(crate) struct PeftBase {
     /// `base_model_name_or_path`: a repository or a directory.
     pub name: String,
-    /// `task_type` of language models. For its other tasks, PEFT expects a head in the adapter's file.
+    /// `task_type` for language models. For its other tasks, PEFT expects a head in the adapter's file.
     pub task: Option<&'static str>,
     /// `auto_mapping`, which names the class if there is no task.
     pub class: Option<Value>,

@@ -1,4 +1,4 @@
-//! Prefixes of a base model's names in the class that transformers builds. `architectures` selects the class; the names in
+//! Prefixes before a base model's names in the class that transformers builds. `architectures` selects the class; the names in
 //! the files do not.
 
 use crate::checkpoint::Checkpoint;
@@ -6,14 +6,14 @@ use crate::checkpoint::adapters::modules::InClass;
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::error::Result;
 
-/// Kinds of model classes, by how they contain a stack.
+/// Model classes, by how they contain a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClassKind {
     /// A class with a head above a base model.
     Headed,
     /// A base model without a head.
     Base,
-    /// A text or vision tower, or the vision part of a language model.
+    /// A text or vision tower, or a language model's vision part.
     Tower,
 }
 

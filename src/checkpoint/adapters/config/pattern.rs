@@ -17,7 +17,7 @@ pub(crate) fn is_in(pattern: &str, module: &str) -> Result<bool, String> {
     is_match(&format!(r"^(^|.*\.){pattern}($|\..*)"), pattern, module)
 }
 
-/// Returns the index of the layer that contains a module: the number after one of these names, or if there are no names, the
+/// Returns the index for the layer that contains a module: the number after one of these names, or if there are no names, the
 /// number after any name inside another.
 pub(crate) fn layer_of(names: &[String], module: &str) -> Result<Option<usize>, String> {
     let any = [r"[^.]*\.[^.]*".to_string()];

@@ -1,5 +1,5 @@
 //! Low-rank factors inside a model's own files, one pair for each task (Jina Embeddings v3). A task is requested by its name, in
-//! the place of an adapter's folder.
+//! an adapter folder's place.
 //!
 //! `LoRAParametrization`: <https://huggingface.co/jinaai/xlm-roberta-flash-implementation/blob/main/modeling_lora.py>
 
@@ -11,12 +11,12 @@ use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::checkpoint::report::AppliedAdapter;
 use crate::error::{Error, Result};
 
-/// The key of `config.json` with the names of all tasks.
+/// The key in `config.json` that names all tasks.
 const KEY: &str = "lora_adaptations";
-/// The end of a parametrized weight's name.
+/// The ending that parametrized weights' names have.
 const ORIGINAL: &str = ".parametrizations.weight.original";
 
-/// One task of several.
+/// One task among several.
 #[derive(Debug)]
 pub(in crate::checkpoint) struct Task {
     name: String,
@@ -26,7 +26,7 @@ pub(in crate::checkpoint) struct Task {
 }
 
 impl Task {
-    /// Takes the task that the file knows out of the requested adapters.
+    /// Takes the task that the file knows from the requested adapters.
     ///
     /// # Errors
     /// If several tasks are requested, or a key about them is malformed.
@@ -59,7 +59,7 @@ impl Task {
         }))
     }
 
-    /// Returns the task's own part of a tensor, `[tasks, rows, columns]`.
+    /// Returns the task's own part in a tensor, `[tasks, rows, columns]`.
     fn part(&self, of: &StoredTensor) -> Result<StoredTensor> {
         match of.info.shape[..] {
             [n, _, _] if n == self.n_tasks => of.nth(self.index),
@@ -70,7 +70,7 @@ impl Task {
         }
     }
 
-    /// Returns the change of a weight: `W + scale · B·A` for a linear layer, `W + scale · A·B` for embeddings.
+    /// Returns a weight's change: `W + scale · B·A` for a linear layer, `W + scale · A·B` for embeddings.
     fn change(&self, base: &StoredTensor, module: &str, files: &TensorFiles) -> Result<Placed> {
         let part = |factor: &str| {
             let name = format!("{module}.parametrizations.weight.0.{factor}");
@@ -113,7 +113,7 @@ fn unknown(adapters: &[PathBuf], names: &[String], json: &ConfigJson) -> Option<
     (!names.is_empty()).then(|| json.error(&[KEY], reason))
 }
 
-/// Gives parametrized weights their own names, with the changes of the requested task. Returns the task as an adapter.
+/// Gives parametrized weights their own names, with the requested task's changes. Returns the task as an adapter.
 ///
 /// # Errors
 /// If a factor is missing or has another shape.
