@@ -2,13 +2,14 @@
 
     python3 .ci/public_items.py target/doc/candle_blocks.json [--count]
 
-An item is listed in the module that declares or re-exports it. Hidden items are left out, as in the documentation. `--count` prints the
+An item is listed in the module that declares or re-exports it; what is re-exported from another package is read from the JSON beside. Hidden items are left out, as in the documentation. `--count` prints the
 number of items of each kind instead. The exit status is 3 if the JSON has a version that this program has not been tried with.
 """
 
 import json
 import sys
 from collections import Counter
+from pathlib import Path
 
 # Versions of rustdoc's JSON.
 TRIED = {57}
@@ -110,10 +111,29 @@ def generics_text(generics: dict) -> str:
     return f"<{', '.join(parts)}>" if parts else ""
 
 
+class Crate:
+    def __init__(self, path: Path):
+        crate = json.loads(path.read_text())
+        self.version, self.root = crate["format_version"], crate["root"]
+        self.index, self.paths = crate["index"], crate["paths"]
+        self.ids = {(tuple(at["path"]), at["kind"]): identity for identity, at in self.paths.items() if at["crate_id"] == 0}
+
+
 class Lister:
-    def __init__(self, crate: dict):
-        self.index = crate["index"]
+    def __init__(self, path: Path):
+        self.folder, self.crates = path.parent, {}
+        self.crate = self.read(path.stem)
         self.lines, self.counts, self.seen = [], Counter(), set()
+
+    def read(self, name: str) -> Crate | None:
+        path = self.folder / f"{name}.json"
+        if name not in self.crates and path.exists():
+            self.crates[name] = Crate(path)
+        return self.crates.get(name)
+
+    @property
+    def index(self) -> dict:
+        return self.crate.index
 
     def line(self, depth: int, text: str):
         self.lines.append("  " * depth + text)
@@ -153,22 +173,29 @@ class Lister:
                 raise ValueError(f"an item of a kind unknown here: {kind}")
 
     def use(self, inner: dict, depth: int):
-        target = self.index.get(str(inner["id"]))
+        here, identity = self.crate, str(inner["id"])
+        if identity not in self.index and identity in here.paths:
+            at = here.paths[identity]
+            if other := self.read(at["path"][0]):
+                self.crate, identity = other, other.ids.get((tuple(at["path"]), at["kind"]), "")
+        target = self.index.get(identity)
         if target is None:
             self.line(depth, f"use {inner['source']}{'::*' if inner['is_glob'] else ''}")
         elif inner["is_glob"]:
             self.children(target["inner"]["module"]["items"], depth)
-        elif inner["id"] in self.seen:
+        elif (id(self.crate), str(target["id"])) in self.seen:
             self.line(depth, f"use {inner['source']}")
         else:
-            self.item(inner["id"], depth, inner["name"])
+            self.item(identity, depth, inner["name"])
+        self.crate = here
 
     def children(self, items: list, depth: int):
         # By name, because moving an item within a file changes nothing for users.
         def key(identity):
             item = self.index[str(identity)]
             kind, inner = next(iter(item["inner"].items()))
-            return (kind == "module", inner["name"] if kind == "use" else item["name"] or "", str(identity))
+            is_module = kind == "module" or kind == "use" and self.crate.paths.get(str(inner["id"]), {}).get("kind") == "module"
+            return (is_module, inner["name"] if kind == "use" else item["name"] or "", str(identity))
 
         for identity in sorted((i for i in items if str(i) in self.index), key=key):
             self.item(identity, depth)
@@ -185,7 +212,7 @@ class Lister:
             self.line(depth, f"{name} {{ {', '.join(texts)} }}")
 
     def declared(self, item: dict, name: str, kind: str, inner: dict, depth: int):
-        self.seen.add(item["id"])
+        self.seen.add((id(self.crate), str(item["id"])))
         if name.endswith("Config") and kind in ("struct", "enum"):
             self.counts["configurations"] += 1
         open_ended = "#[non_exhaustive] " if "non_exhaustive" in item["attrs"] else ""
@@ -224,12 +251,11 @@ class Lister:
 
 
 def main():
-    crate = json.load(open(sys.argv[1]))
-    if crate["format_version"] not in TRIED:
-        print(f"rustdoc writes version {crate['format_version']} of its JSON; tried are {sorted(TRIED)}", file=sys.stderr)
+    lister = Lister(Path(sys.argv[1]))
+    if lister.crate.version not in TRIED:
+        print(f"rustdoc writes version {lister.crate.version} of its JSON; tried are {sorted(TRIED)}", file=sys.stderr)
         sys.exit(3)
-    lister = Lister(crate)
-    lister.children(crate["index"][str(crate["root"])]["inner"]["module"]["items"], 0)
+    lister.children(lister.index[str(lister.crate.root)]["inner"]["module"]["items"], 0)
     if "--count" in sys.argv:
         print(", ".join(f"{count} {kind}" for kind, count in sorted(lister.counts.items())))
     else:

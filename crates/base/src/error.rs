@@ -253,6 +253,7 @@ pub enum Error {
 
 impl Error {
     /// Wraps an I/O error with the path it belongs to.
+    #[doc(hidden)]
     pub fn io(path: impl Into<PathBuf>, action: &'static str, source: std::io::Error) -> Self {
         Self::Io {
             path: path.into(),
@@ -262,6 +263,7 @@ impl Error {
     }
 
     /// Makes the error for a path that is a directory, a device or a pipe instead of a safetensors file.
+    #[doc(hidden)]
     pub fn irregular(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         if path.is_dir() {
@@ -274,6 +276,7 @@ impl Error {
     }
 
     /// Makes an [`Error::NotSafetensors`] for a damaged file.
+    #[doc(hidden)]
     pub fn damaged(path: impl Into<PathBuf>, reason: impl Display) -> Self {
         Self::NotSafetensors {
             path: path.into(),
@@ -282,6 +285,7 @@ impl Error {
     }
 
     /// Makes an [`Error::InvalidInput`] for the named input.
+    #[doc(hidden)]
     pub fn input(input: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::InvalidInput {
             input: input.into(),

@@ -51,7 +51,7 @@ use positioned::PositionedFile;
 pub const SIMILAR: f64 = 0.4;
 
 /// A checkpoint's tensors, in one safetensors, GGUF, PyTorch (`torch.save`) or NumPy file, or in several files.
-/// [`Checkpoint::files`](crate::Checkpoint::files) returns it.
+/// `Checkpoint::files` returns it.
 #[derive(Clone, Debug)]
 pub struct TensorFiles {
     path: PathBuf,

@@ -22,6 +22,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde::{Serialize, Serializer};
 
+#[doc(inline)]
 pub use self::unfinished::remove_unfinished;
 
 /// The data starts at a multiple of this, so that a mapped file has aligned tensors.

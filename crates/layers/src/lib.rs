@@ -9,7 +9,7 @@
 //!
 //! let parameters = VarMap::new();
 //! let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
-//! let config = FeedForwardConfig::new(64).with_activation(Activation::GeluErf); // d_ff is 4 times d_model
+//! let config = FeedForwardConfig::new(64).with_activation(Activation::Gelu); // d_ff is 4 times d_model
 //! let feed_forward = FeedForward::new(&config, vb)?; // or `from_parts`, with tensors from anywhere
 //!
 //! let x = Tensor::randn(0f32, 1., (2, 5, 64), &Device::Cpu)?; // [batch, seq, d_model]
@@ -45,3 +45,10 @@ pub use layers::{
     Attention, AttentionMask, Dropout, DropoutSource, FeedForward, ForwardContext, KvCache, Linear,
     MixtureOfExperts, Mlp, Norm, RelativeBias, Stack, Sublayer, SublayerNorm, TransformerBlock,
 };
+
+/// The program in the README, compiled and run with the tests of the documentation.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct ReadmePage;
+}

@@ -4,8 +4,9 @@ pub(super) use super::token_labels::{token, token_of_decoder};
 pub(super) use super::width_of_heads::attention_of;
 pub(super) use serde_json::{Value, json};
 
+pub(super) use crate::checkpoint::keys::masking::masked;
 pub(super) use crate::{
-    checkpoint::{config_json::ConfigJson, keys::*, scheme::*},
+    checkpoint::{config_json::ConfigJson, keys::initializer_range, scheme::*},
     config::*,
     error::Result,
 };

@@ -1,7 +1,7 @@
 //! Quantizes values to GGUF's blocks.
 //!
 //! Q8_0 and Q4_0 round like ggml's reference, so their bytes equal those of its own tools. For K types, where ggml searches
-//! for good scales, [`super::search`] does so too.
+//! for good scales, `search` does so too.
 
 use half::{bf16, f16};
 

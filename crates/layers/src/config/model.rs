@@ -8,7 +8,7 @@ use super::{BlockConfig, EmbeddingsConfig, Projected, ReadoutConfig, StackConfig
 use crate::error::{Error, Result};
 
 /// The configuration of a whole model: embeddings, blocks, pooler and head.
-/// [`Checkpoint::model_config`](crate::Checkpoint::model_config) returns it.
+/// `Checkpoint::model_config` returns it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -40,7 +40,7 @@ impl HeadConfig {
     }
 }
 
-/// The connection between two stacks in a checkpoint. It is in [`SecondStack::kind`](crate::checkpoint::SecondStack::kind).
+/// The connection between two stacks in a checkpoint. It is in `SecondStack::kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TwoStackKind {
@@ -56,7 +56,7 @@ pub enum TwoStackKind {
     },
 }
 
-/// The task of a head: transformers' `..For<Task>`. [`Model::task`](crate::model::Model::task) returns it.
+/// The task of a head: transformers' `..For<Task>`. `Model::task` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadTask {

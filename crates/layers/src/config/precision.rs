@@ -39,7 +39,7 @@ pub enum Precision {
     /// minima. Weights equal the file's exactly, and take as much memory. Rows are quantized on the fly, with a
     /// scale for each group. Weights that the file does not quantize, and those quantized to a type without a packed form,
     /// are packed in bf16, f16 or f32: the first that represents all elements exactly.
-    /// [`LoadReport::not_as_stored`](crate::LoadReport::not_as_stored) lists both. Attention computes like with
+    /// `LoadReport::not_as_stored` lists both. Attention computes like with
     /// [`Self::Bf16`].
     ///
     /// Only for checkpoints. A layer in memory returns an error, since it has no quantized values. So do files

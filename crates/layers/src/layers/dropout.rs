@@ -11,7 +11,7 @@ use crate::config::getters;
 use crate::ops::{self, Route, Value};
 
 /// The random number generator for the masks of a [`Dropout`]. Clones share one stream, so several layers draw from
-/// it in the order in which they run. Pass it to [`Model::set_dropout_source`](crate::model::Model::set_dropout_source).
+/// it in the order in which they run. Pass it to `Model::set_dropout_source`.
 #[derive(Clone, Default)]
 pub struct DropoutSource(MaskStream);
 

@@ -140,7 +140,7 @@ impl Linear {
     }
 
     /// Returns the weight, `[d_out, d_in]`. Every call dequantizes a weight that is kept quantized
-    /// ([`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized)). A packed weight
+    /// (`CheckpointOptions::keep_quantized`). A packed weight
     /// ([`Self::pack`]) is returned as an f32 copy, rounded to its precision.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl Linear {
     /// without the adapter's cost. Variables stay as they are, and get their gradients through the copy.
     ///
     /// # Errors
-    /// If [`Lora::merge`](crate::train::Lora::merge) has added the adapter to the weight's variable.
+    /// If `Lora::merge` has added the adapter to the weight's variable.
     pub fn merged(&self) -> Result<Self> {
         let Some(adapter) = &self.adapter else {
             return Ok(self.clone());

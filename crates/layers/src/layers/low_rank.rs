@@ -93,7 +93,7 @@ impl LowRank {
     /// Returns the adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.
     ///
     /// # Errors
-    /// If [`Lora::merge`](crate::train::Lora::merge) has added it to a variable.
+    /// If `Lora::merge` has added it to a variable.
     pub fn product(&self) -> Result<Tensor> {
         self.check_unmerged()?;
         let product = Value::of(&self.b)?.linear(&self.a.t()?, None, None)?;

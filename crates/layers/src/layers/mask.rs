@@ -64,7 +64,7 @@ impl AttentionMask {
     }
 
     /// Also adds `mask` to the scores before the softmax; `-inf` hides a key. The tensor must broadcast to `[batch,
-    /// n_heads, queries, keys]` and have a float dtype. A rank of a [`TensorParallel`](crate::checkpoint::TensorParallel)
+    /// n_heads, queries, keys]` and have a float dtype. A rank of a `TensorParallel`
     /// stack takes the elements of its heads. The tensor receives a gradient if it is a variable or depends on one.
     /// The forward pass checks shape and dtype.
     pub fn with_additive(mut self, mask: Tensor) -> Self {

@@ -1,4 +1,4 @@
-//! Trainable layers for any device. `new(&config, vb)` or a [`Checkpoint`](crate::Checkpoint) creates a layer. Linear
+//! Trainable layers for any device. `new(&config, vb)` or a `Checkpoint` creates a layer. Linear
 //! layers, norms, feed-forwards and perceptrons also have `from_parts(..)`. Each constructor checks its
 //! configuration.
 //!

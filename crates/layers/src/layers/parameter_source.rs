@@ -10,7 +10,7 @@ use crate::config::getters;
 use crate::ops::Weight;
 
 /// A source of parameters for layers, addressed by role. It reads a candle `VarBuilder`, or a
-/// [`Loader`](crate::checkpoint::Loader), whose linear weights may stay quantized.
+/// `Loader`, whose linear weights may stay quantized.
 ///
 /// Every layer's `new(&config, vb)` takes a `VarBuilder` or a `ParameterSource`. The methods have the names and the
 /// meaning of candle's [`VarBuilder`].

@@ -176,7 +176,7 @@ impl<'c> Pass<'c> {
     /// Returns the additive mask and the relative position bias for the current block's attention.
     ///
     /// # Errors
-    /// Same as [`mask_of_heads`].
+    /// Same as `mask_of_heads`.
     pub fn added(&self, attention: &AttentionConfig) -> Result<Vec<BiasTensor>> {
         let mask = self.context.mask().additive();
         let mask = self.of_heads(mask, attention, self.seen + self.seq)?;

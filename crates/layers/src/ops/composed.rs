@@ -12,8 +12,7 @@ mod attention;
 mod blocks;
 mod choice;
 mod cross_entropy;
-#[doc(hidden)]
-pub mod elements;
+mod elements;
 mod experts;
 mod grouped;
 mod join;

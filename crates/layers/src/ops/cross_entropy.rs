@@ -59,7 +59,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
 
 /// Returns the number of targets that count in [`cross_entropy`]'s mean: all except -100. For a batch in several
 /// parts, weight each part's gradients by it
-/// ([`Gradients::accumulate_mean`](crate::train::Gradients::accumulate_mean)).
+/// (`Gradients::accumulate_mean`).
 ///
 /// # Errors
 /// If the targets are not u32 or i64.

@@ -11,7 +11,7 @@ use super::tape::Taped;
 use super::value::{Value, on_either};
 
 impl Value {
-    /// Computes `max(x - mean - z · deviation, 0)` over each row, where z is the [`quantile`] for a share of zeros:
+    /// Computes `max(x - mean - z · deviation, 0)` over each row, where z is the `quantile` for a share of zeros:
     /// transformers' `Gemma3nTextMLP._gaussian_topk`
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>).
     pub fn largest(&self, share: f64) -> Result<Value> {

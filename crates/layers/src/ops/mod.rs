@@ -36,12 +36,10 @@ mod bias_tensor;
 #[doc(hidden)]
 pub mod composed;
 mod constants;
-#[doc(hidden)]
-pub mod cpu;
+mod cpu;
 mod cross_entropy;
 mod dropout;
-#[doc(hidden)]
-pub mod elements;
+mod elements;
 mod experts;
 mod gradients;
 mod graph;
@@ -62,8 +60,7 @@ mod rotary;
 mod softmax;
 mod tape;
 mod value;
-#[doc(hidden)]
-pub mod versions;
+mod versions;
 mod visible;
 mod weight;
 mod xielu;

@@ -3,7 +3,7 @@
 //! An optimizer's step and candle's `Var::set` write into a variable's memory, which a backward pass reads again.
 //! PyTorch counts the writes to each tensor and refuses such a pass ("modified by an inplace operation"). candle counts
 //! nothing. This crate counts its own writes, and keeps the last one to each memory, which views share. A write by candle
-//! shows in the elements that a [`Version`] compares. On a device no elements are compared.
+//! shows in the elements that a `Version` compares. On a device no elements are compared.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,14 +2,14 @@
 //! first block that diverges.
 //!
 //! This module works with tensors and names and has no layers, so it cannot share a layer's mistake. Tests, examples
-//! and the command line all use it. [`trace`](crate::trace) produces the tensors to compare.
+//! and the command line all use it. `trace` produces the tensors to compare.
 //!
 //! - [`Fixture`] is the file: input, mask, output gradient, and PyTorch's results at every stage.
 //! - [`Tolerance`] is the allowed distance between a result and the exact one. It is derived from PyTorch's own
 //!   error.
 //! - [`Comparer`] compares one tensor ([`Comparison`]) or a whole run ([`Report`]).
 //!
-//! The example in [`trace`](crate::trace) compares a checkpoint with its fixture.
+//! The example in `trace` compares a checkpoint with its fixture.
 
 mod compare;
 mod comparison;

@@ -17,7 +17,7 @@ use candle_core::{Result, bail};
 use crate::config::EmbeddingsConfig;
 use crate::layers::{DropoutSource, ParameterSource, Weight};
 
-/// A model's embeddings. [`Model::embeddings`](crate::model::Model::embeddings) returns them.
+/// A model's embeddings. `Model::embeddings` returns them.
 #[derive(Clone, Debug)]
 pub enum Embeddings {
     /// Token embeddings.

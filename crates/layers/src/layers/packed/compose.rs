@@ -126,7 +126,7 @@ impl GemmaParts {
 
 impl Stack {
     /// Packs the weights for inference on the CPU. [`Stack::packed`] and
-    /// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack) never hold more than one block unpacked.
+    /// `Checkpoint::packed_stack` never hold more than one block unpacked.
     ///
     /// # Errors
     /// If the stack is not on the CPU or is f64, or a weight is beyond the range of the precision.

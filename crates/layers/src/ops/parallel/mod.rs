@@ -1,7 +1,7 @@
 //! Ranks that compute one model together: processes, or threads in one process.
 //!
 //! Tensor parallel blocks communicate through a [`Communicator`].
-//! [`TensorParallel`](crate::checkpoint::TensorParallel) loads a rank's part of every block, whose forward and
+//! `TensorParallel` loads a rank's part of every block, whose forward and
 //! backward passes sum over the ranks. `docs/parallel.md` in the repository describes what is split, and the cost.
 
 #[cfg(feature = "mpi")]
@@ -17,7 +17,7 @@ pub use self::mpi::Mpi;
 pub use threads::Threads;
 
 /// Connects a rank to the other ranks. All ranks must make the same calls in the same order, each with slices of
-/// equal length. Pass it to [`TensorParallel::new`](crate::checkpoint::TensorParallel::new).
+/// equal length. Pass it to `TensorParallel::new`.
 pub trait Communicator: fmt::Debug + Send + Sync {
     /// Returns this rank's index, from 0.
     fn rank(&self) -> usize;
