@@ -156,16 +156,15 @@
 //!
 //! # Modules
 //!
-//! Each module depends only on earlier ones in this list: [`config`] (plain data), [`device`] (dtypes that a device lacks),
-//! [`ops`] (differentiable operations), [`layers`], [`checkpoint`]
-//! (files to layers), [`train`] (optimizer, schedules, LoRA), [`model`] (embeddings, blocks and heads together),
-//! [`compat`] (candle-transformers' interface), [`generate`] (generation of token ids), `text` (text to vectors, scores and
-//! text) and [`trace`] (every intermediate result by name). [`verify`] uses no layer, so it cannot repeat a layer's mistake.
+//! [`config`] (plain data), [`device`] (types that a device does not support), [`ops`] (differentiable operations), [`layers`] and
+//! [`verify`] are the package `candle-blocks-layers`, which serves alone. Above them stand [`checkpoint`] (files to layers), [`train`]
+//! (optimizer, schedules, LoRA), [`model`] (embeddings, blocks and heads together), [`compat`] (candle-transformers' interface),
+//! [`generate`] (generation of token ids), `text` (text to vectors, scores and text) and [`trace`] (every intermediate result by name).
+//! [`verify`] uses no layer, so it cannot repeat a layer's mistake.
 //!
 //! # Features and versions
 //!
-//! `hub` downloads from the Hugging Face Hub, `text` has tokenizers and chat templates, and `cli` builds the program
-//! `candle-blocks`. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
+//! `hub` downloads from the Hugging Face Hub, and `text` has tokenizers and chat templates. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
 //!
 //! Use candle through [`candle_core`] and [`candle_nn`], as this crate re-exports them: a release that needs another minor
 //! version of candle is a new minor version of this crate.

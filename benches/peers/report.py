@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 OURS = "candle-blocks"
+# The modules that the plot needs, beside Python's own.
+NEEDS = ("matplotlib",)
 TITLES = {
     "feed_forward": "Feed-forward sublayer, norm(x + down(gelu(up(x)))), by rows",
     "encoder": "Encoder, batch x sequence",

@@ -13,6 +13,7 @@ import tempfile
 import time
 from dataclasses import replace
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 
 import machine
@@ -50,6 +51,9 @@ def main():
         return
     if not cases:
         sys.exit("no case is left; --list says which there are")
+    # A run builds for minutes first, and draws its plot behind the first case.
+    if missing := [name for name in report.NEEDS if find_spec(name) is None]:
+        sys.exit(f"the report needs {', '.join(missing)}: pip install {' '.join(missing)}")
     names = options.peers or [*workers.OURS, workers.CANDLE, *workers.PYTHON_PEERS]
     # With autotuning, inductor compiles and times every candidate for every product: its best result, but slow to
     # compile.
