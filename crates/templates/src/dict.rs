@@ -8,7 +8,7 @@ use minijinja::value::{
 };
 use minijinja::{Error, ErrorKind, State};
 
-use super::python::repr;
+use super::python::{DictView, repr};
 
 /// Dictionary methods that a template may call: its environment is immutable.
 pub(super) const METHODS: [&str; 5] = ["get", "items", "keys", "values", "copy"];
@@ -81,35 +81,6 @@ impl Object for DictMethod {
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<built-in method {} of dict object>", self.name)
-    }
-}
-
-/// The results of `keys()`, `values()` and `items()`: iterable, without indexing.
-#[derive(Debug)]
-pub(super) struct DictView {
-    name: &'static str,
-    items: Vec<Value>,
-}
-
-impl DictView {
-    /// Returns the items that are compared as a set: those of keys, and of pairs.
-    pub fn set(&self) -> Option<&[Value]> {
-        (self.name != "dict_values").then_some(&self.items[..])
-    }
-}
-
-impl Object for DictView {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Iterable
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.items.clone())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let items: Vec<String> = self.items.iter().map(repr).collect();
-        write!(f, "{}([{}])", self.name, items.join(", "))
     }
 }
 
