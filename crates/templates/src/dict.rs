@@ -31,6 +31,15 @@ pub fn python_value(value: Value) -> Value {
     }
 }
 
+/// Returns an object's entries.
+pub fn entries(object: &Value) -> impl Iterator<Item = (Value, Value)> {
+    let keys = object.try_iter().into_iter().flatten();
+    keys.map(|key| {
+        let value = object.get_item(&key).unwrap_or_default();
+        (key, value)
+    })
+}
+
 /// A mapping in the conversation. In Jinja2, `schema.items` is the method even if the mapping has a key with this name.
 #[derive(Debug)]
 struct Dict(Value);

@@ -37,7 +37,7 @@ mod strings;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-pub use dict::python_value;
+pub use dict::{entries, python_value};
 pub use minijinja;
 pub use strings::is_space;
 

@@ -164,7 +164,7 @@ fn entries(object: &Value) -> Vec<(String, Value)> {
     if object.kind() != ValueKind::Map {
         return Vec::new();
     }
-    crate::text::chat::template::entries(object)
+    candle_blocks_templates::entries(object)
         .map(|(key, value)| (key.to_string(), value))
         .collect()
 }
