@@ -15,7 +15,7 @@ pub(super) const METHODS: [&str; 5] = ["get", "items", "keys", "values", "copy"]
 /// Methods that Jinja2's sandbox hides.
 const HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
-/// Returns the value with every mapping in it as a [`Dict`].
+/// Returns the value with every mapping in it as a dictionary of Python.
 pub fn python_value(value: Value) -> Value {
     let items = |value: &Value| value.try_iter().into_iter().flatten().collect::<Vec<_>>();
     match value.kind() {
